@@ -1,0 +1,295 @@
+//! Logged events: their names, their shape before they have a number, and after.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::id::{SessionId, StepId};
+use crate::json;
+use crate::position::{Epoch, Seq};
+
+/// The catalogue: names of the events that we ourselves log. An agent may emit others; they pass through untouched.
+pub mod names {
+    pub const USER_MESSAGE: &str = "user.message";
+    pub const USER_RESPONSE: &str = "user.response";
+    pub const THINKING: &str = "agent.thinking";
+    pub const TOOL_CALL: &str = "agent.tool_call";
+    pub const TOOL_RESULT: &str = "agent.tool_result";
+    pub const PARTIAL_ANSWER: &str = "agent.partial_answer";
+    pub const FINAL_ANSWER: &str = "agent.final_answer";
+    pub const USER_CONFIRM: &str = "agent.user_confirm";
+    pub const OPERATION_STARTED: &str = "agent.operation_started";
+    pub const OPERATION_COMPLETED: &str = "agent.operation_completed";
+    pub const CANCELLED: &str = "agent.cancelled";
+    pub const ERROR: &str = "agent.error";
+    pub const SESSION_END: &str = "agent.session_end";
+    pub const PLAN_START: &str = "plan.start";
+    pub const PLAN_COMPLETED: &str = "plan.completed";
+    pub const PLAN_CANCELLED: &str = "plan.cancelled";
+    pub const PLAN_COERCION_ERROR: &str = "plan.coercion_error";
+    pub const SOLVER_START: &str = "solver.start";
+    pub const SOLVER_PROGRESS: &str = "solver.progress";
+    pub const SOLVER_COMPLETED: &str = "solver.completed";
+    pub const SOLVER_STEP_FAILED: &str = "solver.step_failed";
+    pub const SOLVER_CANCELLED: &str = "solver.cancelled";
+    pub const SOLVER_RESTARTED: &str = "solver.restarted";
+    pub const AGGREGATE_START: &str = "aggregate.start";
+    pub const AGGREGATE_COMPLETED: &str = "aggregate.completed";
+    pub const PIPELINE_COMPLETED: &str = "pipeline.completed";
+
+    pub const ALL: &[&str] = &[
+        USER_MESSAGE,
+        USER_RESPONSE,
+        THINKING,
+        TOOL_CALL,
+        TOOL_RESULT,
+        PARTIAL_ANSWER,
+        FINAL_ANSWER,
+        USER_CONFIRM,
+        OPERATION_STARTED,
+        OPERATION_COMPLETED,
+        CANCELLED,
+        ERROR,
+        SESSION_END,
+        PLAN_START,
+        PLAN_COMPLETED,
+        PLAN_CANCELLED,
+        PLAN_COERCION_ERROR,
+        SOLVER_START,
+        SOLVER_PROGRESS,
+        SOLVER_COMPLETED,
+        SOLVER_STEP_FAILED,
+        SOLVER_CANCELLED,
+        SOLVER_RESTARTED,
+        AGGREGATE_START,
+        AGGREGATE_COMPLETED,
+        PIPELINE_COMPLETED,
+    ];
+
+    /// A run ends with exactly one of these.
+    pub const TERMINAL: &[&str] = &[FINAL_ANSWER, ERROR, CANCELLED];
+}
+
+/// The namespaces that an agent's own event kinds may use.
+const AGENT_NAMESPACES: &[&str] = &["agent", "plan", "solver", "aggregate", "pipeline", "task"];
+
+/// `<namespace>.<name>` of a logged event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventName(Cow<'static, str>);
+
+impl EventName {
+    /// One of the catalogue's names.
+    pub const fn known(name: &'static str) -> EventName {
+        EventName(Cow::Borrowed(name))
+    }
+
+    /// A kind of an agent's own making. Names of the catalogue and of control frames are not an agent's to invent:
+    /// those have typed methods, or are the server's own.
+    pub fn custom(name: &str) -> Option<EventName> {
+        let (namespace, rest) = name.split_once('.')?;
+        let plain =
+            |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
+        let ours = names::ALL.contains(&name) || crate::frame::names::ALL.contains(&name);
+        (AGENT_NAMESPACES.contains(&namespace) && plain(rest) && name.len() <= 64 && !ours)
+            .then(|| EventName(Cow::Owned(name.to_owned())))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn is_terminal(&self) -> bool {
+        names::TERMINAL.contains(&self.as_str())
+    }
+}
+
+/// An event as a run or a client made it: no number, no time, no session yet.
+///
+/// Content may hold what a person wrote, so `Debug` shows lengths only.
+#[derive(Clone)]
+pub struct Draft {
+    pub name: EventName,
+    pub step_id: Option<StepId>,
+    pub content: Box<RawValue>,
+    pub metadata: Option<Box<RawValue>>,
+}
+
+impl Draft {
+    pub fn new(name: &'static str, content: &(impl Serialize + ?Sized)) -> Draft {
+        Draft {
+            name: EventName::known(name),
+            step_id: None,
+            content: json::raw(content),
+            metadata: None,
+        }
+    }
+
+    pub fn step(self, step_id: StepId) -> Draft {
+        Draft {
+            step_id: Some(step_id),
+            ..self
+        }
+    }
+
+    pub fn metadata(self, metadata: &impl Serialize) -> Draft {
+        Draft {
+            metadata: Some(json::raw(metadata)),
+            ..self
+        }
+    }
+
+    /// Encodes everything but the number. This is the only time the event is encoded.
+    pub fn seal(&self, session: &SessionId, timestamp: &str) -> Unnumbered {
+        let metadata_len = self.metadata.as_ref().map_or(2, |m| m.get().len());
+        let mut bytes = Vec::with_capacity(200 + self.content.get().len() + metadata_len);
+        bytes.extend_from_slice(b"{\"event\":");
+        json::push_string(&mut bytes, self.name.as_str());
+        bytes.extend_from_slice(b",\"session_id\":");
+        json::push_string(&mut bytes, session.as_str());
+        bytes.push(b',');
+        let split = bytes.len();
+        bytes.extend_from_slice(b",\"timestamp\":");
+        json::push_string(&mut bytes, timestamp);
+        if let Some(step) = &self.step_id {
+            bytes.extend_from_slice(b",\"step_id\":");
+            json::push_string(&mut bytes, step.as_str());
+        }
+        bytes.extend_from_slice(b",\"content\":");
+        bytes.extend_from_slice(self.content.get().as_bytes());
+        bytes.extend_from_slice(b",\"metadata\":");
+        bytes.extend_from_slice(self.metadata.as_ref().map_or("{}", |m| m.get()).as_bytes());
+        bytes.push(b'}');
+        Unnumbered { bytes, split }
+    }
+
+    /// About how many bytes the encoded event will take.
+    pub fn len_hint(&self) -> usize {
+        200 + self.content.get().len() + self.metadata.as_ref().map_or(0, |m| m.get().len())
+    }
+}
+
+impl fmt::Debug for Draft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Draft({}, {} bytes)", self.name.as_str(), self.content.get().len())
+    }
+}
+
+/// An encoded event with a slot for its number, which only a log may fill.
+#[derive(Clone)]
+pub struct Unnumbered {
+    bytes: Vec<u8>,
+    split: usize,
+}
+
+impl Unnumbered {
+    /// Writes the finished event behind what `out` already holds.
+    pub fn number_into(&self, out: &mut Vec<u8>, epoch: &Epoch, seq: Seq) {
+        use std::io::Write;
+        out.extend_from_slice(&self.bytes[..self.split]);
+        // Writing to a Vec cannot fail.
+        let _ = write!(out, "\"seq\":{seq},\"event_id\":\"{epoch}-{seq}\"");
+        out.extend_from_slice(&self.bytes[self.split..]);
+    }
+
+    pub fn number(&self, epoch: &Epoch, seq: Seq) -> Bytes {
+        let mut out = Vec::with_capacity(self.len_max());
+        self.number_into(&mut out, epoch, seq);
+        out.into()
+    }
+
+    /// An upper bound of the finished event's size.
+    pub fn len_max(&self) -> usize {
+        self.bytes.len() + 100
+    }
+}
+
+impl fmt::Debug for Unnumbered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Unnumbered({} bytes)", self.bytes.len())
+    }
+}
+
+/// One numbered thing in a log: the exact bytes that every reader gets.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Recorded {
+    pub seq: Seq,
+    pub bytes: Bytes,
+}
+
+impl Recorded {
+    /// Reads the event back, for those who need to look inside.
+    pub fn decode(&self) -> Option<LoggedEvent> {
+        serde_json::from_slice(&self.bytes).ok()
+    }
+}
+
+impl fmt::Debug for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Recorded(#{}, {} bytes)", self.seq, self.bytes.len())
+    }
+}
+
+/// A logged event, read back. Its content may be a person's, so it is not shown by `Debug`.
+#[derive(Clone, Deserialize)]
+pub struct LoggedEvent {
+    pub event: String,
+    pub session_id: SessionId,
+    pub seq: Seq,
+    pub event_id: String,
+    pub timestamp: String,
+    #[serde(default)]
+    pub step_id: Option<StepId>,
+    pub content: serde_json::Value,
+    #[serde(default)]
+    pub metadata: serde_json::Value,
+}
+
+impl fmt::Debug for LoggedEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LoggedEvent({} #{})", self.event, self.seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_numbered_event_reads_back_as_it_was_written() {
+        let session = SessionId::from_random(7);
+        let draft = Draft::new(names::TOOL_CALL, "look \"here\"\n")
+            .step(StepId::parse("s1").unwrap())
+            .metadata(&json!({"tool": "search"}));
+        let epoch = Epoch::from_random(9);
+        let bytes = draft
+            .seal(&session, "2026-01-01T00:00:00Z")
+            .number(&epoch, Seq::new(42).unwrap());
+        let event = Recorded { seq: Seq::ZERO, bytes }.decode().unwrap();
+        assert_eq!((event.event.as_str(), event.seq.get()), (names::TOOL_CALL, 42));
+        assert_eq!(event.event_id, format!("{epoch}-42"));
+        assert_eq!(event.content, json!("look \"here\"\n"));
+        assert_eq!(event.metadata, json!({"tool": "search"}));
+        assert_eq!(event.session_id, session);
+        assert_eq!(event.step_id.unwrap().as_str(), "s1");
+    }
+
+    #[test]
+    fn an_agent_cannot_invent_a_name_that_means_something_here() {
+        for name in [
+            "agent.final_answer",
+            "system.notice",
+            "user.message",
+            "agent.session_created",
+            "agent.",
+            "x.y",
+            "agent.a b",
+        ] {
+            assert!(EventName::custom(name).is_none(), "{name}");
+        }
+        assert!(EventName::custom("agent.mood").is_some());
+    }
+}

@@ -1,0 +1,728 @@
+//! What a client may say: reads one text frame into a typed request, or says which field is wrong.
+//!
+//! Generous in what is accepted (a cursor has five spellings in the wild), strict about types.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::names;
+use crate::error::{ErrorCode, Refusal};
+use crate::id::{ClientId, MessageId, SessionId, StepId};
+use crate::json;
+use crate::position::{Cursor, Epoch, Seq};
+
+/// One client frame. `session: None` means "the only one of this connection".
+#[derive(Debug)]
+pub enum Request {
+    CreateSession {
+        client_id: Option<ClientId>,
+        app_version: Option<String>,
+        agent: Option<String>,
+        config: Map<String, Value>,
+    },
+    Message {
+        session: Option<SessionId>,
+        message_id: Option<MessageId>,
+        content: Content,
+    },
+    Response {
+        session: Option<SessionId>,
+        step_id: StepId,
+        confirmed: bool,
+        tasks: Option<Value>,
+        reason: Option<String>,
+    },
+    Cancel {
+        session: Option<SessionId>,
+        reason: Option<String>,
+    },
+    Ack {
+        session: Option<SessionId>,
+        cursor: Option<Cursor>,
+        gap_detected: bool,
+    },
+    Reconnect(Attach),
+    /// The long way back, without state: as `Reconnect`, but failures are told as `error.recovery_failed`.
+    Recover(Attach),
+    /// The long way back, with state.
+    Restore {
+        signed_state: Content,
+        cursor: Option<Cursor>,
+    },
+    RequestState {
+        session: Option<SessionId>,
+        options: Map<String, Value>,
+    },
+    Plan {
+        session: Option<SessionId>,
+        command: PlanCommand,
+    },
+    WatchTask {
+        task_id: String,
+        last_message_id: Option<String>,
+    },
+    UnwatchTask {
+        task_id: String,
+    },
+    Authenticate {
+        token: Secret,
+    },
+    EndSession {
+        session: Option<SessionId>,
+    },
+    Pong,
+}
+
+/// What a client asks when it comes back to a session.
+#[derive(Debug, Default)]
+pub struct Attach {
+    pub session: Option<SessionId>,
+    pub cursor: Option<Cursor>,
+    pub client_id: Option<ClientId>,
+    pub resume_token: Option<Secret>,
+    pub observe: bool,
+    pub take_over: bool,
+}
+
+/// What a client may ask of a plan → solve → aggregate run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PlanCommand {
+    CancelTask { task_id: String },
+    RestartTask { task_id: String },
+    CancelPlan { reason: Option<String> },
+    Replan { question: Option<String> },
+    SolveTasks { tasks: Value },
+}
+
+impl PlanCommand {
+    /// The word for it in notices.
+    pub fn action(&self) -> &'static str {
+        match self {
+            PlanCommand::CancelTask { .. } => "cancel_task",
+            PlanCommand::RestartTask { .. } => "restart_task",
+            PlanCommand::CancelPlan { .. } => "cancel_plan",
+            PlanCommand::Replan { .. } => "replan",
+            PlanCommand::SolveTasks { .. } => "solve_tasks",
+        }
+    }
+}
+
+/// Something a person wrote or holds; `Debug` shows only its length.
+#[derive(Clone)]
+pub struct Content(pub Box<RawValue>);
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Content({} bytes)", self.0.get().len())
+    }
+}
+
+impl Content {
+    /// The text of a message: a JSON string, or the `text` of an object.
+    pub fn text(&self) -> Option<String> {
+        match serde_json::from_str::<Value>(self.0.get()).ok()? {
+            Value::String(text) => Some(text),
+            Value::Object(mut fields) => match fields.remove("text") {
+                Some(Value::String(text)) => Some(text),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// A credential. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Secret {
+        Secret(text.into())
+    }
+
+    /// The secret itself, for the one who checks or sends it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Secret({} bytes)", self.0.len())
+    }
+}
+
+/// The outer shape of every client frame. Unknown fields are ignored; `null` is the same as absent.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    event: Option<&'a RawValue>,
+    #[serde(borrow)]
+    session_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow)]
+    step_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    task_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    signed_state: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reason: Option<&'a RawValue>,
+    #[serde(borrow)]
+    seq: Option<&'a RawValue>,
+}
+
+/// A frame that could not be read. If its event and session are known they are told, so that the error can name them.
+#[derive(Debug)]
+pub struct Unreadable {
+    pub refusal: Refusal,
+    pub session: Option<SessionId>,
+}
+
+impl From<Refusal> for Unreadable {
+    fn from(refusal: Refusal) -> Unreadable {
+        Unreadable { refusal, session: None }
+    }
+}
+
+impl Request {
+    /// Reads one text frame. `depth_max` bounds the nesting before anything is parsed.
+    pub fn parse(text: &str, depth_max: usize) -> Result<Request, Unreadable> {
+        if json::depth(text, depth_max) > depth_max {
+            let message = format!("The frame nests deeper than {depth_max} levels (limits.json_depth_max).");
+            return Err(Refusal::new(ErrorCode::InvalidJson, message).into());
+        }
+        let envelope: Envelope<'_> = serde_json::from_str(text).map_err(|error| unreadable_json(text, &error))?;
+        let mut session = None;
+        envelope
+            .request(&mut session)
+            .map_err(|refusal| Unreadable { refusal, session })
+    }
+}
+
+fn unreadable_json(text: &str, error: &serde_json::Error) -> Refusal {
+    use serde_json::error::Category;
+    match error.classify() {
+        Category::Data if !text.trim_start().starts_with('{') => Refusal::field("frame", "must be one JSON object"),
+        Category::Data => Refusal::new(
+            ErrorCode::InvalidPayload,
+            format!("The frame has the wrong shape: {error}."),
+        ),
+        _ => Refusal::new(ErrorCode::InvalidJson, format!("The frame is not JSON: {error}.")),
+    }
+}
+
+impl Envelope<'_> {
+    fn request(&self, session_out: &mut Option<SessionId>) -> Result<Request, Refusal> {
+        let event = text_of("event", self.event)?.ok_or_else(|| Refusal::field("event", "is missing"))?;
+        if event == names::ACK {
+            return Ok(self.ack());
+        }
+        let session = self.session()?;
+        session_out.clone_from(&session);
+        match event.as_str() {
+            names::CREATE_SESSION => self.create_session(),
+            names::MESSAGE => self.message(session),
+            names::RESPONSE => self.response(session),
+            names::CANCEL => Ok(Request::Cancel {
+                session,
+                reason: self.reason()?,
+            }),
+            names::RECONNECT => Ok(Request::Reconnect(self.attach(session)?)),
+            names::RECONNECT_WITH_STATE => self.reconnect_with_state(session),
+            names::REQUEST_STATE => Ok(Request::RequestState {
+                session,
+                options: self.fields()?.0,
+            }),
+            names::CANCEL_TASK | names::RESTART_TASK | names::CANCEL_PLAN | names::REPLAN | names::SOLVE_TASKS => {
+                Ok(Request::Plan {
+                    session,
+                    command: self.plan_command(&event)?,
+                })
+            }
+            names::WATCH_TASK => {
+                let last_message_id = self.fields()?.scalar("last_message_id");
+                Ok(Request::WatchTask {
+                    task_id: self.task_id()?,
+                    last_message_id,
+                })
+            }
+            names::UNWATCH_TASK => Ok(Request::UnwatchTask {
+                task_id: self.task_id()?,
+            }),
+            names::AUTHENTICATE => {
+                let token = self
+                    .fields()?
+                    .text("token")?
+                    .ok_or_else(|| Refusal::field("content.token", "is missing"))?;
+                Ok(Request::Authenticate { token: Secret(token) })
+            }
+            names::END_SESSION => Ok(Request::EndSession { session }),
+            names::PONG => Ok(Request::Pong),
+            _ => Err(unknown_event(&event)),
+        }
+    }
+
+    fn session(&self) -> Result<Option<SessionId>, Refusal> {
+        let Some(text) = text_of("session_id", self.session_id)? else {
+            return Ok(None);
+        };
+        SessionId::parse(&text)
+            .map(Some)
+            .ok_or_else(|| Refusal::field("session_id", "is not a session id"))
+    }
+
+    fn fields(&self) -> Result<Fields, Refusal> {
+        match value_of(self.content) {
+            Value::Null => Ok(Fields(Map::new())),
+            Value::Object(fields) => Ok(Fields(fields)),
+            _ => Err(Refusal::field("content", "must be an object")),
+        }
+    }
+
+    fn create_session(&self) -> Result<Request, Refusal> {
+        let mut fields = self.fields()?;
+        let config = match fields.0.remove("config").unwrap_or_default() {
+            Value::Null => Map::new(),
+            Value::Object(config) => config,
+            _ => return Err(Refusal::field("content.config", "must be an object")),
+        };
+        let client_id = fields.client_id()?;
+        let app_version = fields.text("app_version")?;
+        Ok(Request::CreateSession {
+            client_id,
+            app_version,
+            agent: fields.text("agent")?,
+            config,
+        })
+    }
+
+    fn message(&self, session: Option<SessionId>) -> Result<Request, Refusal> {
+        let message_id = match text_of("message_id", self.message_id)? {
+            None => None,
+            Some(text) => {
+                Some(MessageId::parse(&text).ok_or_else(|| Refusal::field("message_id", "is empty or too long"))?)
+            }
+        };
+        let raw = self
+            .content
+            .filter(|raw| raw.get() != "null")
+            .ok_or_else(|| Refusal::field("content", "is missing"))?;
+        let content = Content(raw.to_owned());
+        if content.text().is_none() {
+            return Err(Refusal::field("content", "must be text, or an object with `text`"));
+        }
+        Ok(Request::Message {
+            session,
+            message_id,
+            content,
+        })
+    }
+
+    fn response(&self, session: Option<SessionId>) -> Result<Request, Refusal> {
+        let mut fields = self.fields()?;
+        let step = text_of("step_id", self.step_id)?.or(fields.text("step_id")?);
+        let step_id = step
+            .as_deref()
+            .and_then(StepId::parse)
+            .ok_or_else(|| Refusal::field("step_id", "is missing or malformed"))?;
+        let verdict = ["confirmed", "approved"].iter().find_map(|key| fields.0.get(*key));
+        let Some(Value::Bool(confirmed)) = verdict.cloned() else {
+            return Err(Refusal::field("content.confirmed", "must be true or false"));
+        };
+        let tasks = fields.0.remove("tasks").filter(|tasks| !tasks.is_null());
+        Ok(Request::Response {
+            session,
+            step_id,
+            confirmed,
+            tasks,
+            reason: fields.text("reason")?,
+        })
+    }
+
+    /// An ack is never a bad frame: what cannot be understood is left out.
+    fn ack(&self) -> Request {
+        let session = self.session().ok().flatten();
+        let content = value_of(self.content);
+        let metadata = value_of(self.metadata);
+        let cursor = cursor_in(&content)
+            .or_else(|| seq_of(&content).map(Cursor::bare))
+            .or_else(|| cursor_in(&metadata))
+            .or_else(|| seq_of(&value_of(self.seq)).map(Cursor::bare));
+        let gap_detected = content.get("gap_detected").and_then(Value::as_bool).unwrap_or(false);
+        Request::Ack {
+            session,
+            cursor,
+            gap_detected,
+        }
+    }
+
+    fn attach(&self, session: Option<SessionId>) -> Result<Attach, Refusal> {
+        let mut fields = self.fields()?;
+        let observe = match fields.text("mode")?.as_deref() {
+            None | Some("hold") => false,
+            Some("observe") => true,
+            Some(_) => return Err(Refusal::field("content.mode", "must be \"observe\" or absent")),
+        };
+        Ok(Attach {
+            session,
+            cursor: fields.cursor()?,
+            client_id: fields.client_id()?,
+            resume_token: fields.text("resume_token")?.map(Secret),
+            observe,
+            take_over: fields.flag("take_over")?,
+        })
+    }
+
+    fn reconnect_with_state(&self, session: Option<SessionId>) -> Result<Request, Refusal> {
+        let inner = self
+            .fields()?
+            .0
+            .remove("signed_state")
+            .filter(|state| !state.is_null())
+            .map(|state| json::raw(&state));
+        let state = self
+            .signed_state
+            .filter(|raw| raw.get() != "null")
+            .map(ToOwned::to_owned)
+            .or(inner);
+        let Some(state) = state else {
+            if session.is_none() {
+                return Err(Refusal::field(
+                    "signed_state",
+                    "or `session_id` with `content.last_seq` is needed",
+                ));
+            }
+            return Ok(Request::Recover(self.attach(session)?));
+        };
+        Ok(Request::Restore {
+            signed_state: Content(state),
+            cursor: self.fields()?.cursor()?,
+        })
+    }
+
+    fn plan_command(&self, event: &str) -> Result<PlanCommand, Refusal> {
+        Ok(match event {
+            names::CANCEL_TASK => PlanCommand::CancelTask {
+                task_id: self.task_id()?,
+            },
+            names::RESTART_TASK => PlanCommand::RestartTask {
+                task_id: self.task_id()?,
+            },
+            names::CANCEL_PLAN => PlanCommand::CancelPlan { reason: self.reason()? },
+            names::REPLAN => PlanCommand::Replan {
+                question: self.question()?,
+            },
+            _ => {
+                let tasks = self.fields()?.0.remove("tasks").unwrap_or_default();
+                let full = tasks.as_array().is_some_and(|tasks| !tasks.is_empty());
+                full.then_some(PlanCommand::SolveTasks { tasks })
+                    .ok_or_else(|| Refusal::field("content.tasks", "must be a list of tasks"))?
+            }
+        })
+    }
+
+    fn question(&self) -> Result<Option<String>, Refusal> {
+        match value_of(self.content) {
+            Value::String(text) => Ok(Some(text)),
+            _ => self.fields()?.text("question"),
+        }
+    }
+
+    fn reason(&self) -> Result<Option<String>, Refusal> {
+        if let Some(reason) = text_of("reason", self.reason)? {
+            return Ok(Some(reason));
+        }
+        match value_of(self.content) {
+            Value::String(text) => Ok(Some(text).filter(|text| !text.is_empty())),
+            _ => self.fields()?.text("reason"),
+        }
+    }
+
+    fn task_id(&self) -> Result<String, Refusal> {
+        let inner = match value_of(self.content) {
+            Value::Object(fields) => Fields(fields).scalar("task_id"),
+            _ => None,
+        };
+        let outer = match value_of(self.task_id) {
+            Value::String(text) => Some(text),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
+        outer
+            .or(inner)
+            .filter(|id| !id.is_empty())
+            .ok_or_else(|| Refusal::field("task_id", "is missing"))
+    }
+}
+
+fn unknown_event(event: &str) -> Refusal {
+    let shown: String = event.chars().take(60).collect();
+    let nearest = names::CLIENT
+        .iter()
+        .min_by_key(|name| distance(name, &shown))
+        .filter(|name| distance(name, &shown) <= 4);
+    let hint = nearest
+        .map(|name| format!(" Did you mean `{name}`?"))
+        .unwrap_or_default();
+    Refusal::new(
+        ErrorCode::UnknownEvent,
+        format!("There is no client event `{shown}`.{hint}"),
+    )
+}
+
+/// Edit distance, for hints. Inputs are short.
+pub fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let cost = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = cost.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The fields of a `content` object.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn text(&mut self, key: &str) -> Result<Option<String>, Refusal> {
+        match self.0.remove(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(Refusal::field(&format!("content.{key}"), "must be text")),
+        }
+    }
+
+    fn flag(&mut self, key: &str) -> Result<bool, Refusal> {
+        match self.0.remove(key) {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(flag)) => Ok(flag),
+            Some(_) => Err(Refusal::field(&format!("content.{key}"), "must be true or false")),
+        }
+    }
+
+    /// Text or a number, as text.
+    fn scalar(&self, key: &str) -> Option<String> {
+        match self.0.get(key)? {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        }
+    }
+
+    fn client_id(&mut self) -> Result<Option<ClientId>, Refusal> {
+        match self.text("client_id")? {
+            None => Ok(None),
+            Some(text) => ClientId::parse(&text)
+                .map(Some)
+                .ok_or_else(|| Refusal::field("content.client_id", "is empty or too long")),
+        }
+    }
+
+    fn cursor(&self) -> Result<Option<Cursor>, Refusal> {
+        let present = |key: &str| self.0.get(key).is_some_and(|value| !value.is_null());
+        let cursor = cursor_in(&Value::Object(self.0.clone()));
+        if cursor.is_none() && present("last_seq") {
+            return Err(Refusal::field("content.last_seq", "must be a whole number from 0"));
+        }
+        if cursor.is_none() && present("last_event_id") {
+            return Err(Refusal::field("content.last_event_id", "must be \"<epoch>-<seq>\""));
+        }
+        Ok(cursor)
+    }
+}
+
+/// The cursor in an object: `last_event_id` if it is one of ours, else `last_seq` with an optional `epoch`.
+fn cursor_in(object: &Value) -> Option<Cursor> {
+    let by_id = object
+        .get("last_event_id")
+        .and_then(Value::as_str)
+        .and_then(Cursor::parse);
+    by_id.or_else(|| {
+        let seq = seq_of(object.get("last_seq")?)?;
+        let epoch = object.get("epoch").and_then(Value::as_str).and_then(Epoch::parse);
+        Some(Cursor { epoch, seq })
+    })
+}
+
+/// A whole number from 0, also written as digits. Above 2^53 it is still "far ahead", not an error.
+fn seq_of(value: &Value) -> Option<Seq> {
+    let number = match value {
+        Value::Number(number) => match number.as_u64() {
+            Some(number) => number,
+            None if number.as_f64().is_some_and(|f| f >= 2f64.powi(53)) => u64::MAX,
+            None => return None,
+        },
+        Value::String(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
+            digits.parse().unwrap_or(u64::MAX)
+        }
+        _ => return None,
+    };
+    Some(Seq::new(number).unwrap_or(Seq::MAX))
+}
+
+fn value_of(raw: Option<&RawValue>) -> Value {
+    raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
+        .unwrap_or_default()
+}
+
+fn text_of(field: &str, raw: Option<&RawValue>) -> Result<Option<String>, Refusal> {
+    match value_of(raw) {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text)),
+        _ => Err(Refusal::field(field, "must be text")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Request, Refusal> {
+        Request::parse(text, 64).map_err(|unreadable| unreadable.refusal)
+    }
+
+    fn ack_cursor(text: &str) -> Option<Cursor> {
+        match parse(text).unwrap() {
+            Request::Ack { cursor, .. } => cursor,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_ack_is_understood_in_all_its_shapes() {
+        let five = Some(Cursor::bare(Seq::new(5).unwrap()));
+        for frame in [
+            r#"{"event":"user.ack","content":{"last_seq":5}}"#,
+            r#"{"event":"user.ack","content":{"last_event_id":"5"}}"#,
+            r#"{"event":"user.ack","content":5}"#,
+            r#"{"event":"user.ack","metadata":{"last_seq":5}}"#,
+            r#"{"event":"user.ack","seq":5}"#,
+        ] {
+            assert_eq!(ack_cursor(frame), five, "{frame}");
+        }
+        let precise = ack_cursor(r#"{"event":"user.ack","content":{"last_event_id":"ab-5","last_seq":3}}"#).unwrap();
+        assert_eq!(precise.to_string(), "ab-5");
+    }
+
+    #[test]
+    fn an_ack_is_never_a_bad_frame() {
+        for frame in [
+            r#"{"event":"user.ack"}"#,
+            r#"{"event":"user.ack","session_id":7,"content":"x"}"#,
+            r#"{"event":"user.ack","content":{"last_seq":-1}}"#,
+            r#"{"event":"user.ack","content":{"last_seq":1.5}}"#,
+        ] {
+            assert_eq!(ack_cursor(frame), None, "{frame}");
+        }
+    }
+
+    #[test]
+    fn each_bad_frame_gets_the_code_and_the_field() {
+        let cases = [
+            ("{", ErrorCode::InvalidJson, ""),
+            ("", ErrorCode::InvalidJson, ""),
+            ("[]", ErrorCode::InvalidPayload, "frame"),
+            ("7", ErrorCode::InvalidPayload, "frame"),
+            ("{}", ErrorCode::InvalidPayload, "event"),
+            (r#"{"event":7}"#, ErrorCode::InvalidPayload, "event"),
+            (r#"{"event":"user.mesage"}"#, ErrorCode::UnknownEvent, "user.message"),
+            (r#"{"event":"user.message"}"#, ErrorCode::InvalidPayload, "content"),
+            (
+                r#"{"event":"user.message","content":7}"#,
+                ErrorCode::InvalidPayload,
+                "content",
+            ),
+            (
+                r#"{"event":"user.message","content":"x","session_id":7}"#,
+                ErrorCode::InvalidPayload,
+                "session_id",
+            ),
+            (
+                r#"{"event":"user.message","content":"x","message_id":""}"#,
+                ErrorCode::InvalidPayload,
+                "message_id",
+            ),
+            (
+                r#"{"event":"user.response","content":{"confirmed":true}}"#,
+                ErrorCode::InvalidPayload,
+                "step_id",
+            ),
+            (
+                r#"{"event":"user.response","step_id":"s","content":{"confirmed":"yes"}}"#,
+                ErrorCode::InvalidPayload,
+                "confirmed",
+            ),
+            (
+                r#"{"event":"user.reconnect","content":{"last_seq":-1}}"#,
+                ErrorCode::InvalidPayload,
+                "last_seq",
+            ),
+            (
+                r#"{"event":"user.reconnect","content":{"mode":"x"}}"#,
+                ErrorCode::InvalidPayload,
+                "mode",
+            ),
+            (
+                r#"{"event":"user.reconnect","event":"x"}"#,
+                ErrorCode::InvalidPayload,
+                "event",
+            ),
+        ];
+        for (frame, code, part) in cases {
+            let refusal = parse(frame).unwrap_err();
+            assert_eq!(refusal.code, code, "{frame}: {refusal}");
+            assert!(refusal.message.contains(part), "{frame}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn nesting_is_bounded_before_it_is_parsed() {
+        let frame = format!(
+            r#"{{"event":"user.message","content":{}1{}}}"#,
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
+        assert_eq!(parse(&frame).unwrap_err().code, ErrorCode::InvalidJson);
+    }
+
+    #[test]
+    fn old_and_careful_clients_come_back_alike() {
+        let old =
+            r#"{"event":"user.reconnect","session_id":"sess_1","content":{"last_seq":42,"last_event_id":"evt_999"}}"#;
+        let Request::Reconnect(old) = parse(old).unwrap() else {
+            panic!()
+        };
+        assert_eq!(old.cursor.unwrap(), Cursor::bare(Seq::new(42).unwrap()));
+        let careful = r#"{"event":"user.reconnect","session_id":"sess_1","content":{"last_seq":42,"epoch":"e1"}}"#;
+        let Request::Reconnect(careful) = parse(careful).unwrap() else {
+            panic!()
+        };
+        assert_eq!(careful.cursor.unwrap().to_string(), "e1-42");
+        let bare = r#"{"event":"user.reconnect","session_id":"sess_1","content":null}"#;
+        assert!(matches!(
+            parse(bare).unwrap(),
+            Request::Reconnect(Attach { cursor: None, .. })
+        ));
+    }
+
+    #[test]
+    fn a_number_beyond_2_to_the_53_is_far_ahead_and_not_a_float() {
+        let Request::Reconnect(attach) =
+            parse(r#"{"event":"user.reconnect","content":{"last_seq":18446744073709551616}}"#).unwrap()
+        else {
+            panic!()
+        };
+        assert_eq!(attach.cursor.unwrap().seq, Seq::MAX);
+    }
+}

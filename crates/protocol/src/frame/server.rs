@@ -1,0 +1,117 @@
+//! What the server says besides logged events: control frames. They have no number and are never stored.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::names;
+use crate::error::Refusal;
+use crate::id::SessionId;
+
+/// A control frame, before it is given its time and turned into text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Control {
+    pub event: &'static str,
+    pub session: Option<SessionId>,
+    pub content: Value,
+    pub metadata: Value,
+}
+
+#[derive(Serialize)]
+struct Wire<'a> {
+    event: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<&'a SessionId>,
+    timestamp: &'a str,
+    content: &'a Value,
+    metadata: &'a Value,
+}
+
+impl Control {
+    pub fn new(event: &'static str, session: Option<SessionId>, content: Value, metadata: Value) -> Control {
+        Control {
+            event,
+            session,
+            content,
+            metadata,
+        }
+    }
+
+    /// `system.notice`: a sentence for people, facts for programs.
+    pub fn notice(session: Option<SessionId>, sentence: impl Into<String>, facts: Value) -> Control {
+        Control::new(names::NOTICE, session, Value::String(sentence.into()), facts)
+    }
+
+    /// A request that was refused. Those about a session are `agent.error`, the others `system.error`.
+    pub fn refusal(session: Option<SessionId>, refusal: &Refusal) -> Control {
+        let event = if session.is_some() {
+            crate::event::names::ERROR
+        } else {
+            names::SYSTEM_ERROR
+        };
+        Control::new(
+            event,
+            session,
+            Value::String(refusal.message.clone()),
+            refusal_facts(refusal),
+        )
+    }
+
+    /// The long way back failed.
+    pub fn recovery_failed(session: Option<SessionId>, refusal: &Refusal) -> Control {
+        let mut facts = refusal_facts(refusal);
+        facts["recovery_strategy"] = facts["recovery_action"].clone();
+        Control::new(
+            names::RECOVERY_FAILED,
+            session,
+            Value::String(refusal.message.clone()),
+            facts,
+        )
+    }
+
+    pub fn heartbeat(
+        session: Option<SessionId>,
+        server_time: &str,
+        last_seq: Option<u64>,
+        uptime_seconds: u64,
+    ) -> Control {
+        let mut facts = Map::new();
+        if let Some(seq) = last_seq {
+            facts.insert("seq".into(), seq.into());
+        }
+        facts.insert("server_uptime_seconds".into(), uptime_seconds.into());
+        Control::new(
+            names::HEARTBEAT,
+            session,
+            json!({ "server_time": server_time }),
+            Value::Object(facts),
+        )
+    }
+
+    pub fn encode(&self, timestamp: &str) -> Bytes {
+        let wire = Wire {
+            event: self.event,
+            session_id: self.session.as_ref(),
+            timestamp,
+            content: &self.content,
+            metadata: &self.metadata,
+        };
+        // Our own types have string keys and finite numbers only, so this cannot fail.
+        serde_json::to_vec(&wire).unwrap_or_default().into()
+    }
+}
+
+/// What every error carries for programs.
+pub fn refusal_facts(refusal: &Refusal) -> Value {
+    let mut facts = json!({
+        "error_code": refusal.code.as_str(),
+        "recovery_action": refusal.code.action().as_str(),
+    });
+    if let Some(ms) = refusal.retry_after_ms {
+        facts["retry_after_ms"] = ms.into();
+    }
+    if let Some(details) = &refusal.details {
+        facts["details"] = details.clone();
+    }
+    facts
+}

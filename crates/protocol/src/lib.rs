@@ -1,0 +1,13 @@
+//! The words of Bowline: wire types, cursors and error codes. No I/O, no clock, no dice, no rules.
+
+pub mod error;
+pub mod event;
+pub mod frame;
+pub mod id;
+pub mod json;
+pub mod position;
+
+pub use error::{CloseCode, ErrorCode, RecoveryAction, Refusal};
+pub use event::{Draft, EventName, LoggedEvent, Recorded, Unnumbered};
+pub use id::{ClientId, ConnectionId, LogId, MessageId, Principal, RunId, SessionId, StepId};
+pub use position::{Cursor, Epoch, Extent, Seq};

@@ -1,0 +1,199 @@
+//! The one way to change anything: a commit to one log, and what comes back.
+
+use std::fmt;
+
+use bowline_protocol::{Epoch, LogId, Principal, Recorded, Seq, Unnumbered};
+use bytes::Bytes;
+
+/// The growing number of a right to write. The newest wins; a stale one cannot write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fence(pub u64);
+
+/// What a log is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    Session = 1,
+    Task = 2,
+}
+
+impl Kind {
+    pub fn from_byte(byte: u8) -> Option<Kind> {
+        match byte {
+            1 => Some(Kind::Session),
+            2 => Some(Kind::Task),
+            _ => None,
+        }
+    }
+}
+
+/// What the directory knows of a log. `body` is the caller's own; the store only keeps it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Record {
+    pub kind: Kind,
+    pub owner: Principal,
+    /// When it was last touched, in milliseconds since 1970, as the caller says.
+    pub touched_ms: u64,
+    pub body: Bytes,
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Record({:?} of {}, {} bytes)",
+            self.kind,
+            self.owner,
+            self.body.len()
+        )
+    }
+}
+
+/// A small durable fact beside a log: a message of the conversation, an idempotency key, a mark.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Item {
+    pub key: String,
+    /// `None` deletes it.
+    pub value: Option<Bytes>,
+}
+
+impl Item {
+    pub fn put(key: impl Into<String>, value: impl Into<Bytes>) -> Item {
+        Item {
+            key: key.into(),
+            value: Some(value.into()),
+        }
+    }
+
+    pub fn delete(key: impl Into<String>) -> Item {
+        Item {
+            key: key.into(),
+            value: None,
+        }
+    }
+}
+
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Item({}, {:?} bytes)", self.key, self.value.as_ref().map(Bytes::len))
+    }
+}
+
+/// How a new log begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    pub epoch: Epoch,
+    /// The first event gets the number after this one; `0` for a log that is new to the world.
+    pub after: Seq,
+}
+
+/// What to let go of, after the rest of the commit has been applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Events and items; the record stays as a tombstone, and numbering goes on where it was.
+    Contents,
+    /// Everything: the log was never there.
+    Log,
+}
+
+/// One atomic change to one log.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    pub log: LogId,
+    pub fence: Fence,
+    /// Creates the log; it must not exist. Without this it must.
+    pub create: Option<Start>,
+    pub events: Vec<Unnumbered>,
+    /// The time of these events, in milliseconds since 1970, for retention by age.
+    pub at_ms: u64,
+    pub record: Option<Record>,
+    pub items: Vec<Item>,
+    pub release: Option<Release>,
+}
+
+impl Commit {
+    pub fn to(log: LogId, fence: Fence, at_ms: u64) -> Commit {
+        Commit {
+            log,
+            fence,
+            create: None,
+            events: Vec::new(),
+            at_ms,
+            record: None,
+            items: Vec::new(),
+            release: None,
+        }
+    }
+
+    /// About how many bytes this will take.
+    pub fn len_hint(&self) -> usize {
+        let events: usize = self.events.iter().map(Unnumbered::len_max).sum();
+        let items: usize = self
+            .items
+            .iter()
+            .map(|i| i.key.len() + i.value.as_ref().map_or(0, Bytes::len) + 8)
+            .sum();
+        events + items + self.record.as_ref().map_or(0, |r| r.body.len() + 64) + 64
+    }
+}
+
+/// What a commit did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    pub epoch: Epoch,
+    /// The number of the first event of this commit; that of the next one to come if it had none.
+    pub first: Seq,
+    pub next: Seq,
+    /// What retention by count let go of because of this commit.
+    pub trimmed: Option<Trimmed>,
+}
+
+/// Events `from .. to` of a log can no longer be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trimmed {
+    pub log: LogId,
+    pub from: Seq,
+    pub to: Seq,
+}
+
+/// How much to read at once. At least one event is returned if there is one, whatever its size.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadLimit {
+    pub events: usize,
+    pub bytes: usize,
+}
+
+/// Events in order without holes, beginning at `max(from, first)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    pub events: Vec<Recorded>,
+    /// Where the log begins now.
+    pub first: Seq,
+    pub next: Seq,
+}
+
+/// Why a store could not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    #[error("no such log")]
+    NoSuchLog,
+    #[error("the log exists already")]
+    Exists,
+    #[error("fence {given:?} is stale, {current:?} was granted since")]
+    StaleFence { given: Fence, current: Fence },
+    /// The disk is full; it heals when there is space again.
+    #[error("no space left: {0}")]
+    Full(String),
+    /// A sync failed. What the disk holds is uncertain, so nothing more is written until a restart.
+    #[error("the store is read-only: {0}")]
+    ReadOnly(String),
+    #[error("the log is damaged and was set aside: {0}")]
+    Quarantined(String),
+    /// The commit is larger than the store can hold in one piece.
+    #[error("a commit of {bytes} bytes is larger than {max}")]
+    TooLarge { bytes: usize, max: usize },
+    #[error("the store is closed")]
+    Closed,
+    #[error("input or output failed: {0}")]
+    Io(String),
+}

@@ -1,0 +1,102 @@
+//! The memory of Bowline: append-only logs of events, and a directory of what they are for.
+//!
+//! No HTTP and no rules live here. Both stores owe the same promises and pass the same [`contract`] suite.
+
+pub mod commit;
+#[doc(hidden)]
+pub mod contract;
+pub mod memory;
+pub mod tail;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bowline_protocol::{Extent, LogId, Principal, Seq};
+use bytes::Bytes;
+
+pub use commit::{Batch, Commit, Committed, Fence, Item, Kind, ReadLimit, Record, Release, Start, StoreError, Trimmed};
+pub use tail::{TailGuard, WakeSet};
+
+/// Append-only logs with numbered events.
+///
+/// What an implementor owes:
+/// - **Stored before visible.** When [`commit`](EventLog::commit) returns `Ok`, its events survive whatever the store's
+///   durability setting promises, and only then can [`read`](EventLog::read) return them.
+/// - **All or nothing.** The events, the record and the items of one commit become visible together or not at all,
+///   also across a crash.
+/// - **Numbered once.** Numbers follow each other without holes within an epoch and are never given to other content.
+/// - **Fenced.** A commit whose fence is lower than one already seen for its log changes nothing.
+/// - **Wake-ups carry no truth.** They may come late, merged or twice; a reader looks at the extent after each.
+#[async_trait]
+pub trait EventLog: Send + Sync {
+    /// Makes one change to one log. Commits of one log take effect in the order in which this was *called*.
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
+
+    /// Reads events from `from` on. The batch says where the log now begins, so that a reader that was trimmed past
+    /// sees the hole. Reading at or past the end gives an empty batch.
+    async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError>;
+
+    /// What the log holds now.
+    async fn extent(&self, log: &LogId) -> Result<Extent, StoreError>;
+
+    /// Wakes `wake` with `token` whenever the log changes, until the guard is dropped.
+    /// Subscribe first, then look at the extent once: the other order has a race.
+    fn tail(&self, log: &LogId, wake: &Arc<WakeSet>, token: u64) -> TailGuard;
+
+    /// Stops taking commits, makes what was taken durable, and returns.
+    async fn close(&self);
+}
+
+/// What the logs are for, and small durable facts beside them. Changes go through [`EventLog::commit`].
+#[async_trait]
+pub trait Directory: Send + Sync {
+    async fn record(&self, log: &LogId) -> Result<Option<Record>, StoreError>;
+
+    /// One item, by its exact key.
+    async fn item(&self, log: &LogId, key: &str) -> Result<Option<Bytes>, StoreError>;
+
+    /// All items whose key starts with `prefix`, in the order of their keys.
+    async fn items(&self, log: &LogId, prefix: &str) -> Result<Vec<(String, Bytes)>, StoreError>;
+
+    /// Records of one kind, of one owner or of all, in no particular order.
+    async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError>;
+
+    /// How many records [`list`](Directory::list) would give, without fetching them.
+    async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError>;
+
+    /// The right to write to a log: each grant is higher than all before it, and shuts the earlier ones out.
+    async fn lease(&self, log: &LogId) -> Result<Fence, StoreError>;
+
+    /// Trims everything older than the retention allows at `now_ms` and frees what nobody can read any more.
+    async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError>;
+
+    /// What an operator should know.
+    fn health(&self) -> Health;
+}
+
+/// Both halves, as the server holds them.
+pub trait Store: EventLog + Directory {}
+impl<T: EventLog + Directory> Store for T {}
+
+/// How much of a log is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    pub events_max: u64,
+    pub age_max_ms: u64,
+}
+
+/// The store's own state, for `/readyz`, metrics and the start-up message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Whether commits can succeed now.
+    pub writable: bool,
+    /// Why not, or what else is wrong, in sentences.
+    pub troubles: Vec<String>,
+    /// What a crash or a power cut can lose, in one sentence.
+    pub loss_window: String,
+    /// Logs that were set aside because a record of theirs is damaged.
+    pub quarantined: Vec<LogId>,
+    /// Bytes on disk (or in memory).
+    pub bytes: u64,
+    pub logs: u64,
+}
