@@ -1,1 +1,19 @@
+//! The decisions of Bowline, as machines without I/O: no async, no clock, no dice, no sockets, no logging.
+//!
+//! A machine is told what happened (`handle_*`) and says what to do (`poll_*`, or a returned value); a driver waits.
 
+pub mod backoff;
+pub mod bucket;
+pub mod heartbeat;
+pub mod hold;
+pub mod link;
+pub mod resume;
+pub mod turn;
+
+pub use backoff::Backoff;
+pub use bucket::Bucket;
+pub use heartbeat::Heartbeat;
+pub use hold::Hold;
+pub use link::Link;
+pub use resume::Resume;
+pub use turn::Turn;

@@ -1,0 +1,196 @@
+//! Who may write to a session: at most one connection, and the newest granted claim wins.
+
+use std::time::{Duration, Instant};
+
+use bowline_protocol::ClientId;
+
+/// How long a silent holder is given to answer a probe before the claimant takes its place.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A connection that holds or wants to hold, as the driver numbers them.
+pub type Party = u64;
+
+#[derive(Clone, Debug, Default)]
+pub struct Hold {
+    holder: Option<Holder>,
+    probe: Option<Probe>,
+}
+
+#[derive(Clone, Debug)]
+struct Holder {
+    party: Party,
+    client_id: Option<ClientId>,
+}
+
+#[derive(Clone, Debug)]
+struct Probe {
+    claimants: Vec<Holder>,
+    until: Instant,
+}
+
+/// The answer to a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The claimant holds it now; whoever held it before must be told.
+    Granted { superseded: Option<Party> },
+    /// Ask this holder whether it is alive; the claimant waits.
+    Probe { holder: Party },
+    /// A probe is under way already; the claimant waits with the others.
+    Wait,
+}
+
+/// How a probe ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub granted: Option<Party>,
+    pub superseded: Option<Party>,
+    pub refused: Vec<Party>,
+}
+
+impl Hold {
+    pub fn holder(&self) -> Option<Party> {
+        self.holder.as_ref().map(|holder| holder.party)
+    }
+
+    pub fn is_held_by(&self, party: Party) -> bool {
+        self.holder() == Some(party)
+    }
+
+    pub fn claim(&mut self, now: Instant, party: Party, client_id: Option<ClientId>, take_over: bool) -> Claim {
+        let claimant = Holder { party, client_id };
+        let Some(holder) = &self.holder else {
+            self.holder = Some(claimant);
+            return Claim::Granted { superseded: None };
+        };
+        let same_connection = holder.party == party;
+        let same_client = claimant.client_id.is_some() && holder.client_id == claimant.client_id;
+        if same_connection || same_client || take_over {
+            let superseded = Some(holder.party).filter(|_| !same_connection);
+            self.holder = Some(claimant);
+            return Claim::Granted { superseded };
+        }
+        match &mut self.probe {
+            Some(probe) => {
+                probe.claimants.push(claimant);
+                Claim::Wait
+            }
+            None => {
+                let holder = holder.party;
+                self.probe = Some(Probe { claimants: vec![claimant], until: now + PROBE_TIMEOUT });
+                Claim::Probe { holder }
+            }
+        }
+    }
+
+    /// The probed connection answered.
+    pub fn handle_alive(&mut self, party: Party) -> Option<Outcome> {
+        if !self.is_held_by(party) {
+            return None;
+        }
+        let probe = self.probe.take()?;
+        let refused = probe.claimants.into_iter().map(|claimant| claimant.party).collect();
+        Some(Outcome { granted: None, superseded: None, refused })
+    }
+
+    /// A connection went away, or let go of the session.
+    pub fn handle_gone(&mut self, party: Party) -> Option<Outcome> {
+        if let Some(probe) = &mut self.probe {
+            probe.claimants.retain(|claimant| claimant.party != party);
+        }
+        if !self.is_held_by(party) {
+            return None;
+        }
+        self.holder = None;
+        self.settle(None)
+    }
+
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.probe.as_ref().map(|probe| probe.until)
+    }
+
+    /// The holder did not answer in time.
+    pub fn handle_timeout(&mut self, now: Instant) -> Option<Outcome> {
+        self.probe.as_ref().filter(|probe| probe.until <= now)?;
+        let superseded = self.holder.take().map(|holder| holder.party);
+        self.settle(superseded)
+    }
+
+    /// The seat is free: the newest claimant gets it, the others lose to a live connection.
+    fn settle(&mut self, superseded: Option<Party>) -> Option<Outcome> {
+        let mut claimants = self.probe.take()?.claimants;
+        let granted = claimants.pop();
+        let refused = claimants.into_iter().map(|claimant| claimant.party).collect();
+        self.holder.clone_from(&granted);
+        Some(Outcome { granted: granted.map(|holder| holder.party), superseded, refused })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Instant {
+        #[allow(clippy::disallowed_methods)]
+        Instant::now()
+    }
+
+    fn client(name: &str) -> Option<ClientId> {
+        ClientId::parse(name)
+    }
+
+    #[test]
+    fn a_live_holder_keeps_its_seat_and_a_silent_one_loses_it() {
+        let t0 = now();
+        let mut hold = Hold::default();
+        assert_eq!(hold.claim(t0, 1, client("a"), false), Claim::Granted { superseded: None });
+        assert_eq!(hold.claim(t0, 2, client("b"), false), Claim::Probe { holder: 1 });
+        assert_eq!(hold.handle_alive(1), Some(Outcome { granted: None, superseded: None, refused: vec![2] }));
+        assert_eq!(hold.claim(t0, 2, None, false), Claim::Probe { holder: 1 });
+        assert_eq!(hold.handle_timeout(t0), None);
+        let outcome = hold.handle_timeout(t0 + PROBE_TIMEOUT).unwrap();
+        assert_eq!((outcome.granted, outcome.superseded), (Some(2), Some(1)));
+        assert!(hold.is_held_by(2));
+        assert_eq!(hold.handle_alive(1), None);
+    }
+
+    #[test]
+    fn the_same_client_and_an_explicit_take_over_win_at_once() {
+        let t0 = now();
+        let mut hold = Hold::default();
+        hold.claim(t0, 1, client("a"), false);
+        assert_eq!(hold.claim(t0, 2, client("a"), false), Claim::Granted { superseded: Some(1) });
+        assert_eq!(hold.claim(t0, 3, client("x"), true), Claim::Granted { superseded: Some(2) });
+        assert_eq!(hold.claim(t0, 3, client("x"), false), Claim::Granted { superseded: None });
+    }
+
+    #[test]
+    fn an_absent_client_id_matches_nothing() {
+        let t0 = now();
+        let mut hold = Hold::default();
+        hold.claim(t0, 1, None, false);
+        assert_eq!(hold.claim(t0, 2, None, false), Claim::Probe { holder: 1 });
+    }
+
+    #[test]
+    fn when_the_holder_leaves_during_a_probe_the_newest_claimant_gets_the_seat() {
+        let t0 = now();
+        let mut hold = Hold::default();
+        hold.claim(t0, 1, client("a"), false);
+        hold.claim(t0, 2, client("b"), false);
+        assert_eq!(hold.claim(t0, 3, client("c"), false), Claim::Wait);
+        let outcome = hold.handle_gone(1).unwrap();
+        assert_eq!(outcome, Outcome { granted: Some(3), superseded: None, refused: vec![2] });
+    }
+
+    #[test]
+    fn a_take_over_during_a_probe_leaves_the_waiting_claim_to_face_the_new_holder() {
+        let t0 = now();
+        let mut hold = Hold::default();
+        hold.claim(t0, 1, client("a"), false);
+        hold.claim(t0, 2, client("b"), false);
+        assert_eq!(hold.claim(t0, 3, client("c"), true), Claim::Granted { superseded: Some(1) });
+        assert_eq!(hold.handle_gone(1), None);
+        let outcome = hold.handle_alive(3).unwrap();
+        assert_eq!(outcome.refused, vec![2]);
+    }
+}

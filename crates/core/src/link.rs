@@ -1,0 +1,273 @@
+//! One client attached to one session: a cursor into its log, and what the client is owed next.
+//!
+//! Replay is reading; live is reading after a wake-up. There is no third thing, so there is no hand-over.
+
+use std::collections::VecDeque;
+
+use bowline_protocol::frame::Control;
+use bowline_protocol::{Cursor, Epoch, Extent, Recorded, SessionId, Seq};
+use serde_json::json;
+
+use crate::resume::Resume;
+
+/// The most events asked of the log at once; small enough that one busy session does not starve its neighbours on the
+/// same connection, large enough that one flush carries many.
+pub const READ_EVENTS_MAX: usize = 512;
+
+#[derive(Debug)]
+pub struct Link {
+    session: SessionId,
+    epoch: Epoch,
+    /// The next event to send.
+    next: Seq,
+    /// The number that the log will give next, as far as we know.
+    tail: Seq,
+    /// Everything up to here was sent, or the client said that it has it.
+    sent: Seq,
+    acked: Seq,
+    reading: bool,
+    phase: Phase,
+    output: VecDeque<Output>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Owed events up to and including `to` come first, then the notice that says so.
+    Replaying { verdict: Resume, from: Seq, to: Seq, replayed: u64 },
+    Live,
+}
+
+/// What the driver should do next.
+#[derive(Debug)]
+pub enum Output {
+    Control(Control),
+    Events(Vec<Recorded>),
+    Read { from: Seq, events_max: usize },
+    /// The owed events have all been handed over.
+    Replayed { verdict: Resume, replayed: u64 },
+    /// A live reader was trimmed past; it has been told.
+    Skipped { lost: u64 },
+}
+
+/// An ack for something that was never sent. Nothing changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckBeyondSent {
+    pub acked: Seq,
+    pub sent: Seq,
+}
+
+impl Link {
+    /// Attaches to a session that was just made: nothing is owed and nobody needs to be told so.
+    pub fn fresh(session: SessionId, extent: &Extent) -> Link {
+        Link {
+            session,
+            epoch: extent.epoch.clone(),
+            next: extent.next,
+            tail: extent.next,
+            sent: extent.last(),
+            acked: Seq::ZERO,
+            reading: false,
+            phase: Phase::Live,
+            output: VecDeque::new(),
+        }
+    }
+
+    /// Attaches a client that comes back. What it claims to have counts as sent.
+    pub fn resume(session: SessionId, extent: &Extent, verdict: Resume) -> Link {
+        let from = verdict.start(extent);
+        let mut link = Link { next: from, sent: from.prev(), ..Link::fresh(session, extent) };
+        link.phase = Phase::Replaying { verdict, from, to: extent.last(), replayed: 0 };
+        link.settle();
+        link
+    }
+
+    pub fn session(&self) -> &SessionId {
+        &self.session
+    }
+
+    /// The last event that was sent.
+    pub fn sent(&self) -> Seq {
+        self.sent
+    }
+
+    pub fn acked(&self) -> Seq {
+        self.acked
+    }
+
+    /// The last event of the log, as far as this link knows.
+    pub fn log_last(&self) -> Seq {
+        self.tail.prev()
+    }
+
+    /// The log has grown to `next` (or may have: wake-ups can repeat).
+    pub fn handle_tail(&mut self, next: Seq) {
+        self.tail = self.tail.max(next);
+    }
+
+    /// The answer to [`Output::Read`]. `first` is where the log begins now, `next` where it ends.
+    pub fn handle_events(&mut self, events: Vec<Recorded>, first: Seq, next: Seq) {
+        self.reading = false;
+        self.handle_tail(next);
+        if first > self.next {
+            self.skip_to(first);
+        }
+        debug_assert!(events.first().is_none_or(|event| event.seq == self.next), "the log skipped an event");
+        if let Some(last) = events.last().map(|event| event.seq) {
+            if let Phase::Replaying { replayed, .. } = &mut self.phase {
+                *replayed += events.len() as u64;
+            }
+            self.next = last.next();
+            self.sent = last;
+            self.output.push_back(Output::Events(events));
+        }
+        self.settle();
+    }
+
+    /// Reading failed; it will be asked again at the next tail.
+    pub fn handle_read_failed(&mut self) {
+        self.reading = false;
+    }
+
+    /// The client says what it has. Lower and repeated acks are no-ops; one beyond what was sent is refused.
+    pub fn handle_ack(&mut self, cursor: &Cursor) -> Result<Option<Seq>, AckBeyondSent> {
+        if cursor.epoch.as_ref().is_some_and(|epoch| *epoch != self.epoch) {
+            return Ok(None);
+        }
+        if cursor.seq > self.sent {
+            return Err(AckBeyondSent { acked: cursor.seq, sent: self.sent });
+        }
+        if cursor.seq <= self.acked {
+            return Ok(None);
+        }
+        self.acked = cursor.seq;
+        Ok(Some(cursor.seq))
+    }
+
+    pub fn poll_output(&mut self) -> Option<Output> {
+        if let Some(output) = self.output.pop_front() {
+            return Some(output);
+        }
+        if self.reading || self.next >= self.tail {
+            return None;
+        }
+        self.reading = true;
+        // While replaying, read no further than what is owed, so that the notice stands before the first live event.
+        let wanted = match &self.phase {
+            Phase::Replaying { to, .. } => self.next.until(to.next()) as usize,
+            Phase::Live => READ_EVENTS_MAX,
+        };
+        Some(Output::Read { from: self.next, events_max: wanted.min(READ_EVENTS_MAX) })
+    }
+
+    /// Whether there is something to do without waiting.
+    pub fn is_ready(&self) -> bool {
+        !self.output.is_empty() || (!self.reading && self.next < self.tail)
+    }
+
+    fn skip_to(&mut self, first: Seq) {
+        let lost = self.next.until(first);
+        let verdict = Resume::Gap { first, lost };
+        let facts = json!({
+            "code": verdict.code().map(|code| code.as_str()),
+            "recovery_action": verdict.code().map(|code| code.action().as_str()),
+            "first_retained_seq": first.get(),
+            "lost": lost,
+            "from_seq": self.next.get(),
+            "to_seq": first.prev().get(),
+        });
+        let sentence = format!("{lost} events ({} to {}) are no longer retained.", self.next, first.prev());
+        self.output.push_back(Output::Control(Control::notice(Some(self.session.clone()), sentence, facts)));
+        self.output.push_back(Output::Skipped { lost });
+        self.next = first;
+        self.sent = first.prev();
+    }
+
+    /// Tells that the replay is complete as soon as it is.
+    fn settle(&mut self) {
+        let Phase::Replaying { verdict, from, to, replayed } = self.phase else { return };
+        if self.next <= to {
+            return;
+        }
+        self.phase = Phase::Live;
+        self.output.push_back(Output::Control(replay_notice(&self.session, verdict, from, to, replayed)));
+        self.output.push_back(Output::Replayed { verdict, replayed });
+    }
+}
+
+fn replay_notice(session: &SessionId, verdict: Resume, from: Seq, to: Seq, replayed: u64) -> Control {
+    let mut facts = json!({ "action": "replay", "replayed": replayed, "from_seq": from.get(), "to_seq": to.get() });
+    if let Some(code) = verdict.code() {
+        facts["code"] = code.as_str().into();
+        facts["recovery_action"] = code.action().as_str().into();
+    }
+    if let Resume::Gap { first, lost } = verdict {
+        facts["first_retained_seq"] = first.get().into();
+        facts["lost"] = lost.into();
+    }
+    let sentence = match verdict {
+        Resume::CaughtUp => "You have everything.".to_owned(),
+        Resume::Replay { .. } => format!("{replayed} missed events were replayed."),
+        Resume::Gap { lost, .. } => format!("{lost} events are no longer retained; {replayed} were replayed."),
+        Resume::OtherEpoch { .. } => format!("Your position is from another epoch of this log; {replayed} events were replayed."),
+        Resume::AheadOfLog => "Your position is beyond the end of this log; only new events follow.".to_owned(),
+    };
+    Control::notice(Some(session.clone()), sentence, facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seq(n: u64) -> Seq {
+        Seq::new(n).unwrap()
+    }
+
+    fn link(first: u64, next: u64, cursor: u64) -> Link {
+        let extent = Extent { epoch: Epoch::parse("e").unwrap(), epoch_first: seq(1), first: seq(first), next: seq(next) };
+        let verdict = Resume::decide(&extent, &Cursor::bare(seq(cursor)));
+        Link::resume(SessionId::from_random(1), &extent, verdict)
+    }
+
+    fn events(range: std::ops::Range<u64>) -> Vec<Recorded> {
+        range.map(|n| Recorded { seq: seq(n), bytes: Vec::new().into() }).collect()
+    }
+
+    #[test]
+    fn bad_acks_change_nothing() {
+        let mut link = link(1, 11, 4);
+        let ack = |link: &mut Link, text: &str| link.handle_ack(&Cursor::parse(text).unwrap());
+        assert_eq!(ack(&mut link, "5"), Err(AckBeyondSent { acked: seq(5), sent: seq(4) }));
+        assert_eq!(ack(&mut link, "4"), Ok(Some(seq(4))));
+        assert_eq!(ack(&mut link, "4"), Ok(None));
+        assert_eq!(ack(&mut link, "2"), Ok(None));
+        assert_eq!(ack(&mut link, "other-9"), Ok(None));
+        assert_eq!(link.acked(), seq(4));
+    }
+
+    #[test]
+    fn the_notice_stands_between_the_owed_and_the_live_events() {
+        let mut link = link(1, 4, 1);
+        link.handle_tail(seq(9));
+        let Some(Output::Read { from, events_max }) = link.poll_output() else { panic!() };
+        assert_eq!((from, events_max), (seq(2), 2));
+        link.handle_events(events(2..4), seq(1), seq(9));
+        assert!(matches!(link.poll_output(), Some(Output::Events(e)) if e.len() == 2));
+        assert!(matches!(link.poll_output(), Some(Output::Control(c)) if c.metadata["replayed"] == 2));
+        assert!(matches!(link.poll_output(), Some(Output::Replayed { replayed: 2, .. })));
+        assert!(matches!(link.poll_output(), Some(Output::Read { from, .. }) if from == seq(4)));
+    }
+
+    #[test]
+    fn a_reader_that_is_trimmed_past_is_told_before_its_next_event() {
+        let mut link = link(1, 4, 3);
+        while link.poll_output().is_some() {}
+        link.handle_tail(seq(100));
+        assert!(matches!(link.poll_output(), Some(Output::Read { .. })));
+        link.handle_events(events(90..100), seq(90), seq(100));
+        let Some(Output::Control(notice)) = link.poll_output() else { panic!() };
+        assert_eq!(notice.metadata["code"], "REPLAY_GAP");
+        assert_eq!(notice.metadata["lost"], 86);
+        assert!(matches!(link.poll_output(), Some(Output::Skipped { lost: 86 })));
+        assert!(matches!(link.poll_output(), Some(Output::Events(e)) if e.len() == 10));
+    }
+}
