@@ -1,1 +1,3 @@
+//! The hands of Bowline: doors, drivers, agents, settings, metrics and the command line around the machines.
 
+pub mod config;

@@ -1,0 +1,226 @@
+//! What the settings mean: nothing optional, units resolved, every default in this file.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bowline_protocol::Principal;
+use bowline_protocol::frame::client::Secret;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub listen: SocketAddr,
+    pub default_agent: String,
+    pub insecure_no_auth: bool,
+    pub store: StoreConfig,
+    pub session: SessionConfig,
+    pub buffer: BufferConfig,
+    pub heartbeat_interval: Duration,
+    pub auth: AuthConfig,
+    pub agents: BTreeMap<String, AgentConfig>,
+    pub limits: Limits,
+    pub drain_timeout: Duration,
+    pub log: LogConfig,
+}
+
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    pub url: StoreUrl,
+    pub sync: SyncMode,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    Memory,
+    Disk(PathBuf),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMode {
+    /// Synced to disk before anyone sees an event.
+    Always,
+    /// Written to the operating system before anyone sees an event; synced every 50 ms.
+    Interval,
+}
+
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    pub ttl: Duration,
+    pub when_busy: WhenBusy,
+    pub queue_max: usize,
+    pub ownership: Ownership,
+    /// How long a tombstone tells the owner that a session has expired or ended.
+    pub tombstone_ttl: Duration,
+    /// How long a run waits at its next event for a store that cannot take it, before the run is given up.
+    pub store_patience: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenBusy {
+    Reject,
+    Queue,
+}
+
+/// What proves that a session is the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// The authenticated principal.
+    Principal,
+    /// A resume token that only the creator was given.
+    Token,
+    /// Knowing the id. Only for loopback without auth.
+    Open,
+}
+
+#[derive(Clone, Debug)]
+pub struct BufferConfig {
+    pub events_max: u64,
+    pub age_max: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct AuthConfig {
+    pub mode: AuthMode,
+    /// Browser origins that may connect, besides the server's own page.
+    pub origins: Vec<String>,
+    /// How long a connection without a credential may wait before it sends one.
+    pub first_frame_timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub enum AuthMode {
+    None,
+    Tokens(Vec<StaticToken>),
+    Jwt(JwtConfig),
+}
+
+#[derive(Clone, Debug)]
+pub struct StaticToken {
+    pub token: Secret,
+    pub principal: Principal,
+    pub admin: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct JwtConfig {
+    pub keys: JwtKeys,
+    pub issuer: Option<String>,
+    pub audience: Option<String>,
+    /// The claim that names the principal.
+    pub principal_claim: String,
+    /// Principals with a claim of this name that is `true`, or a `scope` holding this word, may use the admin API.
+    pub admin_claim: String,
+}
+
+#[derive(Clone, Debug)]
+pub enum JwtKeys {
+    /// One shared secret, HS256.
+    Secret(Secret),
+    /// One public key in PEM, RS256 or ES256 by its kind.
+    Pem(String),
+    /// A JSON Web Key Set on disk.
+    JwksFile(PathBuf),
+}
+
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    pub kind: AgentKind,
+}
+
+#[derive(Clone, Debug)]
+pub enum AgentKind {
+    Demo {
+        /// The same seed gives the same plan and the same pauses.
+        seed: u64,
+        /// 1 is as a person would like it; larger is faster, 0 means no pauses at all.
+        speed: f64,
+    },
+}
+
+/// Everything that a client can make grow.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub connections_max: usize,
+    pub sessions_per_principal_max: usize,
+    pub sessions_per_connection_max: usize,
+    pub frame_bytes_max: usize,
+    pub json_depth_max: usize,
+    pub message_bytes_max: usize,
+    /// Client frames per second and connection (acks and pongs do not count).
+    pub events_per_second: u32,
+    pub bad_frames_max: u32,
+    /// Bytes handed to a socket before it must have taken them.
+    pub send_window_bytes: usize,
+    /// One event as an agent emits it.
+    pub event_bytes_max: usize,
+    /// Pending confirmations of one run.
+    pub confirmations_max: usize,
+    /// Messages of one conversation that an agent is given.
+    pub conversation_messages_max: usize,
+    pub http_body_bytes_max: usize,
+    pub header_timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Debug)]
+pub struct LogConfig {
+    pub format: LogFormat,
+    /// A `tracing` filter such as `info` or `bowline=debug`.
+    pub level: String,
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            default_agent: "demo".into(),
+            insecure_no_auth: false,
+            store: StoreConfig { url: StoreUrl::Disk("./bowline-data".into()), sync: SyncMode::Always },
+            session: SessionConfig {
+                ttl: 24 * HOUR,
+                when_busy: WhenBusy::Reject,
+                queue_max: 10,
+                // The default depends on `auth.mode` and `listen`; loading settles it.
+                ownership: Ownership::Open,
+                tombstone_ttl: 7 * 24 * HOUR,
+                store_patience: Duration::from_secs(60),
+            },
+            buffer: BufferConfig { events_max: 100_000, age_max: 24 * HOUR },
+            heartbeat_interval: Duration::from_secs(30),
+            auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
+            agents: BTreeMap::from([("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 1.0 } })]),
+            limits: Limits::default(),
+            drain_timeout: Duration::from_secs(30),
+            log: LogConfig { format: LogFormat::Text, level: "info".into() },
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections_max: 20_000,
+            sessions_per_principal_max: 20_000,
+            sessions_per_connection_max: 64,
+            frame_bytes_max: 1 << 20,
+            json_depth_max: 64,
+            message_bytes_max: 256 << 10,
+            events_per_second: 500,
+            bad_frames_max: 100,
+            send_window_bytes: 256 << 10,
+            event_bytes_max: 1 << 20,
+            confirmations_max: 32,
+            conversation_messages_max: 1000,
+            http_body_bytes_max: 1 << 20,
+            header_timeout: Duration::from_secs(10),
+        }
+    }
+}
