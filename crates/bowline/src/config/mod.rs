@@ -1,4 +1,14 @@
 //! What the settings mean: nothing optional, units resolved, every default in this file.
+//!
+//! What may be written, and how it is read, is in [`table`] and [`load`].
+
+mod error;
+mod load;
+mod resolve;
+pub mod table;
+pub mod units;
+mod value;
+mod written;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,6 +17,10 @@ use std::time::Duration;
 
 use bowline_protocol::Principal;
 use bowline_protocol::frame::client::Secret;
+
+pub use error::{ConfigError, Source};
+pub use load::{FILE_NAME, Flags, Loaded, Setting, Surroundings};
+pub use resolve::{JWT_SECRET_BYTES_MIN, is_loopback};
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -71,6 +85,17 @@ pub enum Ownership {
     Token,
     /// Knowing the id. Only for loopback without auth.
     Open,
+}
+
+impl Ownership {
+    /// The word that stands for it in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Ownership::Principal => "principal",
+            Ownership::Token => "token",
+            Ownership::Open => "open",
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -183,7 +208,10 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             default_agent: "demo".into(),
             insecure_no_auth: false,
-            store: StoreConfig { url: StoreUrl::Disk("./bowline-data".into()), sync: SyncMode::Always },
+            store: StoreConfig {
+                url: StoreUrl::Disk("./bowline-data".into()),
+                sync: SyncMode::Always,
+            },
             session: SessionConfig {
                 ttl: 24 * HOUR,
                 when_busy: WhenBusy::Reject,
@@ -193,13 +221,28 @@ impl Default for Config {
                 tombstone_ttl: 7 * 24 * HOUR,
                 store_patience: Duration::from_secs(60),
             },
-            buffer: BufferConfig { events_max: 100_000, age_max: 24 * HOUR },
+            buffer: BufferConfig {
+                events_max: 100_000,
+                age_max: 24 * HOUR,
+            },
             heartbeat_interval: Duration::from_secs(30),
-            auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
-            agents: BTreeMap::from([("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 1.0 } })]),
+            auth: AuthConfig {
+                mode: AuthMode::None,
+                origins: Vec::new(),
+                first_frame_timeout: Duration::from_secs(5),
+            },
+            agents: BTreeMap::from([(
+                "demo".into(),
+                AgentConfig {
+                    kind: AgentKind::Demo { seed: 1, speed: 1.0 },
+                },
+            )]),
             limits: Limits::default(),
             drain_timeout: Duration::from_secs(30),
-            log: LogConfig { format: LogFormat::Text, level: "info".into() },
+            log: LogConfig {
+                format: LogFormat::Text,
+                level: "info".into(),
+            },
         }
     }
 }

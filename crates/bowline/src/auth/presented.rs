@@ -1,0 +1,95 @@
+//! The credential in a request's headers: `Authorization: Bearer …`, or the WebSocket subprotocol `bearer.…`.
+
+use bowline_protocol::frame::client::Secret;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+
+/// The subprotocol that is echoed. A browser closes a connection whose offers were all ignored, so a client that
+/// offers `bearer.<token>` offers this one beside it.
+pub const SUBPROTOCOL: &str = "bowline.v1";
+
+const BEARER_SUBPROTOCOL: &str = "bearer.";
+
+/// What a request presents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Presented {
+    pub token: Option<Secret>,
+    /// The subprotocol to echo, if it was offered. A token is never echoed.
+    pub subprotocol: Option<&'static str>,
+}
+
+impl Presented {
+    pub fn token(&self) -> Option<&str> {
+        self.token.as_ref().map(Secret::expose)
+    }
+}
+
+/// Reads both places. The header wins: it is there because somebody put it there on purpose.
+pub fn token_from_headers(headers: &HeaderMap) -> Presented {
+    let offered: Vec<&str> = headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .collect();
+    let from_protocol = || {
+        offered
+            .iter()
+            .find_map(|name| name.strip_prefix(BEARER_SUBPROTOCOL))
+            .filter(|token| !token.is_empty())
+    };
+    Presented {
+        token: bearer(headers).or_else(from_protocol).map(Secret::new),
+        subprotocol: offered.contains(&SUBPROTOCOL).then_some(SUBPROTOCOL),
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.trim().split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in list {
+            headers.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn a_credential_is_found_where_clients_put_it() {
+        let protocol = "sec-websocket-protocol";
+        let cases: &[(&[(&'static str, &str)], Option<&str>, bool)] = &[
+            (&[], None, false),
+            (&[("authorization", "Bearer abc")], Some("abc"), false),
+            (&[("authorization", "bearer   abc ")], Some("abc"), false),
+            (&[("authorization", "Basic abc")], None, false),
+            (&[("authorization", "Bearer")], None, false),
+            (&[("authorization", "Bearer ")], None, false),
+            (&[(protocol, "bowline.v1, bearer.a.b.c")], Some("a.b.c"), true),
+            (&[(protocol, "bearer.abc"), (protocol, "bowline.v1")], Some("abc"), true),
+            (&[(protocol, "bearer.abc")], Some("abc"), false),
+            (&[(protocol, "bearer.")], None, false),
+            (&[(protocol, "bowline.v10,bowline")], None, false),
+            (
+                &[(protocol, "bowline.v1,bearer.two"), ("authorization", "Bearer one")],
+                Some("one"),
+                true,
+            ),
+        ];
+        for (list, token, echoed) in cases {
+            let presented = token_from_headers(&headers(list));
+            assert_eq!(presented.token(), *token, "{list:?}");
+            assert_eq!(presented.subprotocol.is_some(), *echoed, "{list:?}");
+            assert!(!format!("{presented:?}").contains("abc"));
+        }
+    }
+}

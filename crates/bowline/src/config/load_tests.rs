@@ -1,0 +1,325 @@
+//! Loading as a whole: order of sources, refusals and what is shown.
+
+use super::*;
+use crate::config::{AuthMode, JwtKeys, Ownership, StoreUrl};
+
+/// A directory and an environment of its own for each test.
+struct Scene {
+    dir: tempfile::TempDir,
+    variables: BTreeMap<String, String>,
+    flags: Flags,
+}
+
+impl Scene {
+    fn new(file: &str) -> Scene {
+        let dir = tempfile::tempdir().unwrap();
+        if !file.is_empty() {
+            std::fs::write(dir.path().join(FILE_NAME), file).unwrap();
+        }
+        Scene {
+            dir,
+            variables: BTreeMap::new(),
+            flags: Flags::default(),
+        }
+    }
+
+    fn env(mut self, name: &str, text: &str) -> Scene {
+        self.variables.insert(name.into(), text.into());
+        self
+    }
+
+    fn load(&self) -> Result<Loaded, ConfigError> {
+        let around = Surroundings {
+            variables: self.variables.clone(),
+            dir: self.dir.path().to_owned(),
+        };
+        Config::load_from(&self.flags, &around)
+    }
+
+    fn error(&self) -> String {
+        self.load().expect_err("this must be refused").to_string()
+    }
+}
+
+fn source(loaded: &Loaded, key: &str) -> String {
+    loaded.effective()["settings"][key]["source"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+#[test]
+fn the_table_and_the_code_agree_on_every_default() {
+    let loaded = Scene::new("").load().unwrap();
+    assert_eq!(format!("{:#?}", loaded.config), format!("{:#?}", Config::default()));
+    assert!(loaded.settings.iter().all(|setting| setting.source == Source::Default));
+}
+
+#[test]
+fn flags_win_over_the_environment_which_wins_over_the_file() {
+    let file = "listen = \"127.0.0.1:1\"\n[heartbeat]\ninterval = \"1s\"\n[session]\nttl = \"1h\"\n";
+    let mut scene = Scene::new(file)
+        .env("BOWLINE_LISTEN", "127.0.0.1:2")
+        .env("BOWLINE_HEARTBEAT__INTERVAL", "2s");
+    scene.flags.listen = Some("127.0.0.1:3".into());
+    let loaded = scene.load().unwrap();
+    assert_eq!(loaded.config.listen.port(), 3);
+    assert_eq!(loaded.config.heartbeat_interval.as_secs(), 2);
+    assert_eq!(loaded.config.session.ttl.as_secs(), 3600);
+    assert_eq!(source(&loaded, "listen"), "flag --listen");
+    assert_eq!(
+        source(&loaded, "heartbeat.interval"),
+        "environment BOWLINE_HEARTBEAT__INTERVAL"
+    );
+    assert_eq!(source(&loaded, "session.ttl"), "bowline.toml:5");
+    assert_eq!(source(&loaded, "drain.timeout"), "default");
+}
+
+#[test]
+fn every_setting_can_come_from_the_environment() {
+    for key in KEYS {
+        let path = key.name.replace(table::AGENT_NAME, "demo");
+        let name = format!("BOWLINE_{}", path.replace('.', "__").to_uppercase());
+        let text = if key.default.is_empty() {
+            "principal"
+        } else {
+            key.default
+        };
+        let mut written = Written::default();
+        written.add_env([(name.clone(), text.to_owned())]).unwrap();
+        assert!(written.is_written(&path), "{name}");
+    }
+}
+
+#[test]
+fn refusals_name_the_key_the_place_and_what_would_be_right() {
+    let cases = [
+        (
+            "[hearbeat]\ninterval = \"1s\"",
+            "unknown setting `hearbeat.interval` (bowline.toml:2); did you mean `heartbeat.interval`?",
+        ),
+        ("\nlisten = 8080", "`listen` (bowline.toml:2): expected text, got 8080"),
+        (
+            "[heartbeat]\ninterval = 30",
+            "`heartbeat.interval` (bowline.toml:2): expected a duration above zero",
+        ),
+        (
+            "listen = \"nowhere\"",
+            "`listen` (bowline.toml:1): expected an address and port",
+        ),
+        ("store = 5", "unknown setting `store` (bowline.toml:1)"),
+        (
+            "[session]\nttl.x = 1",
+            "`session.ttl` (bowline.toml:2): expected a duration",
+        ),
+        (
+            "[store]\nsync = \"never\"",
+            "expected one of \"always\", \"interval\", got \"never\"",
+        ),
+        (
+            "[store]\nurl = \"redis://x\"",
+            "`store.url` (bowline.toml:2) is not supported by this version: Redis stores",
+        ),
+        (
+            "[store]\nurl = \"disc:x\"",
+            "expected \"disk:DIR\" or \"memory:\", got \"disc:x\"",
+        ),
+        (
+            "[tls]\ncert = \"x\"",
+            "`tls` (bowline.toml:1) is not supported by this version",
+        ),
+        ("[stream]\nttl = \"1h\"", "is not supported by this version"),
+        ("[agents.helper]\nkind = \"openai\"", "agents of kind \"openai\""),
+        (
+            "[agents.helper]\nbase_url = \"x\"\nkind = \"openai\"",
+            "agents of kind \"openai\"",
+        ),
+        (
+            "[agents.mine]\nseed = 2",
+            "`agents.mine.kind` (bowline.toml:2): expected \"demo\", got nothing",
+        ),
+        (
+            "default_agent = \"mine\"",
+            "expected the name of a configured agent (\"demo\"), got \"mine\"",
+        ),
+        ("default_agent = \"http://x\"", "cannot be a URL yet"),
+        (
+            "[auth]\norigins = [\"https://app.example/path\"]",
+            "expected origins such as",
+        ),
+        ("listen = ", "bowline.toml:1: not TOML"),
+        (
+            "[log]\nlevel = \"bowline=loud\"",
+            "`log.level` (bowline.toml:2): expected a filter",
+        ),
+        (
+            "[limits]\njson_depth_max = 1000",
+            "expected a whole number from 4 to 127, got 1000",
+        ),
+    ];
+    for (file, expected) in cases {
+        let error = Scene::new(file).error();
+        assert!(error.contains(expected), "{file:?} gave: {error}");
+    }
+}
+
+#[test]
+fn an_unknown_variable_of_ours_is_refused_and_others_are_left_alone() {
+    let error = Scene::new("").env("BOWLINE_STORE_URL", "memory:").error();
+    assert!(error.contains("did you mean `BOWLINE_STORE__URL`?"), "{error}");
+    let scene = Scene::new("")
+        .env("STORE__URL", "x")
+        .env("BOWLINE_TOKEN", "t")
+        .env("BOWLINE_LISTEN", "");
+    assert!(scene.load().is_ok());
+    let scene = Scene::new("")
+        .env("BOWLINE_AGENTS__SWIFT__KIND", "demo")
+        .env("BOWLINE_AGENTS__SWIFT__SPEED", "0");
+    assert_eq!(scene.load().unwrap().config.agents.len(), 2);
+}
+
+#[test]
+fn an_open_door_must_be_asked_for() {
+    for listen in ["0.0.0.0:80", "192.168.1.5:80", "[::]:80"] {
+        let file = format!("listen = \"{listen}\"");
+        assert!(Scene::new(&file).error().contains("--insecure-no-auth"), "{listen}");
+        let mut scene = Scene::new(&file);
+        scene.flags.insecure_no_auth = true;
+        assert_eq!(scene.load().unwrap().config.session.ownership, Ownership::Token);
+    }
+    for listen in [
+        "127.0.0.1:80",
+        "127.9.9.9:80",
+        "[::1]:80",
+        "localhost:80",
+        "[::ffff:127.0.0.1]:80",
+    ] {
+        let loaded = Scene::new(&format!("listen = \"{listen}\"")).load().unwrap();
+        assert_eq!(loaded.config.session.ownership, Ownership::Open, "{listen}");
+        assert_eq!(loaded.effective()["settings"]["session.ownership"]["value"], "open");
+    }
+}
+
+#[test]
+fn ownership_that_would_prove_nothing_is_refused() {
+    assert!(
+        Scene::new("[session]\nownership = \"principal\"")
+            .error()
+            .contains("same principal")
+    );
+    let open =
+        "[session]\nownership = \"open\"\n[auth]\nmode = \"tokens\"\ntokens = [{ token = \"t\", principal = \"a\" }]";
+    assert!(Scene::new(open).error().contains("safe only on loopback without auth"));
+    let tokens = "listen = \"0.0.0.0:1\"\n[auth]\nmode = \"tokens\"\ntokens = [{ token = \"t\", principal = \"a\" }]";
+    assert_eq!(
+        Scene::new(tokens).load().unwrap().config.session.ownership,
+        Ownership::Principal
+    );
+}
+
+#[test]
+fn credentials_without_a_mode_are_not_silently_ignored() {
+    let tokens = "[auth]\ntokens = [{ token = \"t\", principal = \"a\" }]";
+    assert!(Scene::new(tokens).error().contains("`auth.mode` is not"));
+    assert!(Scene::new(tokens).env("BOWLINE_AUTH__MODE", "none").load().is_ok());
+    assert!(Scene::new("[auth]\nmode = \"tokens\"").error().contains("empty"));
+    assert!(
+        Scene::new("[auth]\nmode = \"jwt\"")
+            .error()
+            .contains("exactly one kind of key")
+    );
+    let twice = "[auth]\nmode = \"tokens\"\ntokens = [{ token = \"t\", principal = \"a\" }, { token = \"t\", principal = \"b\" }]";
+    assert!(Scene::new(twice).error().contains("same token twice"));
+}
+
+#[test]
+fn secrets_are_followed_and_never_shown() {
+    let file = "[auth]\nmode = \"tokens\"\n[[auth.tokens]]\ntoken = \"env:ALICE\"\nprincipal = \"alice\"\nadmin = true\n\
+                [[auth.tokens]]\ntoken = \"file:bob.txt\"\nprincipal = \"bob\"\n";
+    let scene = Scene::new(file).env("ALICE", "wonderland");
+    std::fs::write(scene.dir.path().join("bob.txt"), "builder\n").unwrap();
+    let loaded = scene.load().unwrap();
+    let AuthMode::Tokens(tokens) = &loaded.config.auth.mode else {
+        panic!()
+    };
+    assert_eq!((tokens[0].token.expose(), tokens[0].admin), ("wonderland", true));
+    assert_eq!((tokens[1].token.expose(), tokens[1].admin), ("builder", false));
+    let shown = format!("{loaded:?} {}", loaded.effective());
+    assert!(!shown.contains("wonderland") && !shown.contains("builder"));
+    assert!(
+        Scene::new(file)
+            .error()
+            .contains("the environment variable ALICE, which is not set")
+    );
+}
+
+#[test]
+fn a_short_jwt_secret_is_refused_without_being_shown() {
+    let scene = Scene::new("[auth]\nmode = \"jwt\"\n").env("BOWLINE_AUTH__JWT_SECRET", "tooshort");
+    let error = scene.error();
+    assert!(
+        error.contains("at least 32 bytes") && !error.contains("tooshort"),
+        "{error}"
+    );
+    let error = Scene::new("[auth]\nmode = \"jwt\"\njwt_secret = [\"oops\"]").error();
+    assert!(!error.contains("oops"), "{error}");
+    let scene = Scene::new("[auth]\nmode = \"jwt\"\n").env("BOWLINE_AUTH__JWT_SECRET", &"x".repeat(32));
+    let AuthMode::Jwt(jwt) = scene.load().unwrap().config.auth.mode else {
+        panic!()
+    };
+    assert!(matches!(jwt.keys, JwtKeys::Secret(_)));
+}
+
+#[test]
+fn a_named_file_must_exist_but_the_usual_one_need_not() {
+    let mut scene = Scene::new("");
+    assert_eq!(scene.load().unwrap().file, None);
+    scene.flags.config = Some("other.toml".into());
+    assert!(scene.error().contains("cannot read other.toml"));
+    std::fs::write(scene.dir.path().join("other.toml"), "[store]\nurl = \"memory:\"").unwrap();
+    assert_eq!(scene.load().unwrap().config.store.url, StoreUrl::Memory);
+}
+
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");
+const BEGIN: &str = "<!-- settings: begin (written by `UPDATE_DOCS=1 cargo test -p bowline settings_page`) -->\n";
+const END: &str = "<!-- settings: end -->";
+
+fn table_of_settings() -> String {
+    let mut text = String::from("\n| setting | kind | default | what it does |\n|---|---|---|---|\n");
+    for key in KEYS {
+        let kind = match key.kind {
+            table::Kind::Choice(words) => words
+                .iter()
+                .map(|word| format!("`{word}`"))
+                .collect::<Vec<_>>()
+                .join(" \\| "),
+            kind => kind.name().to_owned(),
+        };
+        let default = if key.default.is_empty() {
+            "not set".to_owned()
+        } else {
+            format!("`{}`", key.default)
+        };
+        text.push_str(&format!("| `{}` | {kind} | {default} | {} |\n", key.name, key.about));
+    }
+    text.push('\n');
+    text
+}
+
+#[test]
+fn the_settings_page_lists_every_setting_with_its_default() {
+    let page = std::fs::read_to_string(DOCS).unwrap();
+    let (before, rest) = page
+        .split_once(BEGIN)
+        .expect("docs/settings.md has lost its begin mark");
+    let (table, after) = rest.split_once(END).expect("docs/settings.md has lost its end mark");
+    let wanted = table_of_settings();
+    if table == wanted {
+        return;
+    }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(DOCS, format!("{before}{BEGIN}{wanted}{END}{after}")).unwrap();
+        return;
+    }
+    panic!("docs/settings.md is out of date; run with UPDATE_DOCS=1 or paste:\n{wanted}");
+}

@@ -1,0 +1,277 @@
+//! Every setting there is: its name, kind, default and one line on what it does. All sources are checked against this.
+
+use bowline_protocol::frame::client::distance;
+
+/// What a setting's value looks like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Text,
+    /// Text that is never shown; may be `env:NAME` or `file:PATH`.
+    Secret,
+    Choice(&'static [&'static str]),
+    Bool,
+    Number {
+        min: u64,
+        max: u64,
+    },
+    Decimal,
+    /// Bytes: a plain number, or with a unit.
+    Size,
+    /// A length of time; `zero` says whether none at all makes sense.
+    Duration {
+        zero: bool,
+    },
+    List,
+    /// A list of `{ token, principal, admin }`.
+    Tokens,
+}
+
+impl Kind {
+    /// How the kind is called in the documentation.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Text => "text",
+            Kind::Secret => "secret",
+            Kind::Choice(_) => "choice",
+            Kind::Bool => "bool",
+            Kind::Number { .. } | Kind::Decimal => "number",
+            Kind::Size => "size",
+            Kind::Duration { .. } => "duration",
+            Kind::List => "list",
+            Kind::Tokens => "list of tokens",
+        }
+    }
+
+    /// What an error says was expected.
+    pub fn expected(&self) -> String {
+        match self {
+            Kind::Text | Kind::Secret => "text".into(),
+            Kind::Choice(words) => format!(
+                "one of {}",
+                words
+                    .iter()
+                    .map(|word| format!("\"{word}\""))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ),
+            Kind::Bool => "true or false".into(),
+            Kind::Number { min, max } if *max == COUNT_MAX => format!("a whole number of at least {min}"),
+            Kind::Number { min, max } => format!("a whole number from {min} to {max}"),
+            Kind::Decimal => "a number of at least 0".into(),
+            Kind::Size => "a size such as 65536, \"64KiB\" or \"1MiB\", at least 1".into(),
+            Kind::Duration { zero: true } => "a duration such as \"500ms\", \"30s\", \"1h30m\" or \"0s\"".into(),
+            Kind::Duration { zero: false } => {
+                "a duration above zero such as \"500ms\", \"30s\", \"1h30m\" or \"7d\"".into()
+            }
+            Kind::List => "a list of texts such as [\"https://app.example\"]".into(),
+            Kind::Tokens => {
+                "a list such as [{ token = \"env:ALICE_TOKEN\", principal = \"alice\", admin = false }]".into()
+            }
+        }
+    }
+
+    pub fn is_secret(&self) -> bool {
+        matches!(self, Kind::Secret | Kind::Tokens)
+    }
+}
+
+/// One setting. A default of `""` means that it is not set.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub default: &'static str,
+    pub about: &'static str,
+}
+
+/// Any agent's name stands where this does.
+pub const AGENT_NAME: &str = "<name>";
+
+/// Counts must fit a 32-bit machine's `usize` and a browser's number alike.
+pub const COUNT_MAX: u64 = u32::MAX as u64;
+
+const COUNT: Kind = Kind::Number { min: 1, max: COUNT_MAX };
+const SPAN: Kind = Kind::Duration { zero: false };
+const SPAN_OR_NONE: Kind = Kind::Duration { zero: true };
+
+const fn key(name: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Key {
+    Key {
+        name,
+        kind,
+        default,
+        about,
+    }
+}
+
+#[rustfmt::skip]
+pub const KEYS: &[Key] = &[
+    key("listen", Kind::Text, "127.0.0.1:8080", "Address and port to listen on. An address that is not loopback needs `auth.mode`, or `insecure_no_auth`."),
+    key("default_agent", Kind::Text, "demo", "The agent of a session that does not name one. It must be one of `agents`."),
+    key("insecure_no_auth", Kind::Bool, "false", "Allows a listen address that is not loopback without auth."),
+
+    key("store.url", Kind::Text, "disk:./bowline-data", "Where events live: `disk:DIR` or `memory:`."),
+    key("store.sync", Kind::Choice(&["always", "interval"]), "always", "`always` syncs to disk before anyone sees an event; `interval` syncs every 50 ms."),
+
+    key("session.ttl", SPAN, "24h", "A session expires when it was quiet for this long, unless it is held or a run is active."),
+    key("session.when_busy", Kind::Choice(&["reject", "queue"]), "reject", "What happens to a message while a run is active."),
+    key("session.queue_max", Kind::Number { min: 0, max: 10_000 }, "10", "Messages that may wait with `session.when_busy = \"queue\"`."),
+    key("session.ownership", Kind::Choice(&["principal", "token", "open"]), "", "What proves that a session is the caller's. When not set: `principal` with auth, `open` on loopback without auth, else `token`."),
+    key("session.tombstone_ttl", SPAN_OR_NONE, "7d", "How long the owner of an expired or ended session is still told so."),
+    key("session.store_patience", SPAN_OR_NONE, "1m", "How long a run waits for a store that cannot take its next event."),
+
+    key("buffer.events_max", COUNT, "100000", "Events that a log offers for replay."),
+    key("buffer.age_max", SPAN, "24h", "Age up to which a log offers events for replay."),
+
+    key("heartbeat.interval", SPAN, "30s", "Time between heartbeats. A connection heard of nothing for two of them is lost."),
+
+    key("auth.mode", Kind::Choice(&["none", "tokens", "jwt"]), "none", "How callers prove who they are."),
+    key("auth.tokens", Kind::Tokens, "[]", "Static tokens, each with its `principal` and whether it may use the admin API."),
+    key("auth.origins", Kind::List, "[]", "Browser origins that may connect besides the server's own page; `\"*\"` allows all."),
+    key("auth.first_frame_timeout", SPAN, "5s", "How long a WebSocket without a credential may wait before it sends one."),
+    key("auth.jwt_secret", Kind::Secret, "", "Shared secret of at least 32 bytes for HS256."),
+    key("auth.jwt_public_key_file", Kind::Text, "", "PEM file with the public key for RS256 or ES256."),
+    key("auth.jwks_file", Kind::Text, "", "JSON Web Key Set file for RS256 and ES256; read again when it changes."),
+    key("auth.issuer", Kind::Text, "", "The `iss` that a JWT must have."),
+    key("auth.audience", Kind::Text, "", "The `aud` that a JWT must have."),
+    key("auth.principal_claim", Kind::Text, "sub", "The JWT claim that names the principal."),
+    key("auth.admin_claim", Kind::Text, "admin", "A JWT whose claim of this name is `true`, or whose `scope` holds this word, may use the admin API."),
+
+    key("agents.<name>.kind", Kind::Text, "demo", "What the agent is; this version knows `demo`. Required for every agent but the built-in `demo`."),
+    key("agents.<name>.seed", Kind::Number { min: 0, max: (1 << 53) - 1 }, "1", "The same seed gives the demo agent the same plan and the same pauses."),
+    key("agents.<name>.speed", Kind::Decimal, "1", "Speed of the demo agent: larger is faster, 0 means no pauses at all."),
+
+    key("limits.connections_max", COUNT, "20000", "WebSocket connections at once."),
+    key("limits.sessions_per_principal_max", COUNT, "20000", "Sessions that one principal may have."),
+    key("limits.sessions_per_connection_max", COUNT, "64", "Sessions that one connection may attach to."),
+    key("limits.frame_bytes_max", Kind::Size, "1MiB", "Bytes of one client frame."),
+    key("limits.json_depth_max", Kind::Number { min: 4, max: 127 }, "64", "How deeply a client frame may nest."),
+    key("limits.message_bytes_max", Kind::Size, "256KiB", "Bytes of one user message."),
+    key("limits.events_per_second", COUNT, "500", "Client frames per second and connection; acks and pongs do not count."),
+    key("limits.bad_frames_max", COUNT, "100", "Frames that cannot be understood before the connection is closed."),
+    key("limits.send_window_bytes", Kind::Size, "256KiB", "Bytes handed to a socket before it must have taken them."),
+    key("limits.event_bytes_max", Kind::Size, "1MiB", "Bytes of one event that an agent emits."),
+    key("limits.confirmations_max", COUNT, "32", "Confirmations of one run that may wait at once."),
+    key("limits.conversation_messages_max", COUNT, "1000", "Messages of one conversation that an agent is given."),
+    key("limits.http_body_bytes_max", Kind::Size, "1MiB", "Bytes of one HTTP request body."),
+    key("limits.header_timeout", SPAN, "10s", "How long a client may take to send its request headers."),
+
+    key("drain.timeout", SPAN_OR_NONE, "30s", "How long runs may finish after SIGTERM."),
+
+    key("log.format", Kind::Choice(&["text", "json"]), "text", "How log lines look."),
+    key("log.level", Kind::Text, "info", "What is logged: a filter such as `info` or `bowline=debug`."),
+];
+
+/// Names that are planned but not built: they get an honest answer instead of "unknown".
+#[rustfmt::skip]
+pub const PLANNED: &[(&str, &str)] = &[
+    ("stream", "resumable chat streams over HTTP"),
+    ("state", "signed session state"),
+    ("hub", "the MCP hub"),
+    ("lease", "several nodes on one store"),
+    ("tls", "serving TLS itself (put a TLS proxy in front)"),
+    ("auth.jwks_url", "fetching a key set from a URL (use `auth.jwks_file`)"),
+    ("agents.<name>.base_url", "agents of kind \"openai\""),
+    ("agents.<name>.model", "agents of kind \"openai\""),
+    ("agents.<name>.api_key_env", "agents of kind \"openai\""),
+    ("agents.<name>.url", "agents of kind \"http\""),
+    ("agents.<name>.format", "agents of kind \"http\""),
+];
+
+/// The setting that `path` names. Any agent's name is as good as another.
+pub fn find(path: &str) -> Option<&'static Key> {
+    let pattern = pattern(path);
+    KEYS.iter().find(|key| key.name == pattern)
+}
+
+/// What is planned under this name, if anything.
+pub fn planned(path: &str) -> Option<&'static str> {
+    let pattern = pattern(path);
+    let under = |name: &str| {
+        pattern
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    PLANNED.iter().find(|(name, _)| under(name)).map(|(_, what)| *what)
+}
+
+/// Whether settings lie below `path`, so that a table may stand there.
+pub fn is_section(path: &str) -> bool {
+    let section = format!("{}.", pattern(path));
+    KEYS.iter().any(|key| key.name.starts_with(&section))
+}
+
+/// The valid name that looks most like `path`, if any looks like it at all.
+pub fn nearest(path: &str) -> Option<String> {
+    let agent = agent_name(path);
+    let shown = |key: &Key| agent.map_or(key.name.to_owned(), |name| key.name.replace(AGENT_NAME, name));
+    let (cost, name) = KEYS.iter().map(|key| (distance(&shown(key), path), shown(key))).min()?;
+    // The same last word in another section, such as `ttl` for `session.ttl`, is worth a hint too.
+    let same_word = || {
+        KEYS.iter()
+            .find(|key| key.name.rsplit('.').next() == path.rsplit('.').next())
+            .map(shown)
+    };
+    let close = cost <= 2 + path.len() / 6;
+    if close { Some(name) } else { same_word() }
+}
+
+/// `agents.mine.kind` → `mine`.
+pub fn agent_name(path: &str) -> Option<&str> {
+    path.strip_prefix("agents.")?.split('.').next()
+}
+
+fn pattern(path: &str) -> String {
+    match agent_name(path) {
+        Some(name) => {
+            let rest = &path["agents.".len() + name.len()..];
+            format!("agents.{AGENT_NAME}{rest}")
+        }
+        None => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_distinct_and_have_a_line_of_documentation() {
+        let mut seen = std::collections::HashSet::new();
+        for key in KEYS {
+            assert!(seen.insert(key.name), "{} is there twice", key.name);
+            assert!(key.about.ends_with('.') && key.about.len() > 10, "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn a_slip_of_the_pen_finds_the_name_that_was_meant() {
+        let cases = [
+            ("hearbeat.interval", Some("heartbeat.interval")),
+            ("session.owner", Some("session.ownership")),
+            ("agents.mine.knd", Some("agents.mine.kind")),
+            ("ttl", Some("session.ttl")),
+            ("limits.frame_bytes", Some("limits.frame_bytes_max")),
+            ("utterly.different.thing", None),
+        ];
+        for (given, meant) in cases {
+            assert_eq!(nearest(given).as_deref(), meant, "{given}");
+        }
+    }
+
+    #[test]
+    fn what_is_planned_is_told_apart_from_what_is_unknown() {
+        for path in [
+            "stream.ttl",
+            "state.keys",
+            "tls",
+            "hub.servers_file",
+            "agents.helper.model",
+            "auth.jwks_url",
+        ] {
+            assert!(planned(path).is_some(), "{path}");
+        }
+        for path in ["streams.ttl", "store.url", "session.ttl", "agents.helper.kind"] {
+            assert!(planned(path).is_none(), "{path}");
+        }
+    }
+}
