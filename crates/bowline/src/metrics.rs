@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 type Label = [(&'static str, &'static str); 1];
 
 /// A counter for each value of one label.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Labelled(&'static str, Family<Label, Counter>);
 
 impl Labelled {
@@ -26,7 +26,7 @@ impl Labelled {
 }
 
 macro_rules! metrics {
-    ($($field:ident: $kind:ident $(($label:literal))? = $name:literal, $help:literal;)*) => {
+    ($($field:ident: $kind:ident $(($label:tt))? = $name:literal, $help:literal;)*) => {
         pub struct Metrics {
             registry: Registry,
             $(pub $field: metrics!(@type $kind),)*
@@ -121,7 +121,7 @@ impl Metrics {
     }
 
     pub fn session_state(&self, state: &'static str) -> Gauge {
-        self.sessions.get_or_create_owned(&[("state", state)])
+        self.sessions.get_or_create(&[("state", state)]).clone()
     }
 }
 

@@ -25,8 +25,6 @@ use crate::session::actor::Actor;
 use crate::session::{Command, Life, Registry, SessionRecord};
 use crate::{dice, http};
 
-/// The WebSocket subprotocol.
-pub const PROTOCOL: &str = "bowline.v1";
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -90,7 +88,16 @@ impl fmt::Debug for Shared {
 
 /// What this server can do, as clients are told.
 pub fn capabilities() -> Value {
-    json!(["reconnect", "replay", "observe", "take_over", "idempotent_messages", "confirmations", "plans", "authenticate"])
+    json!([
+        "reconnect",
+        "replay",
+        "observe",
+        "take_over",
+        "idempotent_messages",
+        "confirmations",
+        "plans",
+        "authenticate"
+    ])
 }
 
 /// Unknown and foreign sessions are answered with exactly this.
@@ -110,7 +117,9 @@ pub fn store_refusal(error: &StoreError) -> Refusal {
             let message = "The session's log is damaged and was set aside. An operator has to look at it.";
             Refusal::new(ErrorCode::StoreUnavailable, message).details(json!({ "quarantined": true }))
         }
-        StoreError::TooLarge { .. } => Refusal::new(ErrorCode::MessageTooLarge, "This is more than the store takes at once."),
+        StoreError::TooLarge { .. } => {
+            Refusal::new(ErrorCode::MessageTooLarge, "This is more than the store takes at once.")
+        }
         _ => {
             let message = "The store cannot keep this now, so it was not accepted. Try again.";
             Refusal::new(ErrorCode::StoreUnavailable, message).retry_after_ms(1000)
@@ -244,6 +253,11 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     }
 }
 
+async fn open_disk(_dir: std::path::PathBuf, _sync: SyncMode, _r: Retention) -> anyhow::Result<Arc<dyn Store>> {
+    let _ = SYNC_INTERVAL;
+    anyhow::bail!("no disk store yet")
+}
+
 /// Ends or continues what the last process left behind, before anybody is served.
 async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
     let started = Instant::now();
@@ -269,7 +283,8 @@ async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
         woken += 1;
         let id = SessionId::from(&log);
         let recovered = async {
-            let mut actor = Actor::open(shared.clone(), id, stored.owner.clone(), record).await.map_err(|e| store_refusal(&e))?;
+            let mut actor =
+                Actor::open(shared.clone(), id, stored.owner.clone(), record).await.map_err(|e| store_refusal(&e))?;
             actor.recover().await?;
             if !actor.is_idle() {
                 Registry::install(shared, actor, stored.owner);

@@ -122,35 +122,21 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Refusal {
-        Refusal {
-            code,
-            message: message.into(),
-            retry_after_ms: None,
-            details: None,
-        }
+        Refusal { code, message: message.into(), retry_after_ms: None, details: None }
     }
 
     /// A field is missing or wrong. The sentence names it, and so do the details.
     pub fn field(field: &str, problem: &str) -> Refusal {
         let details = Some(serde_json::json!({ "field": field }));
-        Refusal {
-            details,
-            ..Refusal::new(ErrorCode::InvalidPayload, format!("`{field}` {problem}."))
-        }
+        Refusal { details, ..Refusal::new(ErrorCode::InvalidPayload, format!("`{field}` {problem}.")) }
     }
 
     pub fn retry_after_ms(self, ms: u64) -> Refusal {
-        Refusal {
-            retry_after_ms: Some(ms),
-            ..self
-        }
+        Refusal { retry_after_ms: Some(ms), ..self }
     }
 
     pub fn details(self, details: Value) -> Refusal {
-        Refusal {
-            details: Some(details),
-            ..self
-        }
+        Refusal { details: Some(details), ..self }
     }
 }
 

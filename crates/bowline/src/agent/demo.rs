@@ -71,7 +71,8 @@ impl Demo {
 
     async fn friendly(&self, run: &Run) -> Ending {
         run.emit.thinking("No directive in this message, so I will say hello.", "answering").await?;
-        let mut text = String::from("Hello! I am the demo agent. Cut my connection while I talk; nothing gets lost. Try:\n");
+        let mut text =
+            String::from("Hello! I am the demo agent. Cut my connection while I talk; nothing gets lost. Try:\n");
         for (directive, does) in DIRECTIVES {
             text.push_str(&format!("\n- `{directive}` {does}"));
         }
@@ -101,7 +102,8 @@ impl Agent for Demo {
             Input::RestartTask { task_id } => {
                 let tasks = Task::list(run.plan.as_ref());
                 let task = tasks.into_iter().find(|task| task.id == task_id);
-                let task = task.ok_or_else(|| AgentError::failed(format!("There is no task `{task_id}` to restart.")))?;
+                let task =
+                    task.ok_or_else(|| AgentError::failed(format!("There is no task `{task_id}` to restart.")))?;
                 run.emit.solver_restarted(&task.shown()).await?;
                 plan().solve(&mut run, "one task again", vec![task]).await
             }

@@ -22,7 +22,12 @@ pub enum Emission {
     Event(Draft),
     /// A piece of the answer: also added to what the conversation keeps if the run is cut short.
     Partial(Draft, Delta),
-    Ask { step: StepId, draft: Draft, state: Value, reply: oneshot::Sender<Reply> },
+    Ask {
+        step: StepId,
+        draft: Draft,
+        state: Value,
+        reply: oneshot::Sender<Reply>,
+    },
     /// The plan as it stands, kept beside the log.
     Plan(Value),
 }
@@ -92,7 +97,13 @@ impl Emitter {
     }
 
     /// Says that a tool is being called; the returned step pairs the result with it.
-    pub async fn tool_call(&self, text: &str, tool: &str, args: &Value, server: Option<&str>) -> Result<StepId, Stopped> {
+    pub async fn tool_call(
+        &self,
+        text: &str,
+        tool: &str,
+        args: &Value,
+        server: Option<&str>,
+    ) -> Result<StepId, Stopped> {
         let step = StepId::from_random(dice::u128());
         let mut facts = object!({ "tool": tool, "args": args, "status": "running" });
         if let Some(server) = server {

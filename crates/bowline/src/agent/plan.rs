@@ -119,11 +119,18 @@ impl PlanRun {
     fn tasks_for(&self, question: &str) -> Vec<Task> {
         let first = (self.seed as usize).wrapping_mul(7) % TRADES.len();
         let trades = TRADES.iter().cycle().skip(first).take(3).enumerate();
-        trades.map(|(n, (title, about))| Task::new(format!("task_{}", n + 1), *title, format!("{about} {question}"))).collect()
+        trades
+            .map(|(n, (title, about))| Task::new(format!("task_{}", n + 1), *title, format!("{about} {question}")))
+            .collect()
     }
 
     /// Solves all tasks, or returns the question to plan anew.
-    async fn solve_all(&self, run: &mut Run, question: &str, mut tasks: Vec<Task>) -> Result<Result<Answer, String>, AgentError> {
+    async fn solve_all(
+        &self,
+        run: &mut Run,
+        question: &str,
+        mut tasks: Vec<Task>,
+    ) -> Result<Result<Answer, String>, AgentError> {
         keep(run, question, &tasks).await?;
         while tasks.iter().any(Task::is_open) {
             if let Turned::Replan(anew) = self.obey(run, question, &mut tasks).await? {
@@ -131,7 +138,9 @@ impl PlanRun {
             }
             for at in 0..AT_ONCE.min(tasks.len()) {
                 // The first open tasks are the ones at work.
-                let Some(index) = tasks.iter().enumerate().filter(|(_, t)| t.is_open()).map(|(i, _)| i).nth(at) else { break };
+                let Some(index) = tasks.iter().enumerate().filter(|(_, t)| t.is_open()).map(|(i, _)| i).nth(at) else {
+                    break;
+                };
                 advance(run, &mut tasks[index]).await?;
             }
             run.pause(self.pause).await?;

@@ -65,12 +65,7 @@ impl Resolver<'_> {
             Some(port) => format!("127.0.0.1:{port}").parse(),
             None => text.parse(),
         };
-        address.map_err(|_| {
-            self.wrong(
-                "listen",
-                "an address and port such as \"127.0.0.1:8080\" or \"[::1]:8080\"",
-            )
-        })
+        address.map_err(|_| self.wrong("listen", "an address and port such as \"127.0.0.1:8080\" or \"[::1]:8080\""))
     }
 
     fn store(&self) -> Result<StoreConfig> {
@@ -143,27 +138,17 @@ impl Resolver<'_> {
         };
         for origin in &origins {
             if origin != "*" && crate::auth::origin::Origin::parse(origin).is_none() {
-                return Err(self.wrong(
-                    "auth.origins",
-                    "origins such as \"https://app.example\", without a path, or \"*\"",
-                ));
+                return Err(
+                    self.wrong("auth.origins", "origins such as \"https://app.example\", without a path, or \"*\"")
+                );
             }
         }
-        Ok(AuthConfig {
-            mode,
-            origins,
-            first_frame_timeout: self.span("auth.first_frame_timeout")?,
-        })
+        Ok(AuthConfig { mode, origins, first_frame_timeout: self.span("auth.first_frame_timeout")? })
     }
 
     /// Credentials without a mode are a server that its owner believes to be locked.
     fn refuse_forgotten_mode(&self) -> Result<()> {
-        let credentials = [
-            "auth.tokens",
-            "auth.jwt_secret",
-            "auth.jwt_public_key_file",
-            "auth.jwks_file",
-        ];
+        let credentials = ["auth.tokens", "auth.jwt_secret", "auth.jwt_public_key_file", "auth.jwks_file"];
         match credentials.iter().find(|key| self.written.is_written(key)) {
             Some(key) if !self.written.is_written("auth.mode") => Err(ConfigError::conflict(
                 format!("`{key}` is set, but `auth.mode` is not"),
@@ -184,12 +169,7 @@ impl Resolver<'_> {
             ));
         }
         let mut tokens: Vec<StaticToken> = Vec::new();
-        for WrittenToken {
-            token,
-            principal,
-            admin,
-        } in written
-        {
+        for WrittenToken { token, principal, admin } in written {
             let token = self.secret("auth.tokens", &token)?;
             let principal = Principal::parse(&principal)
                 .ok_or_else(|| self.wrong("auth.tokens", "a principal of 1 to 128 characters"))?;
@@ -199,11 +179,7 @@ impl Resolver<'_> {
                     "Give each principal its own token.",
                 ));
             }
-            tokens.push(StaticToken {
-                token,
-                principal,
-                admin,
-            });
+            tokens.push(StaticToken { token, principal, admin });
         }
         Ok(tokens)
     }
@@ -244,10 +220,7 @@ impl Resolver<'_> {
     fn agents(&self) -> Result<BTreeMap<String, AgentConfig>> {
         let mut names = self.written.agent_names();
         names.insert("demo".into());
-        names
-            .into_iter()
-            .map(|name| self.agent(&name).map(|agent| (name, agent)))
-            .collect()
+        names.into_iter().map(|name| self.agent(&name).map(|agent| (name, agent))).collect()
     }
 
     fn agent(&self, name: &str) -> Result<AgentConfig> {
@@ -256,21 +229,11 @@ impl Resolver<'_> {
         if !plain || name.is_empty() {
             let source_of = self.written.first_of_agent(name).unwrap_or(Source::Default);
             let expected = "an agent's name of letters, digits, _ and -".to_owned();
-            return Err(ConfigError::Wrong {
-                key: "agents".into(),
-                source_of,
-                given: name.to_owned(),
-                expected,
-            });
+            return Err(ConfigError::Wrong { key: "agents".into(), source_of, given: name.to_owned(), expected });
         }
         if name != "demo" && !self.written.is_written(&key) {
             let source_of = self.written.first_of_agent(name).unwrap_or(Source::Default);
-            return Err(ConfigError::Wrong {
-                key,
-                source_of,
-                given: "nothing".into(),
-                expected: "\"demo\"".into(),
-            });
+            return Err(ConfigError::Wrong { key, source_of, given: "nothing".into(), expected: "\"demo\"".into() });
         }
         match self.text(&key)?.as_str() {
             "demo" => {
@@ -279,9 +242,7 @@ impl Resolver<'_> {
                     _ => return Err(self.wrong(&format!("agents.{name}.speed"), "a number")),
                 };
                 let seed = self.number(&format!("agents.{name}.seed"))?;
-                Ok(AgentConfig {
-                    kind: AgentKind::Demo { seed, speed },
-                })
+                Ok(AgentConfig { kind: AgentKind::Demo { seed, speed } })
             }
             kind @ ("openai" | "http") => Err(self.unsupported(&key, &format!("agents of kind \"{kind}\""))),
             _ => Err(self.wrong(&key, "\"demo\"")),
@@ -291,17 +252,11 @@ impl Resolver<'_> {
     fn default_agent(&self, agents: &BTreeMap<String, AgentConfig>) -> Result<String> {
         let name = self.text("default_agent")?;
         if name.contains("://") {
-            return Err(self.unsupported(
-                "default_agent",
-                "agents of kind \"http\", so an agent cannot be a URL yet",
-            ));
+            return Err(self.unsupported("default_agent", "agents of kind \"http\", so an agent cannot be a URL yet"));
         }
         if !agents.contains_key(&name) {
             let known: Vec<_> = agents.keys().map(|name| format!("\"{name}\"")).collect();
-            return Err(self.wrong(
-                "default_agent",
-                &format!("the name of a configured agent ({})", known.join(", ")),
-            ));
+            return Err(self.wrong("default_agent", &format!("the name of a configured agent ({})", known.join(", "))));
         }
         Ok(name)
     }
@@ -356,10 +311,7 @@ impl Resolver<'_> {
 
     fn read(&self, path: &str) -> Result<String> {
         let path = self.around.path(path);
-        std::fs::read_to_string(&path).map_err(|error| ConfigError::Unreadable {
-            path,
-            reason: error.to_string(),
-        })
+        std::fs::read_to_string(&path).map_err(|error| ConfigError::Unreadable { path, reason: error.to_string() })
     }
 
     fn text(&self, key: &str) -> Result<String> {
@@ -398,8 +350,7 @@ impl Resolver<'_> {
     }
 
     fn count(&self, key: &str) -> Result<usize> {
-        self.number(key)
-            .map(|number| usize::try_from(number).unwrap_or(usize::MAX))
+        self.number(key).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
     }
 
     fn wrong(&self, key: &str, expected: &str) -> ConfigError {
@@ -409,31 +360,17 @@ impl Resolver<'_> {
             serde_json::Value::String(text) if text == HIDDEN => text,
             shown => shown.to_string(),
         };
-        ConfigError::Wrong {
-            key: key.to_owned(),
-            source_of,
-            given,
-            expected: expected.to_owned(),
-        }
+        ConfigError::Wrong { key: key.to_owned(), source_of, given, expected: expected.to_owned() }
     }
 
     fn missing(&self, key: &str, given: &str) -> ConfigError {
         let source_of = self.written.get(key).1;
-        ConfigError::Wrong {
-            key: key.to_owned(),
-            source_of,
-            given: given.to_owned(),
-            expected: "a secret".into(),
-        }
+        ConfigError::Wrong { key: key.to_owned(), source_of, given: given.to_owned(), expected: "a secret".into() }
     }
 
     fn unsupported(&self, key: &str, what: &str) -> ConfigError {
         let source_of = self.written.get(key).1;
-        ConfigError::Unsupported {
-            key: key.to_owned(),
-            source_of,
-            what: what.to_owned(),
-        }
+        ConfigError::Unsupported { key: key.to_owned(), source_of, what: what.to_owned() }
     }
 }
 

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::auth::Identity;
+use crate::auth::{Identity, SUBPROTOCOL};
 use crate::node::{self, Shared};
 use crate::session::{Command, Grant, Mail, Mailbox, Registry, Way};
 use crate::{clock, dice};
@@ -52,8 +52,14 @@ pub struct Connection {
 #[derive(Debug)]
 enum Standing {
     /// Nobody yet: the first frame must say, in time.
-    Unknown { until: Instant },
-    Known { identity: Identity, expires: Option<Instant>, warned: bool },
+    Unknown {
+        until: Instant,
+    },
+    Known {
+        identity: Identity,
+        expires: Option<Instant>,
+        warned: bool,
+    },
 }
 
 struct Attached {
@@ -110,7 +116,7 @@ impl Connection {
         let facts = json!({
             "connection_id": self.id,
             "server_version": env!("CARGO_PKG_VERSION"),
-            "protocol": node::PROTOCOL,
+            "protocol": SUBPROTOCOL,
             "heartbeat_interval_ms": interval.as_millis() as u64,
             "heartbeat_interval_seconds": interval.as_secs_f64(),
             "limits": {
@@ -207,7 +213,8 @@ impl Connection {
                 self.unlink(&session);
                 self.taken_over = true;
                 let code = ErrorCode::SessionTakenOver;
-                let facts = json!({ "code": code.as_str(), "action": "taken_over", "recovery_action": code.action().as_str() });
+                let facts =
+                    json!({ "code": code.as_str(), "action": "taken_over", "recovery_action": code.action().as_str() });
                 self.say(&Control::notice(Some(session), "Another connection has taken the session over.", facts));
             }
             Mail::Over { session } => {
@@ -355,14 +362,19 @@ impl Connection {
         match &mut self.standing {
             Standing::Unknown { until } if *until <= now => self.close(CloseCode::Unauthorized),
             Standing::Known { expires: Some(at), .. } if *at <= now => {
-                let refusal = Refusal::new(ErrorCode::Unauthorized, "Your credential has expired. Connect with a new one.");
+                let refusal =
+                    Refusal::new(ErrorCode::Unauthorized, "Your credential has expired. Connect with a new one.");
                 self.refuse(None, &refusal);
                 self.close(CloseCode::Unauthorized);
             }
             Standing::Known { expires: Some(at), warned, identity } if !*warned && *at <= now + EXPIRY_WARNING => {
                 *warned = true;
                 let facts = json!({ "action": "token_expiring", "expires_at": identity.expires_at });
-                self.say(&Control::notice(None, "Your credential is about to expire; send `user.authenticate`.", facts));
+                self.say(&Control::notice(
+                    None,
+                    "Your credential is about to expire; send `user.authenticate`.",
+                    facts,
+                ));
             }
             _ => {}
         }

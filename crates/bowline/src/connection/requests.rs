@@ -53,7 +53,9 @@ impl Connection {
             }
             Request::Reconnect(attach) => self.attach(attach, Way::Reconnect, &identity).await,
             Request::Recover(attach) => self.attach(attach, Way::Recover, &identity).await,
-            Request::Message { session, message_id, content } => self.message(session, message_id, content, &identity).await,
+            Request::Message { session, message_id, content } => {
+                self.message(session, message_id, content, &identity).await
+            }
             Request::Response { session, step_id, confirmed, tasks, reason } => {
                 let from = self.mailbox.clone();
                 let reply = Reply { confirmed, tasks, reason };
@@ -110,7 +112,8 @@ impl Connection {
             let refusal = unauthorized("This token is another principal's. Open a connection of its own for it.");
             return self.refuse(None, &refusal);
         }
-        let facts = json!({ "action": "authenticated", "expires_at": identity.expires_at, "principal": identity.principal });
+        let facts =
+            json!({ "action": "authenticated", "expires_at": identity.expires_at, "principal": identity.principal });
         self.standing = known(identity, Instant::now());
         self.say(&Control::notice(None, "You are authenticated.", facts));
     }
@@ -173,11 +176,18 @@ impl Connection {
         }
     }
 
-    async fn message(&mut self, session: Option<SessionId>, message_id: Option<MessageId>, content: Content, identity: &Identity) {
+    async fn message(
+        &mut self,
+        session: Option<SessionId>,
+        message_id: Option<MessageId>,
+        content: Content,
+        identity: &Identity,
+    ) {
         let max = self.shared.config.limits.message_bytes_max;
         if content.0.get().len() > max {
             self.shared.metrics.limits_hit.inc("limits.message_bytes_max");
-            let message = format!("The message is {} bytes long; limits.message_bytes_max is {max}.", content.0.get().len());
+            let message =
+                format!("The message is {} bytes long; limits.message_bytes_max is {max}.", content.0.get().len());
             return self.refuse(session, &Refusal::new(ErrorCode::MessageTooLarge, message));
         }
         let from = self.mailbox.clone();
@@ -214,11 +224,19 @@ impl Connection {
         match (linked.next(), linked.next()) {
             (Some(only), None) => Ok(only.clone()),
             (None, _) => Err(Refusal::field("session_id", "is missing, and this connection has no session")),
-            (Some(_), Some(_)) => Err(Refusal::field("session_id", "is missing, and this connection has several sessions")),
+            (Some(_), Some(_)) => {
+                Err(Refusal::field("session_id", "is missing, and this connection has several sessions"))
+            }
         }
     }
 
-    async fn ack(&mut self, session: Option<SessionId>, cursor: Option<Cursor>, gap_detected: bool, identity: &Identity) {
+    async fn ack(
+        &mut self,
+        session: Option<SessionId>,
+        cursor: Option<Cursor>,
+        gap_detected: bool,
+        identity: &Identity,
+    ) {
         if gap_detected {
             self.shared.metrics.client_gaps.inc();
         }

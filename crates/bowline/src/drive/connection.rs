@@ -49,6 +49,12 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, identity: Option<Iden
     shared.metrics.connections.dec();
 }
 
+/// Closes a connection that may not come in.
+pub async fn turn_away(socket: WebSocket, code: CloseCode) {
+    let (mut sink, mut stream) = socket.split();
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, farewell(&mut sink, &mut stream, Vec::new(), code)).await;
+}
+
 /// The conversation itself. Returns the close code if it is we who end it.
 async fn converse(
     shared: &Arc<Shared>,

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_core::{Link, Resume};
 use bowline_protocol::{Cursor, ErrorCode, LogId, Refusal, SessionId};
@@ -17,26 +17,26 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::problem::Problem;
-use crate::auth;
+use super::ws::check_origin;
+use crate::auth::token_from_headers;
+use crate::clock;
 use crate::config::{StoreUrl, SyncMode};
 use crate::drive::tail::{Piece, Tail};
 use crate::node::{self, Shared};
 use crate::session::SessionRecord;
 use crate::session::record::keys;
-use crate::clock;
 
 /// An operator.
+#[derive(Debug)]
 pub struct Admin;
 
 impl FromRequestParts<Arc<Shared>> for Admin {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Admin, Problem> {
-        auth::check_origin(&shared.config, &parts.headers).map_err(|why| {
-            Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
-        })?;
-        let presented = auth::presented(&parts.headers);
-        let identity = shared.auth.authenticate(presented.token.as_deref(), clock::unix_seconds());
+        check_origin(shared, &parts.headers)?;
+        let presented = token_from_headers(&parts.headers);
+        let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds());
         let identity = identity.map_err(|error| Refusal::new(ErrorCode::Unauthorized, error.to_string()))?;
         if !identity.admin {
             let refusal = Refusal::new(ErrorCode::Unauthorized, "This needs the credential of an admin.");
@@ -95,7 +95,11 @@ pub struct Page {
     offset: Option<usize>,
 }
 
-pub async fn sessions(_: Admin, State(shared): State<Arc<Shared>>, Query(page): Query<Page>) -> Result<Json<Value>, Problem> {
+pub async fn sessions(
+    _: Admin,
+    State(shared): State<Arc<Shared>>,
+    Query(page): Query<Page>,
+) -> Result<Json<Value>, Problem> {
     let listed = shared.store.list(Kind::Session, None).await;
     let mut listed = listed.map_err(|error| node::store_refusal(&error))?;
     let total = listed.len();
@@ -107,7 +111,11 @@ pub async fn sessions(_: Admin, State(shared): State<Arc<Shared>>, Query(page): 
     Ok(Json(json!({ "sessions": sessions, "total": total })))
 }
 
-pub async fn session(_: Admin, State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
+pub async fn session(
+    _: Admin,
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
     let (log, record) = find(&shared, &id).await?;
     let mut shown = summary(&shared, &log, &record).await;
     let (first, last) = (shown["first_retained_seq"].as_u64().unwrap_or(0), shown["last_seq"].as_u64().unwrap_or(0));
@@ -179,13 +187,15 @@ pub async fn events(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
     Query(From { from }): Query<From>,
-    headers: axum::http::HeaderMap,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let (log, _) = find(&shared, &id).await?;
     let last_event_id = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let cursor = match last_event_id.or(from) {
         None => None,
-        Some(text) => Some(Cursor::parse(&text).ok_or_else(|| Refusal::field("from", "must be `<epoch>-<seq>` or a number"))?),
+        Some(text) => {
+            Some(Cursor::parse(&text).ok_or_else(|| Refusal::field("from", "must be `<epoch>-<seq>` or a number"))?)
+        }
     };
     let extent = shared.store.extent(&log).await.map_err(|error| node::store_refusal(&error))?;
     let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));

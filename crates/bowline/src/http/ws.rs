@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::ws::WebSocketUpgrade;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bowline_protocol::{ErrorCode, Refusal};
+use bowline_protocol::{CloseCode, ErrorCode, Refusal};
 
 use super::problem::Problem;
-use crate::auth;
-use crate::node::{PROTOCOL, Shared};
+use crate::auth::{self, SUBPROTOCOL, token_from_headers};
+use crate::node::Shared;
 use crate::{clock, drive};
 
 /// What a connection reads at once. Small, because an idle connection keeps it; larger frames are assembled anyway.
@@ -30,7 +30,7 @@ pub enum Admission {
     Known(auth::Identity),
     /// The first frame has to say.
     Unknown,
-    /// A browser cannot see a refused upgrade, only a close code.
+    /// Let in only to be told why not.
     Unauthorized,
 }
 
@@ -38,34 +38,42 @@ fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
     let limits = &shared.config.limits;
     if shared.metrics.connections.get() as usize >= limits.connections_max {
         shared.metrics.limits_hit.inc("limits.connections_max");
-        let refusal = Refusal::new(ErrorCode::RateLimited, "The server has as many connections as it takes. Try again later.");
+        let refusal =
+            Refusal::new(ErrorCode::RateLimited, "The server has as many connections as it takes. Try again later.");
         return Err(Problem::with_status(StatusCode::SERVICE_UNAVAILABLE, refusal.retry_after_ms(5000)));
     }
-    auth::check_origin(&shared.config, headers).map_err(|why| {
-        let refusal = Refusal::new(ErrorCode::Unauthorized, format!("{why} Add it to `auth.origins` if it is yours."));
-        Problem::with_status(StatusCode::FORBIDDEN, refusal)
-    })?;
-    let presented = auth::presented(headers);
-    match shared.auth.authenticate(presented.token.as_deref(), clock::unix_seconds()) {
+    check_origin(shared, headers)?;
+    let presented = token_from_headers(headers);
+    match shared.auth.authenticate(presented.token(), clock::unix_seconds()) {
         Ok(identity) => Ok(Admission::Known(identity)),
         Err(_) if presented.token.is_none() => Ok(Admission::Unknown),
-        Err(_) if presented.by_subprotocol => Ok(Admission::Unauthorized),
+        // A browser can only offer its token as a subprotocol, and cannot see a refused upgrade, only a close code.
+        Err(_) if !headers.contains_key(header::AUTHORIZATION) => Ok(Admission::Unauthorized),
         Err(error) => Err(Refusal::new(ErrorCode::Unauthorized, error.to_string()).into()),
     }
+}
+
+/// Pages that are not ours are refused before they get anything.
+pub fn check_origin(shared: &Shared, headers: &HeaderMap) -> Result<(), Problem> {
+    auth::check_origin(&shared.config.auth, headers, shared.config.listen.ip().is_loopback()).map_err(|why| {
+        Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
+    })
 }
 
 fn accept(shared: Arc<Shared>, upgrade: WebSocketUpgrade, admission: Admission) -> Response {
     let limits = &shared.config.limits;
     let upgrade = upgrade
-        .protocols([PROTOCOL])
+        .protocols([SUBPROTOCOL])
         .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(WRITE_BUFFER_BYTES)
         .max_write_buffer_size(limits.send_window_bytes * 2 + limits.event_bytes_max * 16)
         .max_message_size(limits.frame_bytes_max)
         .max_frame_size(limits.frame_bytes_max);
-    upgrade.on_upgrade(move |socket| match admission {
-        Admission::Known(identity) => drive::connection::drive(shared, socket, Some(identity)),
-        Admission::Unknown => drive::connection::drive(shared, socket, None),
-        Admission::Unauthorized => drive::connection::drive(shared, socket, None),
+    upgrade.on_upgrade(move |socket| async move {
+        match admission {
+            Admission::Known(identity) => drive::connection::drive(shared, socket, Some(identity)).await,
+            Admission::Unknown => drive::connection::drive(shared, socket, None).await,
+            Admission::Unauthorized => drive::connection::turn_away(socket, CloseCode::Unauthorized).await,
+        }
     })
 }

@@ -64,7 +64,12 @@ pub struct Presence {
 
 impl Actor {
     /// Wakes the actor of a session that the store knows.
-    pub async fn open(shared: Arc<Shared>, id: SessionId, owner: Principal, record: SessionRecord) -> Result<Actor, StoreError> {
+    pub async fn open(
+        shared: Arc<Shared>,
+        id: SessionId,
+        owner: Principal,
+        record: SessionRecord,
+    ) -> Result<Actor, StoreError> {
         let log = LogId::from(&id);
         let fence = shared.store.lease(&log).await?;
         let mark = shared.store.item(&log, keys::MARK).await?;
@@ -143,7 +148,11 @@ impl Actor {
 
     /// Nobody attached, nothing running: the store knows everything, so the actor may leave.
     pub fn is_idle(&self) -> bool {
-        self.members.is_empty() && self.claims.is_empty() && self.run.is_none() && self.release_at.is_none() && self.flush_at.is_none()
+        self.members.is_empty()
+            && self.claims.is_empty()
+            && self.run.is_none()
+            && self.release_at.is_none()
+            && self.flush_at.is_none()
     }
 
     pub fn may_leave(&self, now: Instant) -> bool {
@@ -153,7 +162,11 @@ impl Actor {
     /// A change to this session's log, to be filled in.
     pub(super) fn change(&self) -> Change {
         let now_ms = self.shared.clock.now_ms();
-        Change { record: self.record.clone(), commit: Commit::to(self.log.clone(), self.fence, now_ms), session: self.id.clone() }
+        Change {
+            record: self.record.clone(),
+            commit: Commit::to(self.log.clone(), self.fence, now_ms),
+            session: self.id.clone(),
+        }
     }
 
     /// Makes a change durable; only then does the actor believe it.
@@ -174,7 +187,9 @@ impl Actor {
 
     /// Writes without touching the record. A mark that waits is taken along.
     pub(super) async fn write(&mut self, mut commit: Commit) -> Result<Committed, Refusal> {
-        if self.mark_dirty && let Some(mark) = &self.mark {
+        if self.mark_dirty
+            && let Some(mark) = &self.mark
+        {
             commit.items.push(Item::put(keys::MARK, mark.to_string().into_bytes()));
         }
         let events = commit.events.len() as u64;
@@ -231,7 +246,8 @@ impl Actor {
             Life::Ended => Err(Refusal::new(ErrorCode::SessionInactive, "The session has ended. Create a new one.")),
             Life::Superseded { by } => {
                 let message = "The session goes on under a new id.";
-                Err(Refusal::new(ErrorCode::SessionInactive, message).details(serde_json::json!({ "superseded_by": by })))
+                Err(Refusal::new(ErrorCode::SessionInactive, message)
+                    .details(serde_json::json!({ "superseded_by": by })))
             }
             Life::Expired => {
                 let message = "The session was quiet for too long and has expired. Create a new one.";

@@ -89,7 +89,8 @@ impl Actor {
     fn refuse_held(&mut self, party: Party) {
         let Some(claimant) = self.claims.remove(&party) else { return };
         self.shared.metrics.takeovers.inc("refused");
-        let message = "Another live connection holds the session. Send again with `content.take_over: true` to take it over.";
+        let message =
+            "Another live connection holds the session. Send again with `content.take_over: true` to take it over.";
         self.refuse(&claimant, Refusal::new(ErrorCode::SessionAlreadyActive, message));
     }
 

@@ -16,15 +16,39 @@ use crate::agent::Reply;
 #[derive(Debug)]
 pub enum Command {
     Attach(Box<Claimant>),
-    Detach { party: Party },
+    Detach {
+        party: Party,
+    },
     /// The connection showed a sign of life after it was probed.
-    Alive { party: Party },
-    Message { from: Mailbox, message_id: Option<MessageId>, content: Content },
-    Response { from: Mailbox, step_id: StepId, reply: Reply },
-    Cancel { from: Mailbox, by: String, reason: Option<String> },
-    Plan { from: Mailbox, command: PlanCommand },
-    Ack { party: Party, seq: Seq },
-    End { from: Mailbox },
+    Alive {
+        party: Party,
+    },
+    Message {
+        from: Mailbox,
+        message_id: Option<MessageId>,
+        content: Content,
+    },
+    Response {
+        from: Mailbox,
+        step_id: StepId,
+        reply: Reply,
+    },
+    Cancel {
+        from: Mailbox,
+        by: String,
+        reason: Option<String>,
+    },
+    Plan {
+        from: Mailbox,
+        command: PlanCommand,
+    },
+    Ack {
+        party: Party,
+        seq: Seq,
+    },
+    End {
+        from: Mailbox,
+    },
     /// Nobody needed the session for its lifetime; the actor looks for itself.
     Expire,
 }
@@ -58,13 +82,23 @@ pub enum Mail {
     Granted(Box<Grant>),
     Control(Control),
     /// A request about a session was refused.
-    Refused { session: SessionId, refusal: Refusal, way: Option<Way> },
+    Refused {
+        session: SessionId,
+        refusal: Refusal,
+        way: Option<Way>,
+    },
     /// Somebody else holds the session now; this connection's link to it is over.
-    TakenOver { session: SessionId },
+    TakenOver {
+        session: SessionId,
+    },
     /// Are you alive? Any frame from the client answers.
-    Probe { session: SessionId },
+    Probe {
+        session: SessionId,
+    },
     /// The session is over; its log will be let go once this has been read.
-    Over { session: SessionId },
+    Over {
+        session: SessionId,
+    },
 }
 
 /// The right to read a session's log from here on, and to write to it if it was not only to observe.

@@ -106,7 +106,8 @@ impl Actor {
         let (mut from, mut logged) = (active.started, Vec::new());
         loop {
             let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
-            let batch = self.shared.store.read(&self.log, from, limit).await.map_err(|error| node::store_refusal(&error))?;
+            let batch =
+                self.shared.store.read(&self.log, from, limit).await.map_err(|error| node::store_refusal(&error))?;
             let Some(last) = batch.events.last().map(|event| event.seq) else { return Ok(logged) };
             logged.extend(batch.events.iter().filter_map(|event| event.decode()));
             from = last.next();

@@ -1,9 +1,11 @@
 //! What is kept of a session beside its log: one small record, and items that grow with the conversation.
 
 use bowline_core::Turn;
+use bowline_protocol::frame::client::Content;
 use bowline_protocol::{ClientId, MessageId, SessionId, StepId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// The record's own version; an older server refuses a newer one.
@@ -79,7 +81,10 @@ impl SessionRecord {
     pub fn decode(bytes: &[u8]) -> Result<SessionRecord, String> {
         let record: SessionRecord = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if record.version > VERSION {
-            return Err(format!("it was written by a newer version of this server (record version {})", record.version));
+            return Err(format!(
+                "it was written by a newer version of this server (record version {})",
+                record.version
+            ));
         }
         Ok(record)
     }
@@ -132,9 +137,24 @@ pub struct Accepted {
 }
 
 /// A message that waits for the run before it.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Queued {
-    pub content: Box<serde_json::value::RawValue>,
+    #[serde(with = "content")]
+    pub content: Content,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<MessageId>,
+}
+
+/// A message's content, written as the JSON it is.
+mod content {
+    use super::{Content, RawValue};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(content: &Content, serializer: S) -> Result<S::Ok, S::Error> {
+        content.0.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Content, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(Content)
+    }
 }

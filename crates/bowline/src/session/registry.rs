@@ -111,7 +111,9 @@ impl Registry {
         }
         let refuse = |error| node::store_refusal(&error);
         let stored = shared.store.record(&LogId::from(id)).await.map_err(refuse)?;
-        let stored = stored.filter(|stored| stored.kind == Kind::Session && stored.owner == *asker).ok_or_else(node::not_found)?;
+        let stored = stored
+            .filter(|stored| stored.kind == Kind::Session && stored.owner == *asker)
+            .ok_or_else(node::not_found)?;
         let record = SessionRecord::decode(&stored.body).map_err(|why| {
             Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
         })?;
@@ -120,7 +122,12 @@ impl Registry {
     }
 
     /// Delivers a command to a session of the asker's own.
-    pub async fn send(shared: &Arc<Shared>, id: &SessionId, asker: &Principal, mut command: Command) -> Result<(), Refusal> {
+    pub async fn send(
+        shared: &Arc<Shared>,
+        id: &SessionId,
+        asker: &Principal,
+        mut command: Command,
+    ) -> Result<(), Refusal> {
         // An actor that leaves at this very moment is woken again; that cannot go on for long.
         for _ in 0..100 {
             let commands = Registry::find(shared, id, asker).await?;

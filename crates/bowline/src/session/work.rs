@@ -28,7 +28,12 @@ impl Actor {
         }
     }
 
-    async fn take_message(&mut self, from: &Mailbox, message_id: Option<MessageId>, content: Content) -> Result<(), Refusal> {
+    async fn take_message(
+        &mut self,
+        from: &Mailbox,
+        message_id: Option<MessageId>,
+        content: Content,
+    ) -> Result<(), Refusal> {
         self.may_write(from)?;
         let digest = digest(&content);
         if let Some(id) = &message_id
@@ -44,10 +49,10 @@ impl Actor {
             WhenBusy::Queue => self.shared.config.session.queue_max,
         };
         match self.record.turn.admit(self.record.queue.len(), queue_max) {
-            Admission::Start => self.start_message(Queued { content: content.0, message_id }, &digest, None).await,
+            Admission::Start => self.start_message(Queued { content, message_id }, &digest, None).await,
             Admission::Queue { position } => {
                 let mut change = self.change();
-                change.put(keys::queued(change.record.queue.to), &Queued { content: content.0, message_id: message_id.clone() });
+                change.put(keys::queued(change.record.queue.to), &Queued { content, message_id: message_id.clone() });
                 change.record.queue.to += 1;
                 if let Some(id) = &message_id {
                     change.put(keys::idempotency(id), &Accepted { digest, seq: None });
@@ -59,7 +64,8 @@ impl Actor {
             }
             Admission::Busy => {
                 self.shared.metrics.limits_hit.inc("session.when_busy");
-                let message = "The agent is still at work on the last message. Wait for its end, or send `user.cancel`.";
+                let message =
+                    "The agent is still at work on the last message. Wait for its end, or send `user.cancel`.";
                 Err(Refusal::new(ErrorCode::AgentBusy, message).retry_after_ms(1000))
             }
         }
@@ -79,8 +85,8 @@ impl Actor {
     /// Accepts a message: its event, its place in the conversation, its key and the start of its run in one commit.
     async fn start_message(&mut self, message: Queued, digest: &str, queue_item: Option<u64>) -> Result<(), Refusal> {
         let Queued { content, message_id } = message;
-        let text = Content(content.clone()).text().unwrap_or_default();
-        let mut draft = Draft::new(names::USER_MESSAGE, &content);
+        let text = content.text().unwrap_or_default();
+        let mut draft = Draft::new(names::USER_MESSAGE, &content.0);
         if let Some(id) = &message_id {
             draft = draft.metadata(&json!({ "message_id": id }));
         }
@@ -186,7 +192,10 @@ impl Actor {
                     }
                     let asked_ms = self.shared.clock.now_ms();
                     change.event(draft);
-                    change.put(keys::confirmation(step), &Asked { step_id: step.clone(), state: state.clone(), asked_ms });
+                    change.put(
+                        keys::confirmation(step),
+                        &Asked { step_id: step.clone(), state: state.clone(), asked_ms },
+                    );
                     touches_record = true;
                 }
             }
@@ -288,7 +297,7 @@ impl Actor {
             let queued = self.item::<Queued>(&keys::queued(number)).await;
             let started = match queued {
                 Ok(Some(message)) => {
-                    let digest = digest(&Content(message.content.clone()));
+                    let digest = digest(&message.content);
                     self.start_message(message, &digest, Some(number)).await
                 }
                 Ok(None) => {
@@ -379,7 +388,8 @@ impl Actor {
         let action = command.action();
         match self.take_plan_command(from, command).await {
             Ok(ok) => {
-                let sentence = if ok { format!("`{action}` is under way.") } else { format!("There is nothing to `{action}`.") };
+                let sentence =
+                    if ok { format!("`{action}` is under way.") } else { format!("There is nothing to `{action}`.") };
                 self.tell(from, sentence, json!({ "action": action, "ok": ok }));
             }
             Err(refusal) => from.refuse(&self.id, refusal),
@@ -416,7 +426,8 @@ impl Actor {
 
     /// The conversation so far, oldest first, at most as much as an agent is given.
     pub(super) async fn conversation(&self) -> Result<Vec<Message>, Refusal> {
-        let items = self.shared.store.items(&self.log, keys::MESSAGES).await.map_err(|error| node::store_refusal(&error))?;
+        let items =
+            self.shared.store.items(&self.log, keys::MESSAGES).await.map_err(|error| node::store_refusal(&error))?;
         let skip = items.len().saturating_sub(self.shared.config.limits.conversation_messages_max);
         Ok(items.into_iter().skip(skip).filter_map(|(_, bytes)| serde_json::from_slice(&bytes).ok()).collect())
     }
@@ -452,7 +463,11 @@ impl End {
         if let Some(model) = answer.model {
             facts["model"] = model.into();
         }
-        End { draft: Draft::new(names::FINAL_ANSWER, &answer.text).metadata(&facts), text: answer.text, word: "answered" }
+        End {
+            draft: Draft::new(names::FINAL_ANSWER, &answer.text).metadata(&facts),
+            text: answer.text,
+            word: "answered",
+        }
     }
 
     fn failed(partial: String, error: &AgentError) -> End {
@@ -474,7 +489,11 @@ impl End {
         if let Some(reason) = &reason {
             facts["reason"] = reason.as_str().into();
         }
-        End { draft: Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts), text: partial, word: "cancelled" }
+        End {
+            draft: Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts),
+            text: partial,
+            word: "cancelled",
+        }
     }
 }
 
