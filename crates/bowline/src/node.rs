@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bowline_protocol::{ErrorCode, LogId, Refusal, Seq, SessionId};
+use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{Batch, Commit, Committed, Kind, ReadLimit, Release, Retention, Store, StoreError, Trimmed};
 use serde_json::{Value, json};
@@ -253,9 +255,27 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     }
 }
 
-async fn open_disk(_dir: std::path::PathBuf, _sync: SyncMode, _r: Retention) -> anyhow::Result<Arc<dyn Store>> {
-    let _ = SYNC_INTERVAL;
-    anyhow::bail!("no disk store yet")
+async fn open_disk(dir: PathBuf, sync: SyncMode, retention: Retention) -> anyhow::Result<Arc<dyn Store>> {
+    let sync = match sync {
+        SyncMode::Always => Sync::Always,
+        SyncMode::Interval => Sync::Interval { every: SYNC_INTERVAL },
+    };
+    let options = DiskOptions { sync, ..DiskOptions::new(dir, retention) };
+    let (store, report) = tokio::task::spawn_blocking(move || DiskStore::open(options)).await??;
+    tracing::info!(
+        logs = report.logs,
+        events = report.events,
+        bytes = report.bytes,
+        segments = report.segments,
+        torn_bytes = report.torn_bytes,
+        epochs_changed = report.epochs_changed,
+        ms = report.elapsed.as_millis() as u64,
+        "opened the store"
+    );
+    for damage in &report.damage {
+        tracing::error!(%damage, "the store is damaged");
+    }
+    Ok(Arc::new(store))
 }
 
 /// Ends or continues what the last process left behind, before anybody is served.

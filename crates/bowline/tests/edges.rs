@@ -284,8 +284,8 @@ async fn a_credential_that_expires_ends_the_connection_but_not_the_position() {
         jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
     };
     let mut client = as_user(&server, &token(3)).await;
-    let session = client.create().await;
     client.until(|frame| frame["metadata"]["action"] == "token_expiring").await;
+    let session = client.create().await;
     client.ask("/long 5 0").await;
     assert_eq!(client.refusal().await.0, "UNAUTHORIZED");
     assert_eq!(client.closed().await, Some(4203));

@@ -41,6 +41,11 @@ impl Tail {
         Ok(tail)
     }
 
+    /// The next event that will be read.
+    pub fn position(&self) -> bowline_protocol::Seq {
+        self.link.sent().next()
+    }
+
     async fn look(&mut self) -> Result<(), StoreError> {
         let extent = self.shared.store.extent(&self.log).await?;
         self.link.handle_tail(extent.next);

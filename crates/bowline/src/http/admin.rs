@@ -1,5 +1,6 @@
 //! `/api/admin/*`: what operators see. Needs an admin when auth is on.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_core::{Link, Resume};
-use bowline_protocol::{Cursor, ErrorCode, LogId, Refusal, SessionId};
+use bowline_protocol::event::names;
+use bowline_protocol::{Cursor, ErrorCode, LogId, Recorded, Refusal, SessionId};
 use bowline_store::{Kind, Record};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -23,8 +25,8 @@ use crate::clock;
 use crate::config::{StoreUrl, SyncMode};
 use crate::drive::tail::{Piece, Tail};
 use crate::node::{self, Shared};
-use crate::session::SessionRecord;
 use crate::session::record::keys;
+use crate::session::{Life, SessionRecord};
 
 /// An operator.
 #[derive(Debug)]
@@ -189,7 +191,7 @@ pub async fn events(
     Query(From { from }): Query<From>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (log, _) = find(&shared, &id).await?;
+    let (log, record) = find(&shared, &id).await?;
     let last_event_id = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let cursor = match last_event_id.or(from) {
         None => None,
@@ -199,20 +201,28 @@ pub async fn events(
     };
     let extent = shared.store.extent(&log).await.map_err(|error| node::store_refusal(&error))?;
     let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));
+    let over = SessionRecord::decode(&record.body).is_ok_and(|record| record.life != Life::Active);
     let link = Link::resume(SessionId::from(&log), &extent, resume);
     let tail = Tail::new(shared, log, link).await.map_err(|error| node::store_refusal(&error))?;
-    let stream = futures_util::stream::unfold(Some(tail), |tail| async move {
+    // Of a session that is over there is only what is still kept; otherwise the stream ends with the session.
+    let last = over.then(|| extent.last());
+    let stream = futures_util::stream::unfold(Some(tail), move |tail| async move {
         let mut tail = tail?;
-        let piece = tail.next().await;
-        let ended = piece.is_err();
-        Some((Ok::<_, std::convert::Infallible>(sse(piece.ok())), (!ended).then_some(tail)))
+        let caught_up = last.is_some_and(|last| tail.position() > last);
+        let piece = if caught_up { None } else { tail.next().await.ok() };
+        let goes_on = piece.as_ref().is_some_and(|piece| !ends_session(piece));
+        let mut bytes = sse(piece.as_ref());
+        if piece.is_some() && !goes_on {
+            bytes.extend_from_slice(&sse(None));
+        }
+        Some((Ok::<_, Infallible>(Bytes::from(bytes)), goes_on.then_some(tail)))
     });
     let kind = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache, no-transform")];
     Ok((StatusCode::OK, kind, [("x-accel-buffering", "no")], Body::from_stream(stream)).into_response())
 }
 
 /// A piece of the log as Server-Sent Events. Events are single-line JSON, so a line of data holds each.
-fn sse(piece: Option<Piece>) -> Bytes {
+fn sse(piece: Option<&Piece>) -> Vec<u8> {
     let mut out = Vec::new();
     match piece {
         None => out.extend_from_slice(b"event: end\ndata: {}\n\n"),
@@ -231,5 +241,11 @@ fn sse(piece: Option<Piece>) -> Bytes {
             }
         }
     }
-    out.into()
+    out
+}
+
+/// Whether this piece holds the last event of its session.
+fn ends_session(piece: &Piece) -> bool {
+    let Piece::Events(events) = piece else { return false };
+    events.last().and_then(Recorded::decode).is_some_and(|event| event.event == names::SESSION_END)
 }

@@ -118,6 +118,9 @@ impl LiveRun {
         self.cancel.cancel();
         let task = self.task;
         drop(self.emissions);
+        if task.is_finished() {
+            return;
+        }
         tokio::spawn(async move {
             let abort = task.abort_handle();
             if tokio::time::timeout(STOP_GRACE, task).await.is_err() {

@@ -118,12 +118,7 @@ impl Log {
     }
 
     pub fn extent(&self) -> Extent {
-        Extent {
-            epoch: self.epoch.clone(),
-            epoch_first: self.epoch_first,
-            first: self.first,
-            next: self.next,
-        }
+        Extent { epoch: self.epoch.clone(), epoch_first: self.epoch_first, first: self.first, next: self.next }
     }
 
     /// Refuses what would rest on damaged ground.
@@ -176,8 +171,7 @@ impl Log {
             if self.record.as_ref().is_some_and(|kept| kept.record.is_none()) {
                 self.drop_record(space);
             }
-            self.quarantined
-                .get_or_insert_with(|| "a part of it was unreadable".into());
+            self.quarantined.get_or_insert_with(|| "a part of it was unreadable".into());
         }
     }
 

@@ -40,13 +40,7 @@ pub struct DiskOptions {
 
 impl DiskOptions {
     pub fn new(dir: impl Into<PathBuf>, retention: Retention) -> DiskOptions {
-        DiskOptions {
-            dir: dir.into(),
-            sync: Sync::Always,
-            retention,
-            segment_bytes: 32 << 20,
-            hot_bytes: 64 << 20,
-        }
+        DiskOptions { dir: dir.into(), sync: Sync::Always, retention, segment_bytes: 32 << 20, hot_bytes: 64 << 20 }
     }
 }
 
@@ -60,9 +54,7 @@ pub enum Sync {
 }
 
 impl Sync {
-    pub const INTERVAL: Sync = Sync::Interval {
-        every: Duration::from_millis(50),
-    };
+    pub const INTERVAL: Sync = Sync::Interval { every: Duration::from_millis(50) };
 
     fn loss_window(self) -> String {
         match self {
@@ -116,22 +108,12 @@ impl DiskStore {
     pub fn open_with(options: &DiskOptions, files: &Arc<dyn Files>) -> Result<(DiskStore, OpenReport), OpenError> {
         let started = Instant::now();
         let DiskOptions { dir, sync, .. } = options.clone();
-        let failed = |error| OpenError::Io {
-            path: dir.clone(),
-            error,
-        };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&dir)
-            .map_err(failed)?;
+        let failed = |error| OpenError::Io { path: dir.clone(), error };
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
         let guard = lock_dir(&dir)?;
         let past = Past::load(&dir, &**files)?;
         let mut found = recover(&dir, past.durable).map_err(|error| match error {
-            RecoverError::Newer(_, format) => OpenError::Newer {
-                dir: dir.clone(),
-                found: format.to_string(),
-            },
+            RecoverError::Newer(_, format) => OpenError::Newer { dir: dir.clone(), found: format.to_string() },
             RecoverError::Io(path, error) => OpenError::Io { path, error },
         })?;
         put_aside(&found.unborn, &found.unreadable, &dir, &**files).map_err(failed)?;
@@ -151,11 +133,7 @@ impl DiskStore {
         let floor = Fence(state.generation << 32);
         let mut report = OpenReport {
             logs: found.index.len() as u64,
-            events: found
-                .index
-                .collect(|_, log| Some(log.first.until(log.next)))
-                .iter()
-                .sum(),
+            events: found.index.collect(|_, log| Some(log.first.until(log.next))).iter().sum(),
             bytes: found.space.bytes(),
             segments: found.space.segments() as u64,
             torn_bytes: found.torn_bytes,
@@ -188,10 +166,7 @@ impl DiskStore {
         }
         writer.write(group).map_err(OpenError::Amend)?;
         writer.state.save(&dir, &**files).map_err(failed)?;
-        report
-            .damage
-            .iter()
-            .for_each(|sentence| writer.shared.note_damage(sentence.clone()));
+        report.damage.iter().for_each(|sentence| writer.shared.note_damage(sentence.clone()));
 
         let (queue, requests) = mpsc::channel(QUEUE_REQUESTS_MAX);
         if let Sync::Interval { every } = sync {
@@ -207,11 +182,7 @@ impl DiskStore {
             drop(guard);
         });
         report.elapsed = started.elapsed();
-        let store = DiskStore {
-            shared,
-            queue: Some(queue),
-            writer: Mutex::new(Some(writer.map_err(failed)?)),
-        };
+        let store = DiskStore { shared, queue: Some(queue), writer: Mutex::new(Some(writer.map_err(failed)?)) };
         Ok((store, report))
     }
 }
@@ -228,27 +199,12 @@ struct Past {
 
 impl Past {
     fn load(dir: &Path, files: &dyn Files) -> Result<Past, OpenError> {
-        let failed = |error| OpenError::Io {
-            path: dir.to_owned(),
-            error,
-        };
-        let unknown = |damage| {
-            Ok(Past {
-                state: State::fresh().map_err(failed)?,
-                durable: 0,
-                unsure: true,
-                damage,
-            })
-        };
+        let failed = |error| OpenError::Io { path: dir.to_owned(), error };
+        let unknown = |damage| Ok(Past { state: State::fresh().map_err(failed)?, durable: 0, unsure: true, damage });
         match State::load(dir).map_err(failed)? {
             Found::Nothing => unknown(Vec::new()),
-            Found::Unreadable => unknown(vec![
-                "the STATE file is unreadable, so the last run counts as lost".into(),
-            ]),
-            Found::Newer(found) => Err(OpenError::Newer {
-                dir: dir.to_owned(),
-                found,
-            }),
+            Found::Unreadable => unknown(vec!["the STATE file is unreadable, so the last run counts as lost".into()]),
+            Found::Newer(found) => Err(OpenError::Newer { dir: dir.to_owned(), found }),
             Found::State(state) => {
                 let witnessed = || Witness::last_lsn(&files.witness_dir()?, &state);
                 let durable = state.closed_at.or_else(|| witnessed().filter(|_| state.interval));
@@ -266,10 +222,7 @@ impl Past {
 fn lock_dir(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join("LOCK");
     let file = File::options().write(true).create(true).truncate(false).open(&path);
-    let file = file.map_err(|error| OpenError::Io {
-        path: path.clone(),
-        error,
-    })?;
+    let file = file.map_err(|error| OpenError::Io { path: path.clone(), error })?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked(dir.to_owned())),
