@@ -1,1 +1,5 @@
-fn main() {}
+//! The `bowline` program; everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    bowline::cli::main()
+}

@@ -63,7 +63,8 @@ mod tests {
     #[test]
     fn a_credential_is_found_where_clients_put_it() {
         let protocol = "sec-websocket-protocol";
-        let cases: &[(&[(&'static str, &str)], Option<&str>, bool)] = &[
+        type Case<'a> = (&'a [(&'static str, &'a str)], Option<&'a str>, bool);
+        let cases: &[Case<'_>] = &[
             (&[], None, false),
             (&[("authorization", "Bearer abc")], Some("abc"), false),
             (&[("authorization", "bearer   abc ")], Some("abc"), false),

@@ -1,1 +1,270 @@
-//! The command line.
+//! The command line: what can be asked for, and who does it.
+
+mod address;
+mod chat;
+mod http;
+mod log;
+mod out;
+mod settings;
+mod sse;
+mod status;
+mod tail;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, Flags};
+use address::{Address, DEFAULT_HTTP, DEFAULT_WS};
+
+/// Keeps AI-agent sessions whole when any link breaks. Without a command it serves.
+#[derive(Debug, Parser)]
+#[command(name = "bowline", version, args_conflicts_with_subcommands = true)]
+#[command(
+    after_help = "Examples:\n  bowline                      # serve on 127.0.0.1:8080 with the demo agent\n  bowline chat                 # talk to it from another terminal"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the server.
+    #[command(after_help = "Example:\n  bowline serve --listen 127.0.0.1:8080 --store disk:./bowline-data")]
+    Serve(ServeArgs),
+    /// Talks to an agent from the terminal; survives lost connections and says so.
+    #[command(
+        after_help = "Examples:\n  bowline chat\n  bowline chat ws://127.0.0.1:8080/ws --session sess_…\n  echo '/echo hello' | bowline chat      # answers only, for scripts\n\nCtrl-C cancels a run; again, or when idle, it leaves. /quit leaves too."
+    )]
+    Chat(ChatArgs),
+    /// Follows the events of a session.
+    #[command(after_help = "Example:\n  bowline tail sess_… --json | jq .event")]
+    Tail(TailArgs),
+    /// Shows the server and its sessions on one screen.
+    #[command(after_help = "Example:\n  bowline status --url http://127.0.0.1:8080")]
+    Status(StatusArgs),
+    /// Shows or checks the settings.
+    #[command(subcommand, after_help = "Example:\n  bowline config print")]
+    Config(ConfigCommand),
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    /// Settings file [default: bowline.toml if there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address and port to listen on
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Where events live: disk:DIR or memory:
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Agent of sessions that do not name one
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// Allow others to reach a server without auth
+    #[arg(long)]
+    insecure_no_auth: bool,
+}
+
+#[derive(Debug, Args)]
+struct ChatArgs {
+    /// The server
+    #[arg(value_name = "URL", default_value = DEFAULT_WS)]
+    url: String,
+    /// Come back to this session
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// Credential [env: BOWLINE_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+    /// Proof that the session is yours, where the server asks for one [env: BOWLINE_RESUME_TOKEN]
+    #[arg(long, value_name = "TOKEN", requires = "session")]
+    resume_token: Option<String>,
+    /// Take the session over if another connection holds it
+    #[arg(long, requires = "session")]
+    take_over: bool,
+    /// Agent to talk to, instead of the server's default
+    #[arg(long, value_name = "NAME", conflicts_with = "session")]
+    agent: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct TailArgs {
+    /// The session to follow
+    session: String,
+    /// Begin after this event: <epoch>-<seq> or <seq> [default: the first retained]
+    #[arg(long, value_name = "CURSOR")]
+    from: Option<String>,
+    /// Print events as they are, one JSON object per line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+struct StatusArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+struct ServerArgs {
+    /// The server
+    #[arg(long, value_name = "URL", default_value = DEFAULT_HTTP)]
+    url: String,
+    /// Credential of an admin [env: BOWLINE_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Prints every setting in force, with where it came from. Secrets are hidden.
+    #[command(after_help = "Example:\n  bowline config print --config bowline.toml --json")]
+    Print(ConfigArgs),
+    /// Says whether the settings are right; exit code 1 if they are not.
+    #[command(after_help = "Example:\n  bowline config check --config bowline.toml && systemctl restart bowline")]
+    Check(ConfigArgs),
+}
+
+#[derive(Debug, Args)]
+struct ConfigArgs {
+    /// Settings file [default: bowline.toml if there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does what the arguments ask, and tells the process how it went.
+pub fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(code) => code,
+        Err(error) if out::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            out::error(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+        Command::Serve(args) => {
+            let loaded = Config::load(&args.flags())?;
+            log::start(&loaded.config.log);
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            runtime.block_on(Box::pin(crate::node::serve(loaded)))?;
+        }
+        Command::Chat(args) => return client_runtime()?.block_on(Box::pin(chat::run(args.into_start()?))),
+        Command::Tail(args) => {
+            let client = args.server.client()?;
+            let tail = tail::Tail {
+                client,
+                session: args.session,
+                from: args.from,
+                json: args.json,
+            };
+            client_runtime()?.block_on(Box::pin(tail.run()))?;
+        }
+        Command::Status(args) => {
+            client_runtime()?.block_on(Box::pin(status::run(&args.server.client()?, args.json)))?;
+        }
+        Command::Config(ConfigCommand::Print(args)) => settings::print(&args.flags(), args.json)?,
+        Command::Config(ConfigCommand::Check(args)) => settings::check(&args.flags(), args.json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn client_runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+impl ServeArgs {
+    fn flags(&self) -> Flags {
+        Flags {
+            config: self.config.clone(),
+            listen: self.listen.clone(),
+            store: self.store.clone(),
+            agent: self.agent.clone(),
+            insecure_no_auth: self.insecure_no_auth,
+        }
+    }
+}
+
+impl ConfigArgs {
+    fn flags(&self) -> Flags {
+        Flags {
+            config: self.config.clone(),
+            ..Flags::default()
+        }
+    }
+}
+
+impl ServerArgs {
+    fn client(&self) -> anyhow::Result<http::Client> {
+        Ok(http::Client {
+            address: Address::parse(&self.url)?,
+            token: token(self.token.clone(), "BOWLINE_TOKEN"),
+        })
+    }
+}
+
+impl ChatArgs {
+    fn into_start(self) -> anyhow::Result<chat::Start> {
+        Ok(chat::Start {
+            address: Address::parse(&self.url)?,
+            named_url: (self.url != DEFAULT_WS).then_some(self.url),
+            token: token(self.token, "BOWLINE_TOKEN"),
+            resume_token: token(self.resume_token, "BOWLINE_RESUME_TOKEN").filter(|_| self.session.is_some()),
+            session: self.session,
+            take_over: self.take_over,
+            agent: self.agent,
+        })
+    }
+}
+
+/// A credential from the flag, else from the environment; an empty one is none.
+fn token(flag: Option<String>, variable: &str) -> Option<String> {
+    flag.or_else(|| std::env::var(variable).ok())
+        .filter(|text| !text.is_empty())
+}
+
+/// Uniform in 0..1, for jitter. Without randomness the middle will do.
+fn chance() -> f64 {
+    getrandom::u32().map_or(0.5, |bits| f64::from(bits) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent_and_every_command_has_an_example() {
+        use clap::CommandFactory;
+        let command = Cli::command();
+        command.clone().debug_assert();
+        for one in command.get_subcommands() {
+            let help = one.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("bowline "), "{} has no example", one.get_name());
+        }
+    }
+
+    #[test]
+    fn without_a_command_it_serves_with_the_flags_given() {
+        let cli = Cli::try_parse_from(["bowline", "--listen", "127.0.0.1:1"]).unwrap();
+        assert!(cli.command.is_none());
+        assert_eq!(cli.serve.flags().listen.as_deref(), Some("127.0.0.1:1"));
+        assert!(Cli::try_parse_from(["bowline", "chat", "--take-over"]).is_err());
+    }
+}

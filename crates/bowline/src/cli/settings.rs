@@ -1,0 +1,59 @@
+//! `bowline config`: the settings in force with where each came from, or what is wrong with them.
+
+use anyhow::Context;
+use serde_json::json;
+
+use super::out;
+use crate::auth::Authenticator;
+use crate::config::{Config, Flags, Loaded};
+
+pub fn print(flags: &Flags, json: bool) -> anyhow::Result<()> {
+    let loaded = Config::load(flags)?;
+    if json {
+        return Ok(out::line(&serde_json::to_string_pretty(&loaded.effective())?)?);
+    }
+    Ok(out::write(&table(&loaded))?)
+}
+
+/// Loads everything that `serve` would, keys included, and says so.
+pub fn check(flags: &Flags, json: bool) -> anyhow::Result<()> {
+    let checked = Config::load(flags).map_err(anyhow::Error::from).and_then(|loaded| {
+        Authenticator::new(&loaded.config).context("the keys of `auth` cannot be used")?;
+        Ok(loaded)
+    });
+    match checked {
+        Ok(_) if json => Ok(out::line(&json!({ "ok": true }).to_string())?),
+        Ok(loaded) => {
+            let file = loaded
+                .file
+                .map_or("defaults, no file".to_owned(), |path| path.display().to_string());
+            Ok(out::line(&format!("ok ({file})"))?)
+        }
+        Err(error) => {
+            if json {
+                out::line(&json!({ "ok": false, "error": format!("{error:#}") }).to_string())?;
+            }
+            Err(error)
+        }
+    }
+}
+
+fn table(loaded: &Loaded) -> String {
+    let shown = |value: &serde_json::Value| match value {
+        serde_json::Value::Null => "(not set)".to_owned(),
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let rows: Vec<_> = loaded
+        .settings
+        .iter()
+        .map(|one| (one.key.as_str(), shown(&one.value), one.source.to_string()))
+        .collect();
+    let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0).min(48);
+    let keys = width(&mut rows.iter().map(|row| row.0.len()));
+    let values = width(&mut rows.iter().map(|row| row.1.chars().count()));
+    let lines = rows
+        .iter()
+        .map(|(key, value, source)| format!("{key:<keys$}  {value:<values$}  {}\n", out::dim(source)));
+    lines.collect()
+}

@@ -1,0 +1,163 @@
+//! `bowline status`: the server and its sessions on one screen.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::http::Client;
+use super::out;
+use crate::config::units::show_duration;
+
+/// More rows than a screen has are of no help; `--json` has them all.
+const ROWS_MAX: usize = 40;
+
+pub async fn run(client: &Client, json: bool) -> anyhow::Result<()> {
+    let node = client.get_json("/api/admin/node").await?;
+    let sessions = client.get_json("/api/admin/sessions").await?;
+    if json {
+        let both = json!({ "node": node, "sessions": sessions });
+        return Ok(out::line(&serde_json::to_string_pretty(&both)?)?);
+    }
+    Ok(out::write(&out::harmless(&screen(&node, &sessions)))?)
+}
+
+/// The screen. Fields that the server does not tell are shown as `-`.
+fn screen(node: &Value, sessions: &Value) -> String {
+    let mut text = String::new();
+    let uptime = node["uptime_seconds"]
+        .as_f64()
+        .map(|seconds| show_duration(Duration::from_secs(seconds.max(0.0) as u64)));
+    let draining = if node["draining"] == true { ", draining" } else { "" };
+    let _ = writeln!(
+        text,
+        "bowline {} on {}, up {}{draining}",
+        word(&node["version"]),
+        word(&node["listen"]),
+        uptime.as_deref().unwrap_or("-")
+    );
+    let _ = writeln!(text, "store        {}", store(&node["store"]));
+    let _ = writeln!(text, "connections  {}", word(&node["connections"]));
+    let states =
+        ["idle", "running", "waiting", "ended"].map(|state| format!("{} {state}", word(&node["sessions"][state])));
+    let _ = writeln!(text, "sessions     {}", states.join(", "));
+    let _ = writeln!(text, "events       {} appended", word(&node["events_appended"]));
+    let list = sessions["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if list.is_empty() {
+        text.push_str("\nno sessions; `bowline chat` starts one\n");
+        return text;
+    }
+    text.push('\n');
+    text.push_str(&table(&list[..list.len().min(ROWS_MAX)]));
+    let total = sessions["total"].as_u64().unwrap_or(list.len() as u64);
+    let more = total.saturating_sub(list.len().min(ROWS_MAX) as u64);
+    if more > 0 {
+        let _ = writeln!(text, "… and {more} more");
+    }
+    text
+}
+
+fn store(store: &Value) -> String {
+    let mut text = format!("{}, sync {}", word(&store["url"]), word(&store["sync"]));
+    if store["writable"] == false {
+        text.push_str(", NOT WRITABLE");
+    }
+    if let Some(bytes) = store["bytes"].as_f64() {
+        let _ = write!(
+            text,
+            ", {:.1} MiB in {} logs",
+            bytes / f64::from(1 << 20),
+            word(&store["logs"])
+        );
+    }
+    for (key, label) in [("loss_window", "may lose up to"), ("troubles", "troubles:")] {
+        let told = match &store[key] {
+            Value::Array(list) => list.iter().map(word).collect::<Vec<_>>().join("; "),
+            other => word(other),
+        };
+        if !["-", "0", "", "none", "false"].contains(&told.as_str()) {
+            let _ = write!(text, ", {label} {told}");
+        }
+    }
+    text
+}
+
+fn table(list: &[Value]) -> String {
+    let head = [
+        "SESSION", "STATE", "HELD", "WATCHED", "LAST", "ACKED", "ACTIVE", "OWNER", "AGENT", "TITLE",
+    ]
+    .map(ToOwned::to_owned);
+    let row = |one: &Value| {
+        let held = match &one["held"] {
+            Value::Bool(held) => (if *held { "yes" } else { "no" }).to_owned(),
+            other => word(other),
+        };
+        let active = word(&one["last_active_at"])
+            .get(..19)
+            .map_or_else(|| word(&one["last_active_at"]), |time| time.replace('T', " "));
+        let cell = |key: &str, chars_max: usize| out::short(&word(&one[key]), chars_max);
+        [
+            cell("id", 40),
+            cell("state", 10),
+            held,
+            cell("observers", 8),
+            cell("last_seq", 12),
+            cell("acked_seq", 12),
+            active,
+            cell("owner", 20),
+            cell("agent", 16),
+            cell("title", 40),
+        ]
+    };
+    let rows: Vec<[String; 10]> = std::iter::once(head).chain(list.iter().map(row)).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().enumerate().map(|(column, cell)| {
+            let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+            format!("{cell:<width$}")
+        });
+        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    text
+}
+
+/// A scalar as a word; `-` for what is not told.
+fn word(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_answer_fits_on_one_screen() {
+        let node = json!({ "version": "0.1.0", "uptime_seconds": 3700, "listen": "127.0.0.1:8080", "draining": false, "connections": 2,
+            "store": { "url": "disk:./d", "sync": "always", "writable": true, "loss_window": 0, "troubles": [], "bytes": 3 << 20, "logs": 2 },
+            "sessions": { "idle": 1, "running": 1, "waiting": 0, "ended": 0 }, "events_appended": 77 });
+        let sessions = json!({ "total": 60, "sessions": [{ "id": "sess_1", "owner": "local", "agent": "demo", "state": "running", "held": true,
+            "observers": 0, "last_seq": 77, "acked_seq": 70, "last_active_at": "2026-01-02T03:04:05Z", "title": "hello" }] });
+        let text = screen(&node, &sessions);
+        assert!(
+            text.starts_with("bowline 0.1.0 on 127.0.0.1:8080, up 1h1m40s\n"),
+            "{text}"
+        );
+        assert!(text.contains("disk:./d, sync always, 3.0 MiB in 2 logs\n"), "{text}");
+        assert!(text.contains("1 idle, 1 running, 0 waiting, 0 ended"), "{text}");
+        assert!(text.contains("sess_1   running  yes   0"), "{text}");
+        assert!(text.ends_with("… and 59 more\n"), "{text}");
+    }
+
+    #[test]
+    fn a_server_that_tells_nothing_is_still_shown() {
+        let text = screen(&json!({}), &json!(null));
+        assert!(
+            text.contains("no sessions") && text.contains("bowline - on -"),
+            "{text}"
+        );
+    }
+}
