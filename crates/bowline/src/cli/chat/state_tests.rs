@@ -18,37 +18,21 @@ struct Story {
 impl Story {
     fn new(options: Options) -> Story {
         let now = Instant::now();
-        let mut story = Story {
-            chat: Chat::new(options, now),
-            now,
-        };
+        let mut story = Story { chat: Chat::new(options, now), now };
         assert_eq!(story.tell(Input::Start), [Effect::Dial]);
         story
     }
 
     fn at_a_terminal() -> Story {
-        Story::new(Options {
-            client_id: "me".into(),
-            interactive: true,
-            ..Options::default()
-        })
+        Story::new(Options { client_id: "me".into(), interactive: true, ..Options::default() })
     }
 
     fn in_a_pipe() -> Story {
-        Story::new(Options {
-            client_id: "me".into(),
-            ..Options::default()
-        })
+        Story::new(Options { client_id: "me".into(), ..Options::default() })
     }
 
     fn tell(&mut self, input: Input) -> Vec<Effect> {
-        self.chat.handle(
-            Moment {
-                now: self.now,
-                chance: 0.5,
-            },
-            input,
-        )
+        self.chat.handle(Moment { now: self.now, chance: 0.5 }, input)
     }
 
     fn frame(&mut self, frame: Value) -> Vec<Effect> {
@@ -96,17 +80,12 @@ impl Story {
     }
 
     fn replayed(&mut self, count: u64) -> Vec<Effect> {
-        self.frame(
-            json!({ "event": "system.notice", "session_id": "sess_1", "content": "…",
-            "metadata": { "action": "replay", "replayed": count } }),
-        )
+        self.frame(json!({ "event": "system.notice", "session_id": "sess_1", "content": "…",
+            "metadata": { "action": "replay", "replayed": count } }))
     }
 
     fn drop_connection(&mut self) -> Vec<Effect> {
-        self.tell(Input::Closed {
-            code: None,
-            reason: String::new(),
-        })
+        self.tell(Input::Closed { code: None, reason: String::new() })
     }
 
     /// Lets the time come that the machine waits for.
@@ -160,35 +139,15 @@ fn failure(effects: &[Effect]) -> String {
 fn a_message_is_streamed_and_its_answer_not_repeated() {
     let mut story = Story::at_a_terminal().created();
     let message = sent(&story.line("hi")).pop().unwrap();
-    assert_eq!(
-        (&message["event"], &message["content"]),
-        (&json!("user.message"), &json!("hi"))
-    );
+    assert_eq!((&message["event"], &message["content"]), (&json!("user.message"), &json!("hi")));
     assert!(
-        shown(&story.event_with(
-            1,
-            "user.message",
-            json!("hi"),
-            json!({ "message_id": message["message_id"] })
-        ))
-        .is_empty()
+        shown(&story.event_with(1, "user.message", json!("hi"), json!({ "message_id": message["message_id"] })))
+            .is_empty()
     );
-    assert_eq!(
-        shown(&story.event(2, "agent.partial_answer", json!("he"))),
-        [Show::Delta("he".into())]
-    );
-    assert_eq!(
-        shown(&story.event(3, "agent.partial_answer", json!("llo"))),
-        [Show::Delta("llo".into())]
-    );
-    let answer = Show::Answer {
-        whole: "hello".into(),
-        rest: String::new(),
-    };
-    assert_eq!(
-        shown(&story.event(4, "agent.final_answer", json!("hello"))),
-        [answer, Show::Prompt]
-    );
+    assert_eq!(shown(&story.event(2, "agent.partial_answer", json!("he"))), [Show::Delta("he".into())]);
+    assert_eq!(shown(&story.event(3, "agent.partial_answer", json!("llo"))), [Show::Delta("llo".into())]);
+    let answer = Show::Answer { whole: "hello".into(), rest: String::new() };
+    assert_eq!(shown(&story.event(4, "agent.final_answer", json!("hello"))), [answer, Show::Prompt]);
 }
 
 #[test]
@@ -199,42 +158,21 @@ fn a_break_in_the_middle_continues_exactly_where_it_was() {
     story.event(2, "agent.partial_answer", json!("a"));
     let effects = story.drop_connection();
     assert!(effects.contains(&Effect::Hangup));
-    assert_eq!(
-        shown(&effects)[1],
-        Show::Connection("reconnecting (attempt 1, next try in 1.0 s)".into())
-    );
+    assert_eq!(shown(&effects)[1], Show::Connection("reconnecting (attempt 1, next try in 1.0 s)".into()));
 
     let attach = story.redial();
-    assert_eq!(
-        (&attach["event"], &attach["session_id"]),
-        (&json!("user.reconnect"), &json!("sess_1"))
-    );
-    assert_eq!(
-        attach["content"],
-        json!({ "last_event_id": "e-2", "client_id": "me", "resume_token": "r1" })
-    );
+    assert_eq!((&attach["event"], &attach["session_id"]), (&json!("user.reconnect"), &json!("sess_1")));
+    assert_eq!(attach["content"], json!({ "last_event_id": "e-2", "client_id": "me", "resume_token": "r1" }));
     story.reconnected("running", json!({ "verdict": "replay", "from_seq": 3, "to_seq": 4 }), 4);
     // A server that repeats itself does not make us repeat ourselves.
     assert!(shown(&story.event(2, "agent.partial_answer", json!("a"))).is_empty());
-    assert_eq!(
-        shown(&story.event(3, "agent.partial_answer", json!("b"))),
-        [Show::Delta("b".into())]
-    );
+    assert_eq!(shown(&story.event(3, "agent.partial_answer", json!("b"))), [Show::Delta("b".into())]);
     story.event(4, "agent.partial_answer", json!("c"));
     let effects = story.replayed(2);
     assert_eq!(shown(&effects), [Show::Notice("connection is back, replayed 2".into())]);
-    assert!(
-        sent(&effects).is_empty(),
-        "the message is in the log, so it is not sent again"
-    );
+    assert!(sent(&effects).is_empty(), "the message is in the log, so it is not sent again");
     let shows = shown(&story.event(5, "agent.final_answer", json!("abc")));
-    assert_eq!(
-        shows[0],
-        Show::Answer {
-            whole: "abc".into(),
-            rest: String::new()
-        }
-    );
+    assert_eq!(shows[0], Show::Answer { whole: "abc".into(), rest: String::new() });
 }
 
 #[test]
@@ -250,12 +188,7 @@ fn a_message_that_may_be_lost_is_sent_again_under_the_same_id() {
 #[test]
 fn tries_go_on_for_ever_with_growing_pauses_that_are_counted_down() {
     let mut story = Story::at_a_terminal();
-    let fail = |story: &mut Story| {
-        story.tell(Input::DialFailed {
-            reason: "refused".into(),
-            fatal: false,
-        })
-    };
+    let fail = |story: &mut Story| story.tell(Input::DialFailed { reason: "refused".into(), fatal: false });
     assert_eq!(shown(&fail(&mut story))[0], Show::Lost("refused".into()));
     for pause in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
         let begun = story.now;
@@ -265,17 +198,9 @@ fn tries_go_on_for_ever_with_growing_pauses_that_are_counted_down() {
         }
         assert_eq!(story.now - begun, Duration::from_secs(pause));
         assert!(redraws as u64 >= pause * 9);
-        assert!(
-            !shown(&fail(&mut story))
-                .iter()
-                .any(|show| matches!(show, Show::Lost(_))),
-            "told once"
-        );
+        assert!(!shown(&fail(&mut story)).iter().any(|show| matches!(show, Show::Lost(_))), "told once");
     }
-    let why = failure(&story.tell(Input::DialFailed {
-        reason: "401".into(),
-        fatal: true,
-    }));
+    let why = failure(&story.tell(Input::DialFailed { reason: "401".into(), fatal: true }));
     assert_eq!(why, "401");
 }
 
@@ -294,10 +219,7 @@ fn acks_are_gathered_and_name_the_newest_event() {
         1,
         "a sign of life"
     );
-    assert!(
-        story.chat.poll_timeout().unwrap() - story.now >= Duration::from_secs(1),
-        "nothing new, no ack"
-    );
+    assert!(story.chat.poll_timeout().unwrap() - story.now >= Duration::from_secs(1), "nothing new, no ack");
 }
 
 #[test]
@@ -316,10 +238,7 @@ fn two_silent_heartbeats_are_a_lost_connection() {
 fn a_log_that_runs_ahead_while_nothing_comes_is_asked_again() {
     let mut story = Story::at_a_terminal().created();
     let beat = json!({ "event": "system.heartbeat", "metadata": { "seq": 3 } });
-    assert!(
-        !story.frame(beat.clone()).contains(&Effect::Hangup),
-        "the events may be on their way"
-    );
+    assert!(!story.frame(beat.clone()).contains(&Effect::Hangup), "the events may be on their way");
     story.event(1, "agent.thinking", json!("…"));
     assert!(!story.frame(beat.clone()).contains(&Effect::Hangup), "they are");
     assert!(story.frame(beat).contains(&Effect::Hangup));
@@ -329,18 +248,11 @@ fn a_log_that_runs_ahead_while_nothing_comes_is_asked_again() {
 fn a_hole_is_asked_for_once_and_then_told() {
     let mut story = Story::at_a_terminal().created();
     story.event(1, "agent.thinking", json!("one"));
-    assert!(
-        story
-            .event(4, "agent.thinking", json!("four"))
-            .contains(&Effect::Hangup)
-    );
+    assert!(story.event(4, "agent.thinking", json!("four")).contains(&Effect::Hangup));
     assert_eq!(story.redial()["content"]["last_event_id"], "e-1");
     story.reconnected("running", json!({ "verdict": "replay", "from_seq": 2 }), 4);
     let shows = shown(&story.event(4, "agent.thinking", json!("four")));
-    assert_eq!(
-        shows,
-        [Show::Notice("2 events are missing".into()), Show::Aside("four".into())]
-    );
+    assert_eq!(shows, [Show::Notice("2 events are missing".into()), Show::Aside("four".into())]);
 }
 
 #[test]
@@ -354,10 +266,7 @@ fn a_gap_that_the_server_tells_is_shown_and_no_hole() {
         json!({ "verdict": "gap", "from_seq": 10, "to_seq": 10, "first_retained_seq": 10, "lost": 8 }),
         10,
     );
-    assert_eq!(
-        shown(&story.event(10, "agent.thinking", json!("ten"))),
-        [Show::Aside("ten".into())]
-    );
+    assert_eq!(shown(&story.event(10, "agent.thinking", json!("ten"))), [Show::Aside("ten".into())]);
     let notice = story.frame(json!({ "event": "system.notice", "content": "…",
         "metadata": { "action": "replay", "replayed": 1, "code": "REPLAY_GAP", "lost": 8 } }));
     assert_eq!(
@@ -366,10 +275,7 @@ fn a_gap_that_the_server_tells_is_shown_and_no_hole() {
     );
     // The same while live, when this reader was trimmed past.
     story.frame(json!({ "event": "system.notice", "content": "…", "metadata": { "code": "REPLAY_GAP", "first_retained_seq": 20, "lost": 9 } }));
-    assert_eq!(
-        shown(&story.event(20, "agent.thinking", json!("twenty"))),
-        [Show::Aside("twenty".into())]
-    );
+    assert_eq!(shown(&story.event(20, "agent.thinking", json!("twenty"))), [Show::Aside("twenty".into())]);
 }
 
 #[test]
@@ -396,16 +302,10 @@ fn another_epoch_starts_over_at_its_own_numbers() {
 fn a_question_is_asked_answered_and_answered_again_after_a_break() {
     let mut story = Story::at_a_terminal().created();
     let asked = Show::Question("Delete it? [y/n]".into());
-    assert_eq!(
-        shown(&story.event(1, "agent.user_confirm", json!("Delete it?"))),
-        std::slice::from_ref(&asked)
-    );
+    assert_eq!(shown(&story.event(1, "agent.user_confirm", json!("Delete it?"))), std::slice::from_ref(&asked));
     assert_eq!(shown(&story.line("maybe")), [asked]);
     let answer = sent(&story.line("y")).pop().unwrap();
-    assert_eq!(
-        (&answer["step_id"], &answer["content"]["confirmed"]),
-        (&json!("step_1"), &json!(true))
-    );
+    assert_eq!((&answer["step_id"], &answer["content"]["confirmed"]), (&json!("step_1"), &json!(true)));
     story.drop_connection();
     story.redial();
     story.reconnected("waiting", json!({ "verdict": "caught_up" }), 1);
@@ -429,11 +329,7 @@ fn a_new_process_finds_the_question_of_a_waiting_run() {
     let effects = story.reconnected("waiting", json!({ "verdict": "caught_up" }), 30);
     assert_eq!(effects, [Effect::Hangup, Effect::Dial]);
     assert_eq!(story.greet()["content"]["last_event_id"], "e-22");
-    story.reconnected(
-        "waiting",
-        json!({ "verdict": "replay", "from_seq": 23, "to_seq": 30 }),
-        30,
-    );
+    story.reconnected("waiting", json!({ "verdict": "replay", "from_seq": 23, "to_seq": 30 }), 30);
     for seq in 23..30 {
         story.event(seq, "agent.thinking", json!("…"));
     }
@@ -449,11 +345,7 @@ fn ctrl_c_cancels_a_run_and_the_second_one_leaves() {
     assert_eq!(sent(&story.tell(Input::Interrupt))[0]["event"], "user.cancel");
     let effects = story.tell(Input::Interrupt);
     assert_eq!(left(&effects), Some(Leave::Done));
-    assert_eq!(
-        sent(&effects)[0]["event"],
-        "user.ack",
-        "what was shown is acknowledged before leaving"
-    );
+    assert_eq!(sent(&effects)[0]["event"], "user.ack", "what was shown is acknowledged before leaving");
     let mut idle = Story::at_a_terminal().created();
     assert_eq!(left(&idle.tell(Input::Interrupt)), Some(Leave::Done));
     assert_eq!(left(&Story::at_a_terminal().created().line("/quit")), Some(Leave::Done));
@@ -479,12 +371,8 @@ fn a_session_held_elsewhere_is_offered_to_be_taken_over() {
 
 #[test]
 fn close_codes_are_heeded() {
-    let closed = |code: u16| {
-        Story::at_a_terminal().created().tell(Input::Closed {
-            code: Some(code),
-            reason: "because".into(),
-        })
-    };
+    let closed =
+        |code: u16| Story::at_a_terminal().created().tell(Input::Closed { code: Some(code), reason: "because".into() });
     assert!(failure(&closed(4201)).contains("--session sess_1 --take-over"));
     assert!(failure(&closed(4203)).contains("--token"));
     assert!(failure(&closed(4250)).contains("stay away"));
@@ -492,10 +380,7 @@ fn close_codes_are_heeded() {
         assert!(closed(code).contains(&Effect::Hangup), "{code}");
     }
     let mut story = Story::at_a_terminal().created();
-    story.tell(Input::Closed {
-        code: Some(4100),
-        reason: "because".into(),
-    });
+    story.tell(Input::Closed { code: Some(4100), reason: "because".into() });
     assert_eq!(story.redial()["event"], "user.create_session");
 }
 
@@ -503,10 +388,7 @@ fn close_codes_are_heeded() {
 fn a_frame_that_the_server_cannot_take_is_not_sent_for_ever() {
     let mut story = Story::at_a_terminal().created();
     story.line("much too long");
-    let effects = story.tell(Input::Closed {
-        code: Some(1009),
-        reason: "too big".into(),
-    });
+    let effects = story.tell(Input::Closed { code: Some(1009), reason: "too big".into() });
     assert!(matches!(&shown(&effects)[0], Show::Error(text) if text.contains("too big")));
     story.redial();
     story.reconnected("idle", json!({ "verdict": "caught_up" }), 0);
@@ -528,16 +410,10 @@ fn a_session_that_is_gone_is_told_to_who_asked_for_it_and_replaced_for_who_was_i
     story.line("hi");
     story.drop_connection();
     story.redial();
-    assert_eq!(
-        sent(&story.refuse("SESSION_EXPIRED"))[0]["event"],
-        "user.create_session"
-    );
+    assert_eq!(sent(&story.refuse("SESSION_EXPIRED"))[0]["event"], "user.create_session");
     let created = json!({ "event": "agent.session_created", "session_id": "sess_2", "content": {}, "metadata": { "epoch": "f", "last_seq": 0 } });
     let effects = story.frame(created);
-    assert_eq!(
-        (&sent(&effects)[0]["session_id"], &sent(&effects)[0]["content"]),
-        (&json!("sess_2"), &json!("hi"))
-    );
+    assert_eq!((&sent(&effects)[0]["session_id"], &sent(&effects)[0]["content"]), (&json!("sess_2"), &json!("hi")));
 }
 
 #[test]
@@ -545,10 +421,7 @@ fn a_draining_server_is_given_the_time_that_it_asks_for() {
     let mut story = Story::at_a_terminal().created();
     story.frame(json!({ "event": "system.notice", "content": "Restarting.", "metadata": { "code": "SERVER_DRAINING", "retry_after_ms": 5000 } }));
     let begun = story.now;
-    story.tell(Input::Closed {
-        code: Some(1012),
-        reason: "restart".into(),
-    });
+    story.tell(Input::Closed { code: Some(1012), reason: "restart".into() });
     while !story.wait().contains(&Effect::Dial) {}
     assert_eq!(story.now - begun, Duration::from_secs(5));
 }
@@ -562,16 +435,9 @@ fn a_script_gets_its_answers_one_by_one_and_leaves_after_the_last() {
     story = story.created();
     story.event_with(1, "user.message", json!("one"), json!({ "message_id": "me-1" }));
     let effects = story.event(2, "agent.final_answer", json!("1"));
-    assert_eq!(
-        sent(&effects)[0]["content"],
-        "two",
-        "the second goes out when the first is answered"
-    );
+    assert_eq!(sent(&effects)[0]["content"], "two", "the second goes out when the first is answered");
     story.event_with(3, "user.message", json!("two"), json!({ "message_id": "me-2" }));
-    assert_eq!(
-        left(&story.event(4, "agent.final_answer", json!("2"))),
-        Some(Leave::Done)
-    );
+    assert_eq!(left(&story.event(4, "agent.final_answer", json!("2"))), Some(Leave::Done));
 }
 
 #[test]
@@ -581,19 +447,12 @@ fn a_script_that_got_an_error_says_so_in_its_exit_code() {
     story.tell(Input::NoMoreLines);
     story = story.created();
     story.event_with(1, "user.message", json!("/fail"), json!({ "message_id": "me-1" }));
-    assert_eq!(
-        left(&story.event(2, "agent.error", json!("it failed"))),
-        Some(Leave::AfterErrors)
-    );
+    assert_eq!(left(&story.event(2, "agent.error", json!("it failed"))), Some(Leave::AfterErrors));
 }
 
 #[test]
 fn a_script_answers_questions_with_its_next_line_and_declines_otherwise() {
-    for (lines, confirmed, rest) in [
-        (vec!["y", "next"], true, 1),
-        (vec!["next"], false, 1),
-        (vec![], false, 0),
-    ] {
+    for (lines, confirmed, rest) in [(vec!["y", "next"], true, 1), (vec!["next"], false, 1), (vec![], false, 0)] {
         let mut story = Story::in_a_pipe();
         story.line("/confirm it");
         lines.iter().for_each(|line| drop(story.line(line)));
@@ -604,13 +463,7 @@ fn a_script_answers_questions_with_its_next_line_and_declines_otherwise() {
         assert_eq!(answer["content"]["confirmed"], confirmed);
         story.event(3, "user.response", json!({ "confirmed": confirmed }));
         let effects = story.event(4, "agent.final_answer", json!("done"));
-        assert_eq!(
-            sent(&effects)
-                .iter()
-                .filter(|frame| frame["event"] == "user.message")
-                .count(),
-            rest
-        );
+        assert_eq!(sent(&effects).iter().filter(|frame| frame["event"] == "user.message").count(), rest);
     }
 }
 
@@ -619,10 +472,7 @@ fn a_message_that_met_another_run_waits_for_it() {
     let mut story = Story::at_a_terminal().created();
     story.line("mine");
     assert!(sent(&story.refuse("AGENT_BUSY")).is_empty());
-    assert_eq!(
-        shown(&story.event(1, "user.message", json!("theirs"))),
-        [Show::Said("theirs".into())]
-    );
+    assert_eq!(shown(&story.event(1, "user.message", json!("theirs"))), [Show::Said("theirs".into())]);
     let effects = story.event(2, "agent.final_answer", json!("done"));
     assert_eq!(sent(&effects)[0]["content"], "mine");
 }
