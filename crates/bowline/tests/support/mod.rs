@@ -1,6 +1,8 @@
 //! What the end-to-end tests share: a server in this process, and a client that speaks raw frames over a real socket.
 #![allow(dead_code)]
 
+pub mod process;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,4 +222,25 @@ pub fn is_terminal(frame: &Value) -> bool {
 
 pub fn seqs(frames: &[Value]) -> Vec<u64> {
     frames.iter().filter_map(|frame| frame["seq"].as_u64()).collect()
+}
+
+/// Chance with a printed seed: `BOWLINE_TEST_SEED=…` repeats a run.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new() -> Dice {
+        let given = std::env::var("BOWLINE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = given.unwrap_or_else(bowline::dice::u64);
+        println!("BOWLINE_TEST_SEED={seed}");
+        Dice(seed)
+    }
+
+    /// Uniform in 0..n (splitmix64).
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
 }
