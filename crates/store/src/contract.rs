@@ -110,6 +110,7 @@ macro_rules! contract {
         $each!(events_are_numbered_from_where_the_log_starts);
         $each!(a_log_is_created_once_and_must_exist);
         $each!(the_newest_fence_wins);
+        $each!(the_fence_of_the_creator_holds_until_a_higher_one_comes);
         $each!(reads_keep_to_their_limits_but_give_at_least_one_event);
         $each!(retention_by_count_lets_go_of_the_oldest);
         $each!(retention_by_age_lets_go_when_swept);

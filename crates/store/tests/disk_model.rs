@@ -261,16 +261,16 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_store_holds_what_a_map_would_hold(ops in proptest::collection::vec(op(), 1..60), interval: bool) {
+    fn a_store_holds_what_a_map_would_hold(ops in proptest::collection::vec(op(), 1..120), interval: bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let dir = scratch();
         let options = DiskOptions {
             sync: if interval { Sync::INTERVAL } else { Sync::Always },
             // So small that segments come and go, and most reads are cold.
-            segment_bytes: 8 << 10,
+            segment_bytes: 4 << 10,
             hot_bytes: 4 << 10,
             ..DiskOptions::new(dir.path(), RETENTION)
         };
@@ -286,6 +286,7 @@ proptest! {
             world.compare().await;
             world.apply(&Op::Reopen { cleanly: true }).await;
             world.compare().await;
+            world.store().close().await;
         });
     }
 }

@@ -6,7 +6,7 @@ use bowline_protocol::Principal;
 use bytes::Bytes;
 
 use super::{ALL, Fixture, PLENTY, append, append_at, create, event, id, owned, record, seq, texts};
-use crate::{Commit, Item, Kind, Record, Release, Retention, Store, StoreError, Trimmed};
+use crate::{Commit, Fence, Item, Kind, Record, Release, Retention, Store, StoreError, Trimmed};
 
 pub async fn the_newest_fence_wins(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
@@ -40,6 +40,25 @@ pub async fn the_newest_fence_wins(fixture: &dyn Fixture) {
         ));
         store.commit(by(after)).await.expect("the newest holder");
     }
+}
+
+pub async fn the_fence_of_the_creator_holds_until_a_higher_one_comes(fixture: &dyn Fixture) {
+    let store = fixture.open(PLENTY).await;
+    let commit = Commit {
+        fence: Fence(5),
+        ..create("log")
+    };
+    store.commit(commit).await.expect("any fence may create");
+    let by = async |fence| store.commit(Commit::to(id("log"), Fence(fence), 0)).await;
+    by(5).await.expect("the creator goes on");
+    assert!(matches!(by(4).await, Err(StoreError::StaleFence { .. })));
+    by(9).await.expect("a higher one");
+    let stale = StoreError::StaleFence {
+        given: Fence(5),
+        current: Fence(9),
+    };
+    assert_eq!(by(5).await, Err(stale), "which shuts the creator out");
+    assert!(store.lease(&id("log")).await.expect("a lease") > Fence(9));
 }
 
 pub async fn retention_by_count_lets_go_of_the_oldest(fixture: &dyn Fixture) {

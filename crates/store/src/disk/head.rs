@@ -28,14 +28,13 @@ pub struct Head {
 }
 
 impl Head {
-    /// `floor` is the lowest fence that this run of the store accepts for logs that were there before it.
-    pub fn of(log: &Log, floor: Fence) -> Head {
+    pub fn of(log: &Log) -> Head {
         Head {
             epoch: log.epoch.clone(),
             epoch_first: log.epoch_first,
             first: log.first,
             next: log.next,
-            fence: log.fence.max(floor),
+            fence: log.fence,
             prev_lsn: log.last_lsn,
             facts_lsn: log.facts_lsn,
             has_record: log.record.is_some(),

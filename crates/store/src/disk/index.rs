@@ -13,6 +13,7 @@ use bowline_protocol::LogId;
 use super::frame::{Flags, Meta};
 use super::log::{Applied, Log};
 use super::space::Space;
+use crate::Fence;
 
 /// Enough that a reader seldom waits; few enough that walking them all is cheap.
 pub const SHARDS: usize = 64;
@@ -63,6 +64,15 @@ impl Index {
             picked.extend(logs.iter().filter_map(|(id, log)| pick(id, log)));
         }
         picked
+    }
+
+    /// Shuts out every fence below `floor`, on all logs that are there now.
+    pub fn raise_fences(&self, floor: Fence) {
+        for shard in 0..SHARDS {
+            for log in self.shard_mut(shard).values_mut() {
+                log.fence = log.fence.max(floor);
+            }
+        }
     }
 
     pub fn len(&self) -> usize {

@@ -148,7 +148,8 @@ impl DiskStore {
         state.generation = (state.generation + 1).max((found.fence_max >> 32) + 1);
         state.interval = sync != Sync::Always;
         state.closed_at = None;
-        let floor = Fence(state.generation << 32);
+        // Fences from before this run are shut out, whoever holds them.
+        found.index.raise_fences(Fence(state.generation << 32));
         let mut report = OpenReport {
             logs: found.index.len() as u64,
             events: found
@@ -164,7 +165,7 @@ impl DiskStore {
             elapsed: Duration::ZERO,
         };
         let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-        let shared = Shared::new(found.index, dir.clone(), files.clone(), floor, sync.loss_window());
+        let shared = Shared::new(found.index, dir.clone(), files.clone(), sync.loss_window());
         shared.note_bytes(report.bytes);
         let mut writer = Writer {
             shared: Arc::new(shared),
@@ -182,7 +183,7 @@ impl DiskStore {
         };
         // The new positions must be durable before the state says that this run began: should we die in between,
         // the next opening must come to the same verdict.
-        let mut group = Group::new(last_lsn + 1, floor);
+        let mut group = Group::new(last_lsn + 1);
         for (log, flags) in &verdict.amend {
             group.amend(log, *flags, &writer.shared.index, |_| {});
         }

@@ -260,6 +260,7 @@ impl Scan {
         let applied = Applied {
             lsn: header.lsn,
             place,
+            meta_len: header.meta_len,
             body,
             hot: None,
         };

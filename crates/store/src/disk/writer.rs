@@ -131,7 +131,7 @@ impl Writer {
     }
 
     fn group(&self) -> Group {
-        Group::new(self.pen.written_lsn() + 1, self.shared.fence_floor)
+        Group::new(self.pen.written_lsn() + 1)
     }
 
     /// Writes the group, shows it, and answers everybody in it.
