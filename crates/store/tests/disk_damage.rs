@@ -8,7 +8,9 @@ use std::fs;
 use std::path::Path;
 
 use bowline_store::contract::{ALL, id, seq};
-use bowline_store::{Commit, Directory, DiskOptions, DiskStore, EventLog, Item, OpenError, Release, StoreError};
+use bowline_store::{
+    Commit, Directory, DiskOptions, DiskStore, EventLog, Item, OpenError, Release, Retention, StoreError,
+};
 use common::*;
 
 const LOGS: [&str; 4] = ["idle", "busy", "other", "gone"];
@@ -28,6 +30,12 @@ async fn history(dir: &Path) -> Vec<Snapshot> {
     let mut snapshots = vec![look_at_all(&store, &LOGS).await];
     for step in 0..4 {
         append(&store, "busy", &["b", &format!("step {step}")]).await.unwrap();
+        snapshots.push(look_at_all(&store, &LOGS).await);
+        let commit = Commit {
+            items: vec![Item::put("item", format!("written over {step} {}", "w".repeat(70)))],
+            ..Commit::to(id("busy"), store.lease(&id("busy")).await.unwrap(), 0)
+        };
+        store.commit(commit).await.unwrap();
         snapshots.push(look_at_all(&store, &LOGS).await);
         let commit = Commit {
             items: vec![Item::put(format!("k{step}"), "v".repeat(80)), Item::delete("item")],
@@ -89,14 +97,45 @@ async fn a_flipped_bit_hurts_one_log_at_most_and_is_told() {
     history(&original).await;
     let (store, _) = open(&original);
     append(&store, "busy", &["newest"]).await.unwrap();
+    flip_bits(dir.path(), store, 600).await;
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_what_was_carried_forward_is_told_as_well() {
+    let dir = scratch();
+    let original = dir.path().join("original");
+    history(&original).await;
+    let few = Retention {
+        events_max: 6,
+        age_max_ms: u64::MAX,
+    };
+    let options = DiskOptions {
+        segment_bytes: 4 << 10,
+        ..DiskOptions::new(&original, few)
+    };
+    let (store, _) = DiskStore::open(options).unwrap();
+    let oldest = segments(&original)[0].clone();
+    let text = "x".repeat(300);
+    while oldest.exists() {
+        append(&store, "busy", &[&text]).await.unwrap();
+    }
+    for log in ["idle", "other"] {
+        append(&store, log, &["later"]).await.unwrap();
+    }
+    flip_bits(dir.path(), store, 600).await;
+}
+
+/// Flips bits in copies of the store in `dir/original`, one at a time.
+async fn flip_bits(dir: &Path, store: DiskStore, rounds: usize) {
+    let original = dir.join("original");
     let whole = look_at_all(&store, &LOGS).await;
     store.close().await;
     drop(store);
     let files = segments(&original);
     let mut dice = Dice(0x5eed);
     let (mut gaps, mut epochs, mut quarantined) = (0, 0, 0);
-    for round in 0..900 {
-        let copy = dir.path().join("copy");
+    for round in 0..rounds {
+        let copy = dir.join("copy");
         copy_dir(&original, &copy);
         let file = copy.join(files[round % files.len()].file_name().unwrap());
         let mut bytes = fs::read(&file).unwrap();
@@ -130,6 +169,11 @@ async fn a_flipped_bit_hurts_one_log_at_most_and_is_told() {
                     for event in &after.events {
                         assert!(before.events.contains(event), "flip at {at}: {log} has {event:?}");
                     }
+                    let facts = (&after.items, &after.record) == (&before.items, &before.record);
+                    assert!(
+                        facts || after.epoch != before.epoch,
+                        "flip at {at} of {file:?}: {log} has stale facts"
+                    );
                     assert_eq!(after.events.len() as u64, after.next - after.first, "no holes");
                     hurt.extend((!same).then_some(log));
                     gaps += u32::from(after.first > before.first);

@@ -115,6 +115,7 @@ async fn a_write_that_fails_halfway_leaves_nothing_behind() {
         drop(store);
         let (store, report) = bench.open(sync);
         assert_eq!((report.damage, report.epochs_changed), (vec![], 0));
+        assert_eq!(report.segments, 10, "what failed is never written over");
         let all = texts(&store, "log").await;
         assert!(all.len() == 10 && all.iter().all(|(_, text)| text == "good"), "{all:?}");
     }
