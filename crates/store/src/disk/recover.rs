@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::sync::mpsc;
+use std::{fs, io, thread};
 
 use super::frame::{Flags, HEADER_BYTES, Header, Meta};
 use super::index::Index;
@@ -45,17 +46,29 @@ pub enum RecoverError {
 pub fn recover(dir: &Path, durable: u64) -> Result<Recovered, RecoverError> {
     let segments = list_segments(dir)?;
     let mut scan = Scan::new(durable, segments.values().next());
-    let mut rest = segments.iter().peekable();
-    while let Some((number, start)) = rest.next() {
-        let next = rest.peek().map(|(number, start)| (**number, **start));
-        let path = segment_path(dir, *number);
-        let bytes = fs::read(&path).map_err(|error| RecoverError::Io(path.clone(), error))?;
-        match start {
-            Some(header) => scan.segment(*header, &bytes, next),
-            None => scan.unreadable_segment(path, &bytes, next.is_none()),
+    thread::scope(|scope| {
+        // One segment is read while the one before it is gone through.
+        let (send, files) = mpsc::sync_channel(1);
+        let numbers: Vec<u32> = segments.keys().copied().collect();
+        scope.spawn(move || {
+            for number in numbers {
+                let path = segment_path(dir, number);
+                let read = fs::read(&path).map_err(|error| RecoverError::Io(path.clone(), error));
+                if send.send((path, read)).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut rest = segments.iter().peekable();
+        while let (Some((_, start)), Ok((path, bytes))) = (rest.next(), files.recv()) {
+            let next = rest.peek().map(|(number, start)| (**number, **start));
+            match start {
+                Some(header) => scan.segment(*header, &bytes?, next),
+                None => scan.unreadable_segment(path, &bytes?, next.is_none()),
+            }
         }
-    }
-    Ok(scan.out)
+        Ok(scan.out)
+    })
 }
 
 type Starts = BTreeMap<u32, Option<SegmentHeader>>;
