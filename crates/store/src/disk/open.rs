@@ -139,6 +139,12 @@ impl DiskStore {
             group.amend(log, *flags, &writer.shared.index, |_| {});
         }
         writer.write(group).map_err(OpenError::Amend)?;
+        // The witness comes before the state, so that at no moment a run is known of that has none.
+        if writer.state.interval {
+            let lsn = writer.pen.written_lsn();
+            let witness = |dir: PathBuf| Witness::create(&dir, &writer.state, lsn).ok();
+            writer.witness = files.witness_dir().and_then(witness);
+        }
         writer.state.save(dir, &**files).map_err(failed)?;
         for sentence in &report.damage {
             writer.shared.note_damage(sentence.clone());
@@ -147,9 +153,6 @@ impl DiskStore {
         let (queue, requests) = mpsc::channel(QUEUE_REQUESTS_MAX);
         if let Sync::Interval { every } = *sync {
             writer.ticks = Some(start_ticker(every, queue.downgrade()).map_err(failed)?);
-            let lsn = writer.pen.written_lsn();
-            let witness = |dir: PathBuf| Witness::create(&dir, &writer.state, lsn).ok();
-            writer.witness = files.witness_dir().and_then(witness);
         }
         let shared = writer.shared.clone();
         let thread = std::thread::Builder::new().name("store-writer".into());
