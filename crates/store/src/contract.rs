@@ -25,8 +25,14 @@ pub trait Fixture: Send + Sync {
     async fn reopen(&self, store: Arc<dyn Store>, retention: Retention) -> Option<Arc<dyn Store>>;
 }
 
-pub const PLENTY: Retention = Retention { events_max: 1_000_000, age_max_ms: 1_000_000 };
-pub const ALL: ReadLimit = ReadLimit { events: usize::MAX, bytes: usize::MAX };
+pub const PLENTY: Retention = Retention {
+    events_max: 1_000_000,
+    age_max_ms: 1_000_000,
+};
+pub const ALL: ReadLimit = ReadLimit {
+    events: usize::MAX,
+    bytes: usize::MAX,
+};
 
 pub fn id(name: &str) -> LogId {
     LogId::parse(name).expect("tests use sound names")
@@ -52,7 +58,10 @@ pub fn record(owner: &str, body: &str) -> Record {
 
 pub fn create(log: &str) -> Commit {
     Commit {
-        create: Some(Start { epoch: Epoch::from_random(7), after: Seq::ZERO }),
+        create: Some(Start {
+            epoch: Epoch::from_random(7),
+            after: Seq::ZERO,
+        }),
         ..Commit::to(id(log), Fence(0), 0)
     }
 }
@@ -65,7 +74,10 @@ pub async fn append(store: &dyn Store, log: &str, texts: &[&str]) -> Result<Comm
 pub async fn append_at(store: &dyn Store, log: &str, at_ms: u64, texts: &[&str]) -> Result<Committed, StoreError> {
     let fence = store.lease(&id(log)).await?;
     let events = texts.iter().map(|text| event(text)).collect();
-    let commit = Commit { events, ..Commit::to(id(log), fence, at_ms) };
+    let commit = Commit {
+        events,
+        ..Commit::to(id(log), fence, at_ms)
+    };
     store.commit(commit).await
 }
 
@@ -98,6 +110,7 @@ macro_rules! contract {
         $each!(events_are_numbered_from_where_the_log_starts);
         $each!(a_log_is_created_once_and_must_exist);
         $each!(the_newest_fence_wins);
+        $each!(the_fence_of_the_creator_holds_until_a_higher_one_comes);
         $each!(reads_keep_to_their_limits_but_give_at_least_one_event);
         $each!(retention_by_count_lets_go_of_the_oldest);
         $each!(retention_by_age_lets_go_when_swept);

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bowline_store::contract::Fixture;
 use bowline_store::disk::Sync;
+use bowline_store::disk::faults::FaultyFiles;
+use bowline_store::disk::files::Files;
 use bowline_store::memory::MemoryStore;
 use bowline_store::{DiskOptions, DiskStore, Retention, Store};
 
@@ -39,7 +41,10 @@ impl Disk {
             segment_bytes: 64 << 10,
             ..DiskOptions::new(PathBuf::from(self.dir.path()).join("data"), retention)
         };
-        let (store, report) = DiskStore::open(options).unwrap();
+        let memory = self.dir.path().join("memory");
+        std::fs::create_dir_all(&memory).unwrap();
+        let files: Arc<dyn Files> = Arc::new(FaultyFiles::new(memory));
+        let (store, report) = DiskStore::open_with(&options, &files).unwrap();
         assert_eq!((report.damage, report.epochs_changed), (vec![], 0));
         Arc::new(store)
     }

@@ -8,7 +8,9 @@ use std::fs;
 use std::path::Path;
 
 use bowline_store::contract::{ALL, id, seq};
-use bowline_store::{Commit, Directory, DiskOptions, DiskStore, EventLog, Item, OpenError, Release, StoreError};
+use bowline_store::{
+    Commit, Directory, DiskOptions, DiskStore, EventLog, Item, OpenError, Release, Retention, StoreError,
+};
 use common::*;
 
 const LOGS: [&str; 4] = ["idle", "busy", "other", "gone"];
@@ -26,8 +28,14 @@ async fn history(dir: &Path) -> Vec<Snapshot> {
     drop(store);
     let (store, _) = open(dir);
     let mut snapshots = vec![look_at_all(&store, &LOGS).await];
-    for step in 0..4 {
+    for step in 0..2 {
         append(&store, "busy", &["b", &format!("step {step}")]).await.unwrap();
+        snapshots.push(look_at_all(&store, &LOGS).await);
+        let commit = Commit {
+            items: vec![Item::put("item", format!("written over {step} {}", "w".repeat(70)))],
+            ..Commit::to(id("busy"), store.lease(&id("busy")).await.unwrap(), 0)
+        };
+        store.commit(commit).await.unwrap();
         snapshots.push(look_at_all(&store, &LOGS).await);
         let commit = Commit {
             items: vec![Item::put(format!("k{step}"), "v".repeat(80)), Item::delete("item")],
@@ -36,8 +44,10 @@ async fn history(dir: &Path) -> Vec<Snapshot> {
         store.commit(commit).await.unwrap();
         snapshots.push(look_at_all(&store, &LOGS).await);
     }
-    let commit =
-        Commit { release: Some(Release::Log), ..Commit::to(id("gone"), store.lease(&id("gone")).await.unwrap(), 0) };
+    let commit = Commit {
+        release: Some(Release::Log),
+        ..Commit::to(id("gone"), store.lease(&id("gone")).await.unwrap(), 0)
+    };
     store.commit(commit).await.unwrap();
     snapshots.push(look_at_all(&store, &LOGS).await);
     drop(store);
@@ -55,7 +65,10 @@ async fn a_newest_segment_cut_anywhere_keeps_every_commit_before_the_cut() {
     for cut in 0..=len {
         let copy = dir.path().join("copy");
         copy_dir(&original, &copy);
-        let file = fs::File::options().write(true).open(copy.join(newest.file_name().unwrap())).unwrap();
+        let file = fs::File::options()
+            .write(true)
+            .open(copy.join(newest.file_name().unwrap()))
+            .unwrap();
         file.set_len(cut).unwrap();
         let (store, report) = open(&copy);
         assert_eq!((report.damage, report.epochs_changed), (vec![], 0), "cut at {cut}");
@@ -84,14 +97,45 @@ async fn a_flipped_bit_hurts_one_log_at_most_and_is_told() {
     history(&original).await;
     let (store, _) = open(&original);
     append(&store, "busy", &["newest"]).await.unwrap();
+    flip_bits(dir.path(), store, 400).await;
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_what_was_carried_forward_is_told_as_well() {
+    let dir = scratch();
+    let original = dir.path().join("original");
+    history(&original).await;
+    let few = Retention {
+        events_max: 6,
+        age_max_ms: u64::MAX,
+    };
+    let options = DiskOptions {
+        segment_bytes: 4 << 10,
+        ..DiskOptions::new(&original, few)
+    };
+    let (store, _) = DiskStore::open(options).unwrap();
+    let oldest = segments(&original)[0].clone();
+    let text = "x".repeat(300);
+    while oldest.exists() {
+        append(&store, "busy", &[&text]).await.unwrap();
+    }
+    for log in ["idle", "other"] {
+        append(&store, log, &["later"]).await.unwrap();
+    }
+    flip_bits(dir.path(), store, 300).await;
+}
+
+/// Flips bits in copies of the store in `dir/original`, one at a time.
+async fn flip_bits(dir: &Path, store: DiskStore, rounds: usize) {
+    let original = dir.join("original");
     let whole = look_at_all(&store, &LOGS).await;
     store.close().await;
     drop(store);
     let files = segments(&original);
     let mut dice = Dice(0x5eed);
     let (mut gaps, mut epochs, mut quarantined) = (0, 0, 0);
-    for round in 0..900 {
-        let copy = dir.path().join("copy");
+    for round in 0..rounds {
+        let copy = dir.join("copy");
         copy_dir(&original, &copy);
         let file = copy.join(files[round % files.len()].file_name().unwrap());
         let mut bytes = fs::read(&file).unwrap();
@@ -110,15 +154,28 @@ async fn a_flipped_bit_hurts_one_log_at_most_and_is_told() {
             };
             match after {
                 Ok(after) => {
-                    let same = Look { epoch: before.epoch.clone(), ..after.clone() } == *before;
-                    assert!(told || after == before, "flip at {at} of {file:?}: {log} changed in silence");
+                    let same = Look {
+                        epoch: before.epoch.clone(),
+                        ..after.clone()
+                    } == *before;
+                    assert!(
+                        told || after == before,
+                        "flip at {at} of {file:?}: {log} changed in silence"
+                    );
                     assert!(
                         after.next >= before.next || after.epoch != before.epoch,
                         "flip at {at} of {file:?}: numbers of {log} would be given out again"
                     );
                     for event in &after.events {
-                        assert!(before.events.contains(event), "flip at {at}: {log} has {event:?}");
+                        // The frame that let go of an old one may be what was lost; then it is back.
+                        let known = event.0 < before.first || before.events.contains(event);
+                        assert!(known, "flip at {at}: {log} has {event:?}");
                     }
+                    let facts = (&after.items, &after.record) == (&before.items, &before.record);
+                    assert!(
+                        facts || after.epoch != before.epoch,
+                        "flip at {at} of {file:?}: {log} has stale facts"
+                    );
                     assert_eq!(after.events.len() as u64, after.next - after.first, "no holes");
                     hurt.extend((!same).then_some(log));
                     gaps += u32::from(after.first > before.first);
@@ -136,7 +193,11 @@ async fn a_flipped_bit_hurts_one_log_at_most_and_is_told() {
                 Err(error) => panic!("flip at {at} of {file:?}: {log}: {error}"),
             }
         }
-        assert!(hurt.len() <= 1, "flip at {at} of {file:?} hurt {hurt:?}: {:?}", report.damage);
+        assert!(
+            hurt.len() <= 1,
+            "flip at {at} of {file:?} hurt {hurt:?}: {:?}",
+            report.damage
+        );
         // Whatever was decided is decided: the next opening finds the same.
         store.close().await;
         drop(store);
@@ -146,13 +207,19 @@ async fn a_flipped_bit_hurts_one_log_at_most_and_is_told() {
         drop(store);
         fs::remove_dir_all(&copy).unwrap();
     }
-    assert!(gaps > 10 && epochs > 10 && quarantined > 10, "{gaps} {epochs} {quarantined}");
+    assert!(
+        gaps > 5 && epochs > 5 && quarantined > 5,
+        "{gaps} {epochs} {quarantined}"
+    );
 }
 
 #[tokio::test]
 async fn damage_under_a_running_store_costs_the_log_what_is_before_it() {
     let dir = scratch();
-    let cold = DiskOptions { hot_bytes: 0, ..options(dir.path()) };
+    let cold = DiskOptions {
+        hot_bytes: 0,
+        ..options(dir.path())
+    };
     let (store, _) = DiskStore::open(cold).unwrap();
     for log in ["events", "items", "well"] {
         create(&store, log).await.unwrap();
@@ -168,15 +235,27 @@ async fn damage_under_a_running_store_costs_the_log_what_is_before_it() {
     let file = segments(dir.path()).pop().unwrap();
     let mut bytes = fs::read(&file).unwrap();
     for needle in ["FLIPEVENT", "FLIPITEM"] {
-        let at = bytes.windows(needle.len()).position(|window| window == needle.as_bytes());
+        let at = bytes
+            .windows(needle.len())
+            .position(|window| window == needle.as_bytes());
         bytes[at.unwrap()] ^= 1;
     }
     fs::write(&file, bytes).unwrap();
 
     let batch = store.read(&id("events"), seq(1), ALL).await.unwrap();
-    assert_eq!((batch.first, batch.events.len()), (seq(3), 1), "the reader is told a gap");
-    assert!(matches!(store.items(&id("items"), "").await, Err(StoreError::Quarantined(_))));
-    assert!(matches!(append(&store, "items", &["x"]).await, Err(StoreError::Quarantined(_))));
+    assert_eq!(
+        (batch.first, batch.events.len()),
+        (seq(3), 1),
+        "the reader is told a gap"
+    );
+    assert!(matches!(
+        store.items(&id("items"), "").await,
+        Err(StoreError::Quarantined(_))
+    ));
+    assert!(matches!(
+        append(&store, "items", &["x"]).await,
+        Err(StoreError::Quarantined(_))
+    ));
     assert_eq!(store.health().quarantined, [id("items")]);
     assert_eq!(store.health().troubles.len(), 2);
     assert_eq!(append(&store, "events", &["x"]).await, Ok(4));
@@ -198,7 +277,11 @@ async fn a_missing_state_file_means_that_nothing_is_sure() {
     fs::remove_file(dir.path().join("STATE")).unwrap();
     let (store, report) = open(dir.path());
     assert_eq!((report.epochs_changed, report.logs), (3, 3));
-    assert_eq!(look(&store, "idle").await.unwrap().events.len(), 2, "but nothing is thrown away");
+    assert_eq!(
+        look(&store, "idle").await.unwrap().events.len(),
+        2,
+        "but nothing is thrown away"
+    );
 }
 
 #[tokio::test]
@@ -209,7 +292,10 @@ async fn a_directory_of_a_later_version_is_refused_and_left_alone() {
     let text = "bowline-store 2 something else";
     fs::write(&state, format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()))).unwrap();
     let refused = DiskStore::open(options(dir.path())).unwrap_err();
-    assert!(matches!(&refused, OpenError::Newer { found, .. } if found == "2"), "{refused}");
+    assert!(
+        matches!(&refused, OpenError::Newer { found, .. } if found == "2"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -223,4 +309,35 @@ async fn a_directory_is_for_one_process_and_one_user() {
     assert!(matches!(refused, OpenError::Locked(_)), "{refused}");
     drop(store);
     open(&data);
+}
+
+#[tokio::test]
+async fn any_bytes_are_opened_without_a_panic() {
+    let dir = scratch();
+    let original = dir.path().join("original");
+    history(&original).await;
+    let mut dice = Dice(0x0bad);
+    for round in 0..100 {
+        let copy = dir.path().join("copy");
+        copy_dir(&original, &copy);
+        for file in segments(&copy) {
+            let mut bytes = fs::read(&file).unwrap();
+            let at = dice.roll(bytes.len() as u64) as usize;
+            let to = (at + dice.roll(600) as usize).min(bytes.len());
+            match dice.roll(3) {
+                0 => bytes[at..to].iter_mut().for_each(|byte| *byte = dice.roll(256) as u8),
+                1 => drop(bytes.drain(at..to)),
+                _ => bytes.extend_from_within(at..to),
+            }
+            fs::write(&file, bytes).unwrap();
+        }
+        let (store, _) = open(&copy);
+        look_at_all(&store, &LOGS).await;
+        create(&store, &format!("new-{round}")).await.unwrap();
+        drop(store);
+        let (store, _) = open(&copy);
+        assert!(look(&store, &format!("new-{round}")).await.is_ok(), "round {round}");
+        drop(store);
+        fs::remove_dir_all(&copy).unwrap();
+    }
 }

@@ -14,7 +14,10 @@ use bytes::Bytes;
 use common::{look, scratch};
 use proptest::prelude::*;
 
-const RETENTION: Retention = Retention { events_max: 8, age_max_ms: 50 };
+const RETENTION: Retention = Retention {
+    events_max: 8,
+    age_max_ms: 50,
+};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -140,7 +143,11 @@ impl World {
             Op::Create(log) => {
                 let done = self.store().commit(create(&name(log))).await;
                 assert_eq!(done.is_ok(), !self.model.contains_key(&log));
-                let new = Model { next: 1, first: 1, ..Model::default() };
+                let new = Model {
+                    next: 1,
+                    first: 1,
+                    ..Model::default()
+                };
                 self.model.entry(log).or_insert(new);
             }
             Op::Append { log, count, size } => {
@@ -154,7 +161,10 @@ impl World {
             }
             Op::Record(log, size) => {
                 let body = "r".repeat(size);
-                if self.commit(log, |commit| commit.record = Some(record("ann", &body))).await {
+                if self
+                    .commit(log, |commit| commit.record = Some(record("ann", &body)))
+                    .await
+                {
                     self.model.get_mut(&log).unwrap().record = Some(body.into());
                 }
             }
@@ -166,7 +176,10 @@ impl World {
                 }
             }
             Op::Delete { log, key } => {
-                if self.commit(log, |commit| commit.items = vec![Item::delete(key.to_string())]).await {
+                if self
+                    .commit(log, |commit| commit.items = vec![Item::delete(key.to_string())])
+                    .await
+                {
                     self.model.get_mut(&log).unwrap().items.remove(&key.to_string());
                 }
             }
@@ -191,7 +204,10 @@ impl World {
                 }
             }
             Op::ReleaseContents(log) => {
-                if self.commit(log, |commit| commit.release = Some(Release::Contents)).await {
+                if self
+                    .commit(log, |commit| commit.release = Some(Release::Contents))
+                    .await
+                {
                     self.model.get_mut(&log).unwrap().release();
                 }
             }
@@ -216,7 +232,10 @@ impl World {
 
     fn open(&mut self) {
         let (store, report) = DiskStore::open(self.options.clone()).unwrap();
-        assert_eq!((report.damage, report.epochs_changed, report.torn_bytes), (vec![], 0, 0));
+        assert_eq!(
+            (report.damage, report.epochs_changed, report.torn_bytes),
+            (vec![], 0, 0)
+        );
         let events: usize = self.model.values().map(|model| model.events.len()).sum();
         assert_eq!((report.logs, report.events), (self.model.len() as u64, events as u64));
         self.store = Some(store);
@@ -242,16 +261,16 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_store_holds_what_a_map_would_hold(ops in proptest::collection::vec(op(), 1..60), interval: bool) {
+    fn a_store_holds_what_a_map_would_hold(ops in proptest::collection::vec(op(), 1..120), interval: bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let dir = scratch();
         let options = DiskOptions {
             sync: if interval { Sync::INTERVAL } else { Sync::Always },
             // So small that segments come and go, and most reads are cold.
-            segment_bytes: 8 << 10,
+            segment_bytes: 4 << 10,
             hot_bytes: 4 << 10,
             ..DiskOptions::new(dir.path(), RETENTION)
         };
@@ -267,6 +286,7 @@ proptest! {
             world.compare().await;
             world.apply(&Op::Reopen { cleanly: true }).await;
             world.compare().await;
+            world.store().close().await;
         });
     }
 }

@@ -27,8 +27,6 @@ pub struct Group {
     /// Logs as they will be; `None` once they are gone.
     heads: HashMap<LogId, Option<Head>>,
     next_lsn: u64,
-    /// The lowest fence that logs from before this run accept.
-    floor: Fence,
     scratch: Vec<u8>,
 }
 
@@ -51,14 +49,13 @@ pub struct Copied {
 }
 
 impl Group {
-    pub fn new(next_lsn: u64, floor: Fence) -> Group {
+    pub fn new(next_lsn: u64) -> Group {
         Group {
             buffer: Vec::new(),
             events: 0,
             frames: Vec::new(),
             heads: HashMap::new(),
             next_lsn,
-            floor,
             scratch: Vec::new(),
         }
     }
@@ -72,8 +69,7 @@ impl Group {
         match self.heads.entry(log.clone()) {
             MapEntry::Occupied(entry) => Ok(entry.into_mut()),
             MapEntry::Vacant(entry) => {
-                let floor = self.floor;
-                let head = index.read(log, |log| log.sound().map(|log| Head::of(log, floor)));
+                let head = index.read(log, |log| log.sound().map(Head::of));
                 Ok(entry.insert(head.transpose()?))
             }
         }
@@ -88,7 +84,6 @@ impl Group {
         }
         check_names(commit)?;
         let lsn = self.next_lsn;
-        let floor = self.floor;
         let before = match self.head(&commit.log, index) {
             Ok(head) => {
                 Head::admits(head.as_ref(), commit)?;
@@ -96,7 +91,7 @@ impl Group {
             }
             // Letting go of everything needs nothing of what is damaged.
             Err(StoreError::Quarantined(_)) if commit.release == Some(Release::Log) => {
-                let head = index.read(&commit.log, |log| Head::of(log, floor));
+                let head = index.read(&commit.log, Head::of);
                 Head::admits(head.as_ref(), commit)?;
                 head
             }
@@ -124,7 +119,8 @@ impl Group {
         for item in &commit.items {
             let value = item.value.as_deref();
             body.extend_from_slice(value.unwrap_or_default());
-            meta.items.push((item.key.clone(), value.map(|value| value.len() as u32)));
+            meta.items
+                .push((item.key.clone(), value.map(|value| value.len() as u32)));
         }
         self.events += commit.events.len();
         self.push(meta, &body);
@@ -148,10 +144,10 @@ impl Group {
 
     /// Carries old things of a log forward.
     pub fn carry(&mut self, log: &LogId, flags: Flags, index: &Index, copied: Copied, change: impl FnOnce(&mut Head)) {
-        let (lsn, floor) = (self.next_lsn, self.floor);
+        let lsn = self.next_lsn;
         let head = match self.heads.entry(log.clone()) {
             MapEntry::Occupied(entry) => entry.into_mut(),
-            MapEntry::Vacant(entry) => entry.insert(index.read(log, |log| Head::of(log, floor))),
+            MapEntry::Vacant(entry) => entry.insert(index.read(log, Head::of)),
         };
         let Some(head) = head else { return };
         change(head);
@@ -179,7 +175,10 @@ impl Group {
     /// Makes everything visible, and tells where the new events are in memory.
     pub fn publish(self, written: Option<Written>, index: &Index, space: &mut Space) -> Published {
         let buffer = Bytes::from(self.buffer);
-        let mut published = Published { bytes: buffer.len(), ..Published::default() };
+        let mut published = Published {
+            bytes: buffer.len(),
+            ..Published::default()
+        };
         for frame in &self.frames {
             let Some(written) = written else { break };
             let place = Place {
@@ -193,6 +192,7 @@ impl Group {
             let applied = Applied {
                 lsn: frame.header.lsn,
                 place,
+                meta_len: frame.header.meta_len,
                 body: Some(&body),
                 hot: is_new.then(|| slices(&body, &frame.meta.events)),
             };
@@ -240,5 +240,7 @@ fn check_names(commit: &Commit) -> Result<(), StoreError> {
     let sound = LogId::parse(commit.log.as_str()).is_some()
         && owner.is_none_or(|owner| Principal::parse(owner).is_some())
         && epoch.is_none_or(|epoch| Epoch::parse(epoch).is_some());
-    sound.then_some(()).ok_or_else(|| StoreError::Io("a name in this commit is not one that can be stored".into()))
+    sound
+        .then_some(())
+        .ok_or_else(|| StoreError::Io("a name in this commit is not one that can be stored".into()))
 }

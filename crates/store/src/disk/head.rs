@@ -28,14 +28,13 @@ pub struct Head {
 }
 
 impl Head {
-    /// `floor` is the lowest fence that this run of the store accepts for logs that were there before it.
-    pub fn of(log: &Log, floor: Fence) -> Head {
+    pub fn of(log: &Log) -> Head {
         Head {
             epoch: log.epoch.clone(),
             epoch_first: log.epoch_first,
             first: log.first,
             next: log.next,
-            fence: log.fence.max(floor),
+            fence: log.fence,
             prev_lsn: log.last_lsn,
             facts_lsn: log.facts_lsn,
             has_record: log.record.is_some(),
@@ -68,7 +67,10 @@ impl Head {
             (None, None) => return Err(StoreError::NoSuchLog),
             (Some(start), None) => start.after,
             (None, Some(head)) if commit.fence < head.fence => {
-                return Err(StoreError::StaleFence { given: commit.fence, current: head.fence });
+                return Err(StoreError::StaleFence {
+                    given: commit.fence,
+                    current: head.fence,
+                });
             }
             (None, Some(head)) => head.next.prev(),
         };
@@ -95,8 +97,17 @@ impl Head {
         head.next = base.plus(commit.events.len() as u64);
         let oldest = Seq::new(head.next.get().saturating_sub(events_max)).unwrap_or(head.next);
         head.first = head.first.max(oldest);
-        let trimmed = (from < head.first).then(|| Trimmed { log: commit.log.clone(), from, to: head.first });
-        let committed = Committed { epoch: head.epoch.clone(), first: base, next: head.next, trimmed };
+        let trimmed = (from < head.first).then(|| Trimmed {
+            log: commit.log.clone(),
+            from,
+            to: head.first,
+        });
+        let committed = Committed {
+            epoch: head.epoch.clone(),
+            first: base,
+            next: head.next,
+            trimmed,
+        };
         head.note_items(&commit.log, &commit.items, index);
         head.has_record |= commit.record.is_some();
         if commit.release == Some(Release::Contents) {

@@ -13,6 +13,7 @@ use bowline_protocol::LogId;
 use super::frame::{Flags, Meta};
 use super::log::{Applied, Log};
 use super::space::Space;
+use crate::Fence;
 
 /// Enough that a reader seldom waits; few enough that walking them all is cheap.
 pub const SHARDS: usize = 64;
@@ -26,7 +27,10 @@ pub struct Index {
 
 impl Index {
     pub fn new() -> Index {
-        Index { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), hasher: RandomState::new() }
+        Index {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            hasher: RandomState::new(),
+        }
     }
 
     fn shard_of(&self, log: &LogId) -> usize {
@@ -62,6 +66,15 @@ impl Index {
         picked
     }
 
+    /// Shuts out every fence below `floor`, on all logs that are there now.
+    pub fn raise_fences(&self, floor: Fence) {
+        for shard in 0..SHARDS {
+            for log in self.shard_mut(shard).values_mut() {
+                log.fence = log.fence.max(floor);
+            }
+        }
+    }
+
     pub fn len(&self) -> usize {
         (0..SHARDS).map(|shard| self.shard(shard).len()).sum()
     }
@@ -74,7 +87,9 @@ impl Index {
         {
             old.forget(space);
         }
-        let log = shard.entry(meta.log.clone()).or_insert_with(|| Log::new(meta, applied.place, space));
+        let log = shard
+            .entry(meta.log.clone())
+            .or_insert_with(|| Log::new(meta, applied.place, space));
         log.apply(meta, applied, space);
         if meta.flags.has(Flags::RELEASE_LOG)
             && let Some(mut log) = shard.remove(&meta.log)

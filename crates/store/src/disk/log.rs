@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bowline_protocol::{Epoch, Extent, Seq};
 use bytes::Bytes;
 
-use super::frame::{Flags, Meta, RecordHead};
+use super::frame::{Flags, HEADER_BYTES, Meta, RecordHead};
 use super::segment::Place;
 use super::space::Space;
 use crate::{Fence, Record, StoreError};
@@ -14,7 +14,8 @@ use crate::{Fence, Record, StoreError};
 /// Values up to this size are kept in memory: a mark or a key costs less there than a read.
 const INLINE_BYTES_MAX: usize = 64;
 
-/// About what a log's position, an item's key or a frame's header take on disk beside their content.
+/// About what a frame takes on disk beside names and content. These weights must not be much too low: if what is alive
+/// seemed less than half of what it takes on disk, compaction would never end.
 const OVERHEAD_BYTES: u64 = 96;
 
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub struct Log {
     /// What the newest frame says there should be; recovery compares.
     pub items_stated: u64,
     pub record_stated: bool,
+    /// What its position takes on disk.
+    weight: u16,
 }
 
 /// The record, in memory, and where it lies on disk.
@@ -72,6 +75,8 @@ pub struct Entry {
     pub place: Place,
     pub count: u32,
     pub events_len: u32,
+    /// What the frame says about them.
+    pub meta_len: u32,
     /// The events themselves, while they are new.
     pub hot: Option<Arc<[Bytes]>>,
 }
@@ -81,6 +86,7 @@ pub struct Entry {
 pub struct Applied<'a> {
     pub lsn: u64,
     pub place: Place,
+    pub meta_len: u32,
     /// `None` if it is unreadable.
     pub body: Option<&'a [u8]>,
     pub hot: Option<Arc<[Bytes]>>,
@@ -92,13 +98,14 @@ impl Entry {
     }
 
     fn weight(&self) -> u64 {
-        u64::from(self.events_len) + OVERHEAD_BYTES
+        u64::from(self.events_len) + u64::from(self.meta_len) + HEADER_BYTES as u64
     }
 }
 
 impl Log {
     pub fn new(meta: &Meta, place: Place, space: &mut Space) -> Log {
-        space.add_live(place.segment, OVERHEAD_BYTES);
+        let weight = (meta.log.as_str().len() + meta.epoch.as_str().len()) as u16 + OVERHEAD_BYTES as u16;
+        space.add_live(place.segment, u64::from(weight));
         Log {
             epoch: meta.epoch.clone(),
             epoch_first: meta.epoch_first,
@@ -114,11 +121,17 @@ impl Log {
             quarantined: None,
             items_stated: 0,
             record_stated: false,
+            weight,
         }
     }
 
     pub fn extent(&self) -> Extent {
-        Extent { epoch: self.epoch.clone(), epoch_first: self.epoch_first, first: self.first, next: self.next }
+        Extent {
+            epoch: self.epoch.clone(),
+            epoch_first: self.epoch_first,
+            first: self.first,
+            next: self.next,
+        }
     }
 
     /// Refuses what would rest on damaged ground.
@@ -130,9 +143,15 @@ impl Log {
     }
 
     pub fn apply(&mut self, meta: &Meta, applied: Applied<'_>, space: &mut Space) {
-        let Applied { lsn, place, body, hot } = applied;
-        space.sub_live(self.anchor, OVERHEAD_BYTES);
-        space.add_live(place.segment, OVERHEAD_BYTES);
+        let Applied {
+            lsn,
+            place,
+            meta_len,
+            body,
+            hot,
+        } = applied;
+        space.sub_live(self.anchor, u64::from(self.weight));
+        space.add_live(place.segment, u64::from(self.weight));
         self.anchor = place.segment;
         self.last_lsn = lsn;
         self.epoch = meta.epoch.clone();
@@ -151,6 +170,7 @@ impl Log {
                 place,
                 count: meta.events.len() as u32,
                 events_len: meta.events_len() as u32,
+                meta_len,
                 hot,
             };
             self.insert(entry, space);
@@ -171,7 +191,8 @@ impl Log {
             if self.record.as_ref().is_some_and(|kept| kept.record.is_none()) {
                 self.drop_record(space);
             }
-            self.quarantined.get_or_insert_with(|| "a part of it was unreadable".into());
+            self.quarantined
+                .get_or_insert_with(|| "a part of it was unreadable".into());
         }
     }
 
@@ -262,7 +283,7 @@ impl Log {
         self.drop_items(space);
         self.drop_record(space);
         self.trim_to(self.next, space);
-        space.sub_live(self.anchor, OVERHEAD_BYTES);
+        space.sub_live(self.anchor, u64::from(self.weight));
     }
 
     /// Whether anything of this log would go with the segment.

@@ -13,9 +13,9 @@ use super::DiskStore;
 use super::files::{Files, OsFiles};
 use super::group::Group;
 use super::hot::Hot;
-use super::judge::judge;
+use super::judge::{Verdict, judge};
 use super::pen::Pen;
-use super::recover::{RecoverError, recover};
+use super::recover::{RecoverError, Recovered, recover};
 use super::shared::Shared;
 use super::state::{Found, State, Witness};
 use super::writer::{Request, Writer};
@@ -40,7 +40,13 @@ pub struct DiskOptions {
 
 impl DiskOptions {
     pub fn new(dir: impl Into<PathBuf>, retention: Retention) -> DiskOptions {
-        DiskOptions { dir: dir.into(), sync: Sync::Always, retention, segment_bytes: 32 << 20, hot_bytes: 64 << 20 }
+        DiskOptions {
+            dir: dir.into(),
+            sync: Sync::Always,
+            retention,
+            segment_bytes: 32 << 20,
+            hot_bytes: 64 << 20,
+        }
     }
 }
 
@@ -54,7 +60,9 @@ pub enum Sync {
 }
 
 impl Sync {
-    pub const INTERVAL: Sync = Sync::Interval { every: Duration::from_millis(50) };
+    pub const INTERVAL: Sync = Sync::Interval {
+        every: Duration::from_millis(50),
+    };
 
     fn loss_window(self) -> String {
         match self {
@@ -107,83 +115,138 @@ impl DiskStore {
     #[doc(hidden)]
     pub fn open_with(options: &DiskOptions, files: &Arc<dyn Files>) -> Result<(DiskStore, OpenReport), OpenError> {
         let started = Instant::now();
-        let DiskOptions { dir, sync, .. } = options.clone();
-        let failed = |error| OpenError::Io { path: dir.clone(), error };
-        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
-        let guard = lock_dir(&dir)?;
-        let past = Past::load(&dir, &**files)?;
-        let mut found = recover(&dir, past.durable).map_err(|error| match error {
-            RecoverError::Newer(_, format) => OpenError::Newer { dir: dir.clone(), found: format.to_string() },
-            RecoverError::Io(path, error) => OpenError::Io { path, error },
-        })?;
-        put_aside(&found.unborn, &found.unreadable, &dir, &**files).map_err(failed)?;
-        found.damage.extend(past.damage);
-        let last_lsn = found.next_lsn - 1;
-        let is_empty = last_lsn == 0 && found.unreadable.is_empty();
-        if !is_empty && (past.unsure || last_lsn < past.durable) {
-            found.lost_through = u64::MAX;
-        }
+        let DiskOptions { dir, sync, .. } = options;
+        let failed = |error| OpenError::Io {
+            path: dir.clone(),
+            error,
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(failed)?;
+        let guard = lock_dir(dir)?;
+        let past = Past::load(dir, &**files)?;
+        let mut found = read_back(dir, &past, &**files)?;
         let verdict = judge(&found.index, &mut found.space, found.lost_through).map_err(failed)?;
-        found.damage.extend(verdict.damage);
+        let mut report = OpenReport::of(&found, &verdict);
+        let mut writer = begin(options, files, &past.state, found);
 
-        let mut state = past.state;
-        state.generation = (state.generation + 1).max((found.fence_max >> 32) + 1);
-        state.interval = sync != Sync::Always;
-        state.closed_at = None;
-        let floor = Fence(state.generation << 32);
-        let mut report = OpenReport {
-            logs: found.index.len() as u64,
-            events: found.index.collect(|_, log| Some(log.first.until(log.next))).iter().sum(),
-            bytes: found.space.bytes(),
-            segments: found.space.segments() as u64,
-            torn_bytes: found.torn_bytes,
-            damage: found.damage,
-            epochs_changed: verdict.epochs_changed,
-            elapsed: Duration::ZERO,
-        };
-        let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-        let shared = Shared::new(found.index, dir.clone(), files.clone(), floor, sync.loss_window());
-        shared.note_bytes(report.bytes);
-        let mut writer = Writer {
-            shared: Arc::new(shared),
-            pen: Pen::new(files.clone(), dir.clone(), segment_bytes, found.last, last_lsn),
-            space: found.space,
-            hot: Hot::new(options.hot_bytes),
-            state,
-            witness: None,
-            ticks: None,
-            events_max: options.retention.events_max,
-            age_max_ms: options.retention.age_max_ms,
-            segment_bytes,
-            compaction: None,
-            stalled: false,
-        };
         // The new positions must be durable before the state says that this run began: should we die in between,
         // the next opening must come to the same verdict.
-        let mut group = Group::new(last_lsn + 1, floor);
+        let mut group = Group::new(writer.pen.written_lsn() + 1);
         for (log, flags) in &verdict.amend {
             group.amend(log, *flags, &writer.shared.index, |_| {});
         }
         writer.write(group).map_err(OpenError::Amend)?;
-        writer.state.save(&dir, &**files).map_err(failed)?;
-        report.damage.iter().for_each(|sentence| writer.shared.note_damage(sentence.clone()));
+        // The witness comes before the state, so that at no moment a run is known of that has none.
+        if writer.state.interval {
+            let lsn = writer.pen.written_lsn();
+            let witness = |dir: PathBuf| Witness::create(&dir, &writer.state, lsn).ok();
+            writer.witness = files.witness_dir().and_then(witness);
+        }
+        writer.state.save(dir, &**files).map_err(failed)?;
+        for sentence in &report.damage {
+            writer.shared.note_damage(sentence.clone());
+        }
 
         let (queue, requests) = mpsc::channel(QUEUE_REQUESTS_MAX);
-        if let Sync::Interval { every } = sync {
+        if let Sync::Interval { every } = *sync {
             writer.ticks = Some(start_ticker(every, queue.downgrade()).map_err(failed)?);
-            let witness = files.witness_dir();
-            writer.witness =
-                witness.and_then(|dir| Witness::create(&dir, &writer.state, writer.pen.written_lsn()).ok());
         }
         let shared = writer.shared.clone();
         let thread = std::thread::Builder::new().name("store-writer".into());
-        let writer = thread.spawn(move || {
+        let thread = thread.spawn(move || {
             writer.run(requests);
             drop(guard);
         });
         report.elapsed = started.elapsed();
-        let store = DiskStore { shared, queue: Some(queue), writer: Mutex::new(Some(writer.map_err(failed)?)) };
+        let store = DiskStore {
+            shared,
+            queue: Some(queue),
+            writer: Mutex::new(Some(thread.map_err(failed)?)),
+        };
         Ok((store, report))
+    }
+}
+
+impl OpenReport {
+    fn of(found: &Recovered, verdict: &Verdict) -> OpenReport {
+        let retained = found.index.collect(|_, log| Some(log.first.until(log.next)));
+        OpenReport {
+            logs: found.index.len() as u64,
+            events: retained.iter().sum(),
+            bytes: found.space.bytes(),
+            segments: found.space.segments() as u64,
+            torn_bytes: found.torn_bytes,
+            damage: found.damage.iter().chain(&verdict.damage).cloned().collect(),
+            epochs_changed: verdict.epochs_changed,
+            elapsed: Duration::ZERO,
+        }
+    }
+}
+
+/// Reads the segments, and decides whether more is missing than they can tell themselves.
+fn read_back(dir: &Path, past: &Past, files: &dyn Files) -> Result<Recovered, OpenError> {
+    let failed = |path: &Path, error| OpenError::Io {
+        path: path.to_owned(),
+        error,
+    };
+    let mut found = recover(dir, past.durable).map_err(|error| match error {
+        RecoverError::Newer(_, format) => OpenError::Newer {
+            dir: dir.to_owned(),
+            found: format.to_string(),
+        },
+        RecoverError::Io(path, error) => failed(&path, error),
+    })?;
+    put_aside(&found.unborn, &found.unreadable, dir, files).map_err(|error| failed(dir, error))?;
+    found.damage.extend(past.damage.iter().cloned());
+    let last_lsn = found.next_lsn - 1;
+    if last_lsn < past.durable {
+        let sentence = format!("{} commits at the end are missing", past.durable - last_lsn);
+        found.damage.push(sentence);
+    }
+    let is_empty = last_lsn == 0 && past.durable == 0 && found.unreadable.is_empty();
+    if !is_empty && (past.unsure || last_lsn < past.durable) {
+        found.lost_through = u64::MAX;
+    }
+    Ok(found)
+}
+
+/// The writer of a run that begins where the last one ended.
+fn begin(options: &DiskOptions, files: &Arc<dyn Files>, past: &State, found: Recovered) -> Writer {
+    let state = State {
+        generation: (past.generation + 1).max((found.fence_max >> 32) + 1),
+        interval: options.sync != Sync::Always,
+        closed_at: None,
+        instance: past.instance,
+    };
+    // Fences from before this run are shut out, whoever holds them.
+    found.index.raise_fences(Fence(state.generation << 32));
+    let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+    let dir = options.dir.clone();
+    let pen = Pen::new(
+        files.clone(),
+        dir.clone(),
+        segment_bytes,
+        found.last,
+        found.next_lsn - 1,
+    );
+    let shared = Shared::new(found.index, dir, files.clone(), options.sync.loss_window());
+    shared.note_bytes(found.space.bytes());
+    Writer {
+        shared: Arc::new(shared),
+        pen,
+        space: found.space,
+        hot: Hot::new(options.hot_bytes),
+        state,
+        witness: None,
+        ticks: None,
+        events_max: options.retention.events_max,
+        age_max_ms: options.retention.age_max_ms,
+        segment_bytes,
+        compaction: None,
+        stalled: false,
     }
 }
 
@@ -199,12 +262,27 @@ struct Past {
 
 impl Past {
     fn load(dir: &Path, files: &dyn Files) -> Result<Past, OpenError> {
-        let failed = |error| OpenError::Io { path: dir.to_owned(), error };
-        let unknown = |damage| Ok(Past { state: State::fresh().map_err(failed)?, durable: 0, unsure: true, damage });
+        let failed = |error| OpenError::Io {
+            path: dir.to_owned(),
+            error,
+        };
+        let unknown = |damage| {
+            Ok(Past {
+                state: State::fresh().map_err(failed)?,
+                durable: 0,
+                unsure: true,
+                damage,
+            })
+        };
         match State::load(dir).map_err(failed)? {
             Found::Nothing => unknown(Vec::new()),
-            Found::Unreadable => unknown(vec!["the STATE file is unreadable, so the last run counts as lost".into()]),
-            Found::Newer(found) => Err(OpenError::Newer { dir: dir.to_owned(), found }),
+            Found::Unreadable => unknown(vec![
+                "the STATE file is unreadable, so the last run counts as lost".into(),
+            ]),
+            Found::Newer(found) => Err(OpenError::Newer {
+                dir: dir.to_owned(),
+                found,
+            }),
             Found::State(state) => {
                 let witnessed = || Witness::last_lsn(&files.witness_dir()?, &state);
                 let durable = state.closed_at.or_else(|| witnessed().filter(|_| state.interval));
@@ -222,7 +300,10 @@ impl Past {
 fn lock_dir(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join("LOCK");
     let file = File::options().write(true).create(true).truncate(false).open(&path);
-    let file = file.map_err(|error| OpenError::Io { path: path.clone(), error })?;
+    let file = file.map_err(|error| OpenError::Io {
+        path: path.clone(),
+        error,
+    })?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked(dir.to_owned())),

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::sync::mpsc;
+use std::{fs, io, thread};
 
 use super::frame::{Flags, HEADER_BYTES, Header, Meta};
 use super::index::Index;
@@ -45,17 +46,29 @@ pub enum RecoverError {
 pub fn recover(dir: &Path, durable: u64) -> Result<Recovered, RecoverError> {
     let segments = list_segments(dir)?;
     let mut scan = Scan::new(durable, segments.values().next());
-    let mut rest = segments.iter().peekable();
-    while let Some((number, start)) = rest.next() {
-        let next = rest.peek().map(|(number, start)| (**number, **start));
-        let path = segment_path(dir, *number);
-        let bytes = fs::read(&path).map_err(|error| RecoverError::Io(path.clone(), error))?;
-        match start {
-            Some(header) => scan.segment(*header, &bytes, next),
-            None => scan.unreadable_segment(path, &bytes, next.is_none()),
+    thread::scope(|scope| {
+        // One segment is read while the one before it is gone through.
+        let (send, files) = mpsc::sync_channel(1);
+        let numbers: Vec<u32> = segments.keys().copied().collect();
+        scope.spawn(move || {
+            for number in numbers {
+                let path = segment_path(dir, number);
+                let read = fs::read(&path).map_err(|error| RecoverError::Io(path.clone(), error));
+                if send.send((path, read)).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut rest = segments.iter().peekable();
+        while let (Some((_, start)), Ok((path, bytes))) = (rest.next(), files.recv()) {
+            let next = rest.peek().map(|(number, start)| (**number, **start));
+            match start {
+                Some(header) => scan.segment(*header, &bytes?, next),
+                None => scan.unreadable_segment(path, &bytes?, next.is_none()),
+            }
         }
-    }
-    Ok(scan.out)
+        Ok(scan.out)
+    })
 }
 
 type Starts = BTreeMap<u32, Option<SegmentHeader>>;
@@ -80,7 +93,9 @@ fn list_segments(dir: &Path) -> Result<Starts, RecoverError> {
 pub fn read_start(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::Read;
     let mut start = Vec::new();
-    fs::File::open(path)?.take(SEGMENT_HEADER_BYTES).read_to_end(&mut start)?;
+    fs::File::open(path)?
+        .take(SEGMENT_HEADER_BYTES)
+        .read_to_end(&mut start)?;
     Ok(start)
 }
 
@@ -143,14 +158,21 @@ impl Scan {
             let found = self.look(&bytes[at..], segment.salt);
             let unsure = !matches!(found, Found::Frame(_, _, true));
             if unsure && newest && self.is_torn(&bytes[at..], segment.salt) {
-                let torn = bytes[at..].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                let torn = bytes[at..]
+                    .iter()
+                    .rposition(|byte| *byte != 0)
+                    .map_or(0, |last| last + 1);
                 self.out.torn_bytes += torn as u64;
                 return at;
             }
             match found {
                 Found::Frame(header, meta, sound) => {
                     let len = header.frame_len() as usize;
-                    let place = Place { segment: segment.number, offset: at as u32, len: len as u32 };
+                    let place = Place {
+                        segment: segment.number,
+                        offset: at as u32,
+                        len: len as u32,
+                    };
                     let body = &bytes[at + HEADER_BYTES + header.meta_len as usize..at + len];
                     if !sound {
                         let sentence = format!("segment {}, byte {at}: log {} is damaged", segment.number, meta.log);
@@ -228,7 +250,9 @@ impl Scan {
         let lost = lsn.saturating_sub(self.out.next_lsn);
         if lost > 0 {
             self.out.lost_through = self.out.lost_through.max(lsn - 1);
-            self.out.damage.push(format!("{place}: {lost} commits are unreadable, of which logs is unknown"));
+            self.out.damage.push(format!(
+                "{place}: {lost} commits are unreadable, of which logs is unknown"
+            ));
             self.out.next_lsn = lsn;
         }
     }
@@ -246,7 +270,13 @@ impl Scan {
         if other_life {
             out.index.change(&meta.log, |log| log.trim_to(log.next, &mut out.space));
         }
-        let applied = Applied { lsn: header.lsn, place, body, hot: None };
+        let applied = Applied {
+            lsn: header.lsn,
+            place,
+            meta_len: header.meta_len,
+            body,
+            hot: None,
+        };
         out.index.apply(meta, applied, &mut out.space);
         if suspect {
             out.index.change(&meta.log, |log| {
@@ -262,7 +292,10 @@ impl Scan {
         let out = &mut self.out;
         let content = bytes.get(SEGMENT_HEADER_BYTES as usize..).unwrap_or_default();
         if newest && content.iter().all(|byte| *byte == 0) {
-            out.torn_bytes += bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
+            out.torn_bytes += bytes
+                .iter()
+                .rposition(|byte| *byte != 0)
+                .map_or(0, |last| last as u64 + 1);
             out.unborn.push(path);
             return;
         }

@@ -9,7 +9,7 @@ use bowline_protocol::LogId;
 use super::files::Files;
 use super::index::Index;
 use crate::tail::{Tails, lock};
-use crate::{Fence, Health, StoreError};
+use crate::{Health, StoreError};
 
 /// More sentences than this about damage tell an operator nothing new.
 const DAMAGE_SENTENCES_MAX: usize = 100;
@@ -20,8 +20,6 @@ pub struct Shared {
     pub tails: Arc<Tails>,
     pub dir: PathBuf,
     pub files: Arc<dyn Files>,
-    /// Logs from before this run accept no lower fence.
-    pub fence_floor: Fence,
     pub loss_window: String,
     status: Mutex<Status>,
     bytes: AtomicU64,
@@ -36,14 +34,15 @@ struct Status {
 }
 
 impl Shared {
-    pub fn new(index: Index, dir: PathBuf, files: Arc<dyn Files>, fence_floor: Fence, loss_window: String) -> Shared {
-        let any_quarantined = !index.collect(|_, log| log.quarantined.is_some().then_some(())).is_empty();
+    pub fn new(index: Index, dir: PathBuf, files: Arc<dyn Files>, loss_window: String) -> Shared {
+        let any_quarantined = !index
+            .collect(|_, log| log.quarantined.is_some().then_some(()))
+            .is_empty();
         Shared {
             index,
             tails: Arc::default(),
             dir,
             files,
-            fence_floor,
             loss_window,
             status: Mutex::default(),
             bytes: AtomicU64::new(0),
@@ -102,7 +101,9 @@ impl Shared {
 
     pub fn health(&self) -> Health {
         let quarantined = match self.any_quarantined.load(Ordering::Relaxed) {
-            true => self.index.collect(|id, log| log.quarantined.is_some().then(|| id.clone())),
+            true => self
+                .index
+                .collect(|id, log| log.quarantined.is_some().then(|| id.clone())),
             false => Vec::new(),
         };
         let status = lock(&self.status);

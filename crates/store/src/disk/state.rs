@@ -36,7 +36,12 @@ fn path(dir: &Path) -> PathBuf {
 
 impl State {
     pub fn fresh() -> io::Result<State> {
-        Ok(State { instance: random_bits()?, generation: 0, interval: false, closed_at: None })
+        Ok(State {
+            instance: random_bits()?,
+            generation: 0,
+            interval: false,
+            closed_at: None,
+        })
     }
 
     pub fn load(dir: &Path) -> io::Result<Found> {
@@ -50,7 +55,10 @@ impl State {
     pub fn save(&self, dir: &Path, files: &dyn Files) -> io::Result<()> {
         let closed_at = self.closed_at.map_or("-".into(), |lsn| lsn.to_string());
         let sync = if self.interval { "interval" } else { "always" };
-        let text = format!("bowline-store {FORMAT} {:016x} {} {sync} {closed_at}", self.instance, self.generation);
+        let text = format!(
+            "bowline-store {FORMAT} {:016x} {} {sync} {closed_at}",
+            self.instance, self.generation
+        );
         let line = format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()));
         files.replace(&path(dir), line.as_bytes())
     }
@@ -105,14 +113,19 @@ impl Witness {
         let (numbers, crc) = bytes.split_at_checked(WITNESS_BYTES - 4)?;
         let generation = u64::from_le_bytes(numbers[..8].try_into().ok()?);
         let lsn = u64::from_le_bytes(numbers[8..].try_into().ok()?);
-        (crc == crc32fast::hash(numbers).to_le_bytes() && generation == state.generation).then_some(lsn)
+        // The next run leaves its witness before its state, and answers nothing until it has left both.
+        let current = generation == state.generation || generation == state.generation + 1;
+        (crc == crc32fast::hash(numbers).to_le_bytes() && current).then_some(lsn)
     }
 
     pub fn create(dir: &Path, state: &State, lsn: u64) -> io::Result<Witness> {
         let path = Witness::path(dir, state.instance);
         let mut options = fs::OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        let witness = Witness { file: options.open(path)?, generation: state.generation };
+        let witness = Witness {
+            file: options.open(path)?,
+            generation: state.generation,
+        };
         witness.note(lsn)?;
         Ok(witness)
     }
@@ -141,7 +154,12 @@ mod tests {
     #[test]
     fn a_state_reads_back_and_any_flipped_bit_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State { instance: 0xabc, generation: 7, interval: true, closed_at: Some(99) };
+        let state = State {
+            instance: 0xabc,
+            generation: 7,
+            interval: true,
+            closed_at: Some(99),
+        };
         assert_eq!(State::load(dir.path()).unwrap(), Found::Nothing);
         state.save(dir.path(), &OsFiles).unwrap();
         assert_eq!(State::load(dir.path()).unwrap(), Found::State(state));

@@ -1,0 +1,165 @@
+//! How fast the disk store is: durable events per second, beside what the disk itself can do, and how fast it reopens.
+//!
+//! `cargo run --release -p bowline-store --example store_bench -- [directory]`
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "this prints a table, and may just stop"
+)]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_protocol::event::{Draft, names};
+use bowline_protocol::{Epoch, LogId, Seq, SessionId, Unnumbered};
+use bowline_store::disk::Sync;
+use bowline_store::{Commit, Directory, DiskOptions, DiskStore, EventLog, Fence, Retention, Start};
+
+const KEEP: Retention = Retention {
+    events_max: 10_000_000,
+    age_max_ms: u64::MAX,
+};
+
+/// About 200 bytes once it is numbered.
+fn event() -> Unnumbered {
+    Draft::new(names::THINKING, &"x".repeat(20)).seal(&SessionId::from_random(1), "2026-01-01T00:00:00Z")
+}
+
+fn log(n: usize) -> LogId {
+    LogId::parse(&format!("sess_{n:032x}")).unwrap()
+}
+
+async fn create(store: &DiskStore, log: &LogId) -> Fence {
+    let create = Some(Start {
+        epoch: Epoch::from_random(1),
+        after: Seq::ZERO,
+    });
+    let commit = Commit {
+        create,
+        ..Commit::to(log.clone(), Fence(0), 0)
+    };
+    store.commit(commit).await.unwrap();
+    store.lease(log).await.unwrap()
+}
+
+/// Each committer has a log of its own and waits for each answer before its next commit.
+async fn committers(dir: &Path, sync: Sync, count: usize, span: Duration) -> f64 {
+    let options = DiskOptions {
+        sync,
+        ..DiskOptions::new(dir, KEEP)
+    };
+    let store = Arc::new(DiskStore::open(options).unwrap().0);
+    let mut fences = Vec::new();
+    for n in 0..count {
+        fences.push(create(&store, &log(n)).await);
+    }
+    let started = Instant::now();
+    let tasks: Vec<_> = fences
+        .into_iter()
+        .enumerate()
+        .map(|(n, fence)| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let (log, mut done) = (log(n), 0u64);
+                while started.elapsed() < span {
+                    let commit = Commit {
+                        events: vec![event()],
+                        ..Commit::to(log.clone(), fence, 0)
+                    };
+                    store.commit(commit).await.unwrap();
+                    done += 1;
+                }
+                done
+            })
+        })
+        .collect();
+    let mut done = 0;
+    for task in tasks {
+        done += task.await.unwrap();
+    }
+    let rate = done as f64 / started.elapsed().as_secs_f64();
+    store.close().await;
+    rate
+}
+
+/// What the disk does when `count` events are written in one piece and synced, again and again, by nobody else.
+fn raw(dir: &Path, count: usize, span: Duration) -> f64 {
+    let path = dir.join("raw");
+    let file = File::create(&path).unwrap();
+    let bytes = vec![1; 32 << 20];
+    file.write_all_at(&bytes, 0).unwrap();
+    file.sync_all().unwrap();
+    let group = vec![7; count * event().len_max()];
+    let (started, mut at, mut done) = (Instant::now(), 0, 0);
+    while started.elapsed() < span {
+        file.write_all_at(&group, at).unwrap();
+        file.sync_data().unwrap();
+        at = (at + group.len() as u64) % (24 << 20);
+        done += count;
+    }
+    let rate = done as f64 / started.elapsed().as_secs_f64();
+    std::fs::remove_file(path).unwrap();
+    rate
+}
+
+async fn reopen(dir: &Path, events: usize, per_commit: usize) -> (Duration, u64) {
+    let (store, _) = DiskStore::open(DiskOptions::new(dir, KEEP)).unwrap();
+    let store = Arc::new(store);
+    let tasks: Vec<_> = (0..100)
+        .map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let fence = create(&store, &log(n)).await;
+                for _ in 0..events / 100 / per_commit {
+                    let commit = Commit {
+                        events: vec![event(); per_commit],
+                        ..Commit::to(log(n), fence, 0)
+                    };
+                    store.commit(commit).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    store.close().await;
+    drop(store);
+    let (_, report) = DiskStore::open(DiskOptions::new(dir, KEEP)).unwrap();
+    assert_eq!(report.events as usize, events);
+    (report.elapsed, report.bytes)
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    let root = std::env::args().nth(1).map_or_else(std::env::temp_dir, Into::into);
+    let root = tempfile::tempdir_in(root).unwrap();
+    let span = Duration::from_secs(2);
+    println!("durable events/s, {} bytes each", event().len_max());
+    println!(
+        "{:>10} {:>12} {:>12} {:>14} {:>8}",
+        "committers", "always", "interval", "raw fdatasync", "always ÷ raw"
+    );
+    for count in [1, 100, 1000] {
+        let dir = |name: &str| root.path().join(format!("{name}-{count}"));
+        let disk = raw(root.path(), count, span);
+        let always = committers(&dir("always"), Sync::Always, count, span).await;
+        let interval = committers(&dir("interval"), Sync::INTERVAL, count, span).await;
+        println!(
+            "{count:>10} {always:>12.0} {interval:>12.0} {disk:>14.0} {:>8.2}",
+            always / disk
+        );
+    }
+    for per_commit in [1, 10] {
+        let dir = root.path().join(format!("reopen-{per_commit}"));
+        let (elapsed, bytes) = reopen(&dir, 1_000_000, per_commit).await;
+        let mib = bytes >> 20;
+        println!(
+            "reopening 1 000 000 events, {per_commit} to a commit, {mib} MiB: {} ms",
+            elapsed.as_millis()
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! Space is given back: endless appends fit into a bounded directory, and idle logs lose nothing by it.
+#![allow(clippy::unwrap_used, reason = "this is a test")]
+
+mod common;
+
+use std::path::Path;
+
+use bowline_store::contract::{append_at, id};
+use bowline_store::{Commit, Directory, DiskOptions, DiskStore, EventLog, Item, Retention};
+use common::*;
+
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+fn small(dir: &Path, events_max: u64, age_max_ms: u64) -> DiskStore {
+    let retention = Retention { events_max, age_max_ms };
+    let options = DiskOptions {
+        segment_bytes: SEGMENT_BYTES,
+        hot_bytes: 16 << 10,
+        ..DiskOptions::new(dir, retention)
+    };
+    let (store, report) = DiskStore::open(options).unwrap();
+    assert_eq!(report.damage, Vec::<String>::new());
+    store
+}
+
+fn dir_bytes(dir: &Path) -> u64 {
+    segments(dir)
+        .iter()
+        .map(|path| path.metadata().map_or(0, |found| found.len()))
+        .sum()
+}
+
+#[tokio::test]
+async fn endless_appends_stay_bounded_and_an_idle_log_keeps_everything() {
+    let dir = scratch();
+    let mut store = small(dir.path(), 50, u64::MAX);
+    let large = "L".repeat(3_000);
+    for log in ["idle", "busy", "deleted"] {
+        create(&store, log).await.unwrap();
+    }
+    append(&store, "idle", &["one", &large]).await.unwrap();
+    let commit = Commit {
+        items: vec![Item::put("large", large.clone()), Item::put("small", "s")],
+        ..Commit::to(id("idle"), store.lease(&id("idle")).await.unwrap(), 0)
+    };
+    store.commit(commit).await.unwrap();
+    let commit = Commit {
+        release: Some(bowline_store::Release::Log),
+        ..Commit::to(id("deleted"), store.lease(&id("deleted")).await.unwrap(), 0)
+    };
+    store.commit(commit).await.unwrap();
+    let idle = look(&store, "idle").await.unwrap();
+    let (mut written, mut largest) = (0, 0);
+    let text = "x".repeat(900);
+    for round in 0..3_000 {
+        append(&store, "busy", &[&text]).await.unwrap();
+        if round % 100 == 50 {
+            let commit = Commit {
+                items: vec![Item::put("mark", format!("{round}")), Item::put("big", large.clone())],
+                ..Commit::to(id("busy"), store.lease(&id("busy")).await.unwrap(), 0)
+            };
+            store.commit(commit).await.unwrap();
+        }
+        written += text.len() as u64;
+        largest = largest.max(dir_bytes(dir.path()));
+        if round % 1_000 == 999 {
+            drop(store);
+            store = small(dir.path(), 50, u64::MAX);
+            assert_eq!(look(&store, "idle").await.unwrap(), idle, "round {round}");
+        }
+    }
+    let segments_written = written / SEGMENT_BYTES;
+    assert!(segments_written > 30);
+    assert!(
+        largest < 8 * SEGMENT_BYTES,
+        "{largest} bytes on disk at worst, for {written} written"
+    );
+    let busy = look(&store, "busy").await.unwrap();
+    assert_eq!((busy.next, busy.events.len()), (3_001, 50));
+    assert_eq!(busy.items.len(), 3);
+    assert!(look(&store, "deleted").await.is_err());
+}
+
+#[tokio::test]
+async fn a_sweep_frees_the_segments_of_what_it_let_go() {
+    let dir = scratch();
+    let store = small(dir.path(), u64::MAX >> 12, 1_000);
+    let text = "x".repeat(900);
+    for n in 0..20 {
+        create(&store, &format!("log-{n}")).await.unwrap();
+    }
+    for round in 0..1_000 {
+        append_at(&store, &format!("log-{}", round % 20), 5, &[&text])
+            .await
+            .unwrap();
+    }
+    let before = dir_bytes(dir.path());
+    assert!(before > 12 * SEGMENT_BYTES, "{before}");
+    assert_eq!(store.sweep(2_000).await.unwrap().len(), 20);
+    // Compaction goes on behind the answer; a close waits for nothing, so it is waited for here.
+    while dir_bytes(dir.path()) > 4 * SEGMENT_BYTES {
+        tokio::task::yield_now().await;
+    }
+    store.close().await;
+    drop(store);
+    let store = small(dir.path(), 1_000, 1_000);
+    for n in 0..20 {
+        let look = look(&store, &format!("log-{n}")).await.unwrap();
+        assert_eq!((look.first, look.next, look.items.len()), (51, 51, 1));
+    }
+}
