@@ -19,11 +19,7 @@ use serde_json::{Value, json};
 /// Runs the program with these arguments and this input until it ends.
 async fn bowline(arguments: &[&str], input: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
-    command
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env_remove("BOWLINE_TOKEN").current_dir(std::env::temp_dir());
     let input = input.to_owned();
     let run = move || {
@@ -71,11 +67,7 @@ fn event(seq: u64, name: &str, content: &str, message_id: &Value) -> Value {
 /// A server that drops the first connection without a word, in the middle of an answer.
 async fn cut_once(mut socket: WebSocket, connections: Arc<AtomicUsize>) {
     let first = connections.fetch_add(1, Ordering::SeqCst) == 0;
-    say(
-        &mut socket,
-        json!({ "event": "system.connected", "content": { "heartbeat_interval_ms": 30_000 } }),
-    )
-    .await;
+    say(&mut socket, json!({ "event": "system.connected", "content": { "heartbeat_interval_ms": 30_000 } })).await;
     let asked = hear(&mut socket).await;
     if first {
         assert_eq!(asked["event"], "user.create_session");
@@ -172,21 +164,12 @@ async fn status_shows_the_token_and_reads_the_answer() {
         }
     };
     let sessions = || async { axum::Json(json!({ "sessions": [], "total": 0 })) };
-    let router = Router::new()
-        .route("/api/admin/node", get(node))
-        .route("/api/admin/sessions", get(sessions));
+    let router = Router::new().route("/api/admin/node", get(node)).route("/api/admin/sessions", get(sessions));
     let address = serve(router).await;
     let output = bowline(&["status", "--url", &address, "--token", "sesame"], "").await;
-    assert!(
-        text(&output.stdout).starts_with("bowline 9.9.9"),
-        "{}",
-        text(&output.stderr)
-    );
+    assert!(text(&output.stdout).starts_with("bowline 9.9.9"), "{}", text(&output.stderr));
     let output = bowline(&["status", "--url", &address, "--token", "sesame", "--json"], "").await;
-    assert_eq!(
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()["node"]["version"],
-        "9.9.9"
-    );
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["node"]["version"], "9.9.9");
     let output = bowline(&["status", "--url", &address], "").await;
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("BOWLINE_TOKEN"));
@@ -197,11 +180,8 @@ async fn status_shows_the_token_and_reads_the_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn config_is_printed_and_checked() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(
-        file.path(),
-        "[auth]\nmode = \"tokens\"\ntokens = [{ token = \"sesame\", principal = \"ali\" }]\n",
-    )
-    .unwrap();
+    std::fs::write(file.path(), "[auth]\nmode = \"tokens\"\ntokens = [{ token = \"sesame\", principal = \"ali\" }]\n")
+        .unwrap();
     let path = file.path().to_str().unwrap();
     let output = bowline(&["config", "print", "--config", path], "").await;
     let printed = text(&output.stdout);
@@ -209,18 +189,9 @@ async fn config_is_printed_and_checked() {
         printed.contains("session.ownership") && printed.contains(":2") && !printed.contains("sesame"),
         "{printed}"
     );
-    assert!(
-        bowline(&["config", "check", "--config", path], "")
-            .await
-            .status
-            .success()
-    );
+    assert!(bowline(&["config", "check", "--config", path], "").await.status.success());
     std::fs::write(file.path(), "lisen = 1").unwrap();
     let output = bowline(&["config", "check", "--config", path], "").await;
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text(&output.stderr).contains("did you mean `listen`?"),
-        "{}",
-        text(&output.stderr)
-    );
+    assert!(text(&output.stderr).contains("did you mean `listen`?"), "{}", text(&output.stderr));
 }

@@ -67,11 +67,7 @@ impl JwtVerifier {
                     "the JWT secret must have at least {JWT_SECRET_BYTES_MIN} bytes"
                 );
                 let key = DecodingKey::from_secret(bytes);
-                Keys::One(Arc::new(VerifyingKey {
-                    id: None,
-                    algorithm: Algorithm::HS256,
-                    key,
-                }))
+                Keys::One(Arc::new(VerifyingKey { id: None, algorithm: Algorithm::HS256, key }))
             }
             JwtKeys::Pem(pem) => Keys::One(Arc::new(pem_key(pem)?)),
             JwtKeys::JwksFile(path) => Keys::File(KeyFile::open(path)?),
@@ -89,20 +85,14 @@ impl JwtVerifier {
         let header = decode_header(token).map_err(|error| told(&error))?;
         let key = match &self.keys {
             Keys::One(key) => key.clone(),
-            Keys::File(file) => file
-                .find(header.kid.as_deref(), now_unix)
-                .ok_or(AuthError::UnknownKey)?,
+            Keys::File(file) => file.find(header.kid.as_deref(), now_unix).ok_or(AuthError::UnknownKey)?,
         };
         let claims = decode::<Map<String, Value>>(token, &key.key, &self.validation(key.algorithm));
         let claims = claims.map_err(|error| told(&error))?.claims;
         let expires_at = self.check_time(&claims, now_unix)?;
         let name = claims.get(&self.principal_claim).and_then(Value::as_str);
         let principal = name.and_then(Principal::parse).ok_or(AuthError::NoPrincipal)?;
-        Ok(Identity {
-            principal,
-            admin: self.is_admin(&claims),
-            expires_at: Some(expires_at),
-        })
+        Ok(Identity { principal, admin: self.is_admin(&claims), expires_at: Some(expires_at) })
     }
 
     fn validation(&self, algorithm: Algorithm) -> Validation {
@@ -157,15 +147,8 @@ impl KeyFile {
     fn open(path: &Path) -> anyhow::Result<KeyFile> {
         let version = version_of(path).with_context(|| format!("cannot read the key set {}", path.display()))?;
         let keys = read_key_set(path)?;
-        let state = Mutex::new(KeyFileState {
-            keys,
-            version,
-            checked_at_unix: 0,
-        });
-        Ok(KeyFile {
-            path: path.to_owned(),
-            state,
-        })
+        let state = Mutex::new(KeyFileState { keys, version, checked_at_unix: 0 });
+        Ok(KeyFile { path: path.to_owned(), state })
     }
 
     /// The key that the token names. A token without a key id is fine as long as there is only one key.
@@ -215,11 +198,7 @@ fn read_key_set(path: &Path) -> anyhow::Result<Vec<Arc<VerifyingKey>>> {
     let set: JwkSet =
         serde_json::from_str(&text).with_context(|| format!("{} is not a JSON Web Key Set", path.display()))?;
     let keys: Vec<_> = set.keys.iter().filter_map(set_key).map(Arc::new).collect();
-    anyhow::ensure!(
-        !keys.is_empty(),
-        "{} has no RSA or P-256 key for signatures",
-        path.display()
-    );
+    anyhow::ensure!(!keys.is_empty(), "{} has no RSA or P-256 key for signatures", path.display());
     Ok(keys)
 }
 
@@ -233,17 +212,9 @@ fn set_key(jwk: &Jwk) -> Option<VerifyingKey> {
         _ => return None,
     };
     let for_this = jwk.common.key_algorithm.is_none_or(|declared| declared == named);
-    let for_signatures = jwk
-        .common
-        .public_key_use
-        .as_ref()
-        .is_none_or(|declared| *declared == PublicKeyUse::Signature);
+    let for_signatures = jwk.common.public_key_use.as_ref().is_none_or(|declared| *declared == PublicKeyUse::Signature);
     let key = DecodingKey::from_jwk(jwk).ok()?;
-    (for_this && for_signatures).then(|| VerifyingKey {
-        id: jwk.common.key_id.clone(),
-        algorithm,
-        key,
-    })
+    (for_this && for_signatures).then(|| VerifyingKey { id: jwk.common.key_id.clone(), algorithm, key })
 }
 
 fn pem_key(pem: &str) -> anyhow::Result<VerifyingKey> {
@@ -253,24 +224,13 @@ fn pem_key(pem: &str) -> anyhow::Result<VerifyingKey> {
     );
     let rsa = DecodingKey::from_rsa_pem(pem.as_bytes()).map(|key| (Algorithm::RS256, key));
     let found = rsa.or_else(|_| DecodingKey::from_ec_pem(pem.as_bytes()).map(|key| (Algorithm::ES256, key)));
-    let (algorithm, key) = found
-        .ok()
-        .context("the JWT key file is not an RSA or P-256 public key in PEM")?;
-    Ok(VerifyingKey {
-        id: None,
-        algorithm,
-        key,
-    })
+    let (algorithm, key) = found.ok().context("the JWT key file is not an RSA or P-256 public key in PEM")?;
+    Ok(VerifyingKey { id: None, algorithm, key })
 }
 
 /// A NumericDate: seconds, possibly with a fraction, which is dropped.
 fn seconds(value: &Value) -> Option<u64> {
-    let fraction = || {
-        value
-            .as_f64()
-            .filter(|number| (0.0..9e15).contains(number))
-            .map(|number| number as u64)
-    };
+    let fraction = || value.as_f64().filter(|number| (0.0..9e15).contains(number)).map(|number| number as u64);
     value.as_u64().or_else(fraction)
 }
 

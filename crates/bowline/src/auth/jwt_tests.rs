@@ -16,11 +16,7 @@ const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 fn pem(label: &str, der: &[u8]) -> String {
     let body = STANDARD.encode(der);
-    let lines: Vec<&str> = body
-        .as_bytes()
-        .chunks(64)
-        .map(|line| std::str::from_utf8(line).unwrap())
-        .collect();
+    let lines: Vec<&str> = body.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
@@ -35,11 +31,7 @@ fn rsa() -> TestKey {
     let private: Pkcs8V1Der<'_> = pair.as_der().unwrap();
     let public: PublicKeyX509Der<'_> = pair.public_key().as_der().unwrap();
     let signing = EncodingKey::from_rsa_pem(pem("PRIVATE KEY", private.as_ref()).as_bytes()).unwrap();
-    TestKey {
-        algorithm: Algorithm::RS256,
-        signing,
-        public_pem: pem("PUBLIC KEY", public.as_ref()),
-    }
+    TestKey { algorithm: Algorithm::RS256, signing, public_pem: pem("PUBLIC KEY", public.as_ref()) }
 }
 
 fn ec() -> TestKey {
@@ -47,19 +39,12 @@ fn ec() -> TestKey {
     let private = pair.to_pkcs8v1().unwrap();
     let public: PublicKeyX509Der<'_> = pair.public_key().as_der().unwrap();
     let signing = EncodingKey::from_ec_pem(pem("PRIVATE KEY", private.as_ref()).as_bytes()).unwrap();
-    TestKey {
-        algorithm: Algorithm::ES256,
-        signing,
-        public_pem: pem("PUBLIC KEY", public.as_ref()),
-    }
+    TestKey { algorithm: Algorithm::ES256, signing, public_pem: pem("PUBLIC KEY", public.as_ref()) }
 }
 
 impl TestKey {
     fn sign(&self, kid: Option<&str>, claims: &Value) -> String {
-        let header = Header {
-            kid: kid.map(ToOwned::to_owned),
-            ..Header::new(self.algorithm)
-        };
+        let header = Header { kid: kid.map(ToOwned::to_owned), ..Header::new(self.algorithm) };
         encode(&header, claims, &self.signing).unwrap()
     }
 
@@ -71,13 +56,7 @@ impl TestKey {
 }
 
 fn config(keys: JwtKeys) -> JwtConfig {
-    JwtConfig {
-        keys,
-        issuer: None,
-        audience: None,
-        principal_claim: "sub".into(),
-        admin_claim: "admin".into(),
-    }
+    JwtConfig { keys, issuer: None, audience: None, principal_claim: "sub".into(), admin_claim: "admin".into() }
 }
 
 fn with_secret() -> JwtVerifier {
@@ -85,12 +64,7 @@ fn with_secret() -> JwtVerifier {
 }
 
 fn hs256(claims: &Value) -> String {
-    encode(
-        &Header::new(Algorithm::HS256),
-        claims,
-        &EncodingKey::from_secret(SECRET.as_bytes()),
-    )
-    .unwrap()
+    encode(&Header::new(Algorithm::HS256), claims, &EncodingKey::from_secret(SECRET.as_bytes())).unwrap()
 }
 
 fn alice() -> Value {
@@ -122,14 +96,8 @@ fn claims_are_checked() {
         (json!({ "sub": "a", "exp": NOW - 29 }), Ok(())),
         (json!({ "sub": "a", "exp": NOW - 31 }), Err(AuthError::Expired)),
         (json!({ "sub": "a", "exp": NOW + 9, "nbf": NOW + 30 }), Ok(())),
-        (
-            json!({ "sub": "a", "exp": NOW + 9, "nbf": NOW + 31 }),
-            Err(AuthError::NotYetValid),
-        ),
-        (
-            json!({ "sub": "a", "exp": NOW + 9, "nbf": "soon" }),
-            Err(AuthError::Malformed),
-        ),
+        (json!({ "sub": "a", "exp": NOW + 9, "nbf": NOW + 31 }), Err(AuthError::NotYetValid)),
+        (json!({ "sub": "a", "exp": NOW + 9, "nbf": "soon" }), Err(AuthError::Malformed)),
         (json!({ "exp": NOW + 9 }), Err(AuthError::NoPrincipal)),
         (json!({ "sub": 7, "exp": NOW + 9 }), Err(AuthError::NoPrincipal)),
         (json!({ "sub": "", "exp": NOW + 9 }), Err(AuthError::NoPrincipal)),
@@ -137,11 +105,7 @@ fn claims_are_checked() {
         (json!({ "sub": "a", "exp": NOW + 9, "aud": "someone" }), Ok(())),
     ];
     for (claims, wanted) in cases {
-        assert_eq!(
-            with_secret().verify(&hs256(&claims), NOW).map(|_| ()),
-            wanted,
-            "{claims}"
-        );
+        assert_eq!(with_secret().verify(&hs256(&claims), NOW).map(|_| ()), wanted, "{claims}");
     }
 }
 
@@ -160,10 +124,7 @@ fn issuer_and_audience_are_required_once_they_are_configured() {
     assert_eq!(verify(ours(), json!(["other", "bowline"])), Ok(()));
     assert_eq!(verify(ours(), json!("other")), Err(AuthError::WrongAudience));
     assert_eq!(verify(ours(), Value::Null), Err(AuthError::WrongAudience));
-    assert_eq!(
-        verify(json!("https://id.example.evil"), json!("bowline")),
-        Err(AuthError::WrongIssuer)
-    );
+    assert_eq!(verify(json!("https://id.example.evil"), json!("bowline")), Err(AuthError::WrongIssuer));
     assert_eq!(verify(Value::Null, json!("bowline")), Err(AuthError::WrongIssuer));
 }
 
@@ -171,10 +132,7 @@ fn issuer_and_audience_are_required_once_they_are_configured() {
 fn an_admin_has_the_claim_or_the_scope() {
     let admin = |extra: Value| {
         let mut claims = alice();
-        claims
-            .as_object_mut()
-            .unwrap()
-            .extend(extra.as_object().unwrap().clone());
+        claims.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         with_secret().verify(&hs256(&claims), NOW).unwrap().admin
     };
     assert!(admin(json!({ "admin": true })));
@@ -225,30 +183,17 @@ fn the_algorithm_follows_from_the_key_and_not_from_the_token() {
     // The classic confusion: a token signed with HMAC, whose secret is the public key that everyone knows.
     let public = EncodingKey::from_secret(rsa.public_pem.as_bytes());
     let confused = encode(&Header::new(Algorithm::HS256), &alice(), &public).unwrap();
-    let stronger = encode(
-        &Header::new(Algorithm::HS512),
-        &alice(),
-        &EncodingKey::from_secret(SECRET.as_bytes()),
-    )
-    .unwrap();
+    let stronger =
+        encode(&Header::new(Algorithm::HS512), &alice(), &EncodingKey::from_secret(SECRET.as_bytes())).unwrap();
     let none = format!(
         "{}.{}.",
         URL_SAFE_NO_PAD.encode(r#"{"alg":"none","typ":"JWT"}"#),
         URL_SAFE_NO_PAD.encode(alice().to_string())
     );
     assert_eq!(by_rsa.verify(&confused, NOW), Err(AuthError::WrongAlgorithm));
-    assert_eq!(
-        by_rsa.verify(&ec.sign(None, &alice()), NOW),
-        Err(AuthError::WrongAlgorithm)
-    );
-    assert_eq!(
-        by_ec.verify(&rsa.sign(None, &alice()), NOW),
-        Err(AuthError::WrongAlgorithm)
-    );
-    assert_eq!(
-        with_secret().verify(&rsa.sign(None, &alice()), NOW),
-        Err(AuthError::WrongAlgorithm)
-    );
+    assert_eq!(by_rsa.verify(&ec.sign(None, &alice()), NOW), Err(AuthError::WrongAlgorithm));
+    assert_eq!(by_ec.verify(&rsa.sign(None, &alice()), NOW), Err(AuthError::WrongAlgorithm));
+    assert_eq!(with_secret().verify(&rsa.sign(None, &alice()), NOW), Err(AuthError::WrongAlgorithm));
     assert_eq!(with_secret().verify(&stronger, NOW), Err(AuthError::WrongAlgorithm));
     for verifier in [&by_rsa, &by_ec, &with_secret()] {
         assert_eq!(verifier.verify(&none, NOW), Err(AuthError::Malformed));
@@ -263,26 +208,16 @@ fn the_key_id_selects_and_a_foreign_one_selects_nothing() {
     let set = json!({ "keys": [rsa.jwk("one"), ec.jwk("two"), shared, { "kty": "new", "kid": "x" }] });
     std::fs::write(file.path(), set.to_string()).unwrap();
     let verifier = JwtVerifier::new(&config(JwtKeys::JwksFile(file.path().to_owned()))).unwrap();
-    let verify = |token: String| {
-        verifier
-            .verify(&token, NOW)
-            .map(|identity| identity.principal.to_string())
-    };
+    let verify = |token: String| verifier.verify(&token, NOW).map(|identity| identity.principal.to_string());
 
     assert_eq!(verify(rsa.sign(Some("one"), &alice())), Ok("alice".into()));
     assert_eq!(verify(ec.sign(Some("two"), &alice())), Ok("alice".into()));
     assert_eq!(verify(rsa.sign(Some("three"), &alice())), Err(AuthError::UnknownKey));
     assert_eq!(verify(rsa.sign(None, &alice())), Err(AuthError::UnknownKey));
     assert_eq!(verify(rsa.sign(Some("two"), &alice())), Err(AuthError::WrongAlgorithm));
-    assert_eq!(
-        verify(stranger.sign(Some("one"), &alice())),
-        Err(AuthError::BadSignature)
-    );
+    assert_eq!(verify(stranger.sign(Some("one"), &alice())), Err(AuthError::BadSignature));
     // A shared secret in a file of public keys is not a key of ours.
-    let header = Header {
-        kid: Some("shared".into()),
-        ..Header::new(Algorithm::HS256)
-    };
+    let header = Header { kid: Some("shared".into()), ..Header::new(Algorithm::HS256) };
     let by_secret = encode(&header, &alice(), &EncodingKey::from_secret(SECRET.as_bytes())).unwrap();
     assert_eq!(verify(by_secret), Err(AuthError::UnknownKey));
 }
@@ -294,12 +229,7 @@ fn a_changed_key_set_is_taken_up_within_a_second_and_a_broken_one_is_not() {
     let write = |text: String, age_seconds: u64| {
         std::fs::write(file.path(), text).unwrap();
         let when = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000 - age_seconds);
-        std::fs::File::options()
-            .write(true)
-            .open(file.path())
-            .unwrap()
-            .set_modified(when)
-            .unwrap();
+        std::fs::File::options().write(true).open(file.path()).unwrap().set_modified(when).unwrap();
     };
     write(json!({ "keys": [old.jwk("old")] }).to_string(), 3);
     let verifier = JwtVerifier::new(&config(JwtKeys::JwksFile(file.path().to_owned()))).unwrap();
@@ -307,11 +237,7 @@ fn a_changed_key_set_is_taken_up_within_a_second_and_a_broken_one_is_not() {
     assert!(verifier.verify(&by_old, NOW).is_ok());
 
     write(json!({ "keys": [new.jwk("new")] }).to_string(), 2);
-    assert_eq!(
-        verifier.verify(&by_new, NOW),
-        Err(AuthError::UnknownKey),
-        "the same second is not looked at twice"
-    );
+    assert_eq!(verifier.verify(&by_new, NOW), Err(AuthError::UnknownKey), "the same second is not looked at twice");
     assert!(verifier.verify(&by_new, NOW + 1).is_ok());
     assert_eq!(verifier.verify(&by_old, NOW + 1), Err(AuthError::UnknownKey));
 
@@ -325,12 +251,7 @@ fn a_changed_key_set_is_taken_up_within_a_second_and_a_broken_one_is_not() {
 fn keys_that_cannot_be_used_are_refused_at_the_start() {
     let missing = JwtKeys::JwksFile("/nonexistent/jwks.json".into());
     let private = JwtKeys::Pem("-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----".into());
-    for keys in [
-        JwtKeys::Secret(Secret::new("short")),
-        JwtKeys::Pem("nonsense".into()),
-        private,
-        missing,
-    ] {
+    for keys in [JwtKeys::Secret(Secret::new("short")), JwtKeys::Pem("nonsense".into()), private, missing] {
         assert!(JwtVerifier::new(&config(keys.clone())).is_err(), "{keys:?}");
     }
     let empty = tempfile::NamedTempFile::new().unwrap();

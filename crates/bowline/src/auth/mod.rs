@@ -60,12 +60,7 @@ impl From<AuthError> for Refusal {
     fn from(error: AuthError) -> Refusal {
         let sentence = error.to_string();
         let mut letters = sentence.chars();
-        let capital: String = letters
-            .next()
-            .into_iter()
-            .flat_map(char::to_uppercase)
-            .chain(letters)
-            .collect();
+        let capital: String = letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect();
         Refusal::new(ErrorCode::Unauthorized, format!("{capital}."))
     }
 }
@@ -116,32 +111,20 @@ impl Authenticator {
     pub fn authenticate(&self, token: Option<&str>, now_unix: u64) -> Result<Identity, AuthError> {
         let known = match &self.mode {
             Mode::None(principal) => {
-                return Ok(Identity {
-                    principal: principal.clone(),
-                    admin: true,
-                    expires_at: None,
-                });
+                return Ok(Identity { principal: principal.clone(), admin: true, expires_at: None });
             }
             Mode::Tokens(known) => known,
             Mode::Jwt(verifier) => return verifier.verify(token.ok_or(AuthError::Missing)?, now_unix),
         };
         let token = token.ok_or(AuthError::Missing)?;
         let found = find(known, token).ok_or(AuthError::Unknown)?;
-        Ok(Identity {
-            principal: found.principal.clone(),
-            admin: found.admin,
-            expires_at: None,
-        })
+        Ok(Identity { principal: found.principal.clone(), admin: found.admin, expires_at: None })
     }
 }
 
 impl KnownToken {
     fn new(token: &StaticToken) -> KnownToken {
-        KnownToken {
-            digest: digest(token.token.expose()),
-            principal: token.principal.clone(),
-            admin: token.admin,
-        }
+        KnownToken { digest: digest(token.token.expose()), principal: token.principal.clone(), admin: token.admin }
     }
 }
 
@@ -167,22 +150,12 @@ mod tests {
     use bowline_protocol::frame::client::Secret;
 
     fn with(mode: AuthMode) -> Authenticator {
-        let config = Config {
-            auth: AuthConfig {
-                mode,
-                ..Config::default().auth
-            },
-            ..Config::default()
-        };
+        let config = Config { auth: AuthConfig { mode, ..Config::default().auth }, ..Config::default() };
         Authenticator::new(&config).unwrap()
     }
 
     fn token(token: &str, principal: &str, admin: bool) -> StaticToken {
-        StaticToken {
-            token: Secret::new(token),
-            principal: Principal::parse(principal).unwrap(),
-            admin,
-        }
+        StaticToken { token: Secret::new(token), principal: Principal::parse(principal).unwrap(), admin }
     }
 
     #[test]
@@ -190,24 +163,15 @@ mod tests {
         let auth = with(AuthMode::None);
         for token in [None, Some("anything")] {
             let identity = auth.authenticate(token, 0).unwrap();
-            assert_eq!(
-                (identity.principal.as_str(), identity.admin, identity.expires_at),
-                (LOCAL, true, None)
-            );
+            assert_eq!((identity.principal.as_str(), identity.admin, identity.expires_at), (LOCAL, true, None));
         }
         assert!(!auth.is_required());
     }
 
     #[test]
     fn a_static_token_is_taken_whole_or_not_at_all() {
-        let auth = with(AuthMode::Tokens(vec![
-            token("alpha", "alice", true),
-            token("beta", "bob", false),
-        ]));
-        let who = |text| {
-            auth.authenticate(text, 0)
-                .map(|identity| (identity.principal.to_string(), identity.admin))
-        };
+        let auth = with(AuthMode::Tokens(vec![token("alpha", "alice", true), token("beta", "bob", false)]));
+        let who = |text| auth.authenticate(text, 0).map(|identity| (identity.principal.to_string(), identity.admin));
         assert_eq!(who(Some("alpha")), Ok(("alice".into(), true)));
         assert_eq!(who(Some("beta")), Ok(("bob".into(), false)));
         for wrong in ["", "alph", "alphaa", "Alpha", " alpha", "alpha\0", "betaalpha"] {
@@ -220,9 +184,6 @@ mod tests {
     #[test]
     fn a_refusal_is_a_sentence_with_the_right_code() {
         let refusal = Refusal::from(AuthError::Expired);
-        assert_eq!(
-            (refusal.code, refusal.message.as_str()),
-            (ErrorCode::Unauthorized, "The token has expired.")
-        );
+        assert_eq!((refusal.code, refusal.message.as_str()), (ErrorCode::Unauthorized, "The token has expired."));
     }
 }

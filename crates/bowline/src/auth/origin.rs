@@ -29,11 +29,7 @@ impl Origin {
         let scheme = scheme.to_ascii_lowercase();
         let plain = !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
         let (host, port) = authority_of(authority)?;
-        plain.then(|| Origin {
-            port: port.or_else(|| default_port(&scheme)),
-            scheme,
-            host,
-        })
+        plain.then(|| Origin { port: port.or_else(|| default_port(&scheme)), scheme, host })
     }
 }
 
@@ -45,9 +41,7 @@ pub fn check_origin(auth: &AuthConfig, headers: &HeaderMap, listen_is_loopback: 
     let mut given = headers.get_all(ORIGIN).iter();
     let Some(first) = given.next() else { return Ok(()) };
     let text = String::from_utf8_lossy(first.as_bytes()).into_owned();
-    let refused = || OriginRefused {
-        origin: text.chars().filter(|c| !c.is_control()).take(200).collect(),
-    };
+    let refused = || OriginRefused { origin: text.chars().filter(|c| !c.is_control()).take(200).collect() };
     if given.next().is_some() {
         return Err(refused());
     }
@@ -60,10 +54,7 @@ pub fn check_origin(auth: &AuthConfig, headers: &HeaderMap, listen_is_loopback: 
 }
 
 fn is_own_page(origin: &Origin, headers: &HeaderMap, listen_is_loopback: bool) -> bool {
-    let host = headers
-        .get(HOST)
-        .and_then(|value| value.to_str().ok())
-        .and_then(authority_of);
+    let host = headers.get(HOST).and_then(|value| value.to_str().ok()).and_then(authority_of);
     let Some((host, port)) = host else { return false };
     // We may stand behind a TLS proxy, so a host without a port means the origin's own default.
     let same = host == origin.host && port.or_else(|| default_port(&origin.scheme)) == origin.port;
@@ -73,10 +64,7 @@ fn is_own_page(origin: &Origin, headers: &HeaderMap, listen_is_loopback: bool) -
 
 fn is_loopback_name(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost"
-        || bare
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.to_canonical().is_loopback())
+    host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 fn default_port(scheme: &str) -> Option<u16> {
@@ -92,18 +80,9 @@ fn authority_of(text: &str) -> Option<(String, Option<u16>)> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (inside, after) = rest.split_once(']')?;
         let address: Ipv6Addr = inside.parse().ok()?;
-        (
-            format!("[{address}]"),
-            if after.is_empty() {
-                None
-            } else {
-                Some(after.strip_prefix(':')?)
-            },
-        )
+        (format!("[{address}]"), if after.is_empty() { None } else { Some(after.strip_prefix(':')?) })
     } else {
-        let (host, port) = text
-            .split_once(':')
-            .map_or((text, None), |(host, port)| (host, Some(port)));
+        let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
         let plain = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
         (plain.then(|| host.to_ascii_lowercase())?, port)
     };
@@ -122,10 +101,7 @@ mod tests {
     use http::HeaderValue;
 
     fn check(allowed: &[&str], origin: &str, host: &str, loopback: bool) -> bool {
-        let auth = AuthConfig {
-            origins: allowed.iter().map(|o| (*o).to_owned()).collect(),
-            ..Config::default().auth
-        };
+        let auth = AuthConfig { origins: allowed.iter().map(|o| (*o).to_owned()).collect(), ..Config::default().auth };
         let mut headers = HeaderMap::new();
         headers.insert(ORIGIN, HeaderValue::from_str(origin).unwrap());
         if !host.is_empty() {
@@ -192,13 +168,7 @@ mod tests {
 
     #[test]
     fn a_name_that_merely_resolves_to_loopback_is_not_our_own_page() {
-        for host in [
-            "localhost:8080",
-            "127.0.0.1:8080",
-            "127.1.2.3:8080",
-            "[::1]:8080",
-            "LOCALHOST:8080",
-        ] {
+        for host in ["localhost:8080", "127.0.0.1:8080", "127.1.2.3:8080", "[::1]:8080", "LOCALHOST:8080"] {
             assert!(check(&[], &format!("http://{host}"), host, true), "{host}");
         }
         for host in [
@@ -213,12 +183,7 @@ mod tests {
         }
         // A page on localhost that talks to another port is another origin.
         assert!(!check(&[], "http://localhost:3000", "localhost:8080", true));
-        assert!(check(
-            &["http://localhost:3000"],
-            "http://localhost:3000",
-            "localhost:8080",
-            true
-        ));
+        assert!(check(&["http://localhost:3000"], "http://localhost:3000", "localhost:8080", true));
     }
 
     #[test]
@@ -226,10 +191,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append(ORIGIN, HeaderValue::from_static("https://app.example"));
         headers.append(ORIGIN, HeaderValue::from_static("https://evil.example"));
-        let auth = AuthConfig {
-            origins: vec!["https://app.example".into()],
-            ..Config::default().auth
-        };
+        let auth = AuthConfig { origins: vec!["https://app.example".into()], ..Config::default().auth };
         assert!(check_origin(&auth, &headers, false).is_err());
     }
 }

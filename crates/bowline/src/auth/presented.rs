@@ -33,12 +33,8 @@ pub fn token_from_headers(headers: &HeaderMap) -> Presented {
         .flat_map(|value| value.split(','))
         .map(str::trim)
         .collect();
-    let from_protocol = || {
-        offered
-            .iter()
-            .find_map(|name| name.strip_prefix(BEARER_SUBPROTOCOL))
-            .filter(|token| !token.is_empty())
-    };
+    let from_protocol =
+        || offered.iter().find_map(|name| name.strip_prefix(BEARER_SUBPROTOCOL)).filter(|token| !token.is_empty());
     Presented {
         token: bearer(headers).or_else(from_protocol).map(Secret::new),
         subprotocol: offered.contains(&SUBPROTOCOL).then_some(SUBPROTOCOL),
@@ -80,11 +76,7 @@ mod tests {
             (&[(protocol, "bearer.abc")], Some("abc"), false),
             (&[(protocol, "bearer.")], None, false),
             (&[(protocol, "bowline.v10,bowline")], None, false),
-            (
-                &[(protocol, "bowline.v1,bearer.two"), ("authorization", "Bearer one")],
-                Some("one"),
-                true,
-            ),
+            (&[(protocol, "bowline.v1,bearer.two"), ("authorization", "Bearer one")], Some("one"), true),
         ];
         for (list, token, echoed) in cases {
             let presented = token_from_headers(&headers(list));

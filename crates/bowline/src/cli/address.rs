@@ -15,14 +15,9 @@ pub struct Address {
 
 impl Address {
     pub fn parse(text: &str) -> anyhow::Result<Address> {
-        let with_scheme = if text.contains("://") {
-            text.to_owned()
-        } else {
-            format!("http://{text}")
-        };
-        let uri: Uri = with_scheme
-            .parse()
-            .with_context(|| format!("`{text}` is not a URL; one looks like {DEFAULT_WS}"))?;
+        let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+        let uri: Uri =
+            with_scheme.parse().with_context(|| format!("`{text}` is not a URL; one looks like {DEFAULT_WS}"))?;
         match uri.scheme_str() {
             Some("ws" | "http") => {}
             Some(tls @ ("wss" | "https")) => {
@@ -30,15 +25,9 @@ impl Address {
             }
             _ => bail!("`{text}` must begin with ws:// or http://"),
         }
-        let host = uri
-            .host()
-            .filter(|host| !host.is_empty())
-            .with_context(|| format!("`{text}` names no host"))?;
+        let host = uri.host().filter(|host| !host.is_empty()).with_context(|| format!("`{text}` names no host"))?;
         let authority = format!("{host}:{}", uri.port_u16().unwrap_or(80));
-        Ok(Address {
-            authority,
-            path: uri.path().to_owned(),
-        })
+        Ok(Address { authority, path: uri.path().to_owned() })
     }
 
     /// The WebSocket door. A bare origin means `/ws`.
@@ -51,15 +40,7 @@ impl Address {
 /// An id as part of a path.
 pub fn segment(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.~".contains(&byte);
-    text.bytes()
-        .map(|byte| {
-            if plain(byte) {
-                char::from(byte).to_string()
-            } else {
-                format!("%{byte:02X}")
-            }
-        })
-        .collect()
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 #[cfg(test)]

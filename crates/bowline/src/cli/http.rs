@@ -70,56 +70,38 @@ impl Client {
     }
 
     async fn send(&self, path: &str, accept: &str) -> Result<Response<Incoming>, HttpError> {
-        let unreachable = |reason: String| HttpError::Unreachable {
-            authority: self.address.authority.clone(),
-            reason,
-        };
+        let unreachable = |reason: String| HttpError::Unreachable { authority: self.address.authority.clone(), reason };
         let dial = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.address.authority)).await;
-        let stream = dial
-            .map_err(|_| unreachable("no answer".into()))?
-            .map_err(|error| unreachable(error.to_string()))?;
+        let stream =
+            dial.map_err(|_| unreachable("no answer".into()))?.map_err(|error| unreachable(error.to_string()))?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| unreachable(error.to_string()))?;
         // The connection ends by itself when the response body is dropped or read to its end.
         tokio::spawn(connection);
         let request = self.request(path, accept)?;
         let answer = timeout(HEADERS_TIMEOUT, sender.send_request(request)).await;
-        answer
-            .map_err(|_| unreachable("no answer".into()))?
-            .map_err(|error| HttpError::Broken(error.to_string()))
+        answer.map_err(|_| unreachable("no answer".into()))?.map_err(|error| HttpError::Broken(error.to_string()))
     }
 
     fn request(&self, path: &str, accept: &str) -> Result<Request<Empty<Bytes>>, HttpError> {
-        let mut request = Request::get(path)
-            .header(HOST, &self.address.authority)
-            .header(ACCEPT, accept);
+        let mut request = Request::get(path).header(HOST, &self.address.authority).header(ACCEPT, accept);
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        request
-            .body(Empty::new())
-            .map_err(|error| HttpError::Broken(error.to_string()))
+        request.body(Empty::new()).map_err(|error| HttpError::Broken(error.to_string()))
     }
 }
 
 async fn read(response: Response<Incoming>) -> Result<Bytes, HttpError> {
     let body = Limited::new(response.into_body(), BODY_BYTES_MAX).collect();
-    let body = timeout(HEADERS_TIMEOUT, body)
-        .await
-        .map_err(|_| HttpError::Broken("it did not end in time".into()))?;
-    body.map(|body| body.to_bytes())
-        .map_err(|error| HttpError::Broken(error.to_string()))
+    let body = timeout(HEADERS_TIMEOUT, body).await.map_err(|_| HttpError::Broken("it did not end in time".into()))?;
+    body.map(|body| body.to_bytes()).map_err(|error| HttpError::Broken(error.to_string()))
 }
 
 /// The sentence of an error body, however it is wrapped.
 fn sentence(body: &[u8]) -> String {
     let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
     let places = ["/content", "/message", "/error/message", "/error"];
-    let found = places
-        .iter()
-        .find_map(|place| parsed.pointer(place).and_then(Value::as_str));
-    found.map_or_else(
-        || super::out::short(&String::from_utf8_lossy(body), 200),
-        ToOwned::to_owned,
-    )
+    let found = places.iter().find_map(|place| parsed.pointer(place).and_then(Value::as_str));
+    found.map_or_else(|| super::out::short(&String::from_utf8_lossy(body), 200), ToOwned::to_owned)
 }

@@ -169,12 +169,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Chat(args) => return client_runtime()?.block_on(Box::pin(chat::run(args.into_start()?))),
         Command::Tail(args) => {
             let client = args.server.client()?;
-            let tail = tail::Tail {
-                client,
-                session: args.session,
-                from: args.from,
-                json: args.json,
-            };
+            let tail = tail::Tail { client, session: args.session, from: args.from, json: args.json };
             client_runtime()?.block_on(Box::pin(tail.run()))?;
         }
         Command::Status(args) => {
@@ -204,19 +199,13 @@ impl ServeArgs {
 
 impl ConfigArgs {
     fn flags(&self) -> Flags {
-        Flags {
-            config: self.config.clone(),
-            ..Flags::default()
-        }
+        Flags { config: self.config.clone(), ..Flags::default() }
     }
 }
 
 impl ServerArgs {
     fn client(&self) -> anyhow::Result<http::Client> {
-        Ok(http::Client {
-            address: Address::parse(&self.url)?,
-            token: token(self.token.clone(), "BOWLINE_TOKEN"),
-        })
+        Ok(http::Client { address: Address::parse(&self.url)?, token: token(self.token.clone(), "BOWLINE_TOKEN") })
     }
 }
 
@@ -236,8 +225,7 @@ impl ChatArgs {
 
 /// A credential from the flag, else from the environment; an empty one is none.
 fn token(flag: Option<String>, variable: &str) -> Option<String> {
-    flag.or_else(|| std::env::var(variable).ok())
-        .filter(|text| !text.is_empty())
+    flag.or_else(|| std::env::var(variable).ok()).filter(|text| !text.is_empty())
 }
 
 /// Uniform in 0..1, for jitter. Without randomness the middle will do.

@@ -29,26 +29,16 @@ pub fn error(text: &str) {
 }
 
 pub fn dim(text: &str) -> String {
-    if has_colour() {
-        format!("\x1b[2m{text}\x1b[0m")
-    } else {
-        text.to_owned()
-    }
+    if has_colour() { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 pub fn red(text: &str) -> String {
-    if has_colour() {
-        format!("\x1b[31m{text}\x1b[0m")
-    } else {
-        text.to_owned()
-    }
+    if has_colour() { format!("\x1b[31m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// Text from elsewhere, without what could move the cursor or rewrite the screen.
 pub fn harmless(text: &str) -> String {
-    text.chars()
-        .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
-        .collect()
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }
 
 /// The first `chars_max` characters on one line.

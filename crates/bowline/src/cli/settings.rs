@@ -24,9 +24,7 @@ pub fn check(flags: &Flags, json: bool) -> anyhow::Result<()> {
     match checked {
         Ok(_) if json => Ok(out::line(&json!({ "ok": true }).to_string())?),
         Ok(loaded) => {
-            let file = loaded
-                .file
-                .map_or("defaults, no file".to_owned(), |path| path.display().to_string());
+            let file = loaded.file.map_or("defaults, no file".to_owned(), |path| path.display().to_string());
             Ok(out::line(&format!("ok ({file})"))?)
         }
         Err(error) => {
@@ -44,16 +42,12 @@ fn table(loaded: &Loaded) -> String {
         serde_json::Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    let rows: Vec<_> = loaded
-        .settings
-        .iter()
-        .map(|one| (one.key.as_str(), shown(&one.value), one.source.to_string()))
-        .collect();
+    let rows: Vec<_> =
+        loaded.settings.iter().map(|one| (one.key.as_str(), shown(&one.value), one.source.to_string())).collect();
     let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0).min(48);
     let keys = width(&mut rows.iter().map(|row| row.0.len()));
     let values = width(&mut rows.iter().map(|row| row.1.chars().count()));
-    let lines = rows
-        .iter()
-        .map(|(key, value, source)| format!("{key:<keys$}  {value:<values$}  {}\n", out::dim(source)));
+    let lines =
+        rows.iter().map(|(key, value, source)| format!("{key:<keys$}  {value:<values$}  {}\n", out::dim(source)));
     lines.collect()
 }

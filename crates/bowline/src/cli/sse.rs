@@ -68,19 +68,11 @@ mod tests {
         };
         assert_eq!(
             whole,
-            [
-                event(Some("e-1"), "", "{\"a\":1}"),
-                event(Some("e-2"), "", "x\né"),
-                event(None, "end", "")
-            ]
+            [event(Some("e-1"), "", "{\"a\":1}"), event(Some("e-2"), "", "x\né"), event(None, "end", "")]
         );
         for size in 1..text.len() {
             let mut reader = SseReader::default();
-            let cut: Vec<_> = text
-                .as_bytes()
-                .chunks(size)
-                .flat_map(|piece| reader.push(piece))
-                .collect();
+            let cut: Vec<_> = text.as_bytes().chunks(size).flat_map(|piece| reader.push(piece)).collect();
             assert_eq!(cut, whole, "pieces of {size}");
         }
     }

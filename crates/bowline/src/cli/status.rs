@@ -25,9 +25,8 @@ pub async fn run(client: &Client, json: bool) -> anyhow::Result<()> {
 /// The screen. Fields that the server does not tell are shown as `-`.
 fn screen(node: &Value, sessions: &Value) -> String {
     let mut text = String::new();
-    let uptime = node["uptime_seconds"]
-        .as_f64()
-        .map(|seconds| show_duration(Duration::from_secs(seconds.max(0.0) as u64)));
+    let uptime =
+        node["uptime_seconds"].as_f64().map(|seconds| show_duration(Duration::from_secs(seconds.max(0.0) as u64)));
     let draining = if node["draining"] == true { ", draining" } else { "" };
     let _ = writeln!(
         text,
@@ -63,12 +62,7 @@ fn store(store: &Value) -> String {
         text.push_str(", NOT WRITABLE");
     }
     if let Some(bytes) = store["bytes"].as_f64() {
-        let _ = write!(
-            text,
-            ", {:.1} MiB in {} logs",
-            bytes / f64::from(1 << 20),
-            word(&store["logs"])
-        );
+        let _ = write!(text, ", {:.1} MiB in {} logs", bytes / f64::from(1 << 20), word(&store["logs"]));
     }
     for (key, label) in [("loss_window", "may lose up to"), ("troubles", "troubles:")] {
         let told = match &store[key] {
@@ -83,10 +77,8 @@ fn store(store: &Value) -> String {
 }
 
 fn table(list: &[Value]) -> String {
-    let head = [
-        "SESSION", "STATE", "HELD", "WATCHED", "LAST", "ACKED", "ACTIVE", "OWNER", "AGENT", "TITLE",
-    ]
-    .map(ToOwned::to_owned);
+    let head = ["SESSION", "STATE", "HELD", "WATCHED", "LAST", "ACKED", "ACTIVE", "OWNER", "AGENT", "TITLE"]
+        .map(ToOwned::to_owned);
     let row = |one: &Value| {
         let held = match &one["held"] {
             Value::Bool(held) => (if *held { "yes" } else { "no" }).to_owned(),
@@ -142,10 +134,7 @@ mod tests {
         let sessions = json!({ "total": 60, "sessions": [{ "id": "sess_1", "owner": "local", "agent": "demo", "state": "running", "held": true,
             "observers": 0, "last_seq": 77, "acked_seq": 70, "last_active_at": "2026-01-02T03:04:05Z", "title": "hello" }] });
         let text = screen(&node, &sessions);
-        assert!(
-            text.starts_with("bowline 0.1.0 on 127.0.0.1:8080, up 1h1m40s\n"),
-            "{text}"
-        );
+        assert!(text.starts_with("bowline 0.1.0 on 127.0.0.1:8080, up 1h1m40s\n"), "{text}");
         assert!(text.contains("disk:./d, sync always, 3.0 MiB in 2 logs\n"), "{text}");
         assert!(text.contains("1 idle, 1 running, 0 waiting, 0 ended"), "{text}");
         assert!(text.contains("sess_1   running  yes   0"), "{text}");
@@ -155,9 +144,6 @@ mod tests {
     #[test]
     fn a_server_that_tells_nothing_is_still_shown() {
         let text = screen(&json!({}), &json!(null));
-        assert!(
-            text.contains("no sessions") && text.contains("bowline - on -"),
-            "{text}"
-        );
+        assert!(text.contains("no sessions") && text.contains("bowline - on -"), "{text}");
     }
 }

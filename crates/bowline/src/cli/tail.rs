@@ -41,14 +41,8 @@ impl Tail {
                     Stopped::Lost(reason) => reason,
                 },
                 Err(error) if error.is_passing() => error.to_string(),
-                Err(HttpError::Refused {
-                    status: StatusCode::NOT_FOUND,
-                    ..
-                }) => {
-                    bail!(
-                        "there is no session `{}`; `bowline status` lists those there are",
-                        self.session
-                    )
+                Err(HttpError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
+                    bail!("there is no session `{}`; `bowline status` lists those there are", self.session)
                 }
                 Err(error) => return Err(error.into()),
             };
@@ -107,24 +101,14 @@ impl Tail {
 fn summary(event: &Value) -> String {
     let text = |key: &str| event.get(key).and_then(Value::as_str).unwrap_or_default();
     let time = text("timestamp").get(11..19).unwrap_or("--:--:--");
-    let seq = event
-        .get("seq")
-        .and_then(Value::as_u64)
-        .map(|seq| seq.to_string())
-        .unwrap_or_default();
+    let seq = event.get("seq").and_then(Value::as_u64).map(|seq| seq.to_string()).unwrap_or_default();
     let content = match event.get("content") {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Null) | None => String::new(),
         Some(other) => other.to_string(),
     };
     let name = out::short(text("event"), 40);
-    format!(
-        "{} {seq:>7}  {name:<24} {}",
-        out::harmless(time),
-        out::short(&content, 100)
-    )
-    .trim_end()
-    .to_owned()
+    format!("{} {seq:>7}  {name:<24} {}", out::harmless(time), out::short(&content, 100)).trim_end().to_owned()
 }
 
 #[cfg(test)]

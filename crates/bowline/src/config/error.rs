@@ -32,27 +32,14 @@ pub enum ConfigError {
     Syntax { path: PathBuf, line: usize, reason: String },
 
     #[error("unknown setting `{key}` ({source_of}){}", hint(nearest.as_deref()))]
-    UnknownKey {
-        key: String,
-        source_of: Source,
-        nearest: Option<String>,
-    },
+    UnknownKey { key: String, source_of: Source, nearest: Option<String> },
 
     /// Planned, but this version does not have it: better said than silently ignored.
     #[error("`{key}` ({source_of}) is not supported by this version: {what}. Remove it to go on.")]
-    Unsupported {
-        key: String,
-        source_of: Source,
-        what: String,
-    },
+    Unsupported { key: String, source_of: Source, what: String },
 
     #[error("`{key}` ({source_of}): expected {expected}, got {given}")]
-    Wrong {
-        key: String,
-        source_of: Source,
-        given: String,
-        expected: String,
-    },
+    Wrong { key: String, source_of: Source, given: String, expected: String },
 
     /// Each value is fine by itself, but together they make no sense or are not safe.
     #[error("{problem}. {remedy}")]
@@ -61,10 +48,7 @@ pub enum ConfigError {
 
 impl ConfigError {
     pub(super) fn conflict(problem: impl Into<String>, remedy: impl Into<String>) -> ConfigError {
-        ConfigError::Conflict {
-            problem: problem.into(),
-            remedy: remedy.into(),
-        }
+        ConfigError::Conflict { problem: problem.into(), remedy: remedy.into() }
     }
 }
 

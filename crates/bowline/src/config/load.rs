@@ -57,11 +57,7 @@ impl Loaded {
 /// Settings made in code rather than read, as tests do: nothing was written, so there are no sources.
 impl From<Config> for Loaded {
     fn from(config: Config) -> Loaded {
-        Loaded {
-            config,
-            file: None,
-            settings: Vec::new(),
-        }
+        Loaded { config, file: None, settings: Vec::new() }
     }
 }
 
@@ -79,10 +75,7 @@ impl Surroundings {
         let unicode = |(name, text): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, text.into_string().ok()?))
         };
-        Surroundings {
-            variables: std::env::vars_os().filter_map(unicode).collect(),
-            dir: PathBuf::new(),
-        }
+        Surroundings { variables: std::env::vars_os().filter_map(unicode).collect(), dir: PathBuf::new() }
     }
 
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
@@ -101,11 +94,7 @@ impl Config {
         let file = read_file(flags, around, &mut written)?;
         written.add_env(around.variables.clone())?;
         add_flags(flags, &mut written)?;
-        let config = Resolver {
-            written: &written,
-            around,
-        }
-        .config()?;
+        let config = Resolver { written: &written, around }.config()?;
         let settings = settings(&written, &config);
         Ok(Loaded { config, file, settings })
     }
@@ -119,10 +108,7 @@ fn read_file(flags: &Flags, around: &Surroundings, written: &mut Written) -> Res
             Ok(Some(path))
         }
         Err(error) if flags.config.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(ConfigError::Unreadable {
-            path,
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(ConfigError::Unreadable { path, reason: error.to_string() }),
     }
 }
 
@@ -157,9 +143,7 @@ fn settings(written: &Written, config: &Config) -> Vec<Setting> {
     for key in KEYS {
         if Some(key.name) == agent_keys.first().map(|first| first.name) {
             for agent in config.agents.keys() {
-                agent_keys
-                    .iter()
-                    .for_each(|key| push(key.name.replace(table::AGENT_NAME, agent)));
+                agent_keys.iter().for_each(|key| push(key.name.replace(table::AGENT_NAME, agent)));
             }
         } else if !key.name.contains(table::AGENT_NAME) {
             push(key.name.to_owned());

@@ -16,11 +16,7 @@ impl Scene {
         if !file.is_empty() {
             std::fs::write(dir.path().join(FILE_NAME), file).unwrap();
         }
-        Scene {
-            dir,
-            variables: BTreeMap::new(),
-            flags: Flags::default(),
-        }
+        Scene { dir, variables: BTreeMap::new(), flags: Flags::default() }
     }
 
     fn env(mut self, name: &str, text: &str) -> Scene {
@@ -29,10 +25,7 @@ impl Scene {
     }
 
     fn load(&self) -> Result<Loaded, ConfigError> {
-        let around = Surroundings {
-            variables: self.variables.clone(),
-            dir: self.dir.path().to_owned(),
-        };
+        let around = Surroundings { variables: self.variables.clone(), dir: self.dir.path().to_owned() };
         Config::load_from(&self.flags, &around)
     }
 
@@ -42,10 +35,7 @@ impl Scene {
 }
 
 fn source(loaded: &Loaded, key: &str) -> String {
-    loaded.effective()["settings"][key]["source"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+    loaded.effective()["settings"][key]["source"].as_str().unwrap().to_owned()
 }
 
 #[test]
@@ -58,19 +48,14 @@ fn the_table_and_the_code_agree_on_every_default() {
 #[test]
 fn flags_win_over_the_environment_which_wins_over_the_file() {
     let file = "listen = \"127.0.0.1:1\"\n[heartbeat]\ninterval = \"1s\"\n[session]\nttl = \"1h\"\n";
-    let mut scene = Scene::new(file)
-        .env("BOWLINE_LISTEN", "127.0.0.1:2")
-        .env("BOWLINE_HEARTBEAT__INTERVAL", "2s");
+    let mut scene = Scene::new(file).env("BOWLINE_LISTEN", "127.0.0.1:2").env("BOWLINE_HEARTBEAT__INTERVAL", "2s");
     scene.flags.listen = Some("127.0.0.1:3".into());
     let loaded = scene.load().unwrap();
     assert_eq!(loaded.config.listen.port(), 3);
     assert_eq!(loaded.config.heartbeat_interval.as_secs(), 2);
     assert_eq!(loaded.config.session.ttl.as_secs(), 3600);
     assert_eq!(source(&loaded, "listen"), "flag --listen");
-    assert_eq!(
-        source(&loaded, "heartbeat.interval"),
-        "environment BOWLINE_HEARTBEAT__INTERVAL"
-    );
+    assert_eq!(source(&loaded, "heartbeat.interval"), "environment BOWLINE_HEARTBEAT__INTERVAL");
     assert_eq!(source(&loaded, "session.ttl"), "bowline.toml:5");
     assert_eq!(source(&loaded, "drain.timeout"), "default");
 }
@@ -80,11 +65,7 @@ fn every_setting_can_come_from_the_environment() {
     for key in KEYS {
         let path = key.name.replace(table::AGENT_NAME, "demo");
         let name = format!("BOWLINE_{}", path.replace('.', "__").to_uppercase());
-        let text = if key.default.is_empty() {
-            "principal"
-        } else {
-            key.default
-        };
+        let text = if key.default.is_empty() { "principal" } else { key.default };
         let mut written = Written::default();
         written.add_env([(name.clone(), text.to_owned())]).unwrap();
         assert!(written.is_written(&path), "{name}");
@@ -99,63 +80,24 @@ fn refusals_name_the_key_the_place_and_what_would_be_right() {
             "unknown setting `hearbeat.interval` (bowline.toml:2); did you mean `heartbeat.interval`?",
         ),
         ("\nlisten = 8080", "`listen` (bowline.toml:2): expected text, got 8080"),
-        (
-            "[heartbeat]\ninterval = 30",
-            "`heartbeat.interval` (bowline.toml:2): expected a duration above zero",
-        ),
-        (
-            "listen = \"nowhere\"",
-            "`listen` (bowline.toml:1): expected an address and port",
-        ),
+        ("[heartbeat]\ninterval = 30", "`heartbeat.interval` (bowline.toml:2): expected a duration above zero"),
+        ("listen = \"nowhere\"", "`listen` (bowline.toml:1): expected an address and port"),
         ("store = 5", "unknown setting `store` (bowline.toml:1)"),
-        (
-            "[session]\nttl.x = 1",
-            "`session.ttl` (bowline.toml:2): expected a duration",
-        ),
-        (
-            "[store]\nsync = \"never\"",
-            "expected one of \"always\", \"interval\", got \"never\"",
-        ),
-        (
-            "[store]\nurl = \"redis://x\"",
-            "`store.url` (bowline.toml:2) is not supported by this version: Redis stores",
-        ),
-        (
-            "[store]\nurl = \"disc:x\"",
-            "expected \"disk:DIR\" or \"memory:\", got \"disc:x\"",
-        ),
-        (
-            "[tls]\ncert = \"x\"",
-            "`tls` (bowline.toml:1) is not supported by this version",
-        ),
+        ("[session]\nttl.x = 1", "`session.ttl` (bowline.toml:2): expected a duration"),
+        ("[store]\nsync = \"never\"", "expected one of \"always\", \"interval\", got \"never\""),
+        ("[store]\nurl = \"redis://x\"", "`store.url` (bowline.toml:2) is not supported by this version: Redis stores"),
+        ("[store]\nurl = \"disc:x\"", "expected \"disk:DIR\" or \"memory:\", got \"disc:x\""),
+        ("[tls]\ncert = \"x\"", "`tls` (bowline.toml:1) is not supported by this version"),
         ("[stream]\nttl = \"1h\"", "is not supported by this version"),
         ("[agents.helper]\nkind = \"openai\"", "agents of kind \"openai\""),
-        (
-            "[agents.helper]\nbase_url = \"x\"\nkind = \"openai\"",
-            "agents of kind \"openai\"",
-        ),
-        (
-            "[agents.mine]\nseed = 2",
-            "`agents.mine.kind` (bowline.toml:2): expected \"demo\", got nothing",
-        ),
-        (
-            "default_agent = \"mine\"",
-            "expected the name of a configured agent (\"demo\"), got \"mine\"",
-        ),
+        ("[agents.helper]\nbase_url = \"x\"\nkind = \"openai\"", "agents of kind \"openai\""),
+        ("[agents.mine]\nseed = 2", "`agents.mine.kind` (bowline.toml:2): expected \"demo\", got nothing"),
+        ("default_agent = \"mine\"", "expected the name of a configured agent (\"demo\"), got \"mine\""),
         ("default_agent = \"http://x\"", "cannot be a URL yet"),
-        (
-            "[auth]\norigins = [\"https://app.example/path\"]",
-            "expected origins such as",
-        ),
+        ("[auth]\norigins = [\"https://app.example/path\"]", "expected origins such as"),
         ("listen = ", "bowline.toml:1: not TOML"),
-        (
-            "[log]\nlevel = \"bowline=loud\"",
-            "`log.level` (bowline.toml:2): expected a filter",
-        ),
-        (
-            "[limits]\njson_depth_max = 1000",
-            "expected a whole number from 4 to 127, got 1000",
-        ),
+        ("[log]\nlevel = \"bowline=loud\"", "`log.level` (bowline.toml:2): expected a filter"),
+        ("[limits]\njson_depth_max = 1000", "expected a whole number from 4 to 127, got 1000"),
     ];
     for (file, expected) in cases {
         let error = Scene::new(file).error();
@@ -167,14 +109,9 @@ fn refusals_name_the_key_the_place_and_what_would_be_right() {
 fn an_unknown_variable_of_ours_is_refused_and_others_are_left_alone() {
     let error = Scene::new("").env("BOWLINE_STORE_URL", "memory:").error();
     assert!(error.contains("did you mean `BOWLINE_STORE__URL`?"), "{error}");
-    let scene = Scene::new("")
-        .env("STORE__URL", "x")
-        .env("BOWLINE_TOKEN", "t")
-        .env("BOWLINE_LISTEN", "");
+    let scene = Scene::new("").env("STORE__URL", "x").env("BOWLINE_TOKEN", "t").env("BOWLINE_LISTEN", "");
     assert!(scene.load().is_ok());
-    let scene = Scene::new("")
-        .env("BOWLINE_AGENTS__SWIFT__KIND", "demo")
-        .env("BOWLINE_AGENTS__SWIFT__SPEED", "0");
+    let scene = Scene::new("").env("BOWLINE_AGENTS__SWIFT__KIND", "demo").env("BOWLINE_AGENTS__SWIFT__SPEED", "0");
     assert_eq!(scene.load().unwrap().config.agents.len(), 2);
 }
 
@@ -187,13 +124,7 @@ fn an_open_door_must_be_asked_for() {
         scene.flags.insecure_no_auth = true;
         assert_eq!(scene.load().unwrap().config.session.ownership, Ownership::Token);
     }
-    for listen in [
-        "127.0.0.1:80",
-        "127.9.9.9:80",
-        "[::1]:80",
-        "localhost:80",
-        "[::ffff:127.0.0.1]:80",
-    ] {
+    for listen in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:80", "localhost:80", "[::ffff:127.0.0.1]:80"] {
         let loaded = Scene::new(&format!("listen = \"{listen}\"")).load().unwrap();
         assert_eq!(loaded.config.session.ownership, Ownership::Open, "{listen}");
         assert_eq!(loaded.effective()["settings"]["session.ownership"]["value"], "open");
@@ -202,19 +133,12 @@ fn an_open_door_must_be_asked_for() {
 
 #[test]
 fn ownership_that_would_prove_nothing_is_refused() {
-    assert!(
-        Scene::new("[session]\nownership = \"principal\"")
-            .error()
-            .contains("same principal")
-    );
+    assert!(Scene::new("[session]\nownership = \"principal\"").error().contains("same principal"));
     let open =
         "[session]\nownership = \"open\"\n[auth]\nmode = \"tokens\"\ntokens = [{ token = \"t\", principal = \"a\" }]";
     assert!(Scene::new(open).error().contains("safe only on loopback without auth"));
     let tokens = "listen = \"0.0.0.0:1\"\n[auth]\nmode = \"tokens\"\ntokens = [{ token = \"t\", principal = \"a\" }]";
-    assert_eq!(
-        Scene::new(tokens).load().unwrap().config.session.ownership,
-        Ownership::Principal
-    );
+    assert_eq!(Scene::new(tokens).load().unwrap().config.session.ownership, Ownership::Principal);
 }
 
 #[test]
@@ -223,11 +147,7 @@ fn credentials_without_a_mode_are_not_silently_ignored() {
     assert!(Scene::new(tokens).error().contains("`auth.mode` is not"));
     assert!(Scene::new(tokens).env("BOWLINE_AUTH__MODE", "none").load().is_ok());
     assert!(Scene::new("[auth]\nmode = \"tokens\"").error().contains("empty"));
-    assert!(
-        Scene::new("[auth]\nmode = \"jwt\"")
-            .error()
-            .contains("exactly one kind of key")
-    );
+    assert!(Scene::new("[auth]\nmode = \"jwt\"").error().contains("exactly one kind of key"));
     let twice = "[auth]\nmode = \"tokens\"\ntokens = [{ token = \"t\", principal = \"a\" }, { token = \"t\", principal = \"b\" }]";
     assert!(Scene::new(twice).error().contains("same token twice"));
 }
@@ -239,34 +159,23 @@ fn secrets_are_followed_and_never_shown() {
     let scene = Scene::new(file).env("ALICE", "wonderland");
     std::fs::write(scene.dir.path().join("bob.txt"), "builder\n").unwrap();
     let loaded = scene.load().unwrap();
-    let AuthMode::Tokens(tokens) = &loaded.config.auth.mode else {
-        panic!()
-    };
+    let AuthMode::Tokens(tokens) = &loaded.config.auth.mode else { panic!() };
     assert_eq!((tokens[0].token.expose(), tokens[0].admin), ("wonderland", true));
     assert_eq!((tokens[1].token.expose(), tokens[1].admin), ("builder", false));
     let shown = format!("{loaded:?} {}", loaded.effective());
     assert!(!shown.contains("wonderland") && !shown.contains("builder"));
-    assert!(
-        Scene::new(file)
-            .error()
-            .contains("the environment variable ALICE, which is not set")
-    );
+    assert!(Scene::new(file).error().contains("the environment variable ALICE, which is not set"));
 }
 
 #[test]
 fn a_short_jwt_secret_is_refused_without_being_shown() {
     let scene = Scene::new("[auth]\nmode = \"jwt\"\n").env("BOWLINE_AUTH__JWT_SECRET", "tooshort");
     let error = scene.error();
-    assert!(
-        error.contains("at least 32 bytes") && !error.contains("tooshort"),
-        "{error}"
-    );
+    assert!(error.contains("at least 32 bytes") && !error.contains("tooshort"), "{error}");
     let error = Scene::new("[auth]\nmode = \"jwt\"\njwt_secret = [\"oops\"]").error();
     assert!(!error.contains("oops"), "{error}");
     let scene = Scene::new("[auth]\nmode = \"jwt\"\n").env("BOWLINE_AUTH__JWT_SECRET", &"x".repeat(32));
-    let AuthMode::Jwt(jwt) = scene.load().unwrap().config.auth.mode else {
-        panic!()
-    };
+    let AuthMode::Jwt(jwt) = scene.load().unwrap().config.auth.mode else { panic!() };
     assert!(matches!(jwt.keys, JwtKeys::Secret(_)));
 }
 
@@ -288,18 +197,12 @@ fn table_of_settings() -> String {
     let mut text = String::from("\n| setting | kind | default | what it does |\n|---|---|---|---|\n");
     for key in KEYS {
         let kind = match key.kind {
-            table::Kind::Choice(words) => words
-                .iter()
-                .map(|word| format!("`{word}`"))
-                .collect::<Vec<_>>()
-                .join(" \\| "),
+            table::Kind::Choice(words) => {
+                words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" \\| ")
+            }
             kind => kind.name().to_owned(),
         };
-        let default = if key.default.is_empty() {
-            "not set".to_owned()
-        } else {
-            format!("`{}`", key.default)
-        };
+        let default = if key.default.is_empty() { "not set".to_owned() } else { format!("`{}`", key.default) };
         text.push_str(&format!("| `{}` | {kind} | {default} | {} |\n", key.name, key.about));
     }
     text.push('\n');
@@ -309,9 +212,7 @@ fn table_of_settings() -> String {
 #[test]
 fn the_settings_page_lists_every_setting_with_its_default() {
     let page = std::fs::read_to_string(DOCS).unwrap();
-    let (before, rest) = page
-        .split_once(BEGIN)
-        .expect("docs/settings.md has lost its begin mark");
+    let (before, rest) = page.split_once(BEGIN).expect("docs/settings.md has lost its begin mark");
     let (table, after) = rest.split_once(END).expect("docs/settings.md has lost its end mark");
     let wanted = table_of_settings();
     if table == wanted {

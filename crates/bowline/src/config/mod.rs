@@ -210,10 +210,7 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             default_agent: "demo".into(),
             insecure_no_auth: false,
-            store: StoreConfig {
-                url: StoreUrl::Disk("./bowline-data".into()),
-                sync: SyncMode::Always,
-            },
+            store: StoreConfig { url: StoreUrl::Disk("./bowline-data".into()), sync: SyncMode::Always },
             session: SessionConfig {
                 ttl: 24 * HOUR,
                 when_busy: WhenBusy::Reject,
@@ -223,28 +220,13 @@ impl Default for Config {
                 tombstone_ttl: 7 * 24 * HOUR,
                 store_patience: Duration::from_secs(60),
             },
-            buffer: BufferConfig {
-                events_max: 100_000,
-                age_max: 24 * HOUR,
-            },
+            buffer: BufferConfig { events_max: 100_000, age_max: 24 * HOUR },
             heartbeat_interval: Duration::from_secs(30),
-            auth: AuthConfig {
-                mode: AuthMode::None,
-                origins: Vec::new(),
-                first_frame_timeout: Duration::from_secs(5),
-            },
-            agents: BTreeMap::from([(
-                "demo".into(),
-                AgentConfig {
-                    kind: AgentKind::Demo { seed: 1, speed: 1.0 },
-                },
-            )]),
+            auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
+            agents: BTreeMap::from([("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 1.0 } })]),
             limits: Limits::default(),
             drain_timeout: Duration::from_secs(30),
-            log: LogConfig {
-                format: LogFormat::Text,
-                level: "info".into(),
-            },
+            log: LogConfig { format: LogFormat::Text, level: "info".into() },
         }
     }
 }

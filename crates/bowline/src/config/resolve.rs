@@ -59,12 +59,7 @@ impl Resolver<'_> {
             Some(port) => format!("127.0.0.1:{port}").parse(),
             None => text.parse(),
         };
-        address.map_err(|_| {
-            self.wrong(
-                "listen",
-                "an address and port such as \"127.0.0.1:8080\" or \"[::1]:8080\"",
-            )
-        })
+        address.map_err(|_| self.wrong("listen", "an address and port such as \"127.0.0.1:8080\" or \"[::1]:8080\""))
     }
 
     fn store(&self) -> Result<StoreConfig> {
@@ -102,10 +97,7 @@ impl Resolver<'_> {
     fn agents(&self) -> Result<BTreeMap<String, AgentConfig>> {
         let mut names = self.written.agent_names();
         names.insert("demo".into());
-        names
-            .into_iter()
-            .map(|name| self.agent(&name).map(|agent| (name, agent)))
-            .collect()
+        names.into_iter().map(|name| self.agent(&name).map(|agent| (name, agent))).collect()
     }
 
     fn agent(&self, name: &str) -> Result<AgentConfig> {
@@ -114,21 +106,11 @@ impl Resolver<'_> {
         if !plain || name.is_empty() {
             let source_of = self.written.first_of_agent(name).unwrap_or(Source::Default);
             let expected = "an agent's name of letters, digits, _ and -".to_owned();
-            return Err(ConfigError::Wrong {
-                key: "agents".into(),
-                source_of,
-                given: name.to_owned(),
-                expected,
-            });
+            return Err(ConfigError::Wrong { key: "agents".into(), source_of, given: name.to_owned(), expected });
         }
         if name != "demo" && !self.written.is_written(&key) {
             let source_of = self.written.first_of_agent(name).unwrap_or(Source::Default);
-            return Err(ConfigError::Wrong {
-                key,
-                source_of,
-                given: "nothing".into(),
-                expected: "\"demo\"".into(),
-            });
+            return Err(ConfigError::Wrong { key, source_of, given: "nothing".into(), expected: "\"demo\"".into() });
         }
         match self.text(&key)?.as_str() {
             "demo" => {
@@ -137,9 +119,7 @@ impl Resolver<'_> {
                     _ => return Err(self.wrong(&format!("agents.{name}.speed"), "a number")),
                 };
                 let seed = self.number(&format!("agents.{name}.seed"))?;
-                Ok(AgentConfig {
-                    kind: AgentKind::Demo { seed, speed },
-                })
+                Ok(AgentConfig { kind: AgentKind::Demo { seed, speed } })
             }
             kind @ ("openai" | "http") => Err(self.unsupported(&key, &format!("agents of kind \"{kind}\""))),
             _ => Err(self.wrong(&key, "\"demo\"")),
@@ -149,17 +129,11 @@ impl Resolver<'_> {
     fn default_agent(&self, agents: &BTreeMap<String, AgentConfig>) -> Result<String> {
         let name = self.text("default_agent")?;
         if name.contains("://") {
-            return Err(self.unsupported(
-                "default_agent",
-                "agents of kind \"http\", so an agent cannot be a URL yet",
-            ));
+            return Err(self.unsupported("default_agent", "agents of kind \"http\", so an agent cannot be a URL yet"));
         }
         if !agents.contains_key(&name) {
             let known: Vec<_> = agents.keys().map(|name| format!("\"{name}\"")).collect();
-            return Err(self.wrong(
-                "default_agent",
-                &format!("the name of a configured agent ({})", known.join(", ")),
-            ));
+            return Err(self.wrong("default_agent", &format!("the name of a configured agent ({})", known.join(", "))));
         }
         Ok(name)
     }
@@ -198,10 +172,7 @@ impl Resolver<'_> {
 
     pub(super) fn read(&self, path: &str) -> Result<String> {
         let path = self.around.path(path);
-        std::fs::read_to_string(&path).map_err(|error| ConfigError::Unreadable {
-            path,
-            reason: error.to_string(),
-        })
+        std::fs::read_to_string(&path).map_err(|error| ConfigError::Unreadable { path, reason: error.to_string() })
     }
 
     pub(super) fn text(&self, key: &str) -> Result<String> {
@@ -240,8 +211,7 @@ impl Resolver<'_> {
     }
 
     fn count(&self, key: &str) -> Result<usize> {
-        self.number(key)
-            .map(|number| usize::try_from(number).unwrap_or(usize::MAX))
+        self.number(key).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
     }
 
     pub(super) fn wrong(&self, key: &str, expected: &str) -> ConfigError {
@@ -251,21 +221,12 @@ impl Resolver<'_> {
             serde_json::Value::String(text) if text == HIDDEN => text,
             shown => shown.to_string(),
         };
-        ConfigError::Wrong {
-            key: key.to_owned(),
-            source_of,
-            given,
-            expected: expected.to_owned(),
-        }
+        ConfigError::Wrong { key: key.to_owned(), source_of, given, expected: expected.to_owned() }
     }
 
     fn unsupported(&self, key: &str, what: &str) -> ConfigError {
         let source_of = self.written.get(key).1;
-        ConfigError::Unsupported {
-            key: key.to_owned(),
-            source_of,
-            what: what.to_owned(),
-        }
+        ConfigError::Unsupported { key: key.to_owned(), source_of, what: what.to_owned() }
     }
 }
 

@@ -50,27 +50,17 @@ impl Resolver<'_> {
         };
         for origin in &origins {
             if origin != "*" && crate::auth::origin::Origin::parse(origin).is_none() {
-                return Err(self.wrong(
-                    "auth.origins",
-                    "origins such as \"https://app.example\", without a path, or \"*\"",
-                ));
+                return Err(
+                    self.wrong("auth.origins", "origins such as \"https://app.example\", without a path, or \"*\"")
+                );
             }
         }
-        Ok(AuthConfig {
-            mode,
-            origins,
-            first_frame_timeout: self.span("auth.first_frame_timeout")?,
-        })
+        Ok(AuthConfig { mode, origins, first_frame_timeout: self.span("auth.first_frame_timeout")? })
     }
 
     /// Credentials without a mode are a server that its owner believes to be locked.
     fn refuse_forgotten_mode(&self) -> Result<()> {
-        let credentials = [
-            "auth.tokens",
-            "auth.jwt_secret",
-            "auth.jwt_public_key_file",
-            "auth.jwks_file",
-        ];
+        let credentials = ["auth.tokens", "auth.jwt_secret", "auth.jwt_public_key_file", "auth.jwks_file"];
         match credentials.iter().find(|key| self.written.is_written(key)) {
             Some(key) if !self.written.is_written("auth.mode") => Err(ConfigError::conflict(
                 format!("`{key}` is set, but `auth.mode` is not"),
@@ -91,12 +81,7 @@ impl Resolver<'_> {
             ));
         }
         let mut tokens: Vec<StaticToken> = Vec::new();
-        for WrittenToken {
-            token,
-            principal,
-            admin,
-        } in written
-        {
+        for WrittenToken { token, principal, admin } in written {
             let token = self.secret("auth.tokens", &token)?;
             let principal = Principal::parse(&principal)
                 .ok_or_else(|| self.wrong("auth.tokens", "a principal of 1 to 128 characters"))?;
@@ -106,11 +91,7 @@ impl Resolver<'_> {
                     "Give each principal its own token.",
                 ));
             }
-            tokens.push(StaticToken {
-                token,
-                principal,
-                admin,
-            });
+            tokens.push(StaticToken { token, principal, admin });
         }
         Ok(tokens)
     }
@@ -166,11 +147,6 @@ impl Resolver<'_> {
 
     fn missing(&self, key: &str, given: &str) -> ConfigError {
         let source_of = self.written.get(key).1;
-        ConfigError::Wrong {
-            key: key.to_owned(),
-            source_of,
-            given: given.to_owned(),
-            expected: "a secret".into(),
-        }
+        ConfigError::Wrong { key: key.to_owned(), source_of, given: given.to_owned(), expected: "a secret".into() }
     }
 }

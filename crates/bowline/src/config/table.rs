@@ -46,14 +46,9 @@ impl Kind {
     pub fn expected(&self) -> String {
         match self {
             Kind::Text | Kind::Secret => "text".into(),
-            Kind::Choice(words) => format!(
-                "one of {}",
-                words
-                    .iter()
-                    .map(|word| format!("\"{word}\""))
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            ),
+            Kind::Choice(words) => {
+                format!("one of {}", words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", "))
+            }
             Kind::Bool => "true or false".into(),
             Kind::Number { min, max } if *max == COUNT_MAX => format!("a whole number of at least {min}"),
             Kind::Number { min, max } => format!("a whole number from {min} to {max}"),
@@ -95,12 +90,7 @@ const SPAN: Kind = Kind::Duration { zero: false };
 const SPAN_OR_NONE: Kind = Kind::Duration { zero: true };
 
 const fn key(name: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Key {
-    Key {
-        name,
-        kind,
-        default,
-        about,
-    }
+    Key { name, kind, default, about }
 }
 
 #[rustfmt::skip]
@@ -186,11 +176,7 @@ pub fn find(path: &str) -> Option<&'static Key> {
 /// What is planned under this name, if anything.
 pub fn planned(path: &str) -> Option<&'static str> {
     let pattern = pattern(path);
-    let under = |name: &str| {
-        pattern
-            .strip_prefix(name)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
+    let under = |name: &str| pattern.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     PLANNED.iter().find(|(name, _)| under(name)).map(|(_, what)| *what)
 }
 
@@ -206,11 +192,7 @@ pub fn nearest(path: &str) -> Option<String> {
     let shown = |key: &Key| agent.map_or(key.name.to_owned(), |name| key.name.replace(AGENT_NAME, name));
     let (cost, name) = KEYS.iter().map(|key| (distance(&shown(key), path), shown(key))).min()?;
     // The same last word in another section, such as `ttl` for `session.ttl`, is worth a hint too.
-    let same_word = || {
-        KEYS.iter()
-            .find(|key| key.name.rsplit('.').next() == path.rsplit('.').next())
-            .map(shown)
-    };
+    let same_word = || KEYS.iter().find(|key| key.name.rsplit('.').next() == path.rsplit('.').next()).map(shown);
     let close = cost <= 2 + path.len() / 6;
     if close { Some(name) } else { same_word() }
 }
@@ -260,14 +242,7 @@ mod tests {
 
     #[test]
     fn what_is_planned_is_told_apart_from_what_is_unknown() {
-        for path in [
-            "stream.ttl",
-            "state.keys",
-            "tls",
-            "hub.servers_file",
-            "agents.helper.model",
-            "auth.jwks_url",
-        ] {
+        for path in ["stream.ttl", "state.keys", "tls", "hub.servers_file", "agents.helper.model", "auth.jwks_url"] {
             assert!(planned(path).is_some(), "{path}");
         }
         for path in ["streams.ttl", "store.url", "session.ttl", "agents.helper.kind"] {

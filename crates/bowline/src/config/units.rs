@@ -3,13 +3,7 @@
 use std::time::Duration;
 
 /// Largest unit first, so that what we show is as short as it can be.
-const DURATION_UNITS: [(&str, u64); 5] = [
-    ("d", 86_400_000),
-    ("h", 3_600_000),
-    ("m", 60_000),
-    ("s", 1000),
-    ("ms", 1),
-];
+const DURATION_UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
 const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
@@ -62,9 +56,7 @@ pub fn show_duration(duration: Duration) -> String {
 /// Reads `65536`, `64KiB` or `1MiB`.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '_')
-        .unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
     let number: u64 = text[..digits].replace('_', "").parse().ok()?;
     let name = text[digits..].trim_start();
     let factor = if name.is_empty() { 1 } else { unit(&SIZE_UNITS, name)? };
@@ -81,10 +73,7 @@ pub fn show_size(bytes: u64) -> String {
 }
 
 fn unit(units: &[(&str, u64)], name: &str) -> Option<u64> {
-    units
-        .iter()
-        .find(|(known, _)| known.eq_ignore_ascii_case(name))
-        .map(|(_, factor)| *factor)
+    units.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, factor)| *factor)
 }
 
 #[cfg(test)]
@@ -112,34 +101,16 @@ mod tests {
 
     #[test]
     fn what_is_not_a_duration_is_refused() {
-        for text in [
-            "",
-            "30",
-            "s",
-            "-5s",
-            "5 s",
-            "30m1h",
-            "5s5s",
-            "1y",
-            "1e9d",
-            "..s",
-            "99999999999d",
-            "5s x",
-        ] {
+        for text in ["", "30", "s", "-5s", "5 s", "30m1h", "5s5s", "1y", "1e9d", "..s", "99999999999d", "5s x"] {
             assert_eq!(parse_duration(text), None, "{text}");
         }
     }
 
     #[test]
     fn a_shown_duration_reads_back() {
-        for (ms, text) in [
-            (0, "0s"),
-            (250, "250ms"),
-            (30_000, "30s"),
-            (86_400_000, "24h"),
-            (604_800_000, "7d"),
-            (5_400_000, "1h30m"),
-        ] {
+        for (ms, text) in
+            [(0, "0s"), (250, "250ms"), (30_000, "30s"), (86_400_000, "24h"), (604_800_000, "7d"), (5_400_000, "1h30m")]
+        {
             assert_eq!(show_duration(Duration::from_millis(ms)), text);
             assert_eq!(parse_duration(text), Some(Duration::from_millis(ms)));
         }
@@ -147,14 +118,9 @@ mod tests {
 
     #[test]
     fn sizes_are_plain_or_in_binary_units() {
-        for (text, bytes) in [
-            ("0", 0),
-            ("1024", 1024),
-            ("64KiB", 65_536),
-            ("1mib", 1 << 20),
-            ("2 GiB", 2 << 30),
-            ("100_000", 100_000),
-        ] {
+        for (text, bytes) in
+            [("0", 0), ("1024", 1024), ("64KiB", 65_536), ("1mib", 1 << 20), ("2 GiB", 2 << 30), ("100_000", 100_000)]
+        {
             assert_eq!(parse_size(text), Some(bytes), "{text}");
         }
         for text in ["", "-1", "1KB", "1.5MiB", "99999999999999GiB", "KiB"] {

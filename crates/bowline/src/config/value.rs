@@ -52,46 +52,30 @@ impl Value {
         match kind {
             Kind::Text => text.map(|text| Value::Text(text.to_owned())),
             Kind::Secret => text.map(|text| Value::Secret(text.to_owned())),
-            Kind::Choice(words) => text
-                .filter(|text| words.contains(text))
-                .map(|text| Value::Text(text.to_owned())),
+            Kind::Choice(words) => text.filter(|text| words.contains(text)).map(|text| Value::Text(text.to_owned())),
             Kind::Bool => written.as_bool().map(Value::Bool),
             Kind::Number { min, max } => {
                 let number = written.as_integer().and_then(|number| u64::try_from(number).ok());
                 number.filter(|number| (min..=max).contains(&number)).map(Value::Number)
             }
             Kind::Decimal => {
-                let number = written
-                    .as_float()
-                    .or_else(|| written.as_integer().map(|number| number as f64));
-                number
-                    .filter(|number| number.is_finite() && *number >= 0.0)
-                    .map(Value::Decimal)
+                let number = written.as_float().or_else(|| written.as_integer().map(|number| number as f64));
+                number.filter(|number| number.is_finite() && *number >= 0.0).map(Value::Decimal)
             }
             Kind::Size => {
                 let plain = written.as_integer().and_then(|number| u64::try_from(number).ok());
                 let bytes = plain.or_else(|| text.and_then(parse_size));
-                bytes
-                    .filter(|bytes| (1..=u64::from(u32::MAX)).contains(bytes))
-                    .map(Value::Size)
+                bytes.filter(|bytes| (1..=u64::from(u32::MAX)).contains(bytes)).map(Value::Size)
             }
             Kind::Duration { zero } => {
                 let span = text.and_then(parse_duration);
                 span.filter(|span| *zero || !span.is_zero()).map(Value::Duration)
             }
             Kind::List => {
-                let texts = written
-                    .as_array()?
-                    .iter()
-                    .map(|item| item.as_str().map(ToOwned::to_owned));
+                let texts = written.as_array()?.iter().map(|item| item.as_str().map(ToOwned::to_owned));
                 texts.collect::<Option<Vec<_>>>().map(Value::List)
             }
-            Kind::Tokens => written
-                .as_array()?
-                .iter()
-                .map(token)
-                .collect::<Option<Vec<_>>>()
-                .map(Value::Tokens),
+            Kind::Tokens => written.as_array()?.iter().map(token).collect::<Option<Vec<_>>>().map(Value::Tokens),
         }
     }
 
@@ -134,26 +118,14 @@ fn toml_value(text: &str) -> Option<toml::Value> {
 
 fn token(written: &toml::Value) -> Option<WrittenToken> {
     let table = written.as_table()?;
-    let known = table
-        .keys()
-        .all(|key| ["token", "principal", "admin"].contains(&key.as_str()));
-    let text = |key: &str| {
-        table
-            .get(key)?
-            .as_str()
-            .filter(|text| !text.is_empty())
-            .map(ToOwned::to_owned)
-    };
+    let known = table.keys().all(|key| ["token", "principal", "admin"].contains(&key.as_str()));
+    let text = |key: &str| table.get(key)?.as_str().filter(|text| !text.is_empty()).map(ToOwned::to_owned);
     let admin = match table.get("admin") {
         None => false,
         Some(flag) => flag.as_bool()?,
     };
     known.then_some(())?;
-    Some(WrittenToken {
-        token: text("token")?,
-        principal: text("principal")?,
-        admin,
-    })
+    Some(WrittenToken { token: text("token")?, principal: text("principal")?, admin })
 }
 
 #[cfg(test)]
@@ -176,18 +148,10 @@ mod tests {
             (COUNT, "-1", None),
             (Kind::Size, "64KiB", Some(Value::Size(65_536))),
             (Kind::Size, "0", None),
-            (
-                Kind::Duration { zero: false },
-                "30s",
-                Some(Value::Duration(Duration::from_secs(30))),
-            ),
+            (Kind::Duration { zero: false }, "30s", Some(Value::Duration(Duration::from_secs(30)))),
             (Kind::Duration { zero: false }, "30", None),
             (Kind::Duration { zero: false }, "0s", None),
-            (
-                Kind::List,
-                "[\"a\", \"b\"]",
-                Some(Value::List(vec!["a".into(), "b".into()])),
-            ),
+            (Kind::List, "[\"a\", \"b\"]", Some(Value::List(vec!["a".into(), "b".into()]))),
             (Kind::List, "a", None),
             (Kind::Decimal, "0.5", Some(Value::Decimal(0.5))),
             (Kind::Decimal, "nan", None),

@@ -41,11 +41,7 @@ impl Written {
         spans: &DeTable<'_>,
     ) -> Result<(), ConfigError> {
         for (name, value) in values {
-            let path = if at.is_empty() {
-                name.clone()
-            } else {
-                format!("{at}.{name}")
-            };
+            let path = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
             let found = spans.iter().find(|(key, _)| key.get_ref() == name);
             let source = file.source(found.map_or(0, |(key, _)| key.span().start));
             let inner = found.and_then(|(_, value)| match value.get_ref() {
@@ -109,20 +105,13 @@ impl Written {
 
     /// Every agent that is mentioned, in order.
     pub fn agent_names(&self) -> BTreeSet<String> {
-        self.entries
-            .keys()
-            .filter_map(|path| table::agent_name(path))
-            .map(ToOwned::to_owned)
-            .collect()
+        self.entries.keys().filter_map(|path| table::agent_name(path)).map(ToOwned::to_owned).collect()
     }
 
     /// The first setting written for this agent, to point at in an error.
     pub fn first_of_agent(&self, name: &str) -> Option<Source> {
         let mine = |path: &str| table::agent_name(path) == Some(name);
-        self.entries
-            .iter()
-            .find(|(path, _)| mine(path))
-            .map(|(_, (_, source))| source.clone())
+        self.entries.iter().find(|(path, _)| mine(path)).map(|(_, (_, source))| source.clone())
     }
 }
 
@@ -133,10 +122,7 @@ struct File<'a> {
 
 impl File<'_> {
     fn source(&self, offset: usize) -> Source {
-        Source::File {
-            path: self.path.to_owned(),
-            line: line_of(self.text, offset),
-        }
+        Source::File { path: self.path.to_owned(), line: line_of(self.text, offset) }
     }
 }
 
@@ -165,24 +151,11 @@ fn known(path: &str, source: &Source) -> Result<&'static Key, ConfigError> {
         Source::Env(_) => format!("{PREFIX}{}", name.replace('.', "__").to_uppercase()),
         _ => name,
     });
-    Err(ConfigError::UnknownKey {
-        key: path.to_owned(),
-        source_of: source.clone(),
-        nearest,
-    })
+    Err(ConfigError::UnknownKey { key: path.to_owned(), source_of: source.clone(), nearest })
 }
 
 fn wrong(key: &Key, path: &str, source: &Source, given: &str) -> ConfigError {
     // A value of the wrong shape may still hold the secret.
-    let given = if key.kind.is_secret() {
-        HIDDEN.to_owned()
-    } else {
-        given.to_owned()
-    };
-    ConfigError::Wrong {
-        key: path.to_owned(),
-        source_of: source.clone(),
-        given,
-        expected: key.kind.expected(),
-    }
+    let given = if key.kind.is_secret() { HIDDEN.to_owned() } else { given.to_owned() };
+    ConfigError::Wrong { key: path.to_owned(), source_of: source.clone(), given, expected: key.kind.expected() }
 }

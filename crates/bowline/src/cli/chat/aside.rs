@@ -21,11 +21,9 @@ pub fn line(heard: &Heard) -> Option<String> {
         names::PLAN_CANCELLED => format!("the plan was cancelled: {}", word(&content["reason"])),
         names::PLAN_COERCION_ERROR => format!("the plan could not be read: {}", word(&content["message"])),
         names::SOLVER_START => format!("started {}", task()),
-        names::SOLVER_PROGRESS => format!(
-            "{} is at {} %",
-            word(&content["task_id"]),
-            word(&content["progress_percent"])
-        ),
+        names::SOLVER_PROGRESS => {
+            format!("{} is at {} %", word(&content["task_id"]), word(&content["progress_percent"]))
+        }
         names::SOLVER_COMPLETED => format!("solved {}: {}", task(), word(&content["result"]["summary"])),
         names::SOLVER_STEP_FAILED => format!("failed {}: {}", task(), word(&content["error"])),
         names::SOLVER_CANCELLED => format!("cancelled {}", task()),
@@ -33,11 +31,9 @@ pub fn line(heard: &Heard) -> Option<String> {
         names::AGGREGATE_START => "putting the results together".to_owned(),
         names::AGGREGATE_COMPLETED | names::PIPELINE_COMPLETED => return None,
         names::OPERATION_STARTED => format!("operation {} started", word(&content["operation_id"])),
-        names::OPERATION_COMPLETED => format!(
-            "operation {} {}",
-            word(&content["operation_id"]),
-            word(&content["status"])
-        ),
+        names::OPERATION_COMPLETED => {
+            format!("operation {} {}", word(&content["operation_id"]), word(&content["status"]))
+        }
         other => format!("{other} {}", word(content)),
     };
     Some(short(line.trim_end().trim_end_matches(':'), CHARS_MAX))
@@ -45,14 +41,8 @@ pub fn line(heard: &Heard) -> Option<String> {
 
 fn outcome(heard: &Heard) -> String {
     let status = heard.fact("status").unwrap_or("done");
-    let took = heard
-        .figure("duration_ms")
-        .map(|ms| format!(" in {ms} ms"))
-        .unwrap_or_default();
-    let error = heard
-        .fact("error")
-        .map(|error| format!(" ({error})"))
-        .unwrap_or_default();
+    let took = heard.figure("duration_ms").map(|ms| format!(" in {ms} ms")).unwrap_or_default();
+    let error = heard.fact("error").map(|error| format!(" ({error})")).unwrap_or_default();
     format!("{status}{took}{error}")
 }
 
@@ -63,9 +53,7 @@ fn plan(content: &Value) -> String {
 }
 
 fn title(task: &Value) -> String {
-    let named = ["title", "id"]
-        .iter()
-        .find_map(|key| task.get(*key).filter(|value| !value.is_null()));
+    let named = ["title", "id"].iter().find_map(|key| task.get(*key).filter(|value| !value.is_null()));
     named.map_or_else(|| word(task), word)
 }
 
@@ -106,18 +94,8 @@ mod tests {
                 json!({}),
                 Some("plan of 2: a · 2"),
             ),
-            (
-                names::SOLVER_START,
-                json!({ "task": { "title": "a" } }),
-                json!({}),
-                Some("started a"),
-            ),
-            (
-                names::SOLVER_COMPLETED,
-                json!({ "task": "t1" }),
-                json!({}),
-                Some("solved t1"),
-            ),
+            (names::SOLVER_START, json!({ "task": { "title": "a" } }), json!({}), Some("started a")),
+            (names::SOLVER_COMPLETED, json!({ "task": "t1" }), json!({}), Some("solved t1")),
             (names::PIPELINE_COMPLETED, json!({}), json!({}), None),
             ("agent.mood", json!({ "m": 1 }), json!({}), Some("agent.mood {\"m\":1}")),
         ];

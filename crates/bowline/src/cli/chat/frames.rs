@@ -86,11 +86,7 @@ impl Heard {
 
     /// The content as text: itself, or its `text` or `message`.
     pub fn text(&self) -> String {
-        let inner = || {
-            ["text", "message"]
-                .iter()
-                .find_map(|key| self.content.get(*key)?.as_str())
-        };
+        let inner = || ["text", "message"].iter().find_map(|key| self.content.get(*key)?.as_str());
         self.content.as_str().or_else(inner).unwrap_or_default().to_owned()
     }
 
@@ -118,39 +114,13 @@ mod tests {
             take_over: true,
         };
         let parse = |text: String| Request::parse(&text, 64).unwrap();
-        assert!(matches!(
-            parse(create("c", Some("demo"))),
-            Request::CreateSession { agent: Some(_), .. }
-        ));
-        let Request::Reconnect(read) = parse(reconnect(&attach)) else {
-            panic!()
-        };
-        assert_eq!(
-            (read.cursor.unwrap().to_string(), read.take_over, read.observe),
-            ("e-5".into(), true, false)
-        );
-        assert_eq!(
-            (read.client_id.unwrap().as_str(), read.resume_token.unwrap().expose()),
-            ("c", "r")
-        );
-        assert!(matches!(
-            parse(message("sess_1", "m", "hi")),
-            Request::Message {
-                message_id: Some(_),
-                ..
-            }
-        ));
-        assert!(matches!(
-            parse(response("sess_1", "s", false)),
-            Request::Response { confirmed: false, .. }
-        ));
-        assert!(matches!(
-            parse(cancel("sess_1")),
-            Request::Cancel { session: Some(_), .. }
-        ));
-        assert!(matches!(
-            parse(ack("sess_1", "e-5")),
-            Request::Ack { cursor: Some(_), .. }
-        ));
+        assert!(matches!(parse(create("c", Some("demo"))), Request::CreateSession { agent: Some(_), .. }));
+        let Request::Reconnect(read) = parse(reconnect(&attach)) else { panic!() };
+        assert_eq!((read.cursor.unwrap().to_string(), read.take_over, read.observe), ("e-5".into(), true, false));
+        assert_eq!((read.client_id.unwrap().as_str(), read.resume_token.unwrap().expose()), ("c", "r"));
+        assert!(matches!(parse(message("sess_1", "m", "hi")), Request::Message { message_id: Some(_), .. }));
+        assert!(matches!(parse(response("sess_1", "s", false)), Request::Response { confirmed: false, .. }));
+        assert!(matches!(parse(cancel("sess_1")), Request::Cancel { session: Some(_), .. }));
+        assert!(matches!(parse(ack("sess_1", "e-5")), Request::Ack { cursor: Some(_), .. }));
     }
 }

@@ -38,11 +38,9 @@ impl Chat {
     fn handle_connected(&mut self, heard: &Heard) {
         let ms = heard.content.get("heartbeat_interval_ms").and_then(Value::as_u64);
         let seconds = heard.content.get("heartbeat_interval_seconds").and_then(Value::as_f64);
-        let interval = ms.map(Duration::from_millis).or_else(|| {
-            seconds
-                .filter(|s| (0.001..1e6).contains(s))
-                .map(Duration::from_secs_f64)
-        });
+        let interval = ms
+            .map(Duration::from_millis)
+            .or_else(|| seconds.filter(|s| (0.001..1e6).contains(s)).map(Duration::from_secs_f64));
         self.heartbeat = interval.filter(|interval| !interval.is_zero());
         if matches!(self.link, Link::Greeting) {
             self.attach(false);
@@ -50,11 +48,7 @@ impl Chat {
     }
 
     fn handle_attached(&mut self, at: Moment, heard: &Heard) {
-        let created_id = heard
-            .content
-            .get("session_id")
-            .and_then(Value::as_str)
-            .map(ToOwned::to_owned);
+        let created_id = heard.content.get("session_id").and_then(Value::as_str).map(ToOwned::to_owned);
         self.session = heard.session.clone().or(created_id).or(self.session.take());
         if let Some(token) = heard.fact("resume_token") {
             self.resume_token = Some(token.to_owned());
@@ -62,15 +56,8 @@ impl Chat {
         let last_seq = heard.figure("last_seq").unwrap_or(0);
         let epoch = heard.fact("epoch").map(ToOwned::to_owned);
         if heard.metadata["reconnected"] != true {
-            self.place = Place {
-                epoch,
-                seq: last_seq,
-                known: true,
-            };
-            self.show(Show::Notice(format!(
-                "session {}",
-                self.session.as_deref().unwrap_or("?")
-            )));
+            self.place = Place { epoch, seq: last_seq, known: true };
+            self.show(Show::Notice(format!("session {}", self.session.as_deref().unwrap_or("?"))));
             return self.go_live(at);
         }
         let resume = &heard.metadata["resume"];
@@ -80,29 +67,17 @@ impl Chat {
         // A new process does not know what a waiting run has asked; the question stands at the log's end.
         if !self.place.known && state == "waiting" && from_seq.is_none() && !self.looked_back {
             self.looked_back = true;
-            self.place = Place {
-                epoch,
-                seq: last_seq.saturating_sub(LOOK_BACK_EVENTS),
-                known: true,
-            };
+            self.place = Place { epoch, seq: last_seq.saturating_sub(LOOK_BACK_EVENTS), known: true };
             self.link = Link::Dialing;
             self.effects.extend([Effect::Hangup, Effect::Dial]);
             return;
         }
         let keeps_place = self.place.known && matches!(verdict, "caught_up" | "replay");
-        let seq = if keeps_place {
-            self.place.seq
-        } else {
-            from_seq.map_or(last_seq, |from| from.saturating_sub(1))
-        };
+        let seq = if keeps_place { self.place.seq } else { from_seq.map_or(last_seq, |from| from.saturating_sub(1)) };
         if epoch != self.place.epoch {
             self.acked_seq = 0;
         }
-        self.place = Place {
-            epoch: epoch.or(self.place.epoch.take()),
-            seq,
-            known: true,
-        };
+        self.place = Place { epoch: epoch.or(self.place.epoch.take()), seq, known: true };
         self.running = state != "idle";
         if !self.running {
             self.asks.clear();
@@ -183,11 +158,7 @@ impl Chat {
             events::USER_CONFIRM => {
                 let step_id = heard.step_id.clone().unwrap_or_default();
                 self.running = true;
-                self.asks.push_back(Ask {
-                    step_id,
-                    question: heard.text(),
-                    answer: None,
-                });
+                self.asks.push_back(Ask { step_id, question: heard.text(), answer: None });
                 if self.asks.len() == 1 && matches!(self.link, Link::Live) {
                     self.show_readiness();
                 }
@@ -205,11 +176,7 @@ impl Chat {
         let ours = heard.fact("message_id");
         self.running = true;
         self.streamed.clear();
-        if self
-            .in_flight
-            .as_ref()
-            .is_some_and(|message| Some(message.message_id.as_str()) == ours)
-        {
+        if self.in_flight.as_ref().is_some_and(|message| Some(message.message_id.as_str()) == ours) {
             self.in_flight = None;
         } else {
             self.show(Show::Said(heard.text()));
@@ -226,9 +193,7 @@ impl Chat {
     /// Answered with an ack. A log that is ahead of us twice, while nothing came, has lost us.
     fn handle_heartbeat(&mut self, at: Moment, heard: &Heard) {
         self.answer_heartbeat();
-        let behind = heard
-            .figure("seq")
-            .is_some_and(|seq| self.place.known && seq > self.place.seq);
+        let behind = heard.figure("seq").is_some_and(|seq| self.place.known && seq > self.place.seq);
         if !behind || !matches!(self.link, Link::Live) {
             self.behind_at = None;
         } else if self.behind_at == Some(self.place.seq) {
@@ -256,9 +221,7 @@ impl Chat {
                 self.place.seq = self.place.seq.max(first.saturating_sub(1));
             }
             let lost = heard.figure("lost").unwrap_or(0);
-            return self.show(Show::Notice(format!(
-                "{lost} events are no longer kept and cannot be shown"
-            )));
+            return self.show(Show::Notice(format!("{lost} events are no longer kept and cannot be shown")));
         }
         self.show(Show::Notice(heard.text()));
     }
@@ -275,25 +238,19 @@ impl Chat {
         });
         if self.was_attached || replayed > 0 || gap.is_some() {
             let back = if self.was_attached { "connection is back, " } else { "" };
-            self.show(Show::Notice(format!(
-                "{back}replayed {replayed}{}",
-                gap.unwrap_or_default()
-            )));
+            self.show(Show::Notice(format!("{back}replayed {replayed}{}", gap.unwrap_or_default())));
         }
         // A cursor beyond the log's end was told above; a new one starts where the log ends.
-        if let (Some(to), true) = (
-            heard.figure("to_seq"),
-            heard.fact("code") == Some(ErrorCode::CursorAhead.as_str()),
-        ) {
+        if let (Some(to), true) = (heard.figure("to_seq"), heard.fact("code") == Some(ErrorCode::CursorAhead.as_str()))
+        {
             self.place.seq = to;
         }
         self.go_live(at);
     }
 
     fn handle_refusal(&mut self, at: Moment, heard: &Heard) {
-        let code = heard
-            .fact("error_code")
-            .and_then(|told| ErrorCode::ALL.iter().copied().find(|code| code.as_str() == told));
+        let code =
+            heard.fact("error_code").and_then(|told| ErrorCode::ALL.iter().copied().find(|code| code.as_str() == told));
         let sentence = heard.text();
         let attaching = matches!(self.link, Link::Attaching);
         self.retry_after = Duration::from_millis(heard.figure("retry_after_ms").unwrap_or(0));

@@ -81,15 +81,8 @@ pub async fn run(start: Start) -> anyhow::Result<ExitCode> {
         interactive,
     };
     let chat = Chat::new(options, Instant::now());
-    let mut driver = Driver {
-        start,
-        chat,
-        screen: Screen::new(interactive),
-        reports,
-        socket_number: 0,
-        sink: None,
-        reader: None,
-    };
+    let mut driver =
+        Driver { start, chat, screen: Screen::new(interactive), reports, socket_number: 0, sink: None, reader: None };
     let mut next = Some(Input::Start);
     loop {
         if let Some(input) = next.take()
@@ -131,10 +124,7 @@ impl Driver {
     async fn feed(&mut self, input: Input) -> anyhow::Result<Option<Leave>> {
         let mut next = Some(input);
         while let Some(input) = next.take() {
-            let at = Moment {
-                now: Instant::now(),
-                chance: super::chance(),
-            };
+            let at = Moment { now: Instant::now(), chance: super::chance() };
             for effect in self.chat.handle(at, input) {
                 match effect {
                     Effect::Dial => self.dial(),
@@ -199,20 +189,9 @@ impl Driver {
             Leave::Done => {}
         }
         if let (true, Some(session)) = (interactive, self.chat.session()) {
-            let url = self
-                .start
-                .named_url
-                .as_ref()
-                .map(|url| format!(" {url}"))
-                .unwrap_or_default();
-            let proof = self
-                .chat
-                .resume_token()
-                .map(|token| format!(" --resume-token {token}"))
-                .unwrap_or_default();
-            out::line(&out::dim(&format!(
-                "· to come back: bowline chat{url} --session {session}{proof}"
-            )))?;
+            let url = self.start.named_url.as_ref().map(|url| format!(" {url}")).unwrap_or_default();
+            let proof = self.chat.resume_token().map(|token| format!(" --resume-token {token}")).unwrap_or_default();
+            out::line(&out::dim(&format!("· to come back: bowline chat{url} --session {session}{proof}")))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -220,9 +199,7 @@ impl Driver {
 
 async fn connect(url: &str, token: Option<&str>) -> Result<Socket, Input> {
     let failed = |reason: String, fatal: bool| Input::DialFailed { reason, fatal };
-    let mut request = url
-        .into_client_request()
-        .map_err(|error| failed(format!("{url}: {error}"), true))?;
+    let mut request = url.into_client_request().map_err(|error| failed(format!("{url}: {error}"), true))?;
     if let Some(token) = token {
         let value = format!("Bearer {token}").parse();
         let value = value.map_err(|_| failed("the token holds characters that no header can carry".into(), true))?;
@@ -232,19 +209,12 @@ async fn connect(url: &str, token: Option<&str>) -> Result<Socket, Input> {
         Ok(Ok((socket, _))) => Ok(socket),
         Ok(Err(WsError::Http(response))) => Err(match response.status().as_u16() {
             401 | 403 => failed(
-                format!(
-                    "{url} refused us ({}). Give a valid token with --token or BOWLINE_TOKEN.",
-                    response.status()
-                ),
+                format!("{url} refused us ({}). Give a valid token with --token or BOWLINE_TOKEN.", response.status()),
                 true,
             ),
-            404 | 405 | 426 => failed(
-                format!(
-                    "there is no Bowline at {url} ({}); the door is usually /ws",
-                    response.status()
-                ),
-                true,
-            ),
+            404 | 405 | 426 => {
+                failed(format!("there is no Bowline at {url} ({}); the door is usually /ws", response.status()), true)
+            }
             _ => failed(format!("{url} answered {}", response.status()), false),
         }),
         Ok(Err(error)) => Err(failed(format!("cannot reach {url}: {error}"), false)),

@@ -122,11 +122,7 @@ impl Chat {
         if matches!(self.link, Link::Live | Link::Replaying) {
             self.send_ack();
         }
-        let leave = if self.failed && !self.options.interactive {
-            Leave::AfterErrors
-        } else {
-            Leave::Done
-        };
+        let leave = if self.failed && !self.options.interactive { Leave::AfterErrors } else { Leave::Done };
         self.effects.push(Effect::Leave(leave));
     }
 }

@@ -31,11 +31,7 @@ enum Line {
 
 impl Screen {
     pub fn new(interactive: bool) -> Screen {
-        if interactive {
-            Screen::Terminal(Terminal::default())
-        } else {
-            Screen::Plain
-        }
+        if interactive { Screen::Terminal(Terminal::default()) } else { Screen::Plain }
     }
 
     pub fn show(&mut self, show: &Show) -> io::Result<()> {
@@ -74,11 +70,7 @@ impl Terminal {
     fn render(&mut self, show: &Show) -> String {
         match show {
             Show::Delta(text) => {
-                let start = if matches!(self.line, Line::Answer) {
-                    String::new()
-                } else {
-                    self.fresh_line()
-                };
+                let start = if matches!(self.line, Line::Answer) { String::new() } else { self.fresh_line() };
                 self.line = Line::Answer;
                 format!("{start}{}", harmless(text))
             }
@@ -150,10 +142,7 @@ mod tests {
     }
 
     fn answer(whole: &str, rest: &str) -> Show {
-        Show::Answer {
-            whole: whole.into(),
-            rest: rest.into(),
-        }
+        Show::Answer { whole: whole.into(), rest: rest.into() }
     }
 
     #[test]
@@ -167,22 +156,13 @@ mod tests {
     #[test]
     fn the_connection_line_replaces_itself_and_then_goes_away() {
         let connection = |text: &str| Show::Connection(text.into());
-        let text = render(&[
-            delta("hel"),
-            connection("a"),
-            connection("b"),
-            Show::Notice("back".into()),
-            delta("lo"),
-        ]);
+        let text = render(&[delta("hel"), connection("a"), connection("b"), Show::Notice("back".into()), delta("lo")]);
         assert_eq!(text, format!("hel\n· a{CLEAR_LINE}· b{CLEAR_LINE}· back\nlo"));
     }
 
     #[test]
     fn a_notice_does_not_swallow_the_prompt() {
-        assert_eq!(
-            render(&[Show::Prompt, Show::Prompt, Show::Notice("n".into())]),
-            format!("> {CLEAR_LINE}· n\n> ")
-        );
+        assert_eq!(render(&[Show::Prompt, Show::Prompt, Show::Notice("n".into())]), format!("> {CLEAR_LINE}· n\n> "));
     }
 
     #[test]

@@ -184,10 +184,7 @@ impl Chat {
                 self.effects.push(Effect::Dial);
             }
             Link::Waiting { until, .. } => {
-                self.link = Link::Waiting {
-                    until,
-                    redraw_at: at.now + COUNTDOWN_EVERY,
-                };
+                self.link = Link::Waiting { until, redraw_at: at.now + COUNTDOWN_EVERY };
                 self.show_countdown(until.duration_since(at.now));
             }
             Link::Dialing => {}
@@ -206,11 +203,7 @@ impl Chat {
     }
 
     fn handle_closed(&mut self, at: Moment, code: Option<u16>, reason: &str) {
-        let because = if reason.is_empty() {
-            "the connection was closed"
-        } else {
-            reason
-        };
+        let because = if reason.is_empty() { "the connection was closed" } else { reason };
         match code {
             Some(4201) => self.fail(format!("{because}. To have it back: {} --take-over", self.way_back())),
             Some(4203) => self.fail(format!("{because}. Give a valid token with --token or BOWLINE_TOKEN.")),
@@ -234,23 +227,15 @@ impl Chat {
     }
 
     pub(super) fn send_answer(&mut self) {
-        let answered = self
-            .asks
-            .front()
-            .and_then(|ask| Some((ask.step_id.clone(), ask.answer?)));
+        let answered = self.asks.front().and_then(|ask| Some((ask.step_id.clone(), ask.answer?)));
         if let (Some((step_id, confirmed)), Some(session), Link::Live) = (answered, &self.session, &self.link) {
-            self.effects
-                .push(Effect::Send(frames::response(session, &step_id, confirmed)));
+            self.effects.push(Effect::Send(frames::response(session, &step_id, confirmed)));
         }
     }
 
     pub(super) fn send_in_flight(&mut self) {
         if let (Some(message), Some(session)) = (&self.in_flight, &self.session) {
-            self.effects.push(Effect::Send(frames::message(
-                session,
-                &message.message_id,
-                &message.text,
-            )));
+            self.effects.push(Effect::Send(frames::message(session, &message.message_id, &message.text)));
         }
     }
 
@@ -301,10 +286,7 @@ impl Chat {
             self.show(Show::Lost(why.to_owned()));
         }
         let delay = self.backoff.next(at.chance).max(std::mem::take(&mut self.retry_after));
-        self.link = Link::Waiting {
-            until: at.now + delay,
-            redraw_at: at.now + COUNTDOWN_EVERY,
-        };
+        self.link = Link::Waiting { until: at.now + delay, redraw_at: at.now + COUNTDOWN_EVERY };
         self.heartbeat = None;
         self.behind_at = None;
         self.effects.push(Effect::Hangup);

@@ -18,37 +18,21 @@ pub struct Story {
 impl Story {
     pub fn new(options: Options) -> Story {
         let now = Instant::now();
-        let mut story = Story {
-            chat: Chat::new(options, now),
-            now,
-        };
+        let mut story = Story { chat: Chat::new(options, now), now };
         assert_eq!(story.tell(Input::Start), [Effect::Dial]);
         story
     }
 
     pub fn at_a_terminal() -> Story {
-        Story::new(Options {
-            client_id: "me".into(),
-            interactive: true,
-            ..Options::default()
-        })
+        Story::new(Options { client_id: "me".into(), interactive: true, ..Options::default() })
     }
 
     pub fn in_a_pipe() -> Story {
-        Story::new(Options {
-            client_id: "me".into(),
-            ..Options::default()
-        })
+        Story::new(Options { client_id: "me".into(), ..Options::default() })
     }
 
     pub fn tell(&mut self, input: Input) -> Vec<Effect> {
-        self.chat.handle(
-            Moment {
-                now: self.now,
-                chance: 0.5,
-            },
-            input,
-        )
+        self.chat.handle(Moment { now: self.now, chance: 0.5 }, input)
     }
 
     pub fn frame(&mut self, frame: Value) -> Vec<Effect> {
@@ -96,17 +80,12 @@ impl Story {
     }
 
     pub fn replayed(&mut self, count: u64) -> Vec<Effect> {
-        self.frame(
-            json!({ "event": "system.notice", "session_id": "sess_1", "content": "…",
-            "metadata": { "action": "replay", "replayed": count } }),
-        )
+        self.frame(json!({ "event": "system.notice", "session_id": "sess_1", "content": "…",
+            "metadata": { "action": "replay", "replayed": count } }))
     }
 
     pub fn drop_connection(&mut self) -> Vec<Effect> {
-        self.tell(Input::Closed {
-            code: None,
-            reason: String::new(),
-        })
+        self.tell(Input::Closed { code: None, reason: String::new() })
     }
 
     /// Lets the time come that the machine waits for.
