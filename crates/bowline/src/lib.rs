@@ -1,6 +1,14 @@
 //! The hands of Bowline: doors, drivers, agents, settings, metrics and the command line around the machines.
 
+pub mod agent;
 pub mod auth;
 pub mod cli;
+pub mod clock;
 pub mod config;
+pub mod connection;
+pub mod dice;
+pub mod drive;
+pub mod http;
+pub mod metrics;
 pub mod node;
+pub mod session;

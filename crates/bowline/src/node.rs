@@ -1,7 +1,379 @@
-//! One running server. This stands in until the real one is linked.
+//! One running server: what its parts share, how it starts, recovers, sweeps, drains and stops.
 
-use crate::config::Loaded;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-pub async fn serve(_loaded: Loaded) -> anyhow::Result<()> {
-    anyhow::bail!("the server is not linked into this build")
+use anyhow::Context;
+use bowline_protocol::{ErrorCode, LogId, Refusal, Seq, SessionId};
+use bowline_store::disk::{DiskOptions, DiskStore, Sync};
+use bowline_store::memory::MemoryStore;
+use bowline_store::{Batch, Commit, Committed, Kind, ReadLimit, Release, Retention, Store, StoreError, Trimmed};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+use crate::agent::demo::Demo;
+use crate::auth::Authenticator;
+use crate::clock::Clock;
+use crate::config::{AgentKind, Config, Loaded, StoreUrl, SyncMode};
+use crate::metrics::Metrics;
+use crate::session::actor::Actor;
+use crate::session::{Command, Life, Registry, SessionRecord};
+use crate::{dice, http};
+
+/// With `store.sync = "interval"`, how much a power cut can lose.
+const SYNC_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What every part of the server may reach.
+pub struct Shared {
+    pub config: Config,
+    /// The effective settings with secrets hidden, for the admin API.
+    pub effective: Value,
+    pub store: Arc<dyn Store>,
+    pub metrics: Metrics,
+    pub clock: Clock,
+    pub auth: Authenticator,
+    pub agents: BTreeMap<String, Arc<dyn Agent>>,
+    pub registry: Registry,
+    /// Fires when the server wants to leave: clients are told, nothing new is accepted.
+    pub draining: CancellationToken,
+    /// Fires when it does leave: connections close.
+    pub closing: CancellationToken,
+    ready: AtomicBool,
+}
+
+impl Shared {
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+
+    /// Whether recovery is done and the server may be sent traffic.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire) && !self.is_draining() && self.store.health().writable
+    }
+
+    /// A commit, measured.
+    pub async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        let started = Instant::now();
+        let committed = self.store.commit(commit).await;
+        self.metrics.store_commit_seconds.observe(started.elapsed().as_secs_f64());
+        committed.inspect_err(|error| self.metrics.store_errors.inc(error_kind(error)))
+    }
+
+    /// A read, measured.
+    pub async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
+        let started = Instant::now();
+        let batch = self.store.read(log, from, limit).await;
+        self.metrics.store_read_seconds.observe(started.elapsed().as_secs_f64());
+        batch
+    }
+
+    /// Counts what retention let go of, by whether the holder had acknowledged it.
+    pub fn count_trimmed(&self, trimmed: &Trimmed, acked: Seq) {
+        let boundary = acked.next().max(trimmed.from).min(trimmed.to);
+        self.metrics.events_trimmed.inc_by("true", trimmed.from.until(boundary));
+        self.metrics.events_trimmed.inc_by("false", boundary.until(trimmed.to));
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({:?})", self.registry)
+    }
+}
+
+/// What this server can do, as clients are told.
+pub fn capabilities() -> Value {
+    json!([
+        "reconnect",
+        "replay",
+        "observe",
+        "take_over",
+        "idempotent_messages",
+        "confirmations",
+        "plans",
+        "authenticate"
+    ])
+}
+
+/// Unknown and foreign sessions are answered with exactly this.
+pub fn not_found() -> Refusal {
+    Refusal::new(ErrorCode::SessionNotFound, "There is no such session. Create a new one.")
+}
+
+pub fn draining() -> Refusal {
+    Refusal::new(ErrorCode::ServerDraining, "The server is shutting down. Try again in a moment.").retry_after_ms(2000)
+}
+
+/// What a store's trouble means to a client.
+pub fn store_refusal(error: &StoreError) -> Refusal {
+    match error {
+        StoreError::NoSuchLog => not_found(),
+        StoreError::Quarantined(_) => {
+            let message = "The session's log is damaged and was set aside. An operator has to look at it.";
+            Refusal::new(ErrorCode::StoreUnavailable, message).details(json!({ "quarantined": true }))
+        }
+        StoreError::TooLarge { .. } => {
+            Refusal::new(ErrorCode::MessageTooLarge, "This is more than the store takes at once.")
+        }
+        _ => {
+            let message = "The store cannot keep this now, so it was not accepted. Try again.";
+            Refusal::new(ErrorCode::StoreUnavailable, message).retry_after_ms(1000)
+        }
+    }
+}
+
+fn error_kind(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::NoSuchLog => "no_such_log",
+        StoreError::Exists => "exists",
+        StoreError::StaleFence { .. } => "stale_fence",
+        StoreError::Full(_) => "full",
+        StoreError::ReadOnly(_) => "read_only",
+        StoreError::Quarantined(_) => "quarantined",
+        StoreError::TooLarge { .. } => "too_large",
+        StoreError::Closed => "closed",
+        StoreError::Io(_) => "io",
+    }
+}
+
+/// A server that was started and listens.
+#[derive(Debug)]
+pub struct Node {
+    pub shared: Arc<Shared>,
+    pub address: SocketAddr,
+    listener: TcpListener,
+}
+
+impl Node {
+    /// Opens the store, ends what a crash cut, and binds the address. Traffic is served by [`run`](Node::run).
+    pub async fn start(loaded: Loaded) -> anyhow::Result<Node> {
+        let config = loaded.config.clone();
+        let store = open_store(&config).await?;
+        let listen = config.listen;
+        let listener = TcpListener::bind(listen)
+            .await
+            .with_context(|| format!("cannot listen on {listen}: choose another address with --listen"))?;
+        let shared = Arc::new(Shared {
+            effective: loaded.effective(),
+            metrics: Metrics::new(),
+            clock: Clock::start(),
+            auth: Authenticator::new(&config)?,
+            agents: agents(&config),
+            registry: Registry::default(),
+            draining: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            ready: AtomicBool::new(false),
+            store,
+            config,
+        });
+        recover(&shared).await?;
+        shared.ready.store(true, Ordering::Release);
+        Ok(Node { address: listener.local_addr()?, shared, listener })
+    }
+
+    /// Serves until `stop` completes, then drains.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let Node { shared, listener, .. } = self;
+        let sweeper = tokio::spawn(sweep_for_ever(shared.clone()));
+        let doors = tokio::spawn(http::serve(shared.clone(), listener));
+        stop.await;
+        drain(&shared).await;
+        sweeper.abort();
+        shared.closing.cancel();
+        let _ = tokio::time::timeout(Duration::from_secs(5), doors).await;
+        shared.store.close().await;
+    }
+}
+
+/// `bowline serve`.
+pub async fn serve(loaded: Loaded) -> anyhow::Result<()> {
+    raise_descriptor_limit();
+    let node = Node::start(loaded).await?;
+    let health = node.shared.store.health();
+    tracing::info!(address = %node.address, loss_window = %health.loss_window, "serving");
+    announce(&node);
+    let stop = stop_signal()?;
+    node.run(stop).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Says on standard output what a person wants to know first.
+#[allow(clippy::print_stdout)]
+fn announce(node: &Node) {
+    let config = &node.shared.config;
+    let store = match &config.store.url {
+        StoreUrl::Memory => "memory:".to_owned(),
+        StoreUrl::Disk(dir) => format!("disk:{}", dir.display()),
+    };
+    println!("bowline {} is serving at http://{}/", env!("CARGO_PKG_VERSION"), node.address);
+    println!("  store   {store} — loss window: {}", node.shared.store.health().loss_window);
+    println!("  agent   {} — talk to it with `bowline chat ws://{}/ws`", config.default_agent, node.address);
+}
+
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        let terminated = std::pin::pin!(terminate.recv());
+        let interrupted = std::pin::pin!(interrupt.recv());
+        futures_util::future::select(terminated, interrupted).await;
+        tracing::info!("asked to stop; draining");
+    })
+}
+
+/// Each connection is a descriptor; the soft limit is often 1024.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+fn agents(config: &Config) -> BTreeMap<String, Arc<dyn Agent>> {
+    let make = |kind: &AgentKind| -> Arc<dyn Agent> {
+        match kind {
+            AgentKind::Demo { seed, speed } => Arc::new(Demo::new(*seed, *speed)),
+        }
+    };
+    config.agents.iter().map(|(name, agent)| (name.clone(), make(&agent.kind))).collect()
+}
+
+async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    let retention =
+        Retention { events_max: config.buffer.events_max, age_max_ms: config.buffer.age_max.as_millis() as u64 };
+    match &config.store.url {
+        StoreUrl::Memory => Ok(Arc::new(MemoryStore::new(retention))),
+        StoreUrl::Disk(dir) => open_disk(dir.clone(), config.store.sync, retention).await,
+    }
+}
+
+async fn open_disk(dir: PathBuf, sync: SyncMode, retention: Retention) -> anyhow::Result<Arc<dyn Store>> {
+    let sync = match sync {
+        SyncMode::Always => Sync::Always,
+        SyncMode::Interval => Sync::Interval { every: SYNC_INTERVAL },
+    };
+    let options = DiskOptions { sync, ..DiskOptions::new(dir, retention) };
+    let (store, report) = tokio::task::spawn_blocking(move || DiskStore::open(options)).await??;
+    tracing::info!(
+        logs = report.logs,
+        events = report.events,
+        bytes = report.bytes,
+        segments = report.segments,
+        torn_bytes = report.torn_bytes,
+        epochs_changed = report.epochs_changed,
+        ms = report.elapsed.as_millis() as u64,
+        "opened the store"
+    );
+    for damage in &report.damage {
+        tracing::error!(%damage, "the store is damaged");
+    }
+    Ok(Arc::new(store))
+}
+
+/// Ends or continues what the last process left behind, before anybody is served.
+async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let (mut sessions, mut woken) = (0u64, 0u64);
+    for (log, stored) in shared.store.list(Kind::Session, None).await? {
+        let record = match SessionRecord::decode(&stored.body) {
+            Ok(record) => record,
+            Err(why) => {
+                tracing::error!(session = %log, %why, "a session's record cannot be read; it is left alone");
+                continue;
+            }
+        };
+        sessions += 1;
+        shared.metrics.session_state(record.state()).inc();
+        if record.life == Life::Active {
+            shared.registry.count_live(&stored.owner);
+        }
+        let over = record.life != Life::Active && !record.released;
+        let cut = record.turn.active().is_some_and(|active| active.pending.is_empty());
+        if !(over || cut || record.held || record.queue.len() > 0) {
+            continue;
+        }
+        woken += 1;
+        let id = SessionId::from(&log);
+        let recovered = async {
+            let mut actor =
+                Actor::open(shared.clone(), id, stored.owner.clone(), record).await.map_err(|e| store_refusal(&e))?;
+            actor.recover().await?;
+            if !actor.is_idle() {
+                Registry::install(shared, actor, stored.owner);
+            }
+            Ok::<(), Refusal>(())
+        };
+        if let Err(refusal) = Box::pin(recovered).await {
+            tracing::error!(session = %log, %refusal, "a session could not be recovered; it is left alone");
+        }
+    }
+    let ms = started.elapsed().as_millis() as u64;
+    tracing::info!(sessions, woken, ms, "recovered");
+    Ok(())
+}
+
+/// Retention by age, expiry and tombstones.
+async fn sweep_for_ever(shared: Arc<Shared>) {
+    let ttl = shared.config.session.ttl.min(shared.config.buffer.age_max).min(shared.config.session.tombstone_ttl);
+    let every = (ttl / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
+    loop {
+        tokio::time::sleep(every).await;
+        if let Err(error) = sweep(&shared).await {
+            tracing::warn!(%error, "the sweep failed; it will be tried again");
+        }
+    }
+}
+
+async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    let now_ms = shared.clock.now_ms();
+    for trimmed in shared.store.sweep(now_ms).await? {
+        let acked = shared.registry.presence(&SessionId::from(&trimmed.log));
+        let acked = acked.and_then(|presence| Seq::new(presence.acked.load(Ordering::Relaxed))).unwrap_or(Seq::ZERO);
+        shared.count_trimmed(&trimmed, acked);
+    }
+    let health = shared.store.health();
+    shared.metrics.store_bytes.set(health.bytes as i64);
+    shared.metrics.store_logs.set(health.logs as i64);
+    shared.metrics.store_quarantined.set(health.quarantined.len() as i64);
+    let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
+    for (log, stored) in shared.store.list(Kind::Session, None).await? {
+        if !older_than(stored.touched_ms, shared.config.session.ttl.min(shared.config.session.tombstone_ttl)) {
+            continue;
+        }
+        let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
+        let id = SessionId::from(&log);
+        if record.life == Life::Active && older_than(stored.touched_ms, shared.config.session.ttl) {
+            let _ = Registry::send(shared, &id, &stored.owner, Command::Expire).await;
+        } else if record.life != Life::Active && older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
+            let fence = shared.store.lease(&log).await?;
+            let mut forget = Commit::to(log, fence, now_ms);
+            forget.release = Some(Release::Log);
+            shared.commit(forget).await?;
+            shared.metrics.session_state("ended").dec();
+        }
+    }
+    Ok(())
+}
+
+/// Tells everybody, and lets runs finish for a while.
+async fn drain(shared: &Arc<Shared>) {
+    shared.draining.cancel();
+    let until = Instant::now() + shared.config.drain_timeout;
+    while shared.metrics.runs_active.get() > 0 && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let left = shared.metrics.runs_active.get();
+    if left > 0 {
+        tracing::warn!(runs = left, "drain.timeout is over; these runs are cut and will be ended at the next start");
+    }
+    // A moment for the notice and the last events to reach the sockets; a crowd comes back at different times.
+    tokio::time::sleep(Duration::from_millis(50 + (dice::chance() * 50.0) as u64)).await;
 }

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use bowline_protocol::frame::Control;
-use bowline_protocol::{Cursor, Epoch, Extent, Recorded, SessionId, Seq};
+use bowline_protocol::{Cursor, Epoch, Extent, Recorded, Seq, SessionId};
 use serde_json::json;
 
 use crate::resume::Resume;
@@ -33,7 +33,12 @@ pub struct Link {
 #[derive(Debug)]
 enum Phase {
     /// Owed events up to and including `to` come first, then the notice that says so.
-    Replaying { verdict: Resume, from: Seq, to: Seq, replayed: u64 },
+    Replaying {
+        verdict: Resume,
+        from: Seq,
+        to: Seq,
+        replayed: u64,
+    },
     Live,
 }
 
@@ -42,11 +47,19 @@ enum Phase {
 pub enum Output {
     Control(Control),
     Events(Vec<Recorded>),
-    Read { from: Seq, events_max: usize },
+    Read {
+        from: Seq,
+        events_max: usize,
+    },
     /// The owed events have all been handed over.
-    Replayed { verdict: Resume, replayed: u64 },
+    Replayed {
+        verdict: Resume,
+        replayed: u64,
+    },
     /// A live reader was trimmed past; it has been told.
-    Skipped { lost: u64 },
+    Skipped {
+        lost: u64,
+    },
 }
 
 /// An ack for something that was never sent. Nothing changes.
@@ -208,7 +221,9 @@ fn replay_notice(session: &SessionId, verdict: Resume, from: Seq, to: Seq, repla
         Resume::CaughtUp => "You have everything.".to_owned(),
         Resume::Replay { .. } => format!("{replayed} missed events were replayed."),
         Resume::Gap { lost, .. } => format!("{lost} events are no longer retained; {replayed} were replayed."),
-        Resume::OtherEpoch { .. } => format!("Your position is from another epoch of this log; {replayed} events were replayed."),
+        Resume::OtherEpoch { .. } => {
+            format!("Your position is from another epoch of this log; {replayed} events were replayed.")
+        }
         Resume::AheadOfLog => "Your position is beyond the end of this log; only new events follow.".to_owned(),
     };
     Control::notice(Some(session.clone()), sentence, facts)
@@ -223,7 +238,8 @@ mod tests {
     }
 
     fn link(first: u64, next: u64, cursor: u64) -> Link {
-        let extent = Extent { epoch: Epoch::parse("e").unwrap(), epoch_first: seq(1), first: seq(first), next: seq(next) };
+        let extent =
+            Extent { epoch: Epoch::parse("e").unwrap(), epoch_first: seq(1), first: seq(first), next: seq(next) };
         let verdict = Resume::decide(&extent, &Cursor::bare(seq(cursor)));
         Link::resume(SessionId::from_random(1), &extent, verdict)
     }

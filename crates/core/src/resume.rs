@@ -8,11 +8,19 @@ use serde_json::{Map, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
     CaughtUp,
-    Replay { from: Seq, to: Seq },
+    Replay {
+        from: Seq,
+        to: Seq,
+    },
     /// Events between the cursor and `first` are gone.
-    Gap { first: Seq, lost: u64 },
+    Gap {
+        first: Seq,
+        lost: u64,
+    },
     /// The cursor belongs to another incarnation of the log; reading starts at this one's first retained event.
-    OtherEpoch { first: Seq },
+    OtherEpoch {
+        first: Seq,
+    },
     AheadOfLog,
 }
 
@@ -112,7 +120,12 @@ mod tests {
     }
 
     fn extent(epoch_first: u64, first: u64, next: u64) -> Extent {
-        Extent { epoch: Epoch::parse("now").unwrap(), epoch_first: seq(epoch_first), first: seq(first), next: seq(next) }
+        Extent {
+            epoch: Epoch::parse("now").unwrap(),
+            epoch_first: seq(epoch_first),
+            first: seq(first),
+            next: seq(next),
+        }
     }
 
     fn decide(extent: &Extent, cursor: &str) -> Resume {

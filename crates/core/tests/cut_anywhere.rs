@@ -15,7 +15,9 @@ enum Step {
     /// The oldest events are let go.
     Trim(u8),
     /// The log comes back from a power cut: the last events are gone, and so is the epoch.
-    Reincarnate { lose: u8 },
+    Reincarnate {
+        lose: u8,
+    },
     /// The link does up to this many things.
     Pump(u8),
     /// This many frames travel the wire.
@@ -23,7 +25,9 @@ enum Step {
     Ack,
     /// The wire is cut: what was sent and not delivered is gone.
     Cut,
-    Reconnect { careful: bool },
+    Reconnect {
+        careful: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -88,7 +92,12 @@ impl World {
 
     fn extent(&self) -> Extent {
         let seq = |n| Seq::new(n).unwrap();
-        Extent { epoch: self.epoch(), epoch_first: seq(self.epoch_first), first: seq(self.first), next: seq(self.next()) }
+        Extent {
+            epoch: self.epoch(),
+            epoch_first: seq(self.epoch_first),
+            first: seq(self.first),
+            next: seq(self.next()),
+        }
     }
 
     fn apply(&mut self, step: Step) {
@@ -148,7 +157,9 @@ impl World {
             None => {}
             Some(Output::Read { from, events_max }) => {
                 let start = from.get().max(first);
-                let events = (start..next).take(events_max).map(|n| Recorded { seq: Seq::new(n).unwrap(), bytes: Vec::new().into() });
+                let events = (start..next)
+                    .take(events_max)
+                    .map(|n| Recorded { seq: Seq::new(n).unwrap(), bytes: Vec::new().into() });
                 link.handle_events(events.collect(), Seq::new(first).unwrap(), Seq::new(next).unwrap());
             }
             Some(Output::Events(events)) => {
@@ -181,7 +192,9 @@ impl World {
                         assert_ne!(self.position.as_ref().map(|(epoch, _)| epoch), Some(&epoch));
                         self.accept_gap(epoch, first.get());
                     }
-                    Resume::AheadOfLog => panic!("a client that only believes what it saw is never ahead within an epoch"),
+                    Resume::AheadOfLog => {
+                        panic!("a client that only believes what it saw is never ahead within an epoch")
+                    }
                 }
             }
             Some(Wire::Gap { to }) => {

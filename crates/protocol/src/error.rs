@@ -122,35 +122,21 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Refusal {
-        Refusal {
-            code,
-            message: message.into(),
-            retry_after_ms: None,
-            details: None,
-        }
+        Refusal { code, message: message.into(), retry_after_ms: None, details: None }
     }
 
     /// A field is missing or wrong. The sentence names it, and so do the details.
     pub fn field(field: &str, problem: &str) -> Refusal {
         let details = Some(serde_json::json!({ "field": field }));
-        Refusal {
-            details,
-            ..Refusal::new(ErrorCode::InvalidPayload, format!("`{field}` {problem}."))
-        }
+        Refusal { details, ..Refusal::new(ErrorCode::InvalidPayload, format!("`{field}` {problem}.")) }
     }
 
     pub fn retry_after_ms(self, ms: u64) -> Refusal {
-        Refusal {
-            retry_after_ms: Some(ms),
-            ..self
-        }
+        Refusal { retry_after_ms: Some(ms), ..self }
     }
 
     pub fn details(self, details: Value) -> Refusal {
-        Refusal {
-            details: Some(details),
-            ..self
-        }
+        Refusal { details: Some(details), ..self }
     }
 }
 
@@ -179,13 +165,9 @@ pub enum CloseCode {
     Restart = 1012,
     /// Nothing was heard for two heartbeat intervals.
     HeartbeatLost = 4000,
-    /// The server has `limits.connections_max` connections; try again later.
-    TooManyConnections = 4001,
-    /// The connection did not take what it asked for in time.
-    Overloaded = 4002,
-    /// The credential changed to another principal; begin anew.
-    PrincipalChanged = 4100,
-    /// Another connection took over.
+    /// The server could not read what the connection is owed; its position is safe.
+    ReadFailed = 4001,
+    /// Another connection took over, and this one has no session left.
     TakenOver = 4201,
     /// More than `limits.bad_frames_max` frames could not be understood.
     BadFrames = 4202,
@@ -202,9 +184,7 @@ impl CloseCode {
         CloseCode::TooBig,
         CloseCode::Restart,
         CloseCode::HeartbeatLost,
-        CloseCode::TooManyConnections,
-        CloseCode::Overloaded,
-        CloseCode::PrincipalChanged,
+        CloseCode::ReadFailed,
         CloseCode::TakenOver,
         CloseCode::BadFrames,
         CloseCode::Unauthorized,
@@ -212,6 +192,23 @@ impl CloseCode {
 
     pub const fn code(self) -> u16 {
         self as u16
+    }
+
+    /// The code as text, for labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CloseCode::Normal => "1000",
+            CloseCode::Protocol => "1002",
+            CloseCode::Unsupported => "1003",
+            CloseCode::InvalidUtf8 => "1007",
+            CloseCode::TooBig => "1009",
+            CloseCode::Restart => "1012",
+            CloseCode::HeartbeatLost => "4000",
+            CloseCode::ReadFailed => "4001",
+            CloseCode::TakenOver => "4201",
+            CloseCode::BadFrames => "4202",
+            CloseCode::Unauthorized => "4203",
+        }
     }
 
     pub const fn reason(self) -> &'static str {
@@ -223,9 +220,7 @@ impl CloseCode {
             CloseCode::TooBig => "frame larger than limits.frame_bytes_max",
             CloseCode::Restart => "server is restarting; reconnect",
             CloseCode::HeartbeatLost => "nothing heard for two heartbeat intervals; reconnect",
-            CloseCode::TooManyConnections => "too many connections; reconnect later",
-            CloseCode::Overloaded => "the connection is too far behind; reconnect",
-            CloseCode::PrincipalChanged => "the credential is another principal's; start anew",
+            CloseCode::ReadFailed => "the log could not be read; reconnect",
             CloseCode::TakenOver => "another connection took over",
             CloseCode::BadFrames => "too many frames that could not be understood",
             CloseCode::Unauthorized => "not authorised",
@@ -244,6 +239,11 @@ mod tests {
             assert!(seen.insert(code.as_str()));
             assert!(code.as_str().bytes().all(|b| b.is_ascii_uppercase() || b == b'_'));
         }
+    }
+
+    #[test]
+    fn a_close_code_is_called_by_its_number() {
+        assert!(CloseCode::ALL.iter().all(|code| code.name() == code.code().to_string()));
     }
 
     #[test]

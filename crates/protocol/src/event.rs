@@ -119,26 +119,15 @@ pub struct Draft {
 
 impl Draft {
     pub fn new(name: &'static str, content: &(impl Serialize + ?Sized)) -> Draft {
-        Draft {
-            name: EventName::known(name),
-            step_id: None,
-            content: json::raw(content),
-            metadata: None,
-        }
+        Draft { name: EventName::known(name), step_id: None, content: json::raw(content), metadata: None }
     }
 
     pub fn step(self, step_id: StepId) -> Draft {
-        Draft {
-            step_id: Some(step_id),
-            ..self
-        }
+        Draft { step_id: Some(step_id), ..self }
     }
 
     pub fn metadata(self, metadata: &impl Serialize) -> Draft {
-        Draft {
-            metadata: Some(json::raw(metadata)),
-            ..self
-        }
+        Draft { metadata: Some(json::raw(metadata)), ..self }
     }
 
     /// Encodes everything but the number. This is the only time the event is encoded.
@@ -265,9 +254,7 @@ mod tests {
             .step(StepId::parse("s1").unwrap())
             .metadata(&json!({"tool": "search"}));
         let epoch = Epoch::from_random(9);
-        let bytes = draft
-            .seal(&session, "2026-01-01T00:00:00Z")
-            .number(&epoch, Seq::new(42).unwrap());
+        let bytes = draft.seal(&session, "2026-01-01T00:00:00Z").number(&epoch, Seq::new(42).unwrap());
         let event = Recorded { seq: Seq::ZERO, bytes }.decode().unwrap();
         assert_eq!((event.event.as_str(), event.seq.get()), (names::TOOL_CALL, 42));
         assert_eq!(event.event_id, format!("{epoch}-42"));

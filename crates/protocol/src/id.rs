@@ -85,10 +85,7 @@ mod tests {
 
     #[test]
     fn a_random_session_name_shows_all_its_bits() {
-        assert_eq!(
-            SessionId::from_random(1).as_str(),
-            "sess_00000000000000000000000000000001"
-        );
+        assert_eq!(SessionId::from_random(1).as_str(), "sess_00000000000000000000000000000001");
     }
 
     #[test]

@@ -63,9 +63,7 @@ impl Epoch {
     /// Ten characters of base 32: 50 random bits are plenty, since an epoch must only differ from the others of one log.
     pub fn from_random(bits: u64) -> Epoch {
         const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-        let text: String = (0..10)
-            .map(|i| char::from(ALPHABET[(bits >> (5 * i)) as usize & 31]))
-            .collect();
+        let text: String = (0..10).map(|i| char::from(ALPHABET[(bits >> (5 * i)) as usize & 31])).collect();
         Epoch(text.into())
     }
 
@@ -153,33 +151,16 @@ mod tests {
     #[test]
     fn a_cursor_survives_the_trip_through_text() {
         let epoch = Epoch::from_random(0x1234_5678_9abc);
-        for cursor in [
-            Cursor::bare(Seq::ZERO),
-            Cursor {
-                epoch: Some(epoch),
-                seq: Seq::MAX,
-            },
-        ] {
+        for cursor in [Cursor::bare(Seq::ZERO), Cursor { epoch: Some(epoch), seq: Seq::MAX }] {
             assert_eq!(Cursor::parse(&cursor.to_string()), Some(cursor));
         }
     }
 
     #[test]
     fn what_is_not_a_cursor_is_refused() {
-        for text in [
-            "",
-            "-",
-            "-1",
-            "a-",
-            "a-b",
-            "1.5",
-            "+1",
-            " 1",
-            "1-2-3",
-            "e-9007199254740992",
-            "9007199254740992",
-            "é-1",
-        ] {
+        for text in
+            ["", "-", "-1", "a-", "a-b", "1.5", "+1", " 1", "1-2-3", "e-9007199254740992", "9007199254740992", "é-1"]
+        {
             assert_eq!(Cursor::parse(text), None, "{text:?}");
         }
     }

@@ -5,6 +5,7 @@
 pub mod commit;
 #[doc(hidden)]
 pub mod contract;
+pub mod disk;
 pub mod memory;
 pub mod tail;
 
@@ -15,6 +16,7 @@ use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
 
 pub use commit::{Batch, Commit, Committed, Fence, Item, Kind, ReadLimit, Record, Release, Start, StoreError, Trimmed};
+pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
 pub use tail::{TailGuard, WakeSet};
 
 /// Append-only logs with numbered events.

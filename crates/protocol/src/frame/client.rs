@@ -119,6 +119,13 @@ impl std::fmt::Debug for Content {
 }
 
 impl Content {
+    /// Keeps what was written, but on one line: events travel in line-based formats too.
+    fn one_line(raw: &RawValue) -> Content {
+        let broken = raw.get().contains(['\n', '\r']);
+        let compacted = broken.then(|| RawValue::from_string(json::compact(raw.get())).ok()).flatten();
+        Content(compacted.unwrap_or_else(|| raw.to_owned()))
+    }
+
     /// The text of a message: a JSON string, or the `text` of an object.
     pub fn text(&self) -> Option<String> {
         match serde_json::from_str::<Value>(self.0.get()).ok()? {
@@ -200,9 +207,7 @@ impl Request {
         }
         let envelope: Envelope<'_> = serde_json::from_str(text).map_err(|error| unreadable_json(text, &error))?;
         let mut session = None;
-        envelope
-            .request(&mut session)
-            .map_err(|refusal| Unreadable { refusal, session })
+        envelope.request(&mut session).map_err(|refusal| Unreadable { refusal, session })
     }
 }
 
@@ -210,10 +215,7 @@ fn unreadable_json(text: &str, error: &serde_json::Error) -> Refusal {
     use serde_json::error::Category;
     match error.classify() {
         Category::Data if !text.trim_start().starts_with('{') => Refusal::field("frame", "must be one JSON object"),
-        Category::Data => Refusal::new(
-            ErrorCode::InvalidPayload,
-            format!("The frame has the wrong shape: {error}."),
-        ),
+        Category::Data => Refusal::new(ErrorCode::InvalidPayload, format!("The frame has the wrong shape: {error}.")),
         _ => Refusal::new(ErrorCode::InvalidJson, format!("The frame is not JSON: {error}.")),
     }
 }
@@ -230,37 +232,21 @@ impl Envelope<'_> {
             names::CREATE_SESSION => self.create_session(),
             names::MESSAGE => self.message(session),
             names::RESPONSE => self.response(session),
-            names::CANCEL => Ok(Request::Cancel {
-                session,
-                reason: self.reason()?,
-            }),
+            names::CANCEL => Ok(Request::Cancel { session, reason: self.reason()? }),
             names::RECONNECT => Ok(Request::Reconnect(self.attach(session)?)),
             names::RECONNECT_WITH_STATE => self.reconnect_with_state(session),
-            names::REQUEST_STATE => Ok(Request::RequestState {
-                session,
-                options: self.fields()?.0,
-            }),
+            names::REQUEST_STATE => Ok(Request::RequestState { session, options: self.fields()?.0 }),
             names::CANCEL_TASK | names::RESTART_TASK | names::CANCEL_PLAN | names::REPLAN | names::SOLVE_TASKS => {
-                Ok(Request::Plan {
-                    session,
-                    command: self.plan_command(&event)?,
-                })
+                Ok(Request::Plan { session, command: self.plan_command(&event)? })
             }
             names::WATCH_TASK => {
                 let last_message_id = self.fields()?.scalar("last_message_id");
-                Ok(Request::WatchTask {
-                    task_id: self.task_id()?,
-                    last_message_id,
-                })
+                Ok(Request::WatchTask { task_id: self.task_id()?, last_message_id })
             }
-            names::UNWATCH_TASK => Ok(Request::UnwatchTask {
-                task_id: self.task_id()?,
-            }),
+            names::UNWATCH_TASK => Ok(Request::UnwatchTask { task_id: self.task_id()? }),
             names::AUTHENTICATE => {
-                let token = self
-                    .fields()?
-                    .text("token")?
-                    .ok_or_else(|| Refusal::field("content.token", "is missing"))?;
+                let token =
+                    self.fields()?.text("token")?.ok_or_else(|| Refusal::field("content.token", "is missing"))?;
                 Ok(Request::Authenticate { token: Secret(token) })
             }
             names::END_SESSION => Ok(Request::EndSession { session }),
@@ -273,9 +259,7 @@ impl Envelope<'_> {
         let Some(text) = text_of("session_id", self.session_id)? else {
             return Ok(None);
         };
-        SessionId::parse(&text)
-            .map(Some)
-            .ok_or_else(|| Refusal::field("session_id", "is not a session id"))
+        SessionId::parse(&text).map(Some).ok_or_else(|| Refusal::field("session_id", "is not a session id"))
     }
 
     fn fields(&self) -> Result<Fields, Refusal> {
@@ -295,12 +279,7 @@ impl Envelope<'_> {
         };
         let client_id = fields.client_id()?;
         let app_version = fields.text("app_version")?;
-        Ok(Request::CreateSession {
-            client_id,
-            app_version,
-            agent: fields.text("agent")?,
-            config,
-        })
+        Ok(Request::CreateSession { client_id, app_version, agent: fields.text("agent")?, config })
     }
 
     fn message(&self, session: Option<SessionId>) -> Result<Request, Refusal> {
@@ -310,19 +289,13 @@ impl Envelope<'_> {
                 Some(MessageId::parse(&text).ok_or_else(|| Refusal::field("message_id", "is empty or too long"))?)
             }
         };
-        let raw = self
-            .content
-            .filter(|raw| raw.get() != "null")
-            .ok_or_else(|| Refusal::field("content", "is missing"))?;
-        let content = Content(raw.to_owned());
+        let raw =
+            self.content.filter(|raw| raw.get() != "null").ok_or_else(|| Refusal::field("content", "is missing"))?;
+        let content = Content::one_line(raw);
         if content.text().is_none() {
             return Err(Refusal::field("content", "must be text, or an object with `text`"));
         }
-        Ok(Request::Message {
-            session,
-            message_id,
-            content,
-        })
+        Ok(Request::Message { session, message_id, content })
     }
 
     fn response(&self, session: Option<SessionId>) -> Result<Request, Refusal> {
@@ -337,13 +310,7 @@ impl Envelope<'_> {
             return Err(Refusal::field("content.confirmed", "must be true or false"));
         };
         let tasks = fields.0.remove("tasks").filter(|tasks| !tasks.is_null());
-        Ok(Request::Response {
-            session,
-            step_id,
-            confirmed,
-            tasks,
-            reason: fields.text("reason")?,
-        })
+        Ok(Request::Response { session, step_id, confirmed, tasks, reason: fields.text("reason")? })
     }
 
     /// An ack is never a bad frame: what cannot be understood is left out.
@@ -356,11 +323,7 @@ impl Envelope<'_> {
             .or_else(|| cursor_in(&metadata))
             .or_else(|| seq_of(&value_of(self.seq)).map(Cursor::bare));
         let gap_detected = content.get("gap_detected").and_then(Value::as_bool).unwrap_or(false);
-        Request::Ack {
-            session,
-            cursor,
-            gap_detected,
-        }
+        Request::Ack { session, cursor, gap_detected }
     }
 
     fn attach(&self, session: Option<SessionId>) -> Result<Attach, Refusal> {
@@ -381,44 +344,24 @@ impl Envelope<'_> {
     }
 
     fn reconnect_with_state(&self, session: Option<SessionId>) -> Result<Request, Refusal> {
-        let inner = self
-            .fields()?
-            .0
-            .remove("signed_state")
-            .filter(|state| !state.is_null())
-            .map(|state| json::raw(&state));
-        let state = self
-            .signed_state
-            .filter(|raw| raw.get() != "null")
-            .map(ToOwned::to_owned)
-            .or(inner);
+        let inner =
+            self.fields()?.0.remove("signed_state").filter(|state| !state.is_null()).map(|state| json::raw(&state));
+        let state = self.signed_state.filter(|raw| raw.get() != "null").map(ToOwned::to_owned).or(inner);
         let Some(state) = state else {
             if session.is_none() {
-                return Err(Refusal::field(
-                    "signed_state",
-                    "or `session_id` with `content.last_seq` is needed",
-                ));
+                return Err(Refusal::field("signed_state", "or `session_id` with `content.last_seq` is needed"));
             }
             return Ok(Request::Recover(self.attach(session)?));
         };
-        Ok(Request::Restore {
-            signed_state: Content(state),
-            cursor: self.fields()?.cursor()?,
-        })
+        Ok(Request::Restore { signed_state: Content(state), cursor: self.fields()?.cursor()? })
     }
 
     fn plan_command(&self, event: &str) -> Result<PlanCommand, Refusal> {
         Ok(match event {
-            names::CANCEL_TASK => PlanCommand::CancelTask {
-                task_id: self.task_id()?,
-            },
-            names::RESTART_TASK => PlanCommand::RestartTask {
-                task_id: self.task_id()?,
-            },
+            names::CANCEL_TASK => PlanCommand::CancelTask { task_id: self.task_id()? },
+            names::RESTART_TASK => PlanCommand::RestartTask { task_id: self.task_id()? },
             names::CANCEL_PLAN => PlanCommand::CancelPlan { reason: self.reason()? },
-            names::REPLAN => PlanCommand::Replan {
-                question: self.question()?,
-            },
+            names::REPLAN => PlanCommand::Replan { question: self.question()? },
             _ => {
                 let tasks = self.fields()?.0.remove("tasks").unwrap_or_default();
                 let full = tasks.as_array().is_some_and(|tasks| !tasks.is_empty());
@@ -455,26 +398,16 @@ impl Envelope<'_> {
             Value::Number(number) => Some(number.to_string()),
             _ => None,
         };
-        outer
-            .or(inner)
-            .filter(|id| !id.is_empty())
-            .ok_or_else(|| Refusal::field("task_id", "is missing"))
+        outer.or(inner).filter(|id| !id.is_empty()).ok_or_else(|| Refusal::field("task_id", "is missing"))
     }
 }
 
 fn unknown_event(event: &str) -> Refusal {
     let shown: String = event.chars().take(60).collect();
-    let nearest = names::CLIENT
-        .iter()
-        .min_by_key(|name| distance(name, &shown))
-        .filter(|name| distance(name, &shown) <= 4);
-    let hint = nearest
-        .map(|name| format!(" Did you mean `{name}`?"))
-        .unwrap_or_default();
-    Refusal::new(
-        ErrorCode::UnknownEvent,
-        format!("There is no client event `{shown}`.{hint}"),
-    )
+    let nearest =
+        names::CLIENT.iter().min_by_key(|name| distance(name, &shown)).filter(|name| distance(name, &shown) <= 4);
+    let hint = nearest.map(|name| format!(" Did you mean `{name}`?")).unwrap_or_default();
+    Refusal::new(ErrorCode::UnknownEvent, format!("There is no client event `{shown}`.{hint}"))
 }
 
 /// Edit distance, for hints. Inputs are short.
@@ -544,10 +477,7 @@ impl Fields {
 
 /// The cursor in an object: `last_event_id` if it is one of ours, else `last_seq` with an optional `epoch`.
 fn cursor_in(object: &Value) -> Option<Cursor> {
-    let by_id = object
-        .get("last_event_id")
-        .and_then(Value::as_str)
-        .and_then(Cursor::parse);
+    let by_id = object.get("last_event_id").and_then(Value::as_str).and_then(Cursor::parse);
     by_id.or_else(|| {
         let seq = seq_of(object.get("last_seq")?)?;
         let epoch = object.get("epoch").and_then(Value::as_str).and_then(Epoch::parse);
@@ -572,8 +502,7 @@ fn seq_of(value: &Value) -> Option<Seq> {
 }
 
 fn value_of(raw: Option<&RawValue>) -> Value {
-    raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
-        .unwrap_or_default()
+    raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
 }
 
 fn text_of(field: &str, raw: Option<&RawValue>) -> Result<Option<String>, Refusal> {
@@ -638,46 +567,18 @@ mod tests {
             (r#"{"event":7}"#, ErrorCode::InvalidPayload, "event"),
             (r#"{"event":"user.mesage"}"#, ErrorCode::UnknownEvent, "user.message"),
             (r#"{"event":"user.message"}"#, ErrorCode::InvalidPayload, "content"),
-            (
-                r#"{"event":"user.message","content":7}"#,
-                ErrorCode::InvalidPayload,
-                "content",
-            ),
-            (
-                r#"{"event":"user.message","content":"x","session_id":7}"#,
-                ErrorCode::InvalidPayload,
-                "session_id",
-            ),
-            (
-                r#"{"event":"user.message","content":"x","message_id":""}"#,
-                ErrorCode::InvalidPayload,
-                "message_id",
-            ),
-            (
-                r#"{"event":"user.response","content":{"confirmed":true}}"#,
-                ErrorCode::InvalidPayload,
-                "step_id",
-            ),
+            (r#"{"event":"user.message","content":7}"#, ErrorCode::InvalidPayload, "content"),
+            (r#"{"event":"user.message","content":"x","session_id":7}"#, ErrorCode::InvalidPayload, "session_id"),
+            (r#"{"event":"user.message","content":"x","message_id":""}"#, ErrorCode::InvalidPayload, "message_id"),
+            (r#"{"event":"user.response","content":{"confirmed":true}}"#, ErrorCode::InvalidPayload, "step_id"),
             (
                 r#"{"event":"user.response","step_id":"s","content":{"confirmed":"yes"}}"#,
                 ErrorCode::InvalidPayload,
                 "confirmed",
             ),
-            (
-                r#"{"event":"user.reconnect","content":{"last_seq":-1}}"#,
-                ErrorCode::InvalidPayload,
-                "last_seq",
-            ),
-            (
-                r#"{"event":"user.reconnect","content":{"mode":"x"}}"#,
-                ErrorCode::InvalidPayload,
-                "mode",
-            ),
-            (
-                r#"{"event":"user.reconnect","event":"x"}"#,
-                ErrorCode::InvalidPayload,
-                "event",
-            ),
+            (r#"{"event":"user.reconnect","content":{"last_seq":-1}}"#, ErrorCode::InvalidPayload, "last_seq"),
+            (r#"{"event":"user.reconnect","content":{"mode":"x"}}"#, ErrorCode::InvalidPayload, "mode"),
+            (r#"{"event":"user.reconnect","event":"x"}"#, ErrorCode::InvalidPayload, "event"),
         ];
         for (frame, code, part) in cases {
             let refusal = parse(frame).unwrap_err();
@@ -688,11 +589,7 @@ mod tests {
 
     #[test]
     fn nesting_is_bounded_before_it_is_parsed() {
-        let frame = format!(
-            r#"{{"event":"user.message","content":{}1{}}}"#,
-            "[".repeat(100_000),
-            "]".repeat(100_000)
-        );
+        let frame = format!(r#"{{"event":"user.message","content":{}1{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
         assert_eq!(parse(&frame).unwrap_err().code, ErrorCode::InvalidJson);
     }
 
@@ -700,20 +597,13 @@ mod tests {
     fn old_and_careful_clients_come_back_alike() {
         let old =
             r#"{"event":"user.reconnect","session_id":"sess_1","content":{"last_seq":42,"last_event_id":"evt_999"}}"#;
-        let Request::Reconnect(old) = parse(old).unwrap() else {
-            panic!()
-        };
+        let Request::Reconnect(old) = parse(old).unwrap() else { panic!() };
         assert_eq!(old.cursor.unwrap(), Cursor::bare(Seq::new(42).unwrap()));
         let careful = r#"{"event":"user.reconnect","session_id":"sess_1","content":{"last_seq":42,"epoch":"e1"}}"#;
-        let Request::Reconnect(careful) = parse(careful).unwrap() else {
-            panic!()
-        };
+        let Request::Reconnect(careful) = parse(careful).unwrap() else { panic!() };
         assert_eq!(careful.cursor.unwrap().to_string(), "e1-42");
         let bare = r#"{"event":"user.reconnect","session_id":"sess_1","content":null}"#;
-        assert!(matches!(
-            parse(bare).unwrap(),
-            Request::Reconnect(Attach { cursor: None, .. })
-        ));
+        assert!(matches!(parse(bare).unwrap(), Request::Reconnect(Attach { cursor: None, .. })));
     }
 
     #[test]

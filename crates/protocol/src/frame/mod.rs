@@ -61,16 +61,8 @@ pub mod names {
     ];
 
     /// What the server sends without a number.
-    pub const CONTROL: &[&str] = &[
-        CONNECTED,
-        HEARTBEAT,
-        NOTICE,
-        SYSTEM_ERROR,
-        SESSION_CREATED,
-        STATE_EXPORTED,
-        STATE_RESTORED,
-        RECOVERY_FAILED,
-    ];
+    pub const CONTROL: &[&str] =
+        &[CONNECTED, HEARTBEAT, NOTICE, SYSTEM_ERROR, SESSION_CREATED, STATE_EXPORTED, STATE_RESTORED, RECOVERY_FAILED];
 
     /// Every name that is not an agent's to invent.
     pub const ALL: &[&str] = &[

@@ -29,12 +29,7 @@ struct Wire<'a> {
 
 impl Control {
     pub fn new(event: &'static str, session: Option<SessionId>, content: Value, metadata: Value) -> Control {
-        Control {
-            event,
-            session,
-            content,
-            metadata,
-        }
+        Control { event, session, content, metadata }
     }
 
     /// `system.notice`: a sentence for people, facts for programs.
@@ -44,29 +39,15 @@ impl Control {
 
     /// A request that was refused. Those about a session are `agent.error`, the others `system.error`.
     pub fn refusal(session: Option<SessionId>, refusal: &Refusal) -> Control {
-        let event = if session.is_some() {
-            crate::event::names::ERROR
-        } else {
-            names::SYSTEM_ERROR
-        };
-        Control::new(
-            event,
-            session,
-            Value::String(refusal.message.clone()),
-            refusal_facts(refusal),
-        )
+        let event = if session.is_some() { crate::event::names::ERROR } else { names::SYSTEM_ERROR };
+        Control::new(event, session, Value::String(refusal.message.clone()), refusal_facts(refusal))
     }
 
     /// The long way back failed.
     pub fn recovery_failed(session: Option<SessionId>, refusal: &Refusal) -> Control {
         let mut facts = refusal_facts(refusal);
         facts["recovery_strategy"] = facts["recovery_action"].clone();
-        Control::new(
-            names::RECOVERY_FAILED,
-            session,
-            Value::String(refusal.message.clone()),
-            facts,
-        )
+        Control::new(names::RECOVERY_FAILED, session, Value::String(refusal.message.clone()), facts)
     }
 
     pub fn heartbeat(
@@ -80,12 +61,7 @@ impl Control {
             facts.insert("seq".into(), seq.into());
         }
         facts.insert("server_uptime_seconds".into(), uptime_seconds.into());
-        Control::new(
-            names::HEARTBEAT,
-            session,
-            json!({ "server_time": server_time }),
-            Value::Object(facts),
-        )
+        Control::new(names::HEARTBEAT, session, json!({ "server_time": server_time }), Value::Object(facts))
     }
 
     pub fn encode(&self, timestamp: &str) -> Bytes {

@@ -1,0 +1,154 @@
+//! The built-in agent: needs nothing, does what its directives say, the same way every time.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use super::plan::{PlanRun, Task};
+use super::{Agent, AgentError, Answer, Asked, Confirm, Ending, Input, Reply, Role, Run, Stopped};
+
+/// What it can be asked to do, for its friendly answer and the documents.
+pub const DIRECTIVES: &[(&str, &str)] = &[
+    ("/long N [MS]", "streams N words, MS milliseconds apart (5 if left out)"),
+    ("/plan TEXT", "plans, solves three tasks two at a time, and sums up"),
+    ("/confirm TEXT", "asks you first, then answers"),
+    ("/fail [N]", "fails after N words"),
+    ("/recall", "repeats your earlier messages"),
+    ("/echo TEXT", "says TEXT"),
+];
+
+/// More words than this are not a demonstration any more.
+const WORDS_MAX: u64 = 200_000;
+const WORD_PAUSE: Duration = Duration::from_millis(5);
+const STEP_PAUSE: Duration = Duration::from_millis(120);
+
+#[derive(Clone, Debug)]
+pub struct Demo {
+    seed: u64,
+    speed: f64,
+}
+
+impl Demo {
+    pub fn new(seed: u64, speed: f64) -> Demo {
+        Demo { seed, speed }
+    }
+
+    fn scaled(&self, pause: Duration) -> Duration {
+        if self.speed > 0.0 { pause.div_f64(self.speed) } else { Duration::ZERO }
+    }
+
+    async fn message(&self, mut run: Run, text: &str) -> Ending {
+        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+        match word {
+            "/long" => self.long(&run, rest).await,
+            "/plan" => PlanRun::new(self.seed, self.scaled(STEP_PAUSE)).plan(&mut run, rest).await,
+            "/confirm" => {
+                let confirm = Confirm::custom(format!("Shall I? {rest}"), json!({ "text": rest }));
+                let reply = run.emit.confirm(confirm).await?;
+                Ok(confirmed(rest, &reply))
+            }
+            "/fail" => self.fail(&run, rest).await,
+            "/recall" => Ok(Answer::text(recall(&run))),
+            "/echo" => Ok(Answer::text(rest)),
+            _ => self.friendly(&run).await,
+        }
+    }
+
+    async fn long(&self, run: &Run, rest: &str) -> Ending {
+        let mut numbers = rest.split_whitespace();
+        let count: u64 = number(numbers.next(), "N", "/long N [MS]")?.unwrap_or(100).min(WORDS_MAX);
+        let pause = number(numbers.next(), "MS", "/long N [MS]")?;
+        let pause = pause.map_or_else(|| self.scaled(WORD_PAUSE), |ms| Duration::from_millis(ms.min(60_000)));
+        Ok(Answer::text(words(run, count, pause).await?))
+    }
+
+    async fn fail(&self, run: &Run, rest: &str) -> Ending {
+        let count = number(rest.split_whitespace().next(), "N", "/fail [N]")?.unwrap_or(0).min(WORDS_MAX);
+        words(run, count, self.scaled(WORD_PAUSE)).await?;
+        Err(AgentError::failed(format!("It was asked to fail after {count} words, and so it does.")))
+    }
+
+    async fn friendly(&self, run: &Run) -> Ending {
+        run.emit.thinking("No directive in this message, so I will say hello.", "answering").await?;
+        let mut text =
+            String::from("Hello! I am the demo agent. Cut my connection while I talk; nothing gets lost. Try:\n");
+        for (directive, does) in DIRECTIVES {
+            text.push_str(&format!("\n- `{directive}` {does}"));
+        }
+        for piece in text.split_inclusive('\n') {
+            run.emit.partial_answer(piece).await?;
+            run.pause(self.scaled(WORD_PAUSE)).await?;
+        }
+        Ok(Answer::text(text))
+    }
+}
+
+#[async_trait]
+impl Agent for Demo {
+    async fn run(&self, mut run: Run) -> Ending {
+        let plan = || PlanRun::new(self.seed, self.scaled(STEP_PAUSE));
+        match run.input.clone() {
+            Input::Message { text } => self.message(run, &text).await,
+            Input::Replan { question } => {
+                let earlier = run.plan.as_ref().and_then(|plan| plan["question"].as_str()).map(str::to_owned);
+                let question = question.or(earlier).unwrap_or_else(|| "the same again".into());
+                plan().plan(&mut run, &question).await
+            }
+            Input::SolveTasks { tasks } => {
+                let tasks = tasks.as_array().map(|tasks| tasks.iter().enumerate().map(Task::from_client).collect());
+                plan().solve(&mut run, "tasks of your own", tasks.unwrap_or_default()).await
+            }
+            Input::RestartTask { task_id } => {
+                let tasks = Task::list(run.plan.as_ref());
+                let task = tasks.into_iter().find(|task| task.id == task_id);
+                let task =
+                    task.ok_or_else(|| AgentError::failed(format!("There is no task `{task_id}` to restart.")))?;
+                run.emit.solver_restarted(&task.shown()).await?;
+                plan().solve(&mut run, "one task again", vec![task]).await
+            }
+        }
+    }
+
+    async fn answered(&self, _run: Run, asked: Asked, reply: Reply) -> Ending {
+        Ok(confirmed(asked.state["text"].as_str().unwrap_or_default(), &reply))
+    }
+
+    fn plans(&self) -> bool {
+        true
+    }
+}
+
+fn confirmed(text: &str, reply: &Reply) -> Answer {
+    Answer::text(format!("{}: {text}", if reply.confirmed { "confirmed" } else { "declined" }))
+}
+
+fn recall(run: &Run) -> String {
+    let earlier = run.conversation.iter().filter(|message| message.role == Role::User);
+    earlier.map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n")
+}
+
+/// Streams `tok1`, ` tok2`, … and returns them joined.
+async fn words(run: &Run, count: u64, pause: Duration) -> Result<String, Stopped> {
+    let mut text = String::new();
+    for n in 1..=count {
+        let delta = if n == 1 { "tok1".to_owned() } else { format!(" tok{n}") };
+        text.push_str(&delta);
+        run.emit.partial_answer(delta).await?;
+        if n < count {
+            run.pause(pause).await?;
+        }
+    }
+    Ok(text)
+}
+
+fn number(word: Option<&str>, name: &str, usage: &str) -> Result<Option<u64>, AgentError> {
+    let Some(word) = word else { return Ok(None) };
+    let shown: String = word.chars().take(20).collect();
+    word.parse().map(Some).map_err(|_| AgentError::failed(format!("{name} must be a number, not `{shown}`: {usage}.")))
+}
+
+/// For documents and tests: the directives as a value.
+pub fn directives() -> Value {
+    DIRECTIVES.iter().map(|(directive, does)| json!({ "directive": directive, "does": does })).collect()
+}

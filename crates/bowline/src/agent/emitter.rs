@@ -1,0 +1,221 @@
+//! How a run speaks: one typed method for every event it may log. Nothing it says is seen before it is stored.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bowline_protocol::event::names;
+use bowline_protocol::{Draft, EventName, StepId, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json as object};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Reply;
+use crate::dice;
+
+/// The run was cancelled or is over; what it says is no longer heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped;
+
+/// What travels from a run to its session.
+#[derive(Debug)]
+pub enum Emission {
+    Event(Draft),
+    /// A piece of the answer: also added to what the conversation keeps if the run is cut short.
+    Partial(Draft, Delta),
+    Ask {
+        step: StepId,
+        draft: Draft,
+        state: Value,
+        reply: oneshot::Sender<Reply>,
+    },
+    /// The plan as it stands, kept beside the log.
+    Plan(Value),
+}
+
+/// A piece of the answer's text; `Debug` shows only its length.
+pub struct Delta(pub String);
+
+impl std::fmt::Debug for Delta {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Delta({} bytes)", self.0.len())
+    }
+}
+
+/// A question for a person.
+#[derive(Clone, Debug)]
+pub struct Confirm {
+    pub question: String,
+    /// `tool`, `plan` or `custom`.
+    pub scope: &'static str,
+    pub tool_name: Option<String>,
+    pub tool_args: Option<Value>,
+    pub plan_summary: Option<String>,
+    pub tasks: Option<Value>,
+    pub timeout_seconds: Option<u64>,
+    /// What the agent needs to go on if this process is gone when the answer comes.
+    pub state: Value,
+}
+
+impl Confirm {
+    pub fn custom(question: impl Into<String>, state: Value) -> Confirm {
+        Confirm {
+            question: question.into(),
+            scope: "custom",
+            tool_name: None,
+            tool_args: None,
+            plan_summary: None,
+            tasks: None,
+            timeout_seconds: None,
+            state,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Emitter {
+    emissions: mpsc::Sender<Emission>,
+    partials: Arc<AtomicU64>,
+}
+
+type Sent = Result<(), Stopped>;
+
+impl Emitter {
+    pub fn new(emissions: mpsc::Sender<Emission>) -> Emitter {
+        Emitter { emissions, partials: Arc::default() }
+    }
+
+    async fn send(&self, emission: Emission) -> Sent {
+        self.emissions.send(emission).await.map_err(|_closed| Stopped)
+    }
+
+    async fn event(&self, name: &'static str, content: &(impl Serialize + ?Sized)) -> Sent {
+        self.send(Emission::Event(Draft::new(name, content))).await
+    }
+
+    pub async fn thinking(&self, text: &str, stage: &str) -> Sent {
+        self.send(Emission::Event(Draft::new(names::THINKING, text).metadata(&object!({ "stage": stage })))).await
+    }
+
+    /// Says that a tool is being called; the returned step pairs the result with it.
+    pub async fn tool_call(
+        &self,
+        text: &str,
+        tool: &str,
+        args: &Value,
+        server: Option<&str>,
+    ) -> Result<StepId, Stopped> {
+        let step = StepId::from_random(dice::u128());
+        let mut facts = object!({ "tool": tool, "args": args, "status": "running" });
+        if let Some(server) = server {
+            facts["server"] = server.into();
+        }
+        self.send(Emission::Event(Draft::new(names::TOOL_CALL, text).step(step.clone()).metadata(&facts))).await?;
+        Ok(step)
+    }
+
+    /// `facts` has `tool`, `status` (success, failed or unknown), `duration_ms`, and `error` or `data`.
+    pub async fn tool_result(&self, step: StepId, text: &str, facts: &Value) -> Sent {
+        self.send(Emission::Event(Draft::new(names::TOOL_RESULT, text).step(step).metadata(facts))).await
+    }
+
+    /// The next piece of the answer.
+    pub async fn partial_answer(&self, delta: impl Into<String>) -> Sent {
+        let delta = delta.into();
+        let index = self.partials.fetch_add(1, Ordering::Relaxed);
+        let draft = Draft::new(names::PARTIAL_ANSWER, &delta).metadata(&object!({ "index": index }));
+        self.send(Emission::Partial(draft, Delta(delta))).await
+    }
+
+    /// Asks a person and waits. The question and the wait outlive connections and this process.
+    pub async fn confirm(&self, confirm: Confirm) -> Result<Reply, Stopped> {
+        let step = StepId::from_random(dice::u128());
+        let mut facts = Map::new();
+        facts.insert("scope".into(), confirm.scope.into());
+        let mut fact = |key: &str, value: Option<Value>| value.map(|value| facts.insert(key.into(), value));
+        fact("tool_name", confirm.tool_name.map(Value::from));
+        fact("tool_args", confirm.tool_args);
+        fact("plan_summary", confirm.plan_summary.map(Value::from));
+        fact("tasks", confirm.tasks);
+        fact("timeout_seconds", confirm.timeout_seconds.map(Value::from));
+        let draft = Draft::new(names::USER_CONFIRM, &confirm.question).step(step.clone()).metadata(&facts);
+        let (reply, answer) = oneshot::channel();
+        self.send(Emission::Ask { step, draft, state: confirm.state, reply }).await?;
+        answer.await.map_err(|_gone| Stopped)
+    }
+
+    /// Keeps the plan beside the log, where a later run finds it.
+    pub async fn keep_plan(&self, plan: Value) -> Sent {
+        self.send(Emission::Plan(plan)).await
+    }
+
+    pub async fn plan_start(&self, question: &str) -> Sent {
+        self.event(names::PLAN_START, &object!({ "question": question })).await
+    }
+
+    pub async fn plan_completed(&self, tasks: &Value, summary: &str) -> Sent {
+        self.event(names::PLAN_COMPLETED, &object!({ "tasks": tasks, "plan_summary": summary })).await
+    }
+
+    pub async fn plan_cancelled(&self, reason: &str) -> Sent {
+        self.event(names::PLAN_CANCELLED, &object!({ "reason": reason })).await
+    }
+
+    pub async fn plan_coercion_error(&self, message: &str, error: &str) -> Sent {
+        self.event(names::PLAN_COERCION_ERROR, &object!({ "message": message, "error": error })).await
+    }
+
+    pub async fn solver_start(&self, task: &Value) -> Sent {
+        self.event(names::SOLVER_START, &object!({ "task": task })).await
+    }
+
+    pub async fn solver_progress(&self, task_id: &str, step: u32, steps: u32) -> Sent {
+        let percent = u64::from(step) * 100 / u64::from(steps.max(1));
+        let content =
+            object!({ "task_id": task_id, "progress_percent": percent, "current_step": step, "total_steps": steps });
+        self.event(names::SOLVER_PROGRESS, &content).await
+    }
+
+    pub async fn solver_completed(&self, task: &Value, output: &str, summary: &str) -> Sent {
+        let result = object!({ "output": output, "summary": summary });
+        self.event(names::SOLVER_COMPLETED, &object!({ "task": task, "result": result })).await
+    }
+
+    pub async fn solver_step_failed(&self, task: &Value, error: &str) -> Sent {
+        self.event(names::SOLVER_STEP_FAILED, &object!({ "task": task, "error": error })).await
+    }
+
+    pub async fn solver_cancelled(&self, task: &Value) -> Sent {
+        self.event(names::SOLVER_CANCELLED, &object!({ "task": task })).await
+    }
+
+    pub async fn solver_restarted(&self, task: &Value) -> Sent {
+        self.event(names::SOLVER_RESTARTED, &object!({ "task": task })).await
+    }
+
+    pub async fn aggregate_start(&self, solver_results: &Value) -> Sent {
+        self.event(names::AGGREGATE_START, &object!({ "solver_results": solver_results })).await
+    }
+
+    pub async fn aggregate_completed(&self, output: &str) -> Sent {
+        self.event(names::AGGREGATE_COMPLETED, &object!({ "output": output })).await
+    }
+
+    pub async fn pipeline_completed(&self, output: &str, status: &str) -> Sent {
+        self.event(names::PIPELINE_COMPLETED, &object!({ "output": output, "status": status })).await
+    }
+
+    pub async fn operation_started(&self, content: &Value) -> Sent {
+        self.event(names::OPERATION_STARTED, content).await
+    }
+
+    pub async fn operation_completed(&self, content: &Value) -> Sent {
+        self.event(names::OPERATION_COMPLETED, content).await
+    }
+
+    /// An event of the agent's own kind; it passes through untouched. False if the name is not an agent's to use.
+    pub async fn custom(&self, name: &str, content: &Value, metadata: &Value) -> Result<bool, Stopped> {
+        let Some(name) = EventName::custom(name) else { return Ok(false) };
+        let draft = Draft { name, step_id: None, content: json::raw(content), metadata: Some(json::raw(metadata)) };
+        self.send(Emission::Event(draft)).await.map(|()| true)
+    }
+}

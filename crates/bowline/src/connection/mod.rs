@@ -1,0 +1,435 @@
+//! One client's connection: its links to sessions, what waits to be sent to it, and its standing with us.
+
+mod requests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_core::heartbeat::Pulse;
+use bowline_core::link::{Link, Output};
+use bowline_core::{Bucket, Heartbeat};
+use bowline_protocol::frame::{Control, names};
+use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, LogId, Refusal, SessionId};
+use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
+use bytes::Bytes;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::auth::{Identity, SUBPROTOCOL};
+use crate::node::{self, Shared};
+use crate::session::{Command, Grant, Mail, Mailbox, Registry, Way};
+use crate::{clock, dice};
+
+/// Answers that may wait for a client that does not read before we stop reading from it.
+const OUTBOX_FRAMES_MAX: usize = 256;
+/// A client whose credential is about to expire is told this long before.
+const EXPIRY_WARNING: Duration = Duration::from_secs(60);
+
+pub struct Connection {
+    shared: Arc<Shared>,
+    id: ConnectionId,
+    mailbox: Mailbox,
+    standing: Standing,
+    links: Vec<Attached>,
+    /// Sessions that were asked for and not yet granted.
+    attaching: Vec<SessionId>,
+    next_token: u64,
+    wake: Arc<WakeSet>,
+    outbox: VecDeque<Bytes>,
+    outbox_bytes: usize,
+    heart: Heartbeat,
+    bucket: Bucket,
+    bad_frames: u32,
+    /// Sessions that want to know whether we are alive.
+    probed: Vec<SessionId>,
+    ping_due: bool,
+    taken_over: bool,
+    close: Option<CloseCode>,
+}
+
+/// Who is on the other side.
+#[derive(Debug)]
+enum Standing {
+    /// Nobody yet: the first frame must say, in time.
+    Unknown {
+        until: Instant,
+    },
+    Known {
+        identity: Identity,
+        expires: Option<Instant>,
+        warned: bool,
+    },
+}
+
+struct Attached {
+    token: u64,
+    log: LogId,
+    link: Link,
+    observe: bool,
+    since: Instant,
+    _tail: TailGuard,
+}
+
+impl Connection {
+    pub fn new(shared: Arc<Shared>, identity: Option<Identity>) -> (Connection, mpsc::UnboundedReceiver<Mail>) {
+        let now = Instant::now();
+        let (mailbox, inbox) = Mailbox::new();
+        let standing = match identity {
+            Some(identity) => known(identity, now),
+            None => Standing::Unknown { until: now + shared.config.auth.first_frame_timeout },
+        };
+        let mut connection = Connection {
+            id: ConnectionId::from_random(dice::u128()),
+            mailbox,
+            standing,
+            links: Vec::new(),
+            attaching: Vec::new(),
+            next_token: 0,
+            wake: WakeSet::new(),
+            outbox: VecDeque::new(),
+            outbox_bytes: 0,
+            heart: Heartbeat::new(now, shared.config.heartbeat_interval),
+            bucket: Bucket::new(now, shared.config.limits.events_per_second),
+            bad_frames: 0,
+            probed: Vec::new(),
+            ping_due: false,
+            taken_over: false,
+            close: None,
+            shared,
+        };
+        connection.greet();
+        (connection, inbox)
+    }
+
+    pub fn id(&self) -> &ConnectionId {
+        &self.id
+    }
+
+    pub fn wake(&self) -> Arc<WakeSet> {
+        self.wake.clone()
+    }
+
+    fn greet(&mut self) {
+        let limits = &self.shared.config.limits;
+        let interval = self.shared.config.heartbeat_interval;
+        let facts = json!({
+            "connection_id": self.id,
+            "server_version": env!("CARGO_PKG_VERSION"),
+            "protocol": SUBPROTOCOL,
+            "heartbeat_interval_ms": interval.as_millis() as u64,
+            "heartbeat_interval_seconds": interval.as_secs_f64(),
+            "limits": {
+                "frame_bytes_max": limits.frame_bytes_max,
+                "message_bytes_max": limits.message_bytes_max,
+                "json_depth_max": limits.json_depth_max,
+                "events_per_second": limits.events_per_second,
+                "bad_frames_max": limits.bad_frames_max,
+                "sessions_per_connection_max": limits.sessions_per_connection_max,
+            },
+            "capabilities": node::capabilities(),
+            "authenticated": matches!(self.standing, Standing::Known { .. }),
+        });
+        self.say(&Control::new(names::CONNECTED, None, facts.clone(), facts));
+        if self.shared.is_draining() {
+            self.handle_draining();
+        }
+    }
+
+    /// Queues a control frame.
+    fn say(&mut self, control: &Control) {
+        self.push(control.encode(&clock::timestamp()));
+    }
+
+    fn push(&mut self, bytes: Bytes) {
+        self.outbox_bytes += bytes.len();
+        self.outbox.push_back(bytes);
+    }
+
+    fn refuse(&mut self, session: Option<SessionId>, refusal: &Refusal) {
+        self.shared.metrics.refusals.inc(refusal.code.as_str());
+        self.say(&Control::refusal(session, refusal));
+    }
+
+    /// What to send next, and whether the connection is to be closed after it.
+    pub fn pop(&mut self) -> Option<Bytes> {
+        let bytes = self.outbox.pop_front()?;
+        self.outbox_bytes -= bytes.len();
+        if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_FRAMES_MAX {
+            // An idle connection needs no room for a burst.
+            self.outbox = VecDeque::new();
+        }
+        Some(bytes)
+    }
+
+    pub fn has_output(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    pub fn take_ping(&mut self) -> bool {
+        std::mem::take(&mut self.ping_due)
+    }
+
+    pub fn closing(&self) -> Option<CloseCode> {
+        self.close
+    }
+
+    pub fn close(&mut self, code: CloseCode) {
+        self.close.get_or_insert(code);
+    }
+
+    /// Whether the next client frame may be read: not while answers to earlier ones pile up.
+    pub fn may_read(&self, waiting_mail: usize) -> bool {
+        self.outbox.len() + waiting_mail < OUTBOX_FRAMES_MAX
+    }
+
+    /// Anything at all came in.
+    pub async fn handle_heard(&mut self) {
+        self.heart.handle_heard(Instant::now());
+        let party = self.mailbox.party;
+        for session in std::mem::take(&mut self.probed) {
+            self.command_quietly(&session, Command::Alive { party }).await;
+        }
+    }
+
+    /// Sends a command whose failure would interest nobody.
+    async fn command_quietly(&mut self, session: &SessionId, command: Command) {
+        if let Standing::Known { identity, .. } = &self.standing {
+            let asker = identity.principal.clone();
+            let _ = Registry::send(&self.shared, session, &asker, command).await;
+        }
+    }
+
+    pub async fn handle_mail(&mut self, mail: Mail) {
+        match mail {
+            Mail::Granted(grant) => self.granted(*grant).await,
+            Mail::Control(control) => self.say(&control),
+            Mail::Refused { session, refusal, way } => self.handle_refused(session, &refusal, way),
+            Mail::Probe { session } => {
+                self.probed.push(session);
+                self.ping_due = true;
+            }
+            Mail::TakenOver { session } => {
+                self.unlink(&session);
+                self.taken_over = true;
+                let code = ErrorCode::SessionTakenOver;
+                let facts =
+                    json!({ "code": code.as_str(), "action": "taken_over", "recovery_action": code.action().as_str() });
+                self.say(&Control::notice(Some(session), "Another connection has taken the session over.", facts));
+            }
+            Mail::Over { session } => {
+                self.pump().await;
+                self.unlink(&session);
+            }
+        }
+    }
+
+    fn handle_refused(&mut self, session: SessionId, refusal: &Refusal, way: Option<Way>) {
+        if way.is_some() {
+            self.attaching.retain(|attaching| *attaching != session);
+            tracing::info!(connection = %self.id, %session, code = %refusal.code, "reconnect refused");
+        }
+        if way == Some(Way::Recover) {
+            self.shared.metrics.refusals.inc(refusal.code.as_str());
+            self.say(&Control::recovery_failed(Some(session), refusal));
+        } else {
+            self.refuse(Some(session), refusal);
+        }
+    }
+
+    async fn granted(&mut self, grant: Grant) {
+        let Grant { session, observe, way, extent, resume, since, greeting } = grant;
+        self.attaching.retain(|attaching| *attaching != session);
+        self.unlink(&session);
+        self.say(&greeting);
+        let log = LogId::from(&session);
+        let token = self.next_token;
+        self.next_token += 1;
+        let tail = self.shared.store.tail(&log, &self.wake, token);
+        let link = match way {
+            Way::Created => Link::fresh(session, &extent),
+            Way::Reconnect | Way::Recover => {
+                self.shared.metrics.reconnects.inc(resume.verdict());
+                self.shared.metrics.events_lost_per_reconnect.observe(resume.lost() as f64);
+                Link::resume(session, &extent, resume)
+            }
+        };
+        self.links.push(Attached { token, log, link, observe, since, _tail: tail });
+        // Subscribed first, looked second: an event in between is seen by one of the two.
+        self.look(self.links.len() - 1).await;
+    }
+
+    fn unlink(&mut self, session: &SessionId) {
+        self.links.retain(|attached| attached.link.session() != session);
+    }
+
+    /// Looks where the log of a link ends now.
+    async fn look(&mut self, at: usize) {
+        match self.shared.store.extent(&self.links[at].log).await {
+            Ok(extent) => self.links[at].link.handle_tail(extent.next),
+            Err(error) => self.lost_log(at, &error),
+        }
+    }
+
+    /// A log that is gone or set aside cannot be followed; its reader is told so and let go.
+    fn lost_log(&mut self, at: usize, error: &StoreError) {
+        if matches!(error, StoreError::NoSuchLog | StoreError::Quarantined(_)) {
+            let attached = self.links.swap_remove(at);
+            self.refuse(Some(attached.link.session().clone()), &node::store_refusal(error));
+        }
+    }
+
+    pub async fn handle_wake(&mut self) {
+        for token in self.wake.take() {
+            if let Some(at) = self.links.iter().position(|attached| attached.token == token) {
+                self.look(at).await;
+            }
+        }
+    }
+
+    /// Reads what the links are owed until the window is full.
+    pub async fn pump(&mut self) {
+        let window = self.shared.config.limits.send_window_bytes;
+        let mut at = 0;
+        while at < self.links.len() && self.outbox_bytes < window {
+            match self.links[at].link.poll_output() {
+                None => at += 1,
+                Some(Output::Control(control)) => {
+                    if control.metadata.get("code").is_some() {
+                        self.shared.metrics.gaps_told.inc();
+                    }
+                    self.say(&control);
+                }
+                Some(Output::Events(events)) => {
+                    self.shared.metrics.events_sent.inc_by(events.len() as u64);
+                    events.into_iter().for_each(|event| self.push(event.bytes));
+                }
+                Some(Output::Read { from, events_max }) => self.read(at, from, events_max).await,
+                Some(Output::Replayed { verdict, replayed }) => {
+                    let elapsed = self.links[at].since.elapsed();
+                    self.shared.metrics.events_replayed.inc_by(replayed);
+                    self.shared.metrics.reconnect_seconds.observe(elapsed.as_secs_f64());
+                    let (session, ms) = (self.links[at].link.session(), elapsed.as_secs_f64() * 1000.0);
+                    let verdict_word = verdict.verdict();
+                    tracing::info!(%session, connection = %self.id, verdict = verdict_word, replayed, lost = verdict.lost(), ms, "reconnected");
+                }
+                Some(Output::Skipped { lost }) => {
+                    tracing::info!(session = %self.links[at].link.session(), lost, "a reader was trimmed past");
+                }
+            }
+        }
+        // The link that filled the window goes last next time, so that its neighbours get their turn.
+        if at > 0 && at < self.links.len() {
+            self.links.rotate_left(at);
+        }
+    }
+
+    async fn read(&mut self, at: usize, from: bowline_protocol::Seq, events_max: usize) {
+        let limit = ReadLimit { events: events_max, bytes: self.shared.config.limits.send_window_bytes };
+        match self.shared.read(&self.links[at].log, from, limit).await {
+            Ok(batch) => self.links[at].link.handle_events(batch.events, batch.first, batch.next),
+            Err(error) => {
+                self.links[at].link.handle_read_failed();
+                tracing::warn!(session = %self.links[at].link.session(), %error, "a read failed");
+                self.shared.metrics.store_errors.inc("read");
+                // The client keeps its position and can come back for the rest.
+                self.close(CloseCode::ReadFailed);
+                self.lost_log(at, &error);
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Connection::handle_timeout) is due.
+    pub fn poll_timeout(&self) -> Instant {
+        let heart = self.heart.poll_timeout();
+        match &self.standing {
+            Standing::Unknown { until } => heart.min(*until),
+            Standing::Known { expires: Some(at), warned: true, .. } => heart.min(*at),
+            Standing::Known { expires: Some(at), .. } => heart.min(at.checked_sub(EXPIRY_WARNING).unwrap_or(*at)),
+            Standing::Known { .. } => heart,
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant) {
+        match self.heart.handle_timeout(now) {
+            Some(Pulse::Lost) => {
+                self.shared.metrics.heartbeat_losses.inc();
+                self.close(CloseCode::HeartbeatLost);
+            }
+            Some(Pulse::Beat) => self.beat(),
+            None => {}
+        }
+        match &mut self.standing {
+            Standing::Unknown { until } if *until <= now => self.close(CloseCode::Unauthorized),
+            Standing::Known { expires: Some(at), .. } if *at <= now => {
+                let refusal =
+                    Refusal::new(ErrorCode::Unauthorized, "Your credential has expired. Connect with a new one.");
+                self.refuse(None, &refusal);
+                self.close(CloseCode::Unauthorized);
+            }
+            Standing::Known { expires: Some(at), warned, identity } if !*warned && *at <= now + EXPIRY_WARNING => {
+                *warned = true;
+                let facts = json!({ "action": "token_expiring", "expires_at": identity.expires_at });
+                self.say(&Control::notice(
+                    None,
+                    "Your credential is about to expire; send `user.authenticate`.",
+                    facts,
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    fn beat(&mut self) {
+        if self.taken_over && self.links.is_empty() && self.attaching.is_empty() {
+            // It was told, and nothing keeps it here any more.
+            return self.close(CloseCode::TakenOver);
+        }
+        self.ping_due = true;
+        // A client that does not read gets no heartbeats piled up; the ping is enough to find out about it.
+        if self.outbox.len() >= OUTBOX_FRAMES_MAX {
+            return;
+        }
+        let (time, uptime) = (clock::timestamp(), self.shared.clock.uptime().as_secs());
+        if self.links.is_empty() {
+            self.push(Control::heartbeat(None, &time, None, uptime).encode(&time));
+        }
+        for at in 0..self.links.len() {
+            let link = &self.links[at].link;
+            let beat = Control::heartbeat(Some(link.session().clone()), &time, Some(link.log_last().get()), uptime);
+            self.push(beat.encode(&time));
+        }
+    }
+
+    /// The server is about to leave; come back a moment later, each at its own.
+    pub fn handle_draining(&mut self) {
+        let retry_after_ms = 500 + (dice::chance() * 2500.0) as u64;
+        let code = ErrorCode::ServerDraining;
+        let facts = json!({
+            "code": code.as_str(),
+            "recovery_action": code.action().as_str(),
+            "retry_after_ms": retry_after_ms,
+        });
+        self.say(&Control::notice(None, "The server is shutting down; reconnect in a moment.", facts));
+    }
+
+    /// The connection is over: its sessions are let go. Their work goes on.
+    pub async fn leave(mut self) {
+        let party = self.mailbox.party;
+        let links: Vec<SessionId> = self.links.drain(..).map(|attached| attached.link.session().clone()).collect();
+        for session in links.into_iter().chain(std::mem::take(&mut self.attaching)) {
+            self.command_quietly(&session, Command::Detach { party }).await;
+        }
+    }
+}
+
+fn known(identity: Identity, now: Instant) -> Standing {
+    let left = identity.expires_at.map(|at| Duration::from_secs(at.saturating_sub(clock::unix_seconds())));
+    Standing::Known { identity, expires: left.map(|left| now + left), warned: false }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Connection({}, {} links)", self.id, self.links.len())
+    }
+}

@@ -1,0 +1,261 @@
+//! What a connection does with each client frame.
+
+use std::time::Instant;
+
+use bowline_protocol::frame::client::{Content, Secret};
+use bowline_protocol::frame::{Attach, Control, Request};
+use bowline_protocol::{CloseCode, Cursor, ErrorCode, MessageId, Refusal, SessionId};
+use serde_json::json;
+
+use super::{Connection, Standing, known};
+use crate::agent::Reply;
+use crate::auth::Identity;
+use crate::config::Ownership;
+use crate::session::registry::NewSession;
+use crate::session::{Claimant, Command, Registry, Way};
+use crate::{clock, node};
+
+impl Connection {
+    /// One text frame of the client's.
+    pub async fn handle_text(&mut self, text: &str) {
+        self.shared.metrics.frames_received.inc();
+        let request = match Request::parse(text, self.shared.config.limits.json_depth_max) {
+            Ok(request) => request,
+            Err(unreadable) => return self.bad_frame(unreadable.session, &unreadable.refusal),
+        };
+        if !matches!(request, Request::Ack { .. } | Request::Pong)
+            && let Err(wait) = self.bucket.take(Instant::now())
+        {
+            self.shared.metrics.limits_hit.inc("limits.events_per_second");
+            let message = "You send more frames per second than limits.events_per_second allows. Slow down.";
+            let refusal = Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(wait.as_millis() as u64 + 1);
+            return self.refuse(None, &refusal);
+        }
+        let identity = match (&self.standing, &request) {
+            (_, Request::Authenticate { token }) => return self.authenticate(token),
+            (Standing::Known { identity, .. }, _) => identity.clone(),
+            (Standing::Unknown { .. }, _) => {
+                let refusal = Refusal::new(ErrorCode::Unauthorized, "Send `user.authenticate` with a token first.");
+                self.refuse(None, &refusal);
+                return self.close(CloseCode::Unauthorized);
+            }
+        };
+        Box::pin(self.handle_request(request, identity)).await;
+    }
+
+    async fn handle_request(&mut self, request: Request, identity: Identity) {
+        match request {
+            Request::Ack { session, cursor, gap_detected } => self.ack(session, cursor, gap_detected, &identity).await,
+            Request::Pong | Request::Authenticate { .. } => {}
+            Request::CreateSession { client_id, app_version, agent, config } => {
+                let owner = identity.principal.clone();
+                self.create(NewSession { owner, agent, client_id, app_version, config }).await;
+            }
+            Request::Reconnect(attach) => self.attach(attach, Way::Reconnect, &identity).await,
+            Request::Recover(attach) => self.attach(attach, Way::Recover, &identity).await,
+            Request::Message { session, message_id, content } => {
+                self.message(session, message_id, content, &identity).await
+            }
+            Request::Response { session, step_id, confirmed, tasks, reason } => {
+                let from = self.mailbox.clone();
+                let reply = Reply { confirmed, tasks, reason };
+                self.command(session, &identity, Command::Response { from, step_id, reply }).await;
+            }
+            Request::Cancel { session, reason } => {
+                let (from, by) = (self.mailbox.clone(), identity.principal.to_string());
+                self.command(session, &identity, Command::Cancel { from, by, reason }).await;
+            }
+            Request::Plan { session, command } => {
+                let from = self.mailbox.clone();
+                self.command(session, &identity, Command::Plan { from, command }).await;
+            }
+            Request::EndSession { session } => {
+                let from = self.mailbox.clone();
+                self.command(session, &identity, Command::End { from }).await;
+            }
+            Request::Restore { .. } => {
+                let refusal = not_yet("Signed state");
+                self.shared.metrics.refusals.inc(refusal.code.as_str());
+                self.say(&Control::recovery_failed(None, &refusal));
+            }
+            Request::RequestState { session, .. } => self.refuse(session, &not_yet("Exporting state")),
+            Request::WatchTask { .. } | Request::UnwatchTask { .. } => self.refuse(None, &not_yet("Watching tasks")),
+        }
+    }
+
+    fn bad_frame(&mut self, session: Option<SessionId>, refusal: &Refusal) {
+        self.bad_frames += 1;
+        // Whatever a frame's shape, it is the frame that is wrong and not a session's run.
+        let _ = session;
+        self.refuse(None, refusal);
+        if self.bad_frames >= self.shared.config.limits.bad_frames_max {
+            self.shared.metrics.limits_hit.inc("limits.bad_frames_max");
+            self.close(CloseCode::BadFrames);
+        }
+    }
+
+    fn authenticate(&mut self, token: &Secret) {
+        let unauthorized = |message: &str| Refusal::new(ErrorCode::Unauthorized, message);
+        let identity = match self.shared.auth.authenticate(Some(token.expose()), clock::unix_seconds()) {
+            Ok(identity) => identity,
+            Err(error) => {
+                self.refuse(None, &unauthorized(&error.to_string()));
+                if matches!(self.standing, Standing::Unknown { .. }) {
+                    self.close(CloseCode::Unauthorized);
+                }
+                return;
+            }
+        };
+        if let Standing::Known { identity: before, .. } = &self.standing
+            && before.principal != identity.principal
+        {
+            let refusal = unauthorized("This token is another principal's. Open a connection of its own for it.");
+            return self.refuse(None, &refusal);
+        }
+        let facts =
+            json!({ "action": "authenticated", "expires_at": identity.expires_at, "principal": identity.principal });
+        self.standing = known(identity, Instant::now());
+        self.say(&Control::notice(None, "You are authenticated.", facts));
+    }
+
+    async fn create(&mut self, new: NewSession) {
+        if let Err(refusal) = self.room_for_another() {
+            return self.refuse(None, &refusal);
+        }
+        let (owner, client_id) = (new.owner.clone(), new.client_id.clone());
+        match Registry::create(&self.shared, new).await {
+            Err(refusal) => self.refuse(None, &refusal),
+            Ok(session) => {
+                let attach = Attach { session: Some(session), client_id, ..Attach::default() };
+                self.claim(attach, Way::Created, owner).await;
+            }
+        }
+    }
+
+    fn room_for_another(&self) -> Result<(), Refusal> {
+        let max = self.shared.config.limits.sessions_per_connection_max;
+        if self.links.len() + self.attaching.len() < max {
+            return Ok(());
+        }
+        self.shared.metrics.limits_hit.inc("limits.sessions_per_connection_max");
+        let message = format!("This connection has {max} sessions already. Open another connection.");
+        Err(Refusal::new(ErrorCode::TooManySessions, message).retry_after_ms(1000))
+    }
+
+    async fn attach(&mut self, attach: Attach, way: Way, identity: &Identity) {
+        self.shared.metrics.reconnect_attempts.inc();
+        let Some(session) = attach.session.clone() else {
+            return self.refuse(None, &Refusal::field("session_id", "is missing"));
+        };
+        let again = self.is_linked(&session);
+        let room = if again { Ok(()) } else { self.room_for_another() };
+        match room {
+            Err(refusal) => self.handle_refused(session, &refusal, Some(way)),
+            Ok(()) => self.claim(attach, way, identity.principal.clone()).await,
+        }
+    }
+
+    async fn claim(&mut self, attach: Attach, way: Way, principal: bowline_protocol::Principal) {
+        let Some(session) = attach.session else { return };
+        self.attaching.push(session.clone());
+        let claimant = Claimant {
+            mailbox: self.mailbox.clone(),
+            principal: principal.clone(),
+            way,
+            cursor: attach.cursor,
+            client_id: attach.client_id,
+            resume_token: attach.resume_token,
+            observe: attach.observe,
+            take_over: attach.take_over,
+            since: Instant::now(),
+        };
+        let command = Command::Attach(Box::new(claimant));
+        if let Err(refusal) = Registry::send(&self.shared, &session, &principal, command).await {
+            self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
+            self.handle_refused(session, &refusal, Some(way));
+        }
+    }
+
+    async fn message(
+        &mut self,
+        session: Option<SessionId>,
+        message_id: Option<MessageId>,
+        content: Content,
+        identity: &Identity,
+    ) {
+        let max = self.shared.config.limits.message_bytes_max;
+        if content.0.get().len() > max {
+            self.shared.metrics.limits_hit.inc("limits.message_bytes_max");
+            let message =
+                format!("The message is {} bytes long; limits.message_bytes_max is {max}.", content.0.get().len());
+            return self.refuse(session, &Refusal::new(ErrorCode::MessageTooLarge, message));
+        }
+        let from = self.mailbox.clone();
+        self.command(session, identity, Command::Message { from, message_id, content }).await;
+    }
+
+    /// Sends a command to a session, or says why not.
+    async fn command(&mut self, session: Option<SessionId>, identity: &Identity, command: Command) {
+        let session = match self.resolve(session) {
+            Ok(session) => session,
+            Err(refusal) => return self.refuse(None, &refusal),
+        };
+        // With resume tokens a name proves nothing: whoever has not attached is a stranger.
+        let stranger = self.shared.config.session.ownership == Ownership::Token && !self.is_linked(&session);
+        let sent = match stranger {
+            true => Err(node::not_found()),
+            false => Registry::send(&self.shared, &session, &identity.principal, command).await,
+        };
+        if let Err(refusal) = sent {
+            self.refuse(Some(session), &refusal);
+        }
+    }
+
+    fn is_linked(&self, session: &SessionId) -> bool {
+        self.links.iter().any(|attached| attached.link.session() == session) || self.attaching.contains(session)
+    }
+
+    /// The session that a frame is about: the one it names, or the only one of this connection.
+    fn resolve(&self, named: Option<SessionId>) -> Result<SessionId, Refusal> {
+        if let Some(session) = named {
+            return Ok(session);
+        }
+        let mut linked = self.links.iter().map(|attached| attached.link.session()).chain(&self.attaching);
+        match (linked.next(), linked.next()) {
+            (Some(only), None) => Ok(only.clone()),
+            (None, _) => Err(Refusal::field("session_id", "is missing, and this connection has no session")),
+            (Some(_), Some(_)) => {
+                Err(Refusal::field("session_id", "is missing, and this connection has several sessions"))
+            }
+        }
+    }
+
+    async fn ack(
+        &mut self,
+        session: Option<SessionId>,
+        cursor: Option<Cursor>,
+        gap_detected: bool,
+        identity: &Identity,
+    ) {
+        if gap_detected {
+            self.shared.metrics.client_gaps.inc();
+        }
+        let (Some(cursor), Ok(session)) = (cursor, self.resolve(session)) else { return };
+        let Some(attached) = self.links.iter_mut().find(|attached| *attached.link.session() == session) else { return };
+        match attached.link.handle_ack(&cursor) {
+            Err(beyond) => {
+                let message = format!("You acknowledged {}, but only {} was sent.", beyond.acked, beyond.sent);
+                self.refuse(Some(session), &Refusal::new(ErrorCode::CursorAhead, message));
+            }
+            Ok(Some(seq)) if !attached.observe => {
+                let command = Command::Ack { party: self.mailbox.party, seq };
+                let _ = Registry::send(&self.shared, &session, &identity.principal, command).await;
+            }
+            Ok(_) => {}
+        }
+    }
+}
+
+fn not_yet(what: &str) -> Refusal {
+    Refusal::new(ErrorCode::NotSupported, format!("{what} is not part of this version of the server."))
+}

@@ -1,0 +1,174 @@
+//! Drives one WebSocket: frames in, the outbox out, mail from sessions, wake-ups from logs, and time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
+use bowline_protocol::CloseCode;
+use bytes::Bytes;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use tokio_tungstenite::tungstenite;
+
+use crate::auth::Identity;
+use crate::connection::Connection;
+use crate::node::Shared;
+use crate::session::Mail;
+
+/// How long a closing connection may take to accept its last frames.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+type Sink = SplitSink<WebSocket, Message>;
+type Stream = SplitStream<WebSocket>;
+
+enum Happened {
+    Frame(Option<Result<Message, axum::Error>>),
+    Mail(Mail),
+    Wake,
+    Flushed(Result<(), axum::Error>),
+    Draining,
+    Closing,
+    Time,
+}
+
+/// Serves a connection until it ends.
+pub async fn drive(shared: Arc<Shared>, socket: WebSocket, identity: Option<Identity>) {
+    shared.metrics.connections.inc();
+    shared.metrics.connections_accepted.inc();
+    let (mut sink, mut stream) = socket.split();
+    let (mut connection, mut inbox) = Connection::new(shared.clone(), identity);
+    let code = converse(&shared, &mut connection, &mut inbox, &mut sink, &mut stream).await;
+    drop(inbox);
+    let rest: Vec<Bytes> = std::iter::from_fn(|| connection.pop()).collect();
+    tracing::debug!(connection = %connection.id(), ?code, "connection over");
+    connection.leave().await;
+    if let Some(code) = code {
+        shared.metrics.closes.inc(code.name());
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, farewell(&mut sink, &mut stream, rest, code)).await;
+    }
+    shared.metrics.connections.dec();
+}
+
+/// Closes a connection that may not come in.
+pub async fn turn_away(socket: WebSocket, code: CloseCode) {
+    let (mut sink, mut stream) = socket.split();
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, farewell(&mut sink, &mut stream, Vec::new(), code)).await;
+}
+
+/// The conversation itself. Returns the close code if it is we who end it.
+async fn converse(
+    shared: &Arc<Shared>,
+    connection: &mut Connection,
+    inbox: &mut tokio::sync::mpsc::UnboundedReceiver<Mail>,
+    sink: &mut Sink,
+    stream: &mut Stream,
+) -> Option<CloseCode> {
+    let wake = connection.wake();
+    let mut told_draining = shared.is_draining();
+    let mut flushing = false;
+    loop {
+        if !flushing {
+            match Box::pin(fill(connection, sink)).await {
+                Ok(filled) => flushing = filled,
+                Err(_) => return None,
+            }
+        }
+        if let Some(code) = connection.closing() {
+            return Some(code);
+        }
+        let happened = tokio::select! {
+            frame = stream.next(), if connection.may_read(inbox.len()) => Happened::Frame(frame),
+            Some(mail) = inbox.recv() => Happened::Mail(mail),
+            () = wake.woken(), if !flushing => Happened::Wake,
+            flushed = sink.flush(), if flushing => Happened::Flushed(flushed),
+            () = shared.draining.cancelled(), if !told_draining => Happened::Draining,
+            () = shared.closing.cancelled() => Happened::Closing,
+            () = tokio::time::sleep_until(connection.poll_timeout().into()) => Happened::Time,
+        };
+        match happened {
+            Happened::Frame(frame) => match Box::pin(receive(connection, frame)).await {
+                Received::Onward => {}
+                Received::Gone => return None,
+                Received::Refuse(code) => return Some(code),
+            },
+            Happened::Mail(mail) => Box::pin(connection.handle_mail(mail)).await,
+            Happened::Wake => Box::pin(connection.handle_wake()).await,
+            Happened::Flushed(Ok(())) => flushing = false,
+            Happened::Flushed(Err(_)) => return None,
+            Happened::Draining => {
+                told_draining = true;
+                connection.handle_draining();
+            }
+            Happened::Closing => {
+                // The last events of runs that have just finished still go out.
+                Box::pin(connection.handle_wake()).await;
+                Box::pin(connection.pump()).await;
+                return Some(CloseCode::Restart);
+            }
+            Happened::Time => connection.handle_timeout(Instant::now()),
+        }
+    }
+}
+
+/// Hands what is owed to the socket, up to the window. True if there is something to flush.
+async fn fill(connection: &mut Connection, sink: &mut Sink) -> Result<bool, axum::Error> {
+    let mut fed = false;
+    connection.pump().await;
+    if connection.take_ping() {
+        sink.feed(Message::Ping(Bytes::new())).await?;
+        fed = true;
+    }
+    while let Some(bytes) = connection.pop() {
+        // Everything in the outbox was encoded by us as JSON; what is not text was damaged on the way from the disk.
+        let Ok(text) = Utf8Bytes::try_from(bytes) else { continue };
+        sink.feed(Message::Text(text)).await?;
+        fed = true;
+    }
+    Ok(fed)
+}
+
+enum Received {
+    Onward,
+    Gone,
+    Refuse(CloseCode),
+}
+
+async fn receive(connection: &mut Connection, frame: Option<Result<Message, axum::Error>>) -> Received {
+    let message = match frame {
+        None | Some(Ok(Message::Close(_))) => return Received::Gone,
+        Some(Err(error)) => return refused(error),
+        Some(Ok(message)) => message,
+    };
+    connection.handle_heard().await;
+    match message {
+        Message::Text(text) => connection.handle_text(&text).await,
+        Message::Binary(_) => return Received::Refuse(CloseCode::Unsupported),
+        Message::Ping(_) | Message::Pong(_) | Message::Close(_) => {}
+    }
+    Received::Onward
+}
+
+/// What the WebSocket layer would not take, as the close code that says why.
+fn refused(error: axum::Error) -> Received {
+    use tungstenite::Error;
+    match error.into_inner().downcast_ref::<Error>() {
+        Some(Error::Capacity(_)) => Received::Refuse(CloseCode::TooBig),
+        Some(Error::Utf8(_)) => Received::Refuse(CloseCode::InvalidUtf8),
+        Some(Error::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => Received::Gone,
+        Some(Error::Protocol(_)) => Received::Refuse(CloseCode::Protocol),
+        _ => Received::Gone,
+    }
+}
+
+/// Sends what is left and the close frame, then waits for the other side's.
+async fn farewell(sink: &mut Sink, stream: &mut Stream, rest: Vec<Bytes>, code: CloseCode) {
+    for text in rest.into_iter().filter_map(|bytes| Utf8Bytes::try_from(bytes).ok()) {
+        if sink.feed(Message::Text(text)).await.is_err() {
+            return;
+        }
+    }
+    let frame = CloseFrame { code: code.code(), reason: code.reason().into() };
+    if sink.send(Message::Close(Some(frame))).await.is_ok() {
+        while let Some(Ok(_)) = stream.next().await {}
+    }
+}

@@ -1,0 +1,78 @@
+//! Drives one session's actor: commands, what its run says, and time.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+
+use crate::node::Shared;
+use crate::session::Command;
+use crate::session::actor::Actor;
+use crate::session::run::{EMISSIONS_MAX, LiveRun, Said, died};
+
+enum Happened {
+    Command(Command),
+    Said(Said),
+    Time,
+}
+
+pub async fn drive(shared: Arc<Shared>, mut actor: Actor, mut commands: mpsc::Receiver<Command>) {
+    loop {
+        let now = Instant::now();
+        if actor.may_leave(now) && shared.registry.retire(actor.id(), &commands) {
+            return;
+        }
+        let deadline = actor.poll_timeout();
+        let happened = tokio::select! {
+            command = commands.recv() => match command {
+                Some(command) => Happened::Command(command),
+                // The registry holds a sender for as long as the actor is in it.
+                None => return,
+            },
+            said = next(actor.live_run()) => Happened::Said(said),
+            () = sleep_until(deadline) => Happened::Time,
+        };
+        match happened {
+            Happened::Command(command) => Box::pin(actor.handle(command)).await,
+            Happened::Said(said) => Box::pin(actor.handle_said(said)).await,
+            Happened::Time => Box::pin(actor.handle_timeout(Instant::now())).await,
+        }
+    }
+}
+
+/// The next thing a run says: everything it emitted before its ending. Cancel-safe; without a run it waits for ever.
+async fn next(run: Option<&mut LiveRun>) -> Said {
+    let Some(run) = run.filter(|run| !run.is_stuck()) else { return std::future::pending().await };
+    let mut said = Vec::new();
+    loop {
+        if run.ending.is_some() {
+            if run.emissions.recv_many(&mut said, EMISSIONS_MAX).await > 0 {
+                return Said::Emissions(said);
+            }
+            if let Some(ending) = run.ending.take() {
+                return Said::Ended(ending);
+            }
+        }
+        tokio::select! {
+            biased;
+            heard = run.emissions.recv_many(&mut said, EMISSIONS_MAX), if !run.emissions.is_closed() || !run.emissions.is_empty() => {
+                if heard > 0 {
+                    return Said::Emissions(said);
+                }
+            }
+            ending = &mut run.task => {
+                run.ending = Some(ending.unwrap_or_else(|error| Err(died(&error))));
+                // Emitters that the agent left behind are deaf from here on.
+                run.emissions.close();
+            }
+        }
+    }
+}
+
+/// Waits until then; for ever without a deadline.
+pub async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,80 @@
+//! Drives a read-only reader of one log as a stream of pieces, for Server-Sent Events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::link::{Link, Output};
+use bowline_protocol::frame::Control;
+use bowline_protocol::{LogId, Recorded};
+use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
+
+use crate::node::Shared;
+
+/// Quiet streams get a comment this often, so that proxies do not cut them.
+const COMMENT_EVERY: Duration = Duration::from_secs(10);
+const READ_BYTES_MAX: usize = 256 << 10;
+
+/// What a reader of a stream is given next.
+#[derive(Debug)]
+pub enum Piece {
+    Events(Vec<Recorded>),
+    Notice(Control),
+    Quiet,
+}
+
+#[derive(Debug)]
+pub struct Tail {
+    shared: Arc<Shared>,
+    log: LogId,
+    link: Link,
+    wake: Arc<WakeSet>,
+    _guard: TailGuard,
+}
+
+impl Tail {
+    /// Subscribes, then looks once, so that nothing slips in between.
+    pub async fn new(shared: Arc<Shared>, log: LogId, link: Link) -> Result<Tail, StoreError> {
+        let wake = WakeSet::new();
+        let guard = shared.store.tail(&log, &wake, 0);
+        let mut tail = Tail { shared, log, link, wake, _guard: guard };
+        tail.look().await?;
+        Ok(tail)
+    }
+
+    /// The next event that will be read.
+    pub fn position(&self) -> bowline_protocol::Seq {
+        self.link.sent().next()
+    }
+
+    async fn look(&mut self) -> Result<(), StoreError> {
+        let extent = self.shared.store.extent(&self.log).await?;
+        self.link.handle_tail(extent.next);
+        Ok(())
+    }
+
+    /// The next piece; an error ends the stream (the log is gone, or cannot be read).
+    pub async fn next(&mut self) -> Result<Piece, StoreError> {
+        loop {
+            match self.link.poll_output() {
+                Some(Output::Events(events)) => return Ok(Piece::Events(events)),
+                Some(Output::Control(notice)) => return Ok(Piece::Notice(notice)),
+                Some(Output::Replayed { .. } | Output::Skipped { .. }) => {}
+                Some(Output::Read { from, events_max }) => {
+                    let limit = ReadLimit { events: events_max, bytes: READ_BYTES_MAX };
+                    let batch = self.shared.read(&self.log, from, limit).await?;
+                    self.link.handle_events(batch.events, batch.first, batch.next);
+                }
+                None => {
+                    tokio::select! {
+                        () = self.wake.woken() => {
+                            self.wake.take();
+                            self.look().await?;
+                        }
+                        () = tokio::time::sleep(COMMENT_EVERY) => return Ok(Piece::Quiet),
+                        () = self.shared.closing.cancelled() => return Err(StoreError::Closed),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! `/api/admin/*`: what operators see. Needs an admin when auth is on.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bowline_core::{Link, Resume};
+use bowline_protocol::event::names;
+use bowline_protocol::{Cursor, ErrorCode, LogId, Recorded, Refusal, SessionId};
+use bowline_store::{Kind, Record};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::problem::Problem;
+use super::ws::check_origin;
+use crate::auth::token_from_headers;
+use crate::clock;
+use crate::config::{StoreUrl, SyncMode};
+use crate::drive::tail::{Piece, Tail};
+use crate::node::{self, Shared};
+use crate::session::record::keys;
+use crate::session::{Life, SessionRecord};
+
+/// An operator.
+#[derive(Debug)]
+pub struct Admin;
+
+impl FromRequestParts<Arc<Shared>> for Admin {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Admin, Problem> {
+        check_origin(shared, &parts.headers)?;
+        let presented = token_from_headers(&parts.headers);
+        let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds());
+        let identity = identity.map_err(|error| Refusal::new(ErrorCode::Unauthorized, error.to_string()))?;
+        if !identity.admin {
+            let refusal = Refusal::new(ErrorCode::Unauthorized, "This needs the credential of an admin.");
+            return Err(Problem::with_status(StatusCode::FORBIDDEN, refusal));
+        }
+        Ok(Admin)
+    }
+}
+
+pub async fn node(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let health = shared.store.health();
+    let config = &shared.config;
+    let count = |state| shared.metrics.session_state(state).get();
+    let url = match &config.store.url {
+        StoreUrl::Memory => "memory:".to_owned(),
+        StoreUrl::Disk(dir) => format!("disk:{}", dir.display()),
+    };
+    Json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_seconds": shared.clock.uptime().as_secs(),
+        "listen": config.listen.to_string(),
+        "ready": shared.is_ready(),
+        "draining": shared.is_draining(),
+        "default_agent": config.default_agent,
+        "agents": shared.agents.keys().collect::<Vec<_>>(),
+        "store": {
+            "url": url,
+            "sync": match config.store.sync { SyncMode::Always => "always", SyncMode::Interval => "interval" },
+            "writable": health.writable,
+            "loss_window": health.loss_window,
+            "troubles": health.troubles,
+            "quarantined": health.quarantined,
+            "bytes": health.bytes,
+            "logs": health.logs,
+        },
+        "connections": shared.metrics.connections.get(),
+        "sessions": {
+            "idle": count("idle"),
+            "running": count("running"),
+            "waiting": count("waiting"),
+            "ended": count("ended"),
+            "held": shared.metrics.sessions_held.get(),
+        },
+        "runs_active": shared.metrics.runs_active.get(),
+        "events_appended": shared.metrics.events_appended.get(),
+    }))
+}
+
+pub async fn config(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(shared.effective.clone())
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Page {
+    limit: Option<usize>,
+    offset: Option<usize>,
+}
+
+pub async fn sessions(
+    _: Admin,
+    State(shared): State<Arc<Shared>>,
+    Query(page): Query<Page>,
+) -> Result<Json<Value>, Problem> {
+    let listed = shared.store.list(Kind::Session, None).await;
+    let mut listed = listed.map_err(|error| node::store_refusal(&error))?;
+    let total = listed.len();
+    listed.sort_by_key(|(_, record)| std::cmp::Reverse(record.touched_ms));
+    let mut sessions = Vec::new();
+    for (log, record) in listed.iter().skip(page.offset.unwrap_or(0)).take(page.limit.unwrap_or(100).min(1000)) {
+        sessions.push(summary(&shared, log, record).await);
+    }
+    Ok(Json(json!({ "sessions": sessions, "total": total })))
+}
+
+pub async fn session(
+    _: Admin,
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let (log, record) = find(&shared, &id).await?;
+    let mut shown = summary(&shared, &log, &record).await;
+    let (first, last) = (shown["first_retained_seq"].as_u64().unwrap_or(0), shown["last_seq"].as_u64().unwrap_or(0));
+    let acked = shown["acked_seq"].as_u64().unwrap_or(0);
+    let size = (last + 1).saturating_sub(first);
+    let created_ms = SessionRecord::decode(&record.body).map_or(0, |record| record.created_ms);
+    shown["buffer"] = json!({
+        "buffer_size": size,
+        "buffer_usage_percent": size as f64 * 100.0 / shared.config.buffer.events_max.max(1) as f64,
+        "oldest_event_seq": if size > 0 { Value::from(first) } else { Value::Null },
+        "newest_event_seq": if size > 0 { Value::from(last) } else { Value::Null },
+        "unacked_events": last.saturating_sub(acked.max(first.saturating_sub(1))),
+        "session_age_seconds": shared.clock.now_ms().saturating_sub(created_ms) / 1000,
+    });
+    Ok(Json(shown))
+}
+
+async fn find(shared: &Shared, id: &str) -> Result<(LogId, Record), Problem> {
+    let log = LogId::parse(id).ok_or_else(node::not_found)?;
+    let record = shared.store.record(&log).await.map_err(|error| node::store_refusal(&error))?;
+    let record = record.filter(|record| record.kind == Kind::Session).ok_or_else(node::not_found)?;
+    Ok((log, record))
+}
+
+async fn summary(shared: &Shared, log: &LogId, stored: &Record) -> Value {
+    let presence = shared.registry.presence(&SessionId::from(log));
+    let extent = shared.store.extent(log).await.ok();
+    let acked = match &presence {
+        Some(presence) => presence.acked.load(Ordering::Relaxed),
+        None => {
+            let mark = shared.store.item(log, keys::MARK).await.ok().flatten();
+            let mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
+            mark.map_or(0, |mark| mark.seq.get())
+        }
+    };
+    let mut shown = json!({
+        "id": log,
+        "owner": stored.owner,
+        "held": presence.as_ref().is_some_and(|presence| presence.held.load(Ordering::Relaxed) > 0),
+        "observers": presence.as_ref().map_or(0, |presence| presence.observers.load(Ordering::Relaxed)),
+        "acked_seq": acked,
+        "last_seq": extent.as_ref().map(|extent| extent.last()),
+        "first_retained_seq": extent.as_ref().map(|extent| extent.first),
+        "epoch": extent.as_ref().map(|extent| extent.epoch.clone()),
+    });
+    match SessionRecord::decode(&stored.body) {
+        Ok(record) => {
+            shown["agent"] = record.agent.clone().into();
+            shown["state"] = record.state().into();
+            shown["life"] = json!(record.life);
+            shown["title"] = record.title.clone().into();
+            shown["messages"] = record.messages.into();
+            shown["created_at"] = clock::rfc3339(record.created_ms).into();
+            shown["last_active_at"] = clock::rfc3339(record.touched_ms).into();
+        }
+        Err(why) => shown["unreadable"] = why.into(),
+    }
+    shown
+}
+
+#[derive(Debug, Deserialize)]
+pub struct From {
+    from: Option<String>,
+}
+
+/// One session's log, live, as Server-Sent Events. `id:` is the cursor; `Last-Event-ID` wins over `from`.
+pub async fn events(
+    _: Admin,
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Query(From { from }): Query<From>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let (log, record) = find(&shared, &id).await?;
+    let last_event_id = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let cursor = match last_event_id.or(from) {
+        None => None,
+        Some(text) => {
+            Some(Cursor::parse(&text).ok_or_else(|| Refusal::field("from", "must be `<epoch>-<seq>` or a number"))?)
+        }
+    };
+    let extent = shared.store.extent(&log).await.map_err(|error| node::store_refusal(&error))?;
+    let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));
+    let over = SessionRecord::decode(&record.body).is_ok_and(|record| record.life != Life::Active);
+    let link = Link::resume(SessionId::from(&log), &extent, resume);
+    let tail = Tail::new(shared, log, link).await.map_err(|error| node::store_refusal(&error))?;
+    // Of a session that is over there is only what is still kept; otherwise the stream ends with the session.
+    let last = over.then(|| extent.last());
+    let stream = futures_util::stream::unfold(Some(tail), move |tail| async move {
+        let mut tail = tail?;
+        let caught_up = last.is_some_and(|last| tail.position() > last);
+        let piece = if caught_up { None } else { tail.next().await.ok() };
+        let goes_on = piece.as_ref().is_some_and(|piece| !ends_session(piece));
+        let mut bytes = sse(piece.as_ref());
+        if piece.is_some() && !goes_on {
+            bytes.extend_from_slice(&sse(None));
+        }
+        Some((Ok::<_, Infallible>(Bytes::from(bytes)), goes_on.then_some(tail)))
+    });
+    let kind = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache, no-transform")];
+    Ok((StatusCode::OK, kind, [("x-accel-buffering", "no")], Body::from_stream(stream)).into_response())
+}
+
+/// A piece of the log as Server-Sent Events. Events are single-line JSON, so a line of data holds each.
+fn sse(piece: Option<&Piece>) -> Vec<u8> {
+    let mut out = Vec::new();
+    match piece {
+        None => out.extend_from_slice(b"event: end\ndata: {}\n\n"),
+        Some(Piece::Quiet) => out.extend_from_slice(b": still here\n\n"),
+        Some(Piece::Notice(notice)) => {
+            out.extend_from_slice(b"event: notice\ndata: ");
+            out.extend_from_slice(&notice.encode(&clock::timestamp()));
+            out.extend_from_slice(b"\n\n");
+        }
+        Some(Piece::Events(events)) => {
+            for event in events {
+                let id = event.decode().map(|event| event.event_id).unwrap_or_else(|| event.seq.to_string());
+                out.extend_from_slice(format!("id: {id}\ndata: ").as_bytes());
+                out.extend_from_slice(&event.bytes);
+                out.extend_from_slice(b"\n\n");
+            }
+        }
+    }
+    out
+}
+
+/// Whether this piece holds the last event of its session.
+fn ends_session(piece: &Piece) -> bool {
+    let Piece::Events(events) = piece else { return false };
+    events.last().and_then(Recorded::decode).is_some_and(|event| event.event == names::SESSION_END)
+}

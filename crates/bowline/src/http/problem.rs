@@ -1,0 +1,51 @@
+//! How HTTP says no: the code, a sentence, and what to do next.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use bowline_protocol::{ErrorCode, Refusal};
+use serde_json::json;
+
+/// A refusal as an HTTP answer.
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    refusal: Refusal,
+}
+
+impl Problem {
+    pub fn with_status(status: StatusCode, refusal: Refusal) -> Problem {
+        Problem { status, refusal }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Problem {
+        let status = StatusCode::from_u16(refusal.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Problem { status, refusal }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let Refusal { code, message, retry_after_ms, details } = self.refusal;
+        let mut body = json!({ "code": code.as_str(), "message": message, "recovery_action": code.action().as_str() });
+        if let Some(ms) = retry_after_ms {
+            body["retry_after_ms"] = ms.into();
+        }
+        if let Some(details) = details {
+            body["details"] = details;
+        }
+        (self.status, Json(body)).into_response()
+    }
+}
+
+pub async fn no_such_path() -> Problem {
+    let refusal = Refusal::new(ErrorCode::UnknownEvent, "There is no such path. The README lists the doors.");
+    Problem::with_status(StatusCode::NOT_FOUND, refusal)
+}
+
+pub async fn no_such_method() -> Problem {
+    let refusal = Refusal::new(ErrorCode::NotSupported, "This path does not take that method.");
+    Problem::with_status(StatusCode::METHOD_NOT_ALLOWED, refusal)
+}

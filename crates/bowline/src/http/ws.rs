@@ -1,0 +1,79 @@
+//! `/ws`: the WebSocket door. Who may come in is settled before the upgrade where it can be.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bowline_protocol::{CloseCode, ErrorCode, Refusal};
+
+use super::problem::Problem;
+use crate::auth::{self, SUBPROTOCOL, token_from_headers};
+use crate::node::Shared;
+use crate::{clock, drive};
+
+/// What a connection reads at once. Small, because an idle connection keeps it; larger frames are assembled anyway.
+const READ_BUFFER_BYTES: usize = 2 << 10;
+/// Frames are gathered up to this size before they are written, so that a burst costs few system calls.
+const WRITE_BUFFER_BYTES: usize = 16 << 10;
+
+pub async fn upgrade(State(shared): State<Arc<Shared>>, headers: HeaderMap, upgrade: WebSocketUpgrade) -> Response {
+    match admit(&shared, &headers) {
+        Err(problem) => problem.into_response(),
+        Ok(admission) => accept(shared, upgrade, admission),
+    }
+}
+
+/// Somebody who may come in, perhaps only to say who they are.
+pub enum Admission {
+    Known(auth::Identity),
+    /// The first frame has to say.
+    Unknown,
+    /// Let in only to be told why not.
+    Unauthorized,
+}
+
+fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
+    let limits = &shared.config.limits;
+    if shared.metrics.connections.get() as usize >= limits.connections_max {
+        shared.metrics.limits_hit.inc("limits.connections_max");
+        let refusal =
+            Refusal::new(ErrorCode::RateLimited, "The server has as many connections as it takes. Try again later.");
+        return Err(Problem::with_status(StatusCode::SERVICE_UNAVAILABLE, refusal.retry_after_ms(5000)));
+    }
+    check_origin(shared, headers)?;
+    let presented = token_from_headers(headers);
+    match shared.auth.authenticate(presented.token(), clock::unix_seconds()) {
+        Ok(identity) => Ok(Admission::Known(identity)),
+        Err(_) if presented.token.is_none() => Ok(Admission::Unknown),
+        // A browser can only offer its token as a subprotocol, and cannot see a refused upgrade, only a close code.
+        Err(_) if !headers.contains_key(header::AUTHORIZATION) => Ok(Admission::Unauthorized),
+        Err(error) => Err(Refusal::new(ErrorCode::Unauthorized, error.to_string()).into()),
+    }
+}
+
+/// Pages that are not ours are refused before they get anything.
+pub fn check_origin(shared: &Shared, headers: &HeaderMap) -> Result<(), Problem> {
+    auth::check_origin(&shared.config.auth, headers, shared.config.listen.ip().is_loopback()).map_err(|why| {
+        Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
+    })
+}
+
+fn accept(shared: Arc<Shared>, upgrade: WebSocketUpgrade, admission: Admission) -> Response {
+    let limits = &shared.config.limits;
+    let upgrade = upgrade
+        .protocols([SUBPROTOCOL])
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .write_buffer_size(WRITE_BUFFER_BYTES)
+        .max_write_buffer_size(limits.send_window_bytes * 2 + limits.event_bytes_max * 16)
+        .max_message_size(limits.frame_bytes_max)
+        .max_frame_size(limits.frame_bytes_max);
+    upgrade.on_upgrade(move |socket| async move {
+        match admission {
+            Admission::Known(identity) => drive::connection::drive(shared, socket, Some(identity)).await,
+            Admission::Unknown => drive::connection::drive(shared, socket, None).await,
+            Admission::Unauthorized => drive::connection::turn_away(socket, CloseCode::Unauthorized).await,
+        }
+    })
+}

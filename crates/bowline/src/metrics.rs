@@ -1,0 +1,132 @@
+//! Everything that is counted. Names of metrics are written here and nowhere else.
+
+use std::fmt;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+type Label = [(&'static str, &'static str); 1];
+
+/// A counter for each value of one label.
+#[derive(Clone, Debug, Default)]
+pub struct Labelled(&'static str, Family<Label, Counter>);
+
+impl Labelled {
+    pub fn inc(&self, value: &'static str) {
+        self.1.get_or_create(&[(self.0, value)]).inc();
+    }
+
+    pub fn inc_by(&self, value: &'static str, count: u64) {
+        self.1.get_or_create(&[(self.0, value)]).inc_by(count);
+    }
+}
+
+macro_rules! metrics {
+    ($($field:ident: $kind:ident $(($label:tt))? = $name:literal, $help:literal;)*) => {
+        pub struct Metrics {
+            registry: Registry,
+            $(pub $field: metrics!(@type $kind),)*
+        }
+
+        /// Every metric as it is scraped: its name and what it tells.
+        pub const ALL: &[(&str, &str)] = &[$((metrics!(@full $kind $name), $help),)*];
+
+        impl Metrics {
+            pub fn new() -> Metrics {
+                let mut registry = Registry::with_prefix("bowline");
+                $(let $field = metrics!(@new $kind $(($label))?);
+                metrics!(@register registry $kind $field $name $help);)*
+                Metrics { registry, $($field,)* }
+            }
+        }
+    };
+    (@type counter) => { Counter };
+    (@type gauge) => { Gauge };
+    (@type histogram) => { Histogram };
+    (@type labelled) => { Labelled };
+    (@type states) => { Family<Label, Gauge> };
+    (@new counter) => { Counter::default() };
+    (@new gauge) => { Gauge::default() };
+    (@new histogram ("count")) => { Histogram::new(exponential_buckets(1.0, 4.0, 10)) };
+    (@new histogram) => { Histogram::new(exponential_buckets(0.0001, 2.0, 18)) };
+    (@new labelled ($label:literal)) => { Labelled($label, Family::default()) };
+    (@new states ($label:literal)) => { Family::default() };
+    (@register $registry:ident labelled $field:ident $name:literal $help:literal) => {
+        $registry.register($name, $help, $field.1.clone());
+    };
+    (@register $registry:ident $kind:ident $field:ident $name:literal $help:literal) => {
+        $registry.register($name, $help, $field.clone());
+    };
+    (@full counter $name:literal) => { concat!("bowline_", $name, "_total") };
+    (@full labelled $name:literal) => { concat!("bowline_", $name, "_total") };
+    (@full $kind:ident $name:literal) => { concat!("bowline_", $name) };
+}
+
+metrics! {
+    connections: gauge = "connections", "WebSocket connections open now";
+    connections_accepted: counter = "connections_accepted", "WebSocket connections accepted";
+    closes: labelled("code") = "connection_closes", "Connections closed by the server, by close code";
+    heartbeat_losses: counter = "heartbeat_losses", "Connections lost to silence";
+    sessions: states("state") = "sessions", "Sessions by state: idle, running, waiting, ended";
+    sessions_held: gauge = "sessions_held", "Sessions that a connection holds now";
+    observers: gauge = "observers", "Read-only links now";
+    sessions_created: counter = "sessions_created", "Sessions created";
+    sessions_ended: counter = "sessions_ended", "Sessions ended by their owner";
+    sessions_expired: counter = "sessions_expired", "Sessions expired by session.ttl";
+    reconnect_attempts: counter = "reconnect_attempts", "Attempts to come back to a session";
+    reconnects: labelled("verdict") = "reconnects", "Attempts that succeeded, by verdict";
+    reconnect_refusals: labelled("code") = "reconnect_refusals", "Attempts that were refused, by error code";
+    reconnect_seconds: histogram = "reconnect_seconds", "Time from the attempt until the client was caught up";
+    events_lost_per_reconnect: histogram("count") = "events_lost_per_reconnect", "Events told as lost, per reconnect";
+    takeovers: labelled("outcome") = "takeovers", "Claims on a held session: granted, probed_dead, refused";
+    events_appended: counter = "events_appended", "Events stored";
+    events_sent: counter = "events_sent", "Events handed to sockets";
+    events_replayed: counter = "events_replayed", "Events sent again after a reconnect";
+    events_trimmed: labelled("acked") = "events_trimmed", "Events let go by retention, by whether the holder had acknowledged them";
+    gaps_told: counter = "gaps_told", "Times that a reader was told of missing events";
+    duplicates_avoided: counter = "duplicates_avoided", "Messages with a known message_id, which ran nothing";
+    acks: counter = "acks", "Acks that moved a position";
+    client_gaps: counter = "client_gaps", "Acks in which a client reported a gap of its own";
+    frames_received: counter = "frames_received", "Client frames";
+    refusals: labelled("code") = "refusals", "Requests refused, by error code";
+    limits_hit: labelled("limit") = "limits_hit", "Times that a limit was reached, by its name";
+    send_window_full: counter = "send_window_full", "Times that a reader had to wait because its socket was full";
+    runs_active: gauge = "runs_active", "Runs with a live process now";
+    runs: labelled("ending") = "runs", "Runs ended, by ending: answered, failed, cancelled, lost";
+    store_commit_seconds: histogram = "store_commit_seconds", "Time to make a commit durable";
+    store_read_seconds: histogram = "store_read_seconds", "Time to read from the store";
+    store_errors: labelled("kind") = "store_errors", "Store operations that failed, by kind";
+    store_bytes: gauge = "store_bytes", "Bytes the store occupies";
+    store_logs: gauge = "store_logs", "Logs in the store";
+    store_quarantined: gauge = "store_quarantined", "Logs set aside because of damage";
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    /// The exposition text for a scrape.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+
+    pub fn session_state(&self, state: &'static str) -> Gauge {
+        self.sessions.get_or_create(&[("state", state)]).clone()
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}

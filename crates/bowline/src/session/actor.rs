@@ -1,0 +1,314 @@
+//! The one place that changes a session: a record, who holds it, and the run that is at work in it.
+//!
+//! An actor lives while somebody is attached or a run has a process; everything it knows is in the store, so it can
+//! leave at any time and be woken again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bowline_core::Hold;
+use bowline_core::hold::Party;
+use bowline_protocol::{Cursor, Draft, ErrorCode, LogId, Principal, Refusal, Seq, SessionId};
+use bowline_store::{Commit, Committed, Fence, Item, Kind, Record, Release, StoreError};
+use serde::Serialize;
+
+use super::record::{SessionRecord, keys};
+use super::run::LiveRun;
+use super::{Claimant, Command, Life, Mailbox};
+use crate::node::Shared;
+use crate::{clock, node};
+
+/// How long an actor without work stays, so that a client that comes right back finds it warm.
+const LINGER: Duration = Duration::from_secs(2);
+/// How long a mark or a touch may wait for a commit that takes it along.
+const FLUSH_AFTER: Duration = Duration::from_millis(20);
+const FLUSH_RETRY: Duration = Duration::from_millis(500);
+
+pub struct Actor {
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: SessionId,
+    pub(super) log: LogId,
+    pub(super) owner: Principal,
+    pub(super) fence: Fence,
+    pub(super) record: SessionRecord,
+    pub(super) hold: Hold,
+    pub(super) members: HashMap<Party, Member>,
+    /// Claims that wait for a probe.
+    pub(super) claims: HashMap<Party, Claimant>,
+    pub(super) mark: Option<Cursor>,
+    pub(super) run: Option<Box<LiveRun>>,
+    /// When the contents of a session that is over are let go.
+    pub(super) release_at: Option<Instant>,
+    pub(super) presence: Arc<Presence>,
+    idle_since: Instant,
+    /// When marks and touches that nobody waits for are written, unless another commit takes them along first.
+    flush_at: Option<Instant>,
+    mark_dirty: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub mailbox: Mailbox,
+    pub observe: bool,
+}
+
+/// What the admin API may see of a live actor without asking it.
+#[derive(Debug, Default)]
+pub struct Presence {
+    pub held: AtomicUsize,
+    pub observers: AtomicUsize,
+    pub acked: AtomicU64,
+}
+
+impl Actor {
+    /// Wakes the actor of a session that the store knows.
+    pub async fn open(
+        shared: Arc<Shared>,
+        id: SessionId,
+        owner: Principal,
+        record: SessionRecord,
+    ) -> Result<Actor, StoreError> {
+        let log = LogId::from(&id);
+        let fence = shared.store.lease(&log).await?;
+        let mark = shared.store.item(&log, keys::MARK).await?;
+        let mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
+        let presence = Arc::new(Presence::default());
+        presence.acked.store(mark.as_ref().map_or(0, |mark| mark.seq.get()), Ordering::Relaxed);
+        Ok(Actor {
+            shared,
+            id,
+            log,
+            owner,
+            fence,
+            record,
+            hold: Hold::default(),
+            members: HashMap::new(),
+            claims: HashMap::new(),
+            mark,
+            run: None,
+            release_at: None,
+            presence,
+            idle_since: Instant::now(),
+            flush_at: None,
+            mark_dirty: false,
+        })
+    }
+
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    pub fn presence(&self) -> Arc<Presence> {
+        self.presence.clone()
+    }
+
+    pub(crate) fn live_run(&mut self) -> Option<&mut LiveRun> {
+        self.run.as_deref_mut()
+    }
+
+    pub async fn handle(&mut self, command: Command) {
+        self.idle_since = Instant::now();
+        match command {
+            Command::Attach(claimant) => self.attach(*claimant).await,
+            Command::Detach { party } => self.detach(party).await,
+            Command::Alive { party } => self.alive(party),
+            Command::Message { from, message_id, content } => self.message(&from, message_id, content).await,
+            Command::Response { from, step_id, reply } => self.response(&from, &step_id, reply).await,
+            Command::Cancel { from, by, reason } => self.cancel(&from, by, reason).await,
+            Command::Plan { from, command } => self.plan_command(&from, command).await,
+            Command::Ack { party, seq } => self.ack(party, seq),
+            Command::End { from } => self.end(&from).await,
+            Command::Expire => self.expire().await,
+        }
+    }
+
+    /// When [`handle_timeout`](Actor::handle_timeout) is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let idle = self.is_idle().then(|| self.idle_since + LINGER);
+        let stuck = self.run.as_ref().and_then(|run| run.retry_at());
+        [idle, self.hold.poll_timeout(), stuck, self.release_at, self.flush_at].into_iter().flatten().min()
+    }
+
+    pub async fn handle_timeout(&mut self, now: Instant) {
+        if let Some(outcome) = self.hold.handle_timeout(now) {
+            self.settle_claims(outcome).await;
+        }
+        if self.run.as_ref().and_then(|run| run.retry_at()).is_some_and(|at| at <= now) {
+            self.retry_stuck().await;
+        }
+        if self.release_at.is_some_and(|at| at <= now) {
+            self.release().await;
+        }
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.flush().await;
+        }
+    }
+
+    /// Nobody attached, nothing running: the store knows everything, so the actor may leave.
+    pub fn is_idle(&self) -> bool {
+        self.members.is_empty()
+            && self.claims.is_empty()
+            && self.run.is_none()
+            && self.release_at.is_none()
+            && self.flush_at.is_none()
+    }
+
+    pub fn may_leave(&self, now: Instant) -> bool {
+        self.is_idle() && now >= self.idle_since + LINGER
+    }
+
+    /// A change to this session's log, to be filled in.
+    pub(super) fn change(&self) -> Change {
+        let now_ms = self.shared.clock.now_ms();
+        Change {
+            record: self.record.clone(),
+            commit: Commit::to(self.log.clone(), self.fence, now_ms),
+            session: self.id.clone(),
+        }
+    }
+
+    /// Makes a change durable; only then does the actor believe it.
+    pub(super) async fn commit(&mut self, change: Change) -> Result<Committed, Refusal> {
+        let Change { mut record, mut commit, .. } = change;
+        record.touched_ms = commit.at_ms;
+        commit.record = Some(store_record(&self.owner, &record));
+        let (before, after) = (self.record.state(), record.state());
+        let committed = self.write(commit).await?;
+        if before != after {
+            self.shared.metrics.session_state(before).dec();
+            self.shared.metrics.session_state(after).inc();
+        }
+        self.record = record;
+        self.flush_at = None;
+        Ok(committed)
+    }
+
+    /// Writes without touching the record. A mark that waits is taken along.
+    pub(super) async fn write(&mut self, mut commit: Commit) -> Result<Committed, Refusal> {
+        if self.mark_dirty
+            && let Some(mark) = &self.mark
+        {
+            commit.items.push(Item::put(keys::MARK, mark.to_string().into_bytes()));
+        }
+        let events = commit.events.len() as u64;
+        let committed = self.shared.commit(commit).await.map_err(|error| node::store_refusal(&error))?;
+        self.shared.metrics.events_appended.inc_by(events);
+        if let Some(trimmed) = &committed.trimmed {
+            let acked = self.mark.as_ref().map_or(Seq::ZERO, |mark| mark.seq);
+            self.shared.count_trimmed(trimmed, acked);
+        }
+        self.mark_dirty = false;
+        Ok(committed)
+    }
+
+    /// The record changed in a way that nobody needs to wait for.
+    pub(super) fn note_record(&mut self) {
+        self.flush_at.get_or_insert(Instant::now() + FLUSH_AFTER);
+    }
+
+    async fn flush(&mut self) {
+        let change = self.change();
+        if let Err(refusal) = self.commit(change).await {
+            tracing::debug!(session = %self.id, %refusal, "a mark cannot be stored yet");
+            self.flush_at = Some(Instant::now() + FLUSH_RETRY);
+        }
+    }
+
+    /// Only the holder's acks move the session's mark; lower ones are no-ops.
+    fn ack(&mut self, party: Party, seq: Seq) {
+        let known = self.mark.as_ref().map_or(Seq::ZERO, |mark| mark.seq);
+        if !self.hold.is_held_by(party) || seq <= known {
+            return;
+        }
+        let mark = Cursor { epoch: self.mark.as_ref().and_then(|mark| mark.epoch.clone()), seq };
+        self.mark_dirty = true;
+        self.note_record();
+        self.presence.acked.store(seq.get(), Ordering::Relaxed);
+        self.mark = Some(mark);
+        self.shared.metrics.acks.inc();
+    }
+
+    /// Whether this connection may write, and the session can be written to.
+    pub(super) fn may_write(&self, from: &Mailbox) -> Result<(), Refusal> {
+        self.alive_or_refusal()?;
+        if !self.hold.is_held_by(from.party) {
+            let message = "This connection does not hold the session. Send `user.reconnect` to take it up.";
+            return Err(Refusal::new(ErrorCode::SessionReadOnly, message));
+        }
+        Ok(())
+    }
+
+    pub(super) fn alive_or_refusal(&self) -> Result<(), Refusal> {
+        match &self.record.life {
+            Life::Active => Ok(()),
+            Life::Ended => Err(Refusal::new(ErrorCode::SessionInactive, "The session has ended. Create a new one.")),
+            Life::Superseded { by } => {
+                let message = "The session goes on under a new id.";
+                Err(Refusal::new(ErrorCode::SessionInactive, message)
+                    .details(serde_json::json!({ "superseded_by": by })))
+            }
+            Life::Expired => {
+                let message = "The session was quiet for too long and has expired. Create a new one.";
+                Err(Refusal::new(ErrorCode::SessionExpired, message))
+            }
+        }
+    }
+
+    pub(super) async fn release(&mut self) {
+        self.release_at = None;
+        let mut change = self.change();
+        change.record.released = true;
+        change.commit.release = Some(Release::Contents);
+        if let Err(refusal) = self.commit(change).await {
+            tracing::warn!(session = %self.id, %refusal, "could not let go of an ended session; the sweep will try again");
+        }
+        for (_, member) in self.members.drain() {
+            member.mailbox.send(super::Mail::Over { session: self.id.clone() });
+        }
+        self.count_presence();
+    }
+
+    pub(super) fn count_presence(&self) {
+        let held = usize::from(self.hold.holder().is_some());
+        let observers = self.members.values().filter(|member| member.observe).count();
+        let was_held = self.presence.held.swap(held, Ordering::Relaxed);
+        let had_observers = self.presence.observers.swap(observers, Ordering::Relaxed);
+        self.shared.metrics.sessions_held.inc_by(held as i64 - was_held as i64);
+        self.shared.metrics.observers.inc_by(observers as i64 - had_observers as i64);
+    }
+}
+
+/// The record as the store keeps it.
+pub fn store_record(owner: &Principal, record: &SessionRecord) -> Record {
+    Record { kind: Kind::Session, owner: owner.clone(), touched_ms: record.touched_ms, body: record.encode() }
+}
+
+/// A commit under construction, with the record as it will be.
+pub(super) struct Change {
+    pub record: SessionRecord,
+    pub commit: Commit,
+    session: SessionId,
+}
+
+impl Change {
+    pub fn event(&mut self, draft: &Draft) {
+        self.commit.events.push(draft.seal(&self.session, &clock::timestamp()));
+    }
+
+    pub fn put(&mut self, key: impl Into<String>, value: &impl Serialize) {
+        // Our own types have string keys and finite numbers only, so this cannot fail.
+        self.commit.items.push(Item::put(key, serde_json::to_vec(value).unwrap_or_default()));
+    }
+
+    pub fn delete(&mut self, key: impl Into<String>) {
+        self.commit.items.push(Item::delete(key));
+    }
+}
+
+impl std::fmt::Debug for Actor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Actor({}, {})", self.id, self.record.state())
+    }
+}

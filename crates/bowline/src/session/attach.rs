@@ -1,0 +1,210 @@
+//! How connections come to hold or observe a session, and how they lose it.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use bowline_core::Resume;
+use bowline_core::hold::{Claim, Outcome, Party};
+use bowline_protocol::frame::{Control, names};
+use bowline_protocol::{Cursor, ErrorCode, Extent, Refusal};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::actor::{Actor, Member};
+use super::record::{ResumeToken, SessionRecord};
+use super::{Claimant, Grant, Mail, Way};
+use crate::config::Ownership;
+use crate::{clock, dice, node};
+
+impl Actor {
+    pub(super) async fn attach(&mut self, claimant: Claimant) {
+        // It may have expired a moment ago without anybody looking.
+        self.expire().await;
+        if let Err(refusal) = self.admits(&claimant) {
+            return self.refuse(&claimant, refusal);
+        }
+        if claimant.observe {
+            return self.grant(claimant, None).await;
+        }
+        let party = claimant.mailbox.party;
+        match self.hold.claim(Instant::now(), party, claimant.client_id.clone(), claimant.take_over) {
+            Claim::Granted { superseded } => self.grant(claimant, superseded).await,
+            Claim::Wait => drop(self.claims.insert(party, claimant)),
+            Claim::Probe { holder } => {
+                self.claims.insert(party, claimant);
+                match self.members.get(&holder) {
+                    Some(member) => member.mailbox.send(Mail::Probe { session: self.id.clone() }),
+                    None => self.detach(holder).await,
+                }
+            }
+        }
+    }
+
+    /// Whether the session exists for this caller. Unknown and foreign are answered alike.
+    fn admits(&self, claimant: &Claimant) -> Result<(), Refusal> {
+        let proven = match self.shared.config.session.ownership {
+            Ownership::Token if claimant.way != Way::Created => {
+                let token = claimant.resume_token.as_ref().map(|token| hash(token.expose()));
+                token.is_some_and(|token| matches(&self.record, &token))
+            }
+            Ownership::Token | Ownership::Principal | Ownership::Open => true,
+        };
+        if !proven || self.owner != claimant.principal {
+            return Err(node::not_found());
+        }
+        self.alive_or_refusal()
+    }
+
+    pub(super) fn alive(&mut self, party: Party) {
+        let Some(outcome) = self.hold.handle_alive(party) else { return };
+        for party in outcome.refused {
+            self.refuse_held(party);
+        }
+    }
+
+    pub(super) async fn detach(&mut self, party: Party) {
+        self.members.remove(&party);
+        self.claims.remove(&party);
+        let was_held = self.hold.is_held_by(party);
+        if let Some(outcome) = self.hold.handle_gone(party) {
+            self.settle_claims(outcome).await;
+        } else if was_held && self.hold.holder().is_none() {
+            self.record.held = false;
+            self.record.touched_ms = self.shared.clock.now_ms();
+            self.note_record();
+        }
+        self.count_presence();
+    }
+
+    pub(super) async fn settle_claims(&mut self, outcome: Outcome) {
+        for party in outcome.refused {
+            self.refuse_held(party);
+        }
+        let Some(claimant) = outcome.granted.and_then(|party| self.claims.remove(&party)) else { return };
+        self.shared.metrics.takeovers.inc("probed_dead");
+        self.grant(claimant, outcome.superseded).await;
+    }
+
+    fn refuse_held(&mut self, party: Party) {
+        let Some(claimant) = self.claims.remove(&party) else { return };
+        self.shared.metrics.takeovers.inc("refused");
+        let message =
+            "Another live connection holds the session. Send again with `content.take_over: true` to take it over.";
+        self.refuse(&claimant, Refusal::new(ErrorCode::SessionAlreadyActive, message));
+    }
+
+    fn refuse(&self, claimant: &Claimant, refusal: Refusal) {
+        self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
+        claimant.mailbox.send(Mail::Refused { session: self.id.clone(), refusal, way: Some(claimant.way) });
+    }
+
+    /// Hands over the right to read, and to write unless it only observes.
+    async fn grant(&mut self, claimant: Claimant, superseded: Option<Party>) {
+        if let Some(member) = superseded.and_then(|party| self.members.remove(&party)) {
+            self.shared.metrics.takeovers.inc("granted");
+            member.mailbox.send(Mail::TakenOver { session: self.id.clone() });
+        }
+        let party = claimant.mailbox.party;
+        match self.prepare(&claimant).await {
+            Ok(grant) => {
+                self.members.insert(party, Member { mailbox: claimant.mailbox.clone(), observe: claimant.observe });
+                claimant.mailbox.send(Mail::Granted(Box::new(grant)));
+            }
+            Err(refusal) => {
+                if !claimant.observe {
+                    self.hold.handle_gone(party);
+                }
+                self.refuse(&claimant, refusal);
+            }
+        }
+        self.count_presence();
+    }
+
+    async fn prepare(&mut self, claimant: &Claimant) -> Result<Grant, Refusal> {
+        let extent = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?;
+        let mut resume_token = None;
+        if !claimant.observe {
+            resume_token = self.take_seat(claimant).await?;
+        }
+        let resume = match (&claimant.cursor, claimant.observe) {
+            (Some(cursor), _) => Resume::decide(&extent, cursor),
+            (None, true) => Resume::from_the_start(&extent),
+            (None, false) => Resume::decide(&extent, &self.mark.clone().unwrap_or_else(|| before_everything(&extent))),
+        };
+        self.adopt_epoch(&extent);
+        Ok(Grant {
+            session: self.id.clone(),
+            observe: claimant.observe,
+            way: claimant.way,
+            greeting: self.greeting(claimant.way, &extent, resume, resume_token),
+            resume,
+            extent,
+            since: claimant.since,
+        })
+    }
+
+    /// A mark from another incarnation of the log has served its purpose once the verdict is known.
+    fn adopt_epoch(&mut self, extent: &Extent) {
+        if self.mark.as_ref().and_then(|mark| mark.epoch.as_ref()) != Some(&extent.epoch) {
+            self.mark = Some(before_everything(extent));
+        }
+        let acked = self.mark.as_ref().map_or(0, |mark| mark.seq.get());
+        self.presence.acked.store(acked, Ordering::Relaxed);
+    }
+
+    /// Writes down that the session is held; with resume tokens, also the new one, before anybody is given it.
+    async fn take_seat(&mut self, claimant: &Claimant) -> Result<Option<String>, Refusal> {
+        self.record.held = true;
+        if self.shared.config.session.ownership != Ownership::Token {
+            self.record.touched_ms = self.shared.clock.now_ms();
+            self.note_record();
+            return Ok(None);
+        }
+        let token = dice::secret();
+        let used = claimant.resume_token.as_ref().map(|token| hash(token.expose()));
+        let mut change = self.change();
+        // Whichever token was used stays good until the new one is: the answer with the new one may never arrive.
+        change.record.resume_token = Some(ResumeToken { current: hash(&token), previous: used });
+        self.commit(change).await?;
+        Ok(Some(token))
+    }
+
+    fn greeting(&self, way: Way, extent: &Extent, resume: Resume, resume_token: Option<String>) -> Control {
+        let mut facts = json!({
+            "server_version": env!("CARGO_PKG_VERSION"),
+            "capabilities": node::capabilities(),
+            "epoch": extent.epoch,
+            "last_seq": extent.last(),
+            "session_ttl_hours": self.shared.config.session.ttl.as_secs_f64() / 3600.0,
+            "agent_name": self.record.agent,
+            "session_state": self.record.turn.state(),
+        });
+        if let Some(token) = resume_token {
+            facts["resume_token"] = token.into();
+        }
+        let content = if way == Way::Created {
+            json!({ "session_id": self.id, "created_at": clock::rfc3339(self.record.created_ms) })
+        } else {
+            facts["reconnected"] = true.into();
+            facts["resume"] = resume.facts(extent);
+            Value::from("Session reconnected successfully")
+        };
+        Control::new(names::SESSION_CREATED, Some(self.id.clone()), content, facts)
+    }
+}
+
+/// A log that did not begin at 1 (its past is elsewhere) owes nothing from before its beginning.
+fn before_everything(extent: &Extent) -> Cursor {
+    Cursor { epoch: Some(extent.epoch.clone()), seq: extent.epoch_first.prev() }
+}
+
+fn hash(token: &str) -> String {
+    Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn matches(record: &SessionRecord, hashed: &str) -> bool {
+    let Some(token) = &record.resume_token else { return false };
+    let same = |known: &str| bool::from(known.as_bytes().ct_eq(hashed.as_bytes()));
+    same(&token.current) | token.previous.as_deref().is_some_and(same)
+}

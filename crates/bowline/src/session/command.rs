@@ -1,0 +1,141 @@
+//! What is said between a connection and a session's actor.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use bowline_core::Resume;
+use bowline_core::hold::Party;
+use bowline_protocol::frame::client::{Content, Secret};
+use bowline_protocol::frame::{Control, PlanCommand};
+use bowline_protocol::{ClientId, Cursor, Extent, MessageId, Principal, Refusal, Seq, SessionId, StepId};
+use tokio::sync::mpsc;
+
+use crate::agent::Reply;
+
+/// Connection → session.
+#[derive(Debug)]
+pub enum Command {
+    Attach(Box<Claimant>),
+    Detach {
+        party: Party,
+    },
+    /// The connection showed a sign of life after it was probed.
+    Alive {
+        party: Party,
+    },
+    Message {
+        from: Mailbox,
+        message_id: Option<MessageId>,
+        content: Content,
+    },
+    Response {
+        from: Mailbox,
+        step_id: StepId,
+        reply: Reply,
+    },
+    Cancel {
+        from: Mailbox,
+        by: String,
+        reason: Option<String>,
+    },
+    Plan {
+        from: Mailbox,
+        command: PlanCommand,
+    },
+    Ack {
+        party: Party,
+        seq: Seq,
+    },
+    End {
+        from: Mailbox,
+    },
+    /// Nobody needed the session for its lifetime; the actor looks for itself.
+    Expire,
+}
+
+/// How the client found its way to a session, which decides how success and failure are worded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Created,
+    Reconnect,
+    /// `user.reconnect_with_state` without state: failures are `error.recovery_failed`.
+    Recover,
+}
+
+/// A connection that wants to hold or observe a session.
+#[derive(Debug)]
+pub struct Claimant {
+    pub mailbox: Mailbox,
+    pub principal: Principal,
+    pub way: Way,
+    pub cursor: Option<Cursor>,
+    pub client_id: Option<ClientId>,
+    pub resume_token: Option<Secret>,
+    pub observe: bool,
+    pub take_over: bool,
+    pub since: Instant,
+}
+
+/// Session → connection.
+#[derive(Debug)]
+pub enum Mail {
+    Granted(Box<Grant>),
+    Control(Control),
+    /// A request about a session was refused.
+    Refused {
+        session: SessionId,
+        refusal: Refusal,
+        way: Option<Way>,
+    },
+    /// Somebody else holds the session now; this connection's link to it is over.
+    TakenOver {
+        session: SessionId,
+    },
+    /// Are you alive? Any frame from the client answers.
+    Probe {
+        session: SessionId,
+    },
+    /// The session is over; its log will be let go once this has been read.
+    Over {
+        session: SessionId,
+    },
+}
+
+/// The right to read a session's log from here on, and to write to it if it was not only to observe.
+#[derive(Debug)]
+pub struct Grant {
+    pub session: SessionId,
+    pub observe: bool,
+    pub way: Way,
+    pub extent: Extent,
+    pub resume: Resume,
+    /// What the holder had acknowledged, so that a lower ack stays a no-op.
+    pub since: Instant,
+    /// `agent.session_created`, to be sent before anything else.
+    pub greeting: Control,
+}
+
+/// The way back to one connection. Unbounded, because a connection stops reading its socket while answers pile up, so
+/// a client cannot make it grow.
+#[derive(Clone, Debug)]
+pub struct Mailbox {
+    pub party: Party,
+    mail: mpsc::UnboundedSender<Mail>,
+}
+
+impl Mailbox {
+    pub fn new() -> (Mailbox, mpsc::UnboundedReceiver<Mail>) {
+        static PARTIES: AtomicU64 = AtomicU64::new(1);
+        let (mail, inbox) = mpsc::unbounded_channel();
+        (Mailbox { party: PARTIES.fetch_add(1, Ordering::Relaxed), mail }, inbox)
+    }
+
+    /// A connection that is gone needs no mail.
+    pub fn send(&self, mail: Mail) {
+        let _ = self.mail.send(mail);
+    }
+
+    pub fn refuse(&self, session: &SessionId, refusal: Refusal) {
+        self.send(Mail::Refused { session: session.clone(), refusal, way: None });
+    }
+}

@@ -1,0 +1,116 @@
+//! How a session ends: by its owner, by age, or not at all; and what becomes of it after a crash.
+
+use std::time::{Duration, Instant};
+
+use bowline_core::turn::{Active, AfterCrash};
+use bowline_protocol::event::names;
+use bowline_protocol::{Draft, LoggedEvent, Refusal};
+use bowline_store::ReadLimit;
+use serde_json::json;
+
+use super::actor::Actor;
+use super::record::keys;
+use super::work::End;
+use super::{Life, Mailbox};
+use crate::agent::Input;
+use crate::node;
+
+/// How long the last event of a session may take to reach its readers before its buffers are released.
+const LAST_WORD: Duration = Duration::from_secs(3);
+
+impl Actor {
+    pub(super) async fn end(&mut self, from: &Mailbox) {
+        let ended = match self.may_write(from) {
+            Ok(()) => self.close("ended", Life::Ended).await,
+            Err(refusal) => Err(refusal),
+        };
+        match ended {
+            Ok(()) => drop(self.shared.metrics.sessions_ended.inc()),
+            Err(refusal) => from.refuse(&self.id, refusal),
+        }
+    }
+
+    /// Quiet for its lifetime, held by nobody, nothing at work in it: then it expires.
+    pub(super) async fn expire(&mut self) {
+        let now_ms = self.shared.clock.now_ms();
+        let quiet = now_ms.saturating_sub(self.record.touched_ms) >= self.shared.config.session.ttl.as_millis() as u64;
+        let busy = self.hold.holder().is_some() || self.record.turn.active().is_some() || self.record.queue.len() > 0;
+        if self.record.life != Life::Active || !quiet || busy {
+            return;
+        }
+        match self.close("expired", Life::Expired).await {
+            Ok(()) => drop(self.shared.metrics.sessions_expired.inc()),
+            Err(refusal) => tracing::warn!(session = %self.id, %refusal, "could not expire a session"),
+        }
+    }
+
+    async fn close(&mut self, reason: &str, life: Life) -> Result<(), Refusal> {
+        if let Some(run) = self.record.turn.active().map(|active| active.run.clone()) {
+            let partial = self.run.as_ref().map(|run| run.partial.clone()).unwrap_or_default();
+            self.end_run(&run, &End::cancelled(partial, "session end", None)).await?;
+            self.drop_run();
+        }
+        let mut change = self.change();
+        change.event(&Draft::new(names::SESSION_END, "The session is over.").metadata(&json!({ "reason": reason })));
+        change.record.life = life;
+        change.record.held = false;
+        change.record.queue = super::record::Queue::default();
+        self.commit(change).await?;
+        self.shared.registry.forget_live(&self.owner);
+        // Readers first get the last event, then the buffers go.
+        self.release_at = Some(Instant::now() + if self.members.is_empty() { Duration::ZERO } else { LAST_WORD });
+        Ok(())
+    }
+
+    /// After a crash: a run that waits for a person goes on waiting, any other is continued by an agent that can, or
+    /// ended honestly.
+    pub async fn recover(&mut self) -> Result<(), Refusal> {
+        if self.record.life != Life::Active {
+            if !self.record.released {
+                self.release().await;
+            }
+            return Ok(());
+        }
+        if self.record.held {
+            // The holder is gone with the process; its lifetime counts from now.
+            self.record.held = false;
+            self.record.touched_ms = self.shared.clock.now_ms();
+            self.note_record();
+        }
+        match self.record.turn.after_crash() {
+            AfterCrash::Nothing | AfterCrash::KeepWaiting => {}
+            AfterCrash::Cut(active) => self.recover_cut(active).await?,
+        }
+        self.start_next().await;
+        Ok(())
+    }
+
+    async fn recover_cut(&mut self, active: Active) -> Result<(), Refusal> {
+        let logged = self.logged_by(&active).await?;
+        if self.shared.agents.get(&self.record.agent).is_some_and(|agent| agent.continues()) {
+            let input = self.item(keys::INPUT).await?.unwrap_or(Input::Message { text: String::new() });
+            let mut conversation = self.conversation().await?;
+            if matches!(input, Input::Message { .. }) {
+                conversation.pop();
+            }
+            self.launch(active.run, input, conversation, logged, None).await;
+            return Ok(());
+        }
+        let partials = logged.iter().filter(|event| event.event == names::PARTIAL_ANSWER);
+        let partial: String = partials.filter_map(|event| event.content.as_str()).collect();
+        self.end_run(&active.run, &End::lost(partial)).await
+    }
+
+    /// What a run had logged, as far as it is still retained.
+    async fn logged_by(&self, active: &Active) -> Result<Vec<LoggedEvent>, Refusal> {
+        let (mut from, mut logged) = (active.started, Vec::new());
+        loop {
+            let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
+            let batch =
+                self.shared.store.read(&self.log, from, limit).await.map_err(|error| node::store_refusal(&error))?;
+            let Some(last) = batch.events.last().map(|event| event.seq) else { return Ok(logged) };
+            logged.extend(batch.events.iter().filter_map(|event| event.decode()));
+            from = last.next();
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Sessions: their durable record, the actor that alone changes it, and the registry that finds or wakes the actor.
+
+pub mod actor;
+mod attach;
+mod command;
+mod life;
+pub mod record;
+pub mod registry;
+pub(crate) mod run;
+mod work;
+
+pub use command::{Claimant, Command, Grant, Mail, Mailbox, Way};
+pub use record::{Life, SessionRecord};
+pub use registry::Registry;

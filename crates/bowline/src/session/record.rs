@@ -1,0 +1,160 @@
+//! What is kept of a session beside its log: one small record, and items that grow with the conversation.
+
+use bowline_core::Turn;
+use bowline_protocol::frame::client::Content;
+use bowline_protocol::{ClientId, MessageId, SessionId, StepId};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// The record's own version; an older server refuses a newer one.
+pub const VERSION: u32 = 1;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionRecord {
+    pub version: u32,
+    pub agent: String,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub config: Map<String, Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<ClientId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app_version: Option<String>,
+    /// The first words of the first message, for lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    pub created_ms: u64,
+    pub touched_ms: u64,
+    /// A connection held it when this was written; after a crash that counts as a touch.
+    #[serde(default)]
+    pub held: bool,
+    pub life: Life,
+    /// The contents of a session that is over were let go; what is left is a tombstone.
+    #[serde(default)]
+    pub released: bool,
+    pub turn: Turn,
+    /// How many messages the conversation has, and how many wait in the queue (as item numbers `from .. to`).
+    pub messages: u64,
+    #[serde(default)]
+    pub queue: Queue,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_token: Option<ResumeToken>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Life {
+    Active,
+    Ended,
+    Expired,
+    Superseded { by: SessionId },
+}
+
+/// Messages accepted while a run was active: items `from .. to`, oldest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queue {
+    pub from: u64,
+    pub to: u64,
+}
+
+impl Queue {
+    pub fn len(&self) -> usize {
+        (self.to - self.from) as usize
+    }
+}
+
+/// Hashes of the secret that proves ownership. The previous one stays good until the new one is first used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumeToken {
+    pub current: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<String>,
+}
+
+impl SessionRecord {
+    pub fn encode(&self) -> Bytes {
+        // String keys and finite numbers only, so this cannot fail.
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<SessionRecord, String> {
+        let record: SessionRecord = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if record.version > VERSION {
+            return Err(format!(
+                "it was written by a newer version of this server (record version {})",
+                record.version
+            ));
+        }
+        Ok(record)
+    }
+
+    /// idle, running, waiting or ended.
+    pub fn state(&self) -> &'static str {
+        match self.life {
+            Life::Active => self.turn.state(),
+            _ => "ended",
+        }
+    }
+}
+
+/// Keys of the items beside a session's log.
+pub mod keys {
+    use super::{MessageId, StepId};
+
+    pub const MESSAGES: &str = "m/";
+    pub const CONFIRMATIONS: &str = "c/";
+    pub const MARK: &str = "mark";
+    pub const PLAN: &str = "plan";
+    /// The input of the active run.
+    pub const INPUT: &str = "input";
+
+    pub fn message(number: u64) -> String {
+        format!("{MESSAGES}{number:010}")
+    }
+
+    pub fn queued(number: u64) -> String {
+        format!("q/{number:010}")
+    }
+
+    pub fn confirmation(step: &StepId) -> String {
+        format!("{CONFIRMATIONS}{step}")
+    }
+
+    pub fn idempotency(message: &MessageId) -> String {
+        format!("i/{message}")
+    }
+}
+
+/// What is remembered of a message that was accepted under a key of the client's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// A digest of the content: the same key with other content is a conflict.
+    pub digest: String,
+    /// The number of its `user.message` event; none while it is queued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+}
+
+/// A message that waits for the run before it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Queued {
+    #[serde(with = "content")]
+    pub content: Content,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<MessageId>,
+}
+
+/// A message's content, written as the JSON it is.
+mod content {
+    use super::{Content, RawValue};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(content: &Content, serializer: S) -> Result<S::Ok, S::Error> {
+        content.0.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Content, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(Content)
+    }
+}

@@ -1,0 +1,195 @@
+//! Finds the actor of a session, or wakes it from the store. Nothing here is the truth: the store is.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_protocol::{ClientId, Epoch, ErrorCode, LogId, Principal, Refusal, SessionId};
+use bowline_store::{Commit, Fence, Kind, Start};
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use super::actor::{Actor, Presence, store_record};
+use super::record::{Queue, SessionRecord, VERSION};
+use super::{Command, Life};
+use crate::node::{self, Shared};
+use crate::{dice, drive};
+
+/// Commands that may wait for one session before its senders wait too.
+const COMMANDS_MAX: usize = 64;
+
+#[derive(Default)]
+pub struct Registry {
+    live: Mutex<HashMap<SessionId, Entry>>,
+    /// Sessions that are not over, by owner.
+    counts: Mutex<HashMap<Principal, usize>>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    owner: Principal,
+    commands: mpsc::Sender<Command>,
+    presence: Arc<Presence>,
+}
+
+/// What a client asks for when it creates a session.
+#[derive(Debug)]
+pub struct NewSession {
+    pub owner: Principal,
+    pub agent: Option<String>,
+    pub client_id: Option<ClientId>,
+    pub app_version: Option<String>,
+    pub config: Map<String, Value>,
+}
+
+impl Registry {
+    fn live(&self) -> MutexGuard<'_, HashMap<SessionId, Entry>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<Principal, usize>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who is attached to a session, if it is awake.
+    pub fn presence(&self, id: &SessionId) -> Option<Arc<Presence>> {
+        self.live().get(id).map(|entry| entry.presence.clone())
+    }
+
+    /// The actor leaves, unless somebody has written to it meanwhile.
+    pub fn retire(&self, id: &SessionId, commands: &mpsc::Receiver<Command>) -> bool {
+        let mut live = self.live();
+        if !commands.is_empty() {
+            return false;
+        }
+        live.remove(id);
+        true
+    }
+
+    pub fn count_live(&self, owner: &Principal) {
+        *self.counts().entry(owner.clone()).or_default() += 1;
+    }
+
+    /// A session is over; its owner may have another.
+    pub fn forget_live(&self, owner: &Principal) {
+        let mut counts = self.counts();
+        if let Some(count) = counts.get_mut(owner) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(owner);
+            }
+        }
+    }
+
+    fn reserve(&self, owner: &Principal, max: usize) -> bool {
+        let mut counts = self.counts();
+        let count = counts.entry(owner.clone()).or_default();
+        let room = *count < max;
+        *count += usize::from(room);
+        room
+    }
+
+    /// Puts an awake actor where others find it, and sets it going.
+    pub fn install(shared: &Arc<Shared>, actor: Actor, owner: Principal) -> mpsc::Sender<Command> {
+        let mut live = shared.registry.live();
+        // Two who looked at the same time woke it twice; the first one installed is the one that counts.
+        if let Some(entry) = live.get(actor.id()).filter(|entry| !entry.commands.is_closed()) {
+            return entry.commands.clone();
+        }
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        let entry = Entry { owner, commands: commands.clone(), presence: actor.presence() };
+        live.insert(actor.id().clone(), entry);
+        drop(live);
+        tokio::spawn(drive::session::drive(shared.clone(), actor, inbox));
+        commands
+    }
+
+    async fn find(shared: &Arc<Shared>, id: &SessionId, asker: &Principal) -> Result<mpsc::Sender<Command>, Refusal> {
+        let awake = shared.registry.live().get(id).cloned();
+        if let Some(entry) = awake {
+            return if entry.owner == *asker { Ok(entry.commands) } else { Err(node::not_found()) };
+        }
+        let refuse = |error| node::store_refusal(&error);
+        let stored = shared.store.record(&LogId::from(id)).await.map_err(refuse)?;
+        let stored = stored
+            .filter(|stored| stored.kind == Kind::Session && stored.owner == *asker)
+            .ok_or_else(node::not_found)?;
+        let record = SessionRecord::decode(&stored.body).map_err(|why| {
+            Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
+        })?;
+        let actor = Actor::open(shared.clone(), id.clone(), stored.owner.clone(), record).await.map_err(refuse)?;
+        Ok(Registry::install(shared, actor, stored.owner))
+    }
+
+    /// Delivers a command to a session of the asker's own.
+    pub async fn send(
+        shared: &Arc<Shared>,
+        id: &SessionId,
+        asker: &Principal,
+        mut command: Command,
+    ) -> Result<(), Refusal> {
+        // An actor that leaves at this very moment is woken again; that cannot go on for long.
+        for _ in 0..100 {
+            let commands = Registry::find(shared, id, asker).await?;
+            match commands.send(command).await {
+                Ok(()) => return Ok(()),
+                Err(returned) => command = returned.0,
+            }
+            tokio::task::yield_now().await;
+        }
+        Err(Refusal::new(ErrorCode::Internal, "The session could not be woken. Try again.").retry_after_ms(1000))
+    }
+
+    /// Makes a session: a new log with its first record.
+    pub async fn create(shared: &Arc<Shared>, new: NewSession) -> Result<SessionId, Refusal> {
+        if shared.is_draining() {
+            return Err(node::draining());
+        }
+        let agent = new.agent.unwrap_or_else(|| shared.config.default_agent.clone());
+        if !shared.agents.contains_key(&agent) {
+            let known: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
+            return Err(Refusal::field("content.agent", &format!("is not one of: {}", known.join(", "))));
+        }
+        let max = shared.config.limits.sessions_per_principal_max;
+        if !shared.registry.reserve(&new.owner, max) {
+            shared.metrics.limits_hit.inc("limits.sessions_per_principal_max");
+            let message = format!("You have {max} sessions already. End one with `user.end_session`.");
+            return Err(Refusal::new(ErrorCode::TooManySessions, message).retry_after_ms(60_000));
+        }
+        let id = SessionId::from_random(dice::u128());
+        let now_ms = shared.clock.now_ms();
+        let record = SessionRecord {
+            version: VERSION,
+            agent,
+            config: new.config,
+            client_id: new.client_id,
+            app_version: new.app_version,
+            title: None,
+            created_ms: now_ms,
+            touched_ms: now_ms,
+            held: true,
+            life: Life::Active,
+            released: false,
+            turn: bowline_core::Turn::Idle,
+            messages: 0,
+            queue: Queue::default(),
+            resume_token: None,
+        };
+        let mut commit = Commit::to(LogId::from(&id), Fence::default(), now_ms);
+        commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: bowline_protocol::Seq::ZERO });
+        commit.record = Some(store_record(&new.owner, &record));
+        if let Err(error) = shared.commit(commit).await {
+            shared.registry.forget_live(&new.owner);
+            return Err(node::store_refusal(&error));
+        }
+        shared.metrics.sessions_created.inc();
+        shared.metrics.session_state("idle").inc();
+        Ok(id)
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registry({} awake)", self.live().len())
+    }
+}

@@ -1,0 +1,137 @@
+//! A run that has a process: the agent's task, what it says, and what it is waiting to have stored.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use bowline_protocol::frame::PlanCommand;
+use bowline_protocol::{RunId, StepId};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::{AgentError, Emission, Ending, Reply};
+
+/// What a run may say before its session has stored it. More makes larger commits, less holds the agent back sooner.
+pub const EMISSIONS_MAX: usize = 512;
+/// How long an agent that was told to stop may take before it is dropped.
+const STOP_GRACE: Duration = Duration::from_millis(500);
+/// How often a store that cannot take an event is asked again.
+const RETRY_EVERY: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub struct LiveRun {
+    pub id: RunId,
+    pub cancel: CancellationToken,
+    pub commands: mpsc::Sender<PlanCommand>,
+    /// Those who wait in this process for a person's answer.
+    pub answers: HashMap<StepId, oneshot::Sender<Reply>>,
+    /// What was streamed so far, for the conversation if the run is cut short.
+    pub partial: String,
+    pub started: Instant,
+    pub(crate) emissions: mpsc::Receiver<Emission>,
+    pub(crate) task: JoinHandle<Ending>,
+    /// How the agent ended, once it has; told after everything it said.
+    pub(crate) ending: Option<Ending>,
+    stuck: Option<Stuck>,
+}
+
+/// Emissions that the store would not take.
+#[derive(Debug)]
+struct Stuck {
+    emissions: Vec<Emission>,
+    since: Instant,
+    retry_at: Instant,
+}
+
+/// What a run has to say.
+#[derive(Debug)]
+pub enum Said {
+    Emissions(Vec<Emission>),
+    Ended(Ending),
+}
+
+impl LiveRun {
+    pub fn new(
+        id: RunId,
+        cancel: CancellationToken,
+        commands: mpsc::Sender<PlanCommand>,
+        emissions: mpsc::Receiver<Emission>,
+        task: JoinHandle<Ending>,
+    ) -> LiveRun {
+        LiveRun {
+            id,
+            cancel,
+            commands,
+            answers: HashMap::new(),
+            partial: String::new(),
+            started: Instant::now(),
+            emissions,
+            task,
+            ending: None,
+            stuck: None,
+        }
+    }
+
+    /// Keeps what the store would not take. False once patience has run out.
+    pub fn stick(&mut self, emissions: Vec<Emission>, patience: Duration) -> bool {
+        let now = Instant::now();
+        let since = self.stuck.as_ref().map_or(now, |stuck| stuck.since);
+        self.stuck = Some(Stuck { emissions, since, retry_at: now + RETRY_EVERY });
+        now.duration_since(since) < patience
+    }
+
+    /// The store would not take the ending either; it is offered again until it does.
+    pub fn put_back(&mut self, ending: Ending) {
+        self.ending = Some(ending);
+        let now = Instant::now();
+        self.stuck = Some(Stuck { emissions: Vec::new(), since: now, retry_at: now + RETRY_EVERY });
+    }
+
+    /// Patience has run out: the agent is stopped, what it said is not heard, and its ending is the given error.
+    pub fn give_up(&mut self, error: AgentError) {
+        self.cancel.cancel();
+        self.task.abort();
+        self.emissions.close();
+        while self.emissions.try_recv().is_ok() {}
+        self.put_back(Err(error));
+    }
+
+    /// Takes back what was stuck, to try it again. The clock of patience runs on until [`unstick`](LiveRun::unstick).
+    pub fn stuck_emissions(&mut self) -> Vec<Emission> {
+        self.stuck.as_mut().map(|stuck| std::mem::take(&mut stuck.emissions)).unwrap_or_default()
+    }
+
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.is_some()
+    }
+
+    pub fn unstick(&mut self) {
+        self.stuck = None;
+    }
+
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.stuck.as_ref().map(|stuck| stuck.retry_at)
+    }
+
+    /// Stops the agent: politely, and after a moment for good. Nothing it says from now on is heard.
+    pub fn stop(self) {
+        self.cancel.cancel();
+        let task = self.task;
+        drop(self.emissions);
+        if task.is_finished() {
+            return;
+        }
+        tokio::spawn(async move {
+            let abort = task.abort_handle();
+            if tokio::time::timeout(STOP_GRACE, task).await.is_err() {
+                abort.abort();
+            }
+        });
+    }
+}
+
+/// What an agent's task left behind when it did not return.
+pub fn died(error: &tokio::task::JoinError) -> AgentError {
+    let why = if error.is_panic() { "The agent crashed." } else { "The agent was stopped." };
+    AgentError::failed(why)
+}

@@ -1,0 +1,393 @@
+//! Bad input, strangers and limits: the documented refusal, and nobody else notices.
+
+mod support;
+
+use std::time::Duration;
+
+use bowline::config::{AuthMode, StaticToken};
+use bowline_protocol::Principal;
+use bowline_protocol::frame::client::Secret;
+use futures_util::SinkExt;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config as Cases, TestRunner};
+use serde_json::{Value, json};
+use support::{Client, PATIENCE, Server, get};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
+
+fn with_tokens() -> bowline::config::Config {
+    let token = |token: &str, principal: &str, admin| StaticToken {
+        token: Secret::new(token),
+        principal: Principal::parse(principal).unwrap(),
+        admin,
+    };
+    let mut config = support::config();
+    let tokens = vec![
+        token("alice-secret", "alice", false),
+        token("bob-secret", "bob", false),
+        token("root-secret", "root", true),
+    ];
+    config.auth.mode = AuthMode::Tokens(tokens);
+    config.session.ownership = bowline::config::Ownership::Principal;
+    config.auth.first_frame_timeout = Duration::from_millis(300);
+    config
+}
+
+async fn as_user(server: &Server, token: &str) -> Client {
+    let mut client = Client::dial(server.address, &[("authorization", &format!("Bearer {token}"))]).await.unwrap();
+    client.expect("system.connected").await;
+    client
+}
+
+#[tokio::test]
+async fn binary_oversize_and_broken_text_get_their_close_codes() {
+    let server = Server::start().await;
+    let (mut bystander, _) = server.session().await;
+    let mut client = server.connect().await;
+    client.socket.send(Message::binary(vec![1, 2, 3])).await.unwrap();
+    assert_eq!(client.closed().await, Some(1003));
+    let mut client = server.connect().await;
+    let huge = format!("{{\"event\":\"user.message\",\"content\":\"{}\"}}", "x".repeat(1 << 20));
+    let _ = client.socket.send(Message::text(huge)).await;
+    assert_eq!(client.closed().await, Some(1009));
+    let mut client = server.connect().await;
+    let header = FrameHeader { opcode: OpCode::Data(Data::Text), mask: Some([1, 2, 3, 4]), ..FrameHeader::default() };
+    client.socket.send(Message::Frame(Frame::from_payload(header, vec![0xff, 0xfe, 0xfd].into()))).await.unwrap();
+    assert_eq!(client.closed().await, Some(1007));
+    assert_eq!(bystander.ask("/echo unharmed").await.last().unwrap()["content"], "unharmed");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bad_frames_are_answered_and_the_hundredth_closes() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    let frames = ["{", "[]", "{}", "{\"event\":\"user.nothing\"}", "{\"event\":\"user.message\"}"];
+    let codes = ["INVALID_JSON", "INVALID_PAYLOAD", "INVALID_PAYLOAD", "UNKNOWN_EVENT", "INVALID_PAYLOAD"];
+    for (frame, code) in frames.iter().zip(codes) {
+        client.send_text((*frame).into()).await;
+        let error = client.expect("system.error").await;
+        assert_eq!(error["metadata"]["error_code"], code);
+        assert_eq!(error["metadata"]["recovery_action"], "fix_request");
+    }
+    // Good frames do not help, and acks are never bad.
+    client.send_text("{\"event\":\"user.ack\",\"content\":\"?\"}".into()).await;
+    for _ in 5..100 {
+        client.send_text("nonsense".into()).await;
+    }
+    assert_eq!(client.closed().await, Some(4202));
+    server.stop().await;
+}
+
+/// Frames of every wrong kind, from a printed seed.
+fn garbage() -> impl Strategy<Value = Message> {
+    let words = prop::sample::select(vec![
+        "{\"event\":\"user.message\",\"content\":",
+        "{\"event\":\"user.reconnect\",\"session_id\":\"sess_x\",\"content\":",
+        "{\"event\":\"user.ack\",\"seq\":99999999999999999999}",
+        "{\"event\":\"user.create_session\",\"content\":{\"agent\":\"nobody\"}}",
+        "{\"event\":\"user.response\",\"step_id\":\"\",\"content\":{}}",
+        "null",
+        "\"\\ud800\"",
+    ]);
+    prop_oneof![
+        ".{0,200}".prop_map(Message::text),
+        words.prop_map(Message::text),
+        (1..5000usize)
+            .prop_map(|depth| Message::text(format!("{{\"event\":\"user.message\",\"content\":{}", "[".repeat(depth)))),
+        prop::collection::vec(any::<u8>(), 0..100).prop_map(Message::binary),
+        Just(Message::text("x".repeat((1 << 20) + 1))),
+    ]
+}
+
+#[tokio::test]
+async fn a_thousand_frames_of_garbage_harm_nobody() {
+    let mut config = support::config();
+    config.limits.bad_frames_max = 1_000_000;
+    let server = Server::with(config).await;
+    let (mut bystander, _) = server.session().await;
+    let mut runner = TestRunner::new(Cases::default());
+    println!("seed: {:?}", runner.rng());
+    let mut client = server.connect().await;
+    for n in 0..1000 {
+        let frame = garbage().new_tree(&mut runner).unwrap().current();
+        let ends = frame.is_binary() || frame.len() > 1 << 20;
+        let _ = client.socket.send(frame).await;
+        if ends {
+            let code = client.closed().await;
+            assert!(matches!(code, Some(1003 | 1009)), "{code:?}");
+            client = server.connect().await;
+        } else {
+            // Every frame is survived: the connection still answers.
+            client.send(json!({ "event": "user.reconnect", "session_id": format!("sess_{n}") })).await;
+            let marker = |frame: &Value| frame["session_id"] == format!("sess_{n}");
+            client.until(marker).await;
+        }
+    }
+    assert_eq!(bystander.ask("/echo unharmed").await.last().unwrap()["content"], "unharmed");
+    drop(client);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bytes_that_are_not_websocket_at_all_harm_nobody() {
+    let server = Server::start().await;
+    for bytes in
+        [&b"\x00\xff\xfe garbage\r\n\r\n"[..], b"GET /ws HTTP/1.1\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n\r\n"]
+    {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+    }
+    let (status, body) = server.get("/nowhere").await;
+    assert_eq!(status, 404);
+    assert!(body.contains("recovery_action"));
+    assert_eq!(server.get("/healthz").await, (200, "ok\n".into()));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn half_a_header_is_not_waited_for_for_ever() {
+    let mut config = support::config();
+    config.limits.header_timeout = Duration::from_millis(200);
+    let server = Server::with(config).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"GET /ws HTTP/1.1\r\nhost: x\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is cut").ok();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn messages_sessions_frames_and_connections_have_limits() {
+    let mut config = support::config();
+    config.limits.sessions_per_principal_max = 3;
+    config.limits.sessions_per_connection_max = 2;
+    config.limits.events_per_second = 5;
+    config.limits.connections_max = 3;
+    let server = Server::with(config).await;
+    let mut client = server.connect().await;
+    client.create().await;
+    client.create().await;
+    client.send(json!({ "event": "user.create_session" })).await;
+    assert_eq!(client.refusal().await, ("TOO_MANY_SESSIONS".into(), "retry_later".into()));
+    let (mut second, third_session) = server.session().await;
+    second.send(json!({ "event": "user.create_session" })).await;
+    assert_eq!(second.refusal().await.0, "TOO_MANY_SESSIONS");
+    second.say(&"x".repeat(300 << 10)).await;
+    assert_eq!(second.refusal().await, ("MESSAGE_TOO_LARGE".into(), "fix_request".into()));
+    second.send(json!({ "event": "user.end_session", "session_id": third_session })).await;
+    second.expect("agent.session_end").await;
+    second.create().await;
+    for _ in 0..30 {
+        client.send(json!({ "event": "user.reconnect", "session_id": "sess_x" })).await;
+    }
+    let limited = client.until(|frame| frame["metadata"]["error_code"] == "RATE_LIMITED").await.pop().unwrap();
+    assert!(limited["metadata"]["retry_after_ms"].as_u64().unwrap() > 0);
+    let _third = server.connect().await;
+    let refused = Client::dial(server.address, &[]).await;
+    assert!(refused.is_err(), "one more than connections_max");
+    let (_, metrics) = server.get("/metrics").await;
+    assert!(metrics.contains("bowline_limits_hit_total{limit=\"limits.connections_max\"} 1"), "{metrics}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn somebody_elses_session_does_not_exist() {
+    let server = Server::with(with_tokens()).await;
+    let mut alice = as_user(&server, "alice-secret").await;
+    let session = alice.create().await;
+    alice.ask("/echo mine").await;
+    let mut bob = as_user(&server, "bob-secret").await;
+    let attempts = |session: &str| {
+        [
+            json!({ "event": "user.reconnect", "session_id": session, "content": { "last_seq": 0 } }),
+            json!({ "event": "user.reconnect", "session_id": session, "content": { "mode": "observe" } }),
+            json!({ "event": "user.reconnect", "session_id": session, "content": { "take_over": true } }),
+            json!({ "event": "user.message", "session_id": session, "content": "x" }),
+            json!({ "event": "user.cancel", "session_id": session }),
+            json!({ "event": "user.end_session", "session_id": session }),
+            json!({ "event": "user.response", "session_id": session, "step_id": "s", "content": { "confirmed": true } }),
+        ]
+    };
+    let unknown = "sess_ffffffffffffffffffffffffffffffff";
+    for (foreign, nothing) in attempts(&session).into_iter().zip(attempts(unknown)) {
+        let mut answers = Vec::new();
+        for frame in [foreign, nothing] {
+            bob.send(frame).await;
+            let mut answer = bob.until(|frame| frame["metadata"]["error_code"].is_string()).await.pop().unwrap();
+            answer["session_id"] = Value::Null;
+            answer["timestamp"] = Value::Null;
+            answers.push(answer);
+        }
+        assert_eq!(answers[0], answers[1], "a stranger cannot tell `exists` from `does not`");
+        assert_eq!(answers[0]["metadata"]["error_code"], "SESSION_NOT_FOUND");
+    }
+    assert_eq!(alice.ask("/echo still mine").await.last().unwrap()["content"], "still mine");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_may_come_by_header_by_subprotocol_or_by_first_frame() {
+    let server = Server::with(with_tokens()).await;
+    let mut client =
+        Client::dial(server.address, &[("sec-websocket-protocol", "bowline.v1, bearer.alice-secret")]).await.unwrap();
+    client.create().await;
+
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    assert_eq!(client.expect("system.connected").await["content"]["authenticated"], false);
+    client.send(json!({ "event": "user.authenticate", "content": { "token": "alice-secret" } })).await;
+    let notice = client.expect("system.notice").await;
+    assert_eq!(notice["metadata"]["action"], "authenticated");
+    client.create().await;
+    // A refresh keeps the position; another principal's token is refused.
+    client.send(json!({ "event": "user.authenticate", "content": { "token": "alice-secret" } })).await;
+    client.expect("system.notice").await;
+    assert_eq!(client.ask("/echo x").await.last().unwrap()["seq"], 2);
+    client.send(json!({ "event": "user.authenticate", "content": { "token": "bob-secret" } })).await;
+    assert_eq!(client.refusal().await, ("UNAUTHORIZED".into(), "authenticate".into()));
+    assert_eq!(client.ask("/echo y").await.last().unwrap()["seq"], 4);
+
+    let wrong = Client::dial(server.address, &[("authorization", "Bearer wrong")]).await;
+    assert!(wrong.err().unwrap().to_string().contains("401"));
+    let mut browser =
+        Client::dial(server.address, &[("sec-websocket-protocol", "bowline.v1, bearer.wrong")]).await.unwrap();
+    assert_eq!(browser.closed().await, Some(4203));
+    let mut impatient = Client::dial(server.address, &[]).await.unwrap();
+    impatient.send(json!({ "event": "user.create_session" })).await;
+    assert_eq!(impatient.refusal().await.0, "UNAUTHORIZED");
+    assert_eq!(impatient.closed().await, Some(4203));
+    let mut silent = Client::dial(server.address, &[]).await.unwrap();
+    assert_eq!(silent.closed().await, Some(4203));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_credential_that_expires_ends_the_connection_but_not_the_position() {
+    let mut config = with_tokens();
+    let secret = "a secret that is long enough for HS256!";
+    config.auth.mode = AuthMode::Jwt(bowline::config::JwtConfig {
+        keys: bowline::config::JwtKeys::Secret(Secret::new(secret)),
+        issuer: None,
+        audience: None,
+        principal_claim: "sub".into(),
+        admin_claim: "admin".into(),
+    });
+    let server = Server::with(config).await;
+    let token = |seconds: i64| {
+        let now = bowline::clock::unix_seconds() as i64;
+        let claims = json!({ "sub": "carol", "exp": now + seconds });
+        let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
+        jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+    };
+    let mut client = as_user(&server, &token(3)).await;
+    client.until(|frame| frame["metadata"]["action"] == "token_expiring").await;
+    let session = client.create().await;
+    client.ask("/long 5 0").await;
+    assert_eq!(client.refusal().await.0, "UNAUTHORIZED");
+    assert_eq!(client.closed().await, Some(4203));
+    let mut client = as_user(&server, &token(60)).await;
+    let (_, replayed) = client.resume(&session, json!({ "last_seq": 5 })).await;
+    assert_eq!(support::seqs(&replayed), [6, 7]);
+    // A refresh in time keeps the connection: the old expiry passes and nothing happens.
+    client.send(json!({ "event": "user.authenticate", "content": { "token": token(3600) } })).await;
+    client.until(|frame| frame["metadata"]["action"] == "authenticated").await;
+    assert_eq!(client.ask("/echo x").await.last().unwrap()["content"], "x");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn foreign_pages_are_refused_before_the_upgrade() {
+    let mut config = support::config();
+    config.auth.origins = vec!["https://app.example".into()];
+    let server = Server::with(config).await;
+    for origin in [
+        "null",
+        "https://evil.example",
+        "https://app.example.evil.example",
+        "http://app.example",
+        "https://app.example:8443",
+    ] {
+        let refused = Client::dial(server.address, &[("origin", origin)]).await;
+        assert!(refused.err().unwrap().to_string().contains("403"), "{origin}");
+        assert_eq!(get(server.address, "/api/admin/node", &[("origin", origin)]).await.0, 403);
+    }
+    for origin in ["https://app.example", &format!("http://{}", server.address)] {
+        assert!(Client::dial(server.address, &[("origin", origin)]).await.is_ok(), "{origin}");
+    }
+    // A name that was rebound to loopback is not our own page.
+    let rebound = [("origin", "http://evil.example"), ("host", "evil.example")];
+    assert!(Client::dial(server.address, &rebound).await.is_err());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_admin_door_needs_an_admin() {
+    let server = Server::with(with_tokens()).await;
+    for path in ["node", "sessions", "sessions/x", "sessions/x/events", "config"] {
+        let path = format!("/api/admin/{path}");
+        assert_eq!(get(server.address, &path, &[]).await.0, 401, "{path}");
+        assert_eq!(get(server.address, &path, &[("authorization", "Bearer alice-secret")]).await.0, 403, "{path}");
+    }
+    let root = [("authorization", "Bearer root-secret")];
+    let (status, node) = get(server.address, "/api/admin/node", &root).await;
+    assert_eq!(status, 200);
+    assert!(node.contains("loss_window"));
+    let (_, config) = get(server.address, "/api/admin/config", &root).await;
+    assert!(!config.contains("-secret"), "secrets are hidden: {config}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_may_be_followed_by_an_operator_with_a_cursor() {
+    let server = Server::start().await;
+    let (mut client, session) = server.session().await;
+    client.ask("/long 5 0").await;
+    client.send(json!({ "event": "user.end_session" })).await;
+    client.expect("agent.session_end").await;
+    // The stream ends when the log is let go.
+    let (status, body) = server.get(&format!("/api/admin/sessions/{session}/events?from=3")).await;
+    assert_eq!(status, 200);
+    let ids: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
+    assert!(ids[0].ends_with("-4"), "{body}");
+    let (status, _) = server.get(&format!("/api/admin/sessions/{session}/events?from=x")).await;
+    assert_eq!(status, 400);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_bare_origin_takes_old_clients_and_shows_people_a_page() {
+    let server = Server::start().await;
+    let (status, page) = server.get("/").await;
+    assert_eq!(status, 200);
+    assert!(page.contains("Bowline"));
+    let (mut socket, _) = tokio_tungstenite::connect_async(format!("ws://{}/", server.address)).await.unwrap();
+    let first = futures_util::StreamExt::next(&mut socket).await.unwrap().unwrap();
+    assert!(first.to_text().unwrap().contains("system.connected"));
+    drop(socket);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_cannot_make_the_server_grow() {
+    let server = Server::start().await;
+    let (mut greedy, session) = server.session().await;
+    let (mut polite, _) = server.session().await;
+    // Every answer is owed to somebody who does not take it.
+    let flood = async {
+        for _ in 0..200_000 {
+            let frame = json!({ "event": "user.reconnect", "session_id": session, "content": { "last_seq": 0, "mode": "observe" } });
+            if greedy.socket.send(Message::text(frame.to_string())).await.is_err() {
+                return;
+            }
+        }
+    };
+    // It is held back long before all are taken; how soon is not the point.
+    let _ = tokio::time::timeout(Duration::from_secs(2), flood).await;
+    assert_eq!(polite.ask("/echo unharmed").await.last().unwrap()["content"], "unharmed");
+    drop(greedy);
+    server.stop().await;
+}

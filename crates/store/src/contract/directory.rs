@@ -1,0 +1,206 @@
+//! What every store owes as a directory: fences, retention, release, items and records.
+
+use std::collections::BTreeSet;
+
+use bowline_protocol::Principal;
+use bytes::Bytes;
+
+use super::{ALL, Fixture, PLENTY, append, append_at, create, event, id, owned, record, seq, texts};
+use crate::{Commit, Item, Kind, Record, Release, Retention, Store, StoreError, Trimmed};
+
+pub async fn the_newest_fence_wins(fixture: &dyn Fixture) {
+    let store = fixture.open(PLENTY).await;
+    store.commit(create("log")).await.expect("a new log");
+    let old = store.lease(&id("log")).await.expect("a lease");
+    let new = store.lease(&id("log")).await.expect("a second lease");
+    assert!(old < new);
+    let by = |fence| Commit {
+        events: vec![event("x")],
+        record: Some(record("ann", "x")),
+        ..Commit::to(id("log"), fence, 0)
+    };
+    let stale = Err(StoreError::StaleFence { given: old, current: new });
+    assert_eq!(store.commit(by(old)).await, stale);
+    assert_eq!(store.record(&id("log")).await, Ok(None), "a stale commit changes nothing");
+    store.commit(by(new)).await.expect("the newest holder");
+    assert_eq!(store.commit(by(old)).await, stale);
+    if let Some(store) = fixture.reopen(store, PLENTY).await {
+        let after = store.lease(&id("log")).await.expect("a lease");
+        assert!(after > new, "a fence from before the restart is shut out");
+        assert!(matches!(store.commit(by(new)).await, Err(StoreError::StaleFence { .. })));
+        store.commit(by(after)).await.expect("the newest holder");
+    }
+}
+
+pub async fn retention_by_count_lets_go_of_the_oldest(fixture: &dyn Fixture) {
+    let retention = Retention { events_max: 3, ..PLENTY };
+    let store = fixture.open(retention).await;
+    store.commit(create("log")).await.expect("a new log");
+    let done = append(&*store, "log", &["a", "b"]).await.expect("a commit");
+    assert_eq!(done.trimmed, None);
+    let done = append(&*store, "log", &["c", "d", "e"]).await.expect("a commit");
+    let trimmed = Trimmed { log: id("log"), from: seq(1), to: seq(3) };
+    assert_eq!(done.trimmed, Some(trimmed));
+    let batch = store.read(&id("log"), seq(1), ALL).await.expect("a read");
+    assert_eq!((batch.first, batch.next, batch.events[0].seq), (seq(3), seq(6), seq(3)));
+    if let Some(store) = fixture.reopen(store, retention).await {
+        assert_eq!(texts(&*store, "log").await, owned(&[(3, "c"), (4, "d"), (5, "e")]));
+    }
+}
+
+pub async fn retention_by_age_lets_go_when_swept(fixture: &dyn Fixture) {
+    let retention = Retention { age_max_ms: 100, ..PLENTY };
+    let store = fixture.open(retention).await;
+    for log in ["log", "other"] {
+        store.commit(create(log)).await.expect("a new log");
+    }
+    append_at(&*store, "log", 10, &["a", "b"]).await.expect("a commit");
+    append_at(&*store, "log", 60, &["c"]).await.expect("a commit");
+    append_at(&*store, "other", 60, &["z"]).await.expect("a commit");
+    assert_eq!(store.sweep(110).await, Ok(vec![]), "exactly as old as allowed may stay");
+    let trimmed = Trimmed { log: id("log"), from: seq(1), to: seq(3) };
+    assert_eq!(store.sweep(111).await, Ok(vec![trimmed]));
+    assert_eq!(texts(&*store, "log").await, owned(&[(3, "c")]));
+    if let Some(store) = fixture.reopen(store, retention).await {
+        assert_eq!(texts(&*store, "log").await, owned(&[(3, "c")]), "what was swept stays away");
+        assert_eq!(store.sweep(10_000).await.map(|trimmed| trimmed.len()), Ok(2));
+        assert_eq!(append(&*store, "log", &["d"]).await.map(|done| done.first), Ok(seq(4)));
+    }
+}
+
+pub async fn releasing_contents_keeps_the_record_and_the_numbers(fixture: &dyn Fixture) {
+    let store = fixture.open(PLENTY).await;
+    let commit = Commit {
+        record: Some(record("ann", "one")),
+        items: vec![Item::put("k", "v")],
+        events: vec![event("a"), event("b")],
+        ..create("log")
+    };
+    store.commit(commit).await.expect("a new log");
+    let commit = Commit {
+        events: vec![event("last")],
+        record: Some(record("ann", "tombstone")),
+        items: vec![Item::put("late", "v")],
+        release: Some(Release::Contents),
+        ..Commit::to(id("log"), store.lease(&id("log")).await.expect("a lease"), 0)
+    };
+    let done = store.commit(commit).await.expect("a release");
+    assert_eq!((done.first, done.next), (seq(3), seq(4)));
+    let check = async |store: &dyn Store, next| {
+        let extent = store.extent(&id("log")).await.expect("it is still there");
+        assert_eq!((extent.first, extent.next), (seq(next), seq(next)));
+        assert_eq!(store.items(&id("log"), "").await, Ok(vec![]));
+        assert_eq!(store.record(&id("log")).await, Ok(Some(record("ann", "tombstone"))));
+    };
+    check(&*store, 4).await;
+    if let Some(store) = fixture.reopen(store, PLENTY).await {
+        check(&*store, 4).await;
+        assert_eq!(append(&*store, "log", &["c"]).await.map(|done| done.first), Ok(seq(4)));
+    }
+}
+
+pub async fn releasing_the_log_leaves_nothing(fixture: &dyn Fixture) {
+    let store = fixture.open(PLENTY).await;
+    let commit = Commit {
+        record: Some(record("ann", "one")),
+        items: vec![Item::put("k", "v")],
+        events: vec![event("a")],
+        ..create("log")
+    };
+    store.commit(commit).await.expect("a new log");
+    let commit = Commit {
+        release: Some(Release::Log),
+        ..Commit::to(id("log"), store.lease(&id("log")).await.expect("a lease"), 0)
+    };
+    store.commit(commit).await.expect("a release");
+    let gone = async |store: &dyn Store| {
+        assert_eq!(store.extent(&id("log")).await, Err(StoreError::NoSuchLog));
+        assert_eq!(store.record(&id("log")).await, Ok(None));
+        assert_eq!(store.count(Kind::Session, None).await, Ok(0));
+    };
+    gone(&*store).await;
+    let store = match fixture.reopen(store.clone(), PLENTY).await {
+        Some(store) => store,
+        None => store,
+    };
+    gone(&*store).await;
+    let commit = Commit { events: vec![event("new")], ..create("log") };
+    store.commit(commit).await.expect("the name is free again");
+    assert_eq!(texts(&*store, "log").await, owned(&[(1, "new")]));
+    assert_eq!(store.items(&id("log"), "").await, Ok(vec![]));
+}
+
+pub async fn items_come_by_key_and_by_prefix_in_order(fixture: &dyn Fixture) {
+    let store = fixture.open(PLENTY).await;
+    let large = "L".repeat(5_000);
+    let items = [("m/2", "two"), ("m/10", "ten"), ("m/1", large.as_str()), ("n", "other"), ("l", "before")];
+    let commit = Commit {
+        items: items.iter().map(|(key, value)| Item::put(*key, (*value).to_owned())).collect(),
+        ..create("log")
+    };
+    store.commit(commit).await.expect("a new log");
+    let commit = Commit {
+        items: vec![
+            Item::put("m/2", "TWO"),
+            Item::delete("n"),
+            Item::delete("never there"),
+            Item::put("twice", "1"),
+            Item::put("twice", "2"),
+            Item::put("brief", "1"),
+            Item::delete("brief"),
+        ],
+        ..Commit::to(id("log"), store.lease(&id("log")).await.expect("a lease"), 0)
+    };
+    store.commit(commit).await.expect("a commit");
+    let check = async |store: &dyn Store| {
+        let found = store.items(&id("log"), "m/").await.expect("items");
+        let expected = [("m/1", large.as_str()), ("m/10", "ten"), ("m/2", "TWO")];
+        let expected: Vec<_> =
+            expected.iter().map(|(key, value)| ((*key).to_owned(), Bytes::copy_from_slice(value.as_bytes()))).collect();
+        assert_eq!(found, expected);
+        assert_eq!(store.item(&id("log"), "n").await, Ok(None));
+        assert_eq!(store.item(&id("log"), "brief").await, Ok(None));
+        assert_eq!(store.item(&id("log"), "twice").await, Ok(Some(Bytes::from("2"))));
+        assert_eq!(store.item(&id("log"), "m").await, Ok(None), "a prefix is not a key");
+        assert_eq!(store.items(&id("log"), "").await.map(|items| items.len()), Ok(5));
+    };
+    check(&*store).await;
+    if let Some(store) = fixture.reopen(store, PLENTY).await {
+        check(&*store).await;
+    }
+}
+
+pub async fn records_are_listed_and_counted_by_owner_and_kind(fixture: &dyn Fixture) {
+    let store = fixture.open(PLENTY).await;
+    for (log, owner, kind) in [
+        ("s1", "ann", Kind::Session),
+        ("s2", "ann", Kind::Session),
+        ("s3", "bob", Kind::Session),
+        ("t1", "ann", Kind::Task),
+    ] {
+        let record = Record { kind, ..record(owner, log) };
+        let commit = Commit { record: Some(record), ..create(log) };
+        store.commit(commit).await.expect("a new log");
+    }
+    store.commit(create("bare")).await.expect("a log without a record");
+    let ann = Principal::parse("ann");
+    let check = async |store: &dyn Store| {
+        for (kind, owner, expected) in [
+            (Kind::Session, ann.as_ref(), vec!["s1", "s2"]),
+            (Kind::Session, None, vec!["s1", "s2", "s3"]),
+            (Kind::Task, ann.as_ref(), vec!["t1"]),
+            (Kind::Task, Principal::parse("bob").as_ref(), vec![]),
+        ] {
+            let listed = store.list(kind, owner).await.expect("a list");
+            let bodies: BTreeSet<_> = listed.iter().map(|(id, record)| (id.to_string(), record.body.clone())).collect();
+            let expected: BTreeSet<_> = expected.iter().map(|id| ((*id).to_owned(), Bytes::from(*id))).collect();
+            assert_eq!(bodies, expected);
+            assert_eq!(store.count(kind, owner).await, Ok(expected.len()));
+        }
+        assert_eq!(store.health().logs, 5);
+    };
+    check(&*store).await;
+    if let Some(store) = fixture.reopen(store, PLENTY).await {
+        check(&*store).await;
+    }
+}

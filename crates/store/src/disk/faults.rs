@@ -1,0 +1,198 @@
+//! Files that fail on demand, for tests: the nth write or sync, a full disk, a power cut.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use super::files::{Allocated, Files, OsFiles, SegmentFile};
+use crate::tail::lock;
+
+/// Disks keep or lose whole sectors.
+const SECTOR_BYTES: usize = 512;
+
+/// Real files in a real directory, with a record of what a power cut would leave of them.
+#[derive(Clone, Debug)]
+pub struct FaultyFiles {
+    plan: Arc<Mutex<Plan>>,
+    witness_dir: PathBuf,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    writes_until_failure: Option<u32>,
+    syncs_until_failure: Option<u32>,
+    full: bool,
+    /// The power is gone; nothing succeeds any more.
+    cut: bool,
+    files: HashMap<PathBuf, Image>,
+}
+
+/// What the platter holds of a file.
+#[derive(Debug, Default)]
+struct Image {
+    synced: Vec<u8>,
+    /// Whether the directory knows of the file.
+    named: bool,
+}
+
+impl FaultyFiles {
+    /// `witness_dir` stands for the memory that a power cut erases.
+    pub fn new(witness_dir: impl Into<PathBuf>) -> FaultyFiles {
+        FaultyFiles { plan: Arc::default(), witness_dir: witness_dir.into() }
+    }
+
+    /// Lets `good` more writes succeed, then fails one halfway through.
+    pub fn fail_write_after(&self, good: u32) {
+        lock(&self.plan).writes_until_failure = Some(good);
+    }
+
+    /// Lets `good` more syncs succeed, then fails one.
+    pub fn fail_sync_after(&self, good: u32) {
+        lock(&self.plan).syncs_until_failure = Some(good);
+    }
+
+    pub fn set_full(&self, full: bool) {
+        lock(&self.plan).full = full;
+    }
+
+    /// Cuts the power: of what was not synced, only those sectors stay for which `keep` says so.
+    pub fn cut_power(&self, mut keep: impl FnMut() -> bool) -> io::Result<()> {
+        let mut plan = lock(&self.plan);
+        plan.cut = true;
+        for (path, image) in &plan.files {
+            if !path.exists() {
+                continue;
+            }
+            if !image.named && !keep() {
+                fs::remove_file(path)?;
+                continue;
+            }
+            let mut bytes = fs::read(path)?;
+            for (at, sector) in bytes.chunks_mut(SECTOR_BYTES).enumerate() {
+                let start = at * SECTOR_BYTES;
+                let synced = image.synced.get(start..).unwrap_or_default();
+                let synced = &synced[..synced.len().min(sector.len())];
+                if sector[..synced.len()] != *synced || synced.len() < sector.len() {
+                    let stays = keep();
+                    if !stays {
+                        sector.fill(0);
+                        sector[..synced.len()].copy_from_slice(synced);
+                    }
+                }
+            }
+            fs::write(path, bytes)?;
+        }
+        for entry in fs::read_dir(&self.witness_dir)? {
+            fs::remove_file(entry?.path())?;
+        }
+        Ok(())
+    }
+
+    fn checked(&self) -> io::Result<std::sync::MutexGuard<'_, Plan>> {
+        let plan = lock(&self.plan);
+        if plan.cut {
+            return Err(io::Error::other("the power is gone"));
+        }
+        Ok(plan)
+    }
+}
+
+/// Counts down, and says whether this is the one that fails.
+fn is_due(countdown: &mut Option<u32>) -> bool {
+    match countdown {
+        None => false,
+        Some(0) => {
+            *countdown = None;
+            true
+        }
+        Some(left) => {
+            *left -= 1;
+            false
+        }
+    }
+}
+
+fn no_space() -> io::Error {
+    io::Error::from(io::ErrorKind::StorageFull)
+}
+
+impl Files for FaultyFiles {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
+        let mut plan = self.checked()?;
+        let file = OsFiles.create(path)?;
+        plan.files.insert(path.to_owned(), Image::default());
+        Ok(Box::new(FaultySegment { file, path: path.to_owned(), files: self.clone() }))
+    }
+
+    fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let plan = self.checked()?;
+        if plan.full {
+            return Err(no_space());
+        }
+        OsFiles.replace(path, bytes)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.checked()?.files.remove(path);
+        OsFiles.remove(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let _plan = self.checked()?;
+        OsFiles.rename(from, to)
+    }
+
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        for image in self.checked()?.files.values_mut() {
+            image.named = true;
+        }
+        Ok(())
+    }
+
+    fn witness_dir(&self) -> Option<PathBuf> {
+        Some(self.witness_dir.clone())
+    }
+}
+
+struct FaultySegment {
+    file: Box<dyn SegmentFile>,
+    path: PathBuf,
+    files: FaultyFiles,
+}
+
+impl SegmentFile for FaultySegment {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut plan = self.files.checked()?;
+        if is_due(&mut plan.writes_until_failure) {
+            self.file.write_all_at(&bytes[..bytes.len() / 2], offset)?;
+            return Err(no_space());
+        }
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut plan = self.files.checked()?;
+        if is_due(&mut plan.syncs_until_failure) {
+            return Err(io::Error::other("the disk did not answer"));
+        }
+        let bytes = fs::read(&self.path)?;
+        if let Some(image) = plan.files.get_mut(&self.path) {
+            image.synced = bytes;
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<Allocated> {
+        if self.files.checked()?.full {
+            return Err(no_space());
+        }
+        self.file.allocate(len)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        let _plan = self.files.checked()?;
+        self.file.truncate(len)
+    }
+}

@@ -1,0 +1,91 @@
+//! Where everything is: all logs, in shards, so that readers of one log seldom meet the writer of another.
+//!
+//! Only the writer thread changes the index, by applying frames to it in the order in which they lie on disk.
+//! Recovery applies the same frames in the same order, and so arrives at the same index.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use bowline_protocol::LogId;
+
+use super::frame::{Flags, Meta};
+use super::log::{Applied, Log};
+use super::space::Space;
+
+/// Enough that a reader seldom waits; few enough that walking them all is cheap.
+pub const SHARDS: usize = 64;
+
+type Shard = HashMap<LogId, Log>;
+
+pub struct Index {
+    shards: Vec<RwLock<Shard>>,
+    hasher: RandomState,
+}
+
+impl Index {
+    pub fn new() -> Index {
+        Index { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), hasher: RandomState::new() }
+    }
+
+    fn shard_of(&self, log: &LogId) -> usize {
+        self.hasher.hash_one(log) as usize % SHARDS
+    }
+
+    /// Looks at one log; nothing in `look` may wait.
+    pub fn read<T>(&self, log: &LogId, look: impl FnOnce(&Log) -> T) -> Option<T> {
+        self.shard(self.shard_of(log)).get(log).map(look)
+    }
+
+    /// Changes one log. For the writer and recovery only.
+    pub fn change<T>(&self, log: &LogId, change: impl FnOnce(&mut Log) -> T) -> Option<T> {
+        self.shard_mut(self.shard_of(log)).get_mut(log).map(change)
+    }
+
+    /// A sound way to hold a poisoned lock: a panic cannot happen between two steps of one change here.
+    pub fn shard(&self, shard: usize) -> RwLockReadGuard<'_, Shard> {
+        self.shards[shard].read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shard_mut(&self, shard: usize) -> RwLockWriteGuard<'_, Shard> {
+        self.shards[shard].write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything that `pick` makes something of, over all logs.
+    pub fn collect<T>(&self, mut pick: impl FnMut(&LogId, &Log) -> Option<T>) -> Vec<T> {
+        let mut picked = Vec::new();
+        for shard in 0..SHARDS {
+            let logs = self.shard(shard);
+            picked.extend(logs.iter().filter_map(|(id, log)| pick(id, log)));
+        }
+        picked
+    }
+
+    pub fn len(&self) -> usize {
+        (0..SHARDS).map(|shard| self.shard(shard).len()).sum()
+    }
+
+    /// Makes the log what it is after this frame.
+    pub fn apply(&self, meta: &Meta, applied: Applied<'_>, space: &mut Space) {
+        let mut shard = self.shard_mut(self.shard_of(&meta.log));
+        if meta.flags.has(Flags::CREATE)
+            && let Some(mut old) = shard.remove(&meta.log)
+        {
+            old.forget(space);
+        }
+        let log = shard.entry(meta.log.clone()).or_insert_with(|| Log::new(meta, applied.place, space));
+        log.apply(meta, applied, space);
+        if meta.flags.has(Flags::RELEASE_LOG)
+            && let Some(mut log) = shard.remove(&meta.log)
+        {
+            log.forget(space);
+        }
+    }
+}
+
+impl fmt::Debug for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Index({} logs)", self.len())
+    }
+}

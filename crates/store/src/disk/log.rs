@@ -1,0 +1,304 @@
+//! One log as the index knows it: where it stands, its record, and where its events and items lie on disk.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bowline_protocol::{Epoch, Extent, Seq};
+use bytes::Bytes;
+
+use super::frame::{Flags, Meta, RecordHead};
+use super::segment::Place;
+use super::space::Space;
+use crate::{Fence, Record, StoreError};
+
+/// Values up to this size are kept in memory: a mark or a key costs less there than a read.
+const INLINE_BYTES_MAX: usize = 64;
+
+/// About what a log's position, an item's key or a frame's header take on disk beside their content.
+const OVERHEAD_BYTES: u64 = 96;
+
+#[derive(Debug)]
+pub struct Log {
+    pub epoch: Epoch,
+    pub epoch_first: Seq,
+    pub first: Seq,
+    pub next: Seq,
+    pub fence: Fence,
+    /// This log's newest frame, and the segment that it lies in.
+    pub last_lsn: u64,
+    pub anchor: u32,
+    /// The newest frame that held the record or items.
+    pub facts_lsn: u64,
+    pub record: Option<Kept>,
+    pub items: BTreeMap<Box<str>, Slot>,
+    /// Frames with retained events, in the order of their numbers.
+    pub entries: VecDeque<Entry>,
+    /// Why it was set aside.
+    pub quarantined: Option<Box<str>>,
+    /// What the newest frame says there should be; recovery compares.
+    pub items_stated: u64,
+    pub record_stated: bool,
+}
+
+/// The record, in memory, and where it lies on disk.
+#[derive(Debug)]
+pub struct Kept {
+    /// `None` if it was unreadable there.
+    pub record: Option<Record>,
+    pub place: Place,
+}
+
+/// Where an item's value lies: in the body of the frame at `place`.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    pub place: Place,
+    pub at: u32,
+    pub len: u32,
+    pub value: Value,
+}
+
+#[derive(Clone, Debug)]
+pub enum Value {
+    Inline(Bytes),
+    OnDisk,
+    Damaged,
+}
+
+/// Events `base .. base + count`, in one frame.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub base: Seq,
+    pub at_ms: u64,
+    pub place: Place,
+    pub count: u32,
+    pub events_len: u32,
+    /// The events themselves, while they are new.
+    pub hot: Option<Arc<[Bytes]>>,
+}
+
+/// A frame as it meets the index.
+#[derive(Clone, Debug)]
+pub struct Applied<'a> {
+    pub lsn: u64,
+    pub place: Place,
+    /// `None` if it is unreadable.
+    pub body: Option<&'a [u8]>,
+    pub hot: Option<Arc<[Bytes]>>,
+}
+
+impl Entry {
+    pub fn end(&self) -> Seq {
+        self.base.plus(u64::from(self.count))
+    }
+
+    fn weight(&self) -> u64 {
+        u64::from(self.events_len) + OVERHEAD_BYTES
+    }
+}
+
+impl Log {
+    pub fn new(meta: &Meta, place: Place, space: &mut Space) -> Log {
+        space.add_live(place.segment, OVERHEAD_BYTES);
+        Log {
+            epoch: meta.epoch.clone(),
+            epoch_first: meta.epoch_first,
+            first: meta.first,
+            next: meta.next,
+            fence: Fence(meta.fence),
+            last_lsn: 0,
+            anchor: place.segment,
+            facts_lsn: meta.facts_lsn,
+            record: None,
+            items: BTreeMap::new(),
+            entries: VecDeque::new(),
+            quarantined: None,
+            items_stated: 0,
+            record_stated: false,
+        }
+    }
+
+    pub fn extent(&self) -> Extent {
+        Extent { epoch: self.epoch.clone(), epoch_first: self.epoch_first, first: self.first, next: self.next }
+    }
+
+    /// Refuses what would rest on damaged ground.
+    pub fn sound(&self) -> Result<&Log, StoreError> {
+        match &self.quarantined {
+            None => Ok(self),
+            Some(why) => Err(StoreError::Quarantined(why.to_string())),
+        }
+    }
+
+    pub fn apply(&mut self, meta: &Meta, applied: Applied<'_>, space: &mut Space) {
+        let Applied { lsn, place, body, hot } = applied;
+        space.sub_live(self.anchor, OVERHEAD_BYTES);
+        space.add_live(place.segment, OVERHEAD_BYTES);
+        self.anchor = place.segment;
+        self.last_lsn = lsn;
+        self.epoch = meta.epoch.clone();
+        self.epoch_first = meta.epoch_first;
+        self.next = meta.next;
+        self.fence = Fence(meta.fence);
+        self.items_stated = meta.items_total;
+        self.record_stated = meta.flags.has(Flags::HAS_RECORD);
+        if meta.has_facts() {
+            self.facts_lsn = lsn;
+        }
+        if !meta.events.is_empty() && body.is_some() {
+            let entry = Entry {
+                base: meta.base,
+                at_ms: meta.at_ms,
+                place,
+                count: meta.events.len() as u32,
+                events_len: meta.events_len() as u32,
+                hot,
+            };
+            self.insert(entry, space);
+        }
+        if let Some(head) = &meta.record {
+            self.keep_record(head, body.and_then(|body| body.get(meta.record_at()..)), place, space);
+        }
+        for (key, span) in meta.item_spans() {
+            self.keep_item(key, span, body, place, space);
+        }
+        self.trim_to(meta.first, space);
+        if meta.flags.has(Flags::RELEASE_CONTENTS) {
+            self.drop_items(space);
+        }
+        if meta.flags.has(Flags::QUARANTINED) {
+            self.drop_items(space);
+            self.trim_to(meta.next, space);
+            if self.record.as_ref().is_some_and(|kept| kept.record.is_none()) {
+                self.drop_record(space);
+            }
+            self.quarantined.get_or_insert_with(|| "a part of it was unreadable".into());
+        }
+    }
+
+    /// Puts an entry in its place. A copy replaces what it was copied from.
+    fn insert(&mut self, mut entry: Entry, space: &mut Space) {
+        space.add_live(entry.place.segment, entry.weight());
+        if self.entries.back().is_none_or(|last| last.end() <= entry.base) {
+            self.entries.push_back(entry);
+            return;
+        }
+        let at = self.entries.partition_point(|old| old.end() <= entry.base);
+        while self.entries.get(at).is_some_and(|old| old.base < entry.end()) {
+            if let Some(old) = self.entries.remove(at) {
+                space.sub_live(old.place.segment, old.weight());
+                if (old.base, old.count) == (entry.base, entry.count) {
+                    entry.hot = entry.hot.or(old.hot);
+                }
+            }
+        }
+        self.entries.insert(at, entry);
+    }
+
+    fn keep_record(&mut self, head: &RecordHead, bytes: Option<&[u8]>, place: Place, space: &mut Space) {
+        self.drop_record(space);
+        space.add_live(place.segment, u64::from(head.len) + OVERHEAD_BYTES);
+        let body = bytes.and_then(|bytes| bytes.get(..head.len as usize));
+        self.record = Some(Kept {
+            record: body.map(|body| Record {
+                kind: head.kind,
+                owner: head.owner.clone(),
+                touched_ms: head.touched_ms,
+                body: Bytes::copy_from_slice(body),
+            }),
+            place: Place { len: head.len, ..place },
+        });
+    }
+
+    fn keep_item(
+        &mut self,
+        key: &str,
+        span: Option<(usize, usize)>,
+        body: Option<&[u8]>,
+        place: Place,
+        space: &mut Space,
+    ) {
+        if let Some(old) = self.items.remove(key) {
+            space.sub_live(old.place.segment, item_weight(key, old.len));
+        }
+        let Some((at, len)) = span else { return };
+        let value = match body.map(|body| body.get(at..at + len)) {
+            Some(Some(bytes)) if len <= INLINE_BYTES_MAX => Value::Inline(Bytes::copy_from_slice(bytes)),
+            Some(Some(_)) => Value::OnDisk,
+            Some(None) | None => Value::Damaged,
+        };
+        space.add_live(place.segment, item_weight(key, len as u32));
+        let (at, len) = (at as u32, len as u32);
+        self.items.insert(key.into(), Slot { place, at, len, value });
+    }
+
+    /// Lets go of events before `first`.
+    pub fn trim_to(&mut self, first: Seq, space: &mut Space) {
+        self.first = first;
+        while self.entries.front().is_some_and(|entry| entry.end() <= first) {
+            if let Some(entry) = self.entries.pop_front() {
+                space.sub_live(entry.place.segment, entry.weight());
+            }
+        }
+        // A burst must not keep its room for ever in a log that then falls silent.
+        if self.entries.capacity() > 64 && self.entries.capacity() > 4 * self.entries.len() {
+            self.entries.shrink_to(2 * self.entries.len());
+        }
+    }
+
+    fn drop_items(&mut self, space: &mut Space) {
+        for (key, slot) in std::mem::take(&mut self.items) {
+            space.sub_live(slot.place.segment, item_weight(&key, slot.len));
+        }
+    }
+
+    fn drop_record(&mut self, space: &mut Space) {
+        if let Some(old) = self.record.take() {
+            space.sub_live(old.place.segment, u64::from(old.place.len) + OVERHEAD_BYTES);
+        }
+    }
+
+    /// Gives back the space of everything; the log itself is about to go.
+    pub fn forget(&mut self, space: &mut Space) {
+        self.drop_items(space);
+        self.drop_record(space);
+        self.trim_to(self.next, space);
+        space.sub_live(self.anchor, OVERHEAD_BYTES);
+    }
+
+    /// Whether anything of this log would go with the segment.
+    pub fn touches(&self, segment: u32) -> bool {
+        self.anchor == segment
+            || self.record.as_ref().is_some_and(|kept| kept.place.segment == segment)
+            || self.items.values().any(|slot| slot.place.segment == segment)
+            || self.entries.iter().any(|entry| entry.place.segment == segment)
+    }
+
+    /// The entry that holds `seq`, or the first one after it.
+    pub fn entry_from(&self, seq: Seq) -> usize {
+        self.entries.partition_point(|entry| entry.end() <= seq)
+    }
+
+    /// Where the unbroken run of events up to the end begins.
+    pub fn unbroken_from(&self) -> Seq {
+        let mut from = self.next;
+        for entry in self.entries.iter().rev() {
+            if entry.end() != from {
+                break;
+            }
+            from = entry.base;
+        }
+        from.max(self.first)
+    }
+
+    /// Whether a record or an item that is still wanted could not be read, or is not there at all.
+    pub fn lacks_facts(&self) -> bool {
+        self.record.is_some() != self.record_stated
+            || self.record.as_ref().is_some_and(|kept| kept.record.is_none())
+            || self.items.len() as u64 != self.items_stated
+            || self.items.values().any(|slot| matches!(slot.value, Value::Damaged))
+    }
+}
+
+fn item_weight(key: &str, len: u32) -> u64 {
+    key.len() as u64 + u64::from(len) + OVERHEAD_BYTES / 4
+}

@@ -1,0 +1,209 @@
+//! The store on a disk: one segmented log for everything, one thread that writes it, an index of it in memory.
+//!
+//! ```text
+//! commit ─▶ queue ─▶ writer: number, encode ─▶ one write ─▶ one sync ─▶ index + memory ─▶ wake, answer
+//! read ──▶ index: new events from memory, older ones from the segments (off the runtime)
+//! ```
+
+mod compact;
+#[doc(hidden)]
+pub mod faults;
+#[doc(hidden)]
+pub mod files;
+mod frame;
+mod group;
+mod head;
+mod hot;
+mod index;
+mod judge;
+mod log;
+mod open;
+mod pen;
+mod read;
+mod recover;
+mod segment;
+mod shared;
+mod space;
+mod state;
+mod wire;
+mod writer;
+
+use std::fmt;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use bowline_protocol::{Extent, LogId, Principal, Seq};
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use self::log::Log;
+use self::read::{FetchError, ItemPlan, Plan};
+use self::shared::Shared;
+use self::writer::Request;
+use crate::tail::lock;
+use crate::{
+    Batch, Commit, Committed, Directory, EventLog, Fence, Health, Kind, ReadLimit, Record, StoreError, TailGuard,
+    Trimmed, WakeSet,
+};
+
+pub use open::{DiskOptions, OpenError, OpenReport, Sync};
+
+/// How often a read looks again when what it wanted has moved meanwhile. Each move takes a whole compaction.
+const LOOKS_MAX: usize = 8;
+
+/// Logs on disk. Opened with [`DiskStore::open`].
+pub struct DiskStore {
+    shared: Arc<Shared>,
+    /// Empty only while the store is dropped.
+    queue: Option<mpsc::Sender<Request>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl DiskStore {
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let queue = self.queue.as_ref().ok_or(StoreError::Closed)?;
+        queue.send(request(answer)).await.map_err(|_| StoreError::Closed)?;
+        answered.await.map_err(|_| StoreError::Closed)
+    }
+
+    fn look<T>(&self, log: &LogId, look: impl FnOnce(&Log) -> T) -> Result<Option<T>, StoreError> {
+        self.shared.index.read(log, |log| log.sound().map(look)).transpose()
+    }
+
+    /// Fetches what `plan` asks for, and looks again when it has moved or was found damaged.
+    async fn fetch<P, T>(
+        &self,
+        log: &LogId,
+        plan: impl Fn(&Log) -> P + Send,
+        is_here: impl Fn(&P) -> bool + Send,
+        fetch: impl Fn(P, &std::path::Path) -> Result<T, FetchError> + Copy + Send + 'static,
+    ) -> Result<T, StoreError>
+    where
+        P: Send + 'static,
+        T: Send + 'static,
+    {
+        for _ in 0..LOOKS_MAX {
+            let planned = self.look(log, &plan)?.ok_or(StoreError::NoSuchLog)?;
+            let fetched = if is_here(&planned) {
+                fetch(planned, &self.shared.dir)
+            } else {
+                let shared = self.shared.clone();
+                let cold = tokio::task::spawn_blocking(move || fetch(planned, &shared.dir));
+                cold.await.map_err(|error| StoreError::Io(error.to_string()))?
+            };
+            match fetched {
+                Ok(fetched) => return Ok(fetched),
+                Err(FetchError::Moved) => {}
+                Err(FetchError::Damaged(place)) => {
+                    self.ask(|answer| Request::Damaged(log.clone(), place, answer)).await?;
+                }
+                Err(FetchError::Io(error)) => return Err(StoreError::Io(error.to_string())),
+            }
+        }
+        Err(StoreError::Io("what was to be read keeps moving".into()))
+    }
+}
+
+#[async_trait]
+impl EventLog for DiskStore {
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        let commit = Box::new(commit);
+        self.ask(|answer| Request::Commit(commit, answer)).await?
+    }
+
+    async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
+        self.fetch(log, |log| Plan::new(log, from, limit), Plan::is_hot, Plan::fetch).await
+    }
+
+    async fn extent(&self, log: &LogId) -> Result<Extent, StoreError> {
+        self.look(log, Log::extent)?.ok_or(StoreError::NoSuchLog)
+    }
+
+    fn tail(&self, log: &LogId, wake: &Arc<WakeSet>, token: u64) -> TailGuard {
+        self.shared.tails.subscribe(log, wake, token)
+    }
+
+    async fn close(&self) {
+        // A second close finds nobody there, which is as well.
+        let _ = self.ask(Request::Close).await;
+        let writer = lock(&self.writer).take();
+        if let Some(writer) = writer {
+            // It has answered and only lets go of the lock now. A panic there has been reported by the thread itself.
+            let _ = tokio::task::spawn_blocking(move || writer.join()).await;
+        }
+    }
+}
+
+#[async_trait]
+impl Directory for DiskStore {
+    async fn record(&self, log: &LogId) -> Result<Option<Record>, StoreError> {
+        let record = self.look(log, |log| log.record.as_ref().and_then(|kept| kept.record.clone()))?;
+        Ok(record.flatten())
+    }
+
+    async fn item(&self, log: &LogId, key: &str) -> Result<Option<Bytes>, StoreError> {
+        let plan = |log: &Log| ItemPlan::new(log.items.get_key_value(key).into_iter());
+        let found = self.fetch(log, plan, ItemPlan::is_inline, ItemPlan::fetch).await;
+        match found {
+            Ok(found) => Ok(found.into_iter().next().map(|(_, value)| value)),
+            Err(StoreError::NoSuchLog) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn items(&self, log: &LogId, prefix: &str) -> Result<Vec<(String, Bytes)>, StoreError> {
+        let plan = |log: &Log| {
+            let from = log.items.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+            ItemPlan::new(from.take_while(|(key, _)| key.starts_with(prefix)))
+        };
+        self.fetch(log, plan, ItemPlan::is_inline, ItemPlan::fetch).await
+    }
+
+    async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
+        let record = |id: &LogId, log: &Log| wanted(log, kind, owner).map(|record| (id.clone(), record.clone()));
+        Ok(self.shared.index.collect(record))
+    }
+
+    async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError> {
+        let count = |_: &LogId, log: &Log| wanted(log, kind, owner).map(|_| ());
+        Ok(self.shared.index.collect(count).len())
+    }
+
+    async fn lease(&self, log: &LogId) -> Result<Fence, StoreError> {
+        self.ask(|answer| Request::Lease(log.clone(), answer)).await?
+    }
+
+    async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError> {
+        self.ask(|answer| Request::Sweep(now_ms, answer)).await?
+    }
+
+    fn health(&self) -> Health {
+        self.shared.health()
+    }
+}
+
+/// The log's record, if it is sound and of this kind and owner.
+fn wanted<'a>(log: &'a Log, kind: Kind, owner: Option<&Principal>) -> Option<&'a Record> {
+    let record = log.sound().ok()?.record.as_ref()?.record.as_ref()?;
+    (record.kind == kind && owner.is_none_or(|owner| *owner == record.owner)).then_some(record)
+}
+
+impl Drop for DiskStore {
+    /// Waits for the writer, so that the directory can be opened again at once. Without [`close`](EventLog::close)
+    /// the next opening takes this for a crash, and loses nothing by it.
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(writer) = lock(&self.writer).take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+impl fmt::Debug for DiskStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DiskStore({})", self.shared.dir.display())
+    }
+}

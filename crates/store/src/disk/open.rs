@@ -1,0 +1,263 @@
+//! Opening a store: its options, what was found, and why it may be refused.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc as ticks};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::DiskStore;
+use super::files::{Files, OsFiles};
+use super::group::Group;
+use super::hot::Hot;
+use super::judge::judge;
+use super::pen::Pen;
+use super::recover::{RecoverError, recover};
+use super::shared::Shared;
+use super::state::{Found, State, Witness};
+use super::writer::{Request, Writer};
+use crate::{Fence, Retention, StoreError};
+
+/// How many requests may wait for the writer; further ones wait where they are made.
+const QUEUE_REQUESTS_MAX: usize = 4096;
+
+/// Larger segments would not be addressable with the offsets that the index keeps.
+const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+const SEGMENT_BYTES_MIN: u64 = 4 << 10;
+
+#[derive(Clone, Debug)]
+pub struct DiskOptions {
+    pub dir: PathBuf,
+    pub sync: Sync,
+    pub retention: Retention,
+    pub segment_bytes: u64,
+    /// How much memory the newest events may take.
+    pub hot_bytes: usize,
+}
+
+impl DiskOptions {
+    pub fn new(dir: impl Into<PathBuf>, retention: Retention) -> DiskOptions {
+        DiskOptions { dir: dir.into(), sync: Sync::Always, retention, segment_bytes: 32 << 20, hot_bytes: 64 << 20 }
+    }
+}
+
+/// When what was written is made to survive a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Before anyone sees it.
+    Always,
+    /// At most so much later. A killed process loses nothing either way.
+    Interval { every: Duration },
+}
+
+impl Sync {
+    pub const INTERVAL: Sync = Sync::Interval { every: Duration::from_millis(50) };
+
+    fn loss_window(self) -> String {
+        match self {
+            Sync::Always => "none: every event is synced to disk before anyone sees it".into(),
+            Sync::Interval { every } => format!(
+                "a power cut can lose up to {} ms (then the epoch changes); kill -9 loses nothing",
+                every.as_millis()
+            ),
+        }
+    }
+}
+
+/// What was found in the directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenReport {
+    pub logs: u64,
+    /// Events that can be read.
+    pub events: u64,
+    pub bytes: u64,
+    pub segments: u64,
+    /// Bytes at the end that were being written when the store stopped, and that nobody was told about.
+    pub torn_bytes: u64,
+    /// What is damaged, in sentences.
+    pub damage: Vec<String>,
+    /// Logs that may have lost their end, and so go on in a new epoch.
+    pub epochs_changed: u64,
+    pub elapsed: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{} is in use by another process; stop that one first, or give this one another directory", .0.display())]
+    Locked(PathBuf),
+    #[error("{} was written by a later version of this program (format {found}); open it with that version", .dir.display())]
+    Newer { dir: PathBuf, found: String },
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("what was found could not be written down: {0}")]
+    Amend(StoreError),
+}
+
+impl DiskStore {
+    /// Reads the directory, or makes it. Blocks for as long as that takes.
+    #[allow(clippy::needless_pass_by_value, reason = "options are made for one opening")]
+    pub fn open(options: DiskOptions) -> Result<(DiskStore, OpenReport), OpenError> {
+        let files: Arc<dyn Files> = Arc::new(OsFiles);
+        DiskStore::open_with(&options, &files)
+    }
+
+    #[doc(hidden)]
+    pub fn open_with(options: &DiskOptions, files: &Arc<dyn Files>) -> Result<(DiskStore, OpenReport), OpenError> {
+        let started = Instant::now();
+        let DiskOptions { dir, sync, .. } = options.clone();
+        let failed = |error| OpenError::Io { path: dir.clone(), error };
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
+        let guard = lock_dir(&dir)?;
+        let past = Past::load(&dir, &**files)?;
+        let mut found = recover(&dir, past.durable).map_err(|error| match error {
+            RecoverError::Newer(_, format) => OpenError::Newer { dir: dir.clone(), found: format.to_string() },
+            RecoverError::Io(path, error) => OpenError::Io { path, error },
+        })?;
+        put_aside(&found.unborn, &found.unreadable, &dir, &**files).map_err(failed)?;
+        found.damage.extend(past.damage);
+        let last_lsn = found.next_lsn - 1;
+        let is_empty = last_lsn == 0 && found.unreadable.is_empty();
+        if !is_empty && (past.unsure || last_lsn < past.durable) {
+            found.lost_through = u64::MAX;
+        }
+        let verdict = judge(&found.index, &mut found.space, found.lost_through).map_err(failed)?;
+        found.damage.extend(verdict.damage);
+
+        let mut state = past.state;
+        state.generation = (state.generation + 1).max((found.fence_max >> 32) + 1);
+        state.interval = sync != Sync::Always;
+        state.closed_at = None;
+        let floor = Fence(state.generation << 32);
+        let mut report = OpenReport {
+            logs: found.index.len() as u64,
+            events: found.index.collect(|_, log| Some(log.first.until(log.next))).iter().sum(),
+            bytes: found.space.bytes(),
+            segments: found.space.segments() as u64,
+            torn_bytes: found.torn_bytes,
+            damage: found.damage,
+            epochs_changed: verdict.epochs_changed,
+            elapsed: Duration::ZERO,
+        };
+        let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let shared = Shared::new(found.index, dir.clone(), files.clone(), floor, sync.loss_window());
+        shared.note_bytes(report.bytes);
+        let mut writer = Writer {
+            shared: Arc::new(shared),
+            pen: Pen::new(files.clone(), dir.clone(), segment_bytes, found.last, last_lsn),
+            space: found.space,
+            hot: Hot::new(options.hot_bytes),
+            state,
+            witness: None,
+            ticks: None,
+            events_max: options.retention.events_max,
+            age_max_ms: options.retention.age_max_ms,
+            segment_bytes,
+            compaction: None,
+            stalled: false,
+        };
+        // The new positions must be durable before the state says that this run began: should we die in between,
+        // the next opening must come to the same verdict.
+        let mut group = Group::new(last_lsn + 1, floor);
+        for (log, flags) in &verdict.amend {
+            group.amend(log, *flags, &writer.shared.index, |_| {});
+        }
+        writer.write(group).map_err(OpenError::Amend)?;
+        writer.state.save(&dir, &**files).map_err(failed)?;
+        report.damage.iter().for_each(|sentence| writer.shared.note_damage(sentence.clone()));
+
+        let (queue, requests) = mpsc::channel(QUEUE_REQUESTS_MAX);
+        if let Sync::Interval { every } = sync {
+            writer.ticks = Some(start_ticker(every, queue.downgrade()).map_err(failed)?);
+            let witness = files.witness_dir();
+            writer.witness =
+                witness.and_then(|dir| Witness::create(&dir, &writer.state, writer.pen.written_lsn()).ok());
+        }
+        let shared = writer.shared.clone();
+        let thread = std::thread::Builder::new().name("store-writer".into());
+        let writer = thread.spawn(move || {
+            writer.run(requests);
+            drop(guard);
+        });
+        report.elapsed = started.elapsed();
+        let store = DiskStore { shared, queue: Some(queue), writer: Mutex::new(Some(writer.map_err(failed)?)) };
+        Ok((store, report))
+    }
+}
+
+/// What the last run left word of.
+struct Past {
+    state: State,
+    /// Frames up to here were answered and cannot be torn.
+    durable: u64,
+    /// Frames behind that may have been answered and lost.
+    unsure: bool,
+    damage: Vec<String>,
+}
+
+impl Past {
+    fn load(dir: &Path, files: &dyn Files) -> Result<Past, OpenError> {
+        let failed = |error| OpenError::Io { path: dir.to_owned(), error };
+        let unknown = |damage| Ok(Past { state: State::fresh().map_err(failed)?, durable: 0, unsure: true, damage });
+        match State::load(dir).map_err(failed)? {
+            Found::Nothing => unknown(Vec::new()),
+            Found::Unreadable => unknown(vec!["the STATE file is unreadable, so the last run counts as lost".into()]),
+            Found::Newer(found) => Err(OpenError::Newer { dir: dir.to_owned(), found }),
+            Found::State(state) => {
+                let witnessed = || Witness::last_lsn(&files.witness_dir()?, &state);
+                let durable = state.closed_at.or_else(|| witnessed().filter(|_| state.interval));
+                Ok(Past {
+                    unsure: state.interval && durable.is_none(),
+                    durable: durable.unwrap_or(0),
+                    state,
+                    damage: Vec::new(),
+                })
+            }
+        }
+    }
+}
+
+fn lock_dir(dir: &Path) -> Result<File, OpenError> {
+    let path = dir.join("LOCK");
+    let file = File::options().write(true).create(true).truncate(false).open(&path);
+    let file = file.map_err(|error| OpenError::Io { path: path.clone(), error })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(dir.to_owned())),
+        Err(TryLockError::Error(error)) => Err(OpenError::Io { path, error }),
+    }
+}
+
+fn put_aside(unborn: &[PathBuf], unreadable: &[PathBuf], dir: &Path, files: &dyn Files) -> io::Result<()> {
+    for path in unborn {
+        files.remove(path)?;
+    }
+    for path in unreadable {
+        let free = (0..).map(|nth| path.with_extension(format!("damaged{nth}")));
+        if let Some(aside) = free.into_iter().find(|aside| !fs::exists(aside).unwrap_or(true)) {
+            files.rename(path, &aside)?;
+        }
+    }
+    match unborn.len() + unreadable.len() {
+        0 => Ok(()),
+        _ => files.sync_dir(dir),
+    }
+}
+
+/// Asks the writer for a sync one interval after it first wrote something. Sleeps while nothing is written.
+fn start_ticker(every: Duration, queue: mpsc::WeakSender<Request>) -> io::Result<ticks::Sender<()>> {
+    let (sender, wanted) = ticks::channel();
+    let thread = std::thread::Builder::new().name("store-ticker".into());
+    thread.spawn(move || {
+        while wanted.recv().is_ok() {
+            std::thread::sleep(every);
+            let Some(queue) = queue.upgrade() else { return };
+            if queue.blocking_send(Request::Sync).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(sender)
+}

@@ -1,0 +1,194 @@
+//! Where the next frames are written: the newest segment, how it is followed by another, and what happens when it fails.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use super::files::{Allocated, Files, SegmentFile, is_full, random_bits};
+use super::frame::{HEADER_BYTES, Header};
+use super::segment::{FORMAT, SEGMENT_HEADER_BYTES, SegmentHeader, segment_path};
+use crate::StoreError;
+
+/// When a whole segment does not fit on the disk any more, smaller ones may.
+const SMALLER_SEGMENTS: [u64; 3] = [4 << 20, 1 << 20, 256 << 10];
+
+pub struct Pen {
+    files: Arc<dyn Files>,
+    dir: PathBuf,
+    segment_bytes: u64,
+    current: Option<Segment>,
+    /// The newest segment that was begun, and where it ends.
+    last: Option<(u32, u64)>,
+    /// Every frame up to this one is synced, up to the other one written.
+    synced_lsn: u64,
+    written_lsn: u64,
+}
+
+struct Segment {
+    file: Box<dyn SegmentFile>,
+    number: u32,
+    salt: u32,
+    end: u64,
+    capacity: u64,
+}
+
+/// Where a group of frames begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    pub segment: u32,
+    pub offset: u64,
+}
+
+impl Pen {
+    pub fn new(
+        files: Arc<dyn Files>,
+        dir: PathBuf,
+        segment_bytes: u64,
+        last: Option<(u32, u64)>,
+        last_lsn: u64,
+    ) -> Pen {
+        Pen { files, dir, segment_bytes, current: None, last, synced_lsn: last_lsn, written_lsn: last_lsn }
+    }
+
+    pub fn is_synced(&self) -> bool {
+        self.synced_lsn == self.written_lsn
+    }
+
+    pub fn written_lsn(&self) -> u64 {
+        self.written_lsn
+    }
+
+    /// The segment that is written to, and how many bytes it takes on disk.
+    pub fn current(&self) -> Option<(u32, u64)> {
+        self.current.as_ref().map(|segment| (segment.number, segment.capacity))
+    }
+
+    /// The newest segment that is closed, and its length.
+    pub fn last(&self) -> Option<(u32, u64)> {
+        self.last
+    }
+
+    /// Writes frames in one piece. When this fails nothing of them counts, and what may stand in the file is left
+    /// behind for ever: the next frames go to a new segment, which says where this one ended.
+    pub fn write(&mut self, frames: &mut [u8], headers: &[(usize, Header)]) -> Result<Written, StoreError> {
+        let needed = frames.len() as u64;
+        let fits = |segment: &Segment| segment.end + needed <= segment.capacity;
+        if !self.current.as_ref().is_some_and(fits) {
+            self.finish_segment()?;
+            self.begin_segment(needed)?;
+        }
+        let Some(segment) = &mut self.current else {
+            return Err(StoreError::Io("there is no segment to write to".into()));
+        };
+        let mut last_lsn = self.written_lsn;
+        for (start, header) in headers {
+            let unsynced = (header.lsn - 1).saturating_sub(self.synced_lsn);
+            let header = Header { unsynced: u32::try_from(unsynced).unwrap_or(u32::MAX), ..*header };
+            frames[*start..start + HEADER_BYTES].copy_from_slice(&header.encode(segment.salt));
+            last_lsn = header.lsn;
+        }
+        let written = Written { segment: segment.number, offset: segment.end };
+        match segment.file.write_all_at(frames, segment.end) {
+            Ok(()) => {
+                segment.end += needed;
+                self.written_lsn = last_lsn;
+                Ok(written)
+            }
+            Err(error) => {
+                self.finish_segment()?;
+                Err(refusal("could not write", &error))
+            }
+        }
+    }
+
+    /// Makes everything written durable. A failure is final: the kernel may have dropped the pages and would say
+    /// "ok" the next time.
+    pub fn sync(&mut self) -> Result<(), StoreError> {
+        if let (Some(segment), false) = (&self.current, self.is_synced()) {
+            let synced = segment.file.sync_data();
+            synced.map_err(|error| StoreError::ReadOnly(format!("a sync to disk failed: {error}")))?;
+        }
+        self.synced_lsn = self.written_lsn;
+        Ok(())
+    }
+
+    /// Takes back frames that were written and must not count, as well as that can be done after a failed sync.
+    pub fn take_back(&mut self, written: Written) {
+        if let Some(segment) = self.current.take() {
+            // Nothing is left to do about a failure here: the store is read-only, and these frames were not answered.
+            let _ = segment.file.truncate(written.offset);
+            self.last = Some((segment.number, written.offset));
+        }
+    }
+
+    /// Ends the segment where its last good frame ends.
+    fn finish_segment(&mut self) -> Result<(), StoreError> {
+        self.sync()?;
+        if let Some(segment) = self.current.take() {
+            // This only frees space early; the next segment's header is what cuts this one off.
+            let _ = segment.file.truncate(segment.end);
+            self.last = Some((segment.number, segment.end));
+        }
+        Ok(())
+    }
+
+    fn begin_segment(&mut self, needed: u64) -> Result<(), StoreError> {
+        let (number, prev_end) = self.last.map_or((1, 0), |(number, end)| (number + 1, end));
+        let path = segment_path(&self.dir, number);
+        let begun = self.files.create(&path).and_then(|file| {
+            let capacity = allocate(&*file, self.segment_bytes, needed + SEGMENT_HEADER_BYTES)?;
+            let header = SegmentHeader {
+                format: FORMAT,
+                number,
+                first_lsn: self.written_lsn + 1,
+                prev_end,
+                salt: random_bits()? as u32,
+            };
+            file.write_all_at(&header.encode(), 0)?;
+            Ok((file, capacity, header.salt))
+        });
+        let (file, capacity, salt) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                // Left behind it would only be taken for a creation that was cut short, and be removed then.
+                let _ = self.files.remove(&path);
+                return Err(refusal("could not begin a segment", &error));
+            }
+        };
+        let synced = file.sync_data().and_then(|()| self.files.sync_dir(&self.dir));
+        synced.map_err(|error| StoreError::ReadOnly(format!("a sync to disk failed: {error}")))?;
+        self.current = Some(Segment { file, number, salt, end: SEGMENT_HEADER_BYTES, capacity });
+        Ok(())
+    }
+
+    /// Gives up the current segment at the end, so that it takes no more space than it needs.
+    pub fn close(&mut self) -> Result<(), StoreError> {
+        self.finish_segment()
+    }
+}
+
+/// Reserves as much as there is, down to the smallest segment that is worth a file.
+fn allocate(file: &dyn SegmentFile, segment_bytes: u64, needed: u64) -> io::Result<u64> {
+    let whole = segment_bytes.max(needed);
+    let smaller = SMALLER_SEGMENTS.into_iter().filter(|size| *size >= needed && *size < whole);
+    let mut sizes = std::iter::once(whole).chain(smaller).peekable();
+    loop {
+        let size = sizes.next().unwrap_or(needed);
+        match file.allocate(size) {
+            Ok(Allocated::Reserved | Allocated::Unsupported) => return Ok(size),
+            Err(error) if is_full(&error) && sizes.peek().is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn refusal(what: &str, error: &io::Error) -> StoreError {
+    let sentence = format!("{what}: {error}");
+    if is_full(error) { StoreError::Full(sentence) } else { StoreError::Io(sentence) }
+}
+
+impl fmt::Debug for Pen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pen(written {}, synced {})", self.written_lsn, self.synced_lsn)
+    }
+}

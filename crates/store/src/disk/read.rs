@@ -1,0 +1,179 @@
+//! Reading back: what is new comes from memory, the rest from the segments, checked against its checksum each time.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bowline_protocol::{Recorded, Seq};
+use bytes::Bytes;
+
+use super::frame::{Meta, decode_frame};
+use super::group::slices;
+use super::log::{Log, Value};
+use super::recover::read_start;
+use super::segment::{Place, SegmentHeader, SegmentStart, segment_path};
+use crate::{Batch, ReadLimit};
+
+/// What a read needs, decided while looking at the log and fetched without holding it.
+#[derive(Debug)]
+pub struct Plan {
+    pieces: Vec<Piece>,
+    from: Seq,
+    limit: ReadLimit,
+    first: Seq,
+    next: Seq,
+}
+
+#[derive(Debug)]
+struct Piece {
+    base: Seq,
+    place: Place,
+    hot: Option<Arc<[Bytes]>>,
+}
+
+/// Why something could not be fetched.
+#[derive(Debug)]
+pub enum FetchError {
+    /// The segment is gone: what was in it has moved, so look again.
+    Moved,
+    /// What stands at this place is not what was written.
+    Damaged(Place),
+    Io(io::Error),
+}
+
+impl Plan {
+    pub fn new(log: &Log, from: Seq, limit: ReadLimit) -> Plan {
+        let from = from.max(log.first);
+        let (mut events, mut bytes, mut pieces) = (0, 0, Vec::new());
+        for entry in log.entries.range(log.entry_from(from)..) {
+            if events >= limit.events || (events > 0 && bytes >= limit.bytes) {
+                break;
+            }
+            let skipped = entry.base.until(from);
+            events += (u64::from(entry.count) - skipped) as usize;
+            // Of a frame that is entered in its middle an unknown part is skipped, so it may not end the plan.
+            bytes += if skipped == 0 { entry.events_len as usize } else { 0 };
+            pieces.push(Piece { base: entry.base, place: entry.place, hot: entry.hot.clone() });
+        }
+        Plan { pieces, from, limit, first: log.first, next: log.next }
+    }
+
+    pub fn is_hot(&self) -> bool {
+        self.pieces.iter().all(|piece| piece.hot.is_some())
+    }
+
+    /// Carries it out; blocks on the disk unless everything is hot.
+    pub fn fetch(self, dir: &Path) -> Result<Batch, FetchError> {
+        let mut shelf = Shelf::new(dir);
+        let mut bytes_left = self.limit.bytes;
+        let mut events: Vec<Recorded> = Vec::new();
+        'pieces: for piece in self.pieces {
+            let found = match piece.hot {
+                Some(hot) => hot,
+                None => {
+                    let (meta, body) = shelf.frame(piece.place)?;
+                    // The frame may have been copied with fewer events than it had, so its own base counts.
+                    if meta.base != piece.base {
+                        return Err(FetchError::Damaged(piece.place));
+                    }
+                    slices(&body, &meta.events)
+                }
+            };
+            let skip = piece.base.until(self.from) as usize;
+            for (at, bytes) in found.iter().enumerate().skip(skip) {
+                let full = events.len() >= self.limit.events || (!events.is_empty() && bytes.len() > bytes_left);
+                if full {
+                    break 'pieces;
+                }
+                bytes_left = bytes_left.saturating_sub(bytes.len());
+                events.push(Recorded { seq: piece.base.plus(at as u64), bytes: bytes.clone() });
+            }
+        }
+        Ok(Batch { events, first: self.first, next: self.next })
+    }
+}
+
+/// Items to fetch: their keys, and where their values are.
+#[derive(Debug)]
+pub struct ItemPlan(Vec<(String, Place, usize, usize, Value)>);
+
+impl ItemPlan {
+    pub fn new<'a>(slots: impl Iterator<Item = (&'a Box<str>, &'a super::log::Slot)>) -> ItemPlan {
+        ItemPlan(
+            slots
+                .map(|(key, slot)| {
+                    let (at, len) = (slot.at as usize, slot.len as usize);
+                    (key.to_string(), slot.place, at, len, slot.value.clone())
+                })
+                .collect(),
+        )
+    }
+
+    pub fn is_inline(&self) -> bool {
+        self.0.iter().all(|(.., value)| matches!(value, Value::Inline(_)))
+    }
+
+    pub fn fetch(self, dir: &Path) -> Result<Vec<(String, Bytes)>, FetchError> {
+        let mut shelf = Shelf::new(dir);
+        let mut last: Option<(Place, Bytes)> = None;
+        let fetched = self.0.into_iter().map(|(key, place, at, len, value)| {
+            if let Value::Inline(bytes) = value {
+                return Ok((key, bytes));
+            }
+            let body = match &last {
+                Some((at, body)) if *at == place => body.clone(),
+                _ => shelf.frame(place)?.1,
+            };
+            last = Some((place, body.clone()));
+            let found = body.get(at..at + len).ok_or(FetchError::Damaged(place))?;
+            // A copy, so that a small value does not hold a large frame in memory.
+            Ok((key, Bytes::copy_from_slice(found)))
+        });
+        fetched.collect()
+    }
+}
+
+/// Segments opened for one read.
+#[derive(Debug)]
+pub struct Shelf<'a> {
+    dir: &'a Path,
+    open: HashMap<u32, (File, u32)>,
+}
+
+impl<'a> Shelf<'a> {
+    pub fn new(dir: &'a Path) -> Shelf<'a> {
+        let open = HashMap::new();
+        Shelf { dir, open }
+    }
+
+    /// The frame at `place`, whole and checked.
+    pub fn frame(&mut self, place: Place) -> Result<(Meta, Bytes), FetchError> {
+        if !self.open.contains_key(&place.segment) {
+            let path = segment_path(self.dir, place.segment);
+            let opened = File::open(&path).and_then(|file| Ok((file, read_start(&path)?)));
+            let (file, start) = opened.map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => FetchError::Moved,
+                _ => FetchError::Io(error),
+            })?;
+            let SegmentStart::Ours(header) = SegmentHeader::decode(&start) else {
+                return Err(FetchError::Damaged(place));
+            };
+            self.open.insert(place.segment, (file, header.salt));
+        }
+        let Some((file, salt)) = self.open.get(&place.segment) else {
+            return Err(FetchError::Moved);
+        };
+        let mut bytes = vec![0; place.len as usize];
+        file.read_exact_at(&mut bytes, u64::from(place.offset)).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => FetchError::Damaged(place),
+            _ => FetchError::Io(error),
+        })?;
+        let bytes = Bytes::from(bytes);
+        let (meta, body) = decode_frame(&bytes, *salt).ok_or(FetchError::Damaged(place))?;
+        let body = bytes.slice_ref(body);
+        Ok((meta, body))
+    }
+}

@@ -1,0 +1,276 @@
+//! Reading the segments back into an index: frame by frame, telling a torn tail from damage.
+//!
+//! Torn is what was never answered: it is cut. Damage is what was: it is told, and only the logs it touches suffer.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use super::frame::{Flags, HEADER_BYTES, Header, Meta};
+use super::index::Index;
+use super::log::Applied;
+use super::segment::{Place, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, segment_number, segment_path};
+use super::space::Space;
+
+/// The index as the disk tells it, and what was noticed on the way.
+#[derive(Debug)]
+pub struct Recovered {
+    pub index: Index,
+    pub space: Space,
+    /// What the next frame will be.
+    pub next_lsn: u64,
+    /// The newest segment, and where it ends.
+    pub last: Option<(u32, u64)>,
+    /// No fence was higher.
+    pub fence_max: u64,
+    pub torn_bytes: u64,
+    pub damage: Vec<String>,
+    /// The newest frame that is known to be lost. Logs without a newer one may have lost their end.
+    pub lost_through: u64,
+    /// Files that were begun and never became a segment; they may go.
+    pub unborn: Vec<PathBuf>,
+    /// Files whose content is lost to us; they are put aside for whoever wants to look.
+    pub unreadable: Vec<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    #[error("{0} was written by a later version (format {1})")]
+    Newer(PathBuf, u32),
+    #[error("{0}: {1}")]
+    Io(PathBuf, io::Error),
+}
+
+/// Reads everything in `dir`. Frames up to `durable` are known to have been safe once, so they cannot be torn.
+pub fn recover(dir: &Path, durable: u64) -> Result<Recovered, RecoverError> {
+    let segments = list_segments(dir)?;
+    let mut scan = Scan::new(durable, segments.values().next());
+    let mut rest = segments.iter().peekable();
+    while let Some((number, start)) = rest.next() {
+        let next = rest.peek().map(|(number, start)| (**number, **start));
+        let path = segment_path(dir, *number);
+        let bytes = fs::read(&path).map_err(|error| RecoverError::Io(path.clone(), error))?;
+        match start {
+            Some(header) => scan.segment(*header, &bytes, next),
+            None => scan.unreadable_segment(path, &bytes, next.is_none()),
+        }
+    }
+    Ok(scan.out)
+}
+
+type Starts = BTreeMap<u32, Option<SegmentHeader>>;
+
+fn list_segments(dir: &Path) -> Result<Starts, RecoverError> {
+    let failed = |error| RecoverError::Io(dir.to_owned(), error);
+    let mut starts = Starts::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let Some(number) = segment_number(&path) else { continue };
+        let start = read_start(&path).map_err(|error| RecoverError::Io(path.clone(), error))?;
+        let header = match SegmentHeader::decode(&start) {
+            SegmentStart::Newer(format) => return Err(RecoverError::Newer(path, format)),
+            SegmentStart::Ours(header) if header.number == number => Some(header),
+            SegmentStart::Ours(_) | SegmentStart::Unreadable => None,
+        };
+        starts.insert(number, header);
+    }
+    Ok(starts)
+}
+
+pub fn read_start(path: &Path) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut start = Vec::new();
+    fs::File::open(path)?.take(SEGMENT_HEADER_BYTES).read_to_end(&mut start)?;
+    Ok(start)
+}
+
+struct Scan {
+    out: Recovered,
+    durable: u64,
+    /// Frames before this one were compacted away long ago, so nobody need miss them.
+    oldest_lsn: u64,
+}
+
+/// What stands at one place in a segment.
+enum Found {
+    Frame(Header, Meta, bool),
+    /// A frame whose length is known and whose meaning is not.
+    Meaningless(Header),
+    Nothing,
+}
+
+impl Scan {
+    fn new(durable: u64, oldest: Option<&Option<SegmentHeader>>) -> Scan {
+        let oldest_lsn = oldest.copied().flatten().map_or(1, |header| header.first_lsn);
+        Scan {
+            out: Recovered {
+                index: Index::new(),
+                space: Space::default(),
+                next_lsn: oldest_lsn,
+                last: None,
+                fence_max: 0,
+                torn_bytes: 0,
+                damage: Vec::new(),
+                lost_through: 0,
+                unborn: Vec::new(),
+                unreadable: Vec::new(),
+            },
+            durable,
+            oldest_lsn,
+        }
+    }
+
+    fn segment(&mut self, header: SegmentHeader, bytes: &[u8], next: Option<(u32, Option<SegmentHeader>)>) {
+        if header.first_lsn > self.out.next_lsn {
+            let what = format!("something is missing before segment {}", header.number);
+            self.lose_up_to(header.first_lsn, &what);
+        }
+        // The next segment knows where this one ended; behind that lies only what was never answered.
+        let limit = match next {
+            Some((number, Some(next))) if number == header.number + 1 => usize::try_from(next.prev_end).ok(),
+            _ => None,
+        };
+        let bytes = &bytes[..limit.unwrap_or(bytes.len()).min(bytes.len())];
+        self.out.space.set_bytes(header.number, bytes.len() as u64);
+        let end = self.frames(header, bytes, next.is_none());
+        self.out.last = Some((header.number, end as u64));
+    }
+
+    /// Goes through the frames of one segment and returns where they end.
+    fn frames(&mut self, segment: SegmentHeader, bytes: &[u8], newest: bool) -> usize {
+        let mut at = SEGMENT_HEADER_BYTES as usize;
+        while at < bytes.len() {
+            let found = self.look(&bytes[at..], segment.salt);
+            let unsure = !matches!(found, Found::Frame(_, _, true));
+            if unsure && newest && self.is_torn(&bytes[at..], segment.salt) {
+                let torn = bytes[at..].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                self.out.torn_bytes += torn as u64;
+                return at;
+            }
+            match found {
+                Found::Frame(header, meta, sound) => {
+                    let len = header.frame_len() as usize;
+                    let place = Place { segment: segment.number, offset: at as u32, len: len as u32 };
+                    let body = &bytes[at + HEADER_BYTES + header.meta_len as usize..at + len];
+                    if !sound {
+                        let sentence = format!("segment {}, byte {at}: log {} is damaged", segment.number, meta.log);
+                        self.out.damage.push(sentence);
+                    }
+                    self.apply(&header, &meta, place, sound.then_some(body));
+                    at += len;
+                }
+                Found::Meaningless(header) => {
+                    self.lose_up_to(header.lsn + 1, &format!("segment {}, byte {at}", segment.number));
+                    at += header.frame_len() as usize;
+                }
+                Found::Nothing => match self.find_next(bytes, at + 1, segment.salt) {
+                    Some((next_at, lsn)) => {
+                        self.lose_up_to(lsn, &format!("segment {}, byte {at}", segment.number));
+                        at = next_at;
+                    }
+                    None => {
+                        let rest = &bytes[at..];
+                        if rest.iter().any(|byte| *byte != 0) {
+                            let sentence = format!("segment {}, from byte {at} on: unreadable", segment.number);
+                            self.out.damage.push(sentence);
+                        }
+                        return at;
+                    }
+                },
+            }
+        }
+        at
+    }
+
+    fn look(&self, bytes: &[u8], salt: u32) -> Found {
+        let Some(header) = Header::decode(bytes, salt) else {
+            return Found::Nothing;
+        };
+        let fits = header.lsn == self.out.next_lsn && header.frame_len() <= bytes.len() as u64;
+        if !fits {
+            return Found::Nothing;
+        }
+        let (meta, rest) = bytes[HEADER_BYTES..].split_at(header.meta_len as usize);
+        let body = &rest[..header.body_len as usize];
+        let sound = crc32fast::hash(meta) == header.meta_crc;
+        let meta = sound.then(|| Meta::decode(meta)).flatten();
+        match meta.filter(|meta| meta.body_len() == u64::from(header.body_len)) {
+            Some(meta) => Found::Frame(header, meta, crc32fast::hash(body) == header.body_crc),
+            None => Found::Meaningless(header),
+        }
+    }
+
+    /// Whether the frame that should stand here may never have been answered: nothing says that it was ever synced.
+    fn is_torn(&self, bytes: &[u8], salt: u32) -> bool {
+        let expected = self.out.next_lsn;
+        let (mut durable, mut at) = (self.durable, 0);
+        while let Some(hit) = Header::find(bytes, at, salt) {
+            durable = durable.max(Header::decode(&bytes[hit..], salt).map_or(0, |header| header.synced()));
+            at = hit + 1;
+        }
+        durable < expected
+    }
+
+    /// The next frame behind damage, and its number.
+    fn find_next(&self, bytes: &[u8], mut from: usize, salt: u32) -> Option<(usize, u64)> {
+        let plausible = self.out.next_lsn..=self.out.next_lsn + (bytes.len() / HEADER_BYTES) as u64 + 1;
+        loop {
+            let at = Header::find(bytes, from, salt)?;
+            let lsn = Header::decode(&bytes[at..], salt)?.lsn;
+            if plausible.contains(&lsn) {
+                return Some((at, lsn));
+            }
+            from = at + 1;
+        }
+    }
+
+    fn lose_up_to(&mut self, lsn: u64, place: &str) {
+        let lost = lsn.saturating_sub(self.out.next_lsn);
+        if lost > 0 {
+            self.out.lost_through = self.out.lost_through.max(lsn - 1);
+            self.out.damage.push(format!("{place}: {lost} commits are unreadable, of which logs is unknown"));
+            self.out.next_lsn = lsn;
+        }
+    }
+
+    fn apply(&mut self, header: &Header, meta: &Meta, place: Place, body: Option<&[u8]>) {
+        let out = &mut self.out;
+        let before = out.index.read(&meta.log, |log| (log.last_lsn, log.epoch.clone()));
+        let suspect = match &before {
+            _ if meta.flags.has(Flags::CREATE) => false,
+            None => meta.prev_lsn >= self.oldest_lsn && meta.facts_lsn >= self.oldest_lsn,
+            Some((last, _)) => meta.prev_lsn != *last && meta.facts_lsn > *last,
+        };
+        let other_life = before
+            .is_some_and(|(last, epoch)| meta.prev_lsn != last && epoch != meta.epoch && !meta.flags.has(Flags::EPOCH));
+        if other_life {
+            out.index.change(&meta.log, |log| log.trim_to(log.next, &mut out.space));
+        }
+        let applied = Applied { lsn: header.lsn, place, body, hot: None };
+        out.index.apply(meta, applied, &mut out.space);
+        if suspect {
+            out.index.change(&meta.log, |log| {
+                log.quarantined = Some("a change to its record or items was lost".into());
+            });
+        }
+        out.fence_max = out.fence_max.max(meta.fence);
+        out.next_lsn = header.lsn + 1;
+    }
+
+    /// A file that does not begin as a segment does: a creation that was cut short, or damage.
+    fn unreadable_segment(&mut self, path: PathBuf, bytes: &[u8], newest: bool) {
+        let out = &mut self.out;
+        let content = bytes.get(SEGMENT_HEADER_BYTES as usize..).unwrap_or_default();
+        if newest && content.iter().all(|byte| *byte == 0) {
+            out.torn_bytes += bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
+            out.unborn.push(path);
+            return;
+        }
+        let sentence = format!("{} has lost its header, so nothing in it can be read", path.display());
+        out.damage.push(sentence);
+        out.unreadable.push(path);
+        if newest {
+            out.lost_through = u64::MAX;
+        }
+    }
+}

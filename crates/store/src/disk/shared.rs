@@ -1,0 +1,120 @@
+//! What the writer and the readers of a disk store share: the index, the waiters, and how the store is doing.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bowline_protocol::LogId;
+
+use super::files::Files;
+use super::index::Index;
+use crate::tail::{Tails, lock};
+use crate::{Fence, Health, StoreError};
+
+/// More sentences than this about damage tell an operator nothing new.
+const DAMAGE_SENTENCES_MAX: usize = 100;
+
+#[derive(Debug)]
+pub struct Shared {
+    pub index: Index,
+    pub tails: Arc<Tails>,
+    pub dir: PathBuf,
+    pub files: Arc<dyn Files>,
+    /// Logs from before this run accept no lower fence.
+    pub fence_floor: Fence,
+    pub loss_window: String,
+    status: Mutex<Status>,
+    bytes: AtomicU64,
+    any_quarantined: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Status {
+    read_only: Option<String>,
+    full: Option<String>,
+    damage: Vec<String>,
+}
+
+impl Shared {
+    pub fn new(index: Index, dir: PathBuf, files: Arc<dyn Files>, fence_floor: Fence, loss_window: String) -> Shared {
+        let any_quarantined = !index.collect(|_, log| log.quarantined.is_some().then_some(())).is_empty();
+        Shared {
+            index,
+            tails: Arc::default(),
+            dir,
+            files,
+            fence_floor,
+            loss_window,
+            status: Mutex::default(),
+            bytes: AtomicU64::new(0),
+            any_quarantined: AtomicBool::new(any_quarantined),
+        }
+    }
+
+    pub fn read_only(&self) -> Option<String> {
+        lock(&self.status).read_only.clone()
+    }
+
+    pub fn is_full(&self) -> bool {
+        lock(&self.status).full.is_some()
+    }
+
+    pub fn note_failure(&self, error: &StoreError) {
+        let mut status = lock(&self.status);
+        match error {
+            StoreError::Full(why) => {
+                if status.full.is_none() {
+                    tracing::error!(%why, "the disk is full; commits are refused until there is space");
+                }
+                status.full = Some(why.clone());
+            }
+            StoreError::ReadOnly(why) => {
+                if status.read_only.is_none() {
+                    tracing::error!(%why, "the store is read-only until it is restarted");
+                }
+                status.read_only.get_or_insert_with(|| why.clone());
+            }
+            other => tracing::error!(error = %other, "a group of commits could not be written"),
+        }
+    }
+
+    pub fn note_success(&self) {
+        lock(&self.status).full = None;
+    }
+
+    pub fn note_damage(&self, sentence: String) {
+        tracing::error!("{sentence}");
+        let damage = &mut lock(&self.status).damage;
+        if damage.len() < DAMAGE_SENTENCES_MAX && !damage.contains(&sentence) {
+            damage.push(sentence);
+        }
+    }
+
+    pub fn quarantine(&self, id: &LogId, why: &str) {
+        self.index.change(id, |log| log.quarantined = Some(why.into()));
+        self.any_quarantined.store(true, Ordering::Relaxed);
+        self.note_damage(format!("log {id} is set aside: {why}"));
+    }
+
+    pub fn note_bytes(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    pub fn health(&self) -> Health {
+        let quarantined = match self.any_quarantined.load(Ordering::Relaxed) {
+            true => self.index.collect(|id, log| log.quarantined.is_some().then(|| id.clone())),
+            false => Vec::new(),
+        };
+        let status = lock(&self.status);
+        let read_only = status.read_only.iter().map(|why| format!("read-only: {why}"));
+        let full = status.full.iter().map(|why| format!("no space left: {why}"));
+        Health {
+            writable: status.read_only.is_none() && status.full.is_none(),
+            troubles: read_only.chain(full).chain(status.damage.iter().cloned()).collect(),
+            loss_window: self.loss_window.clone(),
+            quarantined,
+            bytes: self.bytes.load(Ordering::Relaxed),
+            logs: self.index.len() as u64,
+        }
+    }
+}

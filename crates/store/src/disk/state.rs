@@ -1,0 +1,155 @@
+//! What must be known before the first frame is read: who this store is, how it last ran, and whether it was closed.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::files::{Files, random_bits};
+use super::segment::FORMAT;
+
+/// The small file beside the segments, replaced as a whole when the store opens and when it closes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Names this store's witness.
+    pub instance: u64,
+    /// Grows with every opening; fences begin with it.
+    pub generation: u64,
+    /// Whether the last run synced only now and then.
+    pub interval: bool,
+    /// The last frame, if the store was closed properly.
+    pub closed_at: Option<u64>,
+}
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    State(State),
+    Newer(String),
+    Unreadable,
+}
+
+fn path(dir: &Path) -> PathBuf {
+    dir.join("STATE")
+}
+
+impl State {
+    pub fn fresh() -> io::Result<State> {
+        Ok(State { instance: random_bits()?, generation: 0, interval: false, closed_at: None })
+    }
+
+    pub fn load(dir: &Path) -> io::Result<Found> {
+        match fs::read(path(dir)) {
+            Ok(bytes) => Ok(State::parse(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn save(&self, dir: &Path, files: &dyn Files) -> io::Result<()> {
+        let closed_at = self.closed_at.map_or("-".into(), |lsn| lsn.to_string());
+        let sync = if self.interval { "interval" } else { "always" };
+        let text = format!("bowline-store {FORMAT} {:016x} {} {sync} {closed_at}", self.instance, self.generation);
+        let line = format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()));
+        files.replace(&path(dir), line.as_bytes())
+    }
+
+    fn parse(bytes: &[u8]) -> Found {
+        let Some(text) = std::str::from_utf8(bytes).ok().and_then(|text| text.strip_suffix('\n')) else {
+            return Found::Unreadable;
+        };
+        let Some((text, crc)) = text.rsplit_once(' ') else {
+            return Found::Unreadable;
+        };
+        if u32::from_str_radix(crc, 16) != Ok(crc32fast::hash(text.as_bytes())) {
+            return Found::Unreadable;
+        }
+        match text.split(' ').collect::<Vec<_>>()[..] {
+            ["bowline-store", format, ..] if format != FORMAT.to_string() => Found::Newer(format.to_owned()),
+            ["bowline-store", _, instance, generation, sync, closed_at] => {
+                let state = u64::from_str_radix(instance, 16).ok().zip(generation.parse().ok());
+                state.map_or(Found::Unreadable, |(instance, generation)| {
+                    Found::State(State {
+                        instance,
+                        generation,
+                        interval: sync == "interval",
+                        closed_at: closed_at.parse().ok(),
+                    })
+                })
+            }
+            _ => Found::Unreadable,
+        }
+    }
+}
+
+/// The last frame that was handed to the operating system, kept where a power cut erases it and nothing else does.
+///
+/// If it is there after a crash, the machine did not lose power, and it says how far the log must reach.
+#[derive(Debug)]
+pub struct Witness {
+    file: fs::File,
+    generation: u64,
+}
+
+const WITNESS_BYTES: usize = 20;
+
+impl Witness {
+    fn path(dir: &Path, instance: u64) -> PathBuf {
+        dir.join(format!("bowline-{instance:016x}"))
+    }
+
+    /// What the run with this state saw last, if its witness is still there.
+    pub fn last_lsn(dir: &Path, state: &State) -> Option<u64> {
+        let bytes = fs::read(Witness::path(dir, state.instance)).ok()?;
+        let (numbers, crc) = bytes.split_at_checked(WITNESS_BYTES - 4)?;
+        let generation = u64::from_le_bytes(numbers[..8].try_into().ok()?);
+        let lsn = u64::from_le_bytes(numbers[8..].try_into().ok()?);
+        (crc == crc32fast::hash(numbers).to_le_bytes() && generation == state.generation).then_some(lsn)
+    }
+
+    pub fn create(dir: &Path, state: &State, lsn: u64) -> io::Result<Witness> {
+        let path = Witness::path(dir, state.instance);
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let witness = Witness { file: options.open(path)?, generation: state.generation };
+        witness.note(lsn)?;
+        Ok(witness)
+    }
+
+    pub fn note(&self, lsn: u64) -> io::Result<()> {
+        let mut bytes = [0; WITNESS_BYTES];
+        bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[8..16].copy_from_slice(&lsn.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[..16]);
+        bytes[16..].copy_from_slice(&crc.to_le_bytes());
+        self.file.write_all_at(&bytes, 0)
+    }
+
+    /// Not needed any more once the store was closed.
+    pub fn remove(dir: &Path, instance: u64) {
+        // A witness that stays behind does no harm: its generation is over.
+        let _ = fs::remove_file(Witness::path(dir, instance));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::OsFiles;
+    use super::*;
+
+    #[test]
+    fn a_state_reads_back_and_any_flipped_bit_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State { instance: 0xabc, generation: 7, interval: true, closed_at: Some(99) };
+        assert_eq!(State::load(dir.path()).unwrap(), Found::Nothing);
+        state.save(dir.path(), &OsFiles).unwrap();
+        assert_eq!(State::load(dir.path()).unwrap(), Found::State(state));
+        let sound = fs::read(path(dir.path())).unwrap();
+        for at in 0..sound.len() {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 1;
+            assert_eq!(State::parse(&bytes), Found::Unreadable, "flip at {at}");
+        }
+    }
+}

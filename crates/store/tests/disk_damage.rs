@@ -1,0 +1,226 @@
+//! Cut and flipped bytes: what is torn is cut, what is damaged is told, and the rest is as it was.
+#![allow(clippy::unwrap_used, reason = "this is a test")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use bowline_store::contract::{ALL, id, seq};
+use bowline_store::{Commit, Directory, DiskOptions, DiskStore, EventLog, Item, OpenError, Release, StoreError};
+use common::*;
+
+const LOGS: [&str; 4] = ["idle", "busy", "other", "gone"];
+
+type Snapshot = BTreeMap<String, Result<Look, StoreError>>;
+
+/// A store with a closed segment and a newest one; what it held after each commit to the newest.
+async fn history(dir: &Path) -> Vec<Snapshot> {
+    let (store, _) = open(dir);
+    for log in LOGS {
+        create(&store, log).await.unwrap();
+        append(&store, log, &["one", "two"]).await.unwrap();
+    }
+    store.close().await;
+    drop(store);
+    let (store, _) = open(dir);
+    let mut snapshots = vec![look_at_all(&store, &LOGS).await];
+    for step in 0..4 {
+        append(&store, "busy", &["b", &format!("step {step}")]).await.unwrap();
+        snapshots.push(look_at_all(&store, &LOGS).await);
+        let commit = Commit {
+            items: vec![Item::put(format!("k{step}"), "v".repeat(80)), Item::delete("item")],
+            ..Commit::to(id("other"), store.lease(&id("other")).await.unwrap(), 0)
+        };
+        store.commit(commit).await.unwrap();
+        snapshots.push(look_at_all(&store, &LOGS).await);
+    }
+    let commit =
+        Commit { release: Some(Release::Log), ..Commit::to(id("gone"), store.lease(&id("gone")).await.unwrap(), 0) };
+    store.commit(commit).await.unwrap();
+    snapshots.push(look_at_all(&store, &LOGS).await);
+    drop(store);
+    snapshots
+}
+
+#[tokio::test]
+async fn a_newest_segment_cut_anywhere_keeps_every_commit_before_the_cut() {
+    let dir = scratch();
+    let original = dir.path().join("original");
+    let snapshots = history(&original).await;
+    let newest = segments(&original).pop().unwrap();
+    let len = fs::metadata(&newest).unwrap().len();
+    let mut reached = 0;
+    for cut in 0..=len {
+        let copy = dir.path().join("copy");
+        copy_dir(&original, &copy);
+        let file = fs::File::options().write(true).open(copy.join(newest.file_name().unwrap())).unwrap();
+        file.set_len(cut).unwrap();
+        let (store, report) = open(&copy);
+        assert_eq!((report.damage, report.epochs_changed), (vec![], 0), "cut at {cut}");
+        let found = look_at_all(&store, &LOGS).await;
+        let at = snapshots.iter().rposition(|snapshot| *snapshot == found);
+        let at = at.unwrap_or_else(|| panic!("cut at {cut}: {found:?} never was"));
+        assert!(at == reached || at == reached + 1, "cut at {cut}: {at} after {reached}");
+        reached = at;
+        let next = found["busy"].as_ref().unwrap().next;
+        assert_eq!(append(&store, "busy", &["after"]).await, Ok(next), "it can be written");
+        if cut % 16 == 0 {
+            drop(store);
+            let (store, _) = open(&copy);
+            let look = look(&store, "busy").await.unwrap();
+            assert_eq!(look.events.last().unwrap(), &(next, "after".to_owned()));
+        }
+        fs::remove_dir_all(&copy).unwrap();
+    }
+    assert_eq!(reached, snapshots.len() - 1);
+}
+
+#[tokio::test]
+async fn a_flipped_bit_hurts_one_log_at_most_and_is_told() {
+    let dir = scratch();
+    let original = dir.path().join("original");
+    history(&original).await;
+    let (store, _) = open(&original);
+    append(&store, "busy", &["newest"]).await.unwrap();
+    let whole = look_at_all(&store, &LOGS).await;
+    store.close().await;
+    drop(store);
+    let files = segments(&original);
+    let mut dice = Dice(0x5eed);
+    let (mut gaps, mut epochs, mut quarantined) = (0, 0, 0);
+    for round in 0..900 {
+        let copy = dir.path().join("copy");
+        copy_dir(&original, &copy);
+        let file = copy.join(files[round % files.len()].file_name().unwrap());
+        let mut bytes = fs::read(&file).unwrap();
+        let at = dice.roll(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << dice.roll(8);
+        fs::write(&file, bytes).unwrap();
+        let (store, report) = open(&copy);
+        let found = look_at_all(&store, &LOGS).await;
+        let told = !report.damage.is_empty();
+        let mut hurt = Vec::new();
+        for (log, before) in &whole {
+            let (Ok(before), after) = (before, &found[log]) else {
+                // The frame that released it is unreadable, so it is back; that must at least be told.
+                assert!(found[log].is_err() || told, "flip at {at} of {file:?}");
+                continue;
+            };
+            match after {
+                Ok(after) => {
+                    let same = Look { epoch: before.epoch.clone(), ..after.clone() } == *before;
+                    assert!(told || after == before, "flip at {at} of {file:?}: {log} changed in silence");
+                    assert!(
+                        after.next >= before.next || after.epoch != before.epoch,
+                        "flip at {at} of {file:?}: numbers of {log} would be given out again"
+                    );
+                    for event in &after.events {
+                        assert!(before.events.contains(event), "flip at {at}: {log} has {event:?}");
+                    }
+                    assert_eq!(after.events.len() as u64, after.next - after.first, "no holes");
+                    hurt.extend((!same).then_some(log));
+                    gaps += u32::from(after.first > before.first);
+                    epochs += u32::from(after.epoch != before.epoch);
+                }
+                Err(StoreError::Quarantined(_)) => {
+                    assert!(told && store.health().quarantined.contains(&id(log)));
+                    hurt.push(log);
+                    quarantined += 1;
+                }
+                Err(StoreError::NoSuchLog) => {
+                    assert!(told, "flip at {at} of {file:?}: {log} is gone in silence");
+                    hurt.push(log);
+                }
+                Err(error) => panic!("flip at {at} of {file:?}: {log}: {error}"),
+            }
+        }
+        assert!(hurt.len() <= 1, "flip at {at} of {file:?} hurt {hurt:?}: {:?}", report.damage);
+        // Whatever was decided is decided: the next opening finds the same.
+        store.close().await;
+        drop(store);
+        let (store, again) = open(&copy);
+        assert_eq!(again.epochs_changed, 0, "flip at {at} of {file:?}");
+        assert_eq!(look_at_all(&store, &LOGS).await, found, "flip at {at} of {file:?}");
+        drop(store);
+        fs::remove_dir_all(&copy).unwrap();
+    }
+    assert!(gaps > 10 && epochs > 10 && quarantined > 10, "{gaps} {epochs} {quarantined}");
+}
+
+#[tokio::test]
+async fn damage_under_a_running_store_costs_the_log_what_is_before_it() {
+    let dir = scratch();
+    let cold = DiskOptions { hot_bytes: 0, ..options(dir.path()) };
+    let (store, _) = DiskStore::open(cold).unwrap();
+    for log in ["events", "items", "well"] {
+        create(&store, log).await.unwrap();
+        append(&store, log, &["before"]).await.unwrap();
+    }
+    append(&store, "events", &["FLIPEVENT"]).await.unwrap();
+    append(&store, "events", &["after"]).await.unwrap();
+    let commit = Commit {
+        items: vec![Item::put("k", "FLIPITEM".repeat(20))],
+        ..Commit::to(id("items"), store.lease(&id("items")).await.unwrap(), 0)
+    };
+    store.commit(commit).await.unwrap();
+    let file = segments(dir.path()).pop().unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    for needle in ["FLIPEVENT", "FLIPITEM"] {
+        let at = bytes.windows(needle.len()).position(|window| window == needle.as_bytes());
+        bytes[at.unwrap()] ^= 1;
+    }
+    fs::write(&file, bytes).unwrap();
+
+    let batch = store.read(&id("events"), seq(1), ALL).await.unwrap();
+    assert_eq!((batch.first, batch.events.len()), (seq(3), 1), "the reader is told a gap");
+    assert!(matches!(store.items(&id("items"), "").await, Err(StoreError::Quarantined(_))));
+    assert!(matches!(append(&store, "items", &["x"]).await, Err(StoreError::Quarantined(_))));
+    assert_eq!(store.health().quarantined, [id("items")]);
+    assert_eq!(store.health().troubles.len(), 2);
+    assert_eq!(append(&store, "events", &["x"]).await, Ok(4));
+    assert_eq!(append(&store, "well", &["x"]).await, Ok(2));
+    store.close().await;
+    drop(store);
+
+    let (store, report) = open(dir.path());
+    assert!(!report.damage.is_empty());
+    assert_eq!(store.health().quarantined, [id("items")]);
+    assert_eq!(look(&store, "events").await.unwrap().first, 3);
+    assert_eq!(look(&store, "well").await.unwrap().events.len(), 2);
+}
+
+#[tokio::test]
+async fn a_missing_state_file_means_that_nothing_is_sure() {
+    let dir = scratch();
+    history(dir.path()).await;
+    fs::remove_file(dir.path().join("STATE")).unwrap();
+    let (store, report) = open(dir.path());
+    assert_eq!((report.epochs_changed, report.logs), (3, 3));
+    assert_eq!(look(&store, "idle").await.unwrap().events.len(), 2, "but nothing is thrown away");
+}
+
+#[tokio::test]
+async fn a_directory_of_a_later_version_is_refused_and_left_alone() {
+    let dir = scratch();
+    history(dir.path()).await;
+    let state = dir.path().join("STATE");
+    let text = "bowline-store 2 something else";
+    fs::write(&state, format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()))).unwrap();
+    let refused = DiskStore::open(options(dir.path())).unwrap_err();
+    assert!(matches!(&refused, OpenError::Newer { found, .. } if found == "2"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_directory_is_for_one_process_and_one_user() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = scratch();
+    let data = dir.path().join("a/b");
+    let (store, _) = open(&data);
+    assert_eq!(fs::metadata(&data).unwrap().permissions().mode() & 0o777, 0o700);
+    let refused = DiskStore::open(options(&data)).unwrap_err();
+    assert!(matches!(refused, OpenError::Locked(_)), "{refused}");
+    drop(store);
+    open(&data);
+}
