@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::{AuthError, Identity};
 use crate::config::{JWT_SECRET_BYTES_MIN, JwtConfig, JwtKeys};
 
-/// How far the clocks of issuer and server may differ.
+/// How far `nbf` may lie ahead of us, since the clocks of issuer and server differ.
 pub const LEEWAY_SECONDS: u64 = 30;
 
 #[derive(Debug)]

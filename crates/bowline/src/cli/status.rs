@@ -64,14 +64,15 @@ fn store(store: &Value) -> String {
     if let Some(bytes) = store["bytes"].as_f64() {
         let _ = write!(text, ", {:.1} MiB in {} logs", bytes / f64::from(1 << 20), word(&store["logs"]));
     }
-    for (key, label) in [("loss_window", "may lose up to"), ("troubles", "troubles:")] {
-        let told = match &store[key] {
-            Value::Array(list) => list.iter().map(word).collect::<Vec<_>>().join("; "),
-            other => word(other),
-        };
-        if !["-", "0", "", "none", "false"].contains(&told.as_str()) {
-            let _ = write!(text, ", {label} {told}");
-        }
+    let troubles = match &store["troubles"] {
+        Value::Array(list) => list.iter().map(word).collect::<Vec<_>>().join("; "),
+        other => word(other),
+    };
+    if !["-", "0", "", "none", "false"].contains(&troubles.as_str()) {
+        let _ = write!(text, ", troubles: {troubles}");
+    }
+    if let Some(sentence) = store["loss_window"].as_str() {
+        let _ = write!(text, "\nloss window  {sentence}");
     }
     text
 }
@@ -129,13 +130,13 @@ mod tests {
     #[test]
     fn a_full_answer_fits_on_one_screen() {
         let node = json!({ "version": "0.1.0", "uptime_seconds": 3700, "listen": "127.0.0.1:8080", "draining": false, "connections": 2,
-            "store": { "url": "disk:./d", "sync": "always", "writable": true, "loss_window": 0, "troubles": [], "bytes": 3 << 20, "logs": 2 },
+            "store": { "url": "disk:./d", "sync": "always", "writable": true, "loss_window": "none: synced", "troubles": [], "bytes": 3 << 20, "logs": 2 },
             "sessions": { "idle": 1, "running": 1, "waiting": 0, "ended": 0 }, "events_appended": 77 });
         let sessions = json!({ "total": 60, "sessions": [{ "id": "sess_1", "owner": "local", "agent": "demo", "state": "running", "held": true,
             "observers": 0, "last_seq": 77, "acked_seq": 70, "last_active_at": "2026-01-02T03:04:05Z", "title": "hello" }] });
         let text = screen(&node, &sessions);
         assert!(text.starts_with("bowline 0.1.0 on 127.0.0.1:8080, up 1h1m40s\n"), "{text}");
-        assert!(text.contains("disk:./d, sync always, 3.0 MiB in 2 logs\n"), "{text}");
+        assert!(text.contains("disk:./d, sync always, 3.0 MiB in 2 logs\nloss window  none: synced\n"), "{text}");
         assert!(text.contains("1 idle, 1 running, 0 waiting, 0 ended"), "{text}");
         assert!(text.contains("sess_1   running  yes   0"), "{text}");
         assert!(text.ends_with("… and 59 more\n"), "{text}");

@@ -5,6 +5,7 @@
 mod error;
 mod load;
 mod resolve;
+mod resolve_auth;
 pub mod table;
 pub mod units;
 mod value;
@@ -20,7 +21,8 @@ use bowline_protocol::frame::client::Secret;
 
 pub use error::{ConfigError, Source};
 pub use load::{FILE_NAME, Flags, Loaded, Setting, Surroundings};
-pub use resolve::{JWT_SECRET_BYTES_MIN, is_loopback};
+pub use resolve::is_loopback;
+pub use resolve_auth::JWT_SECRET_BYTES_MIN;
 
 #[derive(Clone, Debug)]
 pub struct Config {

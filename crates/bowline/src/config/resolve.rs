@@ -5,22 +5,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline_protocol::Principal;
-use bowline_protocol::frame::client::Secret;
-
 use super::error::{ConfigError, Source};
 use super::load::Surroundings;
-use super::value::{HIDDEN, Value, WrittenToken};
+use super::value::{HIDDEN, Value};
 use super::written::Written;
 use super::{
-    AgentConfig, AgentKind, AuthConfig, AuthMode, BufferConfig, Config, JwtConfig, JwtKeys, Limits, LogConfig,
-    LogFormat, Ownership, SessionConfig, StaticToken, StoreConfig, StoreUrl, SyncMode, WhenBusy,
+    AgentConfig, AgentKind, AuthMode, BufferConfig, Config, Limits, LogConfig, LogFormat, SessionConfig, StoreConfig,
+    StoreUrl, SyncMode, WhenBusy,
 };
 
-/// HS256 with a secret shorter than its own output can be guessed; RFC 7518 forbids it.
-pub const JWT_SECRET_BYTES_MIN: usize = 32;
-
-type Result<T> = std::result::Result<T, ConfigError>;
+pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
 pub struct Resolver<'a> {
     pub written: &'a Written,
@@ -100,123 +94,6 @@ impl Resolver<'_> {
         })
     }
 
-    fn ownership(&self, has_auth: bool, loopback: bool) -> Result<Ownership> {
-        let Some(text) = self.optional("session.ownership")? else {
-            return Ok(match (has_auth, loopback) {
-                (true, _) => Ownership::Principal,
-                (false, true) => Ownership::Open,
-                (false, false) => Ownership::Token,
-            });
-        };
-        match text.as_str() {
-            "principal" if !has_auth => Err(ConfigError::conflict(
-                "`session.ownership` is \"principal\", but without auth all callers are the same principal",
-                "Set `auth.mode`, or use \"token\".",
-            )),
-            "open" if has_auth || !loopback => Err(ConfigError::conflict(
-                "`session.ownership` is \"open\", which is safe only on loopback without auth",
-                "Remove it to get the safe default, or use \"token\".",
-            )),
-            "principal" => Ok(Ownership::Principal),
-            "open" => Ok(Ownership::Open),
-            _ => Ok(Ownership::Token),
-        }
-    }
-
-    fn auth(&self) -> Result<AuthConfig> {
-        let mode = match self.text("auth.mode")?.as_str() {
-            "tokens" => AuthMode::Tokens(self.static_tokens()?),
-            "jwt" => AuthMode::Jwt(self.jwt()?),
-            _ => {
-                self.refuse_forgotten_mode()?;
-                AuthMode::None
-            }
-        };
-        let origins = match self.written.get("auth.origins").0 {
-            Value::List(origins) => origins,
-            _ => Vec::new(),
-        };
-        for origin in &origins {
-            if origin != "*" && crate::auth::origin::Origin::parse(origin).is_none() {
-                return Err(
-                    self.wrong("auth.origins", "origins such as \"https://app.example\", without a path, or \"*\"")
-                );
-            }
-        }
-        Ok(AuthConfig { mode, origins, first_frame_timeout: self.span("auth.first_frame_timeout")? })
-    }
-
-    /// Credentials without a mode are a server that its owner believes to be locked.
-    fn refuse_forgotten_mode(&self) -> Result<()> {
-        let credentials = ["auth.tokens", "auth.jwt_secret", "auth.jwt_public_key_file", "auth.jwks_file"];
-        match credentials.iter().find(|key| self.written.is_written(key)) {
-            Some(key) if !self.written.is_written("auth.mode") => Err(ConfigError::conflict(
-                format!("`{key}` is set, but `auth.mode` is not"),
-                "Set `auth.mode` to \"tokens\" or \"jwt\", or to \"none\" if nobody needs to prove anything.",
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    fn static_tokens(&self) -> Result<Vec<StaticToken>> {
-        let (Value::Tokens(written), _) = self.written.get("auth.tokens") else {
-            return Err(self.wrong("auth.tokens", "a list of tokens"));
-        };
-        if written.is_empty() {
-            return Err(ConfigError::conflict(
-                "`auth.mode` is \"tokens\", but `auth.tokens` is empty",
-                "Add at least one token.",
-            ));
-        }
-        let mut tokens: Vec<StaticToken> = Vec::new();
-        for WrittenToken { token, principal, admin } in written {
-            let token = self.secret("auth.tokens", &token)?;
-            let principal = Principal::parse(&principal)
-                .ok_or_else(|| self.wrong("auth.tokens", "a principal of 1 to 128 characters"))?;
-            if tokens.iter().any(|other| other.token == token) {
-                return Err(ConfigError::conflict(
-                    "`auth.tokens` has the same token twice",
-                    "Give each principal its own token.",
-                ));
-            }
-            tokens.push(StaticToken { token, principal, admin });
-        }
-        Ok(tokens)
-    }
-
-    fn jwt(&self) -> Result<JwtConfig> {
-        let secret = match self.written.get("auth.jwt_secret").0 {
-            Value::Secret(text) if !text.is_empty() => Some(self.secret("auth.jwt_secret", &text)?),
-            _ => None,
-        };
-        let pem_file = self.optional("auth.jwt_public_key_file")?;
-        let jwks_file = self.optional("auth.jwks_file")?;
-        let keys = match (secret, pem_file, jwks_file) {
-            (Some(secret), None, None) if secret.expose().len() < JWT_SECRET_BYTES_MIN => {
-                return Err(self.wrong(
-                    "auth.jwt_secret",
-                    &format!("at least {JWT_SECRET_BYTES_MIN} bytes, such as from `openssl rand -hex 32`"),
-                ));
-            }
-            (Some(secret), None, None) => JwtKeys::Secret(secret),
-            (None, Some(path), None) => JwtKeys::Pem(self.read(&path)?),
-            (None, None, Some(path)) => JwtKeys::JwksFile(self.around.path(path)),
-            _ => {
-                return Err(ConfigError::conflict(
-                    "`auth.mode` is \"jwt\", which needs exactly one kind of key",
-                    "Set one of `auth.jwt_secret`, `auth.jwt_public_key_file` and `auth.jwks_file`.",
-                ));
-            }
-        };
-        Ok(JwtConfig {
-            keys,
-            issuer: self.optional("auth.issuer")?,
-            audience: self.optional("auth.audience")?,
-            principal_claim: self.text("auth.principal_claim")?,
-            admin_claim: self.text("auth.admin_claim")?,
-        })
-    }
-
     fn agents(&self) -> Result<BTreeMap<String, AgentConfig>> {
         let mut names = self.written.agent_names();
         names.insert("demo".into());
@@ -293,35 +170,19 @@ impl Resolver<'_> {
         Ok(LogConfig { format, level })
     }
 
-    /// Follows `env:NAME` and `file:PATH`; anything else is the secret itself.
-    fn secret(&self, key: &str, text: &str) -> Result<Secret> {
-        let found = if let Some(name) = text.strip_prefix("env:") {
-            let value = self.around.variables.get(name).cloned();
-            value.ok_or_else(|| self.missing(key, &format!("the environment variable {name}, which is not set")))?
-        } else if let Some(path) = text.strip_prefix("file:") {
-            self.read(path)?.trim_end_matches(['\r', '\n']).to_owned()
-        } else {
-            text.to_owned()
-        };
-        if found.is_empty() {
-            return Err(self.missing(key, "a secret that is empty"));
-        }
-        Ok(Secret::new(found))
-    }
-
-    fn read(&self, path: &str) -> Result<String> {
+    pub(super) fn read(&self, path: &str) -> Result<String> {
         let path = self.around.path(path);
         std::fs::read_to_string(&path).map_err(|error| ConfigError::Unreadable { path, reason: error.to_string() })
     }
 
-    fn text(&self, key: &str) -> Result<String> {
+    pub(super) fn text(&self, key: &str) -> Result<String> {
         match self.written.get(key).0 {
             Value::Text(text) if !text.is_empty() => Ok(text),
             _ => Err(self.wrong(key, "text that is not empty")),
         }
     }
 
-    fn optional(&self, key: &str) -> Result<Option<String>> {
+    pub(super) fn optional(&self, key: &str) -> Result<Option<String>> {
         match self.written.get(key).0 {
             Value::Unset => Ok(None),
             _ => self.text(key).map(Some),
@@ -335,7 +196,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn span(&self, key: &str) -> Result<Duration> {
+    pub(super) fn span(&self, key: &str) -> Result<Duration> {
         match self.written.get(key).0 {
             Value::Duration(span) => Ok(span),
             _ => Err(self.wrong(key, "a duration")),
@@ -353,7 +214,7 @@ impl Resolver<'_> {
         self.number(key).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
     }
 
-    fn wrong(&self, key: &str, expected: &str) -> ConfigError {
+    pub(super) fn wrong(&self, key: &str, expected: &str) -> ConfigError {
         let (value, source_of) = self.written.get(key);
         let given = match value.shown() {
             serde_json::Value::Null => "nothing".to_owned(),
@@ -361,11 +222,6 @@ impl Resolver<'_> {
             shown => shown.to_string(),
         };
         ConfigError::Wrong { key: key.to_owned(), source_of, given, expected: expected.to_owned() }
-    }
-
-    fn missing(&self, key: &str, given: &str) -> ConfigError {
-        let source_of = self.written.get(key).1;
-        ConfigError::Wrong { key: key.to_owned(), source_of, given: given.to_owned(), expected: "a secret".into() }
     }
 
     fn unsupported(&self, key: &str, what: &str) -> ConfigError {

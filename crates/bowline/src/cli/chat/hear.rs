@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::aside;
 use super::frames::Heard;
-use super::state::{Ask, Chat, Effect, Link, Moment, Place, Show};
+use super::state::{Ask, Chat, Link, Place};
+use super::words::{Effect, Moment, Show};
 
 /// How far to look back for the question of a run that waits: it is the last thing that such a run said.
 const LOOK_BACK_EVENTS: u64 = 8;

@@ -3,8 +3,10 @@
 mod aside;
 mod frames;
 mod hear;
+mod person;
 mod screen;
 mod state;
+mod words;
 
 use std::io::{BufRead, IsTerminal};
 use std::process::ExitCode;
@@ -23,7 +25,8 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 use super::address::Address;
 use super::out;
 use screen::Screen;
-use state::{Chat, Effect, Input, Leave, Moment, Options};
+use state::Chat;
+use words::{Effect, Input, Leave, Moment, Options};
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 type Sink = SplitSink<Socket, Message>;
@@ -264,4 +267,8 @@ async fn watch_interrupts(reports: mpsc::Sender<Report>) {
 }
 
 #[cfg(test)]
-mod state_tests;
+mod break_tests;
+#[cfg(test)]
+mod person_tests;
+#[cfg(test)]
+mod story;

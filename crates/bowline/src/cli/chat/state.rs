@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bowline_core::Backoff;
 
 use super::frames::{self, Attach};
+use super::words::{Effect, Input, Leave, Moment, Options, Show};
 
 /// Acks are gathered for this long, so that a fast stream costs few of them.
 pub const ACK_EVERY: Duration = Duration::from_millis(200);
@@ -15,91 +16,6 @@ const COUNTDOWN_EVERY: Duration = Duration::from_millis(100);
 const GREETING_PATIENCE: Duration = Duration::from_secs(15);
 
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60), 0.2);
-
-/// How the client was started.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    pub session: Option<String>,
-    pub resume_token: Option<String>,
-    pub take_over: bool,
-    pub agent: Option<String>,
-    /// Names this process, so that the server knows a returning connection for the same client.
-    pub client_id: String,
-    /// A person at a terminal, rather than a script.
-    pub interactive: bool,
-}
-
-/// The time and one throw of the dice; both are the driver's.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment {
-    pub now: Instant,
-    pub chance: f64,
-}
-
-#[derive(Clone, Debug)]
-pub enum Input {
-    Start,
-    /// The socket is open.
-    Opened,
-    /// The socket could not be opened; `fatal` if trying again cannot help.
-    DialFailed {
-        reason: String,
-        fatal: bool,
-    },
-    Frame(String),
-    /// Something was heard that is no frame, such as a ping.
-    Alive,
-    Closed {
-        code: Option<u16>,
-        reason: String,
-    },
-    Line(String),
-    NoMoreLines,
-    Interrupt,
-    /// [`Chat::poll_timeout`] has come.
-    Timeout,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    Dial,
-    Hangup,
-    Send(String),
-    Show(Show),
-    Leave(Leave),
-}
-
-/// What a person gets to see.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Show {
-    /// A piece of the answer, as it comes.
-    Delta(String),
-    /// The whole answer. `rest` is what was not streamed yet.
-    Answer {
-        whole: String,
-        rest: String,
-    },
-    Aside(String),
-    Notice(String),
-    Error(String),
-    /// A message of the user that was not typed here and now.
-    Said(String),
-    Question(String),
-    /// The state of a lost connection; replaces itself.
-    Connection(String),
-    /// The connection was lost just now, and why.
-    Lost(String),
-    /// Ready for the next line.
-    Prompt,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Leave {
-    Done,
-    /// A script that is through, but not every message got an answer; each was told when it happened.
-    AfterErrors,
-    Failed(String),
-}
 
 #[derive(Debug)]
 pub(super) enum Link {
@@ -175,8 +91,8 @@ pub struct Chat {
     pub(super) asks: VecDeque<Ask>,
     pub(super) lines: VecDeque<String>,
     pub(super) in_flight: Option<InFlight>,
-    message_count: u64,
-    input_ended: bool,
+    pub(super) message_count: u64,
+    pub(super) input_ended: bool,
     pub(super) failed: bool,
     pub(super) effects: Vec<Effect>,
 }
@@ -310,101 +226,6 @@ impl Chat {
         format!("bowline chat --session {}", self.session.as_deref().unwrap_or("ID"))
     }
 
-    fn handle_line(&mut self, at: Moment, line: String) {
-        let word = line.trim();
-        if word.is_empty() && self.options.interactive {
-            return self.show_readiness();
-        }
-        if word == "/quit" {
-            return self.leave();
-        }
-        if matches!(self.link, Link::Contested) {
-            return match yes_or_no(word) {
-                Some(true) => self.attach(true),
-                Some(false) => self.leave(),
-                None => self.show(Show::Question("Take it over? [y/n]".into())),
-            };
-        }
-        let asked = self.options.interactive && self.asks.front().is_some_and(|ask| ask.answer.is_none());
-        match (asked, yes_or_no(word)) {
-            (true, Some(answer)) => self.answer(answer),
-            (true, None) => self.show_readiness(),
-            (false, _) => {
-                if let Link::Waiting { until, .. } = &self.link
-                    && self.options.interactive
-                {
-                    let left = until.saturating_duration_since(at.now);
-                    self.show(Show::Notice("kept; it will be sent when the connection is back".into()));
-                    self.show_countdown(left);
-                }
-                self.lines.push_back(line);
-            }
-        }
-    }
-
-    fn handle_interrupt(&mut self) {
-        let can_cancel = self.running && !self.cancelling && matches!(self.link, Link::Live | Link::Replaying);
-        match self.session.clone() {
-            Some(session) if can_cancel => {
-                self.cancelling = true;
-                self.effects.push(Effect::Send(frames::cancel(&session)));
-                self.show(Show::Notice("cancelling; Ctrl-C again leaves".into()));
-            }
-            _ => self.leave(),
-        }
-    }
-
-    /// Does whatever the current state allows: answers, sends the next line, or leaves a script that is through.
-    fn advance(&mut self) {
-        if !matches!(self.link, Link::Live) || self.effects.iter().any(|effect| matches!(effect, Effect::Leave(_))) {
-            return self.leave_if_idle();
-        }
-        if !self.options.interactive {
-            self.answer_from_script();
-        }
-        if !self.running
-            && self.in_flight.is_none()
-            && let Some(text) = self.lines.pop_front()
-        {
-            self.message_count += 1;
-            let message_id = format!("{}-{}", self.options.client_id, self.message_count);
-            self.in_flight = Some(InFlight { message_id, text });
-            self.send_in_flight();
-        }
-        self.leave_if_idle();
-    }
-
-    /// A script's next line answers if it is a yes or a no; anything else, or no line at all, declines.
-    fn answer_from_script(&mut self) {
-        if self.asks.front().is_none_or(|ask| ask.answer.is_some()) {
-            return;
-        }
-        match self.lines.front().map(|line| yes_or_no(line.trim())) {
-            Some(Some(answer)) => {
-                self.lines.pop_front();
-                self.answer(answer);
-            }
-            Some(None) => self.answer(false),
-            None if self.input_ended => self.answer(false),
-            None => {}
-        }
-    }
-
-    fn leave_if_idle(&mut self) {
-        let busy = self.running || self.in_flight.is_some() || !self.lines.is_empty();
-        let settled = self.was_attached || self.options.session.is_none();
-        if self.input_ended && !busy && settled {
-            self.leave();
-        }
-    }
-
-    fn answer(&mut self, confirmed: bool) {
-        if let Some(ask) = self.asks.front_mut() {
-            ask.answer = Some(confirmed);
-            self.send_answer();
-        }
-    }
-
     pub(super) fn send_answer(&mut self) {
         let answered = self.asks.front().and_then(|ask| Some((ask.step_id.clone(), ask.answer?)));
         if let (Some((step_id, confirmed)), Some(session), Link::Live) = (answered, &self.session, &self.link) {
@@ -472,7 +293,7 @@ impl Chat {
         self.show_countdown(delay);
     }
 
-    fn show_countdown(&mut self, left: Duration) {
+    pub(super) fn show_countdown(&mut self, left: Duration) {
         let attempt = self.backoff.attempt();
         self.show(Show::Connection(format!(
             "reconnecting (attempt {attempt}, next try in {:.1} s)",
@@ -491,7 +312,7 @@ impl Chat {
         self.send_ack();
     }
 
-    fn send_ack(&mut self) {
+    pub(super) fn send_ack(&mut self) {
         self.ack_due = None;
         if let (Some(session), Some(cursor), true) =
             (&self.session, self.place.cursor(), self.place.seq > self.acked_seq)
@@ -501,43 +322,11 @@ impl Chat {
         }
     }
 
-    /// Shows what the user may do now: answer a question, or type the next message.
-    pub(super) fn show_readiness(&mut self) {
-        match self.asks.front().filter(|ask| ask.answer.is_none()) {
-            Some(ask) => {
-                let question = format!("{} [y/n]", ask.question);
-                self.show(Show::Question(question));
-            }
-            None if !self.running && matches!(self.link, Link::Live) => self.show(Show::Prompt),
-            None => {}
-        }
-    }
-
     pub(super) fn show(&mut self, show: Show) {
         self.effects.push(Effect::Show(show));
     }
 
     pub(super) fn fail(&mut self, why: String) {
         self.effects.push(Effect::Leave(Leave::Failed(why)));
-    }
-
-    /// What was shown is acknowledged first, so that coming back does not show it again.
-    fn leave(&mut self) {
-        if self.effects.iter().any(|effect| matches!(effect, Effect::Leave(_))) {
-            return;
-        }
-        if matches!(self.link, Link::Live | Link::Replaying) {
-            self.send_ack();
-        }
-        let leave = if self.failed && !self.options.interactive { Leave::AfterErrors } else { Leave::Done };
-        self.effects.push(Effect::Leave(leave));
-    }
-}
-
-fn yes_or_no(word: &str) -> Option<bool> {
-    match word.to_ascii_lowercase().as_str() {
-        "y" | "yes" => Some(true),
-        "n" | "no" => Some(false),
-        _ => None,
     }
 }

@@ -1,0 +1,136 @@
+//! A machine with a clock that only the test moves, and short words for what a server says.
+
+// Frames are literals here; a `&` before each would only be noise.
+#![allow(clippy::needless_pass_by_value)]
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::state::Chat;
+use super::words::{Effect, Input, Leave, Moment, Options, Show};
+
+pub struct Story {
+    pub chat: Chat,
+    pub now: Instant,
+}
+
+impl Story {
+    pub fn new(options: Options) -> Story {
+        let now = Instant::now();
+        let mut story = Story { chat: Chat::new(options, now), now };
+        assert_eq!(story.tell(Input::Start), [Effect::Dial]);
+        story
+    }
+
+    pub fn at_a_terminal() -> Story {
+        Story::new(Options { client_id: "me".into(), interactive: true, ..Options::default() })
+    }
+
+    pub fn in_a_pipe() -> Story {
+        Story::new(Options { client_id: "me".into(), ..Options::default() })
+    }
+
+    pub fn tell(&mut self, input: Input) -> Vec<Effect> {
+        self.chat.handle(Moment { now: self.now, chance: 0.5 }, input)
+    }
+
+    pub fn frame(&mut self, frame: Value) -> Vec<Effect> {
+        self.tell(Input::Frame(frame.to_string()))
+    }
+
+    pub fn line(&mut self, text: &str) -> Vec<Effect> {
+        self.tell(Input::Line(text.into()))
+    }
+
+    /// Logged event number `seq`.
+    pub fn event(&mut self, seq: u64, name: &str, content: Value) -> Vec<Effect> {
+        self.event_with(seq, name, content, json!({}))
+    }
+
+    pub fn event_with(&mut self, seq: u64, name: &str, content: Value, metadata: Value) -> Vec<Effect> {
+        self.frame(json!({ "event": name, "session_id": "sess_1", "seq": seq, "event_id": format!("e-{seq}"), "step_id": "step_1",
+            "content": content, "metadata": metadata }))
+    }
+
+    /// Opens the socket and says hello; returns what the machine asks for.
+    pub fn greet(&mut self) -> Value {
+        assert!(self.tell(Input::Opened).is_empty());
+        let effects = self.frame(json!({ "event": "system.connected", "content": { "heartbeat_interval_ms": 1000 } }));
+        sent(&effects).pop().expect("the client asks for a session")
+    }
+
+    /// Up to a fresh, live session.
+    pub fn created(mut self) -> Story {
+        assert_eq!(self.greet()["event"], "user.create_session");
+        self.frame(
+            json!({ "event": "agent.session_created", "session_id": "sess_1", "content": { "session_id": "sess_1" },
+            "metadata": { "epoch": "e", "last_seq": 0, "resume_token": "r1" } }),
+        );
+        self
+    }
+
+    pub fn refuse(&mut self, code: &str) -> Vec<Effect> {
+        self.frame(json!({ "event": "agent.error", "session_id": "sess_1", "content": "No.", "metadata": { "error_code": code } }))
+    }
+
+    pub fn reconnected(&mut self, state: &str, resume: Value, last_seq: u64) -> Vec<Effect> {
+        self.frame(json!({ "event": "agent.session_created", "session_id": "sess_1", "content": "Session reconnected successfully",
+            "metadata": { "reconnected": true, "epoch": "e", "last_seq": last_seq, "session_state": state, "resume": resume } }))
+    }
+
+    pub fn replayed(&mut self, count: u64) -> Vec<Effect> {
+        self.frame(json!({ "event": "system.notice", "session_id": "sess_1", "content": "…",
+            "metadata": { "action": "replay", "replayed": count } }))
+    }
+
+    pub fn drop_connection(&mut self) -> Vec<Effect> {
+        self.tell(Input::Closed { code: None, reason: String::new() })
+    }
+
+    /// Lets the time come that the machine waits for.
+    pub fn wait(&mut self) -> Vec<Effect> {
+        self.now = self.chat.poll_timeout().expect("something is waited for");
+        self.tell(Input::Timeout)
+    }
+
+    /// Waits out the backoff and opens the socket again.
+    pub fn redial(&mut self) -> Value {
+        for _ in 0..1000 {
+            if self.wait().contains(&Effect::Dial) {
+                return self.greet();
+            }
+        }
+        panic!("the client gave up");
+    }
+}
+
+pub fn sent(effects: &[Effect]) -> Vec<Value> {
+    let frames = effects.iter().filter_map(|effect| match effect {
+        Effect::Send(text) => serde_json::from_str(text).ok(),
+        _ => None,
+    });
+    frames.collect()
+}
+
+pub fn shown(effects: &[Effect]) -> Vec<Show> {
+    let shows = effects.iter().filter_map(|effect| match effect {
+        Effect::Show(show) => Some(show.clone()),
+        _ => None,
+    });
+    shows.collect()
+}
+
+pub fn left(effects: &[Effect]) -> Option<Leave> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Leave(leave) => Some(leave.clone()),
+        _ => None,
+    })
+}
+
+pub fn failure(effects: &[Effect]) -> String {
+    match left(effects) {
+        Some(Leave::Failed(why)) => why,
+        other => panic!("expected to leave with an error, not {other:?}"),
+    }
+}

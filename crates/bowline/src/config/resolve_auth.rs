@@ -1,0 +1,152 @@
+//! What the settings of `auth` mean: which credentials count, and whose a session is.
+
+use bowline_protocol::Principal;
+use bowline_protocol::frame::client::Secret;
+
+use super::error::ConfigError;
+use super::resolve::{Resolver, Result};
+use super::value::{Value, WrittenToken};
+use super::{AuthConfig, AuthMode, JwtConfig, JwtKeys, Ownership, StaticToken};
+
+/// HS256 with a secret shorter than its own output can be guessed; RFC 7518 forbids it.
+pub const JWT_SECRET_BYTES_MIN: usize = 32;
+
+impl Resolver<'_> {
+    pub(super) fn ownership(&self, has_auth: bool, loopback: bool) -> Result<Ownership> {
+        let Some(text) = self.optional("session.ownership")? else {
+            return Ok(match (has_auth, loopback) {
+                (true, _) => Ownership::Principal,
+                (false, true) => Ownership::Open,
+                (false, false) => Ownership::Token,
+            });
+        };
+        match text.as_str() {
+            "principal" if !has_auth => Err(ConfigError::conflict(
+                "`session.ownership` is \"principal\", but without auth all callers are the same principal",
+                "Set `auth.mode`, or use \"token\".",
+            )),
+            "open" if has_auth || !loopback => Err(ConfigError::conflict(
+                "`session.ownership` is \"open\", which is safe only on loopback without auth",
+                "Remove it to get the safe default, or use \"token\".",
+            )),
+            "principal" => Ok(Ownership::Principal),
+            "open" => Ok(Ownership::Open),
+            _ => Ok(Ownership::Token),
+        }
+    }
+
+    pub(super) fn auth(&self) -> Result<AuthConfig> {
+        let mode = match self.text("auth.mode")?.as_str() {
+            "tokens" => AuthMode::Tokens(self.static_tokens()?),
+            "jwt" => AuthMode::Jwt(self.jwt()?),
+            _ => {
+                self.refuse_forgotten_mode()?;
+                AuthMode::None
+            }
+        };
+        let origins = match self.written.get("auth.origins").0 {
+            Value::List(origins) => origins,
+            _ => Vec::new(),
+        };
+        for origin in &origins {
+            if origin != "*" && crate::auth::origin::Origin::parse(origin).is_none() {
+                return Err(
+                    self.wrong("auth.origins", "origins such as \"https://app.example\", without a path, or \"*\"")
+                );
+            }
+        }
+        Ok(AuthConfig { mode, origins, first_frame_timeout: self.span("auth.first_frame_timeout")? })
+    }
+
+    /// Credentials without a mode are a server that its owner believes to be locked.
+    fn refuse_forgotten_mode(&self) -> Result<()> {
+        let credentials = ["auth.tokens", "auth.jwt_secret", "auth.jwt_public_key_file", "auth.jwks_file"];
+        match credentials.iter().find(|key| self.written.is_written(key)) {
+            Some(key) if !self.written.is_written("auth.mode") => Err(ConfigError::conflict(
+                format!("`{key}` is set, but `auth.mode` is not"),
+                "Set `auth.mode` to \"tokens\" or \"jwt\", or to \"none\" if nobody needs to prove anything.",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn static_tokens(&self) -> Result<Vec<StaticToken>> {
+        let (Value::Tokens(written), _) = self.written.get("auth.tokens") else {
+            return Err(self.wrong("auth.tokens", "a list of tokens"));
+        };
+        if written.is_empty() {
+            return Err(ConfigError::conflict(
+                "`auth.mode` is \"tokens\", but `auth.tokens` is empty",
+                "Add at least one token.",
+            ));
+        }
+        let mut tokens: Vec<StaticToken> = Vec::new();
+        for WrittenToken { token, principal, admin } in written {
+            let token = self.secret("auth.tokens", &token)?;
+            let principal = Principal::parse(&principal)
+                .ok_or_else(|| self.wrong("auth.tokens", "a principal of 1 to 128 characters"))?;
+            if tokens.iter().any(|other| other.token == token) {
+                return Err(ConfigError::conflict(
+                    "`auth.tokens` has the same token twice",
+                    "Give each principal its own token.",
+                ));
+            }
+            tokens.push(StaticToken { token, principal, admin });
+        }
+        Ok(tokens)
+    }
+
+    fn jwt(&self) -> Result<JwtConfig> {
+        let secret = match self.written.get("auth.jwt_secret").0 {
+            Value::Secret(text) if !text.is_empty() => Some(self.secret("auth.jwt_secret", &text)?),
+            _ => None,
+        };
+        let pem_file = self.optional("auth.jwt_public_key_file")?;
+        let jwks_file = self.optional("auth.jwks_file")?;
+        let keys = match (secret, pem_file, jwks_file) {
+            (Some(secret), None, None) if secret.expose().len() < JWT_SECRET_BYTES_MIN => {
+                return Err(self.wrong(
+                    "auth.jwt_secret",
+                    &format!("at least {JWT_SECRET_BYTES_MIN} bytes, such as from `openssl rand -hex 32`"),
+                ));
+            }
+            (Some(secret), None, None) => JwtKeys::Secret(secret),
+            (None, Some(path), None) => JwtKeys::Pem(self.read(&path)?),
+            (None, None, Some(path)) => JwtKeys::JwksFile(self.around.path(path)),
+            _ => {
+                return Err(ConfigError::conflict(
+                    "`auth.mode` is \"jwt\", which needs exactly one kind of key",
+                    "Set one of `auth.jwt_secret`, `auth.jwt_public_key_file` and `auth.jwks_file`.",
+                ));
+            }
+        };
+        Ok(JwtConfig {
+            keys,
+            issuer: self.optional("auth.issuer")?,
+            audience: self.optional("auth.audience")?,
+            principal_claim: self.text("auth.principal_claim")?,
+            admin_claim: self.text("auth.admin_claim")?,
+        })
+    }
+
+    /// Follows `env:NAME` and `file:PATH`; anything else is the secret itself.
+    fn secret(&self, key: &str, text: &str) -> Result<Secret> {
+        let found = if let Some(name) = text.strip_prefix("env:") {
+            let value = self.around.variables.get(name).cloned();
+            value.ok_or_else(|| self.missing(key, &format!("the environment variable {name}, which is not set")))?
+        } else if let Some(path) = text.strip_prefix("file:") {
+            self.read(path)?.trim_end_matches(['\r', '\n']).to_owned()
+        } else {
+            text.to_owned()
+        };
+        if found.is_empty() {
+            return Err(self.missing(key, "a secret that is empty"));
+        }
+        Ok(Secret::new(found))
+    }
+
+    fn missing(&self, key: &str, given: &str) -> ConfigError {
+        let source_of = self.written.get(key).1;
+        ConfigError::Wrong { key: key.to_owned(), source_of, given: given.to_owned(), expected: "a secret".into() }
+    }
+}

@@ -1,0 +1,197 @@
+//! The program as a script sees it: what it prints, when it comes back, and its exit code.
+
+// Helpers here are part of the tests, so they may fail as loudly.
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Router;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use serde_json::{Value, json};
+
+/// Runs the program with these arguments and this input until it ends.
+async fn bowline(arguments: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env_remove("BOWLINE_TOKEN").current_dir(std::env::temp_dir());
+    let input = input.to_owned();
+    let run = move || {
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Serves on a free port; returns `host:port`.
+async fn serve(router: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+async fn say(socket: &mut WebSocket, frame: Value) {
+    socket.send(Message::text(frame.to_string())).await.unwrap();
+}
+
+/// The next frame of the client that is no ack.
+async fn hear(socket: &mut WebSocket) -> Value {
+    loop {
+        let Message::Text(text) = socket.recv().await.unwrap().unwrap() else {
+            continue;
+        };
+        let frame: Value = serde_json::from_str(text.as_str()).unwrap();
+        if frame["event"] != "user.ack" {
+            return frame;
+        }
+    }
+}
+
+fn event(seq: u64, name: &str, content: &str, message_id: &Value) -> Value {
+    json!({ "event": name, "session_id": "sess_1", "seq": seq, "event_id": format!("e-{seq}"), "content": content,
+        "metadata": { "message_id": message_id } })
+}
+
+/// A server that drops the first connection without a word, in the middle of an answer.
+async fn cut_once(mut socket: WebSocket, connections: Arc<AtomicUsize>) {
+    let first = connections.fetch_add(1, Ordering::SeqCst) == 0;
+    say(&mut socket, json!({ "event": "system.connected", "content": { "heartbeat_interval_ms": 30_000 } })).await;
+    let asked = hear(&mut socket).await;
+    if first {
+        assert_eq!(asked["event"], "user.create_session");
+        let metadata = json!({ "epoch": "e", "last_seq": 0 });
+        say(
+            &mut socket,
+            json!({ "event": "agent.session_created", "session_id": "sess_1", "content": {}, "metadata": metadata }),
+        )
+        .await;
+        let message = hear(&mut socket).await;
+        assert_eq!(message["content"], "hello");
+        say(&mut socket, event(1, "user.message", "hello", &message["message_id"])).await;
+        say(&mut socket, event(2, "agent.partial_answer", "wor", &Value::Null)).await;
+        return;
+    }
+    assert_eq!(asked["event"], "user.reconnect");
+    assert_eq!(asked["content"]["last_event_id"], "e-2");
+    let metadata = json!({ "reconnected": true, "epoch": "e", "last_seq": 4, "session_state": "idle", "resume": { "verdict": "replay", "from_seq": 3 } });
+    say(
+        &mut socket,
+        json!({ "event": "agent.session_created", "session_id": "sess_1", "content": "", "metadata": metadata }),
+    )
+    .await;
+    say(&mut socket, event(3, "agent.partial_answer", "ld", &Value::Null)).await;
+    say(&mut socket, event(4, "agent.final_answer", "world", &Value::Null)).await;
+    say(
+        &mut socket,
+        json!({ "event": "system.notice", "content": "", "metadata": { "action": "replay", "replayed": 2 } }),
+    )
+    .await;
+    while socket.recv().await.is_some_and(|frame| frame.is_ok()) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_gets_its_whole_answer_once_although_the_connection_broke() {
+    let connections = Arc::new(AtomicUsize::new(0));
+    let door = |upgrade: WebSocketUpgrade, State(count): State<Arc<AtomicUsize>>| async move {
+        upgrade.on_upgrade(move |socket| cut_once(socket, count))
+    };
+    let address = serve(Router::new().route("/ws", get(door)).with_state(connections.clone())).await;
+    let output = bowline(&["chat", &format!("ws://{address}")], "hello\n").await;
+    assert_eq!(text(&output.stdout), "world\n", "{}", text(&output.stderr));
+    assert!(output.status.success());
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+    assert_eq!(text(&output.stderr).lines().count(), 1, "the break is told once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chat_says_what_to_do_when_it_is_not_let_in() {
+    let closed = serve(Router::new().route("/ws", get(|| async { StatusCode::UNAUTHORIZED }))).await;
+    let output = bowline(&["chat", &closed], "hello\n").await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("--token"), "{}", text(&output.stderr));
+    let output = bowline(&["chat", "wss://chat.example"], "").await;
+    assert!(text(&output.stderr).starts_with("error: wss:// is not supported yet"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tail_follows_across_a_break_and_ends_with_the_session() {
+    #[derive(serde::Deserialize)]
+    struct From {
+        from: Option<String>,
+    }
+    let sse = |body: String| ([(header::CONTENT_TYPE, "text/event-stream")], body);
+    let line = |seq: u64| {
+        format!("id: e-{seq}\ndata: {{\"event\":\"agent.thinking\",\"seq\":{seq},\"content\":\"t{seq}\"}}\n\n")
+    };
+    let events = move |Query(query): Query<From>| async move {
+        match query.from.as_deref() {
+            None => sse(line(1) + &line(2) + "id: e-3\ndata: {\"half").into_response(),
+            Some("e-2") => sse(line(3) + "event: end\ndata: {}\n\n").into_response(),
+            Some(_) => StatusCode::BAD_REQUEST.into_response(),
+        }
+    };
+    let address = serve(Router::new().route("/api/admin/sessions/sess_1/events", get(events))).await;
+    let output = bowline(&["tail", "sess_1", "--url", &address, "--json"], "").await;
+    let seqs: Vec<u64> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["seq"].as_u64().unwrap())
+        .collect();
+    assert_eq!(seqs, [1, 2, 3], "{}", text(&output.stderr));
+    assert!(output.status.success());
+    let output = bowline(&["tail", "sess_2", "--url", &address], "").await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("there is no session `sess_2`"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_shows_the_token_and_reads_the_answer() {
+    let node = |headers: HeaderMap| async move {
+        match headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()) {
+            Some("Bearer sesame") => axum::Json(json!({ "version": "9.9.9" })).into_response(),
+            _ => StatusCode::UNAUTHORIZED.into_response(),
+        }
+    };
+    let sessions = || async { axum::Json(json!({ "sessions": [], "total": 0 })) };
+    let router = Router::new().route("/api/admin/node", get(node)).route("/api/admin/sessions", get(sessions));
+    let address = serve(router).await;
+    let output = bowline(&["status", "--url", &address, "--token", "sesame"], "").await;
+    assert!(text(&output.stdout).starts_with("bowline 9.9.9"), "{}", text(&output.stderr));
+    let output = bowline(&["status", "--url", &address, "--token", "sesame", "--json"], "").await;
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["node"]["version"], "9.9.9");
+    let output = bowline(&["status", "--url", &address], "").await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("BOWLINE_TOKEN"));
+    let output = bowline(&["status", "--url", "127.0.0.1:1"], "").await;
+    assert!(text(&output.stderr).contains("Is the server running?"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn config_is_printed_and_checked() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[auth]\nmode = \"tokens\"\ntokens = [{ token = \"sesame\", principal = \"ali\" }]\n")
+        .unwrap();
+    let path = file.path().to_str().unwrap();
+    let output = bowline(&["config", "print", "--config", path], "").await;
+    let printed = text(&output.stdout);
+    assert!(
+        printed.contains("session.ownership") && printed.contains(":2") && !printed.contains("sesame"),
+        "{printed}"
+    );
+    assert!(bowline(&["config", "check", "--config", path], "").await.status.success());
+    std::fs::write(file.path(), "lisen = 1").unwrap();
+    let output = bowline(&["config", "check", "--config", path], "").await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("did you mean `listen`?"), "{}", text(&output.stderr));
+}
