@@ -1,4 +1,5 @@
 //! Wires cut at any byte, and servers killed at any moment: nothing that was seen changes, nothing is missing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Bad input, strangers and limits: the documented refusal, and nobody else notices.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 mod support;
 

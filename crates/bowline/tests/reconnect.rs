@@ -1,4 +1,5 @@
 //! The way back: verdicts, take-over, observers, acks, heartbeats, retention and drain, over real sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Sessions over a real WebSocket: what each frame of the protocol does.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 mod support;
 

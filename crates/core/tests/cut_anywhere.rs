@@ -1,5 +1,6 @@
 //! The whole promise as one property: cut the wire anywhere; the client still sees 1..n once, in order, or is told
 //! exactly what is missing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::collections::VecDeque;
 

@@ -1,11 +1,7 @@
 //! How fast the disk store is: durable events per second, beside what the disk itself can do, and how fast it reopens.
 //!
 //! `cargo run --release -p bowline-store --example store_bench -- [directory]`
-#![allow(
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "this prints a table, and may just stop"
-)]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "this prints a table, and may just stop")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,10 +14,7 @@ use bowline_protocol::{Epoch, LogId, Seq, SessionId, Unnumbered};
 use bowline_store::disk::Sync;
 use bowline_store::{Commit, Directory, DiskOptions, DiskStore, EventLog, Fence, Retention, Start};
 
-const KEEP: Retention = Retention {
-    events_max: 10_000_000,
-    age_max_ms: u64::MAX,
-};
+const KEEP: Retention = Retention { events_max: 10_000_000, age_max_ms: u64::MAX };
 
 /// About 200 bytes once it is numbered.
 fn event() -> Unnumbered {
@@ -33,24 +26,15 @@ fn log(n: usize) -> LogId {
 }
 
 async fn create(store: &DiskStore, log: &LogId) -> Fence {
-    let create = Some(Start {
-        epoch: Epoch::from_random(1),
-        after: Seq::ZERO,
-    });
-    let commit = Commit {
-        create,
-        ..Commit::to(log.clone(), Fence(0), 0)
-    };
+    let create = Some(Start { epoch: Epoch::from_random(1), after: Seq::ZERO });
+    let commit = Commit { create, ..Commit::to(log.clone(), Fence(0), 0) };
     store.commit(commit).await.unwrap();
     store.lease(log).await.unwrap()
 }
 
 /// Each committer has a log of its own and waits for each answer before its next commit.
 async fn committers(dir: &Path, sync: Sync, count: usize, span: Duration) -> f64 {
-    let options = DiskOptions {
-        sync,
-        ..DiskOptions::new(dir, KEEP)
-    };
+    let options = DiskOptions { sync, ..DiskOptions::new(dir, KEEP) };
     let store = Arc::new(DiskStore::open(options).unwrap().0);
     let mut fences = Vec::new();
     for n in 0..count {
@@ -65,10 +49,7 @@ async fn committers(dir: &Path, sync: Sync, count: usize, span: Duration) -> f64
             tokio::spawn(async move {
                 let (log, mut done) = (log(n), 0u64);
                 while started.elapsed() < span {
-                    let commit = Commit {
-                        events: vec![event()],
-                        ..Commit::to(log.clone(), fence, 0)
-                    };
+                    let commit = Commit { events: vec![event()], ..Commit::to(log.clone(), fence, 0) };
                     store.commit(commit).await.unwrap();
                     done += 1;
                 }
@@ -114,10 +95,7 @@ async fn reopen(dir: &Path, events: usize, per_commit: usize) -> (Duration, u64)
             tokio::spawn(async move {
                 let fence = create(&store, &log(n)).await;
                 for _ in 0..events / 100 / per_commit {
-                    let commit = Commit {
-                        events: vec![event(); per_commit],
-                        ..Commit::to(log(n), fence, 0)
-                    };
+                    let commit = Commit { events: vec![event(); per_commit], ..Commit::to(log(n), fence, 0) };
                     store.commit(commit).await.unwrap();
                 }
             })
@@ -139,27 +117,18 @@ async fn main() {
     let root = tempfile::tempdir_in(root).unwrap();
     let span = Duration::from_secs(2);
     println!("durable events/s, {} bytes each", event().len_max());
-    println!(
-        "{:>10} {:>12} {:>12} {:>14} {:>8}",
-        "committers", "always", "interval", "raw fdatasync", "always ÷ raw"
-    );
+    println!("{:>10} {:>12} {:>12} {:>14} {:>8}", "committers", "always", "interval", "raw fdatasync", "always ÷ raw");
     for count in [1, 100, 1000] {
         let dir = |name: &str| root.path().join(format!("{name}-{count}"));
         let disk = raw(root.path(), count, span);
         let always = committers(&dir("always"), Sync::Always, count, span).await;
         let interval = committers(&dir("interval"), Sync::INTERVAL, count, span).await;
-        println!(
-            "{count:>10} {always:>12.0} {interval:>12.0} {disk:>14.0} {:>8.2}",
-            always / disk
-        );
+        println!("{count:>10} {always:>12.0} {interval:>12.0} {disk:>14.0} {:>8.2}", always / disk);
     }
     for per_commit in [1, 10] {
         let dir = root.path().join(format!("reopen-{per_commit}"));
         let (elapsed, bytes) = reopen(&dir, 1_000_000, per_commit).await;
         let mib = bytes >> 20;
-        println!(
-            "reopening 1 000 000 events, {per_commit} to a commit, {mib} MiB: {} ms",
-            elapsed.as_millis()
-        );
+        println!("reopening 1 000 000 events, {per_commit} to a commit, {mib} MiB: {} ms", elapsed.as_millis());
     }
 }

@@ -39,13 +39,7 @@ pub struct Record {
 
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Record({:?} of {}, {} bytes)",
-            self.kind,
-            self.owner,
-            self.body.len()
-        )
+        write!(f, "Record({:?} of {}, {} bytes)", self.kind, self.owner, self.body.len())
     }
 }
 
@@ -59,17 +53,11 @@ pub struct Item {
 
 impl Item {
     pub fn put(key: impl Into<String>, value: impl Into<Bytes>) -> Item {
-        Item {
-            key: key.into(),
-            value: Some(value.into()),
-        }
+        Item { key: key.into(), value: Some(value.into()) }
     }
 
     pub fn delete(key: impl Into<String>) -> Item {
-        Item {
-            key: key.into(),
-            value: None,
-        }
+        Item { key: key.into(), value: None }
     }
 }
 
@@ -113,26 +101,13 @@ pub struct Commit {
 
 impl Commit {
     pub fn to(log: LogId, fence: Fence, at_ms: u64) -> Commit {
-        Commit {
-            log,
-            fence,
-            create: None,
-            events: Vec::new(),
-            at_ms,
-            record: None,
-            items: Vec::new(),
-            release: None,
-        }
+        Commit { log, fence, create: None, events: Vec::new(), at_ms, record: None, items: Vec::new(), release: None }
     }
 
     /// About how many bytes this will take.
     pub fn len_hint(&self) -> usize {
         let events: usize = self.events.iter().map(Unnumbered::len_max).sum();
-        let items: usize = self
-            .items
-            .iter()
-            .map(|i| i.key.len() + i.value.as_ref().map_or(0, Bytes::len) + 8)
-            .sum();
+        let items: usize = self.items.iter().map(|i| i.key.len() + i.value.as_ref().map_or(0, Bytes::len) + 8).sum();
         events + items + self.record.as_ref().map_or(0, |r| r.body.len() + 64) + 64
     }
 }

@@ -25,14 +25,8 @@ pub trait Fixture: Send + Sync {
     async fn reopen(&self, store: Arc<dyn Store>, retention: Retention) -> Option<Arc<dyn Store>>;
 }
 
-pub const PLENTY: Retention = Retention {
-    events_max: 1_000_000,
-    age_max_ms: 1_000_000,
-};
-pub const ALL: ReadLimit = ReadLimit {
-    events: usize::MAX,
-    bytes: usize::MAX,
-};
+pub const PLENTY: Retention = Retention { events_max: 1_000_000, age_max_ms: 1_000_000 };
+pub const ALL: ReadLimit = ReadLimit { events: usize::MAX, bytes: usize::MAX };
 
 pub fn id(name: &str) -> LogId {
     LogId::parse(name).expect("tests use sound names")
@@ -58,10 +52,7 @@ pub fn record(owner: &str, body: &str) -> Record {
 
 pub fn create(log: &str) -> Commit {
     Commit {
-        create: Some(Start {
-            epoch: Epoch::from_random(7),
-            after: Seq::ZERO,
-        }),
+        create: Some(Start { epoch: Epoch::from_random(7), after: Seq::ZERO }),
         ..Commit::to(id(log), Fence(0), 0)
     }
 }
@@ -74,10 +65,7 @@ pub async fn append(store: &dyn Store, log: &str, texts: &[&str]) -> Result<Comm
 pub async fn append_at(store: &dyn Store, log: &str, at_ms: u64, texts: &[&str]) -> Result<Committed, StoreError> {
     let fence = store.lease(&id(log)).await?;
     let events = texts.iter().map(|text| event(text)).collect();
-    let commit = Commit {
-        events,
-        ..Commit::to(id(log), fence, at_ms)
-    };
+    let commit = Commit { events, ..Commit::to(id(log), fence, at_ms) };
     store.commit(commit).await
 }
 

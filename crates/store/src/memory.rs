@@ -37,12 +37,7 @@ impl Log {
     }
 
     fn extent(&self) -> Extent {
-        Extent {
-            epoch: self.epoch.clone(),
-            epoch_first: self.epoch_first,
-            first: self.first,
-            next: self.next(),
-        }
+        Extent { epoch: self.epoch.clone(), epoch_first: self.epoch_first, first: self.first, next: self.next() }
     }
 
     /// Drops events from the front while `too_old` says so.
@@ -52,21 +47,13 @@ impl Log {
             self.events.pop_front();
             self.first = self.first.next();
         }
-        (from < self.first).then(|| Trimmed {
-            log: log.clone(),
-            from,
-            to: self.first,
-        })
+        (from < self.first).then(|| Trimmed { log: log.clone(), from, to: self.first })
     }
 }
 
 impl MemoryStore {
     pub fn new(retention: Retention) -> MemoryStore {
-        MemoryStore {
-            retention,
-            logs: Mutex::default(),
-            tails: Arc::default(),
-        }
+        MemoryStore { retention, logs: Mutex::default(), tails: Arc::default() }
     }
 
     fn with<T>(&self, log: &LogId, act: impl FnOnce(&Log) -> T) -> Result<T, StoreError> {
@@ -79,10 +66,7 @@ impl MemoryStore {
             (Some(_), Some(_)) => return Err(StoreError::Exists),
             (None, None) => return Err(StoreError::NoSuchLog),
             (None, Some(log)) if commit.fence < log.fence => {
-                return Err(StoreError::StaleFence {
-                    given: commit.fence,
-                    current: log.fence,
-                });
+                return Err(StoreError::StaleFence { given: commit.fence, current: log.fence });
             }
             _ => {}
         }
@@ -117,12 +101,7 @@ impl MemoryStore {
         }
         let events_max = self.retention.events_max;
         let trimmed = log.trim(&commit.log, |log| log.events.len() as u64 > events_max);
-        let committed = Committed {
-            epoch: log.epoch.clone(),
-            first,
-            next: log.next(),
-            trimmed,
-        };
+        let committed = Committed { epoch: log.epoch.clone(), first, next: log.next(), trimmed };
         match commit.release {
             None => {}
             Some(Release::Contents) => {
@@ -154,17 +133,10 @@ impl EventLog for MemoryStore {
                     break;
                 }
                 bytes_left = bytes_left.saturating_sub(bytes.len());
-                events.push(Recorded {
-                    seq,
-                    bytes: bytes.clone(),
-                });
+                events.push(Recorded { seq, bytes: bytes.clone() });
                 seq = seq.next();
             }
-            Batch {
-                events,
-                first: log.first,
-                next: log.next(),
-            }
+            Batch { events, first: log.first, next: log.next() }
         })
     }
 
@@ -200,9 +172,7 @@ impl Directory for MemoryStore {
 
     async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
         let logs = lock(&self.logs);
-        let records = logs
-            .iter()
-            .filter_map(|(id, log)| log.record.as_ref().map(|record| (id, record)));
+        let records = logs.iter().filter_map(|(id, log)| log.record.as_ref().map(|record| (id, record)));
         let wanted =
             records.filter(|(_, record)| record.kind == kind && owner.is_none_or(|owner| *owner == record.owner));
         Ok(wanted.map(|(id, record)| (id.clone(), record.clone())).collect())
@@ -211,9 +181,7 @@ impl Directory for MemoryStore {
     async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError> {
         let logs = lock(&self.logs);
         let records = logs.values().filter_map(|log| log.record.as_ref());
-        Ok(records
-            .filter(|record| record.kind == kind && owner.is_none_or(|owner| *owner == record.owner))
-            .count())
+        Ok(records.filter(|record| record.kind == kind && owner.is_none_or(|owner| *owner == record.owner)).count())
     }
 
     async fn lease(&self, log: &LogId) -> Result<Fence, StoreError> {
@@ -233,11 +201,7 @@ impl Directory for MemoryStore {
 
     fn health(&self) -> Health {
         let logs = lock(&self.logs);
-        let bytes = logs
-            .values()
-            .flat_map(|log| log.events.iter())
-            .map(|(_, bytes)| bytes.len() as u64)
-            .sum();
+        let bytes = logs.values().flat_map(|log| log.events.iter()).map(|(_, bytes)| bytes.len() as u64).sum();
         Health {
             writable: true,
             troubles: Vec::new(),

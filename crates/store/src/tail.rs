@@ -57,16 +57,8 @@ struct Waiter {
 
 impl Tails {
     pub fn subscribe(self: &Arc<Self>, log: &LogId, wake: &Arc<WakeSet>, token: u64) -> TailGuard {
-        lock(&self.waiters).entry(log.clone()).or_default().push(Waiter {
-            wake: Arc::downgrade(wake),
-            token,
-        });
-        TailGuard {
-            tails: Arc::downgrade(self),
-            log: log.clone(),
-            wake: Arc::downgrade(wake),
-            token,
-        }
+        lock(&self.waiters).entry(log.clone()).or_default().push(Waiter { wake: Arc::downgrade(wake), token });
+        TailGuard { tails: Arc::downgrade(self), log: log.clone(), wake: Arc::downgrade(wake), token }
     }
 
     pub fn wake(&self, log: &LogId) {
@@ -108,10 +100,7 @@ impl Drop for TailGuard {
         let Some(tails) = self.tails.upgrade() else { return };
         let mut waiters = lock(&tails.waiters);
         if let Some(list) = waiters.get_mut(&self.log) {
-            if let Some(at) = list
-                .iter()
-                .position(|w| w.token == self.token && w.wake.ptr_eq(&self.wake))
-            {
+            if let Some(at) = list.iter().position(|w| w.token == self.token && w.wake.ptr_eq(&self.wake)) {
                 list.swap_remove(at);
             }
             if list.is_empty() {

@@ -44,10 +44,8 @@ async fn history(dir: &Path) -> Vec<Snapshot> {
         store.commit(commit).await.unwrap();
         snapshots.push(look_at_all(&store, &LOGS).await);
     }
-    let commit = Commit {
-        release: Some(Release::Log),
-        ..Commit::to(id("gone"), store.lease(&id("gone")).await.unwrap(), 0)
-    };
+    let commit =
+        Commit { release: Some(Release::Log), ..Commit::to(id("gone"), store.lease(&id("gone")).await.unwrap(), 0) };
     store.commit(commit).await.unwrap();
     snapshots.push(look_at_all(&store, &LOGS).await);
     drop(store);
@@ -65,10 +63,7 @@ async fn a_newest_segment_cut_anywhere_keeps_every_commit_before_the_cut() {
     for cut in 0..=len {
         let copy = dir.path().join("copy");
         copy_dir(&original, &copy);
-        let file = fs::File::options()
-            .write(true)
-            .open(copy.join(newest.file_name().unwrap()))
-            .unwrap();
+        let file = fs::File::options().write(true).open(copy.join(newest.file_name().unwrap())).unwrap();
         file.set_len(cut).unwrap();
         let (store, report) = open(&copy);
         assert_eq!((report.damage, report.epochs_changed), (vec![], 0), "cut at {cut}");
@@ -105,14 +100,8 @@ async fn a_flipped_bit_in_what_was_carried_forward_is_told_as_well() {
     let dir = scratch();
     let original = dir.path().join("original");
     history(&original).await;
-    let few = Retention {
-        events_max: 6,
-        age_max_ms: u64::MAX,
-    };
-    let options = DiskOptions {
-        segment_bytes: 4 << 10,
-        ..DiskOptions::new(&original, few)
-    };
+    let few = Retention { events_max: 6, age_max_ms: u64::MAX };
+    let options = DiskOptions { segment_bytes: 4 << 10, ..DiskOptions::new(&original, few) };
     let (store, _) = DiskStore::open(options).unwrap();
     let oldest = segments(&original)[0].clone();
     let text = "x".repeat(300);
@@ -154,14 +143,8 @@ async fn flip_bits(dir: &Path, store: DiskStore, rounds: usize) {
             };
             match after {
                 Ok(after) => {
-                    let same = Look {
-                        epoch: before.epoch.clone(),
-                        ..after.clone()
-                    } == *before;
-                    assert!(
-                        told || after == before,
-                        "flip at {at} of {file:?}: {log} changed in silence"
-                    );
+                    let same = Look { epoch: before.epoch.clone(), ..after.clone() } == *before;
+                    assert!(told || after == before, "flip at {at} of {file:?}: {log} changed in silence");
                     assert!(
                         after.next >= before.next || after.epoch != before.epoch,
                         "flip at {at} of {file:?}: numbers of {log} would be given out again"
@@ -172,10 +155,7 @@ async fn flip_bits(dir: &Path, store: DiskStore, rounds: usize) {
                         assert!(known, "flip at {at}: {log} has {event:?}");
                     }
                     let facts = (&after.items, &after.record) == (&before.items, &before.record);
-                    assert!(
-                        facts || after.epoch != before.epoch,
-                        "flip at {at} of {file:?}: {log} has stale facts"
-                    );
+                    assert!(facts || after.epoch != before.epoch, "flip at {at} of {file:?}: {log} has stale facts");
                     assert_eq!(after.events.len() as u64, after.next - after.first, "no holes");
                     hurt.extend((!same).then_some(log));
                     gaps += u32::from(after.first > before.first);
@@ -193,11 +173,7 @@ async fn flip_bits(dir: &Path, store: DiskStore, rounds: usize) {
                 Err(error) => panic!("flip at {at} of {file:?}: {log}: {error}"),
             }
         }
-        assert!(
-            hurt.len() <= 1,
-            "flip at {at} of {file:?} hurt {hurt:?}: {:?}",
-            report.damage
-        );
+        assert!(hurt.len() <= 1, "flip at {at} of {file:?} hurt {hurt:?}: {:?}", report.damage);
         // Whatever was decided is decided: the next opening finds the same.
         store.close().await;
         drop(store);
@@ -207,19 +183,13 @@ async fn flip_bits(dir: &Path, store: DiskStore, rounds: usize) {
         drop(store);
         fs::remove_dir_all(&copy).unwrap();
     }
-    assert!(
-        gaps > 5 && epochs > 5 && quarantined > 5,
-        "{gaps} {epochs} {quarantined}"
-    );
+    assert!(gaps > 5 && epochs > 5 && quarantined > 5, "{gaps} {epochs} {quarantined}");
 }
 
 #[tokio::test]
 async fn damage_under_a_running_store_costs_the_log_what_is_before_it() {
     let dir = scratch();
-    let cold = DiskOptions {
-        hot_bytes: 0,
-        ..options(dir.path())
-    };
+    let cold = DiskOptions { hot_bytes: 0, ..options(dir.path()) };
     let (store, _) = DiskStore::open(cold).unwrap();
     for log in ["events", "items", "well"] {
         create(&store, log).await.unwrap();
@@ -235,27 +205,15 @@ async fn damage_under_a_running_store_costs_the_log_what_is_before_it() {
     let file = segments(dir.path()).pop().unwrap();
     let mut bytes = fs::read(&file).unwrap();
     for needle in ["FLIPEVENT", "FLIPITEM"] {
-        let at = bytes
-            .windows(needle.len())
-            .position(|window| window == needle.as_bytes());
+        let at = bytes.windows(needle.len()).position(|window| window == needle.as_bytes());
         bytes[at.unwrap()] ^= 1;
     }
     fs::write(&file, bytes).unwrap();
 
     let batch = store.read(&id("events"), seq(1), ALL).await.unwrap();
-    assert_eq!(
-        (batch.first, batch.events.len()),
-        (seq(3), 1),
-        "the reader is told a gap"
-    );
-    assert!(matches!(
-        store.items(&id("items"), "").await,
-        Err(StoreError::Quarantined(_))
-    ));
-    assert!(matches!(
-        append(&store, "items", &["x"]).await,
-        Err(StoreError::Quarantined(_))
-    ));
+    assert_eq!((batch.first, batch.events.len()), (seq(3), 1), "the reader is told a gap");
+    assert!(matches!(store.items(&id("items"), "").await, Err(StoreError::Quarantined(_))));
+    assert!(matches!(append(&store, "items", &["x"]).await, Err(StoreError::Quarantined(_))));
     assert_eq!(store.health().quarantined, [id("items")]);
     assert_eq!(store.health().troubles.len(), 2);
     assert_eq!(append(&store, "events", &["x"]).await, Ok(4));
@@ -277,11 +235,7 @@ async fn a_missing_state_file_means_that_nothing_is_sure() {
     fs::remove_file(dir.path().join("STATE")).unwrap();
     let (store, report) = open(dir.path());
     assert_eq!((report.epochs_changed, report.logs), (3, 3));
-    assert_eq!(
-        look(&store, "idle").await.unwrap().events.len(),
-        2,
-        "but nothing is thrown away"
-    );
+    assert_eq!(look(&store, "idle").await.unwrap().events.len(), 2, "but nothing is thrown away");
 }
 
 #[tokio::test]
@@ -292,10 +246,7 @@ async fn a_directory_of_a_later_version_is_refused_and_left_alone() {
     let text = "bowline-store 2 something else";
     fs::write(&state, format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()))).unwrap();
     let refused = DiskStore::open(options(dir.path())).unwrap_err();
-    assert!(
-        matches!(&refused, OpenError::Newer { found, .. } if found == "2"),
-        "{refused}"
-    );
+    assert!(matches!(&refused, OpenError::Newer { found, .. } if found == "2"), "{refused}");
 }
 
 #[tokio::test]

@@ -25,10 +25,7 @@ impl Bench {
     }
 
     fn options(&self, sync: Sync) -> DiskOptions {
-        DiskOptions {
-            sync,
-            ..options(&self.dir.path().join("data"))
-        }
+        DiskOptions { sync, ..options(&self.dir.path().join("data")) }
     }
 
     fn open(&self, sync: Sync) -> (DiskStore, bowline_store::OpenReport) {
@@ -52,15 +49,9 @@ async fn after_a_failed_sync_nothing_is_written_and_everything_is_served() {
     let failed = append(&store, "log", &["never seen"]).await;
     assert!(matches!(failed, Err(StoreError::ReadOnly(_))), "{failed:?}");
     let again = append(&store, "log", &["nor this"]).await;
-    assert!(
-        matches!(again, Err(StoreError::ReadOnly(_))),
-        "a sync is not retried: {again:?}"
-    );
+    assert!(matches!(again, Err(StoreError::ReadOnly(_))), "a sync is not retried: {again:?}");
     let health = store.health();
-    assert!(
-        !health.writable && health.troubles[0].contains("the disk did not answer"),
-        "{health:?}"
-    );
+    assert!(!health.writable && health.troubles[0].contains("the disk did not answer"), "{health:?}");
     assert_eq!(texts(&store, "log").await, [(1, "kept".to_owned())]);
     store.lease(&id("log")).await.unwrap();
     store.close().await;
@@ -135,10 +126,7 @@ async fn commit_until_the_cut(store: DiskStore, bench: &Bench, dice: &mut Dice) 
                 let mut answered = Vec::new();
                 for n in 0.. {
                     let text = format!("{task}/{n} {}", "p".repeat(n % 900));
-                    let commit = Commit {
-                        events: vec![event(&text)],
-                        ..Commit::to(id(&log), fence, 0)
-                    };
+                    let commit = Commit { events: vec![event(&text)], ..Commit::to(id(&log), fence, 0) };
                     match store.commit(commit).await {
                         Ok(done) => answered.push((log.clone(), done.first.get(), text)),
                         // The lease of the task next to this one came later.
@@ -177,11 +165,7 @@ async fn with_sync_always_a_power_cut_loses_nothing_that_was_answered() {
             let all = texts(&store, log).await;
             assert!(all.iter().map(|(n, _)| *n).eq(1..=all.len() as u64), "round {round}");
             for (_, n, text) in answered.iter().filter(|(of, ..)| of == log) {
-                assert_eq!(
-                    all.get(*n as usize - 1).map(|(_, text)| text),
-                    Some(text),
-                    "round {round}"
-                );
+                assert_eq!(all.get(*n as usize - 1).map(|(_, text)| text), Some(text), "round {round}");
             }
         }
     }
@@ -229,12 +213,7 @@ async fn with_an_interval_a_crash_of_the_process_alone_changes_no_epoch() {
     // The same crash, but the last commit is not there any more although the machine never stopped.
     let newest = segments(&bench.dir.path().join("data")).pop().unwrap();
     let len = std::fs::metadata(&newest).unwrap().len();
-    std::fs::File::options()
-        .write(true)
-        .open(&newest)
-        .unwrap()
-        .set_len(len - 1)
-        .unwrap();
+    std::fs::File::options().write(true).open(&newest).unwrap().set_len(len - 1).unwrap();
     let (_, report) = bench.reopen(Sync::INTERVAL);
     assert_eq!(report.epochs_changed, 1);
 }
@@ -242,9 +221,7 @@ async fn with_an_interval_a_crash_of_the_process_alone_changes_no_epoch() {
 #[tokio::test]
 async fn an_interval_store_syncs_soon_after_and_then_rests() {
     let bench = Bench::new();
-    let (store, _) = bench.open(Sync::Interval {
-        every: std::time::Duration::from_millis(1),
-    });
+    let (store, _) = bench.open(Sync::Interval { every: std::time::Duration::from_millis(1) });
     create(&store, "log").await.unwrap();
     append(&store, "log", &["seen at once"]).await.unwrap();
     bench.files.fail_sync_after(0);
@@ -253,10 +230,7 @@ async fn an_interval_store_syncs_soon_after_and_then_rests() {
     while store.health().writable {
         tokio::task::yield_now().await;
     }
-    assert!(
-        look(&store, "log").await.unwrap().events.len() <= 2,
-        "what was seen stays"
-    );
+    assert!(look(&store, "log").await.unwrap().events.len() <= 2, "what was seen stays");
 }
 
 /// The loss window is said as it is.

@@ -20,10 +20,7 @@ const CHILD: &str = "STORE_KILL_CHILD";
 const LOGS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 
 fn open_for(dir: &Path, sync: Sync) -> (DiskStore, bowline_store::OpenReport) {
-    let retention = Retention {
-        events_max: 200,
-        age_max_ms: u64::MAX,
-    };
+    let retention = Retention { events_max: 200, age_max_ms: u64::MAX };
     let options = DiskOptions {
         sync,
         retention,
@@ -48,10 +45,7 @@ fn child_process() {
     let (sync, dir) = what.split_once(' ').unwrap();
     let (store, _) = open_for(Path::new(dir), sync_of(sync));
     let store = Arc::new(store);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
         let tasks = LOGS.map(|log| {
             let store = store.clone();
@@ -62,10 +56,7 @@ fn child_process() {
                 let fence = store.lease(&id(log)).await.unwrap();
                 for n in 0u64.. {
                     let text = format!("{} {n} {}", std::process::id(), "x".repeat(n as usize % 700));
-                    let commit = Commit {
-                        events: vec![event(&text)],
-                        ..Commit::to(id(log), fence, 0)
-                    };
+                    let commit = Commit { events: vec![event(&text)], ..Commit::to(id(log), fence, 0) };
                     let done = store.commit(commit).await.unwrap();
                     let line = format!("{log}\t{}\t{text}\n", done.first);
                     std::io::stdout().write_all(line.as_bytes()).unwrap();
@@ -112,10 +103,7 @@ async fn killed_again_and_again(sync: &str) {
         assert_eq!((report.damage, report.epochs_changed), (vec![], 0), "round {round}");
         for log in LOGS {
             let Ok(look) = look(&store, log).await else {
-                assert!(
-                    !answered.keys().any(|(of, _)| of == log),
-                    "round {round}: {log} is gone"
-                );
+                assert!(!answered.keys().any(|(of, _)| of == log), "round {round}: {log} is gone");
                 continue;
             };
             let epoch = epochs.entry(log).or_insert(look.epoch.clone());
@@ -125,10 +113,7 @@ async fn killed_again_and_again(sync: &str) {
                 assert!(*seq < look.next, "round {round}: {log} {seq} was answered and is lost");
                 let there = found.get(seq).is_none_or(|found| found.starts_with(text));
                 assert!(there, "round {round}: {log} {seq} changed");
-                assert!(
-                    found.contains_key(seq) || *seq < look.first,
-                    "round {round}: {log} {seq} is missing"
-                );
+                assert!(found.contains_key(seq) || *seq < look.first, "round {round}: {log} {seq} is missing");
             }
         }
         drop(store);

@@ -14,10 +14,7 @@ use bytes::Bytes;
 use common::{look, scratch};
 use proptest::prelude::*;
 
-const RETENTION: Retention = Retention {
-    events_max: 8,
-    age_max_ms: 50,
-};
+const RETENTION: Retention = Retention { events_max: 8, age_max_ms: 50 };
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -143,11 +140,7 @@ impl World {
             Op::Create(log) => {
                 let done = self.store().commit(create(&name(log))).await;
                 assert_eq!(done.is_ok(), !self.model.contains_key(&log));
-                let new = Model {
-                    next: 1,
-                    first: 1,
-                    ..Model::default()
-                };
+                let new = Model { next: 1, first: 1, ..Model::default() };
                 self.model.entry(log).or_insert(new);
             }
             Op::Append { log, count, size } => {
@@ -161,10 +154,7 @@ impl World {
             }
             Op::Record(log, size) => {
                 let body = "r".repeat(size);
-                if self
-                    .commit(log, |commit| commit.record = Some(record("ann", &body)))
-                    .await
-                {
+                if self.commit(log, |commit| commit.record = Some(record("ann", &body))).await {
                     self.model.get_mut(&log).unwrap().record = Some(body.into());
                 }
             }
@@ -176,10 +166,7 @@ impl World {
                 }
             }
             Op::Delete { log, key } => {
-                if self
-                    .commit(log, |commit| commit.items = vec![Item::delete(key.to_string())])
-                    .await
-                {
+                if self.commit(log, |commit| commit.items = vec![Item::delete(key.to_string())]).await {
                     self.model.get_mut(&log).unwrap().items.remove(&key.to_string());
                 }
             }
@@ -204,10 +191,7 @@ impl World {
                 }
             }
             Op::ReleaseContents(log) => {
-                if self
-                    .commit(log, |commit| commit.release = Some(Release::Contents))
-                    .await
-                {
+                if self.commit(log, |commit| commit.release = Some(Release::Contents)).await {
                     self.model.get_mut(&log).unwrap().release();
                 }
             }
@@ -232,10 +216,7 @@ impl World {
 
     fn open(&mut self) {
         let (store, report) = DiskStore::open(self.options.clone()).unwrap();
-        assert_eq!(
-            (report.damage, report.epochs_changed, report.torn_bytes),
-            (vec![], 0, 0)
-        );
+        assert_eq!((report.damage, report.epochs_changed, report.torn_bytes), (vec![], 0, 0));
         let events: usize = self.model.values().map(|model| model.events.len()).sum();
         assert_eq!((report.logs, report.events), (self.model.len() as u64, events as u64));
         self.store = Some(store);

@@ -13,21 +13,14 @@ const SEGMENT_BYTES: u64 = 64 << 10;
 
 fn small(dir: &Path, events_max: u64, age_max_ms: u64) -> DiskStore {
     let retention = Retention { events_max, age_max_ms };
-    let options = DiskOptions {
-        segment_bytes: SEGMENT_BYTES,
-        hot_bytes: 16 << 10,
-        ..DiskOptions::new(dir, retention)
-    };
+    let options = DiskOptions { segment_bytes: SEGMENT_BYTES, hot_bytes: 16 << 10, ..DiskOptions::new(dir, retention) };
     let (store, report) = DiskStore::open(options).unwrap();
     assert_eq!(report.damage, Vec::<String>::new());
     store
 }
 
 fn dir_bytes(dir: &Path) -> u64 {
-    segments(dir)
-        .iter()
-        .map(|path| path.metadata().map_or(0, |found| found.len()))
-        .sum()
+    segments(dir).iter().map(|path| path.metadata().map_or(0, |found| found.len())).sum()
 }
 
 #[tokio::test]
@@ -71,10 +64,7 @@ async fn endless_appends_stay_bounded_and_an_idle_log_keeps_everything() {
     }
     let segments_written = written / SEGMENT_BYTES;
     assert!(segments_written > 30);
-    assert!(
-        largest < 8 * SEGMENT_BYTES,
-        "{largest} bytes on disk at worst, for {written} written"
-    );
+    assert!(largest < 8 * SEGMENT_BYTES, "{largest} bytes on disk at worst, for {written} written");
     let busy = look(&store, "busy").await.unwrap();
     assert_eq!((busy.next, busy.events.len()), (3_001, 50));
     assert_eq!(busy.items.len(), 3);
@@ -90,9 +80,7 @@ async fn a_sweep_frees_the_segments_of_what_it_let_go() {
         create(&store, &format!("log-{n}")).await.unwrap();
     }
     for round in 0..1_000 {
-        append_at(&store, &format!("log-{}", round % 20), 5, &[&text])
-            .await
-            .unwrap();
+        append_at(&store, &format!("log-{}", round % 20), 5, &[&text]).await.unwrap();
     }
     let before = dir_bytes(dir.path());
     assert!(before > 12 * SEGMENT_BYTES, "{before}");

@@ -19,63 +19,40 @@ pub async fn the_newest_fence_wins(fixture: &dyn Fixture) {
         record: Some(record("ann", "x")),
         ..Commit::to(id("log"), fence, 0)
     };
-    let stale = Err(StoreError::StaleFence {
-        given: old,
-        current: new,
-    });
+    let stale = Err(StoreError::StaleFence { given: old, current: new });
     assert_eq!(store.commit(by(old)).await, stale);
-    assert_eq!(
-        store.record(&id("log")).await,
-        Ok(None),
-        "a stale commit changes nothing"
-    );
+    assert_eq!(store.record(&id("log")).await, Ok(None), "a stale commit changes nothing");
     store.commit(by(new)).await.expect("the newest holder");
     assert_eq!(store.commit(by(old)).await, stale);
     if let Some(store) = fixture.reopen(store, PLENTY).await {
         let after = store.lease(&id("log")).await.expect("a lease");
         assert!(after > new, "a fence from before the restart is shut out");
-        assert!(matches!(
-            store.commit(by(new)).await,
-            Err(StoreError::StaleFence { .. })
-        ));
+        assert!(matches!(store.commit(by(new)).await, Err(StoreError::StaleFence { .. })));
         store.commit(by(after)).await.expect("the newest holder");
     }
 }
 
 pub async fn the_fence_of_the_creator_holds_until_a_higher_one_comes(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
-    let commit = Commit {
-        fence: Fence(5),
-        ..create("log")
-    };
+    let commit = Commit { fence: Fence(5), ..create("log") };
     store.commit(commit).await.expect("any fence may create");
     let by = async |fence| store.commit(Commit::to(id("log"), Fence(fence), 0)).await;
     by(5).await.expect("the creator goes on");
     assert!(matches!(by(4).await, Err(StoreError::StaleFence { .. })));
     by(9).await.expect("a higher one");
-    let stale = StoreError::StaleFence {
-        given: Fence(5),
-        current: Fence(9),
-    };
+    let stale = StoreError::StaleFence { given: Fence(5), current: Fence(9) };
     assert_eq!(by(5).await, Err(stale), "which shuts the creator out");
     assert!(store.lease(&id("log")).await.expect("a lease") > Fence(9));
 }
 
 pub async fn retention_by_count_lets_go_of_the_oldest(fixture: &dyn Fixture) {
-    let retention = Retention {
-        events_max: 3,
-        ..PLENTY
-    };
+    let retention = Retention { events_max: 3, ..PLENTY };
     let store = fixture.open(retention).await;
     store.commit(create("log")).await.expect("a new log");
     let done = append(&*store, "log", &["a", "b"]).await.expect("a commit");
     assert_eq!(done.trimmed, None);
     let done = append(&*store, "log", &["c", "d", "e"]).await.expect("a commit");
-    let trimmed = Trimmed {
-        log: id("log"),
-        from: seq(1),
-        to: seq(3),
-    };
+    let trimmed = Trimmed { log: id("log"), from: seq(1), to: seq(3) };
     assert_eq!(done.trimmed, Some(trimmed));
     let batch = store.read(&id("log"), seq(1), ALL).await.expect("a read");
     assert_eq!((batch.first, batch.next, batch.events[0].seq), (seq(3), seq(6), seq(3)));
@@ -85,10 +62,7 @@ pub async fn retention_by_count_lets_go_of_the_oldest(fixture: &dyn Fixture) {
 }
 
 pub async fn retention_by_age_lets_go_when_swept(fixture: &dyn Fixture) {
-    let retention = Retention {
-        age_max_ms: 100,
-        ..PLENTY
-    };
+    let retention = Retention { age_max_ms: 100, ..PLENTY };
     let store = fixture.open(retention).await;
     for log in ["log", "other"] {
         store.commit(create(log)).await.expect("a new log");
@@ -97,19 +71,11 @@ pub async fn retention_by_age_lets_go_when_swept(fixture: &dyn Fixture) {
     append_at(&*store, "log", 60, &["c"]).await.expect("a commit");
     append_at(&*store, "other", 60, &["z"]).await.expect("a commit");
     assert_eq!(store.sweep(110).await, Ok(vec![]), "exactly as old as allowed may stay");
-    let trimmed = Trimmed {
-        log: id("log"),
-        from: seq(1),
-        to: seq(3),
-    };
+    let trimmed = Trimmed { log: id("log"), from: seq(1), to: seq(3) };
     assert_eq!(store.sweep(111).await, Ok(vec![trimmed]));
     assert_eq!(texts(&*store, "log").await, owned(&[(3, "c")]));
     if let Some(store) = fixture.reopen(store, retention).await {
-        assert_eq!(
-            texts(&*store, "log").await,
-            owned(&[(3, "c")]),
-            "what was swept stays away"
-        );
+        assert_eq!(texts(&*store, "log").await, owned(&[(3, "c")]), "what was swept stays away");
         assert_eq!(store.sweep(10_000).await.map(|trimmed| trimmed.len()), Ok(2));
         assert_eq!(append(&*store, "log", &["d"]).await.map(|done| done.first), Ok(seq(4)));
     }
@@ -171,10 +137,7 @@ pub async fn releasing_the_log_leaves_nothing(fixture: &dyn Fixture) {
         None => store,
     };
     gone(&*store).await;
-    let commit = Commit {
-        events: vec![event("new")],
-        ..create("log")
-    };
+    let commit = Commit { events: vec![event("new")], ..create("log") };
     store.commit(commit).await.expect("the name is free again");
     assert_eq!(texts(&*store, "log").await, owned(&[(1, "new")]));
     assert_eq!(store.items(&id("log"), "").await, Ok(vec![]));
@@ -183,18 +146,9 @@ pub async fn releasing_the_log_leaves_nothing(fixture: &dyn Fixture) {
 pub async fn items_come_by_key_and_by_prefix_in_order(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     let large = "L".repeat(5_000);
-    let items = [
-        ("m/2", "two"),
-        ("m/10", "ten"),
-        ("m/1", large.as_str()),
-        ("n", "other"),
-        ("l", "before"),
-    ];
+    let items = [("m/2", "two"), ("m/10", "ten"), ("m/1", large.as_str()), ("n", "other"), ("l", "before")];
     let commit = Commit {
-        items: items
-            .iter()
-            .map(|(key, value)| Item::put(*key, (*value).to_owned()))
-            .collect(),
+        items: items.iter().map(|(key, value)| Item::put(*key, (*value).to_owned())).collect(),
         ..create("log")
     };
     store.commit(commit).await.expect("a new log");
@@ -214,10 +168,8 @@ pub async fn items_come_by_key_and_by_prefix_in_order(fixture: &dyn Fixture) {
     let check = async |store: &dyn Store| {
         let found = store.items(&id("log"), "m/").await.expect("items");
         let expected = [("m/1", large.as_str()), ("m/10", "ten"), ("m/2", "TWO")];
-        let expected: Vec<_> = expected
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), Bytes::copy_from_slice(value.as_bytes())))
-            .collect();
+        let expected: Vec<_> =
+            expected.iter().map(|(key, value)| ((*key).to_owned(), Bytes::copy_from_slice(value.as_bytes()))).collect();
         assert_eq!(found, expected);
         assert_eq!(store.item(&id("log"), "n").await, Ok(None));
         assert_eq!(store.item(&id("log"), "brief").await, Ok(None));
@@ -239,14 +191,8 @@ pub async fn records_are_listed_and_counted_by_owner_and_kind(fixture: &dyn Fixt
         ("s3", "bob", Kind::Session),
         ("t1", "ann", Kind::Task),
     ] {
-        let record = Record {
-            kind,
-            ..record(owner, log)
-        };
-        let commit = Commit {
-            record: Some(record),
-            ..create(log)
-        };
+        let record = Record { kind, ..record(owner, log) };
+        let commit = Commit { record: Some(record), ..create(log) };
         store.commit(commit).await.expect("a new log");
     }
     store.commit(create("bare")).await.expect("a log without a record");
@@ -259,10 +205,7 @@ pub async fn records_are_listed_and_counted_by_owner_and_kind(fixture: &dyn Fixt
             (Kind::Task, Principal::parse("bob").as_ref(), vec![]),
         ] {
             let listed = store.list(kind, owner).await.expect("a list");
-            let bodies: BTreeSet<_> = listed
-                .iter()
-                .map(|(id, record)| (id.to_string(), record.body.clone()))
-                .collect();
+            let bodies: BTreeSet<_> = listed.iter().map(|(id, record)| (id.to_string(), record.body.clone())).collect();
             let expected: BTreeSet<_> = expected.iter().map(|id| ((*id).to_owned(), Bytes::from(*id))).collect();
             assert_eq!(bodies, expected);
             assert_eq!(store.count(kind, owner).await, Ok(expected.len()));

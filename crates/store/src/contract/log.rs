@@ -8,15 +8,8 @@ use crate::{Commit, Fence, Item, ReadLimit, Start, Store, StoreError, WakeSet};
 
 pub async fn events_are_numbered_from_where_the_log_starts(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
-    let start = Start {
-        epoch: Epoch::from_random(3),
-        after: seq(41),
-    };
-    let commit = Commit {
-        create: Some(start.clone()),
-        events: vec![event("a"), event("b")],
-        ..create("log")
-    };
+    let start = Start { epoch: Epoch::from_random(3), after: seq(41) };
+    let commit = Commit { create: Some(start.clone()), events: vec![event("a"), event("b")], ..create("log") };
     let done = store.commit(commit).await.expect("a new log");
     assert_eq!((done.first, done.next, &done.epoch), (seq(42), seq(44), &start.epoch));
     let none = append(&*store, "log", &[]).await.expect("an empty commit");
@@ -24,10 +17,7 @@ pub async fn events_are_numbered_from_where_the_log_starts(fixture: &dyn Fixture
     append(&*store, "log", &["c"]).await.expect("a commit");
     assert_eq!(texts(&*store, "log").await, owned(&[(42, "a"), (43, "b"), (44, "c")]));
     let extent = store.extent(&id("log")).await.expect("an extent");
-    assert_eq!(
-        (extent.epoch_first, extent.first, extent.next),
-        (seq(42), seq(42), seq(45))
-    );
+    assert_eq!((extent.epoch_first, extent.first, extent.next), (seq(42), seq(42), seq(45)));
     let batch = store.read(&id("log"), seq(99), ALL).await.expect("past the end");
     assert!(batch.events.is_empty() && batch.next == seq(45));
     if let Some(store) = fixture.reopen(store, PLENTY).await {
@@ -140,11 +130,7 @@ pub async fn concurrent_commits_get_numbers_without_holes(fixture: &dyn Fixture)
     assert!(all.iter().map(|(n, _)| *n).eq(1..=400));
     for pair in all.chunks(2) {
         let (a, b) = (&pair[0].1, &pair[1].1);
-        assert_eq!(
-            a.strip_suffix("/a"),
-            b.strip_suffix("/b"),
-            "a commit's events stay together"
-        );
+        assert_eq!(a.strip_suffix("/a"), b.strip_suffix("/b"), "a commit's events stay together");
     }
 }
 

@@ -47,11 +47,7 @@ struct Source {
 
 impl Compaction {
     pub fn of(segment: u32) -> Compaction {
-        Compaction {
-            segment,
-            shard: 0,
-            todo: Vec::new(),
-        }
+        Compaction { segment, shard: 0, todo: Vec::new() }
     }
 
     /// Fills an empty group with what is to be carried next.

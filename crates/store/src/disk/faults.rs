@@ -40,10 +40,7 @@ struct Image {
 impl FaultyFiles {
     /// `witness_dir` stands for the memory that a power cut erases.
     pub fn new(witness_dir: impl Into<PathBuf>) -> FaultyFiles {
-        FaultyFiles {
-            plan: Arc::default(),
-            witness_dir: witness_dir.into(),
-        }
+        FaultyFiles { plan: Arc::default(), witness_dir: witness_dir.into() }
     }
 
     /// Lets `good` more writes succeed, then fails one halfway through.
@@ -126,11 +123,7 @@ impl Files for FaultyFiles {
         let mut plan = self.checked()?;
         let file = OsFiles.create(path)?;
         plan.files.insert(path.to_owned(), Image::default());
-        Ok(Box::new(FaultySegment {
-            file,
-            path: path.to_owned(),
-            files: self.clone(),
-        }))
+        Ok(Box::new(FaultySegment { file, path: path.to_owned(), files: self.clone() }))
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -114,10 +114,7 @@ impl SegmentFile for OsSegment {
 
 /// Whether an error means "no space", which heals, rather than "broken", which may not.
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
 /// Random bits from the kernel.

@@ -199,9 +199,7 @@ impl Meta {
         let mut seq = || reader.number().and_then(Seq::new);
         let (epoch_first, first, next, base) = (seq()?, seq()?, seq()?, seq()?);
         let (at_ms, items_total) = (reader.number()?, reader.number()?);
-        let events = (0..reader.count()?)
-            .map(|_| reader.number_u32())
-            .collect::<Option<_>>()?;
+        let events = (0..reader.count()?).map(|_| reader.number_u32()).collect::<Option<_>>()?;
         let record = match reader.u8()? {
             0 => None,
             kind => Some(RecordHead {

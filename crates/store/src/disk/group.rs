@@ -119,8 +119,7 @@ impl Group {
         for item in &commit.items {
             let value = item.value.as_deref();
             body.extend_from_slice(value.unwrap_or_default());
-            meta.items
-                .push((item.key.clone(), value.map(|value| value.len() as u32)));
+            meta.items.push((item.key.clone(), value.map(|value| value.len() as u32)));
         }
         self.events += commit.events.len();
         self.push(meta, &body);
@@ -175,10 +174,7 @@ impl Group {
     /// Makes everything visible, and tells where the new events are in memory.
     pub fn publish(self, written: Option<Written>, index: &Index, space: &mut Space) -> Published {
         let buffer = Bytes::from(self.buffer);
-        let mut published = Published {
-            bytes: buffer.len(),
-            ..Published::default()
-        };
+        let mut published = Published { bytes: buffer.len(), ..Published::default() };
         for frame in &self.frames {
             let Some(written) = written else { break };
             let place = Place {
@@ -240,7 +236,5 @@ fn check_names(commit: &Commit) -> Result<(), StoreError> {
     let sound = LogId::parse(commit.log.as_str()).is_some()
         && owner.is_none_or(|owner| Principal::parse(owner).is_some())
         && epoch.is_none_or(|epoch| Epoch::parse(epoch).is_some());
-    sound
-        .then_some(())
-        .ok_or_else(|| StoreError::Io("a name in this commit is not one that can be stored".into()))
+    sound.then_some(()).ok_or_else(|| StoreError::Io("a name in this commit is not one that can be stored".into()))
 }

@@ -67,10 +67,7 @@ impl Head {
             (None, None) => return Err(StoreError::NoSuchLog),
             (Some(start), None) => start.after,
             (None, Some(head)) if commit.fence < head.fence => {
-                return Err(StoreError::StaleFence {
-                    given: commit.fence,
-                    current: head.fence,
-                });
+                return Err(StoreError::StaleFence { given: commit.fence, current: head.fence });
             }
             (None, Some(head)) => head.next.prev(),
         };
@@ -97,17 +94,8 @@ impl Head {
         head.next = base.plus(commit.events.len() as u64);
         let oldest = Seq::new(head.next.get().saturating_sub(events_max)).unwrap_or(head.next);
         head.first = head.first.max(oldest);
-        let trimmed = (from < head.first).then(|| Trimmed {
-            log: commit.log.clone(),
-            from,
-            to: head.first,
-        });
-        let committed = Committed {
-            epoch: head.epoch.clone(),
-            first: base,
-            next: head.next,
-            trimmed,
-        };
+        let trimmed = (from < head.first).then(|| Trimmed { log: commit.log.clone(), from, to: head.first });
+        let committed = Committed { epoch: head.epoch.clone(), first: base, next: head.next, trimmed };
         head.note_items(&commit.log, &commit.items, index);
         head.has_record |= commit.record.is_some();
         if commit.release == Some(Release::Contents) {

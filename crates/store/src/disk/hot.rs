@@ -16,11 +16,7 @@ pub struct Hot {
 
 impl Hot {
     pub fn new(bytes_max: usize) -> Hot {
-        Hot {
-            bytes_max,
-            bytes: 0,
-            groups: VecDeque::new(),
-        }
+        Hot { bytes_max, bytes: 0, groups: VecDeque::new() }
     }
 
     /// Takes in what a group published, and lets the oldest groups go cold if that is too much.

@@ -27,10 +27,7 @@ pub struct Index {
 
 impl Index {
     pub fn new() -> Index {
-        Index {
-            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            hasher: RandomState::new(),
-        }
+        Index { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), hasher: RandomState::new() }
     }
 
     fn shard_of(&self, log: &LogId) -> usize {
@@ -87,9 +84,7 @@ impl Index {
         {
             old.forget(space);
         }
-        let log = shard
-            .entry(meta.log.clone())
-            .or_insert_with(|| Log::new(meta, applied.place, space));
+        let log = shard.entry(meta.log.clone()).or_insert_with(|| Log::new(meta, applied.place, space));
         log.apply(meta, applied, space);
         if meta.flags.has(Flags::RELEASE_LOG)
             && let Some(mut log) = shard.remove(&meta.log)

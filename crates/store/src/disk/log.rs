@@ -126,12 +126,7 @@ impl Log {
     }
 
     pub fn extent(&self) -> Extent {
-        Extent {
-            epoch: self.epoch.clone(),
-            epoch_first: self.epoch_first,
-            first: self.first,
-            next: self.next,
-        }
+        Extent { epoch: self.epoch.clone(), epoch_first: self.epoch_first, first: self.first, next: self.next }
     }
 
     /// Refuses what would rest on damaged ground.
@@ -143,13 +138,7 @@ impl Log {
     }
 
     pub fn apply(&mut self, meta: &Meta, applied: Applied<'_>, space: &mut Space) {
-        let Applied {
-            lsn,
-            place,
-            meta_len,
-            body,
-            hot,
-        } = applied;
+        let Applied { lsn, place, meta_len, body, hot } = applied;
         space.sub_live(self.anchor, u64::from(self.weight));
         space.add_live(place.segment, u64::from(self.weight));
         self.anchor = place.segment;
@@ -191,8 +180,7 @@ impl Log {
             if self.record.as_ref().is_some_and(|kept| kept.record.is_none()) {
                 self.drop_record(space);
             }
-            self.quarantined
-                .get_or_insert_with(|| "a part of it was unreadable".into());
+            self.quarantined.get_or_insert_with(|| "a part of it was unreadable".into());
         }
     }
 

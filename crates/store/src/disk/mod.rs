@@ -115,8 +115,7 @@ impl EventLog for DiskStore {
     }
 
     async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
-        self.fetch(log, |log| Plan::new(log, from, limit), Plan::is_hot, Plan::fetch)
-            .await
+        self.fetch(log, |log| Plan::new(log, from, limit), Plan::is_hot, Plan::fetch).await
     }
 
     async fn extent(&self, log: &LogId) -> Result<Extent, StoreError> {

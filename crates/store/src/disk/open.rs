@@ -40,13 +40,7 @@ pub struct DiskOptions {
 
 impl DiskOptions {
     pub fn new(dir: impl Into<PathBuf>, retention: Retention) -> DiskOptions {
-        DiskOptions {
-            dir: dir.into(),
-            sync: Sync::Always,
-            retention,
-            segment_bytes: 32 << 20,
-            hot_bytes: 64 << 20,
-        }
+        DiskOptions { dir: dir.into(), sync: Sync::Always, retention, segment_bytes: 32 << 20, hot_bytes: 64 << 20 }
     }
 }
 
@@ -60,9 +54,7 @@ pub enum Sync {
 }
 
 impl Sync {
-    pub const INTERVAL: Sync = Sync::Interval {
-        every: Duration::from_millis(50),
-    };
+    pub const INTERVAL: Sync = Sync::Interval { every: Duration::from_millis(50) };
 
     fn loss_window(self) -> String {
         match self {
@@ -116,15 +108,8 @@ impl DiskStore {
     pub fn open_with(options: &DiskOptions, files: &Arc<dyn Files>) -> Result<(DiskStore, OpenReport), OpenError> {
         let started = Instant::now();
         let DiskOptions { dir, sync, .. } = options;
-        let failed = |error| OpenError::Io {
-            path: dir.clone(),
-            error,
-        };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .map_err(failed)?;
+        let failed = |error| OpenError::Io { path: dir.clone(), error };
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
         let guard = lock_dir(dir)?;
         let past = Past::load(dir, &**files)?;
         let mut found = read_back(dir, &past, &**files)?;
@@ -161,11 +146,7 @@ impl DiskStore {
             drop(guard);
         });
         report.elapsed = started.elapsed();
-        let store = DiskStore {
-            shared,
-            queue: Some(queue),
-            writer: Mutex::new(Some(thread.map_err(failed)?)),
-        };
+        let store = DiskStore { shared, queue: Some(queue), writer: Mutex::new(Some(thread.map_err(failed)?)) };
         Ok((store, report))
     }
 }
@@ -188,15 +169,9 @@ impl OpenReport {
 
 /// Reads the segments, and decides whether more is missing than they can tell themselves.
 fn read_back(dir: &Path, past: &Past, files: &dyn Files) -> Result<Recovered, OpenError> {
-    let failed = |path: &Path, error| OpenError::Io {
-        path: path.to_owned(),
-        error,
-    };
+    let failed = |path: &Path, error| OpenError::Io { path: path.to_owned(), error };
     let mut found = recover(dir, past.durable).map_err(|error| match error {
-        RecoverError::Newer(_, format) => OpenError::Newer {
-            dir: dir.to_owned(),
-            found: format.to_string(),
-        },
+        RecoverError::Newer(_, format) => OpenError::Newer { dir: dir.to_owned(), found: format.to_string() },
         RecoverError::Io(path, error) => failed(&path, error),
     })?;
     put_aside(&found.unborn, &found.unreadable, dir, files).map_err(|error| failed(dir, error))?;
@@ -225,13 +200,7 @@ fn begin(options: &DiskOptions, files: &Arc<dyn Files>, past: &State, found: Rec
     found.index.raise_fences(Fence(state.generation << 32));
     let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
     let dir = options.dir.clone();
-    let pen = Pen::new(
-        files.clone(),
-        dir.clone(),
-        segment_bytes,
-        found.last,
-        found.next_lsn - 1,
-    );
+    let pen = Pen::new(files.clone(), dir.clone(), segment_bytes, found.last, found.next_lsn - 1);
     let shared = Shared::new(found.index, dir, files.clone(), options.sync.loss_window());
     shared.note_bytes(found.space.bytes());
     Writer {
@@ -262,27 +231,12 @@ struct Past {
 
 impl Past {
     fn load(dir: &Path, files: &dyn Files) -> Result<Past, OpenError> {
-        let failed = |error| OpenError::Io {
-            path: dir.to_owned(),
-            error,
-        };
-        let unknown = |damage| {
-            Ok(Past {
-                state: State::fresh().map_err(failed)?,
-                durable: 0,
-                unsure: true,
-                damage,
-            })
-        };
+        let failed = |error| OpenError::Io { path: dir.to_owned(), error };
+        let unknown = |damage| Ok(Past { state: State::fresh().map_err(failed)?, durable: 0, unsure: true, damage });
         match State::load(dir).map_err(failed)? {
             Found::Nothing => unknown(Vec::new()),
-            Found::Unreadable => unknown(vec![
-                "the STATE file is unreadable, so the last run counts as lost".into(),
-            ]),
-            Found::Newer(found) => Err(OpenError::Newer {
-                dir: dir.to_owned(),
-                found,
-            }),
+            Found::Unreadable => unknown(vec!["the STATE file is unreadable, so the last run counts as lost".into()]),
+            Found::Newer(found) => Err(OpenError::Newer { dir: dir.to_owned(), found }),
             Found::State(state) => {
                 let witnessed = || Witness::last_lsn(&files.witness_dir()?, &state);
                 let durable = state.closed_at.or_else(|| witnessed().filter(|_| state.interval));
@@ -300,10 +254,7 @@ impl Past {
 fn lock_dir(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join("LOCK");
     let file = File::options().write(true).create(true).truncate(false).open(&path);
-    let file = file.map_err(|error| OpenError::Io {
-        path: path.clone(),
-        error,
-    })?;
+    let file = file.map_err(|error| OpenError::Io { path: path.clone(), error })?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked(dir.to_owned())),

@@ -47,15 +47,7 @@ impl Pen {
         last: Option<(u32, u64)>,
         last_lsn: u64,
     ) -> Pen {
-        Pen {
-            files,
-            dir,
-            segment_bytes,
-            current: None,
-            last,
-            synced_lsn: last_lsn,
-            written_lsn: last_lsn,
-        }
+        Pen { files, dir, segment_bytes, current: None, last, synced_lsn: last_lsn, written_lsn: last_lsn }
     }
 
     pub fn is_synced(&self) -> bool {
@@ -91,17 +83,11 @@ impl Pen {
         let mut last_lsn = self.written_lsn;
         for (start, header) in headers {
             let unsynced = (header.lsn - 1).saturating_sub(self.synced_lsn);
-            let header = Header {
-                unsynced: u32::try_from(unsynced).unwrap_or(u32::MAX),
-                ..*header
-            };
+            let header = Header { unsynced: u32::try_from(unsynced).unwrap_or(u32::MAX), ..*header };
             frames[*start..start + HEADER_BYTES].copy_from_slice(&header.encode(segment.salt));
             last_lsn = header.lsn;
         }
-        let written = Written {
-            segment: segment.number,
-            offset: segment.end,
-        };
+        let written = Written { segment: segment.number, offset: segment.end };
         match segment.file.write_all_at(frames, segment.end) {
             Ok(()) => {
                 segment.end += needed;
@@ -171,13 +157,7 @@ impl Pen {
         };
         let synced = file.sync_data().and_then(|()| self.files.sync_dir(&self.dir));
         synced.map_err(|error| StoreError::ReadOnly(format!("a sync to disk failed: {error}")))?;
-        self.current = Some(Segment {
-            file,
-            number,
-            salt,
-            end: SEGMENT_HEADER_BYTES,
-            capacity,
-        });
+        self.current = Some(Segment { file, number, salt, end: SEGMENT_HEADER_BYTES, capacity });
         Ok(())
     }
 
@@ -190,9 +170,7 @@ impl Pen {
 /// Reserves as much as there is, down to the smallest segment that is worth a file.
 fn allocate(file: &dyn SegmentFile, segment_bytes: u64, needed: u64) -> io::Result<u64> {
     let whole = segment_bytes.max(needed);
-    let smaller = SMALLER_SEGMENTS
-        .into_iter()
-        .filter(|size| *size >= needed && *size < whole);
+    let smaller = SMALLER_SEGMENTS.into_iter().filter(|size| *size >= needed && *size < whole);
     let mut sizes = std::iter::once(whole).chain(smaller).peekable();
     loop {
         let size = sizes.next().unwrap_or(needed);
@@ -206,11 +184,7 @@ fn allocate(file: &dyn SegmentFile, segment_bytes: u64, needed: u64) -> io::Resu
 
 fn refusal(what: &str, error: &io::Error) -> StoreError {
     let sentence = format!("{what}: {error}");
-    if is_full(error) {
-        StoreError::Full(sentence)
-    } else {
-        StoreError::Io(sentence)
-    }
+    if is_full(error) { StoreError::Full(sentence) } else { StoreError::Io(sentence) }
 }
 
 impl fmt::Debug for Pen {

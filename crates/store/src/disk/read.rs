@@ -56,19 +56,9 @@ impl Plan {
             events += (u64::from(entry.count) - skipped) as usize;
             // Of a frame that is entered in its middle an unknown part is skipped, so it may not end the plan.
             bytes += if skipped == 0 { entry.events_len as usize } else { 0 };
-            pieces.push(Piece {
-                base: entry.base,
-                place: entry.place,
-                hot: entry.hot.clone(),
-            });
+            pieces.push(Piece { base: entry.base, place: entry.place, hot: entry.hot.clone() });
         }
-        Plan {
-            pieces,
-            from,
-            limit,
-            first: log.first,
-            next: log.next,
-        }
+        Plan { pieces, from, limit, first: log.first, next: log.next }
     }
 
     pub fn is_hot(&self) -> bool {
@@ -99,17 +89,10 @@ impl Plan {
                     break 'pieces;
                 }
                 bytes_left = bytes_left.saturating_sub(bytes.len());
-                events.push(Recorded {
-                    seq: piece.base.plus(at as u64),
-                    bytes: bytes.clone(),
-                });
+                events.push(Recorded { seq: piece.base.plus(at as u64), bytes: bytes.clone() });
             }
         }
-        Ok(Batch {
-            events,
-            first: self.first,
-            next: self.next,
-        })
+        Ok(Batch { events, first: self.first, next: self.next })
     }
 }
 
@@ -184,11 +167,10 @@ impl<'a> Shelf<'a> {
             return Err(FetchError::Moved);
         };
         let mut bytes = vec![0; place.len as usize];
-        file.read_exact_at(&mut bytes, u64::from(place.offset))
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => FetchError::Damaged(place),
-                _ => FetchError::Io(error),
-            })?;
+        file.read_exact_at(&mut bytes, u64::from(place.offset)).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => FetchError::Damaged(place),
+            _ => FetchError::Io(error),
+        })?;
         let bytes = Bytes::from(bytes);
         let (meta, body) = decode_frame(&bytes, *salt).ok_or(FetchError::Damaged(place))?;
         let body = bytes.slice_ref(body);

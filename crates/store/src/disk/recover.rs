@@ -93,9 +93,7 @@ fn list_segments(dir: &Path) -> Result<Starts, RecoverError> {
 pub fn read_start(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::Read;
     let mut start = Vec::new();
-    fs::File::open(path)?
-        .take(SEGMENT_HEADER_BYTES)
-        .read_to_end(&mut start)?;
+    fs::File::open(path)?.take(SEGMENT_HEADER_BYTES).read_to_end(&mut start)?;
     Ok(start)
 }
 
@@ -158,21 +156,14 @@ impl Scan {
             let found = self.look(&bytes[at..], segment.salt);
             let unsure = !matches!(found, Found::Frame(_, _, true));
             if unsure && newest && self.is_torn(&bytes[at..], segment.salt) {
-                let torn = bytes[at..]
-                    .iter()
-                    .rposition(|byte| *byte != 0)
-                    .map_or(0, |last| last + 1);
+                let torn = bytes[at..].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
                 self.out.torn_bytes += torn as u64;
                 return at;
             }
             match found {
                 Found::Frame(header, meta, sound) => {
                     let len = header.frame_len() as usize;
-                    let place = Place {
-                        segment: segment.number,
-                        offset: at as u32,
-                        len: len as u32,
-                    };
+                    let place = Place { segment: segment.number, offset: at as u32, len: len as u32 };
                     let body = &bytes[at + HEADER_BYTES + header.meta_len as usize..at + len];
                     if !sound {
                         let sentence = format!("segment {}, byte {at}: log {} is damaged", segment.number, meta.log);
@@ -250,9 +241,7 @@ impl Scan {
         let lost = lsn.saturating_sub(self.out.next_lsn);
         if lost > 0 {
             self.out.lost_through = self.out.lost_through.max(lsn - 1);
-            self.out.damage.push(format!(
-                "{place}: {lost} commits are unreadable, of which logs is unknown"
-            ));
+            self.out.damage.push(format!("{place}: {lost} commits are unreadable, of which logs is unknown"));
             self.out.next_lsn = lsn;
         }
     }
@@ -270,13 +259,7 @@ impl Scan {
         if other_life {
             out.index.change(&meta.log, |log| log.trim_to(log.next, &mut out.space));
         }
-        let applied = Applied {
-            lsn: header.lsn,
-            place,
-            meta_len: header.meta_len,
-            body,
-            hot: None,
-        };
+        let applied = Applied { lsn: header.lsn, place, meta_len: header.meta_len, body, hot: None };
         out.index.apply(meta, applied, &mut out.space);
         if suspect {
             out.index.change(&meta.log, |log| {
@@ -292,10 +275,7 @@ impl Scan {
         let out = &mut self.out;
         let content = bytes.get(SEGMENT_HEADER_BYTES as usize..).unwrap_or_default();
         if newest && content.iter().all(|byte| *byte == 0) {
-            out.torn_bytes += bytes
-                .iter()
-                .rposition(|byte| *byte != 0)
-                .map_or(0, |last| last as u64 + 1);
+            out.torn_bytes += bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
             out.unborn.push(path);
             return;
         }

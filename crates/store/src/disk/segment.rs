@@ -97,34 +97,18 @@ mod tests {
 
     #[test]
     fn a_segment_header_survives_damage_to_either_copy() {
-        let header = SegmentHeader {
-            format: FORMAT,
-            number: 7,
-            first_lsn: 99,
-            prev_end: 1234,
-            salt: 5,
-        };
+        let header = SegmentHeader { format: FORMAT, number: 7, first_lsn: 99, prev_end: 1234, salt: 5 };
         for at in 0..SEGMENT_HEADER_BYTES as usize {
             let mut bytes = header.encode();
             bytes[at] ^= 0x10;
-            assert_eq!(
-                SegmentHeader::decode(&bytes),
-                SegmentStart::Ours(header),
-                "flip at {at}"
-            );
+            assert_eq!(SegmentHeader::decode(&bytes), SegmentStart::Ours(header), "flip at {at}");
         }
         assert_eq!(SegmentHeader::decode(&[]), SegmentStart::Unreadable);
     }
 
     #[test]
     fn a_later_format_is_told_apart_from_damage() {
-        let header = SegmentHeader {
-            format: FORMAT + 1,
-            number: 1,
-            first_lsn: 1,
-            prev_end: 0,
-            salt: 1,
-        };
+        let header = SegmentHeader { format: FORMAT + 1, number: 1, first_lsn: 1, prev_end: 0, salt: 1 };
         assert_eq!(SegmentHeader::decode(&header.encode()), SegmentStart::Newer(FORMAT + 1));
     }
 }

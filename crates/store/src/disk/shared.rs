@@ -35,9 +35,7 @@ struct Status {
 
 impl Shared {
     pub fn new(index: Index, dir: PathBuf, files: Arc<dyn Files>, loss_window: String) -> Shared {
-        let any_quarantined = !index
-            .collect(|_, log| log.quarantined.is_some().then_some(()))
-            .is_empty();
+        let any_quarantined = !index.collect(|_, log| log.quarantined.is_some().then_some(())).is_empty();
         Shared {
             index,
             tails: Arc::default(),
@@ -101,9 +99,7 @@ impl Shared {
 
     pub fn health(&self) -> Health {
         let quarantined = match self.any_quarantined.load(Ordering::Relaxed) {
-            true => self
-                .index
-                .collect(|id, log| log.quarantined.is_some().then(|| id.clone())),
+            true => self.index.collect(|id, log| log.quarantined.is_some().then(|| id.clone())),
             false => Vec::new(),
         };
         let status = lock(&self.status);

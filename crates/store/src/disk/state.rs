@@ -36,12 +36,7 @@ fn path(dir: &Path) -> PathBuf {
 
 impl State {
     pub fn fresh() -> io::Result<State> {
-        Ok(State {
-            instance: random_bits()?,
-            generation: 0,
-            interval: false,
-            closed_at: None,
-        })
+        Ok(State { instance: random_bits()?, generation: 0, interval: false, closed_at: None })
     }
 
     pub fn load(dir: &Path) -> io::Result<Found> {
@@ -55,10 +50,7 @@ impl State {
     pub fn save(&self, dir: &Path, files: &dyn Files) -> io::Result<()> {
         let closed_at = self.closed_at.map_or("-".into(), |lsn| lsn.to_string());
         let sync = if self.interval { "interval" } else { "always" };
-        let text = format!(
-            "bowline-store {FORMAT} {:016x} {} {sync} {closed_at}",
-            self.instance, self.generation
-        );
+        let text = format!("bowline-store {FORMAT} {:016x} {} {sync} {closed_at}", self.instance, self.generation);
         let line = format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()));
         files.replace(&path(dir), line.as_bytes())
     }
@@ -122,10 +114,7 @@ impl Witness {
         let path = Witness::path(dir, state.instance);
         let mut options = fs::OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        let witness = Witness {
-            file: options.open(path)?,
-            generation: state.generation,
-        };
+        let witness = Witness { file: options.open(path)?, generation: state.generation };
         witness.note(lsn)?;
         Ok(witness)
     }
@@ -154,12 +143,7 @@ mod tests {
     #[test]
     fn a_state_reads_back_and_any_flipped_bit_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State {
-            instance: 0xabc,
-            generation: 7,
-            interval: true,
-            closed_at: Some(99),
-        };
+        let state = State { instance: 0xabc, generation: 7, interval: true, closed_at: Some(99) };
         assert_eq!(State::load(dir.path()).unwrap(), Found::Nothing);
         state.save(dir.path(), &OsFiles).unwrap();
         assert_eq!(State::load(dir.path()).unwrap(), Found::State(state));

@@ -209,10 +209,7 @@ impl Writer {
                     // The other thread ends only after this one.
                     let _ = ticks.send(());
                 }
-                let noted = self
-                    .witness
-                    .as_ref()
-                    .map(|witness| witness.note(self.pen.written_lsn()));
+                let noted = self.witness.as_ref().map(|witness| witness.note(self.pen.written_lsn()));
                 if let Some(Err(_)) = noted {
                     self.drop_witness();
                 }
@@ -249,11 +246,7 @@ impl Writer {
         let trimmed = self.shared.index.collect(|id, log| {
             let old = log.entries.iter().take_while(|entry| entry.at_ms < oldest).last();
             let old = old.filter(|_| log.quarantined.is_none());
-            old.map(|entry| Trimmed {
-                log: id.clone(),
-                from: log.first,
-                to: entry.end(),
-            })
+            old.map(|entry| Trimmed { log: id.clone(), from: log.first, to: entry.end() })
         });
         let mut group = self.group();
         for Trimmed { log, to, .. } in &trimmed {
@@ -293,9 +286,7 @@ impl Writer {
         if facts {
             shared.quarantine(id, "its record or one of its items became unreadable");
         } else if let Some(end) = end {
-            shared.note_damage(format!(
-                "log {id} begins at {end} now: some of what was before is unreadable"
-            ));
+            shared.note_damage(format!("log {id} begins at {end} now: some of what was before is unreadable"));
             let mut group = self.group();
             group.amend(id, Flags::default(), &shared.index, |head| head.first = end);
             if self.write(group).is_err() {
@@ -349,8 +340,7 @@ impl Writer {
         let files = &self.shared.files;
         let removed = files.remove(&segment_path(&self.shared.dir, segment));
         if let Err(error) = removed.and_then(|()| files.sync_dir(&self.shared.dir)) {
-            self.shared
-                .note_damage(format!("segment {segment} could not be removed: {error}"));
+            self.shared.note_damage(format!("segment {segment} could not be removed: {error}"));
         }
         self.space.remove(segment);
         self.note_space();
@@ -365,8 +355,7 @@ impl Writer {
         match closed {
             Ok(()) => {
                 if let Err(error) = self.state.save(&self.shared.dir, &*self.shared.files) {
-                    self.shared
-                        .note_damage(format!("could not be marked as closed: {error}"));
+                    self.shared.note_damage(format!("could not be marked as closed: {error}"));
                 } else {
                     self.drop_witness();
                 }

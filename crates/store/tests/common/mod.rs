@@ -12,16 +12,11 @@ use bowline_store::{Commit, DiskOptions, DiskStore, Item, OpenReport, StoreError
 
 /// A directory in memory where there is one: these tests are about what is written, not about how fast.
 pub fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm")
-        .or_else(|_| tempfile::tempdir())
-        .unwrap()
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 pub fn options(dir: &Path) -> DiskOptions {
-    DiskOptions {
-        segment_bytes: 64 << 10,
-        ..DiskOptions::new(dir, PLENTY)
-    }
+    DiskOptions { segment_bytes: 64 << 10, ..DiskOptions::new(dir, PLENTY) }
 }
 
 pub fn open(dir: &Path) -> (DiskStore, OpenReport) {
@@ -35,9 +30,7 @@ pub fn open_with(options: &DiskOptions, files: &FaultyFiles) -> (DiskStore, Open
 
 pub fn segments(dir: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let mut found: Vec<_> = files
-        .filter(|path| path.extension().is_some_and(|ext| ext == "log"))
-        .collect();
+    let mut found: Vec<_> = files.filter(|path| path.extension().is_some_and(|ext| ext == "log")).collect();
     found.sort();
     found
 }
