@@ -197,3 +197,57 @@ fn every_example_of_an_error_has_the_action_of_its_code() {
     }
     assert_eq!(pages_with_examples, ErrorCode::ALL.len());
 }
+
+/// The example of docs/agents.md. It stands here so that it is compiled; the page must show the same lines.
+mod example {
+    // example: begin
+    use async_trait::async_trait;
+    use bowline::agent::{Agent, AgentError, Answer, Asked, Confirm, Ending, Input, Reply, Run};
+    use serde_json::json;
+    use std::time::Duration;
+
+    pub struct Deployer;
+
+    #[async_trait]
+    impl Agent for Deployer {
+        async fn run(&self, run: Run) -> Ending {
+            let Input::Message { text: target } = &run.input else {
+                return Err(AgentError::failed("It takes messages only."));
+            };
+            run.emit.thinking("A build comes first.", "building").await?;
+            let step = run.emit.tool_call("Building", "build", &json!({ "target": target }), None).await?;
+            run.pause(Duration::from_secs(1)).await?;
+            let facts = json!({ "tool": "build", "status": "success", "duration_ms": 1000 });
+            run.emit.tool_result(step, "Built", &facts).await?;
+            // Whatever is needed after the answer goes into the state: this process may be gone by then.
+            let question = Confirm::custom(format!("Deploy {target}?"), json!({ "target": target }));
+            let reply = run.emit.confirm(question).await?;
+            deploy(&run, target, &reply).await
+        }
+
+        async fn answered(&self, run: Run, asked: Asked, reply: Reply) -> Ending {
+            let target = asked.state["target"].as_str().unwrap_or_default();
+            deploy(&run, target, &reply).await
+        }
+    }
+
+    async fn deploy(run: &Run, target: &str, reply: &Reply) -> Ending {
+        if !reply.confirmed {
+            return Ok(Answer::text(format!("Then {target} stays where it is.")));
+        }
+        run.emit.partial_answer(format!("{target} is deployed.")).await?;
+        Ok(Answer::text(format!("{target} is deployed.")))
+    }
+    // example: end
+}
+
+#[test]
+fn the_example_agent_is_one_that_compiles() {
+    let _: &dyn bowline::agent::Agent = &example::Deployer;
+    let source = include_str!("docs.rs");
+    let (_, rest) = source.split_once("    // example: begin\n").expect("the begin mark");
+    let (example, _) = rest.split_once("    // example: end\n").expect("the end mark");
+    let lines = example.lines().map(|line| line.strip_prefix("    ").unwrap_or(line));
+    let shown: String = lines.flat_map(|line| [line, "\n"]).collect();
+    assert!(read("docs/agents.md").contains(&shown), "docs/agents.md must show exactly:\n{shown}");
+}
