@@ -169,7 +169,10 @@ fn every_example_frame_is_one_that_exists() {
             assert!(known.contains(&event) || refusal, "{document}: no such frame: {example}");
             if logged {
                 let id = example["event_id"].as_str().unwrap_or_default();
-                assert!(id.ends_with(&format!("-{}", example["seq"])), "{document}: event_id and seq differ: {example}");
+                assert!(
+                    id.ends_with(&format!("-{}", example["seq"])),
+                    "{document}: event_id and seq differ: {example}"
+                );
             }
         }
     }

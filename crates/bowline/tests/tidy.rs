@@ -114,9 +114,7 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
 fn is_frame_name(text: &str) -> bool {
     let namespaces = ["user", "agent", "system", "plan", "solver", "aggregate", "pipeline", "error"];
     text.split_once('.').is_some_and(|(namespace, name)| {
-        namespaces.contains(&namespace)
-            && !name.is_empty()
-            && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+        namespaces.contains(&namespace) && !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
     })
 }
 
@@ -310,7 +308,9 @@ fn nothing_is_left_unfinished() {
 fn forbidden_dependencies(name: &str, manifest: &str) -> Vec<String> {
     let forbidden: &[&str] = match name {
         "protocol" => &["bowline", "bowline-core", "bowline-store", "tokio", "tracing", "axum", "hyper", "getrandom"],
-        "core" => &["bowline", "bowline-store", "tokio", "tracing", "axum", "hyper", "getrandom", "rand", "async-trait"],
+        "core" => {
+            &["bowline", "bowline-store", "tokio", "tracing", "axum", "hyper", "getrandom", "rand", "async-trait"]
+        }
         "store" => &["bowline", "bowline-core", "axum", "hyper", "tokio-tungstenite"],
         _ => &[],
     };
