@@ -154,6 +154,11 @@ pub struct Node {
 impl Node {
     /// Opens the store, ends what a crash cut, and binds the address. Traffic is served by [`run`](Node::run).
     pub async fn start(loaded: Loaded) -> anyhow::Result<Node> {
+        Node::start_with(loaded, BTreeMap::new()).await
+    }
+
+    /// The same, with agents of the caller's own beside the configured ones.
+    pub async fn start_with(loaded: Loaded, own: BTreeMap<String, Arc<dyn Agent>>) -> anyhow::Result<Node> {
         let config = loaded.config.clone();
         let store = open_store(&config).await?;
         let listen = config.listen;
@@ -165,7 +170,7 @@ impl Node {
             metrics: Metrics::new(),
             clock: Clock::start(),
             auth: Authenticator::new(&config)?,
-            agents: agents(&config),
+            agents: agents(&config).into_iter().chain(own).collect(),
             registry: Registry::default(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -297,22 +302,15 @@ async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
         }
         let over = record.life != Life::Active && !record.released;
         let cut = record.turn.active().is_some_and(|active| active.pending.is_empty());
-        if !(over || cut || record.held || record.queue.len() > 0) {
+        if !(over || cut || record.held || !record.queue.is_empty()) {
             continue;
         }
         woken += 1;
-        let id = SessionId::from(&log);
-        let recovered = async {
-            let mut actor =
-                Actor::open(shared.clone(), id, stored.owner.clone(), record).await.map_err(|e| store_refusal(&e))?;
-            actor.recover().await?;
-            if !actor.is_idle() {
-                Registry::install(shared, actor, stored.owner);
-            }
-            Ok::<(), Refusal>(())
-        };
-        if let Err(refusal) = Box::pin(recovered).await {
-            tracing::error!(session = %log, %refusal, "a session could not be recovered; it is left alone");
+        let mut actor = Actor::new(shared.clone(), SessionId::from(&log), stored.owner.clone(), record);
+        match Box::pin(actor.begin()).await {
+            // It stays as long as it has something to do, as any other that was woken.
+            Ok(()) => drop(Registry::install(shared, actor, stored.owner)),
+            Err(refusal) => tracing::error!(session = %log, %refusal, "a session could not be recovered yet"),
         }
     }
     let ms = started.elapsed().as_millis() as u64;
@@ -353,24 +351,32 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
         if record.life == Life::Active && older_than(stored.touched_ms, shared.config.session.ttl) {
             let _ = Registry::send(shared, &id, &stored.owner, Command::Expire).await;
         } else if record.life != Life::Active && older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
-            let fence = shared.store.lease(&log).await?;
-            let mut forget = Commit::to(log, fence, now_ms);
-            forget.release = Some(Release::Log);
-            shared.commit(forget).await?;
-            shared.metrics.session_state("ended").dec();
+            match forget(shared, &log, now_ms).await {
+                Ok(()) => drop(shared.metrics.session_state("ended").dec()),
+                Err(error) => tracing::warn!(session = %log, %error, "a tombstone could not be removed"),
+            }
         }
     }
     Ok(())
+}
+
+/// The last trace of a session goes.
+async fn forget(shared: &Shared, log: &LogId, now_ms: u64) -> Result<(), StoreError> {
+    let mut forget = Commit::to(log.clone(), shared.store.lease(log).await?, now_ms);
+    forget.release = Some(Release::Log);
+    shared.commit(forget).await.map(drop)
 }
 
 /// Tells everybody, and lets runs finish for a while.
 async fn drain(shared: &Arc<Shared>) {
     shared.draining.cancel();
     let until = Instant::now() + shared.config.drain_timeout;
-    while shared.metrics.runs_active.get() > 0 && Instant::now() < until {
+    // A run that waits for a person needs no process, so it is not waited for.
+    let running = shared.metrics.session_state("running");
+    while running.get() > 0 && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let left = shared.metrics.runs_active.get();
+    let left = running.get();
     if left > 0 {
         tracing::warn!(runs = left, "drain.timeout is over; these runs are cut and will be ended at the next start");
     }

@@ -1,4 +1,5 @@
 //! Holds the documents to the code: what a client or operator can meet is described, and what is described exists.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::collections::BTreeSet;
 use std::fs;

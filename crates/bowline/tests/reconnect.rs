@@ -249,8 +249,7 @@ async fn a_resume_token_proves_ownership_and_rotates() {
         client.reconnect(&session, json!({ "resume_token": token, "take_over": true })).await;
         let frame =
             client.until(|f| f["event"] == "agent.session_created" || f["metadata"]["error_code"].is_string()).await;
-        let token = frame.last().unwrap()["metadata"]["resume_token"].as_str().map(str::to_owned);
-        token
+        frame.last().unwrap()["metadata"]["resume_token"].as_str().map(str::to_owned)
     };
     // The answer with the new token may be lost: the old one is good until the new one is used.
     let _lost = resume(&first).await.expect("the first token is good");
@@ -386,7 +385,7 @@ async fn a_reader_that_stops_reading_slows_nobody_and_gets_everything_later() {
     let mut slow = server.connect().await;
     slow.resume(&session, json!({ "mode": "observe" })).await;
     let frames = client.ask("/long 50000 0").await;
-    assert_eq!(seqs(&frames), (1..=50_002).collect::<Vec<_>>());
+    assert!(seqs(&frames) == (1..=50_002).collect::<Vec<_>>());
     let mut seen = Vec::new();
     loop {
         match slow.incoming().await {
@@ -399,6 +398,119 @@ async fn a_reader_that_stops_reading_slows_nobody_and_gets_everything_later() {
             Incoming::Closed(code) => panic!("closed with {code:?}"),
         }
     }
-    assert_eq!(seen, (1..=50_002).collect::<Vec<_>>());
+    assert!(seen == (1..=50_002).collect::<Vec<_>>());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_never_reads_is_lost_like_any_other() {
+    let mut config = support::config();
+    config.heartbeat_interval = Duration::from_millis(300);
+    let server = Server::with(config).await;
+    let (mut client, session) = server.session().await;
+    client.ask("/long 100000 0").await;
+    let mut deaf = server.connect().await;
+    // Far more is owed to it than its socket holds, and it takes nothing.
+    deaf.reconnect(&session, json!({ "mode": "observe" })).await;
+    let lost = &server.shared.metrics.heartbeat_losses;
+    let waited = async {
+        while lost.get() == 0 {
+            client.expect("system.heartbeat").await;
+        }
+    };
+    tokio::time::timeout(support::PATIENCE, waited).await.expect("its silence is noticed though its socket is full");
+    drop(deaf);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_who_wake_a_sleeping_session_at_once_leave_it_writable() {
+    let server = Server::start().await;
+    for _ in 0..2 {
+        let (mut client, session) = server.session().await;
+        client.ask("/echo x").await;
+        drop(client);
+        let id = bowline_protocol::SessionId::parse(&session).unwrap();
+        while server.shared.registry.presence(&id).is_some() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let mut tabs = Vec::new();
+        for _ in 0..16 {
+            tabs.push(server.connect().await);
+        }
+        let wake = |mut tab: Client| {
+            let session = session.clone();
+            tokio::spawn(async move {
+                tab.resume(&session, json!({ "mode": "observe" })).await;
+                tab
+            })
+        };
+        let waking: Vec<_> = tabs.into_iter().map(wake).collect();
+        let mut tabs = Vec::new();
+        for tab in waking {
+            tabs.push(tab.await.unwrap());
+        }
+        let mut tab = server.connect().await;
+        tab.resume(&session, json!({ "last_seq": 2 })).await;
+        assert_eq!(tab.ask("/echo y").await.last().unwrap()["content"], "y");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_drain_does_not_wait_for_a_person() {
+    let mut config = support::config();
+    // Longer than the test may take.
+    config.drain_timeout = Duration::from_secs(600);
+    let server = Server::with(config).await;
+    let (mut client, _) = server.session().await;
+    client.say("/confirm x").await;
+    client.expect("agent.user_confirm").await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_ended_session_is_held_by_nobody() {
+    let server = Server::start().await;
+    let (mut client, session) = server.session().await;
+    client.send(json!({ "event": "user.end_session" })).await;
+    client.expect("agent.session_end").await;
+    let id = bowline_protocol::SessionId::parse(&session).unwrap();
+    while server.shared.registry.presence(&id).is_some() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(server.shared.metrics.sessions_held.get(), 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_holder_may_come_back_on_the_same_connection_and_go_on_without_naming_its_session() {
+    let server = Server::start().await;
+    let (mut client, session) = server.session().await;
+    client.ask("/echo a").await;
+    client.send(json!({ "event": "user.reconnect", "content": { "last_seq": 1 } })).await;
+    client.send(json!({ "event": "user.message", "content": "/echo z" })).await;
+    let frames = client.until(|frame| frame["seq"] == 4).await;
+    assert_eq!(seqs(&frames), [2, 3, 4]);
+    // A holder that only wants to watch gives up its seat.
+    client.resume(&session, json!({ "mode": "observe", "last_seq": 4 })).await;
+    client.say("/echo no").await;
+    assert_eq!(client.refusal().await.0, "SESSION_READ_ONLY");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_draining_server_takes_no_new_connections_but_says_so() {
+    let server = Server::start().await;
+    let (mut client, _) = server.session().await;
+    client.say("/long 1000 2").await;
+    client.expect("agent.partial_answer").await;
+    server.shared.draining.cancel();
+    assert!(Client::dial(server.address, &[]).await.err().unwrap().to_string().contains("503"));
+    let (status, ready) = server.get("/readyz").await;
+    assert_eq!(status, 503);
+    assert!(ready.contains("\"draining\":true"));
+    client.send(json!({ "event": "user.cancel" })).await;
+    client.until(is_terminal).await;
     server.stop().await;
 }

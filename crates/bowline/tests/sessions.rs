@@ -338,3 +338,21 @@ async fn what_is_not_built_is_refused_and_not_faked() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_conversation_keeps_its_newest_messages_and_their_keys() {
+    let mut config = support::config();
+    config.limits.messages_kept_max = 4;
+    let server = Server::with(config).await;
+    let (mut client, session) = server.session().await;
+    let say = |n: u32| json!({ "event": "user.message", "session_id": session, "message_id": format!("m{n}"), "content": format!("/echo {n}") });
+    for n in 0..6 {
+        client.send(say(n)).await;
+        client.until(is_terminal).await;
+    }
+    client.send(say(5)).await;
+    client.until(|frame| frame["metadata"]["action"] == "duplicate_message").await;
+    let recalled = client.ask("/recall").await.pop().unwrap()["content"].as_str().unwrap().to_owned();
+    assert!(recalled.ends_with("/echo 4\n/echo 5") && !recalled.contains("/echo 0"), "{recalled}");
+    server.stop().await;
+}

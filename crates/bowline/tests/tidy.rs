@@ -2,6 +2,7 @@
 //!
 //! Each rule is a function from sources to complaints. Below, each is run over the real sources and over a made-up one
 //! that breaks it: a rule that cannot fail proves nothing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,7 @@ use bowline_protocol::CloseCode;
 const LINES_MAX: usize = 500;
 
 /// Files that were longer when the rule came, with their length then. They may only shrink; nothing is added here.
-const LONG_SINCE_BEFORE: &[(&str, usize)] =
-    &[("bowline/src/session/work.rs", 510), ("protocol/src/frame/client.rs", 515)];
+const LONG_SINCE_BEFORE: &[(&str, usize)] = &[];
 
 /// Types that hold a credential or what a person wrote.
 const PRIVATE: &[&str] = &[
@@ -27,6 +27,11 @@ const PRIVATE: &[&str] = &[
     "Record",
     "Item",
     "Input",
+    "Asked",
+    "Reply",
+    "Confirm",
+    "PlanCommand",
+    "Request",
     "Message",
     "Answer",
 ];

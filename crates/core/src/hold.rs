@@ -31,8 +31,9 @@ struct Probe {
 /// The answer to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The claimant holds it now; whoever held it before must be told.
-    Granted { superseded: Option<Party> },
+    /// The claimant holds it now; whoever held it before must be told, and so must those who waited for a probe: they
+    /// lose to a live connection.
+    Granted { superseded: Option<Party>, refused: Vec<Party> },
     /// Ask this holder whether it is alive; the claimant waits.
     Probe { holder: Party },
     /// A probe is under way already; the claimant waits with the others.
@@ -58,16 +59,21 @@ impl Hold {
 
     pub fn claim(&mut self, now: Instant, party: Party, client_id: Option<ClientId>, take_over: bool) -> Claim {
         let claimant = Holder { party, client_id };
+        if let Some(probe) = &mut self.probe {
+            // A party that asks again means its newest question.
+            probe.claimants.retain(|waiting| waiting.party != party);
+        }
         let Some(holder) = &self.holder else {
             self.holder = Some(claimant);
-            return Claim::Granted { superseded: None };
+            return Claim::Granted { superseded: None, refused: Vec::new() };
         };
         let same_connection = holder.party == party;
         let same_client = claimant.client_id.is_some() && holder.client_id == claimant.client_id;
         if same_connection || same_client || take_over {
             let superseded = Some(holder.party).filter(|_| !same_connection);
             self.holder = Some(claimant);
-            return Claim::Granted { superseded };
+            let waiting = self.probe.take().map(|probe| probe.claimants).unwrap_or_default();
+            return Claim::Granted { superseded, refused: waiting.into_iter().map(|waiting| waiting.party).collect() };
         }
         match &mut self.probe {
             Some(probe) => {
@@ -96,6 +102,10 @@ impl Hold {
     pub fn handle_gone(&mut self, party: Party) -> Option<Outcome> {
         if let Some(probe) = &mut self.probe {
             probe.claimants.retain(|claimant| claimant.party != party);
+            if probe.claimants.is_empty() {
+                // Nobody wants the seat any more, so nobody loses it.
+                self.probe = None;
+            }
         }
         if !self.is_held_by(party) {
             return None;
@@ -138,11 +148,15 @@ mod tests {
         ClientId::parse(name)
     }
 
+    fn granted(superseded: Option<Party>) -> Claim {
+        Claim::Granted { superseded, refused: Vec::new() }
+    }
+
     #[test]
     fn a_live_holder_keeps_its_seat_and_a_silent_one_loses_it() {
         let t0 = now();
         let mut hold = Hold::default();
-        assert_eq!(hold.claim(t0, 1, client("a"), false), Claim::Granted { superseded: None });
+        assert_eq!(hold.claim(t0, 1, client("a"), false), granted(None));
         assert_eq!(hold.claim(t0, 2, client("b"), false), Claim::Probe { holder: 1 });
         assert_eq!(hold.handle_alive(1), Some(Outcome { granted: None, superseded: None, refused: vec![2] }));
         assert_eq!(hold.claim(t0, 2, None, false), Claim::Probe { holder: 1 });
@@ -158,9 +172,9 @@ mod tests {
         let t0 = now();
         let mut hold = Hold::default();
         hold.claim(t0, 1, client("a"), false);
-        assert_eq!(hold.claim(t0, 2, client("a"), false), Claim::Granted { superseded: Some(1) });
-        assert_eq!(hold.claim(t0, 3, client("x"), true), Claim::Granted { superseded: Some(2) });
-        assert_eq!(hold.claim(t0, 3, client("x"), false), Claim::Granted { superseded: None });
+        assert_eq!(hold.claim(t0, 2, client("a"), false), granted(Some(1)));
+        assert_eq!(hold.claim(t0, 3, client("x"), true), granted(Some(2)));
+        assert_eq!(hold.claim(t0, 3, client("x"), false), granted(None));
     }
 
     #[test]
@@ -183,14 +197,35 @@ mod tests {
     }
 
     #[test]
-    fn a_take_over_during_a_probe_leaves_the_waiting_claim_to_face_the_new_holder() {
+    fn a_take_over_during_a_probe_answers_the_claim_that_waited() {
         let t0 = now();
         let mut hold = Hold::default();
         hold.claim(t0, 1, client("a"), false);
         hold.claim(t0, 2, client("b"), false);
-        assert_eq!(hold.claim(t0, 3, client("c"), true), Claim::Granted { superseded: Some(1) });
-        assert_eq!(hold.handle_gone(1), None);
-        let outcome = hold.handle_alive(3).unwrap();
-        assert_eq!(outcome.refused, vec![2]);
+        // The claim that waited loses to a live connection, at once.
+        assert_eq!(hold.claim(t0, 3, client("c"), true), Claim::Granted { superseded: Some(1), refused: vec![2] });
+        assert_eq!((hold.poll_timeout(), hold.handle_timeout(t0 + PROBE_TIMEOUT)), (None, None));
+        assert!(hold.is_held_by(3));
+    }
+
+    #[test]
+    fn a_party_that_waits_and_then_takes_over_does_not_supersede_itself() {
+        let t0 = now();
+        let mut hold = Hold::default();
+        hold.claim(t0, 1, client("a"), false);
+        hold.claim(t0, 2, client("b"), false);
+        assert_eq!(hold.claim(t0, 2, client("b"), true), granted(Some(1)));
+        assert_eq!(hold.handle_timeout(t0 + PROBE_TIMEOUT), None);
+    }
+
+    #[test]
+    fn a_claimant_that_leaves_takes_its_claim_with_it() {
+        let t0 = now();
+        let mut hold = Hold::default();
+        hold.claim(t0, 1, client("a"), false);
+        hold.claim(t0, 2, client("b"), false);
+        assert_eq!(hold.handle_gone(2), None);
+        assert_eq!(hold.handle_timeout(t0 + PROBE_TIMEOUT), None);
+        assert!(hold.is_held_by(1));
     }
 }

@@ -10,7 +10,7 @@ use bowline_protocol::{Cursor, Epoch, Extent, Recorded, Seq, SessionId};
 use proptest::prelude::*;
 
 /// What can happen to a client and its log, in any order.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
     Append(u8),
     /// The oldest events are let go.

@@ -32,6 +32,17 @@ pub enum Emission {
     Plan(Value),
 }
 
+impl Emission {
+    /// About how many bytes it will take.
+    pub fn len_hint(&self) -> usize {
+        match self {
+            Emission::Event(draft) | Emission::Partial(draft, _) => draft.len_hint(),
+            Emission::Ask { draft, state, .. } => draft.len_hint() + json::raw(state).get().len(),
+            Emission::Plan(plan) => json::raw(plan).get().len(),
+        }
+    }
+}
+
 /// A piece of the answer's text; `Debug` shows only its length.
 pub struct Delta(pub String);
 
@@ -42,7 +53,7 @@ impl std::fmt::Debug for Delta {
 }
 
 /// A question for a person.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Confirm {
     pub question: String,
     /// `tool`, `plan` or `custom`.
@@ -54,6 +65,12 @@ pub struct Confirm {
     pub timeout_seconds: Option<u64>,
     /// What the agent needs to go on if this process is gone when the answer comes.
     pub state: Value,
+}
+
+impl std::fmt::Debug for Confirm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Confirm({}, {} bytes)", self.scope, self.question.len())
+    }
 }
 
 impl Confirm {

@@ -113,7 +113,7 @@ impl fmt::Debug for Message {
 }
 
 /// A question that a run has put to a person, as it is kept beside the log.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Asked {
     pub step_id: StepId,
     /// What the agent wanted to know again when it is answered.
@@ -122,12 +122,24 @@ pub struct Asked {
 }
 
 /// A person's answer to a question.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Reply {
     pub confirmed: bool,
     /// The plan as the person edited it.
     pub tasks: Option<Value>,
     pub reason: Option<String>,
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Asked({})", self.step_id)
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reply(confirmed: {})", self.confirmed)
+    }
 }
 
 /// The whole answer of a run that succeeded.

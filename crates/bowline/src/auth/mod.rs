@@ -11,7 +11,7 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use crate::config::{AuthMode, Config, StaticToken};
 use jwt::JwtVerifier;
 
-pub use origin::{OriginRefused, check_origin};
+pub use origin::{OriginRefused, check_origin, is_loopback_host};
 pub use presented::{Presented, SUBPROTOCOL, token_from_headers};
 
 /// Everyone's name when nobody has to prove anything.

@@ -53,6 +53,12 @@ pub fn check_origin(auth: &AuthConfig, headers: &HeaderMap, listen_is_loopback: 
     Err(refused())
 }
 
+/// Whether the request names its host as loopback, or not at all.
+pub fn is_loopback_host(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST) else { return true };
+    host.to_str().ok().and_then(authority_of).is_some_and(|(host, _)| is_loopback_name(&host))
+}
+
 fn is_own_page(origin: &Origin, headers: &HeaderMap, listen_is_loopback: bool) -> bool {
     let host = headers.get(HOST).and_then(|value| value.to_str().ok()).and_then(authority_of);
     let Some((host, port)) = host else { return false };

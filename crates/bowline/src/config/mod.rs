@@ -185,6 +185,8 @@ pub struct Limits {
     pub confirmations_max: usize,
     /// Messages of one conversation that an agent is given.
     pub conversation_messages_max: usize,
+    /// Messages of one conversation that are kept; a `message_id` is remembered as long as its message.
+    pub messages_kept_max: u64,
     pub http_body_bytes_max: usize,
     pub header_timeout: Duration,
 }
@@ -246,6 +248,7 @@ impl Default for Limits {
             event_bytes_max: 1 << 20,
             confirmations_max: 32,
             conversation_messages_max: 1000,
+            messages_kept_max: 10_000,
             http_body_bytes_max: 1 << 20,
             header_timeout: Duration::from_secs(10),
         }

@@ -153,6 +153,7 @@ impl Resolver<'_> {
             event_bytes_max: self.count("limits.event_bytes_max")?,
             confirmations_max: self.count("limits.confirmations_max")?,
             conversation_messages_max: self.count("limits.conversation_messages_max")?,
+            messages_kept_max: self.number("limits.messages_kept_max")?,
             http_body_bytes_max: self.count("limits.http_body_bytes_max")?,
             header_timeout: self.span("limits.header_timeout")?,
         })

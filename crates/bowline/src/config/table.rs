@@ -142,6 +142,12 @@ pub const KEYS: &[Key] = &[
     key("limits.event_bytes_max", Kind::Size, "1MiB", "Bytes of one event that an agent emits."),
     key("limits.confirmations_max", COUNT, "32", "Confirmations of one run that may wait at once."),
     key("limits.conversation_messages_max", COUNT, "1000", "Messages of one conversation that an agent is given."),
+    key(
+        "limits.messages_kept_max",
+        COUNT,
+        "10000",
+        "Messages of one conversation that are kept; a message_id is remembered as long as its message.",
+    ),
     key("limits.http_body_bytes_max", Kind::Size, "1MiB", "Bytes of one HTTP request body."),
     key("limits.header_timeout", SPAN, "10s", "How long a client may take to send its request headers."),
 

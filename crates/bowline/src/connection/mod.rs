@@ -21,8 +21,10 @@ use crate::node::{self, Shared};
 use crate::session::{Command, Grant, Mail, Mailbox, Registry, Way};
 use crate::{clock, dice};
 
-/// Answers that may wait for a client that does not read before we stop reading from it.
-const OUTBOX_FRAMES_MAX: usize = 256;
+/// An empty outbox that once held more frames than this gives its memory back.
+const OUTBOX_FRAMES_KEPT: usize = 256;
+/// About what an answer takes, for answers that are still on their way from a session.
+const ANSWER_BYTES: usize = 512;
 /// A client whose credential is about to expire is told this long before.
 const EXPIRY_WARNING: Duration = Duration::from_secs(60);
 
@@ -68,6 +70,8 @@ struct Attached {
     link: Link,
     observe: bool,
     since: Instant,
+    /// The session is over: once what is left was read, so is the link.
+    over: bool,
     _tail: TailGuard,
 }
 
@@ -151,11 +155,11 @@ impl Connection {
         self.say(&Control::refusal(session, refusal));
     }
 
-    /// What to send next, and whether the connection is to be closed after it.
+    /// What to send next.
     pub fn pop(&mut self) -> Option<Bytes> {
         let bytes = self.outbox.pop_front()?;
         self.outbox_bytes -= bytes.len();
-        if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_FRAMES_MAX {
+        if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_FRAMES_KEPT {
             // An idle connection needs no room for a burst.
             self.outbox = VecDeque::new();
         }
@@ -164,6 +168,15 @@ impl Connection {
 
     pub fn has_output(&self) -> bool {
         !self.outbox.is_empty()
+    }
+
+    /// The socket would take no more for now.
+    pub fn handle_full(&self) {
+        self.shared.metrics.send_window_full.inc();
+    }
+
+    pub fn wants_ping(&self) -> bool {
+        self.ping_due
     }
 
     pub fn take_ping(&mut self) -> bool {
@@ -180,7 +193,7 @@ impl Connection {
 
     /// Whether the next client frame may be read: not while answers to earlier ones pile up.
     pub fn may_read(&self, waiting_mail: usize) -> bool {
-        self.outbox.len() + waiting_mail < OUTBOX_FRAMES_MAX
+        self.outbox_bytes + waiting_mail * ANSWER_BYTES < self.shared.config.limits.send_window_bytes * 2
     }
 
     /// Anything at all came in.
@@ -218,8 +231,9 @@ impl Connection {
                 self.say(&Control::notice(Some(session), "Another connection has taken the session over.", facts));
             }
             Mail::Over { session } => {
-                self.pump().await;
-                self.unlink(&session);
+                for attached in self.links.iter_mut().filter(|attached| *attached.link.session() == session) {
+                    attached.over = true;
+                }
             }
         }
     }
@@ -241,6 +255,7 @@ impl Connection {
         let Grant { session, observe, way, extent, resume, since, greeting } = grant;
         self.attaching.retain(|attaching| *attaching != session);
         self.unlink(&session);
+        self.taken_over = false;
         self.say(&greeting);
         let log = LogId::from(&session);
         let token = self.next_token;
@@ -254,7 +269,7 @@ impl Connection {
                 Link::resume(session, &extent, resume)
             }
         };
-        self.links.push(Attached { token, log, link, observe, since, _tail: tail });
+        self.links.push(Attached { token, log, link, observe, since, over: false, _tail: tail });
         // Subscribed first, looked second: an event in between is seen by one of the two.
         self.look(self.links.len() - 1).await;
     }
@@ -267,16 +282,22 @@ impl Connection {
     async fn look(&mut self, at: usize) {
         match self.shared.store.extent(&self.links[at].log).await {
             Ok(extent) => self.links[at].link.handle_tail(extent.next),
-            Err(error) => self.lost_log(at, &error),
+            Err(error) => self.cannot_read(at, &error).await,
         }
     }
 
-    /// A log that is gone or set aside cannot be followed; its reader is told so and let go.
-    fn lost_log(&mut self, at: usize, error: &StoreError) {
-        if matches!(error, StoreError::NoSuchLog | StoreError::Quarantined(_)) {
-            let attached = self.links.swap_remove(at);
-            self.refuse(Some(attached.link.session().clone()), &node::store_refusal(error));
+    /// A log that is gone or set aside cannot be followed: its reader is told so and let go. After any other trouble the
+    /// client keeps its position, and comes back for the rest.
+    async fn cannot_read(&mut self, at: usize, error: &StoreError) {
+        let session = self.links[at].link.session().clone();
+        if !matches!(error, StoreError::NoSuchLog | StoreError::Quarantined(_)) {
+            tracing::warn!(%session, %error, "a read failed");
+            return self.close(CloseCode::ReadFailed);
         }
+        self.links.swap_remove(at);
+        self.refuse(Some(session.clone()), &node::store_refusal(error));
+        let party = self.mailbox.party;
+        self.command_quietly(&session, Command::Detach { party }).await;
     }
 
     pub async fn handle_wake(&mut self) {
@@ -291,7 +312,7 @@ impl Connection {
     pub async fn pump(&mut self) {
         let window = self.shared.config.limits.send_window_bytes;
         let mut at = 0;
-        while at < self.links.len() && self.outbox_bytes < window {
+        while at < self.links.len() && self.outbox_bytes < window && self.close.is_none() {
             match self.links[at].link.poll_output() {
                 None => at += 1,
                 Some(Output::Control(control)) => {
@@ -318,6 +339,7 @@ impl Connection {
                 }
             }
         }
+        self.links.retain(|attached| !attached.over || attached.link.is_ready());
         // The link that filled the window goes last next time, so that its neighbours get their turn.
         if at > 0 && at < self.links.len() {
             self.links.rotate_left(at);
@@ -330,11 +352,8 @@ impl Connection {
             Ok(batch) => self.links[at].link.handle_events(batch.events, batch.first, batch.next),
             Err(error) => {
                 self.links[at].link.handle_read_failed();
-                tracing::warn!(session = %self.links[at].link.session(), %error, "a read failed");
                 self.shared.metrics.store_errors.inc("read");
-                // The client keeps its position and can come back for the rest.
-                self.close(CloseCode::ReadFailed);
-                self.lost_log(at, &error);
+                self.cannot_read(at, &error).await;
             }
         }
     }
@@ -387,7 +406,7 @@ impl Connection {
         }
         self.ping_due = true;
         // A client that does not read gets no heartbeats piled up; the ping is enough to find out about it.
-        if self.outbox.len() >= OUTBOX_FRAMES_MAX {
+        if !self.outbox.is_empty() {
             return;
         }
         let (time, uptime) = (clock::timestamp(), self.shared.clock.uptime().as_secs());

@@ -21,7 +21,8 @@ impl Connection {
         self.shared.metrics.frames_received.inc();
         let request = match Request::parse(text, self.shared.config.limits.json_depth_max) {
             Ok(request) => request,
-            Err(unreadable) => return self.bad_frame(unreadable.session, &unreadable.refusal),
+            Err(_) if matches!(self.standing, Standing::Unknown { .. }) => return self.not_known(),
+            Err(refusal) => return self.bad_frame(&refusal),
         };
         if !matches!(request, Request::Ack { .. } | Request::Pong)
             && let Err(wait) = self.bucket.take(Instant::now())
@@ -34,11 +35,7 @@ impl Connection {
         let identity = match (&self.standing, &request) {
             (_, Request::Authenticate { token }) => return self.authenticate(token),
             (Standing::Known { identity, .. }, _) => identity.clone(),
-            (Standing::Unknown { .. }, _) => {
-                let refusal = Refusal::new(ErrorCode::Unauthorized, "Send `user.authenticate` with a token first.");
-                self.refuse(None, &refusal);
-                return self.close(CloseCode::Unauthorized);
-            }
+            (Standing::Unknown { .. }, _) => return self.not_known(),
         };
         Box::pin(self.handle_request(request, identity)).await;
     }
@@ -54,7 +51,7 @@ impl Connection {
             Request::Reconnect(attach) => self.attach(attach, Way::Reconnect, &identity).await,
             Request::Recover(attach) => self.attach(attach, Way::Recover, &identity).await,
             Request::Message { session, message_id, content } => {
-                self.message(session, message_id, content, &identity).await
+                self.message(session, message_id, content, &identity).await;
             }
             Request::Response { session, step_id, confirmed, tasks, reason } => {
                 let from = self.mailbox.clone();
@@ -83,10 +80,15 @@ impl Connection {
         }
     }
 
-    fn bad_frame(&mut self, session: Option<SessionId>, refusal: &Refusal) {
+    /// Nothing is served to somebody who has not said who they are.
+    fn not_known(&mut self) {
+        self.refuse(None, &Refusal::new(ErrorCode::Unauthorized, "Send `user.authenticate` with a token first."));
+        self.close(CloseCode::Unauthorized);
+    }
+
+    /// Whatever its shape, it is the frame that is wrong and not a session's run, so it is a `system.error`.
+    fn bad_frame(&mut self, refusal: &Refusal) {
         self.bad_frames += 1;
-        // Whatever a frame's shape, it is the frame that is wrong and not a session's run.
-        let _ = session;
         self.refuse(None, refusal);
         if self.bad_frames >= self.shared.config.limits.bad_frames_max {
             self.shared.metrics.limits_hit.inc("limits.bad_frames_max");
@@ -144,9 +146,11 @@ impl Connection {
 
     async fn attach(&mut self, attach: Attach, way: Way, identity: &Identity) {
         self.shared.metrics.reconnect_attempts.inc();
-        let Some(session) = attach.session.clone() else {
-            return self.refuse(None, &Refusal::field("session_id", "is missing"));
+        let session = match self.resolve(attach.session.clone()) {
+            Ok(session) => session,
+            Err(refusal) => return self.refuse(None, &refusal),
         };
+        let attach = Attach { session: Some(session.clone()), ..attach };
         let again = self.is_linked(&session);
         let room = if again { Ok(()) } else { self.room_for_another() };
         match room {
@@ -221,7 +225,8 @@ impl Connection {
             return Ok(session);
         }
         let mut linked = self.links.iter().map(|attached| attached.link.session()).chain(&self.attaching);
-        match (linked.next(), linked.next()) {
+        let first = linked.next();
+        match (first, linked.find(|other| Some(*other) != first)) {
             (Some(only), None) => Ok(only.clone()),
             (None, _) => Err(Refusal::field("session_id", "is missing, and this connection has no session")),
             (Some(_), Some(_)) => {

@@ -1,5 +1,7 @@
 //! Drives one WebSocket: frames in, the outbox out, mail from sessions, wake-ups from logs, and time.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,7 +9,7 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
 use bowline_protocol::CloseCode;
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
-use futures_util::{SinkExt, StreamExt};
+use futures_util::{FutureExt, Sink as _, SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite;
 
 use crate::auth::Identity;
@@ -76,14 +78,17 @@ async fn converse(
         if let Some(code) = connection.closing() {
             return Some(code);
         }
+        // In this order: what a session says of a request comes before the events that follow from it, and a client that
+        // sends without end does not keep us from flushing.
         let happened = tokio::select! {
-            frame = stream.next(), if connection.may_read(inbox.len()) => Happened::Frame(frame),
-            Some(mail) = inbox.recv() => Happened::Mail(mail),
-            () = wake.woken(), if !flushing => Happened::Wake,
-            flushed = sink.flush(), if flushing => Happened::Flushed(flushed),
-            () = shared.draining.cancelled(), if !told_draining => Happened::Draining,
+            biased;
             () = shared.closing.cancelled() => Happened::Closing,
+            () = shared.draining.cancelled(), if !told_draining => Happened::Draining,
+            Some(mail) = inbox.recv() => Happened::Mail(mail),
+            flushed = sink.flush(), if flushing => Happened::Flushed(flushed),
             () = tokio::time::sleep_until(connection.poll_timeout().into()) => Happened::Time,
+            frame = stream.next(), if connection.may_read(inbox.len()) => Happened::Frame(frame),
+            () = wake.woken(), if !flushing => Happened::Wake,
         };
         match happened {
             Happened::Frame(frame) => match Box::pin(receive(connection, frame)).await {
@@ -110,19 +115,29 @@ async fn converse(
     }
 }
 
-/// Hands what is owed to the socket, up to the window. True if there is something to flush.
+/// Hands what is owed to the socket, as long as it takes it. True if there is something to flush.
 async fn fill(connection: &mut Connection, sink: &mut Sink) -> Result<bool, axum::Error> {
-    let mut fed = false;
     connection.pump().await;
-    if connection.take_ping() {
-        sink.feed(Message::Ping(Bytes::new())).await?;
+    let mut fed = false;
+    // Waiting here for a socket that is full would keep the connection from everything else, so it only asks.
+    let mut sink = Pin::new(sink);
+    while connection.has_output() || connection.wants_ping() {
+        match poll_fn(|cx| sink.as_mut().poll_ready(cx)).now_or_never() {
+            None => {
+                connection.handle_full();
+                return Ok(true);
+            }
+            Some(ready) => ready?,
+        }
         fed = true;
-    }
-    while let Some(bytes) = connection.pop() {
-        // Everything in the outbox was encoded by us as JSON; what is not text was damaged on the way from the disk.
-        let Ok(text) = Utf8Bytes::try_from(bytes) else { continue };
-        sink.feed(Message::Text(text)).await?;
-        fed = true;
+        if connection.take_ping() {
+            sink.as_mut().start_send(Message::Ping(Bytes::new()))?;
+        } else if let Some(bytes) = connection.pop()
+            && let Ok(text) = Utf8Bytes::try_from(bytes)
+        {
+            // Everything in the outbox was encoded by us as JSON, so what is not text cannot be there.
+            sink.as_mut().start_send(Message::Text(text))?;
+        }
     }
     Ok(fed)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bowline_protocol::Refusal;
 use tokio::sync::mpsc;
 
 use crate::node::Shared;
@@ -17,6 +18,9 @@ enum Happened {
 }
 
 pub async fn drive(shared: Arc<Shared>, mut actor: Actor, mut commands: mpsc::Receiver<Command>) {
+    if let Err(refusal) = Box::pin(actor.begin()).await {
+        return turn_away(&shared, &actor, &mut commands, &refusal);
+    }
     loop {
         let now = Instant::now();
         if actor.may_leave(now) && shared.registry.retire(actor.id(), &commands) {
@@ -36,6 +40,19 @@ pub async fn drive(shared: Arc<Shared>, mut actor: Actor, mut commands: mpsc::Re
             Happened::Command(command) => Box::pin(actor.handle(command)).await,
             Happened::Said(said) => Box::pin(actor.handle_said(said)).await,
             Happened::Time => Box::pin(actor.handle_timeout(Instant::now())).await,
+        }
+    }
+}
+
+/// The session could not be taken up: everybody who asks until the door is shut is told so, and may try again.
+fn turn_away(shared: &Shared, actor: &Actor, commands: &mut mpsc::Receiver<Command>, refusal: &Refusal) {
+    tracing::warn!(session = %actor.id(), %refusal, "a session could not be taken up");
+    loop {
+        while let Ok(command) = commands.try_recv() {
+            command.refuse(actor.id(), refusal);
+        }
+        if shared.registry.retire(actor.id(), commands) {
+            return;
         }
     }
 }

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::problem::Problem;
-use super::ws::check_origin;
+use super::ws::{check_host, check_origin};
 use crate::auth::token_from_headers;
 use crate::clock;
 use crate::config::{StoreUrl, SyncMode};
@@ -37,6 +37,7 @@ impl FromRequestParts<Arc<Shared>> for Admin {
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Admin, Problem> {
         check_origin(shared, &parts.headers)?;
+        check_host(shared, &parts.headers)?;
         let presented = token_from_headers(&parts.headers);
         let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds());
         let identity = identity.map_err(|error| Refusal::new(ErrorCode::Unauthorized, error.to_string()))?;

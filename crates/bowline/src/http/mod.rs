@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -52,6 +53,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/api/admin/sessions/{id}/events", get(admin::events))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))
         .with_state(shared)
 }
 

@@ -10,7 +10,8 @@ use bowline_protocol::{CloseCode, ErrorCode, Refusal};
 
 use super::problem::Problem;
 use crate::auth::{self, SUBPROTOCOL, token_from_headers};
-use crate::node::Shared;
+use crate::config::is_loopback;
+use crate::node::{self, Shared};
 use crate::{clock, drive};
 
 /// What a connection reads at once. Small, because an idle connection keeps it; larger frames are assembled anyway.
@@ -35,6 +36,9 @@ pub enum Admission {
 }
 
 fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
+    if shared.is_draining() {
+        return Err(node::draining().into());
+    }
     let limits = &shared.config.limits;
     if shared.metrics.connections.get() as usize >= limits.connections_max {
         shared.metrics.limits_hit.inc("limits.connections_max");
@@ -55,9 +59,19 @@ fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
 
 /// Pages that are not ours are refused before they get anything.
 pub fn check_origin(shared: &Shared, headers: &HeaderMap) -> Result<(), Problem> {
-    auth::check_origin(&shared.config.auth, headers, shared.config.listen.ip().is_loopback()).map_err(|why| {
+    auth::check_origin(&shared.config.auth, headers, is_loopback(&shared.config.listen)).map_err(|why| {
         Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
     })
+}
+
+/// A browser sends no origin when a page reads from its own host; if that name was only lent to 127.0.0.1, the page is
+/// not ours.
+pub fn check_host(shared: &Shared, headers: &HeaderMap) -> Result<(), Problem> {
+    if !is_loopback(&shared.config.listen) || auth::is_loopback_host(headers) {
+        return Ok(());
+    }
+    let refusal = Refusal::new(ErrorCode::Unauthorized, "Ask for this server by a loopback name, such as 127.0.0.1.");
+    Err(Problem::with_status(StatusCode::FORBIDDEN, refusal))
 }
 
 fn accept(shared: Arc<Shared>, upgrade: WebSocketUpgrade, admission: Admission) -> Response {

@@ -46,6 +46,7 @@ pub struct Actor {
     /// When marks and touches that nobody waits for are written, unless another commit takes them along first.
     flush_at: Option<Instant>,
     mark_dirty: bool,
+    begun: bool,
 }
 
 #[derive(Debug)]
@@ -63,37 +64,43 @@ pub struct Presence {
 }
 
 impl Actor {
-    /// Wakes the actor of a session that the store knows.
-    pub async fn open(
-        shared: Arc<Shared>,
-        id: SessionId,
-        owner: Principal,
-        record: SessionRecord,
-    ) -> Result<Actor, StoreError> {
-        let log = LogId::from(&id);
-        let fence = shared.store.lease(&log).await?;
-        let mark = shared.store.item(&log, keys::MARK).await?;
-        let mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
-        let presence = Arc::new(Presence::default());
-        presence.acked.store(mark.as_ref().map_or(0, |mark| mark.seq.get()), Ordering::Relaxed);
-        Ok(Actor {
+    /// An actor that still has to [`begin`](Actor::begin).
+    pub fn new(shared: Arc<Shared>, id: SessionId, owner: Principal, record: SessionRecord) -> Actor {
+        Actor {
             shared,
+            log: LogId::from(&id),
             id,
-            log,
             owner,
-            fence,
+            fence: Fence::default(),
             record,
             hold: Hold::default(),
             members: HashMap::new(),
             claims: HashMap::new(),
-            mark,
+            mark: None,
             run: None,
             release_at: None,
-            presence,
+            presence: Arc::default(),
             idle_since: Instant::now(),
             flush_at: None,
             mark_dirty: false,
-        })
+            begun: false,
+        }
+    }
+
+    /// Takes the right to write, and settles what an earlier process left behind. Only the actor that others find in
+    /// the registry may do this: each lease shuts out the one before it.
+    pub async fn begin(&mut self) -> Result<(), Refusal> {
+        if self.begun {
+            return Ok(());
+        }
+        let refuse = |error: StoreError| node::store_refusal(&error);
+        self.fence = self.shared.store.lease(&self.log).await.map_err(refuse)?;
+        let mark = self.shared.store.item(&self.log, keys::MARK).await.map_err(refuse)?;
+        self.mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
+        self.presence.acked.store(self.mark.as_ref().map_or(0, |mark| mark.seq.get()), Ordering::Relaxed);
+        self.recover().await?;
+        self.begun = true;
+        Ok(())
     }
 
     pub fn id(&self) -> &SessionId {
@@ -132,9 +139,8 @@ impl Actor {
     }
 
     pub async fn handle_timeout(&mut self, now: Instant) {
-        if let Some(outcome) = self.hold.handle_timeout(now) {
-            self.settle_claims(outcome).await;
-        }
+        let outcome = self.hold.handle_timeout(now);
+        self.settle_claims(outcome).await;
         if self.run.as_ref().and_then(|run| run.retry_at()).is_some_and(|at| at <= now) {
             self.retry_stuck().await;
         }
@@ -213,7 +219,15 @@ impl Actor {
         if let Err(refusal) = self.commit(change).await {
             tracing::debug!(session = %self.id, %refusal, "a mark cannot be stored yet");
             self.flush_at = Some(Instant::now() + FLUSH_RETRY);
+        } else if self.run.is_none() && self.record.turn.active().is_none() {
+            // A queue that could not go on when the store was away goes on now.
+            self.start_next().await;
         }
+    }
+
+    /// Something has to be tried again once the store is back.
+    pub(super) fn flush_later(&mut self) {
+        self.flush_at = Some(Instant::now() + FLUSH_RETRY);
     }
 
     /// Only the holder's acks move the session's mark; lower ones are no-ops.
@@ -262,8 +276,11 @@ impl Actor {
         change.record.released = true;
         change.commit.release = Some(Release::Contents);
         if let Err(refusal) = self.commit(change).await {
-            tracing::warn!(session = %self.id, %refusal, "could not let go of an ended session; the sweep will try again");
+            tracing::debug!(session = %self.id, %refusal, "cannot let go of an ended session yet");
+            self.release_at = Some(Instant::now() + FLUSH_RETRY);
+            return;
         }
+        self.hold = Hold::default();
         for (_, member) in self.members.drain() {
             member.mailbox.send(super::Mail::Over { session: self.id.clone() });
         }

@@ -24,12 +24,23 @@ impl Actor {
         if let Err(refusal) = self.admits(&claimant) {
             return self.refuse(&claimant, refusal);
         }
-        if claimant.observe {
-            return self.grant(claimant, None).await;
-        }
         let party = claimant.mailbox.party;
+        if claimant.observe {
+            // A holder that only wants to watch gives up its seat.
+            let left = self.hold.handle_gone(party);
+            self.grant(claimant, None).await;
+            return self.settle_claims(left).await;
+        }
+        // If the claim cannot be granted after all, everything is as it was.
+        let before = self.hold.clone();
         match self.hold.claim(Instant::now(), party, claimant.client_id.clone(), claimant.take_over) {
-            Claim::Granted { superseded } => self.grant(claimant, superseded).await,
+            Claim::Granted { superseded, refused } => {
+                if self.grant(claimant, superseded).await {
+                    refused.into_iter().for_each(|party| self.refuse_held(party));
+                } else {
+                    self.hold = before;
+                }
+            }
             Claim::Wait => drop(self.claims.insert(party, claimant)),
             Claim::Probe { holder } => {
                 self.claims.insert(party, claimant);
@@ -67,9 +78,9 @@ impl Actor {
         self.members.remove(&party);
         self.claims.remove(&party);
         let was_held = self.hold.is_held_by(party);
-        if let Some(outcome) = self.hold.handle_gone(party) {
-            self.settle_claims(outcome).await;
-        } else if was_held && self.hold.holder().is_none() {
+        let outcome = self.hold.handle_gone(party);
+        self.settle_claims(outcome).await;
+        if was_held && self.hold.holder().is_none() {
             self.record.held = false;
             self.record.touched_ms = self.shared.clock.now_ms();
             self.note_record();
@@ -77,13 +88,22 @@ impl Actor {
         self.count_presence();
     }
 
-    pub(super) async fn settle_claims(&mut self, outcome: Outcome) {
-        for party in outcome.refused {
-            self.refuse_held(party);
-        }
+    /// Answers those who waited for a probe.
+    pub(super) async fn settle_claims(&mut self, outcome: Option<Outcome>) {
+        let Some(outcome) = outcome else { return };
+        outcome.refused.into_iter().for_each(|party| self.refuse_held(party));
         let Some(claimant) = outcome.granted.and_then(|party| self.claims.remove(&party)) else { return };
+        if let Err(refusal) = self.alive_or_refusal() {
+            // The session ended while the claim waited.
+            self.hold.handle_gone(claimant.mailbox.party);
+            return self.refuse(&claimant, refusal);
+        }
         self.shared.metrics.takeovers.inc("probed_dead");
-        self.grant(claimant, outcome.superseded).await;
+        let party = claimant.mailbox.party;
+        if !self.grant(claimant, outcome.superseded).await {
+            self.hold.handle_gone(party);
+            self.count_presence();
+        }
     }
 
     fn refuse_held(&mut self, party: Party) {
@@ -99,26 +119,26 @@ impl Actor {
         claimant.mailbox.send(Mail::Refused { session: self.id.clone(), refusal, way: Some(claimant.way) });
     }
 
-    /// Hands over the right to read, and to write unless it only observes.
-    async fn grant(&mut self, claimant: Claimant, superseded: Option<Party>) {
+    /// Hands over the right to read, and to write unless it only observes. Whoever held the session before is told only
+    /// once that has succeeded; false if it has not.
+    async fn grant(&mut self, claimant: Claimant, superseded: Option<Party>) -> bool {
+        let grant = match self.prepare(&claimant).await {
+            Ok(grant) => grant,
+            Err(refusal) => {
+                self.refuse(&claimant, refusal);
+                return false;
+            }
+        };
         if let Some(member) = superseded.and_then(|party| self.members.remove(&party)) {
             self.shared.metrics.takeovers.inc("granted");
             member.mailbox.send(Mail::TakenOver { session: self.id.clone() });
         }
-        let party = claimant.mailbox.party;
-        match self.prepare(&claimant).await {
-            Ok(grant) => {
-                self.members.insert(party, Member { mailbox: claimant.mailbox.clone(), observe: claimant.observe });
-                claimant.mailbox.send(Mail::Granted(Box::new(grant)));
-            }
-            Err(refusal) => {
-                if !claimant.observe {
-                    self.hold.handle_gone(party);
-                }
-                self.refuse(&claimant, refusal);
-            }
-        }
+        let Claimant { mailbox, observe, .. } = claimant;
+        self.claims.remove(&mailbox.party);
+        self.members.insert(mailbox.party, Member { mailbox: mailbox.clone(), observe });
+        mailbox.send(Mail::Granted(Box::new(grant)));
         self.count_presence();
+        true
     }
 
     async fn prepare(&mut self, claimant: &Claimant) -> Result<Grant, Refusal> {
@@ -132,7 +152,9 @@ impl Actor {
             (None, true) => Resume::from_the_start(&extent),
             (None, false) => Resume::decide(&extent, &self.mark.clone().unwrap_or_else(|| before_everything(&extent))),
         };
-        self.adopt_epoch(&extent);
+        if !claimant.observe {
+            self.adopt_epoch(&extent);
+        }
         Ok(Grant {
             session: self.id.clone(),
             observe: claimant.observe,

@@ -53,6 +53,25 @@ pub enum Command {
     Expire,
 }
 
+impl Command {
+    /// Answers whoever waits for an answer.
+    pub fn refuse(self, session: &SessionId, refusal: &Refusal) {
+        match self {
+            Command::Attach(claimant) => {
+                let mail =
+                    Mail::Refused { session: session.clone(), refusal: refusal.clone(), way: Some(claimant.way) };
+                claimant.mailbox.send(mail);
+            }
+            Command::Message { from, .. }
+            | Command::Response { from, .. }
+            | Command::Cancel { from, .. }
+            | Command::Plan { from, .. }
+            | Command::End { from } => from.refuse(session, refusal.clone()),
+            Command::Detach { .. } | Command::Alive { .. } | Command::Ack { .. } | Command::Expire => {}
+        }
+    }
+}
+
 /// How the client found its way to a session, which decides how success and failure are worded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -109,7 +128,7 @@ pub struct Grant {
     pub way: Way,
     pub extent: Extent,
     pub resume: Resume,
-    /// What the holder had acknowledged, so that a lower ack stays a no-op.
+    /// When the client asked, to measure how long its way back took.
     pub since: Instant,
     /// `agent.session_created`, to be sent before anything else.
     pub greeting: Control,

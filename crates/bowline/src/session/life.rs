@@ -9,10 +9,8 @@ use bowline_store::ReadLimit;
 use serde_json::json;
 
 use super::actor::Actor;
-use super::record::keys;
-use super::work::End;
+use super::ending::End;
 use super::{Life, Mailbox};
-use crate::agent::Input;
 use crate::node;
 
 /// How long the last event of a session may take to reach its readers before its buffers are released.
@@ -34,7 +32,7 @@ impl Actor {
     pub(super) async fn expire(&mut self) {
         let now_ms = self.shared.clock.now_ms();
         let quiet = now_ms.saturating_sub(self.record.touched_ms) >= self.shared.config.session.ttl.as_millis() as u64;
-        let busy = self.hold.holder().is_some() || self.record.turn.active().is_some() || self.record.queue.len() > 0;
+        let busy = self.hold.holder().is_some() || self.record.turn.active().is_some() || !self.record.queue.is_empty();
         if self.record.life != Life::Active || !quiet || busy {
             return;
         }
@@ -62,37 +60,38 @@ impl Actor {
         Ok(())
     }
 
-    /// After a crash: a run that waits for a person goes on waiting, any other is continued by an agent that can, or
-    /// ended honestly.
-    pub async fn recover(&mut self) -> Result<(), Refusal> {
+    /// What an earlier process left behind: a run that waits for a person goes on waiting, any other is continued by an
+    /// agent that can, or ended honestly.
+    pub(super) async fn recover(&mut self) -> Result<(), Refusal> {
         if self.record.life != Life::Active {
             if !self.record.released {
-                self.release().await;
+                self.release_at = Some(Instant::now());
             }
             return Ok(());
         }
         if self.record.held {
-            // The holder is gone with the process; its lifetime counts from now.
+            // The holder is gone with the process; the session's lifetime counts from now.
             self.record.held = false;
             self.record.touched_ms = self.shared.clock.now_ms();
             self.note_record();
         }
         match self.record.turn.after_crash() {
-            AfterCrash::Nothing | AfterCrash::KeepWaiting => {}
-            AfterCrash::Cut(active) => self.recover_cut(active).await?,
+            AfterCrash::Nothing => self.start_next().await,
+            AfterCrash::KeepWaiting => {}
+            AfterCrash::Cut(active) => {
+                self.recover_cut(active).await?;
+                if self.run.is_none() {
+                    self.start_next().await;
+                }
+            }
         }
-        self.start_next().await;
         Ok(())
     }
 
     async fn recover_cut(&mut self, active: Active) -> Result<(), Refusal> {
         let logged = self.logged_by(&active).await?;
         if self.shared.agents.get(&self.record.agent).is_some_and(|agent| agent.continues()) {
-            let input = self.item(keys::INPUT).await?.unwrap_or(Input::Message { text: String::new() });
-            let mut conversation = self.conversation().await?;
-            if matches!(input, Input::Message { .. }) {
-                conversation.pop();
-            }
+            let (input, conversation) = self.input_and_past().await?;
             self.launch(active.run, input, conversation, logged, None).await;
             return Ok(());
         }

@@ -1,8 +1,11 @@
 //! Sessions: their durable record, the actor that alone changes it, and the registry that finds or wakes the actor.
 
 pub mod actor;
+mod answer;
 mod attach;
 mod command;
+mod emissions;
+mod ending;
 mod life;
 pub mod record;
 pub mod registry;

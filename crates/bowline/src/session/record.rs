@@ -59,6 +59,10 @@ pub struct Queue {
 }
 
 impl Queue {
+    pub fn is_empty(&self) -> bool {
+        self.from == self.to
+    }
+
     pub fn len(&self) -> usize {
         (self.to - self.from) as usize
     }

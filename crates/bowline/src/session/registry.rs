@@ -105,7 +105,8 @@ impl Registry {
     }
 
     async fn find(shared: &Arc<Shared>, id: &SessionId, asker: &Principal) -> Result<mpsc::Sender<Command>, Refusal> {
-        let awake = shared.registry.live().get(id).cloned();
+        // A closed door belongs to an actor that is gone; the next one is let in by `install`.
+        let awake = shared.registry.live().get(id).filter(|entry| !entry.commands.is_closed()).cloned();
         if let Some(entry) = awake {
             return if entry.owner == *asker { Ok(entry.commands) } else { Err(node::not_found()) };
         }
@@ -117,7 +118,7 @@ impl Registry {
         let record = SessionRecord::decode(&stored.body).map_err(|why| {
             Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
         })?;
-        let actor = Actor::open(shared.clone(), id.clone(), stored.owner.clone(), record).await.map_err(refuse)?;
+        let actor = Actor::new(shared.clone(), id.clone(), stored.owner.clone(), record);
         Ok(Registry::install(shared, actor, stored.owner))
     }
 

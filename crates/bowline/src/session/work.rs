@@ -1,10 +1,10 @@
-//! What a session does: takes messages, runs agents, stores what they say, and ends every run exactly once.
+//! What starts a run: a message, one from the queue, or a plan command.
 
 use bowline_core::turn::Admission;
 use bowline_protocol::event::names;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::frame::{Control, PlanCommand};
-use bowline_protocol::{Draft, ErrorCode, LoggedEvent, MessageId, Refusal, RunId, StepId};
+use bowline_protocol::{Draft, ErrorCode, LoggedEvent, MessageId, Refusal, RunId};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::actor::{Actor, Change};
 use super::record::{Accepted, Queued, keys};
-use super::run::{EMISSIONS_MAX, LiveRun, Said};
+use super::run::{EMISSIONS_MAX, LiveRun};
 use super::{Mail, Mailbox};
-use crate::agent::{AgentError, Answer, Asked, Emission, Emitter, Ending, Input, Message, Reply, Role, Run};
+use crate::agent::{AgentError, Asked, Emitter, Input, Message, Reply, Role, Run};
 use crate::config::WhenBusy;
 use crate::{dice, node};
 
@@ -102,10 +102,25 @@ impl Actor {
             change.delete(keys::queued(number));
             change.record.queue.from = number + 1;
         }
+        self.forget_oldest(&mut change).await?;
         if change.record.title.is_none() {
             change.record.title = Some(text.chars().take(TITLE_CHARS).collect());
         }
         self.start_run(change, Input::Message { text }, started, conversation).await
+    }
+
+    /// A conversation keeps so many messages; the oldest go, and their keys with them.
+    async fn forget_oldest(&self, change: &mut Change) -> Result<(), Refusal> {
+        let kept = self.shared.config.limits.messages_kept_max;
+        // A message and its answer come, so two may go.
+        for number in change.record.messages.saturating_sub(kept + 2)..change.record.messages.saturating_sub(kept) {
+            let Some(message) = self.item::<Message>(&keys::message(number)).await? else { continue };
+            change.delete(keys::message(number));
+            if let Some(id) = message.message_id.as_deref().and_then(MessageId::parse) {
+                change.delete(keys::idempotency(&id));
+            }
+        }
+        Ok(())
     }
 
     /// The one way into a run.
@@ -161,138 +176,8 @@ impl Actor {
         self.run = Some(Box::new(LiveRun::new(id, cancel, commands, emissions, task)));
     }
 
-    pub async fn handle_said(&mut self, said: Said) {
-        match said {
-            Said::Emissions(emissions) => self.store_emissions(emissions).await,
-            Said::Ended(ending) => self.finish(ending).await,
-        }
-    }
-
-    /// Stores what the run said, in one commit. If the store cannot, the run waits; it does not die of it.
-    async fn store_emissions(&mut self, emissions: Vec<Emission>) {
-        let Some(run) = self.run.as_deref() else { return };
-        let id = run.id.clone();
-        let limits = self.shared.config.limits.clone();
-        let mut change = self.change();
-        let mut touches_record = false;
-        for emission in &emissions {
-            match emission {
-                Emission::Event(draft) | Emission::Partial(draft, _) if draft.len_hint() > limits.event_bytes_max => {
-                    self.shared.metrics.limits_hit.inc("limits.event_bytes_max");
-                    let why = format!("It emitted an event of more than {} bytes.", limits.event_bytes_max);
-                    return self.finish(Err(AgentError::failed(why))).await;
-                }
-                Emission::Event(draft) | Emission::Partial(draft, _) => change.event(draft),
-                Emission::Plan(plan) => change.put(keys::PLAN, plan),
-                Emission::Ask { step, draft, state, .. } => {
-                    let pending = change.record.turn.active().map_or(0, |active| active.pending.len());
-                    if pending >= limits.confirmations_max || !change.record.turn.ask(&id, step.clone()) {
-                        self.shared.metrics.limits_hit.inc("limits.confirmations_max");
-                        return self.finish(Err(AgentError::failed("It asked too many questions at once."))).await;
-                    }
-                    let asked_ms = self.shared.clock.now_ms();
-                    change.event(draft);
-                    change.put(
-                        keys::confirmation(step),
-                        &Asked { step_id: step.clone(), state: state.clone(), asked_ms },
-                    );
-                    touches_record = true;
-                }
-            }
-        }
-        let stored = if touches_record { self.commit(change).await } else { self.write(change.commit).await };
-        match stored {
-            Ok(_) => self.said_is_stored(emissions),
-            Err(refusal) => self.could_not_store(emissions, &refusal).await,
-        }
-    }
-
-    fn said_is_stored(&mut self, emissions: Vec<Emission>) {
-        let Some(run) = self.run.as_deref_mut() else { return };
-        run.unstick();
-        for emission in emissions {
-            match emission {
-                Emission::Partial(_, delta) => run.partial.push_str(&delta.0),
-                Emission::Ask { step, reply, .. } => drop(run.answers.insert(step, reply)),
-                Emission::Event(_) | Emission::Plan(_) => {}
-            }
-        }
-    }
-
-    async fn could_not_store(&mut self, emissions: Vec<Emission>, refusal: &Refusal) {
-        let patience = self.shared.config.session.store_patience;
-        let Some(run) = self.run.as_deref_mut() else { return };
-        if run.stick(emissions, patience) {
-            tracing::debug!(session = %self.id, %refusal, "a run waits for the store");
-            return;
-        }
-        tracing::error!(session = %self.id, %refusal, "gave up a run: the store did not take its events in time");
-        // The run stays on record as active, so that its ending is written when the store is back.
-        run.give_up(AgentError::failed("The store could not keep what the agent said, for too long."));
-    }
-
-    pub(super) async fn retry_stuck(&mut self) {
-        if let Some(run) = self.run.as_deref_mut() {
-            let emissions = run.stuck_emissions();
-            if emissions.is_empty() {
-                run.unstick();
-            } else {
-                self.store_emissions(emissions).await;
-            }
-        }
-    }
-
-    pub(super) fn drop_run(&mut self) {
-        if let Some(run) = self.run.take() {
-            self.shared.metrics.runs_active.dec();
-            run.stop();
-        }
-    }
-
-    /// The agent returned.
-    async fn finish(&mut self, ending: Ending) {
-        let Some(run) = self.run.as_deref() else { return };
-        let (id, partial, started) = (run.id.clone(), run.partial.clone(), run.started);
-        let duration_ms = started.elapsed().as_millis() as u64;
-        let end = match ending.clone() {
-            Ok(answer) => End::answered(answer, duration_ms),
-            Err(error) if error.cancelled => End::cancelled(partial, "agent", Some(error.message)),
-            Err(error) => End::failed(partial, &error),
-        };
-        if let Err(refusal) = self.end_run(&id, &end).await {
-            // It is offered until the store takes it: a run must not stay "running" for ever.
-            tracing::debug!(session = %self.id, %refusal, "the ending of a run cannot be stored yet");
-            if let Some(run) = self.run.as_deref_mut() {
-                run.put_back(ending);
-            }
-            return;
-        }
-        self.drop_run();
-        self.start_next().await;
-    }
-
-    /// The one way out of a run: its terminal event, the conversation and the record change together, once.
-    pub(super) async fn end_run(&mut self, id: &RunId, end: &End) -> Result<(), Refusal> {
-        let mut change = self.change();
-        let pending: Vec<StepId> = change.record.turn.active().map(|active| active.pending.clone()).unwrap_or_default();
-        if !change.record.turn.end(id) {
-            return Ok(());
-        }
-        change.event(&end.draft);
-        change.delete(keys::INPUT);
-        for step in &pending {
-            change.delete(keys::confirmation(step));
-        }
-        if !end.text.is_empty() {
-            push_message(&mut change, Role::Assistant, end.text.clone(), None, end.word != "answered");
-        }
-        self.commit(change).await?;
-        self.shared.metrics.runs.inc(end.word);
-        Ok(())
-    }
-
     pub(super) async fn start_next(&mut self) {
-        while self.record.queue.len() > 0 && self.run.is_none() {
+        while !self.record.queue.is_empty() && self.run.is_none() && !self.shared.is_draining() {
             let number = self.record.queue.from;
             let queued = self.item::<Queued>(&keys::queued(number)).await;
             let started = match queued {
@@ -308,78 +193,8 @@ impl Actor {
                 Err(refusal) => Err(refusal),
             };
             if let Err(refusal) = started {
-                tracing::warn!(session = %self.id, %refusal, "the next message of the queue cannot start yet");
-                return;
-            }
-        }
-    }
-
-    pub(super) async fn response(&mut self, from: &Mailbox, step: &StepId, reply: Reply) {
-        if let Err(refusal) = self.take_response(from, step, reply).await {
-            from.refuse(&self.id, refusal);
-        }
-    }
-
-    async fn take_response(&mut self, from: &Mailbox, step: &StepId, reply: Reply) -> Result<(), Refusal> {
-        self.may_write(from)?;
-        let mut change = self.change();
-        if !change.record.turn.answer(step) {
-            let message = format!("No confirmation `{step}` is waiting for an answer.");
-            return Err(Refusal::new(ErrorCode::UnknownStep, message));
-        }
-        let asked = self.item::<Asked>(&keys::confirmation(step)).await?;
-        let mut content = json!({ "confirmed": reply.confirmed });
-        if let Some(tasks) = &reply.tasks {
-            content["tasks"] = tasks.clone();
-        }
-        if let Some(reason) = &reply.reason {
-            content["reason"] = reason.as_str().into();
-        }
-        change.event(&Draft::new(names::USER_RESPONSE, &content).step(step.clone()));
-        change.delete(keys::confirmation(step));
-        self.commit(change).await?;
-        if let Some(run) = self.run.as_deref_mut() {
-            // An agent that no longer listens has ended meanwhile, and says so itself.
-            if let Some(waiting) = run.answers.remove(step) {
-                let _ = waiting.send(reply);
-            }
-            return Ok(());
-        }
-        self.reenter(step, asked, reply).await
-    }
-
-    /// The process that asked is gone; the answer re-enters the agent.
-    async fn reenter(&mut self, step: &StepId, asked: Option<Asked>, reply: Reply) -> Result<(), Refusal> {
-        let Some(active) = self.record.turn.active().cloned() else { return Ok(()) };
-        let asked = asked.unwrap_or(Asked { step_id: step.clone(), state: Value::Null, asked_ms: active.started_ms });
-        let input = self.item(keys::INPUT).await?.unwrap_or(Input::Message { text: String::new() });
-        let mut conversation = self.conversation().await?;
-        if matches!(input, Input::Message { .. }) {
-            conversation.pop();
-        }
-        self.launch(active.run, input, conversation, Vec::new(), Some((asked, reply))).await;
-        Ok(())
-    }
-
-    pub(super) async fn cancel(&mut self, from: &Mailbox, by: String, reason: Option<String>) {
-        let refusal = match self.may_write(from) {
-            Err(refusal) => Some(refusal),
-            Ok(()) => match self.record.turn.active().map(|active| active.run.clone()) {
-                None => {
-                    self.tell(from, "Nothing is running.".into(), json!({ "action": "cancel", "ok": false }));
-                    None
-                }
-                Some(run) => {
-                    let partial = self.run.as_ref().map(|run| run.partial.clone()).unwrap_or_default();
-                    self.end_run(&run, &End::cancelled(partial, &by, reason)).await.err()
-                }
-            },
-        };
-        match refusal {
-            Some(refusal) => from.refuse(&self.id, refusal),
-            None => {
-                self.drop_run();
-                self.start_next().await;
+                tracing::debug!(session = %self.id, %refusal, "the next message of the queue cannot start yet");
+                return self.flush_later();
             }
         }
     }
@@ -447,57 +262,13 @@ impl Actor {
     }
 }
 
-/// How a run ends: the event that says so, and what the conversation keeps.
-pub(super) struct End {
-    pub draft: Draft,
-    pub text: String,
-    pub word: &'static str,
-}
-
-impl End {
-    fn answered(answer: Answer, duration_ms: u64) -> End {
-        let mut facts = json!({ "duration_ms": duration_ms });
-        if let Some(usage) = answer.usage {
-            facts["usage"] = usage;
-        }
-        if let Some(model) = answer.model {
-            facts["model"] = model.into();
-        }
-        End {
-            draft: Draft::new(names::FINAL_ANSWER, &answer.text).metadata(&facts),
-            text: answer.text,
-            word: "answered",
-        }
-    }
-
-    fn failed(partial: String, error: &AgentError) -> End {
-        let mut facts = json!({ "error_code": error.code.as_str(), "recovery_action": error.code.action().as_str() });
-        if let Some(stage) = &error.stage {
-            facts["stage"] = stage.as_str().into();
-        }
-        let word = if error.code == ErrorCode::AgentLost { "lost" } else { "failed" };
-        End { draft: Draft::new(names::ERROR, &error.message).metadata(&facts), text: partial, word }
-    }
-
-    pub fn lost(partial: String) -> End {
-        let message = "The server was restarted while the agent was at work. Send the message again.";
-        End::failed(partial, &AgentError { code: ErrorCode::AgentLost, ..AgentError::failed(message) })
-    }
-
-    pub fn cancelled(partial: String, by: &str, reason: Option<String>) -> End {
-        let mut facts = json!({ "by": by });
-        if let Some(reason) = &reason {
-            facts["reason"] = reason.as_str().into();
-        }
-        End {
-            draft: Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts),
-            text: partial,
-            word: "cancelled",
-        }
-    }
-}
-
-fn push_message(change: &mut Change, role: Role, content: String, id: Option<&MessageId>, interrupted: bool) {
+pub(super) fn push_message(
+    change: &mut Change,
+    role: Role,
+    content: String,
+    id: Option<&MessageId>,
+    interrupted: bool,
+) {
     let number = change.record.messages;
     change.record.messages += 1;
     let message_id = id.map(|id| id.as_str().to_owned());

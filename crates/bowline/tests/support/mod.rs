@@ -22,8 +22,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn config() -> Config {
-    let mut config = Config::default();
-    config.listen = ([127, 0, 0, 1], 0).into();
+    let mut config = Config { listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
     config.store.url = StoreUrl::Memory;
     config.agents.insert("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 20.0 } });
     config

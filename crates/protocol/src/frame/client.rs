@@ -7,13 +7,13 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::names;
+pub use super::private::{Content, Secret};
 use crate::error::{ErrorCode, Refusal};
 use crate::id::{ClientId, MessageId, SessionId, StepId};
 use crate::json;
 use crate::position::{Cursor, Epoch, Seq};
 
 /// One client frame. `session: None` means "the only one of this connection".
-#[derive(Debug)]
 pub enum Request {
     CreateSession {
         client_id: Option<ClientId>,
@@ -86,7 +86,7 @@ pub struct Attach {
 }
 
 /// What a client may ask of a plan → solve → aggregate run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum PlanCommand {
     CancelTask { task_id: String },
     RestartTask { task_id: String },
@@ -108,55 +108,9 @@ impl PlanCommand {
     }
 }
 
-/// Something a person wrote or holds; `Debug` shows only its length.
-#[derive(Clone)]
-pub struct Content(pub Box<RawValue>);
-
-impl std::fmt::Debug for Content {
+impl std::fmt::Debug for PlanCommand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Content({} bytes)", self.0.get().len())
-    }
-}
-
-impl Content {
-    /// Keeps what was written, but on one line: events travel in line-based formats too.
-    fn one_line(raw: &RawValue) -> Content {
-        let broken = raw.get().contains(['\n', '\r']);
-        let compacted = broken.then(|| RawValue::from_string(json::compact(raw.get())).ok()).flatten();
-        Content(compacted.unwrap_or_else(|| raw.to_owned()))
-    }
-
-    /// The text of a message: a JSON string, or the `text` of an object.
-    pub fn text(&self) -> Option<String> {
-        match serde_json::from_str::<Value>(self.0.get()).ok()? {
-            Value::String(text) => Some(text),
-            Value::Object(mut fields) => match fields.remove("text") {
-                Some(Value::String(text)) => Some(text),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-}
-
-/// A credential. Never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    pub fn new(text: impl Into<String>) -> Secret {
-        Secret(text.into())
-    }
-
-    /// The secret itself, for the one who checks or sends it.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Secret({} bytes)", self.0.len())
+        write!(f, "PlanCommand({})", self.action())
     }
 }
 
@@ -185,29 +139,47 @@ struct Envelope<'a> {
     seq: Option<&'a RawValue>,
 }
 
-/// A frame that could not be read. If its event and session are known they are told, so that the error can name them.
-#[derive(Debug)]
-pub struct Unreadable {
-    pub refusal: Refusal,
-    pub session: Option<SessionId>,
-}
-
-impl From<Refusal> for Unreadable {
-    fn from(refusal: Refusal) -> Unreadable {
-        Unreadable { refusal, session: None }
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Request({})", self.event())
     }
 }
 
 impl Request {
+    /// The name of the frame.
+    pub fn event(&self) -> &'static str {
+        match self {
+            Request::CreateSession { .. } => names::CREATE_SESSION,
+            Request::Message { .. } => names::MESSAGE,
+            Request::Response { .. } => names::RESPONSE,
+            Request::Cancel { .. } => names::CANCEL,
+            Request::Ack { .. } => names::ACK,
+            Request::Reconnect(_) => names::RECONNECT,
+            Request::Recover(_) | Request::Restore { .. } => names::RECONNECT_WITH_STATE,
+            Request::RequestState { .. } => names::REQUEST_STATE,
+            Request::Plan { command, .. } => match command {
+                PlanCommand::CancelTask { .. } => names::CANCEL_TASK,
+                PlanCommand::RestartTask { .. } => names::RESTART_TASK,
+                PlanCommand::CancelPlan { .. } => names::CANCEL_PLAN,
+                PlanCommand::Replan { .. } => names::REPLAN,
+                PlanCommand::SolveTasks { .. } => names::SOLVE_TASKS,
+            },
+            Request::WatchTask { .. } => names::WATCH_TASK,
+            Request::UnwatchTask { .. } => names::UNWATCH_TASK,
+            Request::Authenticate { .. } => names::AUTHENTICATE,
+            Request::EndSession { .. } => names::END_SESSION,
+            Request::Pong => names::PONG,
+        }
+    }
+
     /// Reads one text frame. `depth_max` bounds the nesting before anything is parsed.
-    pub fn parse(text: &str, depth_max: usize) -> Result<Request, Unreadable> {
+    pub fn parse(text: &str, depth_max: usize) -> Result<Request, Refusal> {
         if json::depth(text, depth_max) > depth_max {
             let message = format!("The frame nests deeper than {depth_max} levels (limits.json_depth_max).");
-            return Err(Refusal::new(ErrorCode::InvalidJson, message).into());
+            return Err(Refusal::new(ErrorCode::InvalidJson, message));
         }
         let envelope: Envelope<'_> = serde_json::from_str(text).map_err(|error| unreadable_json(text, &error))?;
-        let mut session = None;
-        envelope.request(&mut session).map_err(|refusal| Unreadable { refusal, session })
+        envelope.request()
     }
 }
 
@@ -221,13 +193,12 @@ fn unreadable_json(text: &str, error: &serde_json::Error) -> Refusal {
 }
 
 impl Envelope<'_> {
-    fn request(&self, session_out: &mut Option<SessionId>) -> Result<Request, Refusal> {
+    fn request(&self) -> Result<Request, Refusal> {
         let event = text_of("event", self.event)?.ok_or_else(|| Refusal::field("event", "is missing"))?;
         if event == names::ACK {
             return Ok(self.ack());
         }
         let session = self.session()?;
-        session_out.clone_from(&session);
         match event.as_str() {
             names::CREATE_SESSION => self.create_session(),
             names::MESSAGE => self.message(session),
@@ -247,7 +218,7 @@ impl Envelope<'_> {
             names::AUTHENTICATE => {
                 let token =
                     self.fields()?.text("token")?.ok_or_else(|| Refusal::field("content.token", "is missing"))?;
-                Ok(Request::Authenticate { token: Secret(token) })
+                Ok(Request::Authenticate { token: Secret::new(token) })
             }
             names::END_SESSION => Ok(Request::EndSession { session }),
             names::PONG => Ok(Request::Pong),
@@ -305,7 +276,8 @@ impl Envelope<'_> {
             .as_deref()
             .and_then(StepId::parse)
             .ok_or_else(|| Refusal::field("step_id", "is missing or malformed"))?;
-        let verdict = ["confirmed", "approved"].iter().find_map(|key| fields.0.get(*key));
+        let verdict =
+            ["confirmed", "approved"].iter().find_map(|key| fields.0.get(*key).filter(|value| !value.is_null()));
         let Some(Value::Bool(confirmed)) = verdict.cloned() else {
             return Err(Refusal::field("content.confirmed", "must be true or false"));
         };
@@ -337,7 +309,7 @@ impl Envelope<'_> {
             session,
             cursor: fields.cursor()?,
             client_id: fields.client_id()?,
-            resume_token: fields.text("resume_token")?.map(Secret),
+            resume_token: fields.text("resume_token")?.map(Secret::new),
             observe,
             take_over: fields.flag("take_over")?,
         })
@@ -518,7 +490,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Request, Refusal> {
-        Request::parse(text, 64).map_err(|unreadable| unreadable.refusal)
+        Request::parse(text, 64)
     }
 
     fn ack_cursor(text: &str) -> Option<Cursor> {

@@ -3,6 +3,7 @@
 //! Names of frames are written here and nowhere else.
 
 pub mod client;
+mod private;
 pub mod server;
 
 pub use client::{Attach, PlanCommand, Request};

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::state::ACK_EVERY;
 use super::story::{Story, failure, sent, shown};
-use super::words::{Effect, Input, Options, Show};
+use super::words::{Effect, Happened, Options, Show};
 
 #[test]
 fn a_break_in_the_middle_continues_exactly_where_it_was() {
@@ -46,7 +46,7 @@ fn a_message_that_may_be_lost_is_sent_again_under_the_same_id() {
 #[test]
 fn tries_go_on_for_ever_with_growing_pauses_that_are_counted_down() {
     let mut story = Story::at_a_terminal();
-    let fail = |story: &mut Story| story.tell(Input::DialFailed { reason: "refused".into(), fatal: false });
+    let fail = |story: &mut Story| story.tell(Happened::DialFailed { reason: "refused".into(), fatal: false });
     assert_eq!(shown(&fail(&mut story))[0], Show::Lost("refused".into()));
     for pause in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
         let begun = story.now;
@@ -58,7 +58,7 @@ fn tries_go_on_for_ever_with_growing_pauses_that_are_counted_down() {
         assert!(redraws as u64 >= pause * 9);
         assert!(!shown(&fail(&mut story)).iter().any(|show| matches!(show, Show::Lost(_))), "told once");
     }
-    let why = failure(&story.tell(Input::DialFailed { reason: "401".into(), fatal: true }));
+    let why = failure(&story.tell(Happened::DialFailed { reason: "401".into(), fatal: true }));
     assert_eq!(why, "401");
 }
 
@@ -85,7 +85,7 @@ fn two_silent_heartbeats_are_a_lost_connection() {
     let mut story = Story::at_a_terminal().created();
     story.wait();
     let heard = story.now;
-    story.tell(Input::Alive);
+    story.tell(Happened::Alive);
     let effects = story.wait();
     assert_eq!(story.now - heard, Duration::from_secs(2));
     assert!(effects.contains(&Effect::Hangup));
@@ -158,8 +158,9 @@ fn another_epoch_starts_over_at_its_own_numbers() {
 
 #[test]
 fn close_codes_are_heeded() {
-    let closed =
-        |code: u16| Story::at_a_terminal().created().tell(Input::Closed { code: Some(code), reason: "because".into() });
+    let closed = |code: u16| {
+        Story::at_a_terminal().created().tell(Happened::Closed { code: Some(code), reason: "because".into() })
+    };
     assert!(failure(&closed(4201)).contains("--session sess_1 --take-over"));
     assert!(failure(&closed(4203)).contains("--token"));
     assert!(failure(&closed(4250)).contains("stay away"));
@@ -167,7 +168,7 @@ fn close_codes_are_heeded() {
         assert!(closed(code).contains(&Effect::Hangup), "{code}");
     }
     let mut story = Story::at_a_terminal().created();
-    story.tell(Input::Closed { code: Some(4100), reason: "because".into() });
+    story.tell(Happened::Closed { code: Some(4100), reason: "because".into() });
     assert_eq!(story.redial()["event"], "user.create_session");
 }
 
@@ -175,7 +176,7 @@ fn close_codes_are_heeded() {
 fn a_frame_that_the_server_cannot_take_is_not_sent_for_ever() {
     let mut story = Story::at_a_terminal().created();
     story.line("much too long");
-    let effects = story.tell(Input::Closed { code: Some(1009), reason: "too big".into() });
+    let effects = story.tell(Happened::Closed { code: Some(1009), reason: "too big".into() });
     assert!(matches!(&shown(&effects)[0], Show::Error(text) if text.contains("too big")));
     story.redial();
     story.reconnected("idle", json!({ "verdict": "caught_up" }), 0);
@@ -208,7 +209,7 @@ fn a_draining_server_is_given_the_time_that_it_asks_for() {
     let mut story = Story::at_a_terminal().created();
     story.frame(json!({ "event": "system.notice", "content": "Restarting.", "metadata": { "code": "SERVER_DRAINING", "retry_after_ms": 5000 } }));
     let begun = story.now;
-    story.tell(Input::Closed { code: Some(1012), reason: "restart".into() });
+    story.tell(Happened::Closed { code: Some(1012), reason: "restart".into() });
     while !story.wait().contains(&Effect::Dial) {}
     assert_eq!(story.now - begun, Duration::from_secs(5));
 }

@@ -26,7 +26,7 @@ use super::address::Address;
 use super::out;
 use screen::Screen;
 use state::Chat;
-use words::{Effect, Input, Leave, Moment, Options};
+use words::{Effect, Happened, Leave, Moment, Options};
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 type Sink = SplitSink<Socket, Message>;
@@ -53,8 +53,8 @@ pub struct Start {
 /// What came out of the world. Reports of a socket carry its number, so that those of an old one are left out.
 enum Report {
     Opened(u64, Sink),
-    Socket(u64, Input),
-    Person(Input),
+    Socket(u64, Happened),
+    Person(Happened),
 }
 
 struct Driver {
@@ -83,7 +83,7 @@ pub async fn run(start: Start) -> anyhow::Result<ExitCode> {
     let chat = Chat::new(options, Instant::now());
     let mut driver =
         Driver { start, chat, screen: Screen::new(interactive), reports, socket_number: 0, sink: None, reader: None };
-    let mut next = Some(Input::Start);
+    let mut next = Some(Happened::Start);
     loop {
         if let Some(input) = next.take()
             && let Some(leave) = driver.feed(input).await?
@@ -96,23 +96,23 @@ pub async fn run(start: Start) -> anyhow::Result<ExitCode> {
 
 impl Driver {
     /// The next thing that happens, or the machine's own timeout.
-    async fn wait(&mut self, inbox: &mut mpsc::Receiver<Report>) -> Option<Input> {
+    async fn wait(&mut self, inbox: &mut mpsc::Receiver<Report>) -> Option<Happened> {
         let report = match self.chat.poll_timeout() {
             Some(deadline) => match timeout_at(deadline.into(), inbox.recv()).await {
                 Ok(report) => report,
-                Err(_) => return Some(Input::Timeout),
+                Err(_) => return Some(Happened::Timeout),
             },
             None => inbox.recv().await,
         };
         match report? {
             Report::Opened(number, sink) if number == self.socket_number => {
                 self.sink = Some(sink);
-                Some(Input::Opened)
+                Some(Happened::Opened)
             }
             Report::Socket(number, input) if number == self.socket_number => Some(input),
             Report::Opened(..) | Report::Socket(..) => None,
             Report::Person(input) => {
-                if matches!(input, Input::Line(_)) {
+                if matches!(input, Happened::Line(_)) {
                     self.screen.typed();
                 }
                 Some(input)
@@ -121,7 +121,7 @@ impl Driver {
     }
 
     /// Tells the machine and does what it says. A send that fails is one more thing to tell it.
-    async fn feed(&mut self, input: Input) -> anyhow::Result<Option<Leave>> {
+    async fn feed(&mut self, input: Happened) -> anyhow::Result<Option<Leave>> {
         let mut next = Some(input);
         while let Some(input) = next.take() {
             let at = Moment { now: Instant::now(), chance: super::chance() };
@@ -131,7 +131,7 @@ impl Driver {
                     Effect::Hangup => self.hang_up(),
                     Effect::Send(frame) => {
                         if let Err(reason) = self.send(frame).await {
-                            next = Some(Input::Closed { code: None, reason });
+                            next = Some(Happened::Closed { code: None, reason });
                         }
                     }
                     Effect::Show(show) => self.screen.show(&show)?,
@@ -197,8 +197,8 @@ impl Driver {
     }
 }
 
-async fn connect(url: &str, token: Option<&str>) -> Result<Socket, Input> {
-    let failed = |reason: String, fatal: bool| Input::DialFailed { reason, fatal };
+async fn connect(url: &str, token: Option<&str>) -> Result<Socket, Happened> {
+    let failed = |reason: String, fatal: bool| Happened::DialFailed { reason, fatal };
     let mut request = url.into_client_request().map_err(|error| failed(format!("{url}: {error}"), true))?;
     if let Some(token) = token {
         let value = format!("Bearer {token}").parse();
@@ -228,16 +228,16 @@ async fn read_socket(number: u64, socket: Socket, reports: &mpsc::Sender<Report>
     if reports.send(Report::Opened(number, sink)).await.is_err() {
         return;
     }
-    let closed = |code, reason| Input::Closed { code, reason };
+    let closed = |code, reason| Happened::Closed { code, reason };
     loop {
         let input = match stream.next().await {
-            Some(Ok(Message::Text(text))) => Input::Frame(text.as_str().to_owned()),
+            Some(Ok(Message::Text(text))) => Happened::Frame(text.as_str().to_owned()),
             Some(Ok(Message::Close(Some(frame)))) => closed(Some(frame.code.into()), frame.reason.as_str().to_owned()),
             Some(Ok(Message::Close(None))) | None => closed(None, String::new()),
-            Some(Ok(_)) => Input::Alive,
+            Some(Ok(_)) => Happened::Alive,
             Some(Err(error)) => closed(None, format!("the connection broke: {error}")),
         };
-        let last = matches!(input, Input::Closed { .. });
+        let last = matches!(input, Happened::Closed { .. });
         if reports.send(Report::Socket(number, input)).await.is_err() || last {
             return;
         }
@@ -249,18 +249,18 @@ fn spawn_stdin(reports: mpsc::Sender<Report>) -> std::io::Result<()> {
     let read = move || {
         for line in std::io::stdin().lock().lines() {
             let Ok(line) = line else { break };
-            if reports.blocking_send(Report::Person(Input::Line(line))).is_err() {
+            if reports.blocking_send(Report::Person(Happened::Line(line))).is_err() {
                 return;
             }
         }
-        let _ = reports.blocking_send(Report::Person(Input::NoMoreLines));
+        let _ = reports.blocking_send(Report::Person(Happened::NoMoreLines));
     };
     std::thread::Builder::new().name("stdin".into()).spawn(read).map(drop)
 }
 
 async fn watch_interrupts(reports: mpsc::Sender<Report>) {
     while tokio::signal::ctrl_c().await.is_ok() {
-        if reports.send(Report::Person(Input::Interrupt)).await.is_err() {
+        if reports.send(Report::Person(Happened::Interrupt)).await.is_err() {
             return;
         }
     }

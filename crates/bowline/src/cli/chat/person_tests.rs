@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::story::{Story, failure, left, sent, shown};
-use super::words::{Effect, Input, Leave, Options, Show};
+use super::words::{Effect, Happened, Leave, Options, Show};
 
 #[test]
 fn a_message_is_streamed_and_its_answer_not_repeated() {
@@ -64,12 +64,12 @@ fn ctrl_c_cancels_a_run_and_the_second_one_leaves() {
     let mut story = Story::at_a_terminal().created();
     story.line("hi");
     story.event_with(1, "user.message", json!("hi"), json!({ "message_id": "me-1" }));
-    assert_eq!(sent(&story.tell(Input::Interrupt))[0]["event"], "user.cancel");
-    let effects = story.tell(Input::Interrupt);
+    assert_eq!(sent(&story.tell(Happened::Interrupt))[0]["event"], "user.cancel");
+    let effects = story.tell(Happened::Interrupt);
     assert_eq!(left(&effects), Some(Leave::Done));
     assert_eq!(sent(&effects)[0]["event"], "user.ack", "what was shown is acknowledged before leaving");
     let mut idle = Story::at_a_terminal().created();
-    assert_eq!(left(&idle.tell(Input::Interrupt)), Some(Leave::Done));
+    assert_eq!(left(&idle.tell(Happened::Interrupt)), Some(Leave::Done));
     assert_eq!(left(&Story::at_a_terminal().created().line("/quit")), Some(Leave::Done));
 }
 
@@ -96,7 +96,7 @@ fn a_script_gets_its_answers_one_by_one_and_leaves_after_the_last() {
     let mut story = Story::in_a_pipe();
     assert!(story.line("one").is_empty());
     story.line("two");
-    assert_eq!(left(&story.tell(Input::NoMoreLines)), None);
+    assert_eq!(left(&story.tell(Happened::NoMoreLines)), None);
     story = story.created();
     story.event_with(1, "user.message", json!("one"), json!({ "message_id": "me-1" }));
     let effects = story.event(2, "agent.final_answer", json!("1"));
@@ -109,7 +109,7 @@ fn a_script_gets_its_answers_one_by_one_and_leaves_after_the_last() {
 fn a_script_does_not_leave_before_the_replay_has_brought_its_answer() {
     let mut story = Story::in_a_pipe();
     story.line("one");
-    story.tell(Input::NoMoreLines);
+    story.tell(Happened::NoMoreLines);
     story = story.created();
     story.event_with(1, "user.message", json!("one"), json!({ "message_id": "me-1" }));
     assert_eq!(left(&story.drop_connection()), None);
@@ -123,7 +123,7 @@ fn a_script_does_not_leave_before_the_replay_has_brought_its_answer() {
 fn a_script_that_got_an_error_says_so_in_its_exit_code() {
     let mut story = Story::in_a_pipe();
     story.line("/fail");
-    story.tell(Input::NoMoreLines);
+    story.tell(Happened::NoMoreLines);
     story = story.created();
     story.event_with(1, "user.message", json!("/fail"), json!({ "message_id": "me-1" }));
     assert_eq!(left(&story.event(2, "agent.error", json!("it failed"))), Some(Leave::AfterErrors));
@@ -135,7 +135,7 @@ fn a_script_answers_questions_with_its_next_line_and_declines_otherwise() {
         let mut story = Story::in_a_pipe();
         story.line("/confirm it");
         lines.iter().for_each(|line| drop(story.line(line)));
-        story.tell(Input::NoMoreLines);
+        story.tell(Happened::NoMoreLines);
         story = story.created();
         story.event_with(1, "user.message", json!("/confirm it"), json!({ "message_id": "me-1" }));
         let answer = sent(&story.event(2, "agent.user_confirm", json!("it?"))).pop().unwrap();

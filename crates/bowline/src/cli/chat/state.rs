@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bowline_core::Backoff;
 
 use super::frames::{self, Attach};
-use super::words::{Effect, Input, Leave, Moment, Options, Show};
+use super::words::{Effect, Happened, Leave, Moment, Options, Show};
 
 /// Acks are gathered for this long, so that a fast stream costs few of them.
 pub const ACK_EVERY: Duration = Duration::from_millis(200);
@@ -136,7 +136,7 @@ impl Chat {
         self.resume_token.as_deref()
     }
 
-    /// When to call again with [`Input::Timeout`], if nothing happens before.
+    /// When to call again with [`Happened::Timeout`], if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match &self.link {
             Link::Waiting { until, redraw_at } => Some((*until).min(*redraw_at)),
@@ -148,30 +148,30 @@ impl Chat {
         }
     }
 
-    pub fn handle(&mut self, at: Moment, input: Input) -> Vec<Effect> {
+    pub fn handle(&mut self, at: Moment, input: Happened) -> Vec<Effect> {
         match input {
-            Input::Start => self.effects.push(Effect::Dial),
-            Input::Opened => {
+            Happened::Start => self.effects.push(Effect::Dial),
+            Happened::Opened => {
                 self.link = Link::Greeting;
                 self.heard_at = at.now;
             }
-            Input::DialFailed { reason, fatal: true } => self.fail(reason),
-            Input::DialFailed { reason, fatal: false } => self.lose(at, &reason),
-            Input::Frame(text) => {
+            Happened::DialFailed { reason, fatal: true } => self.fail(reason),
+            Happened::DialFailed { reason, fatal: false } => self.lose(at, &reason),
+            Happened::Frame(text) => {
                 self.heard_at = at.now;
                 self.handle_frame(at, &text);
             }
-            Input::Alive => self.heard_at = at.now,
-            Input::Closed { code, reason } => self.handle_closed(at, code, &reason),
-            Input::Line(line) => self.handle_line(at, line),
-            Input::NoMoreLines => {
+            Happened::Alive => self.heard_at = at.now,
+            Happened::Closed { code, reason } => self.handle_closed(at, code, &reason),
+            Happened::Line(line) => self.handle_line(at, line),
+            Happened::NoMoreLines => {
                 self.input_ended = true;
                 if self.options.interactive {
                     self.leave();
                 }
             }
-            Input::Interrupt => self.handle_interrupt(),
-            Input::Timeout => self.handle_timeout(at),
+            Happened::Interrupt => self.handle_interrupt(),
+            Happened::Timeout => self.handle_timeout(at),
         }
         self.advance();
         std::mem::take(&mut self.effects)

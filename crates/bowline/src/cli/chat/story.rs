@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::state::Chat;
-use super::words::{Effect, Input, Leave, Moment, Options, Show};
+use super::words::{Effect, Happened, Leave, Moment, Options, Show};
 
 pub struct Story {
     pub chat: Chat,
@@ -19,7 +19,7 @@ impl Story {
     pub fn new(options: Options) -> Story {
         let now = Instant::now();
         let mut story = Story { chat: Chat::new(options, now), now };
-        assert_eq!(story.tell(Input::Start), [Effect::Dial]);
+        assert_eq!(story.tell(Happened::Start), [Effect::Dial]);
         story
     }
 
@@ -31,16 +31,16 @@ impl Story {
         Story::new(Options { client_id: "me".into(), ..Options::default() })
     }
 
-    pub fn tell(&mut self, input: Input) -> Vec<Effect> {
+    pub fn tell(&mut self, input: Happened) -> Vec<Effect> {
         self.chat.handle(Moment { now: self.now, chance: 0.5 }, input)
     }
 
     pub fn frame(&mut self, frame: Value) -> Vec<Effect> {
-        self.tell(Input::Frame(frame.to_string()))
+        self.tell(Happened::Frame(frame.to_string()))
     }
 
     pub fn line(&mut self, text: &str) -> Vec<Effect> {
-        self.tell(Input::Line(text.into()))
+        self.tell(Happened::Line(text.into()))
     }
 
     /// Logged event number `seq`.
@@ -55,7 +55,7 @@ impl Story {
 
     /// Opens the socket and says hello; returns what the machine asks for.
     pub fn greet(&mut self) -> Value {
-        assert!(self.tell(Input::Opened).is_empty());
+        assert!(self.tell(Happened::Opened).is_empty());
         let effects = self.frame(json!({ "event": "system.connected", "content": { "heartbeat_interval_ms": 1000 } }));
         sent(&effects).pop().expect("the client asks for a session")
     }
@@ -85,13 +85,13 @@ impl Story {
     }
 
     pub fn drop_connection(&mut self) -> Vec<Effect> {
-        self.tell(Input::Closed { code: None, reason: String::new() })
+        self.tell(Happened::Closed { code: None, reason: String::new() })
     }
 
     /// Lets the time come that the machine waits for.
     pub fn wait(&mut self) -> Vec<Effect> {
         self.now = self.chat.poll_timeout().expect("something is waited for");
-        self.tell(Input::Timeout)
+        self.tell(Happened::Timeout)
     }
 
     /// Waits out the backoff and opens the socket again.

@@ -23,7 +23,7 @@ pub struct Moment {
 }
 
 #[derive(Clone, Debug)]
-pub enum Input {
+pub enum Happened {
     Start,
     /// The socket is open.
     Opened,

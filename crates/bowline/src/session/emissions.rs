@@ -1,0 +1,101 @@
+//! What a run says, on its way into the log.
+
+use bowline_protocol::{Refusal, RunId};
+
+use super::actor::{Actor, Change};
+use super::record::keys;
+use super::run::Said;
+use crate::agent::{AgentError, Asked, Emission};
+
+impl Actor {
+    pub async fn handle_said(&mut self, said: Said) {
+        match said {
+            Said::Emissions(emissions) => self.store_emissions(emissions).await,
+            Said::Ended(ending) => self.finish(ending).await,
+        }
+    }
+
+    /// Stores what the run said, in one commit. If the store cannot, the run waits; it does not die of it.
+    async fn store_emissions(&mut self, mut emissions: Vec<Emission>) {
+        let Some(id) = self.run.as_deref().map(|run| run.id.clone()) else { return };
+        let mut change = self.change();
+        let mut refused = None;
+        let mut taken = 0;
+        for emission in &emissions {
+            if let Err(why) = self.take_emission(&mut change, &id, emission) {
+                refused = Some(why);
+                break;
+            }
+            taken += 1;
+        }
+        emissions.truncate(taken);
+        let touches_record = change.record.turn != self.record.turn;
+        let stored = if touches_record { self.commit(change).await } else { self.write(change.commit).await };
+        match stored {
+            Ok(_) => self.said_is_stored(emissions),
+            Err(refusal) => return self.could_not_store(emissions, &refusal),
+        }
+        if let Some(why) = refused {
+            self.finish(Err(AgentError::failed(why))).await;
+        }
+    }
+
+    /// Adds one emission to a change, unless it is over a limit.
+    fn take_emission(&self, change: &mut Change, run: &RunId, emission: &Emission) -> Result<(), String> {
+        let limits = &self.shared.config.limits;
+        if emission.len_hint() > limits.event_bytes_max {
+            self.shared.metrics.limits_hit.inc("limits.event_bytes_max");
+            return Err(format!("It emitted more than {} bytes at once.", limits.event_bytes_max));
+        }
+        match emission {
+            Emission::Event(draft) | Emission::Partial(draft, _) => change.event(draft),
+            Emission::Plan(plan) => change.put(keys::PLAN, plan),
+            Emission::Ask { step, draft, state, .. } => {
+                let pending = change.record.turn.active().map_or(0, |active| active.pending.len());
+                if pending >= limits.confirmations_max || !change.record.turn.ask(run, step.clone()) {
+                    self.shared.metrics.limits_hit.inc("limits.confirmations_max");
+                    return Err("It asked too many questions at once.".into());
+                }
+                let asked_ms = self.shared.clock.now_ms();
+                change.event(draft);
+                change.put(keys::confirmation(step), &Asked { step_id: step.clone(), state: state.clone(), asked_ms });
+            }
+        }
+        Ok(())
+    }
+
+    fn said_is_stored(&mut self, emissions: Vec<Emission>) {
+        let Some(run) = self.run.as_deref_mut() else { return };
+        run.unstick();
+        for emission in emissions {
+            match emission {
+                Emission::Partial(_, delta) => run.partial.push_str(&delta.0),
+                Emission::Ask { step, reply, .. } => drop(run.answers.insert(step, reply)),
+                Emission::Event(_) | Emission::Plan(_) => {}
+            }
+        }
+    }
+
+    fn could_not_store(&mut self, emissions: Vec<Emission>, refusal: &Refusal) {
+        let patience = self.shared.config.session.store_patience;
+        let Some(run) = self.run.as_deref_mut() else { return };
+        if run.stick(emissions, patience) {
+            tracing::debug!(session = %self.id, %refusal, "a run waits for the store");
+            return;
+        }
+        tracing::error!(session = %self.id, %refusal, "gave up a run: the store did not take its events in time");
+        // The run stays on record as active, so that its ending is written when the store is back.
+        run.give_up(AgentError::failed("The store could not keep what the agent said, for too long."));
+    }
+
+    pub(super) async fn retry_stuck(&mut self) {
+        if let Some(run) = self.run.as_deref_mut() {
+            let emissions = run.stuck_emissions();
+            if emissions.is_empty() {
+                run.unstick();
+            } else {
+                self.store_emissions(emissions).await;
+            }
+        }
+    }
+}

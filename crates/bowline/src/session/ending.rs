@@ -1,0 +1,143 @@
+//! How runs end: answered, failed, cancelled or lost, each exactly once.
+
+use bowline_protocol::Refusal;
+use bowline_protocol::event::names;
+use bowline_protocol::{Draft, ErrorCode, RunId, StepId};
+use serde_json::json;
+
+use super::Mailbox;
+use super::actor::Actor;
+use super::record::keys;
+use super::work::push_message;
+use crate::agent::{AgentError, Answer, Ending, Role};
+
+/// A longer answer than this is not one: it would not fit into one event of any store.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+impl Actor {
+    /// The agent returned.
+    pub(super) async fn finish(&mut self, ending: Ending) {
+        let Some(run) = self.run.as_deref() else { return };
+        let (id, partial, started) = (run.id.clone(), run.partial.clone(), run.started);
+        let duration_ms = started.elapsed().as_millis() as u64;
+        let end = match ending.clone() {
+            Ok(answer) if answer.text.len() > ANSWER_BYTES_MAX => {
+                let why = format!("Its answer is longer than {ANSWER_BYTES_MAX} bytes.");
+                End::failed(String::new(), &AgentError::failed(why))
+            }
+            Ok(answer) => End::answered(answer, duration_ms),
+            Err(error) if error.cancelled => End::cancelled(partial, "agent", Some(&error.message)),
+            Err(error) => End::failed(partial, &error),
+        };
+        if let Err(refusal) = self.end_run(&id, &end).await {
+            // It is offered until the store takes it: a run must not stay "running" for ever.
+            tracing::debug!(session = %self.id, %refusal, "the ending of a run cannot be stored yet");
+            if let Some(run) = self.run.as_deref_mut() {
+                run.put_back(ending);
+            }
+            return;
+        }
+        self.drop_run();
+        self.start_next().await;
+    }
+
+    /// The one way out of a run: its terminal event, the conversation and the record change together, once.
+    pub(super) async fn end_run(&mut self, id: &RunId, end: &End) -> Result<(), Refusal> {
+        let mut change = self.change();
+        let pending: Vec<StepId> = change.record.turn.active().map(|active| active.pending.clone()).unwrap_or_default();
+        if !change.record.turn.end(id) {
+            return Ok(());
+        }
+        change.event(&end.draft);
+        change.delete(keys::INPUT);
+        for step in &pending {
+            change.delete(keys::confirmation(step));
+        }
+        if !end.text.is_empty() {
+            push_message(&mut change, Role::Assistant, end.text.clone(), None, end.word != "answered");
+        }
+        self.commit(change).await?;
+        self.shared.metrics.runs.inc(end.word);
+        Ok(())
+    }
+
+    pub(super) async fn cancel(&mut self, from: &Mailbox, by: String, reason: Option<String>) {
+        let refusal = match self.may_write(from) {
+            Err(refusal) => Some(refusal),
+            Ok(()) => match self.record.turn.active().map(|active| active.run.clone()) {
+                None => {
+                    self.tell(from, "Nothing is running.".into(), json!({ "action": "cancel", "ok": false }));
+                    None
+                }
+                Some(run) => {
+                    let partial = self.run.as_ref().map(|run| run.partial.clone()).unwrap_or_default();
+                    self.end_run(&run, &End::cancelled(partial, &by, reason.as_deref())).await.err()
+                }
+            },
+        };
+        match refusal {
+            Some(refusal) => from.refuse(&self.id, refusal),
+            None => {
+                self.drop_run();
+                self.start_next().await;
+            }
+        }
+    }
+
+    pub(super) fn drop_run(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.shared.metrics.runs_active.dec();
+            run.stop();
+        }
+    }
+}
+
+/// How a run ends: the event that says so, and what the conversation keeps.
+pub(super) struct End {
+    pub draft: Draft,
+    pub text: String,
+    pub word: &'static str,
+}
+
+impl End {
+    fn answered(answer: Answer, duration_ms: u64) -> End {
+        let mut facts = json!({ "duration_ms": duration_ms });
+        if let Some(usage) = answer.usage {
+            facts["usage"] = usage;
+        }
+        if let Some(model) = answer.model {
+            facts["model"] = model.into();
+        }
+        End {
+            draft: Draft::new(names::FINAL_ANSWER, &answer.text).metadata(&facts),
+            text: answer.text,
+            word: "answered",
+        }
+    }
+
+    fn failed(partial: String, error: &AgentError) -> End {
+        let mut facts = json!({ "error_code": error.code.as_str(), "recovery_action": error.code.action().as_str() });
+        if let Some(stage) = &error.stage {
+            facts["stage"] = stage.as_str().into();
+        }
+        let word = if error.code == ErrorCode::AgentLost { "lost" } else { "failed" };
+        End { draft: Draft::new(names::ERROR, &error.message).metadata(&facts), text: partial, word }
+    }
+
+    pub fn lost(partial: String) -> End {
+        let message = "The server was restarted while the agent was at work. Send the message again.";
+        End::failed(partial, &AgentError { code: ErrorCode::AgentLost, ..AgentError::failed(message) })
+    }
+
+    pub fn cancelled(partial: String, by: &str, reason: Option<&str>) -> End {
+        let mut facts = json!({ "by": by });
+        if let Some(reason) = reason {
+            facts["reason"] = reason.into();
+        }
+        End {
+            draft: Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts),
+            text: partial,
+            word: "cancelled",
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What must not be shown: a person's words and credentials. `Debug` gives lengths only.
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::json;
+
+/// Something a person wrote or holds; `Debug` shows only its length.
+#[derive(Clone)]
+pub struct Content(pub Box<RawValue>);
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Content({} bytes)", self.0.get().len())
+    }
+}
+
+impl Content {
+    /// Keeps what was written, but on one line: events travel in line-based formats too.
+    pub(super) fn one_line(raw: &RawValue) -> Content {
+        let broken = raw.get().contains(['\n', '\r']);
+        let compacted = broken.then(|| RawValue::from_string(json::compact(raw.get())).ok()).flatten();
+        Content(compacted.unwrap_or_else(|| raw.to_owned()))
+    }
+
+    /// The text of a message: a JSON string, or the `text` of an object.
+    pub fn text(&self) -> Option<String> {
+        match serde_json::from_str::<Value>(self.0.get()).ok()? {
+            Value::String(text) => Some(text),
+            Value::Object(mut fields) => match fields.remove("text") {
+                Some(Value::String(text)) => Some(text),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// A credential. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Secret {
+        Secret(text.into())
+    }
+
+    /// The secret itself, for the one who checks or sends it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Secret({} bytes)", self.0.len())
+    }
+}
