@@ -12,9 +12,6 @@ use bowline_protocol::CloseCode;
 /// A file may have this many lines before its tests. At that length there are usually two nouns in it.
 const LINES_MAX: usize = 500;
 
-/// Files that were longer when the rule came, with their length then. They may only shrink; nothing is added here.
-const LONG_SINCE_BEFORE: &[(&str, usize)] = &[];
-
 /// Types that hold a credential or what a person wrote.
 const PRIVATE: &[&str] = &[
     "Secret",
@@ -167,15 +164,10 @@ fn close_codes_outside_their_file(source: &Source) -> Vec<String> {
 fn too_long(source: &Source) -> Vec<String> {
     let lines: Vec<&str> = source.text.lines().collect();
     let length = tests_begin(&lines).unwrap_or(lines.len());
-    let allowed = LONG_SINCE_BEFORE.iter().find(|(path, _)| *path == source.path).map(|(_, length)| *length);
-    let max = allowed.unwrap_or(LINES_MAX);
-    if length > max {
-        return vec![format!("crates/{}: {length} lines before its tests, {max} are allowed", source.path)];
-    }
-    if allowed.is_some() && length <= LINES_MAX {
-        return vec![format!("crates/{}: only {length} lines now; take it off LONG_SINCE_BEFORE", source.path)];
-    }
-    Vec::new()
+    let over = length > LINES_MAX;
+    over.then(|| format!("crates/{}: {length} lines before its tests, {LINES_MAX} are allowed", source.path))
+        .into_iter()
+        .collect()
 }
 
 fn without_first_sentence(source: &Source) -> Vec<String> {
@@ -371,8 +363,6 @@ fn each_rule_can_fail() {
     }
     let long = Source { path: "core/src/link.rs".into(), text: "//! x\n".repeat(LINES_MAX + 1) };
     assert_eq!(too_long(&long).len(), 1);
-    let shrunk = Source { path: LONG_SINCE_BEFORE[0].0.into(), text: "//! x\n".repeat(LINES_MAX) };
-    assert_eq!(too_long(&shrunk).len(), 1);
     let manifest = "[dependencies]\nbowline-store.workspace = true\ntokio = \"1\"";
     assert_eq!(forbidden_dependencies("core", manifest).len(), 2);
     assert!(forbidden_dependencies("bowline", manifest).is_empty());
