@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -210,17 +211,24 @@ pub async fn serve(loaded: Loaded) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says on standard output what a person wants to know first.
-#[allow(clippy::print_stdout)]
+/// Says on standard output what a person wants to know first. If nobody reads it, that is no reason to stop.
 fn announce(node: &Node) {
     let config = &node.shared.config;
     let store = match &config.store.url {
         StoreUrl::Memory => "memory:".to_owned(),
         StoreUrl::Disk(dir) => format!("disk:{}", dir.display()),
     };
-    println!("bowline {} is serving at http://{}/", env!("CARGO_PKG_VERSION"), node.address);
-    println!("  store   {store} — loss window: {}", node.shared.store.health().loss_window);
-    println!("  agent   {} — talk to it with `bowline chat ws://{}/ws`", config.default_agent, node.address);
+    let text = format!(
+        "bowline {} is serving at http://{address}/\n\
+         \x20 store   {store} — loss window: {}\n\
+         \x20 agent   {} — talk to it with `bowline chat ws://{address}/ws`\n",
+        env!("CARGO_PKG_VERSION"),
+        node.shared.store.health().loss_window,
+        config.default_agent,
+        address = node.address,
+    );
+    let mut out = std::io::stdout();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {

@@ -14,11 +14,10 @@ use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, LogId, Refusal, Sessi
 use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
 use bytes::Bytes;
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use crate::auth::{Identity, SUBPROTOCOL};
 use crate::node::{self, Shared};
-use crate::session::{Command, Grant, Mail, Mailbox, Registry, Way};
+use crate::session::{Command, Grant, Inbox, Mail, Mailbox, Registry, Way};
 use crate::{clock, dice};
 
 /// An empty outbox that once held more frames than this gives its memory back.
@@ -76,7 +75,7 @@ struct Attached {
 }
 
 impl Connection {
-    pub fn new(shared: Arc<Shared>, identity: Option<Identity>) -> (Connection, mpsc::UnboundedReceiver<Mail>) {
+    pub fn new(shared: Arc<Shared>, identity: Option<Identity>) -> (Connection, Inbox) {
         let now = Instant::now();
         let (mailbox, inbox) = Mailbox::new();
         let standing = match identity {

@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite;
 use crate::auth::Identity;
 use crate::connection::Connection;
 use crate::node::Shared;
-use crate::session::Mail;
+use crate::session::{Inbox, Mail};
 
 /// How long a closing connection may take to accept its last frames.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ type Stream = SplitStream<WebSocket>;
 
 enum Happened {
     Frame(Option<Result<Message, axum::Error>>),
-    Mail(Mail),
+    Mail(Box<Mail>),
     Wake,
     Flushed(Result<(), axum::Error>),
     Draining,
@@ -61,7 +61,7 @@ pub async fn turn_away(socket: WebSocket, code: CloseCode) {
 async fn converse(
     shared: &Arc<Shared>,
     connection: &mut Connection,
-    inbox: &mut tokio::sync::mpsc::UnboundedReceiver<Mail>,
+    inbox: &mut Inbox,
     sink: &mut Sink,
     stream: &mut Stream,
 ) -> Option<CloseCode> {
@@ -96,7 +96,7 @@ async fn converse(
                 Received::Gone => return None,
                 Received::Refuse(code) => return Some(code),
             },
-            Happened::Mail(mail) => Box::pin(connection.handle_mail(mail)).await,
+            Happened::Mail(mail) => Box::pin(connection.handle_mail(*mail)).await,
             Happened::Wake => Box::pin(connection.handle_wake()).await,
             Happened::Flushed(Ok(())) => flushing = false,
             Happened::Flushed(Err(_)) => return None,

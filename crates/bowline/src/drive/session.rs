@@ -4,20 +4,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bowline_protocol::Refusal;
-use tokio::sync::mpsc;
 
 use crate::node::Shared;
-use crate::session::Command;
 use crate::session::actor::Actor;
 use crate::session::run::{EMISSIONS_MAX, LiveRun, Said, died};
+use crate::session::{Command, Commands};
 
 enum Happened {
-    Command(Command),
+    Command(Box<Command>),
     Said(Said),
     Time,
 }
 
-pub async fn drive(shared: Arc<Shared>, mut actor: Actor, mut commands: mpsc::Receiver<Command>) {
+pub async fn drive(shared: Arc<Shared>, mut actor: Actor, mut commands: Commands) {
     if let Err(refusal) = Box::pin(actor.begin()).await {
         return turn_away(&shared, &actor, &mut commands, &refusal);
     }
@@ -37,7 +36,7 @@ pub async fn drive(shared: Arc<Shared>, mut actor: Actor, mut commands: mpsc::Re
             () = sleep_until(deadline) => Happened::Time,
         };
         match happened {
-            Happened::Command(command) => Box::pin(actor.handle(command)).await,
+            Happened::Command(command) => Box::pin(actor.handle(*command)).await,
             Happened::Said(said) => Box::pin(actor.handle_said(said)).await,
             Happened::Time => Box::pin(actor.handle_timeout(Instant::now())).await,
         }
@@ -45,7 +44,7 @@ pub async fn drive(shared: Arc<Shared>, mut actor: Actor, mut commands: mpsc::Re
 }
 
 /// The session could not be taken up: everybody who asks until the door is shut is told so, and may try again.
-fn turn_away(shared: &Shared, actor: &Actor, commands: &mut mpsc::Receiver<Command>, refusal: &Refusal) {
+fn turn_away(shared: &Shared, actor: &Actor, commands: &mut Commands, refusal: &Refusal) {
     tracing::warn!(session = %actor.id(), %refusal, "a session could not be taken up");
     loop {
         while let Ok(command) = commands.try_recv() {

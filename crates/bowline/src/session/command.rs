@@ -134,16 +134,21 @@ pub struct Grant {
     pub greeting: Control,
 }
 
+/// Where a connection reads its mail. Boxed, because a channel keeps room for 32 of whatever it carries.
+pub type Inbox = mpsc::UnboundedReceiver<Box<Mail>>;
+/// Where an actor reads its commands.
+pub type Commands = mpsc::Receiver<Box<Command>>;
+
 /// The way back to one connection. Unbounded, because a connection stops reading its socket while answers pile up, so
 /// a client cannot make it grow.
 #[derive(Clone, Debug)]
 pub struct Mailbox {
     pub party: Party,
-    mail: mpsc::UnboundedSender<Mail>,
+    mail: mpsc::UnboundedSender<Box<Mail>>,
 }
 
 impl Mailbox {
-    pub fn new() -> (Mailbox, mpsc::UnboundedReceiver<Mail>) {
+    pub fn new() -> (Mailbox, Inbox) {
         static PARTIES: AtomicU64 = AtomicU64::new(1);
         let (mail, inbox) = mpsc::unbounded_channel();
         (Mailbox { party: PARTIES.fetch_add(1, Ordering::Relaxed), mail }, inbox)
@@ -151,7 +156,7 @@ impl Mailbox {
 
     /// A connection that is gone needs no mail.
     pub fn send(&self, mail: Mail) {
-        let _ = self.mail.send(mail);
+        let _ = self.mail.send(Box::new(mail));
     }
 
     pub fn refuse(&self, session: &SessionId, refusal: Refusal) {

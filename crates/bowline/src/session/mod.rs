@@ -12,6 +12,6 @@ pub mod registry;
 pub(crate) mod run;
 mod work;
 
-pub use command::{Claimant, Command, Grant, Mail, Mailbox, Way};
+pub use command::{Claimant, Command, Commands, Grant, Inbox, Mail, Mailbox, Way};
 pub use record::{Life, SessionRecord};
 pub use registry::Registry;

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::actor::{Actor, Presence, store_record};
 use super::record::{Queue, SessionRecord, VERSION};
-use super::{Command, Life};
+use super::{Command, Commands, Life};
 use crate::node::{self, Shared};
 use crate::{dice, drive};
 
@@ -28,7 +28,7 @@ pub struct Registry {
 #[derive(Clone)]
 struct Entry {
     owner: Principal,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<Box<Command>>,
     presence: Arc<Presence>,
 }
 
@@ -57,7 +57,7 @@ impl Registry {
     }
 
     /// The actor leaves, unless somebody has written to it meanwhile.
-    pub fn retire(&self, id: &SessionId, commands: &mpsc::Receiver<Command>) -> bool {
+    pub fn retire(&self, id: &SessionId, commands: &Commands) -> bool {
         let mut live = self.live();
         if !commands.is_empty() {
             return false;
@@ -90,7 +90,7 @@ impl Registry {
     }
 
     /// Puts an awake actor where others find it, and sets it going.
-    pub fn install(shared: &Arc<Shared>, actor: Actor, owner: Principal) -> mpsc::Sender<Command> {
+    pub fn install(shared: &Arc<Shared>, actor: Actor, owner: Principal) -> mpsc::Sender<Box<Command>> {
         let mut live = shared.registry.live();
         // Two who looked at the same time woke it twice; the first one installed is the one that counts.
         if let Some(entry) = live.get(actor.id()).filter(|entry| !entry.commands.is_closed()) {
@@ -104,7 +104,11 @@ impl Registry {
         commands
     }
 
-    async fn find(shared: &Arc<Shared>, id: &SessionId, asker: &Principal) -> Result<mpsc::Sender<Command>, Refusal> {
+    async fn find(
+        shared: &Arc<Shared>,
+        id: &SessionId,
+        asker: &Principal,
+    ) -> Result<mpsc::Sender<Box<Command>>, Refusal> {
         // A closed door belongs to an actor that is gone; the next one is let in by `install`.
         let awake = shared.registry.live().get(id).filter(|entry| !entry.commands.is_closed()).cloned();
         if let Some(entry) = awake {
@@ -127,8 +131,9 @@ impl Registry {
         shared: &Arc<Shared>,
         id: &SessionId,
         asker: &Principal,
-        mut command: Command,
+        command: Command,
     ) -> Result<(), Refusal> {
+        let mut command = Box::new(command);
         // An actor that leaves at this very moment is woken again; that cannot go on for long.
         for _ in 0..100 {
             let commands = Registry::find(shared, id, asker).await?;
