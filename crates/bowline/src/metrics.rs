@@ -90,6 +90,9 @@ metrics! {
     gaps_told: counter = "gaps_told", "Times that a reader was told of missing events";
     duplicates_avoided: counter = "duplicates_avoided", "Messages with a known message_id, which ran nothing";
     acks: counter = "acks", "Acks that moved a position";
+    buffer_events: gauge = "buffer_events", "Events retained for replay, in all sessions, as of the last sweep";
+    buffer_fullest: gauge = "buffer_fullest", "Events retained in the fullest session, as of the last sweep";
+    client_received: counter = "client_received", "Events that clients say they received, as told in acks";
     client_gaps: counter = "client_gaps", "Acks in which a client reported a gap of its own";
     frames_received: counter = "frames_received", "Client frames";
     refusals: labelled("code") = "refusals", "Requests refused, by error code";

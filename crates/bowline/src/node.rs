@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use bowline_protocol::{ErrorCode, LogId, Refusal, Seq, SessionId};
+use bowline_protocol::{Cursor, ErrorCode, LogId, Refusal, Seq, SessionId};
 use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{Batch, Commit, Committed, Kind, ReadLimit, Release, Retention, Store, StoreError, Trimmed};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::agent::Agent;
 use crate::agent::demo::Demo;
@@ -25,6 +26,7 @@ use crate::clock::Clock;
 use crate::config::{AgentKind, Config, Loaded, StoreUrl, SyncMode};
 use crate::metrics::Metrics;
 use crate::session::actor::Actor;
+use crate::session::record::keys;
 use crate::session::{Command, Life, Registry, SessionRecord};
 use crate::{dice, http};
 
@@ -46,6 +48,10 @@ pub struct Shared {
     pub draining: CancellationToken,
     /// Fires when it does leave: connections close.
     pub closing: CancellationToken,
+    /// Every open WebSocket, so that the server leaves only after each was told.
+    pub connections: TaskTracker,
+    /// Where it listens; the port that was asked for may have been 0.
+    pub address: SocketAddr,
     ready: AtomicBool,
 }
 
@@ -175,13 +181,15 @@ impl Node {
             registry: Registry::default(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
+            connections: TaskTracker::new(),
+            address: listener.local_addr()?,
             ready: AtomicBool::new(false),
             store,
             config,
         });
         recover(&shared).await?;
         shared.ready.store(true, Ordering::Release);
-        Ok(Node { address: listener.local_addr()?, shared, listener })
+        Ok(Node { address: shared.address, shared, listener })
     }
 
     /// Serves until `stop` completes, then drains.
@@ -193,6 +201,8 @@ impl Node {
         drain(&shared).await;
         sweeper.abort();
         shared.closing.cancel();
+        shared.connections.close();
+        let _ = tokio::time::timeout(Duration::from_secs(5), shared.connections.wait()).await;
         let _ = tokio::time::timeout(Duration::from_secs(5), doors).await;
         shared.store.close().await;
     }
@@ -236,10 +246,19 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
-        let terminated = std::pin::pin!(terminate.recv());
-        let interrupted = std::pin::pin!(interrupt.recv());
-        futures_util::future::select(terminated, interrupted).await;
+        {
+            let terminated = std::pin::pin!(terminate.recv());
+            let interrupted = std::pin::pin!(interrupt.recv());
+            futures_util::future::select(terminated, interrupted).await;
+        }
         tracing::info!("asked to stop; draining");
+        // Whoever asks twice does not want to wait.
+        tokio::spawn(async move {
+            let terminated = std::pin::pin!(terminate.recv());
+            let interrupted = std::pin::pin!(interrupt.recv());
+            futures_util::future::select(terminated, interrupted).await;
+            std::process::exit(130);
+        });
     })
 }
 
@@ -341,8 +360,7 @@ async fn sweep_for_ever(shared: Arc<Shared>) {
 async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let now_ms = shared.clock.now_ms();
     for trimmed in shared.store.sweep(now_ms).await? {
-        let acked = shared.registry.presence(&SessionId::from(&trimmed.log));
-        let acked = acked.and_then(|presence| Seq::new(presence.acked.load(Ordering::Relaxed))).unwrap_or(Seq::ZERO);
+        let acked = acked(shared, &trimmed.log).await;
         shared.count_trimmed(&trimmed, acked);
     }
     let health = shared.store.health();
@@ -350,7 +368,10 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
     shared.metrics.store_logs.set(health.logs as i64);
     shared.metrics.store_quarantined.set(health.quarantined.len() as i64);
     let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
+    let (mut retained, mut fullest) = (0, 0);
     for (log, stored) in shared.store.list(Kind::Session, None).await? {
+        let events = shared.store.extent(&log).await.map_or(0, |extent| extent.retained());
+        (retained, fullest) = (retained + events, fullest.max(events));
         if !older_than(stored.touched_ms, shared.config.session.ttl.min(shared.config.session.tombstone_ttl)) {
             continue;
         }
@@ -365,7 +386,19 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
             }
         }
     }
+    shared.metrics.buffer_events.set(retained as i64);
+    shared.metrics.buffer_fullest.set(fullest as i64);
     Ok(())
+}
+
+/// What the holder of a session has acknowledged, whether or not the session is awake.
+pub async fn acked(shared: &Shared, log: &LogId) -> Seq {
+    if let Some(presence) = shared.registry.presence(&SessionId::from(log)) {
+        return Seq::new(presence.acked.load(Ordering::Relaxed)).unwrap_or(Seq::ZERO);
+    }
+    let mark = shared.store.item(log, keys::MARK).await.ok().flatten();
+    let mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
+    mark.map_or(Seq::ZERO, |mark| mark.seq)
 }
 
 /// The last trace of a session goes.

@@ -296,3 +296,27 @@ async fn damage_to_one_session_is_told_and_the_others_serve() {
     assert!(ready.contains(&harmed), "{ready}");
     tokio::time::timeout(Duration::from_secs(20), server.terminate()).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_question_and_a_queue_behind_it_survive_a_kill() {
+    let dir = TempDir::new().unwrap();
+    let env = [("BOWLINE_SESSION__WHEN_BUSY", "queue".to_owned())];
+    let server = Process::start(&dir.path().join("data"), &env).await;
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    let session = client.create().await;
+    client.say("/confirm first").await;
+    let question = client.expect("agent.user_confirm").await;
+    client.say("/echo second").await;
+    client.until(|frame| frame["metadata"]["action"] == "queued").await;
+    let server = server.kill_and_restart().await;
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    let (greeting, _) = client.resume(&session, Value::Null).await;
+    assert_eq!(greeting["metadata"]["session_state"], "waiting");
+    client
+        .send(json!({ "event": "user.response", "step_id": question["step_id"], "content": { "confirmed": true } }))
+        .await;
+    for answer in ["confirmed: first", "second"] {
+        assert_eq!(client.until(is_terminal).await.pop().unwrap()["content"], answer);
+    }
+    server.kill().await;
+}

@@ -293,6 +293,13 @@ async fn a_credential_that_expires_ends_the_connection_but_not_the_position() {
     let mut client = as_user(&server, &token(60)).await;
     let (_, replayed) = client.resume(&session, json!({ "last_seq": 5 })).await;
     assert_eq!(support::seqs(&replayed), [6, 7]);
+    // An expiry further away than any clock goes is survived.
+    let claims = json!({ "sub": "carol", "exp": u64::MAX });
+    let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
+    let for_ever = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap();
+    if let Ok(mut other) = Client::dial(server.address, &[("authorization", &format!("Bearer {for_ever}"))]).await {
+        other.create().await;
+    }
     // A refresh in time keeps the connection: the old expiry passes and nothing happens.
     client.send(json!({ "event": "user.authenticate", "content": { "token": token(3600) } })).await;
     client.until(|frame| frame["metadata"]["action"] == "authenticated").await;

@@ -152,7 +152,10 @@ async fn two_hundred_races_for_one_session_leave_one_holder() {
             let mut client = Client::dial(address, &[]).await.unwrap();
             for _ in 0..10 {
                 client.reconnect(&session, json!({ "take_over": true, "client_id": format!("c{n}") })).await;
-                client.until(|frame| frame["metadata"]["action"] == "replay").await;
+                // It may lose the session again before it was told everything.
+                let settled =
+                    |f: &Value| f["metadata"]["action"] == "replay" || f["metadata"]["code"] == "SESSION_TAKEN_OVER";
+                client.until(settled).await;
             }
             client
         }));
@@ -513,4 +516,46 @@ async fn a_draining_server_takes_no_new_connections_but_says_so() {
     client.send(json!({ "event": "user.cancel" })).await;
     client.until(is_terminal).await;
     server.stop().await;
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_an_ended_session_is_told_what_it_missed_and_that_it_is_over() {
+    let mut config = support::config();
+    config.limits.send_window_bytes = 4096;
+    let server = Server::with(config).await;
+    let (mut client, session) = server.session().await;
+    let mut slow = server.connect().await;
+    slow.resume(&session, json!({ "mode": "observe" })).await;
+    client.ask("/long 60000 0").await;
+    client.send(json!({ "event": "user.end_session" })).await;
+    client.expect("agent.session_end").await;
+    let released = async {
+        loop {
+            let (_, shown) = server.get(&format!("/api/admin/sessions/{session}")).await;
+            if shown.contains("\"first_retained_seq\":60004") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(support::PATIENCE, released).await.expect("its buffers are released all the same");
+    let frames = slow.until(|frame| frame["event"] == "agent.session_end").await;
+    let gap = frames.iter().find(|frame| frame["metadata"]["code"] == "REPLAY_GAP").expect("the gap is told");
+    assert_eq!(gap["metadata"]["from_seq"].as_u64(), seqs(&frames).last().map(|seq| seq + 1));
+    assert_eq!(gap["metadata"]["to_seq"], 60_003);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn everybody_is_told_1012_when_the_server_leaves() {
+    let server = Server::start().await;
+    let mut clients = Vec::new();
+    for _ in 0..200 {
+        clients.push(server.connect().await);
+    }
+    let leaving = tokio::spawn(server.stop());
+    for mut client in clients {
+        assert_eq!(client.closed().await, Some(1012));
+    }
+    leaving.await.unwrap();
 }

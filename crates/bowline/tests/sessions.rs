@@ -356,3 +356,48 @@ async fn a_conversation_keeps_its_newest_messages_and_their_keys() {
     assert!(recalled.ends_with("/echo 4\n/echo 5") && !recalled.contains("/echo 0"), "{recalled}");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn plan_commands_tell_the_truth() {
+    let server = Server::start().await;
+    let (mut client, _) = server.session().await;
+    let said = |action: &'static str| move |frame: &serde_json::Value| frame["metadata"]["action"] == action;
+    client.say("/long 100000 5").await;
+    client.expect("agent.partial_answer").await;
+    for (event, action) in [("user.cancel_plan", "cancel_plan"), ("user.replan", "replan")] {
+        client.send(json!({ "event": event })).await;
+        let notice = client.until(said(action)).await.pop().unwrap();
+        assert_eq!(notice["metadata"]["ok"], false, "there is no plan in this run");
+    }
+    client.send(json!({ "event": "user.cancel" })).await;
+    client.until(is_terminal).await;
+    client.ask("/plan a feast").await;
+    client.send(json!({ "event": "user.restart_task", "task_id": "nonsense" })).await;
+    assert_eq!(client.until(said("restart_task")).await.pop().unwrap()["metadata"]["ok"], false);
+    // A restarted task leaves the rest of the plan as it was, so another can be restarted after it.
+    for task in ["task_1", "task_2"] {
+        client.send(json!({ "event": "user.restart_task", "task_id": task })).await;
+        let frames = client.until(is_terminal).await;
+        assert_eq!(frames[0]["metadata"], json!({ "action": "restart_task", "ok": true }), "the notice comes first");
+        assert_eq!(frames.last().unwrap()["event"], "agent.final_answer");
+        assert!(frames.last().unwrap()["content"].as_str().unwrap().contains("3 of 3"));
+    }
+    client.send(json!({ "event": "user.replan", "question": "a fast" })).await;
+    assert_eq!(client.expect("plan.start").await["content"]["question"], "a fast");
+    client.until(is_terminal).await;
+    client.send(json!({ "event": "user.solve_tasks", "tasks": [{ "id": "x" }] })).await;
+    assert_eq!(client.until(is_terminal).await.pop().unwrap()["event"], "agent.final_answer");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_ended_session_is_no_longer_the_connections_own() {
+    let server = Server::start().await;
+    let (mut client, _) = server.session().await;
+    client.send(json!({ "event": "user.end_session" })).await;
+    client.expect("agent.session_end").await;
+    client.send(json!({ "event": "user.create_session" })).await;
+    client.send(json!({ "event": "user.message", "content": "/echo the new one" })).await;
+    assert_eq!(client.until(is_terminal).await.pop().unwrap()["content"], "the new one");
+    server.stop().await;
+}

@@ -19,7 +19,7 @@ pub const DIRECTIVES: &[(&str, &str)] = &[
 ];
 
 /// More words than this are not a demonstration any more.
-const WORDS_MAX: u64 = 200_000;
+const WORDS_MAX: u64 = 500_000;
 const WORD_PAUSE: Duration = Duration::from_millis(5);
 const STEP_PAUSE: Duration = Duration::from_millis(120);
 
@@ -57,14 +57,14 @@ impl Demo {
 
     async fn long(&self, run: &Run, rest: &str) -> Ending {
         let mut numbers = rest.split_whitespace();
-        let count: u64 = number(numbers.next(), "N", "/long N [MS]")?.unwrap_or(100).min(WORDS_MAX);
+        let count = words_allowed(number(numbers.next(), "N", "/long N [MS]")?.unwrap_or(100))?;
         let pause = number(numbers.next(), "MS", "/long N [MS]")?;
-        let pause = pause.map_or_else(|| self.scaled(WORD_PAUSE), |ms| Duration::from_millis(ms.min(60_000)));
+        let pause = pause.map_or_else(|| self.scaled(WORD_PAUSE), Duration::from_millis);
         Ok(Answer::text(words(run, count, pause).await?))
     }
 
     async fn fail(&self, run: &Run, rest: &str) -> Ending {
-        let count = number(rest.split_whitespace().next(), "N", "/fail [N]")?.unwrap_or(0).min(WORDS_MAX);
+        let count = words_allowed(number(rest.split_whitespace().next(), "N", "/fail [N]")?.unwrap_or(0))?;
         words(run, count, self.scaled(WORD_PAUSE)).await?;
         Err(AgentError::failed(format!("It was asked to fail after {count} words, and so it does.")))
     }
@@ -100,12 +100,15 @@ impl Agent for Demo {
                 plan().solve(&mut run, "tasks of your own", tasks.unwrap_or_default()).await
             }
             Input::RestartTask { task_id } => {
-                let tasks = Task::list(run.plan.as_ref());
-                let task = tasks.into_iter().find(|task| task.id == task_id);
+                let mut tasks = Task::list(run.plan.as_ref());
+                let question =
+                    run.plan.as_ref().and_then(|plan| plan["question"].as_str()).unwrap_or_default().to_owned();
+                let task = tasks.iter_mut().find(|task| task.id == task_id);
                 let task =
                     task.ok_or_else(|| AgentError::failed(format!("There is no task `{task_id}` to restart.")))?;
+                task.restart();
                 run.emit.solver_restarted(&task.shown()).await?;
-                plan().solve(&mut run, "one task again", vec![task]).await
+                plan().solve(&mut run, &question, tasks).await
             }
         }
     }
@@ -140,6 +143,11 @@ async fn words(run: &Run, count: u64, pause: Duration) -> Result<String, Stopped
         }
     }
     Ok(text)
+}
+
+fn words_allowed(count: u64) -> Result<u64, AgentError> {
+    let refuse = || AgentError::failed(format!("N may be at most {WORDS_MAX}."));
+    (count <= WORDS_MAX).then_some(count).ok_or_else(refuse)
 }
 
 fn number(word: Option<&str>, name: &str, usage: &str) -> Result<Option<u64>, AgentError> {

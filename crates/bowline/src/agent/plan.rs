@@ -51,10 +51,21 @@ impl Task {
         )
     }
 
-    /// The tasks of a kept plan.
+    /// The tasks of a kept plan, as far as they had come.
     pub fn list(plan: Option<&Value>) -> Vec<Task> {
+        let kept = |(at, value): (usize, &Value)| {
+            let state = match value["status"].as_str() {
+                Some("completed") => State::Solved { output: value["output"].as_str().unwrap_or_default().to_owned() },
+                _ => State::Cancelled,
+            };
+            Task { state, ..Task::from_client((at, value)) }
+        };
         let tasks = plan.and_then(|plan| plan["tasks"].as_array());
-        tasks.map(|tasks| tasks.iter().enumerate().map(Task::from_client).collect()).unwrap_or_default()
+        tasks.map(|tasks| tasks.iter().enumerate().map(kept).collect()).unwrap_or_default()
+    }
+
+    pub fn restart(&mut self) {
+        self.state = State::Waiting;
     }
 
     pub fn shown(&self) -> Value {
@@ -226,6 +237,9 @@ async fn keep(run: &Run, question: &str, tasks: &[Task]) -> Result<(), Stopped> 
     let with_status = tasks.iter().map(|task| {
         let mut shown = task.shown();
         shown["status"] = task.status().into();
+        if let State::Solved { output } = &task.state {
+            shown["output"] = output.as_str().into();
+        }
         shown
     });
     let tasks: Value = with_status.collect();

@@ -174,6 +174,8 @@ pub struct Limits {
     pub frame_bytes_max: usize,
     pub json_depth_max: usize,
     pub message_bytes_max: usize,
+    /// `config` and `app_version` of one session.
+    pub config_bytes_max: usize,
     /// Client frames per second and connection (acks and pongs do not count).
     pub events_per_second: u32,
     pub bad_frames_max: u32,
@@ -242,6 +244,7 @@ impl Default for Limits {
             frame_bytes_max: 1 << 20,
             json_depth_max: 64,
             message_bytes_max: 256 << 10,
+            config_bytes_max: 16 << 10,
             events_per_second: 500,
             bad_frames_max: 100,
             send_window_bytes: 256 << 10,

@@ -151,6 +151,7 @@ impl Resolver<'_> {
             bad_frames_max: bits32("limits.bad_frames_max")?,
             send_window_bytes: self.count("limits.send_window_bytes")?,
             event_bytes_max: self.count("limits.event_bytes_max")?,
+            config_bytes_max: self.count("limits.config_bytes_max")?,
             confirmations_max: self.count("limits.confirmations_max")?,
             conversation_messages_max: self.count("limits.conversation_messages_max")?,
             messages_kept_max: self.number("limits.messages_kept_max")?,

@@ -10,7 +10,7 @@ use bowline_core::heartbeat::Pulse;
 use bowline_core::link::{Link, Output};
 use bowline_core::{Bucket, Heartbeat};
 use bowline_protocol::frame::{Control, names};
-use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, LogId, Refusal, SessionId};
+use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, LogId, Refusal, Seq, SessionId, event};
 use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
 use bytes::Bytes;
 use serde_json::json;
@@ -69,8 +69,10 @@ struct Attached {
     link: Link,
     observe: bool,
     since: Instant,
-    /// The session is over: once what is left was read, so is the link.
-    over: bool,
+    /// The session is over with this event: once that was sent, so is the link.
+    over: Option<Seq>,
+    /// The reader was trimmed past.
+    skipped: bool,
     _tail: TailGuard,
 }
 
@@ -229,9 +231,9 @@ impl Connection {
                     json!({ "code": code.as_str(), "action": "taken_over", "recovery_action": code.action().as_str() });
                 self.say(&Control::notice(Some(session), "Another connection has taken the session over.", facts));
             }
-            Mail::Over { session } => {
+            Mail::Over { session, last } => {
                 for attached in self.links.iter_mut().filter(|attached| *attached.link.session() == session) {
-                    attached.over = true;
+                    attached.over = Some(last);
                 }
             }
         }
@@ -268,7 +270,7 @@ impl Connection {
                 Link::resume(session, &extent, resume)
             }
         };
-        self.links.push(Attached { token, log, link, observe, since, over: false, _tail: tail });
+        self.links.push(Attached { token, log, link, observe, since, over: None, skipped: false, _tail: tail });
         // Subscribed first, looked second: an event in between is seen by one of the two.
         self.look(self.links.len() - 1).await;
     }
@@ -334,18 +336,40 @@ impl Connection {
                     tracing::info!(%session, connection = %self.id, verdict = verdict_word, replayed, lost = verdict.lost(), ms, "reconnected");
                 }
                 Some(Output::Skipped { lost }) => {
+                    self.links[at].skipped = true;
                     tracing::info!(session = %self.links[at].link.session(), lost, "a reader was trimmed past");
                 }
             }
         }
-        self.links.retain(|attached| !attached.over || attached.link.is_ready());
+        self.let_go_of_ended().await;
         // The link that filled the window goes last next time, so that its neighbours get their turn.
         if at > 0 && at < self.links.len() {
             self.links.rotate_left(at);
         }
     }
 
-    async fn read(&mut self, at: usize, from: bowline_protocol::Seq, events_max: usize) {
+    /// Links whose session is over are kept until its last event was sent, and not longer.
+    async fn let_go_of_ended(&mut self) {
+        let ended = |attached: &Attached| attached.over.is_some_and(|last| attached.link.sent() >= last);
+        while let Some(at) = self.links.iter().position(ended) {
+            let attached = self.links.swap_remove(at);
+            let session = attached.link.session().clone();
+            if attached.skipped {
+                // It was told of the gap; this is what stood at its end.
+                let text = "The session is over.".into();
+                self.say(&Control::new(event::names::SESSION_END, Some(session.clone()), text, json!({})));
+            }
+            let party = self.mailbox.party;
+            self.command_quietly(&session, Command::Detach { party }).await;
+        }
+    }
+
+    /// The links to sessions that are not over.
+    fn live_links(&self) -> impl Iterator<Item = &Attached> {
+        self.links.iter().filter(|attached| attached.over.is_none())
+    }
+
+    async fn read(&mut self, at: usize, from: Seq, events_max: usize) {
         let limit = ReadLimit { events: events_max, bytes: self.shared.config.limits.send_window_bytes };
         match self.shared.read(&self.links[at].log, from, limit).await {
             Ok(batch) => self.links[at].link.handle_events(batch.events, batch.first, batch.next),
@@ -409,14 +433,15 @@ impl Connection {
             return;
         }
         let (time, uptime) = (clock::timestamp(), self.shared.clock.uptime().as_secs());
-        if self.links.is_empty() {
+        if self.live_links().next().is_none() {
             self.push(Control::heartbeat(None, &time, None, uptime).encode(&time));
         }
-        for at in 0..self.links.len() {
-            let link = &self.links[at].link;
-            let beat = Control::heartbeat(Some(link.session().clone()), &time, Some(link.log_last().get()), uptime);
-            self.push(beat.encode(&time));
-        }
+        let beat = |attached: &Attached| {
+            let (session, last) = (attached.link.session().clone(), attached.link.log_last().get());
+            Control::heartbeat(Some(session), &time, Some(last), uptime).encode(&time)
+        };
+        let beats: Vec<Bytes> = self.live_links().map(beat).collect();
+        beats.into_iter().for_each(|beat| self.push(beat));
     }
 
     /// The server is about to leave; come back a moment later, each at its own.
@@ -443,7 +468,8 @@ impl Connection {
 
 fn known(identity: Identity, now: Instant) -> Standing {
     let left = identity.expires_at.map(|at| Duration::from_secs(at.saturating_sub(clock::unix_seconds())));
-    Standing::Known { identity, expires: left.map(|left| now + left), warned: false }
+    // An expiry too far away to be an instant is none.
+    Standing::Known { identity, expires: left.and_then(|left| now.checked_add(left)), warned: false }
 }
 
 impl std::fmt::Debug for Connection {

@@ -10,16 +10,17 @@ use serde_json::json;
 use super::{Connection, Standing, known};
 use crate::agent::Reply;
 use crate::auth::Identity;
-use crate::config::Ownership;
+use crate::clock;
 use crate::session::registry::NewSession;
 use crate::session::{Claimant, Command, Registry, Way};
-use crate::{clock, node};
 
 impl Connection {
     /// One text frame of the client's.
     pub async fn handle_text(&mut self, text: &str) {
         self.shared.metrics.frames_received.inc();
         let request = match Request::parse(text, self.shared.config.limits.json_depth_max) {
+            // Old clients ack from the start, whoever they are.
+            Ok(Request::Ack { .. } | Request::Pong) if matches!(self.standing, Standing::Unknown { .. }) => return,
             Ok(request) => request,
             Err(_) if matches!(self.standing, Standing::Unknown { .. }) => return self.not_known(),
             Err(refusal) => return self.bad_frame(&refusal),
@@ -42,7 +43,10 @@ impl Connection {
 
     async fn handle_request(&mut self, request: Request, identity: Identity) {
         match request {
-            Request::Ack { session, cursor, gap_detected } => self.ack(session, cursor, gap_detected, &identity).await,
+            Request::Ack { session, cursor, received_count, gap_detected } => {
+                self.shared.metrics.client_received.inc_by(received_count);
+                self.ack(session, cursor, gap_detected, &identity).await;
+            }
             Request::Pong | Request::Authenticate { .. } => {}
             Request::CreateSession { client_id, app_version, agent, config } => {
                 let owner = identity.principal.clone();
@@ -101,7 +105,7 @@ impl Connection {
         let identity = match self.shared.auth.authenticate(Some(token.expose()), clock::unix_seconds()) {
             Ok(identity) => identity,
             Err(error) => {
-                self.refuse(None, &unauthorized(&error.to_string()));
+                self.refuse(None, &error.into());
                 if matches!(self.standing, Standing::Unknown { .. }) {
                     self.close(CloseCode::Unauthorized);
                 }
@@ -124,6 +128,13 @@ impl Connection {
         if let Err(refusal) = self.room_for_another() {
             return self.refuse(None, &refusal);
         }
+        let max = self.shared.config.limits.config_bytes_max;
+        let bytes = serde_json::to_vec(&new.config).map_or(0, |bytes| bytes.len());
+        if bytes + new.app_version.as_ref().map_or(0, String::len) > max {
+            self.shared.metrics.limits_hit.inc("limits.config_bytes_max");
+            let message = format!("`content.config` takes {bytes} bytes; limits.config_bytes_max is {max}.");
+            return self.refuse(None, &Refusal::new(ErrorCode::MessageTooLarge, message));
+        }
         let (owner, client_id) = (new.owner.clone(), new.client_id.clone());
         match Registry::create(&self.shared, new).await {
             Err(refusal) => self.refuse(None, &refusal),
@@ -136,7 +147,7 @@ impl Connection {
 
     fn room_for_another(&self) -> Result<(), Refusal> {
         let max = self.shared.config.limits.sessions_per_connection_max;
-        if self.links.len() + self.attaching.len() < max {
+        if self.live_links().count() + self.attaching.len() < max {
             return Ok(());
         }
         self.shared.metrics.limits_hit.inc("limits.sessions_per_connection_max");
@@ -148,6 +159,7 @@ impl Connection {
         self.shared.metrics.reconnect_attempts.inc();
         let session = match self.resolve(attach.session.clone()) {
             Ok(session) => session,
+            Err(refusal) if way == Way::Recover => return self.say(&Control::recovery_failed(None, &refusal)),
             Err(refusal) => return self.refuse(None, &refusal),
         };
         let attach = Attach { session: Some(session.clone()), ..attach };
@@ -204,13 +216,7 @@ impl Connection {
             Ok(session) => session,
             Err(refusal) => return self.refuse(None, &refusal),
         };
-        // With resume tokens a name proves nothing: whoever has not attached is a stranger.
-        let stranger = self.shared.config.session.ownership == Ownership::Token && !self.is_linked(&session);
-        let sent = match stranger {
-            true => Err(node::not_found()),
-            false => Registry::send(&self.shared, &session, &identity.principal, command).await,
-        };
-        if let Err(refusal) = sent {
+        if let Err(refusal) = Registry::send(&self.shared, &session, &identity.principal, command).await {
             self.refuse(Some(session), &refusal);
         }
     }
@@ -224,7 +230,7 @@ impl Connection {
         if let Some(session) = named {
             return Ok(session);
         }
-        let mut linked = self.links.iter().map(|attached| attached.link.session()).chain(&self.attaching);
+        let mut linked = self.live_links().map(|attached| attached.link.session()).chain(&self.attaching);
         let first = linked.next();
         match (first, linked.find(|other| Some(*other) != first)) {
             (Some(only), None) => Ok(only.clone()),

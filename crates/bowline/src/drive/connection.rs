@@ -35,8 +35,7 @@ enum Happened {
 
 /// Serves a connection until it ends.
 pub async fn drive(shared: Arc<Shared>, socket: WebSocket, identity: Option<Identity>) {
-    shared.metrics.connections.inc();
-    shared.metrics.connections_accepted.inc();
+    let _counted = Counted::new(&shared);
     let (mut sink, mut stream) = socket.split();
     let (mut connection, mut inbox) = Connection::new(shared.clone(), identity);
     let code = converse(&shared, &mut connection, &mut inbox, &mut sink, &mut stream).await;
@@ -48,7 +47,23 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, identity: Option<Iden
         shared.metrics.closes.inc(code.name());
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, farewell(&mut sink, &mut stream, rest, code)).await;
     }
-    shared.metrics.connections.dec();
+}
+
+/// Counts a connection for as long as it is there, however it ends.
+struct Counted(Arc<Shared>);
+
+impl Counted {
+    fn new(shared: &Arc<Shared>) -> Counted {
+        shared.metrics.connections.inc();
+        shared.metrics.connections_accepted.inc();
+        Counted(shared.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.metrics.connections.dec();
+    }
 }
 
 /// Closes a connection that may not come in.
@@ -69,6 +84,10 @@ async fn converse(
     let mut told_draining = shared.is_draining();
     let mut flushing = false;
     loop {
+        // What a session says of a request comes before the events that follow from it.
+        while let Ok(mail) = inbox.try_recv() {
+            Box::pin(connection.handle_mail(*mail)).await;
+        }
         if !flushing {
             match Box::pin(fill(connection, sink)).await {
                 Ok(filled) => flushing = filled,
@@ -78,8 +97,7 @@ async fn converse(
         if let Some(code) = connection.closing() {
             return Some(code);
         }
-        // In this order: what a session says of a request comes before the events that follow from it, and a client that
-        // sends without end does not keep us from flushing.
+        // In this order, so that a client that sends without end does not keep us from flushing.
         let happened = tokio::select! {
             biased;
             () = shared.closing.cancelled() => Happened::Closing,

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -25,7 +26,6 @@ use crate::clock;
 use crate::config::{StoreUrl, SyncMode};
 use crate::drive::tail::{Piece, Tail};
 use crate::node::{self, Shared};
-use crate::session::record::keys;
 use crate::session::{Life, SessionRecord};
 
 /// An operator.
@@ -40,7 +40,7 @@ impl FromRequestParts<Arc<Shared>> for Admin {
         check_host(shared, &parts.headers)?;
         let presented = token_from_headers(&parts.headers);
         let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds());
-        let identity = identity.map_err(|error| Refusal::new(ErrorCode::Unauthorized, error.to_string()))?;
+        let identity = identity.map_err(Refusal::from)?;
         if !identity.admin {
             let refusal = Refusal::new(ErrorCode::Unauthorized, "This needs the credential of an admin.");
             return Err(Problem::with_status(StatusCode::FORBIDDEN, refusal));
@@ -60,7 +60,7 @@ pub async fn node(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": shared.clock.uptime().as_secs(),
-        "listen": config.listen.to_string(),
+        "listen": shared.address.to_string(),
         "ready": shared.is_ready(),
         "draining": shared.is_draining(),
         "default_agent": config.default_agent,
@@ -92,17 +92,20 @@ pub async fn config(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> 
     Json(shared.effective.clone())
 }
 
+type Asked<T> = Result<Query<T>, QueryRejection>;
+
+fn bad_query(rejection: &QueryRejection) -> Refusal {
+    Refusal::new(ErrorCode::InvalidPayload, format!("{}.", rejection.body_text()))
+}
+
 #[derive(Debug, Deserialize)]
 pub struct Page {
     limit: Option<usize>,
     offset: Option<usize>,
 }
 
-pub async fn sessions(
-    _: Admin,
-    State(shared): State<Arc<Shared>>,
-    Query(page): Query<Page>,
-) -> Result<Json<Value>, Problem> {
+pub async fn sessions(_: Admin, State(shared): State<Arc<Shared>>, page: Asked<Page>) -> Result<Json<Value>, Problem> {
+    let page = page.map_err(|rejection| bad_query(&rejection))?.0;
     let listed = shared.store.list(Kind::Session, None).await;
     let mut listed = listed.map_err(|error| node::store_refusal(&error))?;
     let total = listed.len();
@@ -146,14 +149,7 @@ async fn find(shared: &Shared, id: &str) -> Result<(LogId, Record), Problem> {
 async fn summary(shared: &Shared, log: &LogId, stored: &Record) -> Value {
     let presence = shared.registry.presence(&SessionId::from(log));
     let extent = shared.store.extent(log).await.ok();
-    let acked = match &presence {
-        Some(presence) => presence.acked.load(Ordering::Relaxed),
-        None => {
-            let mark = shared.store.item(log, keys::MARK).await.ok().flatten();
-            let mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
-            mark.map_or(0, |mark| mark.seq.get())
-        }
-    };
+    let acked = node::acked(shared, log).await;
     let mut shown = json!({
         "id": log,
         "owner": stored.owner,
@@ -189,9 +185,10 @@ pub async fn events(
     _: Admin,
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Query(From { from }): Query<From>,
+    asked: Asked<From>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let From { from } = asked.map_err(|rejection| bad_query(&rejection))?.0;
     let (log, record) = find(&shared, &id).await?;
     let last_event_id = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let cursor = match last_event_id.or(from) {

@@ -41,7 +41,7 @@ impl IntoResponse for Problem {
 }
 
 pub async fn no_such_path() -> Problem {
-    let refusal = Refusal::new(ErrorCode::UnknownEvent, "There is no such path. The README lists the doors.");
+    let refusal = Refusal::new(ErrorCode::NotSupported, "There is no such path. The README lists the doors.");
     Problem::with_status(StatusCode::NOT_FOUND, refusal)
 }
 

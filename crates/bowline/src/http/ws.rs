@@ -53,7 +53,7 @@ fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
         Err(_) if presented.token.is_none() => Ok(Admission::Unknown),
         // A browser can only offer its token as a subprotocol, and cannot see a refused upgrade, only a close code.
         Err(_) if !headers.contains_key(header::AUTHORIZATION) => Ok(Admission::Unauthorized),
-        Err(error) => Err(Refusal::new(ErrorCode::Unauthorized, error.to_string()).into()),
+        Err(error) => Err(Refusal::from(error).into()),
     }
 }
 
@@ -83,11 +83,14 @@ fn accept(shared: Arc<Shared>, upgrade: WebSocketUpgrade, admission: Admission) 
         .max_write_buffer_size(limits.send_window_bytes * 2 + limits.event_bytes_max * 16)
         .max_message_size(limits.frame_bytes_max)
         .max_frame_size(limits.frame_bytes_max);
-    upgrade.on_upgrade(move |socket| async move {
-        match admission {
-            Admission::Known(identity) => drive::connection::drive(shared, socket, Some(identity)).await,
-            Admission::Unknown => drive::connection::drive(shared, socket, None).await,
-            Admission::Unauthorized => drive::connection::turn_away(socket, CloseCode::Unauthorized).await,
-        }
+    let connections = shared.connections.clone();
+    upgrade.on_upgrade(move |socket| {
+        connections.track_future(async move {
+            match admission {
+                Admission::Known(identity) => drive::connection::drive(shared, socket, Some(identity)).await,
+                Admission::Unknown => drive::connection::drive(shared, socket, None).await,
+                Admission::Unauthorized => drive::connection::turn_away(socket, CloseCode::Unauthorized).await,
+            }
+        })
     })
 }

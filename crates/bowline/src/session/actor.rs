@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::record::{SessionRecord, keys};
 use super::run::LiveRun;
 use super::{Claimant, Command, Life, Mailbox};
+use crate::config::Ownership;
 use crate::node::Shared;
 use crate::{clock, node};
 
@@ -246,6 +247,10 @@ impl Actor {
 
     /// Whether this connection may write, and the session can be written to.
     pub(super) fn may_write(&self, from: &Mailbox) -> Result<(), Refusal> {
+        if self.shared.config.session.ownership == Ownership::Token && !self.members.contains_key(&from.party) {
+            // With resume tokens a name proves nothing: whoever has not attached is a stranger.
+            return Err(node::not_found());
+        }
         self.alive_or_refusal()?;
         if !self.hold.is_held_by(from.party) {
             let message = "This connection does not hold the session. Send `user.reconnect` to take it up.";
@@ -281,9 +286,7 @@ impl Actor {
             return;
         }
         self.hold = Hold::default();
-        for (_, member) in self.members.drain() {
-            member.mailbox.send(super::Mail::Over { session: self.id.clone() });
-        }
+        self.members.clear();
         self.count_presence();
     }
 

@@ -85,6 +85,12 @@ impl Actor {
             self.record.touched_ms = self.shared.clock.now_ms();
             self.note_record();
         }
+        if let Some(at) = &mut self.release_at
+            && self.members.is_empty()
+        {
+            // Everybody has read the last word.
+            *at = Instant::now();
+        }
         self.count_presence();
     }
 

@@ -114,9 +114,10 @@ pub enum Mail {
     Probe {
         session: SessionId,
     },
-    /// The session is over; its log will be let go once this has been read.
+    /// The session is over with event `last`; its log will be let go once that has been read.
     Over {
         session: SessionId,
+        last: Seq,
     },
 }
 

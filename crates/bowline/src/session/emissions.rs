@@ -68,6 +68,7 @@ impl Actor {
         let Some(run) = self.run.as_deref_mut() else { return };
         run.unstick();
         for emission in emissions {
+            run.note(&emission);
             match emission {
                 Emission::Partial(_, delta) => run.partial.push_str(&delta.0),
                 Emission::Ask { step, reply, .. } => drop(run.answers.insert(step, reply)),

@@ -19,8 +19,13 @@ impl Actor {
     pub(super) async fn finish(&mut self, ending: Ending) {
         let Some(run) = self.run.as_deref() else { return };
         let (id, partial, started) = (run.id.clone(), run.partial.clone(), run.started);
+        let cancelled = run.cancelled.clone();
         let duration_ms = started.elapsed().as_millis() as u64;
         let end = match ending.clone() {
+            _ if cancelled.is_some() => {
+                let (by, reason) = cancelled.unwrap_or_default();
+                End::cancelled(partial, &by, reason.as_deref())
+            }
             Ok(answer) if answer.text.len() > ANSWER_BYTES_MAX => {
                 let why = format!("Its answer is longer than {ANSWER_BYTES_MAX} bytes.");
                 End::failed(String::new(), &AgentError::failed(why))
@@ -62,25 +67,24 @@ impl Actor {
     }
 
     pub(super) async fn cancel(&mut self, from: &Mailbox, by: String, reason: Option<String>) {
-        let refusal = match self.may_write(from) {
-            Err(refusal) => Some(refusal),
-            Ok(()) => match self.record.turn.active().map(|active| active.run.clone()) {
-                None => {
-                    self.tell(from, "Nothing is running.".into(), json!({ "action": "cancel", "ok": false }));
-                    None
-                }
-                Some(run) => {
-                    let partial = self.run.as_ref().map(|run| run.partial.clone()).unwrap_or_default();
-                    self.end_run(&run, &End::cancelled(partial, &by, reason.as_deref())).await.err()
-                }
-            },
+        if let Err(refusal) = self.may_write(from) {
+            return from.refuse(&self.id, refusal);
+        }
+        let Some(run) = self.record.turn.active().map(|active| active.run.clone()) else {
+            return self.tell(from, "Nothing is running.".into(), json!({ "action": "cancel", "ok": false }));
         };
-        match refusal {
-            Some(refusal) => from.refuse(&self.id, refusal),
-            None => {
+        let partial = self.run.as_ref().map(|run| run.partial.clone()).unwrap_or_default();
+        match (self.end_run(&run, &End::cancelled(partial, &by, reason.as_deref())).await, self.run.as_deref_mut()) {
+            (Ok(()), _) => {
                 self.drop_run();
                 self.start_next().await;
             }
+            // The store is away, but a cancel always stops the work: its ending is written as soon as it can be.
+            (Err(_), Some(run)) => {
+                run.cancelled = Some((by, reason));
+                run.give_up(AgentError::cancelled("cancelled"));
+            }
+            (Err(refusal), None) => from.refuse(&self.id, refusal),
         }
     }
 

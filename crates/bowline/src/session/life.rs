@@ -10,11 +10,11 @@ use serde_json::json;
 
 use super::actor::Actor;
 use super::ending::End;
-use super::{Life, Mailbox};
+use super::{Life, Mail, Mailbox};
 use crate::node;
 
-/// How long the last event of a session may take to reach its readers before its buffers are released.
-const LAST_WORD: Duration = Duration::from_secs(3);
+/// How long the last event of a session may take to reach its readers before its buffers are released all the same.
+const LAST_WORD: Duration = Duration::from_secs(10);
 
 impl Actor {
     pub(super) async fn end(&mut self, from: &Mailbox) {
@@ -53,8 +53,11 @@ impl Actor {
         change.record.life = life;
         change.record.held = false;
         change.record.queue = super::record::Queue::default();
-        self.commit(change).await?;
+        let last = self.commit(change).await?.first;
         self.shared.registry.forget_live(&self.owner);
+        for member in self.members.values() {
+            member.mailbox.send(Mail::Over { session: self.id.clone(), last });
+        }
         // Readers first get the last event, then the buffers go.
         self.release_at = Some(Instant::now() + if self.members.is_empty() { Duration::ZERO } else { LAST_WORD });
         Ok(())

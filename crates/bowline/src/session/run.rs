@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use bowline_protocol::event::names;
 use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::{RunId, StepId};
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +29,10 @@ pub struct LiveRun {
     pub answers: HashMap<StepId, oneshot::Sender<Reply>>,
     /// What was streamed so far, for the conversation if the run is cut short.
     pub partial: String,
+    /// The tasks of its plan, if it has one, and whether each is still open.
+    pub tasks: Option<HashMap<String, bool>>,
+    /// Who cancelled it, if the store could not be told yet.
+    pub cancelled: Option<(String, Option<String>)>,
     pub started: Instant,
     pub(crate) emissions: mpsc::Receiver<Emission>,
     pub(crate) task: JoinHandle<Ending>,
@@ -64,6 +70,8 @@ impl LiveRun {
             commands,
             answers: HashMap::new(),
             partial: String::new(),
+            tasks: None,
+            cancelled: None,
             started: Instant::now(),
             emissions,
             task,
@@ -94,6 +102,43 @@ impl LiveRun {
         self.emissions.close();
         while self.emissions.try_recv().is_ok() {}
         self.put_back(Err(error));
+    }
+
+    /// Whether a plan command would find something to do here.
+    pub fn would_obey(&self, command: &PlanCommand) -> bool {
+        let Some(tasks) = &self.tasks else { return false };
+        match command {
+            PlanCommand::CancelTask { task_id } => tasks.get(task_id).copied().unwrap_or(false),
+            PlanCommand::RestartTask { task_id } => tasks.contains_key(task_id),
+            PlanCommand::CancelPlan { .. } | PlanCommand::Replan { .. } => true,
+            PlanCommand::SolveTasks { .. } => false,
+        }
+    }
+
+    /// Follows the plan as the run tells it.
+    pub fn note(&mut self, emission: &Emission) {
+        match emission {
+            Emission::Plan(plan) => {
+                let open = |task: &Value| matches!(task["status"].as_str(), None | Some("waiting" | "solving"));
+                let listed = plan["tasks"].as_array().into_iter().flatten();
+                let tasks = listed.filter_map(|task| Some((task["id"].as_str()?.to_owned(), open(task))));
+                self.tasks = Some(tasks.collect());
+            }
+            Emission::Event(draft) => {
+                let (name, content) = (draft.name.as_str(), draft.content.get());
+                let open = match name {
+                    names::SOLVER_START | names::SOLVER_RESTARTED => true,
+                    names::SOLVER_COMPLETED | names::SOLVER_CANCELLED | names::SOLVER_STEP_FAILED => false,
+                    names::AGGREGATE_START | names::PLAN_CANCELLED => return self.tasks = None,
+                    _ => return,
+                };
+                let task = serde_json::from_str::<Value>(content).unwrap_or_default();
+                if let (Some(tasks), Some(id)) = (&mut self.tasks, task["task"]["id"].as_str()) {
+                    tasks.insert(id.to_owned(), open);
+                }
+            }
+            Emission::Partial(..) | Emission::Ask { .. } => {}
+        }
     }
 
     /// Takes back what was stuck, to try it again. The clock of patience runs on until [`unstick`](LiveRun::unstick).

@@ -177,7 +177,7 @@ impl Actor {
     }
 
     pub(super) async fn start_next(&mut self) {
-        while !self.record.queue.is_empty() && self.run.is_none() && !self.shared.is_draining() {
+        while !self.record.queue.is_empty() && self.record.turn.active().is_none() && !self.shared.is_draining() {
             let number = self.record.queue.from;
             let queued = self.item::<Queued>(&keys::queued(number)).await;
             let started = match queued {
@@ -222,13 +222,21 @@ impl Actor {
                 let message = "The agent is still at work. Wait for its end, or send `user.cancel`.";
                 return Err(Refusal::new(ErrorCode::AgentBusy, message).retry_after_ms(1000));
             }
-            return Ok(self.run.as_ref().is_some_and(|run| run.commands.try_send(command).is_ok()));
+            let run = self.run.as_ref().filter(|run| run.would_obey(&command));
+            return Ok(run.is_some_and(|run| run.commands.try_send(command).is_ok()));
         }
         let input = match command {
             PlanCommand::CancelTask { .. } | PlanCommand::CancelPlan { .. } => return Ok(false),
             PlanCommand::Replan { question } => Input::Replan { question },
             PlanCommand::SolveTasks { tasks } => Input::SolveTasks { tasks },
-            PlanCommand::RestartTask { task_id } => Input::RestartTask { task_id },
+            PlanCommand::RestartTask { task_id } => {
+                let plan: Value = self.item(keys::PLAN).await?.unwrap_or_default();
+                let mut tasks = plan["tasks"].as_array().into_iter().flatten();
+                if !tasks.any(|task| task["id"] == task_id.as_str()) {
+                    return Ok(false);
+                }
+                Input::RestartTask { task_id }
+            }
         };
         if self.shared.is_draining() {
             return Err(node::draining());
@@ -276,6 +284,8 @@ pub(super) fn push_message(
     change.put(keys::message(number), &Message { role, content, at_ms, message_id, interrupted });
 }
 
+/// The same content written otherwise (white space, escapes) is the same content.
 fn digest(content: &Content) -> String {
-    Sha256::digest(content.0.get().as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    let plain = serde_json::from_str::<Value>(content.0.get()).map(|value| value.to_string()).unwrap_or_default();
+    Sha256::digest(plain.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }

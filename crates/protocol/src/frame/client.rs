@@ -40,6 +40,7 @@ pub enum Request {
     Ack {
         session: Option<SessionId>,
         cursor: Option<Cursor>,
+        received_count: u64,
         gap_detected: bool,
     },
     Reconnect(Attach),
@@ -137,6 +138,10 @@ struct Envelope<'a> {
     reason: Option<&'a RawValue>,
     #[serde(borrow)]
     seq: Option<&'a RawValue>,
+    #[serde(borrow)]
+    question: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tasks: Option<&'a RawValue>,
 }
 
 impl std::fmt::Debug for Request {
@@ -281,8 +286,9 @@ impl Envelope<'_> {
         let Some(Value::Bool(confirmed)) = verdict.cloned() else {
             return Err(Refusal::field("content.confirmed", "must be true or false"));
         };
-        let tasks = fields.0.remove("tasks").filter(|tasks| !tasks.is_null());
-        Ok(Request::Response { session, step_id, confirmed, tasks, reason: fields.text("reason")? })
+        let tasks = fields.0.remove("tasks").filter(|tasks| !tasks.is_null()).or_else(|| self.tasks());
+        let reason = fields.text("reason")?.or(text_of("reason", self.reason)?);
+        Ok(Request::Response { session, step_id, confirmed, tasks, reason })
     }
 
     /// An ack is never a bad frame: what cannot be understood is left out.
@@ -295,7 +301,8 @@ impl Envelope<'_> {
             .or_else(|| cursor_in(&metadata))
             .or_else(|| seq_of(&value_of(self.seq)).map(Cursor::bare));
         let gap_detected = content.get("gap_detected").and_then(Value::as_bool).unwrap_or(false);
-        Request::Ack { session, cursor, gap_detected }
+        let received_count = content.get("received_count").and_then(Value::as_u64).unwrap_or(0);
+        Request::Ack { session, cursor, received_count, gap_detected }
     }
 
     fn attach(&self, session: Option<SessionId>) -> Result<Attach, Refusal> {
@@ -320,9 +327,6 @@ impl Envelope<'_> {
             self.fields()?.0.remove("signed_state").filter(|state| !state.is_null()).map(|state| json::raw(&state));
         let state = self.signed_state.filter(|raw| raw.get() != "null").map(ToOwned::to_owned).or(inner);
         let Some(state) = state else {
-            if session.is_none() {
-                return Err(Refusal::field("signed_state", "or `session_id` with `content.last_seq` is needed"));
-            }
             return Ok(Request::Recover(self.attach(session)?));
         };
         Ok(Request::Restore { signed_state: Content(state), cursor: self.fields()?.cursor()? })
@@ -335,7 +339,7 @@ impl Envelope<'_> {
             names::CANCEL_PLAN => PlanCommand::CancelPlan { reason: self.reason()? },
             names::REPLAN => PlanCommand::Replan { question: self.question()? },
             _ => {
-                let tasks = self.fields()?.0.remove("tasks").unwrap_or_default();
+                let tasks = self.fields()?.0.remove("tasks").or_else(|| self.tasks()).unwrap_or_default();
                 let full = tasks.as_array().is_some_and(|tasks| !tasks.is_empty());
                 full.then_some(PlanCommand::SolveTasks { tasks })
                     .ok_or_else(|| Refusal::field("content.tasks", "must be a list of tasks"))?
@@ -343,7 +347,15 @@ impl Envelope<'_> {
         })
     }
 
+    /// Tasks at the top level, where some clients put them.
+    fn tasks(&self) -> Option<Value> {
+        Some(value_of(self.tasks)).filter(|tasks| !tasks.is_null())
+    }
+
     fn question(&self) -> Result<Option<String>, Refusal> {
+        if let Some(question) = text_of("question", self.question)? {
+            return Ok(Some(question));
+        }
         match value_of(self.content) {
             Value::String(text) => Ok(Some(text)),
             _ => self.fields()?.text("question"),
@@ -463,6 +475,8 @@ fn seq_of(value: &Value) -> Option<Seq> {
         Value::Number(number) => match number.as_u64() {
             Some(number) => number,
             None if number.as_f64().is_some_and(|f| f >= 2f64.powi(53)) => u64::MAX,
+            // A whole number that some language wrote as a float.
+            None if number.as_f64().is_some_and(|f| f >= 0.0 && f.fract() == 0.0) => number.as_f64()? as u64,
             None => return None,
         },
         Value::String(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
