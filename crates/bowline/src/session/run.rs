@@ -129,6 +129,7 @@ impl LiveRun {
                 let open = match name {
                     names::SOLVER_START | names::SOLVER_RESTARTED => true,
                     names::SOLVER_COMPLETED | names::SOLVER_CANCELLED | names::SOLVER_STEP_FAILED => false,
+                    names::PLAN_START => return self.tasks = Some(HashMap::new()),
                     names::AGGREGATE_START | names::PLAN_CANCELLED => return self.tasks = None,
                     _ => return,
                 };

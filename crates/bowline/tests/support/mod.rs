@@ -163,8 +163,9 @@ impl Client {
 
     /// Reads on until a frame fits; returns all that came, that one last.
     pub async fn until(&mut self, fits: impl Fn(&Value) -> bool) -> Vec<Value> {
-        let mut frames = Vec::new();
+        let (mut frames, started) = (Vec::new(), std::time::Instant::now());
         loop {
+            assert!(started.elapsed() < 2 * PATIENCE, "the frame that was waited for does not come");
             let frame = self.next().await;
             let done = fits(&frame);
             frames.push(frame);
