@@ -16,6 +16,7 @@ use super::hot::Hot;
 use super::judge::{Verdict, judge};
 use super::pen::Pen;
 use super::recover::{RecoverError, Recovered, recover};
+use super::segment::segment_path;
 use super::shared::Shared;
 use super::state::{Found, State, Witness};
 use super::writer::{Request, Writer};
@@ -175,6 +176,7 @@ fn read_back(dir: &Path, past: &Past, files: &dyn Files) -> Result<Recovered, Op
         RecoverError::Io(path, error) => failed(&path, error),
     })?;
     put_aside(&found.unborn, &found.unreadable, dir, files).map_err(|error| failed(dir, error))?;
+    settle(&found, dir, files).map_err(|error| failed(dir, error))?;
     found.damage.extend(past.damage.iter().cloned());
     let last_lsn = found.next_lsn - 1;
     if last_lsn < past.durable {
@@ -276,6 +278,17 @@ fn put_aside(unborn: &[PathBuf], unreadable: &[PathBuf], dir: &Path, files: &dyn
         0 => Ok(()),
         _ => files.sync_dir(dir),
     }
+}
+
+/// Gives back what segments do not use. Also makes the newest durable: it will be served, and the last run may have been
+/// killed between a write and its sync. Dying in here changes nothing, since what is cut did not count before either.
+fn settle(found: &Recovered, dir: &Path, files: &dyn Files) -> io::Result<()> {
+    for (segment, len) in &found.cuts {
+        let file = files.open(&segment_path(dir, *segment))?;
+        file.truncate(*len)?;
+        file.sync_data()?;
+    }
+    Ok(())
 }
 
 /// Asks the writer for a sync one interval after it first wrote something. Sleeps while nothing is written.
