@@ -217,7 +217,7 @@ fn begin(options: &DiskOptions, files: &Arc<dyn Files>, past: &State, found: Rec
         age_max_ms: options.retention.age_max_ms,
         segment_bytes,
         compaction: None,
-        stalled: false,
+        resting_until: None,
     }
 }
 

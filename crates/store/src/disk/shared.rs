@@ -30,6 +30,8 @@ pub struct Shared {
 struct Status {
     read_only: Option<String>,
     full: Option<String>,
+    /// Why old segments cannot be freed at the moment.
+    obstacle: Option<String>,
     damage: Vec<String>,
 }
 
@@ -79,6 +81,19 @@ impl Shared {
         lock(&self.status).full = None;
     }
 
+    /// Tells once why no room can be made, until there is room again or the reason is another one.
+    pub fn note_obstacle(&self, why: &str) {
+        let obstacle = &mut lock(&self.status).obstacle;
+        if obstacle.as_deref() != Some(why) {
+            tracing::warn!(%why, "cannot make room; this is tried again from time to time");
+            *obstacle = Some(why.into());
+        }
+    }
+
+    pub fn note_room(&self) {
+        lock(&self.status).obstacle = None;
+    }
+
     pub fn note_damage(&self, sentence: String) {
         tracing::error!("{sentence}");
         let damage = &mut lock(&self.status).damage;
@@ -105,9 +120,10 @@ impl Shared {
         let status = lock(&self.status);
         let read_only = status.read_only.iter().map(|why| format!("read-only: {why}"));
         let full = status.full.iter().map(|why| format!("no space left: {why}"));
+        let obstacle = status.obstacle.iter().map(|why| format!("cannot make room: {why}"));
         Health {
             writable: status.read_only.is_none() && status.full.is_none(),
-            troubles: read_only.chain(full).chain(status.damage.iter().cloned()).collect(),
+            troubles: read_only.chain(full).chain(obstacle).chain(status.damage.iter().cloned()).collect(),
             loss_window: self.loss_window.clone(),
             quarantined,
             bytes: self.bytes.load(Ordering::Relaxed),

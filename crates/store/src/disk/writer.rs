@@ -1,7 +1,9 @@
 //! The one thread that writes: it takes what is queued, writes it in one piece, syncs, and only then shows and answers.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender as Ticks;
+use std::time::{Duration, Instant};
 
 use bowline_protocol::LogId;
 use tokio::sync::{mpsc, oneshot};
@@ -21,6 +23,9 @@ use crate::{Commit, Committed, Fence, StoreError, Trimmed};
 /// A group grows no larger than this, so that the first in it does not wait for long.
 const GROUP_EVENTS_MAX: usize = 4096;
 const GROUP_BYTES_MAX: usize = 1 << 20;
+
+/// How long compaction rests after it met an obstacle. Room is short then, but asking again at once helps nobody.
+const REST: Duration = Duration::from_secs(2);
 
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -48,8 +53,8 @@ pub struct Writer {
     pub age_max_ms: u64,
     pub segment_bytes: u64,
     pub compaction: Option<Compaction>,
-    /// Compaction met an obstacle; it is tried again after the next request.
-    pub stalled: bool,
+    /// Compaction met an obstacle, and is tried again then.
+    pub resting_until: Option<Instant>,
 }
 
 /// Who waits for the group.
@@ -71,7 +76,6 @@ impl Writer {
                 },
             };
             if let Some(request) = request {
-                self.stalled = false;
                 if let Some(closed) = self.serve(request, &mut queue) {
                     self.close();
                     queue.close();
@@ -235,7 +239,7 @@ impl Writer {
     }
 
     fn note_space(&mut self) {
-        for (segment, bytes) in self.pen.last().into_iter().chain(self.pen.current()) {
+        for (segment, bytes) in self.pen.take_sizes() {
             self.space.set_bytes(segment, bytes);
         }
         self.shared.note_bytes(self.space.bytes());
@@ -298,7 +302,12 @@ impl Writer {
 
     fn wants_to_compact(&self) -> bool {
         let due = || self.space.due(self.segment_bytes).is_some();
-        !self.stalled && self.shared.read_only().is_none() && (self.compaction.is_some() || due())
+        let rested = || self.resting_until.is_none_or(|until| until <= Instant::now());
+        (self.compaction.is_some() || due()) && rested() && self.shared.read_only().is_none()
+    }
+
+    fn rest(&mut self) {
+        self.resting_until = Some(Instant::now() + REST);
     }
 
     /// One step towards freeing the oldest segment.
@@ -311,7 +320,7 @@ impl Writer {
         let shared = self.shared.clone();
         let step = walk.step(&shared.index, &shared.dir, &mut group);
         if self.write(group).is_err() {
-            self.stalled = true;
+            self.rest();
             return;
         }
         match step {
@@ -321,29 +330,38 @@ impl Writer {
                 self.compaction = Some(walk);
             }
             Step::Failed(why) => {
-                self.shared.note_damage(format!("cannot make room: {why}"));
-                self.stalled = true;
+                self.shared.note_obstacle(&why);
+                self.rest();
             }
-            Step::Done => self.drop_segment(walk.segment),
+            Step::Done => match self.drop_segment(walk.segment) {
+                Ok(()) => self.shared.note_room(),
+                Err(why) => {
+                    self.shared.note_obstacle(&why);
+                    self.rest();
+                }
+            },
         }
     }
 
-    /// Removes a segment that nothing refers to any more.
-    fn drop_segment(&mut self, segment: u32) {
+    /// Removes a segment that nothing refers to any more. While that fails no later one may go either: a hole in the row
+    /// would be taken for a loss.
+    fn drop_segment(&mut self, segment: u32) -> Result<(), String> {
         // Looked at once more, since nothing else stands between a mistake and the loss of data.
         let touched = self.shared.index.collect(|_, log| log.touches(segment).then_some(()));
         self.sync();
         if !touched.is_empty() || !self.pen.is_synced() || self.shared.read_only().is_some() {
-            self.stalled = true;
-            return;
+            return Err(format!("segment {segment} is still needed"));
         }
         let files = &self.shared.files;
-        let removed = files.remove(&segment_path(&self.shared.dir, segment));
-        if let Err(error) = removed.and_then(|()| files.sync_dir(&self.shared.dir)) {
-            self.shared.note_damage(format!("segment {segment} could not be removed: {error}"));
-        }
+        let removed = match files.remove(&segment_path(&self.shared.dir, segment)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
+        let removed = removed.and_then(|()| files.sync_dir(&self.shared.dir));
+        removed.map_err(|error| format!("segment {segment} could not be removed: {error}"))?;
         self.space.remove(segment);
         self.note_space();
+        Ok(())
     }
 
     fn close(&mut self) {
