@@ -107,6 +107,28 @@ async fn fifty_kills_take_no_more_room_than_what_was_written() {
 }
 
 #[tokio::test]
+async fn restarts_without_end_leave_a_bounded_number_of_files() {
+    let dir = scratch();
+    let few = Retention { events_max: 3, age_max_ms: u64::MAX };
+    let open = || with_segments_of(1 << 20, dir.path(), few);
+    let store = open();
+    for log in ["idle", "busy"] {
+        create(&store, log).await.unwrap();
+    }
+    let idle = look(&store, "idle").await.unwrap();
+    drop(store);
+    for _ in 0..400 {
+        let store = open();
+        append(&store, "busy", &["one more"]).await.unwrap();
+    }
+    let files = segments(dir.path()).len();
+    assert!(files < 100, "{files} files for a handful of commits");
+    let store = open();
+    assert_eq!(look(&store, "idle").await.unwrap(), idle);
+    assert_eq!(look(&store, "busy").await.unwrap().next, 401);
+}
+
+#[tokio::test]
 async fn a_tail_that_was_never_written_is_not_read() {
     let dir = scratch();
     let store = small(dir.path(), 50, u64::MAX);
