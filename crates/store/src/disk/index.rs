@@ -18,7 +18,8 @@ use crate::Fence;
 /// Enough that a reader seldom waits; few enough that walking them all is cheap.
 pub const SHARDS: usize = 64;
 
-type Shard = HashMap<LogId, Log>;
+/// Logs are boxed, since up to half of a map is empty.
+type Shard = HashMap<LogId, Box<Log>>;
 
 pub struct Index {
     shards: Vec<RwLock<Shard>>,
@@ -36,12 +37,12 @@ impl Index {
 
     /// Looks at one log; nothing in `look` may wait.
     pub fn read<T>(&self, log: &LogId, look: impl FnOnce(&Log) -> T) -> Option<T> {
-        self.shard(self.shard_of(log)).get(log).map(look)
+        self.shard(self.shard_of(log)).get(log).map(|log| look(log))
     }
 
     /// Changes one log. For the writer and recovery only.
     pub fn change<T>(&self, log: &LogId, change: impl FnOnce(&mut Log) -> T) -> Option<T> {
-        self.shard_mut(self.shard_of(log)).get_mut(log).map(change)
+        self.shard_mut(self.shard_of(log)).get_mut(log).map(|log| change(log))
     }
 
     /// A sound way to hold a poisoned lock: a panic cannot happen between two steps of one change here.
@@ -84,7 +85,7 @@ impl Index {
         {
             old.forget(space);
         }
-        let log = shard.entry(meta.log.clone()).or_insert_with(|| Log::new(meta, applied.place, space));
+        let log = shard.entry(meta.log.clone()).or_insert_with(|| Box::new(Log::new(meta, applied.place, space)));
         log.apply(meta, applied, space);
         if meta.flags.has(Flags::RELEASE_LOG)
             && let Some(mut log) = shard.remove(&meta.log)

@@ -31,7 +31,8 @@ pub struct Log {
     /// The newest frame that held the record or items.
     pub facts_lsn: u64,
     pub record: Option<Kept>,
-    pub items: BTreeMap<Box<str>, Slot>,
+    /// Boxed, since a map has room for eleven of them as soon as it has one, and most logs have few.
+    pub items: BTreeMap<Box<str>, Box<Slot>>,
     /// Frames with retained events, in the order of their numbers.
     pub entries: VecDeque<Entry>,
     /// Why it was set aside.
@@ -237,7 +238,7 @@ impl Log {
         };
         space.add_live(place.segment, item_weight(key, len as u32));
         let (at, len) = (at as u32, len as u32);
-        self.items.insert(key.into(), Slot { place, at, len, value });
+        self.items.insert(key.into(), Box::new(Slot { place, at, len, value }));
     }
 
     /// Lets go of events before `first`.
