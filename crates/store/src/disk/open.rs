@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc as ticks};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
 
 use super::DiskStore;
@@ -209,6 +210,7 @@ fn begin(options: &DiskOptions, files: &Arc<dyn Files>, past: &State, found: Rec
         shared: Arc::new(shared),
         pen,
         space: found.space,
+        runtime: lively_runtime(),
         hot: Hot::new(options.hot_bytes),
         state,
         witness: None,
@@ -289,6 +291,12 @@ fn settle(found: &Recovered, dir: &Path, files: &dyn Files) -> io::Result<()> {
         file.sync_data()?;
     }
     Ok(())
+}
+
+/// The runtime that the store is opened in, if it has threads of its own: one that only runs while somebody blocks on it
+/// may stand still while others wait.
+fn lively_runtime() -> Option<Handle> {
+    Handle::try_current().ok().filter(|runtime| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread)
 }
 
 /// Asks the writer for a sync one interval after it first wrote something. Sleeps while nothing is written.

@@ -22,6 +22,8 @@ pub struct Shared {
     pub files: Arc<dyn Files>,
     pub loss_window: String,
     status: Mutex<Status>,
+    /// Whether `status` says so, for those who ask often.
+    is_read_only: AtomicBool,
     bytes: AtomicU64,
     any_quarantined: AtomicBool,
 }
@@ -45,13 +47,18 @@ impl Shared {
             files,
             loss_window,
             status: Mutex::default(),
+            is_read_only: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
             any_quarantined: AtomicBool::new(any_quarantined),
         }
     }
 
     pub fn read_only(&self) -> Option<String> {
-        lock(&self.status).read_only.clone()
+        self.is_read_only().then(|| lock(&self.status).read_only.clone()).flatten()
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Acquire)
     }
 
     pub fn is_full(&self) -> bool {
@@ -72,6 +79,7 @@ impl Shared {
                     tracing::error!(%why, "the store is read-only until it is restarted");
                 }
                 status.read_only.get_or_insert_with(|| why.clone());
+                self.is_read_only.store(true, Ordering::Release);
             }
             other => tracing::error!(error = %other, "a group of commits could not be written"),
         }

@@ -6,6 +6,7 @@ use std::sync::mpsc::Sender as Ticks;
 use std::time::{Duration, Instant};
 
 use bowline_protocol::LogId;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::compact::{Compaction, Step};
@@ -27,6 +28,10 @@ const GROUP_BYTES_MAX: usize = 1 << 20;
 /// How long compaction rests after it met an obstacle. Room is short then, but asking again at once helps nobody.
 const REST: Duration = Duration::from_secs(2);
 
+/// So many answers are better given from within the runtime: waking a task from outside takes a lock that all of its
+/// threads share, and may wake a thread each time.
+const RELAY_MIN: usize = 8;
+
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
 pub enum Request {
@@ -44,6 +49,8 @@ pub struct Writer {
     pub shared: Arc<Shared>,
     pub pen: Pen,
     pub space: Space,
+    /// Where those who wait are likely to run; it runs by itself.
+    pub runtime: Option<Handle>,
     pub hot: Hot,
     pub state: State,
     /// Interval mode only.
@@ -61,6 +68,21 @@ pub struct Writer {
 enum Waiting {
     Commit(Answer<Committed>, Result<Committed, StoreError>),
     Lease(LogId, Answer<Fence>, Result<Fence, StoreError>),
+}
+
+/// Answers that are given at the latest when this is dropped, so that none can be lost on the way.
+struct Answers(Vec<Waiting>);
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        for one in self.0.drain(..) {
+            // Whoever does not wait any more has lost nothing: the commit stands.
+            match one {
+                Waiting::Commit(answer, done) => drop(answer.send(done)),
+                Waiting::Lease(_, answer, granted) => drop(answer.send(granted)),
+            }
+        }
+    }
 }
 
 impl Writer {
@@ -142,12 +164,10 @@ impl Writer {
     fn finish(&mut self, group: Group, waiting: Vec<Waiting>) {
         match self.write(group) {
             Ok(()) => {
-                for one in waiting {
-                    // Whoever does not wait any more has lost nothing: the commit stands.
-                    match one {
-                        Waiting::Commit(answer, done) => drop(answer.send(done)),
-                        Waiting::Lease(_, answer, granted) => drop(answer.send(granted)),
-                    }
+                let answers = Answers(waiting);
+                match &self.runtime {
+                    Some(runtime) if answers.0.len() >= RELAY_MIN => drop(runtime.spawn(async move { drop(answers) })),
+                    _ => drop(answers),
                 }
             }
             Err(error) => {
@@ -188,9 +208,7 @@ impl Writer {
         }
         let published = group.publish(written, &self.shared.index, &mut self.space);
         self.hot.push(published.bytes, published.hot, &self.shared.index);
-        for log in &published.logs {
-            self.shared.tails.wake(log);
-        }
+        self.shared.tails.wake_each(&published.logs);
         Ok(())
     }
 
@@ -303,7 +321,7 @@ impl Writer {
     fn wants_to_compact(&self) -> bool {
         let due = || self.space.due(self.segment_bytes).is_some();
         let rested = || self.resting_until.is_none_or(|until| until <= Instant::now());
-        (self.compaction.is_some() || due()) && rested() && self.shared.read_only().is_none()
+        (self.compaction.is_some() || due()) && rested() && !self.shared.is_read_only()
     }
 
     fn rest(&mut self) {
