@@ -143,8 +143,14 @@ impl Log {
         space.sub_live(self.anchor, u64::from(self.weight));
         space.add_live(place.segment, u64::from(self.weight));
         self.anchor = place.segment;
+        if self.epoch != meta.epoch {
+            // Frames in between are lost, and with them the end of the life that the events here belong to.
+            if meta.prev_lsn != self.last_lsn && !meta.flags.has(Flags::EPOCH) {
+                self.trim_to(self.next, space);
+            }
+            self.epoch = meta.epoch.clone();
+        }
         self.last_lsn = lsn;
-        self.epoch = meta.epoch.clone();
         self.epoch_first = meta.epoch_first;
         self.next = meta.next;
         self.fence = Fence(meta.fence);

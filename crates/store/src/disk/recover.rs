@@ -289,19 +289,13 @@ impl Scan {
 
     fn apply(&mut self, header: &Header, meta: &Meta, place: Place, body: Option<&[u8]>) {
         let out = &mut self.out;
-        let before = out.index.read(&meta.log, |log| (log.last_lsn, log.epoch.clone()));
-        let suspect = match &before {
+        let applied = Applied { lsn: header.lsn, place, meta_len: header.meta_len, body, hot: None };
+        let before = out.index.apply(meta, applied, &mut out.space);
+        let suspect = match before {
             _ if meta.flags.has(Flags::CREATE) => false,
             None => meta.prev_lsn >= self.oldest_lsn && meta.facts_lsn >= self.oldest_lsn,
-            Some((last, _)) => meta.prev_lsn != *last && meta.facts_lsn > *last,
+            Some(last) => meta.prev_lsn != last && meta.facts_lsn > last,
         };
-        let other_life = before
-            .is_some_and(|(last, epoch)| meta.prev_lsn != last && epoch != meta.epoch && !meta.flags.has(Flags::EPOCH));
-        if other_life {
-            out.index.change(&meta.log, |log| log.trim_to(log.next, &mut out.space));
-        }
-        let applied = Applied { lsn: header.lsn, place, meta_len: header.meta_len, body, hot: None };
-        out.index.apply(meta, applied, &mut out.space);
         if suspect {
             out.index.change(&meta.log, |log| {
                 log.quarantined = Some("a change to its record or items was lost".into());
