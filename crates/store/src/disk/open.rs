@@ -284,7 +284,7 @@ fn put_aside(unborn: &[PathBuf], unreadable: &[PathBuf], dir: &Path, files: &dyn
 
 /// Gives back what segments do not use. Also makes the newest durable: it will be served, and the last run may have been
 /// killed between a write and its sync. Dying in here changes nothing, since what is cut did not count before either.
-fn settle(found: &Recovered, dir: &Path, files: &dyn Files) -> io::Result<()> {
+pub(super) fn settle(found: &Recovered, dir: &Path, files: &dyn Files) -> io::Result<()> {
     for (segment, len) in &found.cuts {
         let file = files.open(&segment_path(dir, *segment))?;
         file.truncate(*len)?;

@@ -177,30 +177,32 @@ impl Scan {
             let what = format!("something is missing before segment {}", header.number);
             self.lose_up_to(header.first_lsn, &what);
         }
-        let torn_before = self.out.torn_bytes;
-        let end = self.frames(header, &content.bytes, newest);
+        let (end, whole) = self.frames(header, &content.bytes, newest);
         self.out.last = Some((header.number, end as u64));
-        // Damage stays where it is, for whoever wants to look.
+        // Where something is damaged nothing is cut but zeros: a torn frame may be all that says of an unreadable one
+        // before it that it was synced, and the next opening must come to the same verdict.
         let rest = content.bytes.get(end..).unwrap_or_default();
-        let damaged = if self.out.torn_bytes > torn_before { 0 } else { written_len(rest) };
-        let kept = if content.ended { content.bytes.len() } else { end + damaged };
-        let kept = content.len.min(kept as u64);
+        let evidence = if whole { 0 } else { written_len(rest) };
+        let kept = if content.ended { content.bytes.len() } else { end + evidence };
+        let kept = content.len.min(SEGMENT_HEADER_BYTES.max(kept as u64));
         self.out.space.set_bytes(header.number, kept);
         if newest || kept < content.len {
             self.out.cuts.push((header.number, kept));
         }
     }
 
-    /// Goes through the frames of one segment and returns where they end.
-    fn frames(&mut self, segment: SegmentHeader, bytes: &[u8], newest: bool) -> usize {
+    /// Goes through the frames of one segment. Returns where they end, and whether all was well before that.
+    fn frames(&mut self, segment: SegmentHeader, bytes: &[u8], newest: bool) -> (usize, bool) {
+        let mut whole = true;
         let mut at = SEGMENT_HEADER_BYTES as usize;
         while at < bytes.len() {
             let found = self.look(&bytes[at..], segment.salt);
             let unsure = !matches!(found, Found::Frame(_, _, true));
             if unsure && newest && self.is_torn(&bytes[at..], segment.salt) {
                 self.out.torn_bytes += written_len(&bytes[at..]) as u64;
-                return at;
+                return (at, whole);
             }
+            whole &= !unsure;
             match found {
                 Found::Frame(header, meta, sound) => {
                     let len = header.frame_len() as usize;
@@ -228,12 +230,12 @@ impl Scan {
                             let sentence = format!("segment {}, from byte {at} on: unreadable", segment.number);
                             self.out.damage.push(sentence);
                         }
-                        return at;
+                        return (at, whole);
                     }
                 },
             }
         }
-        at
+        (at, whole)
     }
 
     fn look(&self, bytes: &[u8], salt: u32) -> Found {
