@@ -97,14 +97,14 @@ impl Writer {
                     None => break,
                 },
             };
-            if let Some(request) = request {
-                if let Some(closed) = self.serve(request, &mut queue) {
-                    self.close();
-                    queue.close();
-                    // The caller may be gone already.
-                    let _ = closed.send(());
-                    return;
-                }
+            if let Some(request) = request
+                && let Some(closed) = self.serve(request, &mut queue)
+            {
+                self.close();
+                queue.close();
+                // The caller may be gone already.
+                let _ = closed.send(());
+                return;
             }
             if self.wants_to_compact() {
                 self.compact_a_little();
