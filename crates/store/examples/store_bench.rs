@@ -1,6 +1,6 @@
 //! How fast the disk store is: durable events per second, beside what the disk itself can do, and how fast it reopens.
 //!
-//! `cargo run --release -p bowline-store --example store_bench -- [directory]`
+//! `cargo run --release -p bowline-store --example store_bench -- [directory [1|100|1000|reopen]]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "this prints a table, and may just stop")]
 
 use std::fs::File;
@@ -115,10 +115,15 @@ async fn reopen(dir: &Path, events: usize, per_commit: usize) -> (Duration, u64)
 async fn main() {
     let root = std::env::args().nth(1).map_or_else(std::env::temp_dir, Into::into);
     let root = tempfile::tempdir_in(root).unwrap();
+    let only = std::env::args().nth(2);
+    let wanted = |part: &str| only.as_deref().is_none_or(|only| only == part);
     let span = Duration::from_secs(2);
     println!("durable events/s, {} bytes each", event().len_max());
     println!("{:>10} {:>12} {:>12} {:>14} {:>8}", "committers", "always", "interval", "raw fdatasync", "always ÷ raw");
     for count in [1, 100, 1000] {
+        if !wanted(&count.to_string()) {
+            continue;
+        }
         let dir = |name: &str| root.path().join(format!("{name}-{count}"));
         let disk = raw(root.path(), count, span);
         let always = committers(&dir("always"), Sync::Always, count, span).await;
@@ -126,6 +131,9 @@ async fn main() {
         println!("{count:>10} {always:>12.0} {interval:>12.0} {disk:>14.0} {:>8.2}", always / disk);
     }
     for per_commit in [1, 10] {
+        if !wanted("reopen") {
+            break;
+        }
         let dir = root.path().join(format!("reopen-{per_commit}"));
         let (elapsed, bytes) = reopen(&dir, 1_000_000, per_commit).await;
         let mib = bytes >> 20;

@@ -62,11 +62,17 @@ impl Tails {
     }
 
     pub fn wake(&self, log: &LogId) {
-        if let Some(waiters) = lock(&self.waiters).get(log) {
-            for waiter in waiters {
-                if let Some(wake) = waiter.wake.upgrade() {
-                    wake.wake(waiter.token);
-                }
+        self.wake_each(std::slice::from_ref(log));
+    }
+
+    pub fn wake_each(&self, logs: &[LogId]) {
+        let waiters = lock(&self.waiters);
+        if waiters.is_empty() {
+            return;
+        }
+        for waiter in logs.iter().filter_map(|log| waiters.get(log)).flatten() {
+            if let Some(wake) = waiter.wake.upgrade() {
+                wake.wake(waiter.token);
             }
         }
     }

@@ -233,6 +233,106 @@ async fn an_interval_store_syncs_soon_after_and_then_rests() {
     assert!(look(&store, "log").await.unwrap().events.len() <= 2, "what was seen stays");
 }
 
+/// Appends until the oldest segment is given up.
+async fn outlive_a_segment(store: &DiskStore, bench: &Bench) {
+    create(store, "log").await.unwrap();
+    let text = "x".repeat(900);
+    let removals = bench.files.removals();
+    while bench.files.removals() == removals {
+        append(store, "log", &[&text]).await.unwrap();
+    }
+}
+
+impl Bench {
+    fn open_keeping(&self, events_max: u64) -> DiskStore {
+        let retention = bowline_store::Retention { events_max, age_max_ms: u64::MAX };
+        open_with(&DiskOptions { retention, ..self.options(Sync::Always) }, &self.files).0
+    }
+
+    fn segments(&self) -> Vec<std::path::PathBuf> {
+        segments(&self.dir.path().join("data"))
+    }
+}
+
+#[tokio::test]
+async fn a_segment_is_removed_once() {
+    let bench = Bench::new();
+    let store = bench.open_keeping(5);
+    outlive_a_segment(&store, &bench).await;
+    for _ in 0..50 {
+        append(&store, "log", &["x"]).await.unwrap();
+    }
+    let newest: u32 = bench.segments().pop().unwrap().file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    assert_eq!(bench.files.removals() + bench.segments().len() as u32, newest);
+    assert_eq!(store.health().troubles, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_segment_that_somebody_else_removed_is_not_missed() {
+    let bench = Bench::new();
+    let store = bench.open_keeping(50);
+    create(&store, "log").await.unwrap();
+    let text = "x".repeat(900);
+    while bench.segments().len() < 2 {
+        append(&store, "log", &[&text]).await.unwrap();
+    }
+    std::fs::remove_file(&bench.segments()[0]).unwrap();
+    // The record and the item are carried from a file that is gone, so these must go first.
+    let fence = store.lease(&id("log")).await.unwrap();
+    let all = bowline_store::Release::Log;
+    store.commit(Commit { release: Some(all), ..Commit::to(id("log"), fence, 0) }).await.unwrap();
+    while bench.files.removals() == 0 {
+        store.sweep(0).await.unwrap();
+    }
+    store.sweep(0).await.unwrap();
+    assert_eq!((store.health().troubles, bench.files.removals()), (vec![], 1));
+    let on_disk: u64 = bench.segments().iter().map(|path| path.metadata().unwrap().len()).sum();
+    assert_eq!(store.health().bytes, on_disk);
+}
+
+#[tokio::test]
+async fn a_segment_that_cannot_be_removed_is_told_once_and_stops_nobody() {
+    let bench = Bench::new();
+    let store = bench.open_keeping(5);
+    bench.files.set_removals_fail(true);
+    let started = std::time::Instant::now();
+    outlive_a_segment(&store, &bench).await;
+    let text = "x".repeat(900);
+    for _ in 0..200 {
+        append(&store, "log", &[&text]).await.unwrap();
+    }
+    let tries = u64::from(bench.files.removals());
+    assert!(tries <= 1 + started.elapsed().as_secs() / 2, "{tries} tries");
+    let health = store.health();
+    assert!(health.writable && health.troubles.len() == 1, "{health:?}");
+    assert!(health.troubles[0].contains("could not be removed"), "{health:?}");
+    let kept = bench.segments().len();
+    assert!(kept > 3, "no later one is removed before it");
+
+    bench.files.set_removals_fail(false);
+    while bench.segments().len() >= kept {
+        append(&store, "log", &["x"]).await.unwrap();
+    }
+    while !store.health().troubles.is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_power_cut_does_not_bring_back_the_tail_of_a_finished_segment() {
+    let bench = Bench::new();
+    let store = bench.open_keeping(1_000);
+    create(&store, "log").await.unwrap();
+    while bench.segments().len() < 2 {
+        append(&store, "log", &[&"x".repeat(20_000)]).await.unwrap();
+    }
+    let finished = bench.segments()[0].metadata().unwrap().len();
+    bench.files.cut_power(|| false).unwrap();
+    drop(store);
+    assert_eq!(bench.segments()[0].metadata().unwrap().len(), finished);
+    assert!(finished < 64 << 10);
+}
+
 /// The loss window is said as it is.
 #[test]
 fn the_loss_window_is_told() {

@@ -104,7 +104,7 @@ impl Source {
         let items: Vec<_> = items
             .into_iter()
             .filter(|(_, slot)| room(slot.len))
-            .map(|(key, slot)| (key.to_string(), slot.clone()))
+            .map(|(key, slot)| (key.to_string(), Slot::clone(slot)))
             .collect();
         let record = log.record.as_ref().filter(|kept| kept.place.segment == segment);
         Source {

@@ -24,6 +24,8 @@ struct Plan {
     writes_until_failure: Option<u32>,
     syncs_until_failure: Option<u32>,
     full: bool,
+    removals_fail: bool,
+    removals: u32,
     /// The power is gone; nothing succeeds any more.
     cut: bool,
     files: HashMap<PathBuf, Image>,
@@ -57,6 +59,15 @@ impl FaultyFiles {
         lock(&self.plan).full = full;
     }
 
+    pub fn set_removals_fail(&self, fail: bool) {
+        lock(&self.plan).removals_fail = fail;
+    }
+
+    /// How often the removal of a file was tried.
+    pub fn removals(&self) -> u32 {
+        lock(&self.plan).removals
+    }
+
     /// Cuts the power: of what was not synced, only those sectors stay for which `keep` says so.
     pub fn cut_power(&self, mut keep: impl FnMut() -> bool) -> io::Result<()> {
         let mut plan = lock(&self.plan);
@@ -70,6 +81,10 @@ impl FaultyFiles {
                 continue;
             }
             let mut bytes = fs::read(path)?;
+            let cut_off = image.synced.get(bytes.len()..).unwrap_or_default();
+            if !cut_off.is_empty() && !keep() {
+                bytes.extend_from_slice(cut_off);
+            }
             for (at, sector) in bytes.chunks_mut(SECTOR_BYTES).enumerate() {
                 let start = at * SECTOR_BYTES;
                 let synced = image.synced.get(start..).unwrap_or_default();
@@ -126,6 +141,15 @@ impl Files for FaultyFiles {
         Ok(Box::new(FaultySegment { file, path: path.to_owned(), files: self.clone() }))
     }
 
+    fn open(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
+        let mut plan = self.checked()?;
+        let file = OsFiles.open(path)?;
+        if !plan.files.contains_key(path) {
+            plan.files.insert(path.to_owned(), Image { synced: fs::read(path)?, named: true });
+        }
+        Ok(Box::new(FaultySegment { file, path: path.to_owned(), files: self.clone() }))
+    }
+
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let plan = self.checked()?;
         if plan.full {
@@ -135,7 +159,12 @@ impl Files for FaultyFiles {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.checked()?.files.remove(path);
+        let mut plan = self.checked()?;
+        plan.removals += 1;
+        if plan.removals_fail {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        plan.files.remove(path);
         OsFiles.remove(path)
     }
 

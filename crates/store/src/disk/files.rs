@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 /// Where `/dev/shm` is a real tmpfs it outlives this process but no power cut, which is what a witness must do.
@@ -16,6 +16,9 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 pub trait Files: Send + Sync + fmt::Debug {
     /// Makes a new file for writing; it must not exist.
     fn create(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>>;
+
+    /// Opens a file that exists, to cut it and to make it durable.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>>;
 
     /// Puts `bytes` in the place of what is at `path`, durably, all or nothing.
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
@@ -58,6 +61,11 @@ pub struct OsFiles;
 impl Files for OsFiles {
     fn create(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        Ok(Box::new(OsSegment(file)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
+        let file = OpenOptions::new().write(true).open(path)?;
         Ok(Box::new(OsSegment(file)))
     }
 
@@ -115,6 +123,23 @@ impl SegmentFile for OsSegment {
 /// Whether an error means "no space", which heals, rather than "broken", which may not.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+}
+
+/// Where the last byte that was ever written to the file may lie; what is behind that only reads as zeros.
+pub fn data_end(file: &File) -> io::Result<u64> {
+    let len = file.metadata()?.len();
+    let mut end = 0;
+    loop {
+        match rustix::fs::seek(file, SeekFrom::Data(end)) {
+            Err(Errno::NXIO) => return Ok(end),
+            // A file system that does not know its holes has none.
+            Err(_) => return Ok(len),
+            Ok(data) => match rustix::fs::seek(file, SeekFrom::Hole(data)) {
+                Ok(hole) if hole > end => end = hole,
+                _ => return Ok(len),
+            },
+        }
+    }
 }
 
 /// Random bits from the kernel.

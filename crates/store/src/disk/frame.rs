@@ -13,6 +13,10 @@ use crate::Kind;
 
 pub const HEADER_BYTES: usize = 36;
 
+/// Nothing that is counted here comes near this in any lifetime, so more than this is not something that we wrote. Below
+/// it no sum can overflow.
+pub const COUNT_MAX: u64 = 1 << 62;
+
 /// Two of these bytes never occur in UTF-8, so no event can hold something that looks like a frame.
 const MAGIC: [u8; 4] = [0xF5, b'B', b'w', 0xFE];
 
@@ -58,7 +62,7 @@ impl Header {
             body_crc: reader.u32()?,
         };
         let sound = magic == MAGIC && reader.u32()? == salted_crc(salt, &bytes[..32]);
-        sound.then_some(header)
+        (sound && (1..COUNT_MAX).contains(&header.lsn)).then_some(header)
     }
 
     /// The next place at or after `from` where a frame may begin, for finding the way after damage.
@@ -234,7 +238,11 @@ impl Meta {
             record,
             items,
         };
-        let sound = reader.is_empty() && meta.first <= meta.next && meta.end() <= meta.next;
+        let counts = [meta.prev_lsn, meta.facts_lsn, meta.fence, meta.items_total];
+        let sound = reader.is_empty()
+            && meta.first <= meta.next
+            && meta.end() <= meta.next
+            && counts.into_iter().all(|count| count < COUNT_MAX);
         sound.then_some(meta)
     }
 

@@ -26,6 +26,8 @@ pub struct Group {
     frames: Vec<Frame>,
     /// Logs as they will be; `None` once they are gone.
     heads: HashMap<LogId, Option<Head>>,
+    /// Logs whose fence was raised without a frame that says so.
+    leased: Vec<LogId>,
     next_lsn: u64,
     scratch: Vec<u8>,
 }
@@ -55,6 +57,7 @@ impl Group {
             events: 0,
             frames: Vec::new(),
             heads: HashMap::new(),
+            leased: Vec::new(),
             next_lsn,
             scratch: Vec::new(),
         }
@@ -124,8 +127,11 @@ impl Group {
         self.events += commit.events.len();
         self.push(meta, &body);
         self.scratch = body;
-        let gone = commit.release == Some(Release::Log);
-        self.heads.insert(commit.log.clone(), (!gone).then_some(head));
+        let after = (commit.release != Some(Release::Log)).then_some(head);
+        match self.heads.get_mut(&commit.log) {
+            Some(head) => *head = after,
+            None => drop(self.heads.insert(commit.log.clone(), after)),
+        }
         Ok(committed)
     }
 
@@ -133,7 +139,9 @@ impl Group {
     pub fn lease(&mut self, log: &LogId, index: &Index) -> Result<Fence, StoreError> {
         let head = self.head(log, index)?.as_mut().ok_or(StoreError::NoSuchLog)?;
         head.fence = Fence(head.fence.0.saturating_add(1));
-        Ok(head.fence)
+        let fence = head.fence;
+        self.leased.push(log.clone());
+        Ok(fence)
     }
 
     /// Writes down where a log stands, after `change` moved it.
@@ -197,12 +205,12 @@ impl Group {
                 published.hot.push((frame.meta.log.clone(), frame.meta.base));
             }
         }
-        for (id, head) in self.heads {
-            if let Some(head) = head {
-                index.change(&id, |log| log.fence = head.fence);
+        for id in &self.leased {
+            if let Some(Some(head)) = self.heads.get(id) {
+                index.change(id, |log| log.fence = head.fence);
             }
-            published.logs.push(id);
         }
+        published.logs.extend(self.heads.into_keys());
         published
     }
 }
@@ -229,11 +237,11 @@ pub fn slices(body: &Bytes, lens: &[u32]) -> Arc<[Bytes]> {
 }
 
 /// Names are checked when they are made from text, but not when they come through `serde`. One that could not be read
-/// back would look like damage.
+/// back would look like damage. A log that exists has been checked when it was created.
 fn check_names(commit: &Commit) -> Result<(), StoreError> {
     let owner = commit.record.as_ref().map(|record| record.owner.as_str());
     let epoch = commit.create.as_ref().map(|start| start.epoch.as_str());
-    let sound = LogId::parse(commit.log.as_str()).is_some()
+    let sound = commit.create.as_ref().is_none_or(|_| LogId::parse(commit.log.as_str()).is_some())
         && owner.is_none_or(|owner| Principal::parse(owner).is_some())
         && epoch.is_none_or(|epoch| Epoch::parse(epoch).is_some());
     sound.then_some(()).ok_or_else(|| StoreError::Io("a name in this commit is not one that can be stored".into()))

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bowline_protocol::LogId;
@@ -18,30 +17,31 @@ use crate::Fence;
 /// Enough that a reader seldom waits; few enough that walking them all is cheap.
 pub const SHARDS: usize = 64;
 
-type Shard = HashMap<LogId, Log>;
+/// Logs are boxed, since up to half of a map is empty.
+type Shard = HashMap<LogId, Box<Log>>;
 
 pub struct Index {
     shards: Vec<RwLock<Shard>>,
-    hasher: RandomState,
 }
 
 impl Index {
     pub fn new() -> Index {
-        Index { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), hasher: RandomState::new() }
+        Index { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
     }
 
-    fn shard_of(&self, log: &LogId) -> usize {
-        self.hasher.hash_one(log) as usize % SHARDS
+    /// A checksum is enough: whoever could choose names that meet would only make readers wait for each other.
+    fn shard_of(log: &LogId) -> usize {
+        crc32fast::hash(log.as_str().as_bytes()) as usize % SHARDS
     }
 
     /// Looks at one log; nothing in `look` may wait.
     pub fn read<T>(&self, log: &LogId, look: impl FnOnce(&Log) -> T) -> Option<T> {
-        self.shard(self.shard_of(log)).get(log).map(look)
+        self.shard(Index::shard_of(log)).get(log).map(|log| look(log))
     }
 
     /// Changes one log. For the writer and recovery only.
     pub fn change<T>(&self, log: &LogId, change: impl FnOnce(&mut Log) -> T) -> Option<T> {
-        self.shard_mut(self.shard_of(log)).get_mut(log).map(change)
+        self.shard_mut(Index::shard_of(log)).get_mut(log).map(|log| change(log))
     }
 
     /// A sound way to hold a poisoned lock: a panic cannot happen between two steps of one change here.
@@ -76,21 +76,33 @@ impl Index {
         (0..SHARDS).map(|shard| self.shard(shard).len()).sum()
     }
 
-    /// Makes the log what it is after this frame.
-    pub fn apply(&self, meta: &Meta, applied: Applied<'_>, space: &mut Space) {
-        let mut shard = self.shard_mut(self.shard_of(&meta.log));
+    /// Makes the log what it is after this frame. Returns its newest frame before this one, if it was there.
+    pub fn apply(&self, meta: &Meta, applied: Applied<'_>, space: &mut Space) -> Option<u64> {
+        let mut shard = self.shard_mut(Index::shard_of(&meta.log));
         if meta.flags.has(Flags::CREATE)
             && let Some(mut old) = shard.remove(&meta.log)
         {
             old.forget(space);
         }
-        let log = shard.entry(meta.log.clone()).or_insert_with(|| Log::new(meta, applied.place, space));
-        log.apply(meta, applied, space);
+        let before = match shard.get_mut(&meta.log) {
+            Some(log) => {
+                let last_lsn = log.last_lsn;
+                log.apply(meta, applied, space);
+                Some(last_lsn)
+            }
+            None => {
+                let mut log = Box::new(Log::new(meta, applied.place, space));
+                log.apply(meta, applied, space);
+                shard.insert(meta.log.clone(), log);
+                None
+            }
+        };
         if meta.flags.has(Flags::RELEASE_LOG)
             && let Some(mut log) = shard.remove(&meta.log)
         {
             log.forget(space);
         }
+        before
     }
 }
 

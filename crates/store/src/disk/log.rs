@@ -31,7 +31,8 @@ pub struct Log {
     /// The newest frame that held the record or items.
     pub facts_lsn: u64,
     pub record: Option<Kept>,
-    pub items: BTreeMap<Box<str>, Slot>,
+    /// Boxed, since a map has room for eleven of them as soon as it has one, and most logs have few.
+    pub items: BTreeMap<Box<str>, Box<Slot>>,
     /// Frames with retained events, in the order of their numbers.
     pub entries: VecDeque<Entry>,
     /// Why it was set aside.
@@ -142,8 +143,14 @@ impl Log {
         space.sub_live(self.anchor, u64::from(self.weight));
         space.add_live(place.segment, u64::from(self.weight));
         self.anchor = place.segment;
+        if self.epoch != meta.epoch {
+            // Frames in between are lost, and with them the end of the life that the events here belong to.
+            if meta.prev_lsn != self.last_lsn && !meta.flags.has(Flags::EPOCH) {
+                self.trim_to(self.next, space);
+            }
+            self.epoch = meta.epoch.clone();
+        }
         self.last_lsn = lsn;
-        self.epoch = meta.epoch.clone();
         self.epoch_first = meta.epoch_first;
         self.next = meta.next;
         self.fence = Fence(meta.fence);
@@ -237,7 +244,7 @@ impl Log {
         };
         space.add_live(place.segment, item_weight(key, len as u32));
         let (at, len) = (at as u32, len as u32);
-        self.items.insert(key.into(), Slot { place, at, len, value });
+        self.items.insert(key.into(), Box::new(Slot { place, at, len, value }));
     }
 
     /// Lets go of events before `first`.

@@ -5,6 +5,8 @@
 //! read ──▶ index: new events from memory, older ones from the segments (off the runtime)
 //! ```
 
+#[cfg(test)]
+mod any_bytes;
 mod compact;
 #[doc(hidden)]
 pub mod faults;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc as ticks};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
 
 use super::DiskStore;
@@ -16,6 +17,7 @@ use super::hot::Hot;
 use super::judge::{Verdict, judge};
 use super::pen::Pen;
 use super::recover::{RecoverError, Recovered, recover};
+use super::segment::segment_path;
 use super::shared::Shared;
 use super::state::{Found, State, Witness};
 use super::writer::{Request, Writer};
@@ -175,6 +177,7 @@ fn read_back(dir: &Path, past: &Past, files: &dyn Files) -> Result<Recovered, Op
         RecoverError::Io(path, error) => failed(&path, error),
     })?;
     put_aside(&found.unborn, &found.unreadable, dir, files).map_err(|error| failed(dir, error))?;
+    settle(&found, dir, files).map_err(|error| failed(dir, error))?;
     found.damage.extend(past.damage.iter().cloned());
     let last_lsn = found.next_lsn - 1;
     if last_lsn < past.durable {
@@ -207,6 +210,7 @@ fn begin(options: &DiskOptions, files: &Arc<dyn Files>, past: &State, found: Rec
         shared: Arc::new(shared),
         pen,
         space: found.space,
+        runtime: lively_runtime(),
         hot: Hot::new(options.hot_bytes),
         state,
         witness: None,
@@ -215,7 +219,7 @@ fn begin(options: &DiskOptions, files: &Arc<dyn Files>, past: &State, found: Rec
         age_max_ms: options.retention.age_max_ms,
         segment_bytes,
         compaction: None,
-        stalled: false,
+        resting_until: None,
     }
 }
 
@@ -276,6 +280,23 @@ fn put_aside(unborn: &[PathBuf], unreadable: &[PathBuf], dir: &Path, files: &dyn
         0 => Ok(()),
         _ => files.sync_dir(dir),
     }
+}
+
+/// Gives back what segments do not use. Also makes the newest durable: it will be served, and the last run may have been
+/// killed between a write and its sync. Dying in here changes nothing, since what is cut did not count before either.
+pub(super) fn settle(found: &Recovered, dir: &Path, files: &dyn Files) -> io::Result<()> {
+    for (segment, len) in &found.cuts {
+        let file = files.open(&segment_path(dir, *segment))?;
+        file.truncate(*len)?;
+        file.sync_data()?;
+    }
+    Ok(())
+}
+
+/// The runtime that the store is opened in, if it has threads of its own: one that only runs while somebody blocks on it
+/// may stand still while others wait.
+fn lively_runtime() -> Option<Handle> {
+    Handle::try_current().ok().filter(|runtime| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread)
 }
 
 /// Asks the writer for a sync one interval after it first wrote something. Sleeps while nothing is written.

@@ -19,6 +19,8 @@ pub struct Pen {
     current: Option<Segment>,
     /// The newest segment that was begun, and where it ends.
     last: Option<(u32, u64)>,
+    /// Segments that were finished since somebody asked, and their lengths.
+    finished: Vec<(u32, u64)>,
     /// Every frame up to this one is synced, up to the other one written.
     synced_lsn: u64,
     written_lsn: u64,
@@ -30,6 +32,7 @@ struct Segment {
     salt: u32,
     end: u64,
     capacity: u64,
+    allocated: Allocated,
 }
 
 /// Where a group of frames begins.
@@ -47,7 +50,8 @@ impl Pen {
         last: Option<(u32, u64)>,
         last_lsn: u64,
     ) -> Pen {
-        Pen { files, dir, segment_bytes, current: None, last, synced_lsn: last_lsn, written_lsn: last_lsn }
+        let finished = Vec::new();
+        Pen { files, dir, segment_bytes, current: None, last, finished, synced_lsn: last_lsn, written_lsn: last_lsn }
     }
 
     pub fn is_synced(&self) -> bool {
@@ -58,14 +62,14 @@ impl Pen {
         self.written_lsn
     }
 
-    /// The segment that is written to, and how many bytes it takes on disk.
-    pub fn current(&self) -> Option<(u32, u64)> {
-        self.current.as_ref().map(|segment| (segment.number, segment.capacity))
-    }
-
-    /// The newest segment that is closed, and its length.
-    pub fn last(&self) -> Option<(u32, u64)> {
-        self.last
+    /// What segments take on disk that were written to since this was last asked. Each finished one is told of once:
+    /// later it may be gone.
+    pub fn take_sizes(&mut self) -> impl Iterator<Item = (u32, u64)> {
+        let current = self.current.as_ref().map(|segment| match segment.allocated {
+            Allocated::Reserved => (segment.number, segment.capacity),
+            Allocated::Unsupported => (segment.number, segment.end),
+        });
+        self.finished.drain(..).chain(current)
     }
 
     /// Writes frames in one piece. When this fails nothing of them counts, and what may stand in the file is left
@@ -117,26 +121,37 @@ impl Pen {
         if let Some(segment) = self.current.take() {
             // Nothing is left to do about a failure here: the store is read-only, and these frames were not answered.
             let _ = segment.file.truncate(written.offset);
-            self.last = Some((segment.number, written.offset));
+            self.note_finished(segment.number, written.offset);
         }
     }
 
-    /// Ends the segment where its last good frame ends.
+    /// Ends the segment where its last good frame ends, durably: what was reserved and not used is given back.
     fn finish_segment(&mut self) -> Result<(), StoreError> {
-        self.sync()?;
-        if let Some(segment) = self.current.take() {
-            // This only frees space early; the next segment's header is what cuts this one off.
-            let _ = segment.file.truncate(segment.end);
-            self.last = Some((segment.number, segment.end));
+        let Some(segment) = self.current.take() else {
+            return Ok(());
+        };
+        self.note_finished(segment.number, segment.end);
+        // It may keep a tail if this fails: the next segment's header says where it ended, and the next opening tries
+        // again.
+        let cut = segment.file.truncate(segment.end).is_ok();
+        if cut || !self.is_synced() {
+            let synced = segment.file.sync_data();
+            synced.map_err(|error| StoreError::ReadOnly(format!("a sync to disk failed: {error}")))?;
         }
+        self.synced_lsn = self.written_lsn;
         Ok(())
+    }
+
+    fn note_finished(&mut self, number: u32, end: u64) {
+        self.last = Some((number, end));
+        self.finished.push((number, end));
     }
 
     fn begin_segment(&mut self, needed: u64) -> Result<(), StoreError> {
         let (number, prev_end) = self.last.map_or((1, 0), |(number, end)| (number + 1, end));
         let path = segment_path(&self.dir, number);
         let begun = self.files.create(&path).and_then(|file| {
-            let capacity = allocate(&*file, self.segment_bytes, needed + SEGMENT_HEADER_BYTES)?;
+            let (capacity, allocated) = allocate(&*file, self.segment_bytes, needed + SEGMENT_HEADER_BYTES)?;
             let header = SegmentHeader {
                 format: FORMAT,
                 number,
@@ -145,9 +160,9 @@ impl Pen {
                 salt: random_bits()? as u32,
             };
             file.write_all_at(&header.encode(), 0)?;
-            Ok((file, capacity, header.salt))
+            Ok((file, (capacity, allocated), header.salt))
         });
-        let (file, capacity, salt) = match begun {
+        let (file, (capacity, allocated), salt) = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 // Left behind it would only be taken for a creation that was cut short, and be removed then.
@@ -157,7 +172,7 @@ impl Pen {
         };
         let synced = file.sync_data().and_then(|()| self.files.sync_dir(&self.dir));
         synced.map_err(|error| StoreError::ReadOnly(format!("a sync to disk failed: {error}")))?;
-        self.current = Some(Segment { file, number, salt, end: SEGMENT_HEADER_BYTES, capacity });
+        self.current = Some(Segment { file, number, salt, end: SEGMENT_HEADER_BYTES, capacity, allocated });
         Ok(())
     }
 
@@ -168,14 +183,14 @@ impl Pen {
 }
 
 /// Reserves as much as there is, down to the smallest segment that is worth a file.
-fn allocate(file: &dyn SegmentFile, segment_bytes: u64, needed: u64) -> io::Result<u64> {
+fn allocate(file: &dyn SegmentFile, segment_bytes: u64, needed: u64) -> io::Result<(u64, Allocated)> {
     let whole = segment_bytes.max(needed);
     let smaller = SMALLER_SEGMENTS.into_iter().filter(|size| *size >= needed && *size < whole);
     let mut sizes = std::iter::once(whole).chain(smaller).peekable();
     loop {
         let size = sizes.next().unwrap_or(needed);
         match file.allocate(size) {
-            Ok(Allocated::Reserved | Allocated::Unsupported) => return Ok(size),
+            Ok(allocated) => return Ok((size, allocated)),
             Err(error) if is_full(&error) && sizes.peek().is_some() => {}
             Err(error) => return Err(error),
         }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::frame::{Meta, decode_frame};
 use super::group::slices;
-use super::log::{Log, Value};
+use super::log::{Log, Slot, Value};
 use super::recover::read_start;
 use super::segment::{Place, SegmentHeader, SegmentStart, segment_path};
 use crate::{Batch, ReadLimit};
@@ -101,7 +101,7 @@ impl Plan {
 pub struct ItemPlan(Vec<(String, Place, usize, usize, Value)>);
 
 impl ItemPlan {
-    pub fn new<'a>(slots: impl Iterator<Item = (&'a Box<str>, &'a super::log::Slot)>) -> ItemPlan {
+    pub fn new<'a>(slots: impl Iterator<Item = (&'a Box<str>, &'a Box<Slot>)>) -> ItemPlan {
         ItemPlan(
             slots
                 .map(|(key, slot)| {

@@ -3,10 +3,12 @@
 //! Torn is what was never answered: it is cut. Damage is what was: it is told, and only the logs it touches suffer.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::{fs, io, thread};
 
+use super::files::data_end;
 use super::frame::{Flags, HEADER_BYTES, Header, Meta};
 use super::index::Index;
 use super::log::Applied;
@@ -22,6 +24,8 @@ pub struct Recovered {
     pub next_lsn: u64,
     /// The newest segment, and where it ends.
     pub last: Option<(u32, u64)>,
+    /// How long to leave those segments that have an empty or torn end, and the newest one.
+    pub cuts: Vec<(u32, u64)>,
     /// No fence was higher.
     pub fence_max: u64,
     pub torn_bytes: u64,
@@ -49,22 +53,23 @@ pub fn recover(dir: &Path, durable: u64) -> Result<Recovered, RecoverError> {
     thread::scope(|scope| {
         // One segment is read while the one before it is gone through.
         let (send, files) = mpsc::sync_channel(1);
-        let numbers: Vec<u32> = segments.keys().copied().collect();
+        let starts = &segments;
         scope.spawn(move || {
-            for number in numbers {
-                let path = segment_path(dir, number);
-                let read = fs::read(&path).map_err(|error| RecoverError::Io(path.clone(), error));
+            for number in starts.keys() {
+                let path = segment_path(dir, *number);
+                let read = Content::read(&path, end_by_next(starts, *number));
+                let read = read.map_err(|error| RecoverError::Io(path.clone(), error));
                 if send.send((path, read)).is_err() {
                     return;
                 }
             }
         });
-        let mut rest = segments.iter().peekable();
-        while let (Some((_, start)), Ok((path, bytes))) = (rest.next(), files.recv()) {
-            let next = rest.peek().map(|(number, start)| (**number, **start));
+        let newest = segments.keys().next_back();
+        for (number, start) in &segments {
+            let Ok((path, content)) = files.recv() else { break };
             match start {
-                Some(header) => scan.segment(*header, &bytes?, next),
-                None => scan.unreadable_segment(path, &bytes?, next.is_none()),
+                Some(header) => scan.segment(*header, &content?, Some(number) == newest),
+                None => scan.unreadable_segment(path, &content?.bytes, Some(number) == newest),
             }
         }
         Ok(scan.out)
@@ -72,6 +77,35 @@ pub fn recover(dir: &Path, durable: u64) -> Result<Recovered, RecoverError> {
 }
 
 type Starts = BTreeMap<u32, Option<SegmentHeader>>;
+
+/// The next segment knows where this one ended; behind that lies only what was never answered.
+fn end_by_next(starts: &Starts, number: u32) -> Option<u64> {
+    let next = starts.get(&number.checked_add(1)?)?.as_ref()?;
+    Some(next.prev_end)
+}
+
+/// What of a segment counts.
+struct Content {
+    bytes: Vec<u8>,
+    /// The length of the file.
+    len: u64,
+    /// Whether the next segment says that it ends here.
+    ended: bool,
+}
+
+impl Content {
+    /// Reads up to `end`, or else as far as anything was ever written.
+    fn read(path: &Path, end: Option<u64>) -> io::Result<Content> {
+        let mut file = fs::File::open(path)?;
+        let len = file.metadata()?.len();
+        let wanted = end.map_or_else(|| data_end(&file), Ok)?.min(len);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(usize::try_from(wanted).map_err(io::Error::other)?)?;
+        file.rewind()?;
+        file.take(wanted).read_to_end(&mut bytes)?;
+        Ok(Content { bytes, len, ended: end.is_some() })
+    }
+}
 
 fn list_segments(dir: &Path) -> Result<Starts, RecoverError> {
     let failed = |error| RecoverError::Io(dir.to_owned(), error);
@@ -91,10 +125,14 @@ fn list_segments(dir: &Path) -> Result<Starts, RecoverError> {
 }
 
 pub fn read_start(path: &Path) -> io::Result<Vec<u8>> {
-    use std::io::Read;
     let mut start = Vec::new();
     fs::File::open(path)?.take(SEGMENT_HEADER_BYTES).read_to_end(&mut start)?;
     Ok(start)
+}
+
+/// How many bytes there are before nothing but zeros follows.
+fn written_len(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
 struct Scan {
@@ -121,6 +159,7 @@ impl Scan {
                 space: Space::default(),
                 next_lsn: oldest_lsn,
                 last: None,
+                cuts: Vec::new(),
                 fence_max: 0,
                 torn_bytes: 0,
                 damage: Vec::new(),
@@ -133,33 +172,37 @@ impl Scan {
         }
     }
 
-    fn segment(&mut self, header: SegmentHeader, bytes: &[u8], next: Option<(u32, Option<SegmentHeader>)>) {
+    fn segment(&mut self, header: SegmentHeader, content: &Content, newest: bool) {
         if header.first_lsn > self.out.next_lsn {
             let what = format!("something is missing before segment {}", header.number);
             self.lose_up_to(header.first_lsn, &what);
         }
-        // The next segment knows where this one ended; behind that lies only what was never answered.
-        let limit = match next {
-            Some((number, Some(next))) if number == header.number + 1 => usize::try_from(next.prev_end).ok(),
-            _ => None,
-        };
-        let bytes = &bytes[..limit.unwrap_or(bytes.len()).min(bytes.len())];
-        self.out.space.set_bytes(header.number, bytes.len() as u64);
-        let end = self.frames(header, bytes, next.is_none());
+        let (end, whole) = self.frames(header, &content.bytes, newest);
         self.out.last = Some((header.number, end as u64));
+        // Where something is damaged nothing is cut but zeros: a torn frame may be all that says of an unreadable one
+        // before it that it was synced, and the next opening must come to the same verdict.
+        let rest = content.bytes.get(end..).unwrap_or_default();
+        let evidence = if whole { 0 } else { written_len(rest) };
+        let kept = if content.ended { content.bytes.len() } else { end + evidence };
+        let kept = content.len.min(SEGMENT_HEADER_BYTES.max(kept as u64));
+        self.out.space.set_bytes(header.number, kept);
+        if newest || kept < content.len {
+            self.out.cuts.push((header.number, kept));
+        }
     }
 
-    /// Goes through the frames of one segment and returns where they end.
-    fn frames(&mut self, segment: SegmentHeader, bytes: &[u8], newest: bool) -> usize {
+    /// Goes through the frames of one segment. Returns where they end, and whether all was well before that.
+    fn frames(&mut self, segment: SegmentHeader, bytes: &[u8], newest: bool) -> (usize, bool) {
+        let mut whole = true;
         let mut at = SEGMENT_HEADER_BYTES as usize;
         while at < bytes.len() {
             let found = self.look(&bytes[at..], segment.salt);
             let unsure = !matches!(found, Found::Frame(_, _, true));
             if unsure && newest && self.is_torn(&bytes[at..], segment.salt) {
-                let torn = bytes[at..].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-                self.out.torn_bytes += torn as u64;
-                return at;
+                self.out.torn_bytes += written_len(&bytes[at..]) as u64;
+                return (at, whole);
             }
+            whole &= !unsure;
             match found {
                 Found::Frame(header, meta, sound) => {
                     let len = header.frame_len() as usize;
@@ -187,12 +230,12 @@ impl Scan {
                             let sentence = format!("segment {}, from byte {at} on: unreadable", segment.number);
                             self.out.damage.push(sentence);
                         }
-                        return at;
+                        return (at, whole);
                     }
                 },
             }
         }
-        at
+        (at, whole)
     }
 
     fn look(&self, bytes: &[u8], salt: u32) -> Found {
@@ -248,19 +291,13 @@ impl Scan {
 
     fn apply(&mut self, header: &Header, meta: &Meta, place: Place, body: Option<&[u8]>) {
         let out = &mut self.out;
-        let before = out.index.read(&meta.log, |log| (log.last_lsn, log.epoch.clone()));
-        let suspect = match &before {
+        let applied = Applied { lsn: header.lsn, place, meta_len: header.meta_len, body, hot: None };
+        let before = out.index.apply(meta, applied, &mut out.space);
+        let suspect = match before {
             _ if meta.flags.has(Flags::CREATE) => false,
             None => meta.prev_lsn >= self.oldest_lsn && meta.facts_lsn >= self.oldest_lsn,
-            Some((last, _)) => meta.prev_lsn != *last && meta.facts_lsn > *last,
+            Some(last) => meta.prev_lsn != last && meta.facts_lsn > last,
         };
-        let other_life = before
-            .is_some_and(|(last, epoch)| meta.prev_lsn != last && epoch != meta.epoch && !meta.flags.has(Flags::EPOCH));
-        if other_life {
-            out.index.change(&meta.log, |log| log.trim_to(log.next, &mut out.space));
-        }
-        let applied = Applied { lsn: header.lsn, place, meta_len: header.meta_len, body, hot: None };
-        out.index.apply(meta, applied, &mut out.space);
         if suspect {
             out.index.change(&meta.log, |log| {
                 log.quarantined = Some("a change to its record or items was lost".into());
@@ -275,7 +312,7 @@ impl Scan {
         let out = &mut self.out;
         let content = bytes.get(SEGMENT_HEADER_BYTES as usize..).unwrap_or_default();
         if newest && content.iter().all(|byte| *byte == 0) {
-            out.torn_bytes += bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
+            out.torn_bytes += written_len(bytes) as u64;
             out.unborn.push(path);
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::frame::salted_crc;
+use super::frame::{COUNT_MAX, salted_crc};
 use super::wire::Reader;
 
 /// What this version writes and the newest that it reads.
@@ -70,7 +70,8 @@ fn decode_copy(copy: &[u8]) -> Option<SegmentHeader> {
         salt: reader.u32()?,
     };
     let crc = u32::from_le_bytes(copy.get(COPY_BYTES - 4..)?.try_into().ok()?);
-    (magic == MAGIC && crc == salted_crc(0, &copy[..COPY_BYTES - 4])).then_some(header)
+    let sound = magic == MAGIC && crc == salted_crc(0, &copy[..COPY_BYTES - 4]);
+    (sound && (1..COUNT_MAX).contains(&header.first_lsn)).then_some(header)
 }
 
 /// Where a frame lies.
@@ -85,10 +86,10 @@ pub fn segment_path(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("{number:010}.log"))
 }
 
-/// The number in a file's name, if it is a segment's.
+/// The number in a file's name, if it is a segment's. There is always one after it.
 pub fn segment_number(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?.strip_suffix(".log")?;
-    (name.len() == 10).then(|| name.parse().ok()).flatten()
+    (name.len() == 10).then(|| name.parse().ok()).flatten().filter(|number| *number < u32::MAX)
 }
 
 #[cfg(test)]

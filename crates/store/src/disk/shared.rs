@@ -22,6 +22,8 @@ pub struct Shared {
     pub files: Arc<dyn Files>,
     pub loss_window: String,
     status: Mutex<Status>,
+    /// Whether `status` says so, for those who ask often.
+    is_read_only: AtomicBool,
     bytes: AtomicU64,
     any_quarantined: AtomicBool,
 }
@@ -30,6 +32,8 @@ pub struct Shared {
 struct Status {
     read_only: Option<String>,
     full: Option<String>,
+    /// Why old segments cannot be freed at the moment.
+    obstacle: Option<String>,
     damage: Vec<String>,
 }
 
@@ -43,13 +47,18 @@ impl Shared {
             files,
             loss_window,
             status: Mutex::default(),
+            is_read_only: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
             any_quarantined: AtomicBool::new(any_quarantined),
         }
     }
 
     pub fn read_only(&self) -> Option<String> {
-        lock(&self.status).read_only.clone()
+        self.is_read_only().then(|| lock(&self.status).read_only.clone()).flatten()
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Acquire)
     }
 
     pub fn is_full(&self) -> bool {
@@ -70,6 +79,7 @@ impl Shared {
                     tracing::error!(%why, "the store is read-only until it is restarted");
                 }
                 status.read_only.get_or_insert_with(|| why.clone());
+                self.is_read_only.store(true, Ordering::Release);
             }
             other => tracing::error!(error = %other, "a group of commits could not be written"),
         }
@@ -77,6 +87,19 @@ impl Shared {
 
     pub fn note_success(&self) {
         lock(&self.status).full = None;
+    }
+
+    /// Tells once why no room can be made, until there is room again or the reason is another one.
+    pub fn note_obstacle(&self, why: &str) {
+        let obstacle = &mut lock(&self.status).obstacle;
+        if obstacle.as_deref() != Some(why) {
+            tracing::warn!(%why, "cannot make room; this is tried again from time to time");
+            *obstacle = Some(why.into());
+        }
+    }
+
+    pub fn note_room(&self) {
+        lock(&self.status).obstacle = None;
     }
 
     pub fn note_damage(&self, sentence: String) {
@@ -105,9 +128,10 @@ impl Shared {
         let status = lock(&self.status);
         let read_only = status.read_only.iter().map(|why| format!("read-only: {why}"));
         let full = status.full.iter().map(|why| format!("no space left: {why}"));
+        let obstacle = status.obstacle.iter().map(|why| format!("cannot make room: {why}"));
         Health {
             writable: status.read_only.is_none() && status.full.is_none(),
-            troubles: read_only.chain(full).chain(status.damage.iter().cloned()).collect(),
+            troubles: read_only.chain(full).chain(obstacle).chain(status.damage.iter().cloned()).collect(),
             loss_window: self.loss_window.clone(),
             quarantined,
             bytes: self.bytes.load(Ordering::Relaxed),

@@ -1,9 +1,12 @@
 //! The one thread that writes: it takes what is queued, writes it in one piece, syncs, and only then shows and answers.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender as Ticks;
+use std::time::{Duration, Instant};
 
 use bowline_protocol::LogId;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::compact::{Compaction, Step};
@@ -22,6 +25,13 @@ use crate::{Commit, Committed, Fence, StoreError, Trimmed};
 const GROUP_EVENTS_MAX: usize = 4096;
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
+/// How long compaction rests after it met an obstacle. Room is short then, but asking again at once helps nobody.
+const REST: Duration = Duration::from_secs(2);
+
+/// So many answers are better given from within the runtime: waking a task from outside takes a lock that all of its
+/// threads share, and may wake a thread each time.
+const RELAY_MIN: usize = 8;
+
 type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
 pub enum Request {
@@ -39,6 +49,8 @@ pub struct Writer {
     pub shared: Arc<Shared>,
     pub pen: Pen,
     pub space: Space,
+    /// Where those who wait are likely to run; it runs by itself.
+    pub runtime: Option<Handle>,
     pub hot: Hot,
     pub state: State,
     /// Interval mode only.
@@ -48,14 +60,29 @@ pub struct Writer {
     pub age_max_ms: u64,
     pub segment_bytes: u64,
     pub compaction: Option<Compaction>,
-    /// Compaction met an obstacle; it is tried again after the next request.
-    pub stalled: bool,
+    /// Compaction met an obstacle, and is tried again then.
+    pub resting_until: Option<Instant>,
 }
 
 /// Who waits for the group.
 enum Waiting {
     Commit(Answer<Committed>, Result<Committed, StoreError>),
     Lease(LogId, Answer<Fence>, Result<Fence, StoreError>),
+}
+
+/// Answers that are given at the latest when this is dropped, so that none can be lost on the way.
+struct Answers(Vec<Waiting>);
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        for one in self.0.drain(..) {
+            // Whoever does not wait any more has lost nothing: the commit stands.
+            match one {
+                Waiting::Commit(answer, done) => drop(answer.send(done)),
+                Waiting::Lease(_, answer, granted) => drop(answer.send(granted)),
+            }
+        }
+    }
 }
 
 impl Writer {
@@ -70,15 +97,14 @@ impl Writer {
                     None => break,
                 },
             };
-            if let Some(request) = request {
-                self.stalled = false;
-                if let Some(closed) = self.serve(request, &mut queue) {
-                    self.close();
-                    queue.close();
-                    // The caller may be gone already.
-                    let _ = closed.send(());
-                    return;
-                }
+            if let Some(request) = request
+                && let Some(closed) = self.serve(request, &mut queue)
+            {
+                self.close();
+                queue.close();
+                // The caller may be gone already.
+                let _ = closed.send(());
+                return;
             }
             if self.wants_to_compact() {
                 self.compact_a_little();
@@ -138,12 +164,10 @@ impl Writer {
     fn finish(&mut self, group: Group, waiting: Vec<Waiting>) {
         match self.write(group) {
             Ok(()) => {
-                for one in waiting {
-                    // Whoever does not wait any more has lost nothing: the commit stands.
-                    match one {
-                        Waiting::Commit(answer, done) => drop(answer.send(done)),
-                        Waiting::Lease(_, answer, granted) => drop(answer.send(granted)),
-                    }
+                let answers = Answers(waiting);
+                match &self.runtime {
+                    Some(runtime) if answers.0.len() >= RELAY_MIN => drop(runtime.spawn(async move { drop(answers) })),
+                    _ => drop(answers),
                 }
             }
             Err(error) => {
@@ -184,9 +208,7 @@ impl Writer {
         }
         let published = group.publish(written, &self.shared.index, &mut self.space);
         self.hot.push(published.bytes, published.hot, &self.shared.index);
-        for log in &published.logs {
-            self.shared.tails.wake(log);
-        }
+        self.shared.tails.wake_each(&published.logs);
         Ok(())
     }
 
@@ -235,7 +257,7 @@ impl Writer {
     }
 
     fn note_space(&mut self) {
-        for (segment, bytes) in self.pen.last().into_iter().chain(self.pen.current()) {
+        for (segment, bytes) in self.pen.take_sizes() {
             self.space.set_bytes(segment, bytes);
         }
         self.shared.note_bytes(self.space.bytes());
@@ -298,7 +320,12 @@ impl Writer {
 
     fn wants_to_compact(&self) -> bool {
         let due = || self.space.due(self.segment_bytes).is_some();
-        !self.stalled && self.shared.read_only().is_none() && (self.compaction.is_some() || due())
+        let rested = || self.resting_until.is_none_or(|until| until <= Instant::now());
+        (self.compaction.is_some() || due()) && rested() && !self.shared.is_read_only()
+    }
+
+    fn rest(&mut self) {
+        self.resting_until = Some(Instant::now() + REST);
     }
 
     /// One step towards freeing the oldest segment.
@@ -311,7 +338,7 @@ impl Writer {
         let shared = self.shared.clone();
         let step = walk.step(&shared.index, &shared.dir, &mut group);
         if self.write(group).is_err() {
-            self.stalled = true;
+            self.rest();
             return;
         }
         match step {
@@ -321,29 +348,38 @@ impl Writer {
                 self.compaction = Some(walk);
             }
             Step::Failed(why) => {
-                self.shared.note_damage(format!("cannot make room: {why}"));
-                self.stalled = true;
+                self.shared.note_obstacle(&why);
+                self.rest();
             }
-            Step::Done => self.drop_segment(walk.segment),
+            Step::Done => match self.drop_segment(walk.segment) {
+                Ok(()) => self.shared.note_room(),
+                Err(why) => {
+                    self.shared.note_obstacle(&why);
+                    self.rest();
+                }
+            },
         }
     }
 
-    /// Removes a segment that nothing refers to any more.
-    fn drop_segment(&mut self, segment: u32) {
+    /// Removes a segment that nothing refers to any more. While that fails no later one may go either: a hole in the row
+    /// would be taken for a loss.
+    fn drop_segment(&mut self, segment: u32) -> Result<(), String> {
         // Looked at once more, since nothing else stands between a mistake and the loss of data.
         let touched = self.shared.index.collect(|_, log| log.touches(segment).then_some(()));
         self.sync();
         if !touched.is_empty() || !self.pen.is_synced() || self.shared.read_only().is_some() {
-            self.stalled = true;
-            return;
+            return Err(format!("segment {segment} is still needed"));
         }
         let files = &self.shared.files;
-        let removed = files.remove(&segment_path(&self.shared.dir, segment));
-        if let Err(error) = removed.and_then(|()| files.sync_dir(&self.shared.dir)) {
-            self.shared.note_damage(format!("segment {segment} could not be removed: {error}"));
-        }
+        let removed = match files.remove(&segment_path(&self.shared.dir, segment)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
+        let removed = removed.and_then(|()| files.sync_dir(&self.shared.dir));
+        removed.map_err(|error| format!("segment {segment} could not be removed: {error}"))?;
         self.space.remove(segment);
         self.note_space();
+        Ok(())
     }
 
     fn close(&mut self) {
