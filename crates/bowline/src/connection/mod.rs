@@ -77,7 +77,7 @@ struct Attached {
 }
 
 impl Connection {
-    pub fn new(shared: Arc<Shared>, identity: Option<Identity>) -> (Connection, Inbox) {
+    pub fn new(shared: Arc<Shared>, identity: Option<Identity>) -> (Box<Connection>, Inbox) {
         let now = Instant::now();
         let (mailbox, inbox) = Mailbox::new();
         let standing = match identity {
@@ -104,7 +104,7 @@ impl Connection {
             shared,
         };
         connection.greet();
-        (connection, inbox)
+        (Box::new(connection), inbox)
     }
 
     pub fn id(&self) -> &ConnectionId {
@@ -457,7 +457,7 @@ impl Connection {
     }
 
     /// The connection is over: its sessions are let go. Their work goes on.
-    pub async fn leave(mut self) {
+    pub async fn leave(mut self: Box<Self>) {
         let party = self.mailbox.party;
         let links: Vec<SessionId> = self.links.drain(..).map(|attached| attached.link.session().clone()).collect();
         for session in links.into_iter().chain(std::mem::take(&mut self.attaching)) {

@@ -34,18 +34,23 @@ enum Happened {
 }
 
 /// Serves a connection until it ends.
-pub async fn drive(shared: Arc<Shared>, socket: WebSocket, identity: Option<Identity>) {
+pub fn drive(shared: Arc<Shared>, socket: WebSocket, identity: Option<Identity>) -> impl Future<Output = ()> {
+    // Split here, because a task would keep room for the whole socket beside its halves.
+    let (sink, stream) = socket.split();
+    serve(shared, sink, stream, identity.map(Box::new))
+}
+
+async fn serve(shared: Arc<Shared>, mut sink: Sink, mut stream: Stream, identity: Option<Box<Identity>>) {
     let _counted = Counted::new(&shared);
-    let (mut sink, mut stream) = socket.split();
-    let (mut connection, mut inbox) = Connection::new(shared.clone(), identity);
+    let (mut connection, mut inbox) = Connection::new(shared.clone(), identity.map(|identity| *identity));
     let code = converse(&shared, &mut connection, &mut inbox, &mut sink, &mut stream).await;
     drop(inbox);
     let rest: Vec<Bytes> = std::iter::from_fn(|| connection.pop()).collect();
     tracing::debug!(connection = %connection.id(), ?code, "connection over");
-    connection.leave().await;
+    Box::pin(connection.leave()).await;
     if let Some(code) = code {
         shared.metrics.closes.inc(code.name());
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, farewell(&mut sink, &mut stream, rest, code)).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(farewell(&mut sink, &mut stream, rest, code))).await;
     }
 }
 

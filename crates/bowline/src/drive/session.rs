@@ -16,7 +16,8 @@ enum Happened {
     Time,
 }
 
-pub async fn drive(shared: Arc<Shared>, mut actor: Actor, mut commands: Commands) {
+/// Boxed, because a task keeps room for its arguments beside what it made of them.
+pub async fn drive(shared: Arc<Shared>, mut actor: Box<Actor>, mut commands: Commands) {
     if let Err(refusal) = Box::pin(actor.begin()).await {
         return turn_away(&shared, &actor, &mut commands, &refusal);
     }

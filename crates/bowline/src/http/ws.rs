@@ -15,7 +15,7 @@ use crate::node::{self, Shared};
 use crate::{clock, drive};
 
 /// What a connection reads at once. Small, because an idle connection keeps it; larger frames are assembled anyway.
-const READ_BUFFER_BYTES: usize = 2 << 10;
+const READ_BUFFER_BYTES: usize = 1 << 10;
 /// Frames are gathered up to this size before they are written, so that a burst costs few system calls.
 const WRITE_BUFFER_BYTES: usize = 16 << 10;
 

@@ -100,7 +100,7 @@ impl Registry {
         let entry = Entry { owner, commands: commands.clone(), presence: actor.presence() };
         live.insert(actor.id().clone(), entry);
         drop(live);
-        tokio::spawn(drive::session::drive(shared.clone(), actor, inbox));
+        tokio::spawn(drive::session::drive(shared.clone(), Box::new(actor), inbox));
         commands
     }
 
