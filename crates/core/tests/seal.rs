@@ -205,6 +205,42 @@ fn a_field_added_or_left_out_is_refused() {
 }
 
 #[test]
+fn every_field_of_the_envelope_is_bound() {
+    let genuine = serde_json::to_value(object(&ring(), &state(&json!(1)))).unwrap();
+    let upper = |name: &str| json!(genuine[name].as_str().unwrap().to_uppercase());
+    let forgeries = [
+        ("timestamp", json!(NOW + 1)),
+        ("timestamp", json!(NOW.to_string())),
+        ("version", json!("1.1")),
+        ("key_id", json!("K1")),
+        ("checksum", json!("")),
+        ("checksum", upper("checksum")),
+        ("signature", upper("signature")),
+        ("signature", json!("")),
+        ("signature", json!(null)),
+        ("state", json!(null)),
+    ];
+    for (name, value) in forgeries {
+        let mut forged = genuine.clone();
+        forged[name] = value;
+        assert_eq!(refused(&forged).code(), ErrorCode::StateVerificationFailed, "{name}");
+    }
+}
+
+#[test]
+fn a_token_is_taken_only_as_it_was_written() {
+    use base64::Engine;
+    let encode = |text: String| base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text);
+    let signed = object(&ring(), &state(&json!(1e21)));
+    let canonical =
+        String::from_utf8(bowline_core::canonical::canonical(&serde_json::to_value(&signed).unwrap())).unwrap();
+    assert!(open(&encode(canonical.clone())).is_ok());
+    for text in [canonical.replace("1e+21", "1E+21"), canonical.replace(',', ", "), format!("{canonical} ")] {
+        assert_eq!(open(&encode(text)), Err(SealRefusal::Shape));
+    }
+}
+
+#[test]
 fn the_wrong_owner_ring_key_or_time_gets_the_right_refusal() {
     let old = Ring::new(vec![key("k1", 1)]).unwrap();
     let rotated = Ring::new(vec![key("k2", 2), key("k1", 1)]).unwrap();
