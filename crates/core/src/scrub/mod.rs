@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #![proptest_config(ProptestConfig::with_cases(4000))]
 
         #[test]
         fn scrubbing_twice_changes_no_more_than_once(

@@ -42,7 +42,7 @@ pub fn without_secrets(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let (mut clean, mut copied, mut at) = (String::new(), 0, 0);
     while at < bytes.len() {
-        match secret_at(text, at) {
+        match secret_at(text, at, copied) {
             Some((from, to)) => {
                 clean.push_str(&text[copied..from]);
                 clean.push_str(REDACTED);
@@ -54,9 +54,9 @@ pub fn without_secrets(text: &str) -> Option<String> {
     (copied > 0).then(|| clean + &text[copied..])
 }
 
-/// Where the secret lies that begins, with its introduction, at this byte. Everything looked at is ASCII, so the bounds
-/// are those of characters.
-fn secret_at(text: &str, at: usize) -> Option<(usize, usize)> {
+/// Where the secret lies that begins, with its introduction, at this byte; the last one ended at `behind`. Everything
+/// looked at is ASCII, so the bounds are those of characters.
+fn secret_at(text: &str, at: usize, behind: usize) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     match bytes[at] {
         b'-' => return private_key(text, at),
@@ -64,8 +64,8 @@ fn secret_at(text: &str, at: usize) -> Option<(usize, usize)> {
         byte if !byte.is_ascii_alphabetic() => return None,
         _ => {}
     }
-    // Shapes begin where a word does; this is also what keeps the whole linear.
-    if at > 0 && is_word(bytes[at - 1]) {
+    // Shapes begin where a word does, or right behind another secret; this is also what keeps the whole linear.
+    if at > behind && is_word(bytes[at - 1]) {
         return None;
     }
     let rest = &text[at..];
@@ -191,6 +191,7 @@ mod tests {
             ("postgres://joe:hunter2@db/x", "postgres://joe:[redacted]@db/x"),
             ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nbye", "[redacted]\nbye"),
             ("x -----BEGIN PRIVATE KEY-----\nMIIE", "x [redacted]"),
+            ("-----BEGIN PRIVATE KEY-----x-----END PRIVATE KEY-----sk-abcdef0123", "[redacted][redacted]"),
             ("-----BEGIN OPENSSH PRIVATE KEY-----\\nb3Bl\\n-----END OPENSSH PRIVATE KEY-----\\n", "[redacted]\\n"),
         ];
         for (text, wanted) in cases {
