@@ -19,3 +19,11 @@ pub fn chance() -> f64 {
 pub fn secret() -> String {
     format!("{:032x}{:032x}", u128(), u128())
 }
+
+/// Random bytes, for keys and nonces.
+#[allow(clippy::expect_used)]
+pub fn bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the operating system's random source works");
+    bytes
+}

@@ -31,6 +31,12 @@ const PRIVATE: &[&str] = &[
     "Request",
     "Message",
     "Answer",
+    "SignedState",
+    "MemoryMessage",
+    "PendingConfirmation",
+    "StateMetadata",
+    "Signed",
+    "StoredKey",
 ];
 
 struct Source {

@@ -4,10 +4,14 @@
 
 pub mod backoff;
 pub mod bucket;
+pub mod canonical;
 pub mod heartbeat;
 pub mod hold;
 pub mod link;
 pub mod resume;
+pub mod scrub;
+pub mod seal;
+pub mod shorten;
 pub mod turn;
 
 pub use backoff::Backoff;
@@ -16,4 +20,6 @@ pub use heartbeat::Heartbeat;
 pub use hold::Hold;
 pub use link::Link;
 pub use resume::Resume;
+pub use scrub::Scrubber;
+pub use seal::{Key, Ring, SealRefusal};
 pub use turn::Turn;

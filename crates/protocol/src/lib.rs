@@ -6,8 +6,10 @@ pub mod frame;
 pub mod id;
 pub mod json;
 pub mod position;
+pub mod state;
 
 pub use error::{CloseCode, ErrorCode, RecoveryAction, Refusal};
 pub use event::{Draft, EventName, LoggedEvent, Recorded, Unnumbered};
 pub use id::{ClientId, ConnectionId, LogId, MessageId, Principal, RunId, SessionId, StepId};
 pub use position::{Cursor, Epoch, Extent, Seq};
+pub use state::{SignedState, State};

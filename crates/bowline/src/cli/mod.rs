@@ -3,10 +3,12 @@
 mod address;
 mod chat;
 mod http;
+mod keys;
 mod log;
 mod out;
 mod settings;
 mod sse;
+mod state;
 mod status;
 mod tail;
 
@@ -50,6 +52,12 @@ enum Command {
     /// Shows or checks the settings.
     #[command(subcommand, after_help = "Example:\n  bowline config print")]
     Config(ConfigCommand),
+    /// Makes, lists and retires the keys that seal states.
+    #[command(subcommand, after_help = "Example:\n  bowline keys new --store disk:./bowline-data")]
+    Keys(keys::KeysCommand),
+    /// Shows or verifies a signed state without a server.
+    #[command(subcommand, after_help = "Example:\n  bowline state verify state.json --owner alice")]
+    State(state::StateCommand),
 }
 
 #[derive(Debug, Args)]
@@ -177,6 +185,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Config(ConfigCommand::Print(args)) => settings::print(&args.flags(), args.json)?,
         Command::Config(ConfigCommand::Check(args)) => settings::check(&args.flags(), args.json)?,
+        Command::Keys(command) => keys::run(&command)?,
+        Command::State(command) => return state::run(&command),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::out;
 use crate::auth::Authenticator;
 use crate::config::{Config, Flags, Loaded};
+use crate::keys::Keys;
 
 pub fn print(flags: &Flags, json: bool) -> anyhow::Result<()> {
     let loaded = Config::load(flags)?;
@@ -19,6 +20,7 @@ pub fn print(flags: &Flags, json: bool) -> anyhow::Result<()> {
 pub fn check(flags: &Flags, json: bool) -> anyhow::Result<()> {
     let checked = Config::load(flags).map_err(anyhow::Error::from).and_then(|loaded| {
         Authenticator::new(&loaded.config).context("the keys of `auth` cannot be used")?;
+        Keys::find(&loaded.config)?;
         Ok(loaded)
     });
     match checked {

@@ -179,6 +179,42 @@ fn a_short_jwt_secret_is_refused_without_being_shown() {
     assert!(matches!(jwt.keys, JwtKeys::Secret(_)));
 }
 
+/// 32 bytes of zeros.
+const ZEROS: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+
+#[test]
+fn keys_of_state_are_followed_and_never_shown() {
+    let file =
+        format!("[state]\nkeys = [\"env:NEW\", \"file:old.txt\", \"k1:{ZEROS}\"]\nttl = \"1h\"\nscrub = [\"x_code\"]");
+    let scene = Scene::new(&file).env("NEW", &format!("k3:{}", "-_".repeat(22)));
+    std::fs::write(scene.dir.path().join("old.txt"), format!("k2:{}\n", ZEROS.trim_end_matches('='))).unwrap();
+    let loaded = scene.load().unwrap();
+    let state = &loaded.config.state;
+    assert_eq!(state.keys.iter().map(bowline_core::Key::id).collect::<Vec<_>>(), ["k3", "k2", "k1"]);
+    assert_eq!((state.ttl.as_secs(), state.scrub.as_slice()), (3600, ["x_code".to_owned()].as_slice()));
+    let shown = format!("{:?} {}", loaded.config, loaded.effective());
+    assert!(!shown.contains("AAAA") && shown.contains("(hidden)"), "{shown}");
+}
+
+#[test]
+fn a_key_that_is_short_or_unclear_is_refused_without_being_shown() {
+    let cases = [
+        ("k1:c2hvcnQgYW5kIHNlY3JldA==", "the key `k1` has 16 bytes; at least 32 are needed"),
+        ("c2hvcnQ", "not `ID:BASE64`"),
+        ("k1:!!!!", "not base64"),
+        ("a b:AAAA", "letters, digits"),
+        ("env:NOT_THERE", "NOT_THERE, which is not set"),
+    ];
+    for (key, expected) in cases {
+        let error = Scene::new(&format!("[state]\nkeys = [\"{key}\"]")).error();
+        assert!(error.contains(expected) && error.contains("bowline.toml:2") && !error.contains("c2hv"), "{error}");
+    }
+    let twice = Scene::new(&format!("[state]\nkeys = [\"k:{ZEROS}\", \"k:{ZEROS}\"]")).error();
+    assert!(twice.contains("two keys have the id `k`"), "{twice}");
+    let large = Scene::new("[state]\nbytes_max = \"1MiB\"").error();
+    assert!(large.contains("not brought back"), "{large}");
+}
+
 #[test]
 fn a_named_file_must_exist_but_the_usual_one_need_not() {
     let mut scene = Scene::new("");

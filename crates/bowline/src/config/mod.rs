@@ -6,6 +6,7 @@ mod error;
 mod load;
 mod resolve;
 mod resolve_auth;
+mod resolve_state;
 pub mod table;
 pub mod units;
 mod value;
@@ -16,6 +17,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bowline_core::seal::{Key, OpenLimits};
+use bowline_core::shorten::StateLimits;
 use bowline_protocol::Principal;
 use bowline_protocol::frame::client::Secret;
 
@@ -32,6 +35,7 @@ pub struct Config {
     pub store: StoreConfig,
     pub session: SessionConfig,
     pub buffer: BufferConfig,
+    pub state: StateConfig,
     pub heartbeat_interval: Duration,
     pub auth: AuthConfig,
     pub agents: BTreeMap<String, AgentConfig>,
@@ -104,6 +108,44 @@ impl Ownership {
 pub struct BufferConfig {
     pub events_max: u64,
     pub age_max: Duration,
+}
+
+/// Signed state: what clients take with them, and for how long it is good.
+#[derive(Clone, Debug)]
+pub struct StateConfig {
+    pub ttl: Duration,
+    /// Clients get a token that only this server can read.
+    pub encrypt: bool,
+    /// A state, or an older one of the same session, can be restored only once.
+    pub single_use: bool,
+    pub messages_max: usize,
+    pub bytes_max: usize,
+    /// Newest first. When empty, the server makes one and keeps it.
+    pub keys: Vec<Key>,
+    /// Names of keys whose values are scrubbed, besides the well-known ones.
+    pub scrub: Vec<String>,
+    /// The least time between two checkpoints while a run goes on.
+    pub checkpoint_interval: Duration,
+}
+
+/// How far the clocks of those who seal and open may be apart.
+const FUTURE_SECONDS: u64 = 60;
+
+impl StateConfig {
+    /// What an export may hold.
+    pub fn limits(&self) -> StateLimits {
+        StateLimits { messages_max: self.messages_max, bytes_max: self.bytes_max }
+    }
+
+    /// What is looked at when a state comes back.
+    pub fn open_limits(&self, limits: &Limits) -> OpenLimits {
+        OpenLimits {
+            bytes_max: self.bytes_max,
+            depth_max: limits.json_depth_max,
+            ttl_seconds: self.ttl.as_secs(),
+            future_seconds: FUTURE_SECONDS,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -225,12 +267,28 @@ impl Default for Config {
                 store_patience: Duration::from_secs(60),
             },
             buffer: BufferConfig { events_max: 100_000, age_max: 24 * HOUR },
+            state: StateConfig::default(),
             heartbeat_interval: Duration::from_secs(30),
             auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
             agents: BTreeMap::from([("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 1.0 } })]),
             limits: Limits::default(),
             drain_timeout: Duration::from_secs(30),
             log: LogConfig { format: LogFormat::Text, level: "info".into() },
+        }
+    }
+}
+
+impl Default for StateConfig {
+    fn default() -> StateConfig {
+        StateConfig {
+            ttl: 7 * 24 * HOUR,
+            encrypt: false,
+            single_use: false,
+            messages_max: 100,
+            bytes_max: 100_000,
+            keys: Vec::new(),
+            scrub: Vec::new(),
+            checkpoint_interval: Duration::from_secs(30),
         }
     }
 }

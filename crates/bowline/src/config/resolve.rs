@@ -44,6 +44,7 @@ impl Resolver<'_> {
                 events_max: self.number("buffer.events_max")?,
                 age_max: self.span("buffer.age_max")?,
             },
+            state: self.state()?,
             heartbeat_interval: self.span("heartbeat.interval")?,
             auth,
             agents,
@@ -191,7 +192,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn flag(&self, key: &str) -> Result<bool> {
+    pub(super) fn flag(&self, key: &str) -> Result<bool> {
         match self.written.get(key).0 {
             Value::Bool(flag) => Ok(flag),
             _ => Err(self.wrong(key, "true or false")),
@@ -212,7 +213,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn count(&self, key: &str) -> Result<usize> {
+    pub(super) fn count(&self, key: &str) -> Result<usize> {
         self.number(key).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
     }
 

@@ -130,7 +130,7 @@ impl Resolver<'_> {
     }
 
     /// Follows `env:NAME` and `file:PATH`; anything else is the secret itself.
-    fn secret(&self, key: &str, text: &str) -> Result<Secret> {
+    pub(super) fn secret(&self, key: &str, text: &str) -> Result<Secret> {
         let found = if let Some(name) = text.strip_prefix("env:") {
             let value = self.around.variables.get(name).cloned();
             value.ok_or_else(|| self.missing(key, &format!("the environment variable {name}, which is not set")))?
@@ -145,7 +145,7 @@ impl Resolver<'_> {
         Ok(Secret::new(found))
     }
 
-    fn missing(&self, key: &str, given: &str) -> ConfigError {
+    pub(super) fn missing(&self, key: &str, given: &str) -> ConfigError {
         let source_of = self.written.get(key).1;
         ConfigError::Wrong { key: key.to_owned(), source_of, given: given.to_owned(), expected: "a secret".into() }
     }

@@ -22,6 +22,8 @@ pub enum Kind {
         zero: bool,
     },
     List,
+    /// A list of texts that are never shown; each may be `env:NAME` or `file:PATH`.
+    Secrets,
     /// A list of `{ token, principal, admin }`.
     Tokens,
 }
@@ -38,6 +40,7 @@ impl Kind {
             Kind::Size => "size",
             Kind::Duration { .. } => "duration",
             Kind::List => "list",
+            Kind::Secrets => "list of secrets",
             Kind::Tokens => "list of tokens",
         }
     }
@@ -59,6 +62,7 @@ impl Kind {
                 "a duration above zero such as \"500ms\", \"30s\", \"1h30m\" or \"7d\"".into()
             }
             Kind::List => "a list of texts such as [\"https://app.example\"]".into(),
+            Kind::Secrets => "a list of texts such as [\"env:STATE_KEY\"]".into(),
             Kind::Tokens => {
                 "a list such as [{ token = \"env:ALICE_TOKEN\", principal = \"alice\", admin = false }]".into()
             }
@@ -66,7 +70,7 @@ impl Kind {
     }
 
     pub fn is_secret(&self) -> bool {
-        matches!(self, Kind::Secret | Kind::Tokens)
+        matches!(self, Kind::Secret | Kind::Secrets | Kind::Tokens)
     }
 }
 
@@ -111,6 +115,15 @@ pub const KEYS: &[Key] = &[
 
     key("buffer.events_max", COUNT, "100000", "Events that a log offers for replay."),
     key("buffer.age_max", SPAN, "24h", "Age up to which a log offers events for replay."),
+
+    key("state.ttl", SPAN, "7d", "How long a signed state can be restored after its export."),
+    key("state.encrypt", Kind::Bool, "false", "Whether clients get states that only this server can read."),
+    key("state.single_use", Kind::Bool, "false", "Whether a signed state, or an older one of the same session, can be restored only once."),
+    key("state.messages_max", COUNT, "100", "Messages of the conversation that a signed state holds; the oldest go first."),
+    key("state.bytes_max", Kind::Size, "100000", "Bytes of one signed state. The oldest messages go first, and a huge one is cut."),
+    key("state.keys", Kind::Secrets, "[]", "Keys that seal states, newest first, each `ID:BASE64` of at least 32 bytes. When empty, the server makes one and keeps it in its data directory."),
+    key("state.scrub", Kind::List, "[]", "Names of keys whose values are taken out of a state, besides the well-known ones."),
+    key("state.checkpoint_interval", SPAN, "30s", "With checkpoints, the least time between two of them while a run goes on."),
 
     key("heartbeat.interval", SPAN, "30s", "Time between heartbeats. A connection heard of nothing for two of them is lost."),
 
@@ -162,7 +175,6 @@ pub const KEYS: &[Key] = &[
 #[rustfmt::skip]
 pub const PLANNED: &[(&str, &str)] = &[
     ("stream", "resumable chat streams over HTTP"),
-    ("state", "signed session state"),
     ("hub", "the MCP hub"),
     ("lease", "several nodes on one store"),
     ("tls", "serving TLS itself (put a TLS proxy in front)"),
@@ -249,10 +261,10 @@ mod tests {
 
     #[test]
     fn what_is_planned_is_told_apart_from_what_is_unknown() {
-        for path in ["stream.ttl", "state.keys", "tls", "hub.servers_file", "agents.helper.model", "auth.jwks_url"] {
+        for path in ["stream.ttl", "lease.ttl", "tls", "hub.servers_file", "agents.helper.model", "auth.jwks_url"] {
             assert!(planned(path).is_some(), "{path}");
         }
-        for path in ["streams.ttl", "store.url", "session.ttl", "agents.helper.kind"] {
+        for path in ["streams.ttl", "state.keys", "store.url", "session.ttl", "agents.helper.kind"] {
             assert!(planned(path).is_none(), "{path}");
         }
     }

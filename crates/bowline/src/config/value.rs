@@ -22,6 +22,7 @@ pub enum Value {
     Size(u64),
     Duration(Duration),
     List(Vec<String>),
+    Secrets(Vec<String>),
     Tokens(Vec<WrittenToken>),
 }
 
@@ -71,10 +72,8 @@ impl Value {
                 let span = text.and_then(parse_duration);
                 span.filter(|span| *zero || !span.is_zero()).map(Value::Duration)
             }
-            Kind::List => {
-                let texts = written.as_array()?.iter().map(|item| item.as_str().map(ToOwned::to_owned));
-                texts.collect::<Option<Vec<_>>>().map(Value::List)
-            }
+            Kind::List => texts(written).map(Value::List),
+            Kind::Secrets => texts(written).map(Value::Secrets),
             Kind::Tokens => written.as_array()?.iter().map(token).collect::<Option<Vec<_>>>().map(Value::Tokens),
         }
     }
@@ -102,6 +101,7 @@ impl Value {
             Value::Size(bytes) => json!(show_size(*bytes)),
             Value::Duration(span) => json!(show_duration(*span)),
             Value::List(texts) => json!(texts),
+            Value::Secrets(texts) => texts.iter().map(|_| json!(HIDDEN)).collect(),
             Value::Tokens(tokens) => {
                 let one = |t: &WrittenToken| json!({ "token": HIDDEN, "principal": t.principal, "admin": t.admin });
                 tokens.iter().map(one).collect()
@@ -114,6 +114,10 @@ impl Value {
 fn toml_value(text: &str) -> Option<toml::Value> {
     let mut table: toml::Table = format!("value = {text}").parse().ok()?;
     if table.len() == 1 { table.remove("value") } else { None }
+}
+
+fn texts(written: &toml::Value) -> Option<Vec<String>> {
+    written.as_array()?.iter().map(|item| item.as_str().map(ToOwned::to_owned)).collect()
 }
 
 fn token(written: &toml::Value) -> Option<WrittenToken> {
@@ -153,6 +157,7 @@ mod tests {
             (Kind::Duration { zero: false }, "0s", None),
             (Kind::List, "[\"a\", \"b\"]", Some(Value::List(vec!["a".into(), "b".into()]))),
             (Kind::List, "a", None),
+            (Kind::Secrets, "[\"a\"]", Some(Value::Secrets(vec!["a".into()]))),
             (Kind::Decimal, "0.5", Some(Value::Decimal(0.5))),
             (Kind::Decimal, "nan", None),
         ];

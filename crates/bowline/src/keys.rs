@@ -1,0 +1,219 @@
+//! The key ring of a server: from the settings, or made once and kept beside the data, readable by its owner alone.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bowline_core::seal::{KEY_BYTES_MIN, Key, Ring, RingError};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, StoreUrl};
+use crate::{clock, dice};
+
+/// The ring in the data directory.
+pub const FILE_NAME: &str = "keys.json";
+
+const FILE_VERSION: u32 = 1;
+
+/// A ring, and where it came from.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    pub ring: Ring,
+    pub origin: Origin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From `state.keys`.
+    Settings,
+    /// From the data directory.
+    File(PathBuf),
+    /// Made for this process alone.
+    Volatile,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    #[error("the key ring {} cannot be used: {error}", path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("the key ring {} is not one of ours: {reason}", path.display())]
+    Unreadable { path: PathBuf, reason: String },
+    #[error("others can read the key ring {} (mode {mode:o}). Run `chmod 600` on it; if others may have seen it, make a new key and retire the old one with `bowline keys`", path.display())]
+    Exposed { path: PathBuf, mode: u32 },
+    #[error("the key ring: {0}")]
+    Ring(#[from] RingError),
+    #[error("there is no key `{0}` in the ring")]
+    NoSuchKey(String),
+    #[error("`{0}` is the only key that may sign. Make another with `bowline keys new` first")]
+    LastKey(String),
+}
+
+impl Keys {
+    /// What a server needs to start: the configured ring, else the one that is kept, else a new one.
+    pub fn load(config: &Config) -> Result<Keys, KeysError> {
+        match (Keys::find(config)?, &config.store.url) {
+            (Some(keys), _) => Ok(keys),
+            (None, StoreUrl::Disk(dir)) => {
+                let file = KeyFile::change(dir, |file| {
+                    // Somebody else may have made one since we looked.
+                    if file.keys.is_empty() {
+                        file.keys.push(StoredKey::random());
+                    }
+                    Ok(())
+                })?;
+                Ok(Keys { ring: file.ring()?, origin: Origin::File(dir.join(FILE_NAME)) })
+            }
+            (None, StoreUrl::Memory) => {
+                let key = StoredKey::random().key()?;
+                Ok(Keys { ring: Ring::new(vec![key])?, origin: Origin::Volatile })
+            }
+        }
+    }
+
+    /// The ring that is there already; makes none.
+    pub fn find(config: &Config) -> Result<Option<Keys>, KeysError> {
+        if !config.state.keys.is_empty() {
+            return Ok(Some(Keys { ring: Ring::new(config.state.keys.clone())?, origin: Origin::Settings }));
+        }
+        let StoreUrl::Disk(dir) = &config.store.url else { return Ok(None) };
+        let Some(file) = KeyFile::read(dir)? else { return Ok(None) };
+        Ok(Some(Keys { ring: file.ring()?, origin: Origin::File(dir.join(FILE_NAME)) }))
+    }
+
+    /// What the operator should be told at the start, if anything.
+    pub fn warning(&self) -> Option<&'static str> {
+        (self.origin == Origin::Volatile).then_some(
+            "The key that signs states lives only as long as this process: after a restart, no state that clients hold can \
+             be restored. Set `state.keys`, or use a store on disk.",
+        )
+    }
+}
+
+/// The ring as it is kept, newest first.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyFile {
+    version: u32,
+    pub keys: Vec<StoredKey>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoredKey {
+    pub id: String,
+    /// Base64.
+    secret: String,
+    /// Unix seconds.
+    pub made_at: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired_at: Option<u64>,
+}
+
+impl KeyFile {
+    /// The ring of this data directory, if it has one.
+    pub fn read(dir: &Path) -> Result<Option<KeyFile>, KeysError> {
+        let path = dir.join(FILE_NAME);
+        let failed = |error| KeysError::Io { path: path.clone(), error };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(KeysError::Exposed { path, mode });
+        }
+        let text = io::read_to_string(file).map_err(failed)?;
+        let unreadable = |reason: &str| KeysError::Unreadable { path: path.clone(), reason: reason.to_owned() };
+        // The parser's own words could hold a piece of a secret.
+        let file: KeyFile = serde_json::from_str(&text).map_err(|_| unreadable("it is damaged"))?;
+        if file.version != FILE_VERSION {
+            return Err(unreadable("it was written by another version of this server"));
+        }
+        Ok(Some(file))
+    }
+
+    /// Reads the ring, or begins an empty one, changes it and keeps it. Only one at a time.
+    pub fn change(
+        dir: &Path,
+        change: impl FnOnce(&mut KeyFile) -> Result<(), KeysError>,
+    ) -> Result<KeyFile, KeysError> {
+        let path = dir.join(FILE_NAME);
+        let failed = |error| KeysError::Io { path: path.clone(), error };
+        fs::create_dir_all(dir).map_err(failed)?;
+        let lock = File::open(dir).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let empty = KeyFile { version: FILE_VERSION, keys: Vec::new() };
+        let mut file = KeyFile::read(dir)?.unwrap_or(empty);
+        change(&mut file)?;
+        file.write(&path).and_then(|()| lock.sync_all()).map_err(failed)?;
+        Ok(file)
+    }
+
+    /// Replaces the file, all or nothing. It is never readable by others, not even while it is written.
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let draft = path.with_extension("json.new");
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        file.write_all(serde_json::to_string_pretty(self)?.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    }
+
+    pub fn ring(&self) -> Result<Ring, KeysError> {
+        let keys: Vec<Key> = self.keys.iter().map(StoredKey::key).collect::<Result<_, _>>()?;
+        Ok(Ring::new(keys)?)
+    }
+
+    /// Puts a new key in front, which signs from now on. Returns its id.
+    pub fn add(&mut self) -> String {
+        let key = StoredKey::random();
+        let id = key.id.clone();
+        self.keys.insert(0, key);
+        id
+    }
+
+    pub fn retire(&mut self, id: &str) -> Result<(), KeysError> {
+        let others = self.keys.iter().any(|key| key.id != id && key.retired_at.is_none());
+        let key = self.keys.iter_mut().find(|key| key.id == id).ok_or_else(|| KeysError::NoSuchKey(id.to_owned()))?;
+        if !others && key.retired_at.is_none() {
+            return Err(KeysError::LastKey(id.to_owned()));
+        }
+        key.retired_at.get_or_insert(clock::unix_seconds());
+        Ok(())
+    }
+}
+
+impl StoredKey {
+    fn random() -> StoredKey {
+        StoredKey {
+            id: format!("k_{:08x}", dice::u64() >> 32),
+            secret: STANDARD.encode(dice::bytes::<KEY_BYTES_MIN>()),
+            made_at: clock::unix_seconds(),
+            retired_at: None,
+        }
+    }
+
+    fn key(&self) -> Result<Key, RingError> {
+        // What is not base64 is as good as an empty key, and is refused like one.
+        let secret = STANDARD.decode(&self.secret).unwrap_or_default();
+        Key::new(&self.id, &secret, self.retired_at.is_some())
+    }
+}
+
+impl fmt::Debug for StoredKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoredKey({}, {} bytes)", self.id, self.secret.len())
+    }
+}
+
+#[cfg(test)]
+#[path = "keys_tests.rs"]
+mod tests;
