@@ -92,6 +92,9 @@ metrics! {
     acks: counter = "acks", "Acks that moved a position";
     buffer_events: gauge = "buffer_events", "Events retained for replay, in all sessions, as of the last sweep";
     buffer_fullest: gauge = "buffer_fullest", "Events retained in the fullest session, as of the last sweep";
+    state_exports: counter = "state_exports", "Signed states exported, asked for or as checkpoints";
+    state_restores: labelled("source") = "state_restores", "Signed states restored: live or snapshot";
+    state_refusals: labelled("reason") = "state_refusals", "Signed states refused, by reason";
     client_received: counter = "client_received", "Events that clients say they received, as told in acks";
     client_gaps: counter = "client_gaps", "Acks in which a client reported a gap of its own";
     frames_received: counter = "frames_received", "Client frames";

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use bowline_core::scrub::Scrubber;
 use bowline_protocol::{Cursor, ErrorCode, LogId, Refusal, Seq, SessionId};
 use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
@@ -24,6 +25,7 @@ use crate::agent::demo::Demo;
 use crate::auth::Authenticator;
 use crate::clock::Clock;
 use crate::config::{AgentKind, Config, Loaded, StoreUrl, SyncMode};
+use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::session::actor::Actor;
 use crate::session::record::keys;
@@ -42,6 +44,11 @@ pub struct Shared {
     pub metrics: Metrics,
     pub clock: Clock,
     pub auth: Authenticator,
+    /// What signed states are sealed with.
+    pub keys: Keys,
+    pub scrubber: Scrubber,
+    /// Held while a state is restored.
+    pub restoring: tokio::sync::Mutex<()>,
     pub agents: BTreeMap<String, Arc<dyn Agent>>,
     pub registry: Registry,
     /// Fires when the server wants to leave: clients are told, nothing new is accepted.
@@ -105,7 +112,9 @@ pub fn capabilities() -> Value {
         "idempotent_messages",
         "confirmations",
         "plans",
-        "authenticate"
+        "authenticate",
+        "signed_state",
+        "checkpoints"
     ])
 }
 
@@ -177,6 +186,9 @@ impl Node {
             metrics: Metrics::new(),
             clock: Clock::start(),
             auth: Authenticator::new(&config)?,
+            keys: load_keys(&config)?,
+            scrubber: Scrubber::new(&config.state.scrub),
+            restoring: tokio::sync::Mutex::default(),
             agents: agents(&config).into_iter().chain(own).collect(),
             registry: Registry::default(),
             draining: CancellationToken::new(),
@@ -269,6 +281,14 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
+fn load_keys(config: &Config) -> anyhow::Result<Keys> {
+    let keys = Keys::load(config)?;
+    if let Some(warning) = keys.warning() {
+        tracing::warn!("{warning}");
+    }
+    Ok(keys)
+}
+
 fn agents(config: &Config) -> BTreeMap<String, Arc<dyn Agent>> {
     let make = |kind: &AgentKind| -> Arc<dyn Agent> {
         match kind {
@@ -333,7 +353,7 @@ async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
             continue;
         }
         woken += 1;
-        let mut actor = Actor::new(shared.clone(), SessionId::from(&log), stored.owner.clone(), record);
+        let mut actor = Actor::new(shared.clone(), log.clone(), stored.owner.clone(), record);
         match Box::pin(actor.begin()).await {
             // It stays as long as it has something to do, as any other that was woken.
             Ok(()) => drop(Registry::install(shared, actor, stored.owner)),
@@ -376,7 +396,7 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
             continue;
         }
         let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
-        let id = SessionId::from(&log);
+        let id = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
         if record.life == Life::Active && older_than(stored.touched_ms, shared.config.session.ttl) {
             let _ = Registry::send(shared, &id, &stored.owner, Command::Expire).await;
         } else if record.life != Life::Active && older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
@@ -386,8 +406,30 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
             }
         }
     }
+    sweep_marks(shared, now_ms).await?;
     shared.metrics.buffer_events.set(retained as i64);
     shared.metrics.buffer_fullest.set(fullest as i64);
+    Ok(())
+}
+
+/// Other names of sessions that are gone, and marks of states that have expired.
+async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
+    for (log, alias) in shared.store.list(Kind::Alias, None).await? {
+        let root = std::str::from_utf8(&alias.body).ok().and_then(LogId::parse);
+        let gone = match root {
+            Some(root) => matches!(shared.store.record(&root).await, Ok(None)),
+            None => true,
+        };
+        if gone {
+            forget(shared, &log, now_ms).await?;
+        }
+    }
+    let state_ttl_ms = shared.config.state.ttl.as_millis() as u64;
+    for (log, mark) in shared.store.list(Kind::Restored, None).await? {
+        if now_ms.saturating_sub(mark.touched_ms) > state_ttl_ms {
+            forget(shared, &log, now_ms).await?;
+        }
+    }
     Ok(())
 }
 

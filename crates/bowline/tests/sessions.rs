@@ -328,11 +328,9 @@ async fn a_message_may_follow_its_create_without_waiting() {
 async fn what_is_not_built_is_refused_and_not_faked() {
     let server = Server::start().await;
     let (mut client, _) = server.session().await;
-    for frame in [
-        json!({ "event": "user.request_state" }),
-        json!({ "event": "user.watch_task", "task_id": "t" }),
-        json!({ "event": "user.reconnect_with_state", "signed_state": "abc" }),
-    ] {
+    for frame in
+        [json!({ "event": "user.watch_task", "task_id": "t" }), json!({ "event": "user.unwatch_task", "task_id": "t" })]
+    {
         client.send(frame).await;
         assert_eq!(client.refusal().await.0, "NOT_SUPPORTED");
     }

@@ -15,6 +15,10 @@ pub struct Fence(pub u64);
 pub enum Kind {
     Session = 1,
     Task = 2,
+    /// Another name of a session's log.
+    Alias = 3,
+    /// How far the signed states of one session were restored.
+    Restored = 4,
 }
 
 impl Kind {
@@ -22,6 +26,8 @@ impl Kind {
         match byte {
             1 => Some(Kind::Session),
             2 => Some(Kind::Task),
+            3 => Some(Kind::Alias),
+            4 => Some(Kind::Restored),
             _ => None,
         }
     }

@@ -116,6 +116,10 @@ impl fmt::Debug for Message {
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Asked {
     pub step_id: StepId,
+    #[serde(default)]
+    pub question: Value,
+    #[serde(default)]
+    pub metadata: Map<String, Value>,
     /// What the agent wanted to know again when it is answered.
     pub state: Value,
     pub asked_ms: u64,

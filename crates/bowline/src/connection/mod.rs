@@ -231,6 +231,12 @@ impl Connection {
                     json!({ "code": code.as_str(), "action": "taken_over", "recovery_action": code.action().as_str() });
                 self.say(&Control::notice(Some(session), "Another connection has taken the session over.", facts));
             }
+            Mail::Superseded { session, by } => {
+                self.unlink(&session);
+                let facts = json!({ "reason": "superseded", "superseded_by": by });
+                let text = "The session goes on under a new id.".into();
+                self.say(&Control::new(event::names::SESSION_END, Some(session), text, facts));
+            }
             Mail::Over { session, last } => {
                 for attached in self.links.iter_mut().filter(|attached| *attached.link.session() == session) {
                     attached.over = Some(last);
@@ -244,7 +250,7 @@ impl Connection {
             self.attaching.retain(|attaching| *attaching != session);
             tracing::info!(connection = %self.id, %session, code = %refusal.code, "reconnect refused");
         }
-        if way == Some(Way::Recover) {
+        if matches!(way, Some(Way::Recover | Way::Restored)) {
             self.shared.metrics.refusals.inc(refusal.code.as_str());
             self.say(&Control::recovery_failed(Some(session), refusal));
         } else {
@@ -253,18 +259,17 @@ impl Connection {
     }
 
     async fn granted(&mut self, grant: Grant) {
-        let Grant { session, observe, way, extent, resume, since, greeting } = grant;
-        self.attaching.retain(|attaching| *attaching != session);
+        let Grant { session, claimed, log, observe, way, extent, resume, since, greeting } = grant;
+        self.attaching.retain(|attaching| *attaching != claimed);
         self.unlink(&session);
         self.taken_over = false;
         self.say(&greeting);
-        let log = LogId::from(&session);
         let token = self.next_token;
         self.next_token += 1;
         let tail = self.shared.store.tail(&log, &self.wake, token);
         let link = match way {
             Way::Created => Link::fresh(session, &extent),
-            Way::Reconnect | Way::Recover => {
+            Way::Reconnect | Way::Recover | Way::Restored => {
                 self.shared.metrics.reconnects.inc(resume.verdict());
                 self.shared.metrics.events_lost_per_reconnect.observe(resume.lost() as f64);
                 Link::resume(session, &extent, resume)

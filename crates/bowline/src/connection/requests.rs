@@ -4,14 +4,16 @@ use std::time::Instant;
 
 use bowline_protocol::frame::client::{Content, Secret};
 use bowline_protocol::frame::{Attach, Control, Request};
-use bowline_protocol::{CloseCode, Cursor, ErrorCode, MessageId, Refusal, SessionId};
+use bowline_protocol::{CloseCode, Cursor, ErrorCode, MessageId, Principal, Refusal, SessionId};
 use serde_json::json;
 
 use super::{Connection, Standing, known};
 use crate::agent::Reply;
 use crate::auth::Identity;
 use crate::clock;
+use crate::session::export::ExportOptions;
 use crate::session::registry::NewSession;
+use crate::session::restore::{self, Restored};
 use crate::session::{Claimant, Command, Registry, Way};
 
 impl Connection {
@@ -74,12 +76,14 @@ impl Connection {
                 let from = self.mailbox.clone();
                 self.command(session, &identity, Command::End { from }).await;
             }
-            Request::Restore { .. } => {
-                let refusal = not_yet("Signed state");
-                self.shared.metrics.refusals.inc(refusal.code.as_str());
-                self.say(&Control::recovery_failed(None, &refusal));
-            }
-            Request::RequestState { session, .. } => self.refuse(session, &not_yet("Exporting state")),
+            Request::Restore { signed_state, cursor } => self.restore(&signed_state, cursor, &identity).await,
+            Request::RequestState { session, options } => match ExportOptions::read(&options) {
+                Err(refusal) => self.bad_frame(&refusal),
+                Ok(options) => {
+                    let from = self.mailbox.clone();
+                    self.command(session, &identity, Command::Export { from, options }).await;
+                }
+            },
             Request::WatchTask { .. } | Request::UnwatchTask { .. } => self.refuse(None, &not_yet("Watching tasks")),
         }
     }
@@ -171,7 +175,11 @@ impl Connection {
         }
     }
 
-    async fn claim(&mut self, attach: Attach, way: Way, principal: bowline_protocol::Principal) {
+    async fn claim(&mut self, attach: Attach, way: Way, principal: Principal) {
+        self.claim_with(attach, way, principal, None).await;
+    }
+
+    async fn claim_with(&mut self, attach: Attach, way: Way, principal: Principal, restored: Option<Box<Restored>>) {
         let Some(session) = attach.session else { return };
         self.attaching.push(session.clone());
         let claimant = Claimant {
@@ -183,12 +191,34 @@ impl Connection {
             resume_token: attach.resume_token,
             observe: attach.observe,
             take_over: attach.take_over,
+            restored,
             since: Instant::now(),
         };
         let command = Command::Attach(Box::new(claimant));
         if let Err(refusal) = Registry::send(&self.shared, &session, &principal, command).await {
             self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
             self.handle_refused(session, &refusal, Some(way));
+        }
+    }
+
+    /// The long way back with a signed state.
+    async fn restore(&mut self, signed: &Content, cursor: Option<Cursor>, identity: &Identity) {
+        self.shared.metrics.reconnect_attempts.inc();
+        let found = match self.room_for_another() {
+            Ok(()) => restore::restore(&self.shared, &identity.principal, signed, cursor).await,
+            Err(refusal) => Err(refusal),
+        };
+        match found {
+            Err(refusal) => {
+                self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
+                self.shared.metrics.refusals.inc(refusal.code.as_str());
+                self.say(&Control::recovery_failed(None, &refusal));
+            }
+            Ok(way) => {
+                self.shared.metrics.state_restores.inc(way.restored.source.word());
+                let attach = Attach { session: Some(way.claim), cursor: Some(way.cursor), ..Attach::default() };
+                self.claim_with(attach, Way::Restored, identity.principal.clone(), Some(Box::new(way.restored))).await;
+            }
         }
     }
 

@@ -42,6 +42,8 @@ pub struct Actor {
     pub(super) run: Option<Box<LiveRun>>,
     /// When the contents of a session that is over are let go.
     pub(super) release_at: Option<Instant>,
+    /// When the holder is sent its state next, if it asked for that.
+    pub(super) checkpoint_at: Option<Instant>,
     pub(super) presence: Arc<Presence>,
     idle_since: Instant,
     /// When marks and touches that nobody waits for are written, unless another commit takes them along first.
@@ -66,11 +68,11 @@ pub struct Presence {
 
 impl Actor {
     /// An actor that still has to [`begin`](Actor::begin).
-    pub fn new(shared: Arc<Shared>, id: SessionId, owner: Principal, record: SessionRecord) -> Actor {
+    pub fn new(shared: Arc<Shared>, log: LogId, owner: Principal, record: SessionRecord) -> Actor {
         Actor {
             shared,
-            log: LogId::from(&id),
-            id,
+            id: record.current.clone().unwrap_or_else(|| SessionId::from(&log)),
+            log,
             owner,
             fence: Fence::default(),
             record,
@@ -80,6 +82,7 @@ impl Actor {
             mark: None,
             run: None,
             release_at: None,
+            checkpoint_at: None,
             presence: Arc::default(),
             idle_since: Instant::now(),
             flush_at: None,
@@ -126,6 +129,7 @@ impl Actor {
             Command::Response { from, step_id, reply } => self.response(&from, &step_id, reply).await,
             Command::Cancel { from, by, reason } => self.cancel(&from, by, reason).await,
             Command::Plan { from, command } => self.plan_command(&from, command).await,
+            Command::Export { from, options } => self.export(&from, options).await,
             Command::Ack { party, seq } => self.ack(party, seq),
             Command::End { from } => self.end(&from).await,
             Command::Expire => self.expire().await,
@@ -136,7 +140,10 @@ impl Actor {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let idle = self.is_idle().then(|| self.idle_since + LINGER);
         let stuck = self.run.as_ref().and_then(|run| run.retry_at());
-        [idle, self.hold.poll_timeout(), stuck, self.release_at, self.flush_at].into_iter().flatten().min()
+        [idle, self.hold.poll_timeout(), stuck, self.release_at, self.checkpoint_at, self.flush_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub async fn handle_timeout(&mut self, now: Instant) {
@@ -144,6 +151,9 @@ impl Actor {
         self.settle_claims(outcome).await;
         if self.run.as_ref().and_then(|run| run.retry_at()).is_some_and(|at| at <= now) {
             self.retry_stuck().await;
+        }
+        if self.checkpoint_at.is_some_and(|at| at <= now) {
+            Box::pin(self.checkpoint()).await;
         }
         if self.release_at.is_some_and(|at| at <= now) {
             self.release().await;

@@ -58,7 +58,13 @@ impl Actor {
         let active = self.record.turn.active().cloned();
         let (run, started_ms) = active.map(|active| (active.run, active.started_ms)).ok_or_else(node::not_found)?;
         let asked = self.item::<Asked>(&keys::confirmation(step)).await?;
-        let asked = asked.unwrap_or(Asked { step_id: step.clone(), state: Value::Null, asked_ms: started_ms });
+        let asked = asked.unwrap_or_else(|| Asked {
+            step_id: step.clone(),
+            question: Value::Null,
+            metadata: serde_json::Map::new(),
+            state: Value::Null,
+            asked_ms: started_ms,
+        });
         let (input, conversation) = self.input_and_past().await?;
         Ok(Reentry { run, input, conversation, asked })
     }

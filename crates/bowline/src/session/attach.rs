@@ -13,6 +13,7 @@ use subtle::ConstantTimeEq;
 
 use super::actor::{Actor, Member};
 use super::record::{ResumeToken, SessionRecord};
+use super::restore::Source;
 use super::{Claimant, Grant, Mail, Way};
 use crate::config::Ownership;
 use crate::{clock, dice, node};
@@ -55,7 +56,8 @@ impl Actor {
     /// Whether the session exists for this caller. Unknown and foreign are answered alike.
     fn admits(&self, claimant: &Claimant) -> Result<(), Refusal> {
         let proven = match self.shared.config.session.ownership {
-            Ownership::Token if claimant.way != Way::Created => {
+            // A signed state is proof enough: it was given to the owner only.
+            Ownership::Token if !matches!(claimant.way, Way::Created | Way::Restored) => {
                 let token = claimant.resume_token.as_ref().map(|token| hash(token.expose()));
                 token.is_some_and(|token| matches(&self.record, &token))
             }
@@ -148,6 +150,10 @@ impl Actor {
     }
 
     async fn prepare(&mut self, claimant: &Claimant) -> Result<Grant, Refusal> {
+        let claimed = self.id.clone();
+        if let Some(restored) = claimant.restored.as_deref().filter(|restored| restored.source == Source::Live) {
+            self.supersede(&restored.new).await?;
+        }
         let extent = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?;
         let mut resume_token = None;
         if !claimant.observe {
@@ -163,9 +169,11 @@ impl Actor {
         }
         Ok(Grant {
             session: self.id.clone(),
+            claimed,
+            log: self.log.clone(),
             observe: claimant.observe,
             way: claimant.way,
-            greeting: self.greeting(claimant.way, &extent, resume, resume_token),
+            greeting: self.greeting(claimant, &extent, resume, resume_token),
             resume,
             extent,
             since: claimant.since,
@@ -198,7 +206,7 @@ impl Actor {
         Ok(Some(token))
     }
 
-    fn greeting(&self, way: Way, extent: &Extent, resume: Resume, resume_token: Option<String>) -> Control {
+    fn greeting(&self, claimant: &Claimant, extent: &Extent, resume: Resume, resume_token: Option<String>) -> Control {
         let mut facts = json!({
             "server_version": env!("CARGO_PKG_VERSION"),
             "capabilities": node::capabilities(),
@@ -211,7 +219,15 @@ impl Actor {
         if let Some(token) = resume_token {
             facts["resume_token"] = token.into();
         }
-        let content = if way == Way::Created {
+        if let Some(restored) = claimant.restored.as_deref() {
+            if let (Value::Object(facts), Value::Object(more)) = (&mut facts, Actor::restored_facts(restored)) {
+                facts.extend(more);
+            }
+            facts["resume"] = resume.facts(extent);
+            let content = "Session restored successfully".into();
+            return Control::new(names::STATE_RESTORED, Some(self.id.clone()), content, facts);
+        }
+        let content = if claimant.way == Way::Created {
             json!({ "session_id": self.id, "created_at": clock::rfc3339(self.record.created_ms) })
         } else {
             facts["reconnected"] = true.into();

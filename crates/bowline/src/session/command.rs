@@ -7,9 +7,11 @@ use bowline_core::Resume;
 use bowline_core::hold::Party;
 use bowline_protocol::frame::client::{Content, Secret};
 use bowline_protocol::frame::{Control, PlanCommand};
-use bowline_protocol::{ClientId, Cursor, Extent, MessageId, Principal, Refusal, Seq, SessionId, StepId};
+use bowline_protocol::{ClientId, Cursor, Extent, LogId, MessageId, Principal, Refusal, Seq, SessionId, StepId};
 use tokio::sync::mpsc;
 
+use super::export::ExportOptions;
+use super::restore::Restored;
 use crate::agent::Reply;
 
 /// Connection → session.
@@ -42,6 +44,10 @@ pub enum Command {
         from: Mailbox,
         command: PlanCommand,
     },
+    Export {
+        from: Mailbox,
+        options: ExportOptions,
+    },
     Ack {
         party: Party,
         seq: Seq,
@@ -66,6 +72,7 @@ impl Command {
             | Command::Response { from, .. }
             | Command::Cancel { from, .. }
             | Command::Plan { from, .. }
+            | Command::Export { from, .. }
             | Command::End { from } => from.refuse(session, refusal.clone()),
             Command::Detach { .. } | Command::Alive { .. } | Command::Ack { .. } | Command::Expire => {}
         }
@@ -79,6 +86,8 @@ pub enum Way {
     Reconnect,
     /// `user.reconnect_with_state` without state: failures are `error.recovery_failed`.
     Recover,
+    /// With a signed state.
+    Restored,
 }
 
 /// A connection that wants to hold or observe a session.
@@ -92,6 +101,8 @@ pub struct Claimant {
     pub resume_token: Option<Secret>,
     pub observe: bool,
     pub take_over: bool,
+    /// What a signed state led to.
+    pub restored: Option<Box<Restored>>,
     pub since: Instant,
 }
 
@@ -110,6 +121,11 @@ pub enum Mail {
     TakenOver {
         session: SessionId,
     },
+    /// The session goes on under another id.
+    Superseded {
+        session: SessionId,
+        by: SessionId,
+    },
     /// Are you alive? Any frame from the client answers.
     Probe {
         session: SessionId,
@@ -125,6 +141,10 @@ pub enum Mail {
 #[derive(Debug)]
 pub struct Grant {
     pub session: SessionId,
+    /// The id that was asked for; a restored session goes on under another.
+    pub claimed: SessionId,
+    /// The session's log, which may have an older name.
+    pub log: LogId,
     pub observe: bool,
     pub way: Way,
     pub extent: Extent,

@@ -2,6 +2,9 @@
 
 use bowline_protocol::{Refusal, RunId};
 
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
 use super::actor::{Actor, Change};
 use super::record::keys;
 use super::run::Said;
@@ -58,7 +61,15 @@ impl Actor {
                 }
                 let asked_ms = self.shared.clock.now_ms();
                 change.event(draft);
-                change.put(keys::confirmation(step), &Asked { step_id: step.clone(), state: state.clone(), asked_ms });
+                let read = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or_default();
+                let asked = Asked {
+                    step_id: step.clone(),
+                    question: read(&draft.content),
+                    metadata: draft.metadata.as_deref().map(read).and_then(fields).unwrap_or_default(),
+                    state: state.clone(),
+                    asked_ms,
+                };
+                change.put(keys::confirmation(step), &asked);
             }
         }
         Ok(())
@@ -98,5 +109,12 @@ impl Actor {
                 self.store_emissions(emissions).await;
             }
         }
+    }
+}
+
+fn fields(value: Value) -> Option<Map<String, Value>> {
+    match value {
+        Value::Object(fields) => Some(fields),
+        _ => None,
     }
 }

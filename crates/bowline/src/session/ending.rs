@@ -63,6 +63,9 @@ impl Actor {
         }
         self.commit(change).await?;
         self.shared.metrics.runs.inc(end.word);
+        if self.wants_checkpoints() {
+            self.checkpoint_at = Some(std::time::Instant::now());
+        }
         Ok(())
     }
 

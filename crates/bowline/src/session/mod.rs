@@ -6,9 +6,11 @@ mod attach;
 mod command;
 mod emissions;
 mod ending;
+pub mod export;
 mod life;
 pub mod record;
 pub mod registry;
+pub mod restore;
 pub(crate) mod run;
 mod work;
 

@@ -33,6 +33,9 @@ pub struct SessionRecord {
     /// The contents of a session that is over were let go; what is left is a tombstone.
     #[serde(default)]
     pub released: bool,
+    /// The id under which the session goes on, if it was restored; none means the name of its log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<SessionId>,
     pub turn: Turn,
     /// How many messages the conversation has, and how many wait in the queue (as item numbers `from .. to`).
     pub messages: u64,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::{ClientId, Epoch, ErrorCode, LogId, Principal, Refusal, SessionId};
-use bowline_store::{Commit, Fence, Kind, Start};
+use bowline_store::{Commit, Fence, Item, Kind, Record, Start, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
@@ -114,16 +114,52 @@ impl Registry {
         if let Some(entry) = awake {
             return if entry.owner == *asker { Ok(entry.commands) } else { Err(node::not_found()) };
         }
-        let refuse = |error| node::store_refusal(&error);
-        let stored = shared.store.record(&LogId::from(id)).await.map_err(refuse)?;
-        let stored = stored
-            .filter(|stored| stored.kind == Kind::Session && stored.owner == *asker)
-            .ok_or_else(node::not_found)?;
+        let (log, record) = Registry::look_up(shared, id, asker).await?;
+        let current = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
+        if current != *id {
+            let message = "The session goes on under a new id.";
+            let details = serde_json::json!({ "superseded_by": current });
+            return Err(Refusal::new(ErrorCode::SessionInactive, message).details(details));
+        }
+        let actor = Actor::new(shared.clone(), log, asker.clone(), record);
+        Ok(Registry::install(shared, actor, asker.clone()))
+    }
+
+    /// The log and the record of a session of the asker's own, by any name it ever had.
+    async fn look_up(shared: &Shared, id: &SessionId, asker: &Principal) -> Result<(LogId, SessionRecord), Refusal> {
+        let refuse = |error: StoreError| node::store_refusal(&error);
+        let mine = |stored: &Record| stored.owner == *asker;
+        let mut log = LogId::from(id);
+        let mut stored = shared.store.record(&log).await.map_err(refuse)?.filter(mine);
+        if let Some(alias) = stored.as_ref().filter(|stored| stored.kind == Kind::Alias) {
+            log = std::str::from_utf8(&alias.body).ok().and_then(LogId::parse).ok_or_else(node::not_found)?;
+            stored = shared.store.record(&log).await.map_err(refuse)?.filter(mine);
+        }
+        let stored = stored.filter(|stored| stored.kind == Kind::Session).ok_or_else(node::not_found)?;
         let record = SessionRecord::decode(&stored.body).map_err(|why| {
             Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
         })?;
-        let actor = Actor::new(shared.clone(), id.clone(), stored.owner.clone(), record);
-        Ok(Registry::install(shared, actor, stored.owner))
+        Ok((log, record))
+    }
+
+    /// The id under which a session lives, if its log is still there and it is not over.
+    pub async fn living(shared: &Shared, id: &SessionId, owner: &Principal) -> Result<Option<SessionId>, Refusal> {
+        match Registry::look_up(shared, id, owner).await {
+            Ok((log, record)) if record.life == Life::Active => {
+                Ok(Some(record.current.unwrap_or_else(|| SessionId::from(&log))))
+            }
+            Ok(_) => Ok(None),
+            Err(refusal) if refusal.code == ErrorCode::SessionNotFound => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// The same actor, under another name.
+    pub fn rename(&self, old: &SessionId, new: &SessionId) {
+        let mut live = self.live();
+        if let Some(entry) = live.remove(old) {
+            live.insert(new.clone(), entry);
+        }
     }
 
     /// Delivers a command to a session of the asker's own.
@@ -156,12 +192,6 @@ impl Registry {
             let known: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
             return Err(Refusal::field("content.agent", &format!("is not one of: {}", known.join(", "))));
         }
-        let max = shared.config.limits.sessions_per_principal_max;
-        if !shared.registry.reserve(&new.owner, max) {
-            shared.metrics.limits_hit.inc("limits.sessions_per_principal_max");
-            let message = format!("You have {max} sessions already. End one with `user.end_session`.");
-            return Err(Refusal::new(ErrorCode::TooManySessions, message).retry_after_ms(60_000));
-        }
         let id = SessionId::from_random(dice::u128());
         let now_ms = shared.clock.now_ms();
         let record = SessionRecord {
@@ -176,21 +206,46 @@ impl Registry {
             held: true,
             life: Life::Active,
             released: false,
+            current: None,
             turn: bowline_core::Turn::Idle,
             messages: 0,
             queue: Queue::default(),
             resume_token: None,
         };
-        let mut commit = Commit::to(LogId::from(&id), Fence::default(), now_ms);
-        commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: bowline_protocol::Seq::ZERO });
-        commit.record = Some(store_record(&new.owner, &record));
+        let start = Start { epoch: Epoch::from_random(dice::u64()), after: bowline_protocol::Seq::ZERO };
+        Registry::found(shared, &new.owner, &id, &record, start, Vec::new()).await?;
+        Ok(id)
+    }
+
+    /// Makes the log of a new session, with what belongs beside it.
+    pub async fn found(
+        shared: &Arc<Shared>,
+        owner: &Principal,
+        id: &SessionId,
+        record: &SessionRecord,
+        start: Start,
+        items: Vec<Item>,
+    ) -> Result<(), Refusal> {
+        if shared.is_draining() {
+            return Err(node::draining());
+        }
+        let max = shared.config.limits.sessions_per_principal_max;
+        if !shared.registry.reserve(owner, max) {
+            shared.metrics.limits_hit.inc("limits.sessions_per_principal_max");
+            let message = format!("You have {max} sessions already. End one with `user.end_session`.");
+            return Err(Refusal::new(ErrorCode::TooManySessions, message).retry_after_ms(60_000));
+        }
+        let mut commit = Commit::to(LogId::from(id), Fence::default(), record.touched_ms);
+        commit.create = Some(start);
+        commit.record = Some(store_record(owner, record));
+        commit.items = items;
         if let Err(error) = shared.commit(commit).await {
-            shared.registry.forget_live(&new.owner);
+            shared.registry.forget_live(owner);
             return Err(node::store_refusal(&error));
         }
         shared.metrics.sessions_created.inc();
-        shared.metrics.session_state("idle").inc();
-        Ok(id)
+        shared.metrics.session_state(record.state()).inc();
+        Ok(())
     }
 }
 

@@ -72,7 +72,8 @@ impl Actor {
     }
 
     fn repeated(&self, from: &Mailbox, id: &MessageId, known: &Accepted, digest: &str) -> Result<(), Refusal> {
-        if known.digest != digest {
+        // A key that came with a signed state has no digest: what was sent under it is not known any more.
+        if !known.digest.is_empty() && known.digest != digest {
             let message = "This message_id was used before with other content. Use a new one.";
             return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
         }
@@ -174,6 +175,9 @@ impl Actor {
         });
         self.shared.metrics.runs_active.inc();
         self.run = Some(Box::new(LiveRun::new(id, cancel, commands, emissions, task)));
+        if self.wants_checkpoints() {
+            self.checkpoint_at = Some(std::time::Instant::now() + self.shared.config.state.checkpoint_interval);
+        }
     }
 
     pub(super) async fn start_next(&mut self) {

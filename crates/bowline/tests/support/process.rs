@@ -65,6 +65,8 @@ pub fn command(dir: &Path, env: &[(&'static str, String)]) -> Command {
         .args(["serve", "--listen", "127.0.0.1:0", "--store", &format!("disk:{}", dir.display())])
         .current_dir(dir.parent().unwrap())
         .env("BOWLINE_LOG__LEVEL", "warn")
+        // The tests' own variable; to the server it would be an unknown setting.
+        .env_remove("BOWLINE_TEST_SEED")
         .envs(env.iter().map(|(key, value)| (*key, value.as_str())))
         .kill_on_drop(true)
         .stdin(Stdio::null());

@@ -1,0 +1,192 @@
+//! What a client may take with it: the session as a signed state. Exporting changes nothing.
+
+use std::time::Instant;
+
+use bowline_core::seal::{Form, SealInput, Sealed};
+use bowline_core::shorten::shorten;
+use bowline_protocol::frame::{Control, names};
+use bowline_protocol::state::{MemoryMessage, PendingConfirmation, State, StateMetadata};
+use bowline_protocol::{ErrorCode, MessageId, Refusal, StepId};
+use serde_json::{Map, Value, json};
+
+use super::actor::Actor;
+use super::record::keys;
+use super::{Mail, Mailbox};
+use crate::agent::{Asked, Message, Role};
+use crate::{clock, dice, node};
+
+/// What the client wants in its state, and how it wants it written.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportOptions {
+    pub memory: bool,
+    pub plan: bool,
+    pub work: bool,
+    pub token: bool,
+    /// The plan was asked for by name, so it is shown beside an encrypted state too.
+    pub plan_asked: bool,
+}
+
+impl Default for ExportOptions {
+    fn default() -> ExportOptions {
+        ExportOptions { memory: true, plan: true, work: true, token: false, plan_asked: false }
+    }
+}
+
+impl ExportOptions {
+    pub fn read(options: &Map<String, Value>) -> Result<ExportOptions, Refusal> {
+        let flag = |key: &str| match options.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(_) => Err(Refusal::field(&format!("content.{key}"), "must be true or false")),
+        };
+        let token = match options.get("format") {
+            None | Some(Value::Null) => false,
+            Some(format) if format == "object" => false,
+            Some(format) if format == "token" => true,
+            Some(_) => return Err(Refusal::field("content.format", "must be \"object\" or \"token\"")),
+        };
+        let plan = flag("include_plan")?;
+        Ok(ExportOptions {
+            memory: flag("include_memory")?.unwrap_or(true),
+            plan: plan.unwrap_or(true),
+            work: flag("include_work")?.unwrap_or(true),
+            token,
+            plan_asked: plan == Some(true),
+        })
+    }
+}
+
+impl Actor {
+    pub(super) async fn export(&mut self, from: &Mailbox, options: ExportOptions) {
+        let exported = match self.may_write(from) {
+            Ok(()) => self.exported(options).await,
+            Err(refusal) => Err(refusal),
+        };
+        match exported {
+            Ok(frame) => from.send(Mail::Control(frame)),
+            Err(refusal) => from.refuse(&self.id, refusal),
+        }
+    }
+
+    /// Whether the client asked to be sent its state unasked.
+    pub(super) fn wants_checkpoints(&self) -> bool {
+        self.record.config.get("checkpoints") == Some(&Value::Bool(true))
+    }
+
+    /// Pushes the state to the holder, so that even the loss of this server's disk loses nothing it cannot bring back.
+    pub(super) async fn checkpoint(&mut self) {
+        self.checkpoint_at = None;
+        let holder = self.hold.holder().and_then(|party| self.members.get(&party)).map(|member| member.mailbox.clone());
+        let Some(holder) = holder.filter(|_| self.wants_checkpoints()) else { return };
+        match self.exported(ExportOptions::default()).await {
+            Ok(frame) => holder.send(Mail::Control(frame)),
+            Err(refusal) => tracing::warn!(session = %self.id, %refusal, "a checkpoint could not be made"),
+        }
+        if self.run.is_some() {
+            self.checkpoint_at = Some(Instant::now() + self.shared.config.state.checkpoint_interval);
+        }
+    }
+
+    async fn exported(&self, options: ExportOptions) -> Result<Control, Refusal> {
+        let config = &self.shared.config.state;
+        let mut state = self.snapshot(options).await?;
+        self.shared.scrubber.scrub_state(&mut state);
+        let truncated = shorten(&mut state, config.limits()).map_err(|long| {
+            let message =
+                format!("The state takes {} bytes without a single message; state.bytes_max is less.", long.bytes);
+            Refusal::new(ErrorCode::StateTooLarge, message)
+        })?;
+        let form = match (config.encrypt, options.token) {
+            (true, _) => Form::Encrypted(dice::bytes()),
+            (false, true) => Form::Token,
+            (false, false) => Form::Object,
+        };
+        let now_unix = clock::unix_seconds();
+        let sealed = self.shared.keys.ring.seal(&SealInput { state: &state, owner: &self.owner, now_unix, form });
+        self.shared.metrics.state_exports.inc();
+        Ok(self.export_frame(&state, &sealed, now_unix, truncated, !config.encrypt || options.plan_asked))
+    }
+
+    fn export_frame(&self, state: &State, sealed: &Sealed, now_unix: u64, truncated: bool, readable: bool) -> Control {
+        let ttl = self.shared.config.state.ttl.as_secs();
+        let mut facts = json!({
+            "signed_state": sealed.signed,
+            "session_id": self.id,
+            "state_size": sealed.state_bytes,
+            "message_count": state.memory_snapshot.len(),
+            "current_step": state.current_step,
+            "current_operation": null,
+            "snapshot_time": clock::rfc3339(now_unix * 1000),
+            "exported_at": clock::rfc3339(now_unix * 1000),
+            "valid_until": clock::rfc3339((now_unix + ttl) * 1000),
+            "expire_after_hours": ttl as f64 / 3600.0,
+            "truncated": truncated,
+        });
+        if readable {
+            facts["session_state"] = json!({
+                "stage": state.stage,
+                "plan_context": state.plan_context,
+                "current_task": state.current_task,
+                "completed_tasks": state.completed_tasks,
+                "agent_state": state.agent_state,
+            });
+        }
+        let sentence = "Keep this: with it you can come back, even to a server that has forgotten you.";
+        Control::new(names::STATE_EXPORTED, Some(self.id.clone()), sentence.into(), facts)
+    }
+
+    async fn snapshot(&self, options: ExportOptions) -> Result<State, Refusal> {
+        let extent = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?;
+        let conversation = self.conversation().await?;
+        let plan: Value = self.item(keys::PLAN).await?.unwrap_or_default();
+        let tasks = plan["tasks"].as_array().cloned().unwrap_or_default();
+        let with = |status: &str| tasks.iter().filter(|task| task["status"] == status).cloned().collect::<Vec<_>>();
+        let open = with("solving").into_iter().chain(with("waiting")).next();
+        let current_step = conversation.iter().filter(|message| message.role == Role::User).count() as u64;
+        Ok(State {
+            session_id: self.id.clone(),
+            epoch: extent.epoch.clone(),
+            last_seq: extent.last(),
+            current_step,
+            stage: Some(self.record.turn.state().to_owned()),
+            agent_state: json!({}),
+            created_at: clock::rfc3339(self.record.created_ms),
+            last_active_at: clock::rfc3339(self.record.touched_ms),
+            completed_tasks: if options.work { with("completed") } else { Vec::new() },
+            current_task: open.filter(|_| options.work).unwrap_or_default(),
+            plan_context: if options.plan { plan } else { Value::Null },
+            memory_snapshot: if options.memory {
+                conversation.into_iter().map(remembered).collect()
+            } else {
+                Vec::new()
+            },
+            tool_states: Map::new(),
+            pending_confirmations: self.pending_confirmations().await?,
+            metadata: StateMetadata {
+                agent_name: self.record.agent.clone(),
+                agent_config: self.record.config.clone(),
+                session_state: self.record.turn.state().to_owned(),
+            },
+        })
+    }
+
+    async fn pending_confirmations(&self) -> Result<Vec<PendingConfirmation>, Refusal> {
+        let pending: Vec<StepId> = self.record.turn.active().map(|active| active.pending.clone()).unwrap_or_default();
+        let mut confirmations = Vec::new();
+        for step in pending {
+            if let Some(Asked { step_id, question, metadata, state, asked_ms }) =
+                self.item(&keys::confirmation(&step)).await?
+            {
+                confirmations.push(PendingConfirmation { step_id, question, metadata, state, asked_ms });
+            }
+        }
+        Ok(confirmations)
+    }
+}
+
+fn remembered(message: Message) -> MemoryMessage {
+    let Message { role, content, at_ms, message_id, interrupted } = message;
+    let role = if role == Role::User { "user" } else { "assistant" }.to_owned();
+    let message_id = message_id.as_deref().and_then(MessageId::parse);
+    MemoryMessage { role, content, at_ms: Some(at_ms), message_id, interrupted }
+}

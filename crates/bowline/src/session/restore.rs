@@ -1,0 +1,256 @@
+//! The long way back: a session from the state that its client kept, live or rebuilt.
+
+use std::sync::Arc;
+
+use bowline_core::Turn;
+use bowline_core::seal::Opened;
+use bowline_core::turn::Active;
+use bowline_protocol::frame::client::Content;
+use bowline_protocol::state::State;
+use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Principal, Refusal, RunId, SessionId, StepId};
+use bowline_store::{Commit, Fence, Item, Kind, Record, Start, StoreError};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::actor::Actor;
+use super::record::{Accepted, Queue, SessionRecord, VERSION, keys};
+use super::registry::Registry;
+use super::{Life, Mail};
+use crate::agent::{Asked, Input, Message, Role};
+use crate::node::{self, Shared};
+use crate::{clock, dice};
+
+/// What `agent.state_restored` tells, besides what every greeting does.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    pub original: SessionId,
+    pub new: SessionId,
+    pub step: u64,
+    pub messages: usize,
+    pub source: Source,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The log was still there: nothing was rolled back.
+    Live,
+    /// Everything comes from the state.
+    Snapshot,
+}
+
+impl Source {
+    pub fn word(self) -> &'static str {
+        match self {
+            Source::Live => "live",
+            Source::Snapshot => "snapshot",
+        }
+    }
+}
+
+/// How far the states of one session were restored, so that nothing is approved twice.
+#[derive(Serialize, Deserialize)]
+struct Taken {
+    last_seq: u64,
+}
+
+/// What a restore leads to: the session to claim, and from where to read.
+#[derive(Debug)]
+pub struct Way {
+    /// The session whose actor takes the claim: the original if it lives, else the new one.
+    pub claim: SessionId,
+    pub restored: Restored,
+    pub cursor: Cursor,
+}
+
+/// Finds or makes the session that a state belongs to.
+pub async fn restore(
+    shared: &Arc<Shared>,
+    owner: &Principal,
+    signed: &Content,
+    cursor: Option<Cursor>,
+) -> Result<Way, Refusal> {
+    let limits = shared.config.state.open_limits(&shared.config.limits);
+    let opened = shared.keys.ring.open(signed.0.get(), owner, clock::unix_seconds(), &limits);
+    let Opened { state, .. } = opened.map_err(|refusal| {
+        shared.metrics.state_refusals.inc(refusal.reason());
+        Refusal::from(refusal)
+    })?;
+    if !shared.agents.contains_key(&state.metadata.agent_name) {
+        shared.metrics.state_refusals.inc("agent");
+        let message = format!("The agent `{}` of this state is no longer configured.", state.metadata.agent_name);
+        return Err(Refusal::new(ErrorCode::StateRestoreFailed, message));
+    }
+    // One restore at a time: what the first takes, the second must not find.
+    let _turn = shared.restoring.lock().await;
+    let mut restored = Restored {
+        original: state.session_id.clone(),
+        new: SessionId::from_random(dice::u128()),
+        step: state.current_step,
+        messages: state.memory_snapshot.len(),
+        source: Source::Live,
+        warnings: Vec::new(),
+    };
+    if let Some(live) = Registry::living(shared, &state.session_id, owner).await? {
+        let cursor = cursor.unwrap_or(Cursor { epoch: Some(state.epoch), seq: state.last_seq });
+        return Ok(Way { claim: live, restored, cursor });
+    }
+    restored.source = Source::Snapshot;
+    let take = take(shared, owner, &state).await?;
+    if !take && shared.config.state.single_use {
+        shared.metrics.state_refusals.inc("stale");
+        let message = "This state, or a later one of its session, was restored before.";
+        return Err(Refusal::new(ErrorCode::StateStale, message));
+    }
+    if !take && !state.pending_confirmations.is_empty() {
+        restored.warnings.push("Its open questions went with an earlier restore and cannot be answered here.".into());
+    }
+    let cursor = cursor.unwrap_or(Cursor::bare(state.last_seq));
+    rebuild(shared, owner, &restored.new, state, take).await?;
+    Ok(Way { claim: restored.new.clone(), restored, cursor })
+}
+
+/// Remembers durably that this state was restored. False if it, or a later one, was restored before.
+async fn take(shared: &Shared, owner: &Principal, state: &State) -> Result<bool, Refusal> {
+    let refuse = |error: StoreError| node::store_refusal(&error);
+    let log = LogId::parse(&format!("restored_{}", state.session_id)).ok_or_else(node::not_found)?;
+    let known = shared.store.record(&log).await.map_err(refuse)?;
+    let before: Option<Taken> = known.as_ref().and_then(|record| serde_json::from_slice(&record.body).ok());
+    if before.is_some_and(|before| before.last_seq >= state.last_seq.get()) {
+        return Ok(false);
+    }
+    let now_ms = shared.clock.now_ms();
+    let mut commit = match known {
+        Some(_) => Commit::to(log.clone(), shared.store.lease(&log).await.map_err(refuse)?, now_ms),
+        None => {
+            Commit { create: Some(beginning(bowline_protocol::Seq::ZERO)), ..Commit::to(log, Fence::default(), now_ms) }
+        }
+    };
+    let body = serde_json::to_vec(&Taken { last_seq: state.last_seq.get() }).unwrap_or_default();
+    commit.record = Some(Record { kind: Kind::Restored, owner: owner.clone(), touched_ms: now_ms, body: body.into() });
+    shared.commit(commit).await.map_err(refuse)?;
+    Ok(true)
+}
+
+fn beginning(after: bowline_protocol::Seq) -> Start {
+    Start { epoch: Epoch::from_random(dice::u64()), after }
+}
+
+/// Makes a new session out of a state: its numbering goes on after the snapshot's, in a new epoch.
+async fn rebuild(
+    shared: &Arc<Shared>,
+    owner: &Principal,
+    id: &SessionId,
+    state: State,
+    take: bool,
+) -> Result<(), Refusal> {
+    let now_ms = shared.clock.now_ms();
+    let mut items = Vec::new();
+    let mut put = |key: String, value: &dyn erased::Json| items.push(Item::put(key, value.bytes()));
+    for (number, message) in state.memory_snapshot.iter().enumerate() {
+        let role = if message.role == "user" { Role::User } else { Role::Assistant };
+        let message_id = message.message_id.as_ref().map(|id| id.as_str().to_owned());
+        let at_ms = message.at_ms.unwrap_or(now_ms);
+        let kept =
+            Message { role, content: message.content.clone(), at_ms, message_id, interrupted: message.interrupted };
+        put(keys::message(number as u64), &kept);
+        if let Some(id) = &message.message_id {
+            // What exactly was sent under this key is not in the state, so whatever comes again under it is the same.
+            put(keys::idempotency(id), &Accepted { digest: String::new(), seq: None });
+        }
+    }
+    if !state.plan_context.is_null() {
+        put(keys::PLAN.to_owned(), &state.plan_context);
+    }
+    let mut pending: Vec<StepId> = Vec::new();
+    for asked in state.pending_confirmations.iter().filter(|_| take) {
+        let kept = Asked {
+            step_id: asked.step_id.clone(),
+            question: asked.question.clone(),
+            metadata: asked.metadata.clone(),
+            state: asked.state.clone(),
+            asked_ms: asked.asked_ms,
+        };
+        put(keys::confirmation(&asked.step_id), &kept);
+        pending.push(asked.step_id.clone());
+    }
+    // A run that was active is treated as cut by a crash: it waits if it waited, else the actor ends it when it begins.
+    let turn = if state.metadata.session_state == "idle" || (state.metadata.session_state == "waiting" && !take) {
+        Turn::Idle
+    } else {
+        let last = state.memory_snapshot.iter().rev().find(|message| message.role == "user");
+        put(
+            keys::INPUT.to_owned(),
+            &Input::Message { text: last.map(|message| message.content.clone()).unwrap_or_default() },
+        );
+        let run = RunId::from_random(dice::u128());
+        Turn::Active(Active { run, started: state.last_seq.next(), started_ms: now_ms, pending })
+    };
+    let title = state.memory_snapshot.iter().find(|message| message.role == "user");
+    let record = SessionRecord {
+        version: VERSION,
+        agent: state.metadata.agent_name,
+        config: state.metadata.agent_config,
+        client_id: None,
+        app_version: None,
+        title: title.map(|message| message.content.chars().take(80).collect()),
+        created_ms: now_ms,
+        touched_ms: now_ms,
+        held: false,
+        life: Life::Active,
+        released: false,
+        current: None,
+        turn,
+        messages: state.memory_snapshot.len() as u64,
+        queue: Queue::default(),
+        resume_token: None,
+    };
+    Registry::found(shared, owner, id, &record, beginning(state.last_seq), items).await
+}
+
+/// Values of several types in one list of items.
+mod erased {
+    pub trait Json {
+        fn bytes(&self) -> Vec<u8>;
+    }
+
+    impl<T: serde::Serialize> Json for T {
+        fn bytes(&self) -> Vec<u8> {
+            // Our own types have string keys and finite numbers only, so this cannot fail.
+            serde_json::to_vec(self).unwrap_or_default()
+        }
+    }
+}
+
+impl Actor {
+    /// The session goes on under a new id; the old one is over for everybody who knows it.
+    pub(super) async fn supersede(&mut self, new: &SessionId) -> Result<(), Refusal> {
+        let now_ms = self.shared.clock.now_ms();
+        let mut alias = Commit::to(LogId::from(new), Fence::default(), now_ms);
+        alias.create = Some(beginning(bowline_protocol::Seq::ZERO));
+        let body = self.log.as_str().as_bytes().to_vec().into();
+        alias.record = Some(Record { kind: Kind::Alias, owner: self.owner.clone(), touched_ms: now_ms, body });
+        self.shared.commit(alias).await.map_err(|error| node::store_refusal(&error))?;
+        let mut change = self.change();
+        change.record.current = Some(new.clone());
+        self.commit(change).await?;
+        let old = std::mem::replace(&mut self.id, new.clone());
+        self.shared.registry.rename(&old, new);
+        for (_, member) in self.members.drain() {
+            member.mailbox.send(Mail::Superseded { session: old.clone(), by: new.clone() });
+        }
+        Ok(())
+    }
+
+    /// What `agent.state_restored` says besides the usual.
+    pub(super) fn restored_facts(restored: &Restored) -> Value {
+        json!({
+            "original_session_id": restored.original,
+            "new_session_id": restored.new,
+            "restored_step": restored.step,
+            "message_count": restored.messages,
+            "source": restored.source.word(),
+            "warnings": restored.warnings,
+        })
+    }
+}
