@@ -142,16 +142,27 @@ pub async fn session(
 async fn find(shared: &Shared, id: &str) -> Result<(LogId, Record), Problem> {
     let log = LogId::parse(id).ok_or_else(node::not_found)?;
     let record = shared.store.record(&log).await.map_err(|error| node::store_refusal(&error))?;
+    // A restored session may be asked for by its new name; its log has kept the old one.
+    let root = record.as_ref().filter(|record| record.kind == Kind::Alias);
+    let root = root.and_then(|alias| LogId::parse(std::str::from_utf8(&alias.body).ok()?));
+    let (log, record) = match root {
+        Some(root) => (root.clone(), shared.store.record(&root).await.map_err(|error| node::store_refusal(&error))?),
+        None => (log, record),
+    };
     let record = record.filter(|record| record.kind == Kind::Session).ok_or_else(node::not_found)?;
     Ok((log, record))
 }
 
 async fn summary(shared: &Shared, log: &LogId, stored: &Record) -> Value {
-    let presence = shared.registry.presence(&SessionId::from(log));
+    let decoded = SessionRecord::decode(&stored.body);
+    let current =
+        decoded.as_ref().ok().and_then(|record| record.current.clone()).unwrap_or_else(|| SessionId::from(log));
+    let presence = shared.registry.presence(&current);
     let extent = shared.store.extent(log).await.ok();
     let acked = node::acked(shared, log).await;
     let mut shown = json!({
-        "id": log,
+        "id": current,
+        "log": log,
         "owner": stored.owner,
         "held": presence.as_ref().is_some_and(|presence| presence.held.load(Ordering::Relaxed) > 0),
         "observers": presence.as_ref().map_or(0, |presence| presence.observers.load(Ordering::Relaxed)),
@@ -160,7 +171,7 @@ async fn summary(shared: &Shared, log: &LogId, stored: &Record) -> Value {
         "first_retained_seq": extent.as_ref().map(|extent| extent.first),
         "epoch": extent.as_ref().map(|extent| extent.epoch.clone()),
     });
-    match SessionRecord::decode(&stored.body) {
+    match decoded {
         Ok(record) => {
             shown["agent"] = record.agent.clone().into();
             shown["state"] = record.state().into();
