@@ -92,7 +92,8 @@ impl EventName {
         let (namespace, rest) = name.split_once('.')?;
         let plain =
             |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
-        let ours = names::ALL.contains(&name) || crate::frame::names::ALL.contains(&name);
+        let frames = [crate::frame::names::CLIENT, crate::frame::names::CONTROL];
+        let ours = names::ALL.contains(&name) || frames.iter().any(|names| names.contains(&name));
         (AGENT_NAMESPACES.contains(&namespace) && plain(rest) && name.len() <= 64 && !ours)
             .then(|| EventName(Cow::Owned(name.to_owned())))
     }

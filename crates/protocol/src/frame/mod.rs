@@ -64,34 +64,4 @@ pub mod names {
     /// What the server sends without a number.
     pub const CONTROL: &[&str] =
         &[CONNECTED, HEARTBEAT, NOTICE, SYSTEM_ERROR, SESSION_CREATED, STATE_EXPORTED, STATE_RESTORED, RECOVERY_FAILED];
-
-    /// Every name that is not an agent's to invent.
-    pub const ALL: &[&str] = &[
-        CREATE_SESSION,
-        MESSAGE,
-        RESPONSE,
-        CANCEL,
-        ACK,
-        RECONNECT,
-        RECONNECT_WITH_STATE,
-        REQUEST_STATE,
-        CANCEL_TASK,
-        RESTART_TASK,
-        CANCEL_PLAN,
-        REPLAN,
-        SOLVE_TASKS,
-        WATCH_TASK,
-        UNWATCH_TASK,
-        AUTHENTICATE,
-        END_SESSION,
-        PONG,
-        CONNECTED,
-        HEARTBEAT,
-        NOTICE,
-        SYSTEM_ERROR,
-        SESSION_CREATED,
-        STATE_EXPORTED,
-        STATE_RESTORED,
-        RECOVERY_FAILED,
-    ];
 }
