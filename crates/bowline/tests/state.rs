@@ -148,6 +148,9 @@ async fn a_live_session_that_is_held_is_not_taken_by_a_state() {
     send_state(&mut other, &state, Value::Null).await;
     let failed = other.expect("error.recovery_failed").await;
     assert_eq!(failed["metadata"]["error_code"], "SESSION_ALREADY_ACTIVE");
+    assert_eq!(failed["metadata"]["recovery_action"], "take_over");
+    let (greeting, _) = restore(&mut other, &state, json!({ "take_over": true })).await;
+    assert_eq!(greeting["metadata"]["source"], "live");
     holding.abort();
     server.stop().await;
 }

@@ -76,7 +76,7 @@ impl Connection {
                 let from = self.mailbox.clone();
                 self.command(session, &identity, Command::End { from }).await;
             }
-            Request::Restore { signed_state, cursor } => self.restore(&signed_state, cursor, &identity).await,
+            Request::Restore { signed_state, attach } => self.restore(&signed_state, attach, &identity).await,
             Request::RequestState { session, options } => match ExportOptions::read(&options) {
                 Err(refusal) => self.bad_frame(&refusal),
                 Ok(options) => {
@@ -202,10 +202,10 @@ impl Connection {
     }
 
     /// The long way back with a signed state.
-    async fn restore(&mut self, signed: &Content, cursor: Option<Cursor>, identity: &Identity) {
+    async fn restore(&mut self, signed: &Content, attach: Attach, identity: &Identity) {
         self.shared.metrics.reconnect_attempts.inc();
         let found = match self.room_for_another() {
-            Ok(()) => restore::restore(&self.shared, &identity.principal, signed, cursor).await,
+            Ok(()) => restore::restore(&self.shared, &identity.principal, signed, attach.cursor.clone()).await,
             Err(refusal) => Err(refusal),
         };
         match found {
@@ -215,8 +215,8 @@ impl Connection {
                 self.say(&Control::recovery_failed(None, &refusal));
             }
             Ok(way) => {
-                self.shared.metrics.state_restores.inc(way.restored.source.word());
-                let attach = Attach { session: Some(way.claim), cursor: Some(way.cursor), ..Attach::default() };
+                // A state makes a holder; watching is for `user.reconnect`.
+                let attach = Attach { session: Some(way.claim), cursor: Some(way.cursor), observe: false, ..attach };
                 self.claim_with(attach, Way::Restored, identity.principal.clone(), Some(Box::new(way.restored))).await;
             }
         }

@@ -141,6 +141,9 @@ impl Actor {
             self.shared.metrics.takeovers.inc("granted");
             member.mailbox.send(Mail::TakenOver { session: self.id.clone() });
         }
+        if let Some(restored) = &claimant.restored {
+            self.shared.metrics.state_restores.inc(restored.source.word());
+        }
         let Claimant { mailbox, observe, .. } = claimant;
         self.claims.remove(&mailbox.party);
         self.members.insert(mailbox.party, Member { mailbox: mailbox.clone(), observe });

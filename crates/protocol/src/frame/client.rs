@@ -6,12 +6,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::fields::{Fields, cursor_in, seq_of, text_of, value_of};
 use super::names;
 pub use super::private::{Content, Secret};
 use crate::error::{ErrorCode, Refusal};
 use crate::id::{ClientId, MessageId, SessionId, StepId};
 use crate::json;
-use crate::position::{Cursor, Epoch, Seq};
+use crate::position::Cursor;
 
 /// One client frame. `session: None` means "the only one of this connection".
 pub enum Request {
@@ -49,7 +50,7 @@ pub enum Request {
     /// The long way back, with state.
     Restore {
         signed_state: Content,
-        cursor: Option<Cursor>,
+        attach: Attach,
     },
     RequestState {
         session: Option<SessionId>,
@@ -329,7 +330,7 @@ impl Envelope<'_> {
         let Some(state) = state else {
             return Ok(Request::Recover(self.attach(session)?));
         };
-        Ok(Request::Restore { signed_state: Content(state), cursor: self.fields()?.cursor()? })
+        Ok(Request::Restore { signed_state: Content(state), attach: self.attach(session)? })
     }
 
     fn plan_command(&self, event: &str) -> Result<PlanCommand, Refusal> {
@@ -408,100 +409,10 @@ pub fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The fields of a `content` object.
-struct Fields(Map<String, Value>);
-
-impl Fields {
-    fn text(&mut self, key: &str) -> Result<Option<String>, Refusal> {
-        match self.0.remove(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(Refusal::field(&format!("content.{key}"), "must be text")),
-        }
-    }
-
-    fn flag(&mut self, key: &str) -> Result<bool, Refusal> {
-        match self.0.remove(key) {
-            None | Some(Value::Null) => Ok(false),
-            Some(Value::Bool(flag)) => Ok(flag),
-            Some(_) => Err(Refusal::field(&format!("content.{key}"), "must be true or false")),
-        }
-    }
-
-    /// Text or a number, as text.
-    fn scalar(&self, key: &str) -> Option<String> {
-        match self.0.get(key)? {
-            Value::String(text) => Some(text.clone()),
-            Value::Number(number) => Some(number.to_string()),
-            _ => None,
-        }
-    }
-
-    fn client_id(&mut self) -> Result<Option<ClientId>, Refusal> {
-        match self.text("client_id")? {
-            None => Ok(None),
-            Some(text) => ClientId::parse(&text)
-                .map(Some)
-                .ok_or_else(|| Refusal::field("content.client_id", "is empty or too long")),
-        }
-    }
-
-    fn cursor(&self) -> Result<Option<Cursor>, Refusal> {
-        let present = |key: &str| self.0.get(key).is_some_and(|value| !value.is_null());
-        let cursor = cursor_in(&Value::Object(self.0.clone()));
-        if cursor.is_none() && present("last_seq") {
-            return Err(Refusal::field("content.last_seq", "must be a whole number from 0"));
-        }
-        if cursor.is_none() && present("last_event_id") {
-            return Err(Refusal::field("content.last_event_id", "must be \"<epoch>-<seq>\""));
-        }
-        Ok(cursor)
-    }
-}
-
-/// The cursor in an object: `last_event_id` if it is one of ours, else `last_seq` with an optional `epoch`.
-fn cursor_in(object: &Value) -> Option<Cursor> {
-    let by_id = object.get("last_event_id").and_then(Value::as_str).and_then(Cursor::parse);
-    by_id.or_else(|| {
-        let seq = seq_of(object.get("last_seq")?)?;
-        let epoch = object.get("epoch").and_then(Value::as_str).and_then(Epoch::parse);
-        Some(Cursor { epoch, seq })
-    })
-}
-
-/// A whole number from 0, also written as digits. Above 2^53 it is still "far ahead", not an error.
-fn seq_of(value: &Value) -> Option<Seq> {
-    let number = match value {
-        Value::Number(number) => match number.as_u64() {
-            Some(number) => number,
-            None if number.as_f64().is_some_and(|f| f >= 2f64.powi(53)) => u64::MAX,
-            // A whole number that some language wrote as a float.
-            None if number.as_f64().is_some_and(|f| f >= 0.0 && f.fract() == 0.0) => number.as_f64()? as u64,
-            None => return None,
-        },
-        Value::String(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
-            digits.parse().unwrap_or(u64::MAX)
-        }
-        _ => return None,
-    };
-    Some(Seq::new(number).unwrap_or(Seq::MAX))
-}
-
-fn value_of(raw: Option<&RawValue>) -> Value {
-    raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
-}
-
-fn text_of(field: &str, raw: Option<&RawValue>) -> Result<Option<String>, Refusal> {
-    match value_of(raw) {
-        Value::Null => Ok(None),
-        Value::String(text) => Ok(Some(text)),
-        _ => Err(Refusal::field(field, "must be text")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::position::Seq;
 
     fn parse(text: &str) -> Result<Request, Refusal> {
         Request::parse(text, 64)

@@ -3,6 +3,7 @@
 //! Names of frames are written here and nowhere else.
 
 pub mod client;
+mod fields;
 mod private;
 pub mod server;
 
