@@ -338,3 +338,69 @@ async fn checkpoints_come_unasked_to_those_who_asked_for_them() {
     assert!(plain.ask("/echo y").await.iter().all(|frame| frame["event"] != "agent.state_exported"), "off by default");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn nothing_is_approved_twice_however_a_state_comes_back() {
+    let server = Server::with(config()).await;
+    let (mut client, _) = server.session().await;
+    client.say("/confirm pay").await;
+    let step = client.expect("agent.user_confirm").await["step_id"].clone();
+    let early = signed(&export(&mut client, Value::Null).await);
+    drop(client);
+    // Taken up live, answered under the new id, ended: the state still holds the question, but it is settled.
+    let mut client = server.connect().await;
+    restore(&mut client, &early, Value::Null).await;
+    let late = signed(&export(&mut client, Value::Null).await);
+    let answer = json!({ "event": "user.response", "step_id": step, "content": { "confirmed": true } });
+    client.send(answer.clone()).await;
+    client.until(is_terminal).await;
+    client.send(json!({ "event": "user.end_session" })).await;
+    client.expect("agent.session_end").await;
+    for state in [&early, &late] {
+        let mut again = server.connect().await;
+        let (greeting, _) = restore(&mut again, state, Value::Null).await;
+        assert_eq!(greeting["metadata"]["session_state"], "idle");
+        assert_eq!(greeting["metadata"]["warnings"].as_array().unwrap().len(), 1);
+        again.send(answer.clone()).await;
+        assert_eq!(again.refusal().await.0, "UNKNOWN_STEP");
+    }
+    server.stop().await;
+    // Two states of one session on a server that knows neither: the question goes with the first.
+    let mut strict = config();
+    let server = Server::with(strict.clone()).await;
+    for (state, expected) in [(&late, "waiting"), (&early, "idle")] {
+        let mut client = server.connect().await;
+        let (greeting, _) = restore(&mut client, state, Value::Null).await;
+        assert_eq!(greeting["metadata"]["session_state"], expected);
+    }
+    server.stop().await;
+    strict.state.single_use = true;
+    let server = Server::with(strict).await;
+    let (mut client, _) = server.session().await;
+    let state = signed(&export(&mut client, Value::Null).await);
+    drop(client);
+    let mut client = server.connect().await;
+    restore(&mut client, &state, Value::Null).await;
+    drop(client);
+    let mut client = server.connect().await;
+    send_state(&mut client, &state, Value::Null).await;
+    assert_eq!(client.refusal().await.0, "STATE_STALE", "a live restore uses a state up too");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_state_exported_in_the_middle_of_a_plan_tells_how_far_it_has_come() {
+    let mut config = config();
+    let slow = bowline::config::AgentKind::Demo { seed: 1, speed: 4.0 };
+    config.agents.insert("demo".into(), bowline::config::AgentConfig { kind: slow });
+    let server = Server::with(config).await;
+    let (mut client, _) = server.session().await;
+    client.say("/plan a boat").await;
+    client.expect("solver.completed").await;
+    client.until(|frame| frame["event"] == "solver.progress" || is_terminal(frame)).await;
+    let state = signed(&export(&mut client, Value::Null).await);
+    assert!(!state["state"]["completed_tasks"].as_array().unwrap().is_empty());
+    client.send(json!({ "event": "user.cancel" })).await;
+    client.until(is_terminal).await;
+    server.stop().await;
+}

@@ -81,6 +81,9 @@ pub struct StateMetadata {
     pub agent_config: Map<String, Value>,
     /// `idle`, `running` or `waiting` when it was exported.
     pub session_state: String,
+    /// What this session and all that were restored from it have in common.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<SessionId>,
 }
 
 /// The object form. Nothing may be added to it: a field that is not signed could be mistaken for one that is.

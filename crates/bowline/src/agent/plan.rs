@@ -143,6 +143,7 @@ impl PlanRun {
         mut tasks: Vec<Task>,
     ) -> Result<Result<Answer, String>, AgentError> {
         keep(run, question, &tasks).await?;
+        let mut kept: Vec<&str> = tasks.iter().map(Task::status).collect();
         while tasks.iter().any(Task::is_open) {
             if let Turned::Replan(anew) = self.obey(run, question, &mut tasks).await? {
                 return Ok(Err(anew));
@@ -154,9 +155,13 @@ impl PlanRun {
                 };
                 advance(run, &mut tasks[index]).await?;
             }
+            let now: Vec<&str> = tasks.iter().map(Task::status).collect();
+            if now != kept {
+                kept = now;
+                keep(run, question, &tasks).await?;
+            }
             run.pause(self.pause).await?;
         }
-        keep(run, question, &tasks).await?;
         self.aggregate(run, question, &tasks).await.map(Ok)
     }
 

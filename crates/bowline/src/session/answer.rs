@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::Mailbox;
 use super::actor::Actor;
 use super::record::keys;
+use super::restore;
 use crate::agent::{Asked, Input, Message, Reply};
 use crate::node;
 
@@ -34,6 +35,8 @@ impl Actor {
             }
             Some(_) => {}
         }
+        // Settled first: an older state of this session must not bring the question back to be approved again.
+        restore::settle(&self.shared, &self.owner, step).await?;
         let mut content = json!({ "confirmed": reply.confirmed });
         if let Some(tasks) = &reply.tasks {
             content["tasks"] = tasks.clone();

@@ -155,7 +155,7 @@ impl Actor {
     async fn prepare(&mut self, claimant: &Claimant) -> Result<Grant, Refusal> {
         let claimed = self.id.clone();
         if let Some(restored) = claimant.restored.as_deref().filter(|restored| restored.source == Source::Live) {
-            self.supersede(&restored.new).await?;
+            self.supersede(&restored.new, restored.last_seq).await?;
         }
         let extent = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?;
         let mut resume_token = None;

@@ -166,6 +166,7 @@ impl Actor {
                 agent_name: self.record.agent.clone(),
                 agent_config: self.record.config.clone(),
                 session_state: self.record.turn.state().to_owned(),
+                lineage: Some(self.lineage()),
             },
         })
     }

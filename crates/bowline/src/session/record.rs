@@ -36,6 +36,9 @@ pub struct SessionRecord {
     /// The id under which the session goes on, if it was restored; none means the name of its log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<SessionId>,
+    /// The first session of those that were restored from each other; none means the name of this one's log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<SessionId>,
     pub turn: Turn,
     /// How many messages the conversation has, and how many wait in the queue (as item numbers `from .. to`).
     pub messages: u64,

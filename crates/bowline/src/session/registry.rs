@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use super::actor::{Actor, Presence, store_record};
 use super::record::{Queue, SessionRecord, VERSION};
 use super::{Command, Commands, Life};
+use crate::config::Ownership;
 use crate::node::{self, Shared};
 use crate::{dice, drive};
 
@@ -117,6 +118,10 @@ impl Registry {
         let (log, record) = Registry::look_up(shared, id, asker).await?;
         let current = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
         if current != *id {
+            if shared.config.session.ownership == Ownership::Token {
+                // A name proves nothing there, so it is told nothing.
+                return Err(node::not_found());
+            }
             let message = "The session goes on under a new id.";
             let details = serde_json::json!({ "superseded_by": current });
             return Err(Refusal::new(ErrorCode::SessionInactive, message).details(details));
@@ -207,6 +212,7 @@ impl Registry {
             life: Life::Active,
             released: false,
             current: None,
+            lineage: None,
             turn: bowline_core::Turn::Idle,
             messages: 0,
             queue: Queue::default(),

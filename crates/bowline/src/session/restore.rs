@@ -28,6 +28,8 @@ pub struct Restored {
     pub step: u64,
     pub messages: usize,
     pub source: Source,
+    /// How far the state reached.
+    pub last_seq: u64,
     pub warnings: Vec<String>,
 }
 
@@ -48,7 +50,7 @@ impl Source {
     }
 }
 
-/// How far the states of one session were restored, so that nothing is approved twice.
+/// How far the states of one lineage were restored.
 #[derive(Serialize, Deserialize)]
 struct Taken {
     last_seq: u64,
@@ -72,7 +74,7 @@ pub async fn restore(
 ) -> Result<Way, Refusal> {
     let limits = shared.config.state.open_limits(&shared.config.limits);
     let opened = shared.keys.ring.open(signed.0.get(), owner, clock::unix_seconds(), &limits);
-    let Opened { state, .. } = opened.map_err(|refusal| {
+    let Opened { mut state, .. } = opened.map_err(|refusal| {
         shared.metrics.state_refusals.inc(refusal.reason());
         Refusal::from(refusal)
     })?;
@@ -89,47 +91,83 @@ pub async fn restore(
         step: state.current_step,
         messages: state.memory_snapshot.len(),
         source: Source::Live,
+        last_seq: state.last_seq.get(),
         warnings: Vec::new(),
     };
+    let lineage = lineage_of(&state);
+    if shared.config.state.single_use && taken(shared, &lineage).await? >= Some(state.last_seq.get()) {
+        shared.metrics.state_refusals.inc("stale");
+        let message = "This state, or a later one of its session, was restored before.";
+        return Err(Refusal::new(ErrorCode::StateStale, message));
+    }
     if let Some(live) = Registry::living(shared, &state.session_id, owner).await? {
         let cursor = cursor.unwrap_or(Cursor { epoch: Some(state.epoch), seq: state.last_seq });
         return Ok(Way { claim: live, restored, cursor });
     }
     restored.source = Source::Snapshot;
-    let take = take(shared, owner, &state).await?;
-    if !take && shared.config.state.single_use {
-        shared.metrics.state_refusals.inc("stale");
-        let message = "This state, or a later one of its session, was restored before.";
-        return Err(Refusal::new(ErrorCode::StateStale, message));
+    take(shared, owner, &lineage, state.last_seq.get()).await?;
+    let asked = state.pending_confirmations.len();
+    let mut open = Vec::new();
+    for question in std::mem::take(&mut state.pending_confirmations) {
+        if settle(shared, owner, &question.step_id).await? {
+            open.push(question);
+        }
     }
-    if !take && !state.pending_confirmations.is_empty() {
-        restored.warnings.push("Its open questions went with an earlier restore and cannot be answered here.".into());
+    state.pending_confirmations = open;
+    if state.pending_confirmations.len() < asked {
+        restored.warnings.push("Questions of this state were answered, or went with an earlier restore.".into());
     }
     let cursor = cursor.unwrap_or(Cursor::bare(state.last_seq));
-    rebuild(shared, owner, &restored.new, state, take).await?;
+    rebuild(shared, owner, &restored.new, state).await?;
     Ok(Way { claim: restored.new.clone(), restored, cursor })
 }
 
-/// Remembers durably that this state was restored. False if it, or a later one, was restored before.
-async fn take(shared: &Shared, owner: &Principal, state: &State) -> Result<bool, Refusal> {
-    let refuse = |error: StoreError| node::store_refusal(&error);
-    let log = LogId::parse(&format!("restored_{}", state.session_id)).ok_or_else(node::not_found)?;
-    let known = shared.store.record(&log).await.map_err(refuse)?;
-    let before: Option<Taken> = known.as_ref().and_then(|record| serde_json::from_slice(&record.body).ok());
-    if before.is_some_and(|before| before.last_seq >= state.last_seq.get()) {
+/// What a state and all that were restored from its session have in common.
+fn lineage_of(state: &State) -> SessionId {
+    state.metadata.lineage.clone().unwrap_or_else(|| state.session_id.clone())
+}
+
+fn lineage_log(lineage: &SessionId) -> Result<LogId, Refusal> {
+    LogId::parse(&format!("restored_{lineage}")).ok_or_else(node::not_found)
+}
+
+/// How far the states of a lineage were restored.
+async fn taken(shared: &Shared, lineage: &SessionId) -> Result<Option<u64>, Refusal> {
+    let mark = shared.store.record(&lineage_log(lineage)?).await.map_err(|error| node::store_refusal(&error))?;
+    let mark = mark.and_then(|record| serde_json::from_slice::<Taken>(&record.body).ok());
+    Ok(mark.map(|taken| taken.last_seq))
+}
+
+/// Remembers durably that a state of this lineage was restored.
+async fn take(shared: &Shared, owner: &Principal, lineage: &SessionId, last_seq: u64) -> Result<(), Refusal> {
+    let last_seq = taken(shared, lineage).await?.unwrap_or(0).max(last_seq);
+    let body = serde_json::to_vec(&Taken { last_seq }).unwrap_or_default();
+    remember(shared, owner, lineage_log(lineage)?, body).await
+}
+
+/// Settles a question for good: it was answered, or it went with a restore. False if it was settled before.
+pub async fn settle(shared: &Shared, owner: &Principal, step: &StepId) -> Result<bool, Refusal> {
+    let log = LogId::parse(&format!("settled_{step}")).ok_or_else(node::not_found)?;
+    if shared.store.record(&log).await.map_err(|error| node::store_refusal(&error))?.is_some() {
         return Ok(false);
     }
-    let now_ms = shared.clock.now_ms();
-    let mut commit = match known {
-        Some(_) => Commit::to(log.clone(), shared.store.lease(&log).await.map_err(refuse)?, now_ms),
-        None => {
-            Commit { create: Some(beginning(bowline_protocol::Seq::ZERO)), ..Commit::to(log, Fence::default(), now_ms) }
-        }
-    };
-    let body = serde_json::to_vec(&Taken { last_seq: state.last_seq.get() }).unwrap_or_default();
-    commit.record = Some(Record { kind: Kind::Restored, owner: owner.clone(), touched_ms: now_ms, body: body.into() });
-    shared.commit(commit).await.map_err(refuse)?;
+    remember(shared, owner, log, Vec::new()).await?;
     Ok(true)
+}
+
+/// Writes a mark that outlives the session it is about, for as long as its states could come back.
+async fn remember(shared: &Shared, owner: &Principal, log: LogId, body: Vec<u8>) -> Result<(), Refusal> {
+    let refuse = |error: StoreError| node::store_refusal(&error);
+    let now_ms = shared.clock.now_ms();
+    let known = shared.store.record(&log).await.map_err(refuse)?.is_some();
+    let mut commit = Commit::to(log.clone(), Fence::default(), now_ms);
+    if known {
+        commit.fence = shared.store.lease(&log).await.map_err(refuse)?;
+    } else {
+        commit.create = Some(beginning(bowline_protocol::Seq::ZERO));
+    }
+    commit.record = Some(Record { kind: Kind::Restored, owner: owner.clone(), touched_ms: now_ms, body: body.into() });
+    shared.commit(commit).await.map(drop).map_err(refuse)
 }
 
 fn beginning(after: bowline_protocol::Seq) -> Start {
@@ -137,14 +175,9 @@ fn beginning(after: bowline_protocol::Seq) -> Start {
 }
 
 /// Makes a new session out of a state: its numbering goes on after the snapshot's, in a new epoch.
-async fn rebuild(
-    shared: &Arc<Shared>,
-    owner: &Principal,
-    id: &SessionId,
-    state: State,
-    take: bool,
-) -> Result<(), Refusal> {
+async fn rebuild(shared: &Arc<Shared>, owner: &Principal, id: &SessionId, state: State) -> Result<(), Refusal> {
     let now_ms = shared.clock.now_ms();
+    let lineage = lineage_of(&state);
     let mut items = Vec::new();
     let mut put = |key: String, value: &dyn erased::Json| items.push(Item::put(key, value.bytes()));
     for (number, message) in state.memory_snapshot.iter().enumerate() {
@@ -163,7 +196,7 @@ async fn rebuild(
         put(keys::PLAN.to_owned(), &state.plan_context);
     }
     let mut pending: Vec<StepId> = Vec::new();
-    for asked in state.pending_confirmations.iter().filter(|_| take) {
+    for asked in &state.pending_confirmations {
         let kept = Asked {
             step_id: asked.step_id.clone(),
             question: asked.question.clone(),
@@ -175,7 +208,8 @@ async fn rebuild(
         pending.push(asked.step_id.clone());
     }
     // A run that was active is treated as cut by a crash: it waits if it waited, else the actor ends it when it begins.
-    let turn = if state.metadata.session_state == "idle" || (state.metadata.session_state == "waiting" && !take) {
+    let waits_for_nothing = state.metadata.session_state == "waiting" && pending.is_empty();
+    let turn = if state.metadata.session_state == "idle" || waits_for_nothing {
         Turn::Idle
     } else {
         let last = state.memory_snapshot.iter().rev().find(|message| message.role == "user");
@@ -200,6 +234,7 @@ async fn rebuild(
         life: Life::Active,
         released: false,
         current: None,
+        lineage: Some(lineage),
         turn,
         messages: state.memory_snapshot.len() as u64,
         queue: Queue::default(),
@@ -224,7 +259,8 @@ mod erased {
 
 impl Actor {
     /// The session goes on under a new id; the old one is over for everybody who knows it.
-    pub(super) async fn supersede(&mut self, new: &SessionId) -> Result<(), Refusal> {
+    pub(super) async fn supersede(&mut self, new: &SessionId, last_seq: u64) -> Result<(), Refusal> {
+        take(&self.shared, &self.owner, &self.lineage(), last_seq).await?;
         let now_ms = self.shared.clock.now_ms();
         let mut alias = Commit::to(LogId::from(new), Fence::default(), now_ms);
         alias.create = Some(beginning(bowline_protocol::Seq::ZERO));
@@ -240,6 +276,10 @@ impl Actor {
             member.mailbox.send(Mail::Superseded { session: old.clone(), by: new.clone() });
         }
         Ok(())
+    }
+
+    pub(super) fn lineage(&self) -> SessionId {
+        self.record.lineage.clone().unwrap_or_else(|| SessionId::from(&self.log))
     }
 
     /// What `agent.state_restored` says besides the usual.
