@@ -399,3 +399,32 @@ async fn a_client_that_never_reads_cannot_make_the_server_grow() {
     drop(greedy);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_name_lent_to_loopback_reads_nothing_from_the_admin_door() {
+    let server = Server::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    // A page that rebound its own name sends no origin when it reads from itself.
+    let request = b"GET /api/admin/sessions HTTP/1.1\r\nhost: evil.example:8080\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert_eq!(server.get("/api/admin/sessions").await.0, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_clients_tell_in_acks_is_counted() {
+    let server = Server::start().await;
+    let (mut client, _) = server.session().await;
+    client.ask("/long 3 0").await;
+    client
+        .send(json!({ "event": "user.ack", "content": { "last_seq": 5, "received_count": 5, "gap_detected": true } }))
+        .await;
+    client.ask("/echo x").await;
+    let (_, metrics) = server.get("/metrics").await;
+    assert!(metrics.contains("bowline_client_received_total 5") && metrics.contains("bowline_client_gaps_total 1"));
+    assert!(metrics.contains("bowline_acks_total 1"));
+    server.stop().await;
+}

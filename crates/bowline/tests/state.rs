@@ -404,3 +404,46 @@ async fn a_state_exported_in_the_middle_of_a_plan_tells_how_far_it_has_come() {
     client.until(is_terminal).await;
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_restore_that_is_refused_takes_nothing() {
+    let server = Server::with(config()).await;
+    let (mut client, _) = server.session().await;
+    client.say("/confirm pay").await;
+    client.expect("agent.user_confirm").await;
+    let state = signed(&export(&mut client, Value::Null).await);
+    server.stop().await;
+    let mut small = config();
+    small.limits.sessions_per_principal_max = 1;
+    let server = Server::with(small).await;
+    let (mut client, _) = server.session().await;
+    send_state(&mut client, &state, Value::Null).await;
+    assert_eq!(client.refusal().await.0, "TOO_MANY_SESSIONS");
+    client.send(json!({ "event": "user.end_session" })).await;
+    client.expect("agent.session_end").await;
+    let (greeting, _) = restore(&mut client, &state, Value::Null).await;
+    assert_eq!(greeting["metadata"]["session_state"], "waiting", "the question is still there to be answered");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn with_resume_tokens_a_stranger_cannot_tell_which_sessions_exist() {
+    let mut config = config();
+    config.session.ownership = Ownership::Token;
+    let server = Server::with(config).await;
+    let (mut owner, old) = server.session().await;
+    let state = signed(&export(&mut owner, Value::Null).await);
+    drop(owner);
+    let mut owner = server.connect().await;
+    // A signed state is proof enough; no resume token is needed beside it.
+    restore(&mut owner, &state, Value::Null).await;
+    let mut stranger = server.connect().await;
+    for session in [old.as_str(), owner.session.as_str(), "sess_unknown"] {
+        stranger.reconnect(session, Value::Null).await;
+        stranger.say("anybody there?").await;
+        for _ in 0..2 {
+            assert_eq!(stranger.refusal().await.0, "SESSION_NOT_FOUND", "{session}");
+        }
+    }
+    server.stop().await;
+}

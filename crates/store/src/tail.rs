@@ -76,14 +76,6 @@ impl Tails {
             }
         }
     }
-
-    pub fn wake_all(&self) {
-        for waiter in lock(&self.waiters).values().flatten() {
-            if let Some(wake) = waiter.wake.upgrade() {
-                wake.wake(waiter.token);
-            }
-        }
-    }
 }
 
 impl fmt::Debug for Tails {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::plan::{PlanRun, Task};
 use super::{Agent, AgentError, Answer, Asked, Confirm, Ending, Input, Reply, Role, Run, Stopped};
@@ -154,9 +154,4 @@ fn number(word: Option<&str>, name: &str, usage: &str) -> Result<Option<u64>, Ag
     let Some(word) = word else { return Ok(None) };
     let shown: String = word.chars().take(20).collect();
     word.parse().map(Some).map_err(|_| AgentError::failed(format!("{name} must be a number, not `{shown}`: {usage}.")))
-}
-
-/// For documents and tests: the directives as a value.
-pub fn directives() -> Value {
-    DIRECTIVES.iter().map(|(directive, does)| json!({ "directive": directive, "does": does })).collect()
 }

@@ -82,12 +82,24 @@ impl Registry {
         }
     }
 
-    fn reserve(&self, owner: &Principal, max: usize) -> bool {
-        let mut counts = self.counts();
+    /// Whether its owner may have another session now.
+    pub fn admits_another(shared: &Shared, owner: &Principal) -> Result<(), Refusal> {
+        let full = shared.registry.counts().get(owner).is_some_and(|count| *count >= max_of(shared));
+        if shared.is_draining() {
+            return Err(node::draining());
+        }
+        if full { Err(too_many(shared)) } else { Ok(()) }
+    }
+
+    /// Counts one more session of its owner's, if there is room: looked at and counted in one step.
+    fn reserve(shared: &Shared, owner: &Principal) -> Result<(), Refusal> {
+        let mut counts = shared.registry.counts();
         let count = counts.entry(owner.clone()).or_default();
-        let room = *count < max;
-        *count += usize::from(room);
-        room
+        if *count >= max_of(shared) {
+            return Err(too_many(shared));
+        }
+        *count += 1;
+        Ok(())
     }
 
     /// Puts an awake actor where others find it, and sets it going.
@@ -189,9 +201,6 @@ impl Registry {
 
     /// Makes a session: a new log with its first record.
     pub async fn create(shared: &Arc<Shared>, new: NewSession) -> Result<SessionId, Refusal> {
-        if shared.is_draining() {
-            return Err(node::draining());
-        }
         let agent = new.agent.unwrap_or_else(|| shared.config.default_agent.clone());
         if !shared.agents.contains_key(&agent) {
             let known: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
@@ -232,15 +241,8 @@ impl Registry {
         start: Start,
         items: Vec<Item>,
     ) -> Result<(), Refusal> {
-        if shared.is_draining() {
-            return Err(node::draining());
-        }
-        let max = shared.config.limits.sessions_per_principal_max;
-        if !shared.registry.reserve(owner, max) {
-            shared.metrics.limits_hit.inc("limits.sessions_per_principal_max");
-            let message = format!("You have {max} sessions already. End one with `user.end_session`.");
-            return Err(Refusal::new(ErrorCode::TooManySessions, message).retry_after_ms(60_000));
-        }
+        Registry::admits_another(shared, owner)?;
+        Registry::reserve(shared, owner)?;
         let mut commit = Commit::to(LogId::from(id), Fence::default(), record.touched_ms);
         commit.create = Some(start);
         commit.record = Some(store_record(owner, record));
@@ -253,6 +255,16 @@ impl Registry {
         shared.metrics.session_state(record.state()).inc();
         Ok(())
     }
+}
+
+fn max_of(shared: &Shared) -> usize {
+    shared.config.limits.sessions_per_principal_max
+}
+
+fn too_many(shared: &Shared) -> Refusal {
+    shared.metrics.limits_hit.inc("limits.sessions_per_principal_max");
+    let message = format!("You have {} sessions already. End one with `user.end_session`.", max_of(shared));
+    Refusal::new(ErrorCode::TooManySessions, message).retry_after_ms(60_000)
 }
 
 impl fmt::Debug for Registry {

@@ -105,6 +105,8 @@ pub async fn restore(
         return Ok(Way { claim: live, restored, cursor });
     }
     restored.source = Source::Snapshot;
+    // What is taken is gone from the state, so nothing is taken for a session that cannot be made.
+    Registry::admits_another(shared, owner)?;
     take(shared, owner, &lineage, state.last_seq.get()).await?;
     let asked = state.pending_confirmations.len();
     let mut open = Vec::new();
