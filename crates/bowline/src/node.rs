@@ -117,7 +117,9 @@ pub fn capabilities() -> Value {
         "plans",
         "authenticate",
         "signed_state",
-        "checkpoints"
+        "checkpoints",
+        "watch_task",
+        "operations"
     ])
 }
 
