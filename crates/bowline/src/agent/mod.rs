@@ -2,19 +2,28 @@
 
 pub mod demo;
 mod emitter;
+pub mod http;
+pub mod openai;
 mod plan;
+pub mod roster;
+mod spoken;
+mod tools;
+mod trouble;
+mod upstream;
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_protocol::frame::PlanCommand;
-use bowline_protocol::{ErrorCode, LoggedEvent, RunId, SessionId, StepId};
+use bowline_protocol::{ErrorCode, LoggedEvent, Principal, RunId, SessionId, StepId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub use emitter::{Confirm, Delta, Emission, Emitter, Stopped};
+pub use emitter::{Confirm, Delta, Emission, Emitter, Pending, Stopped};
+pub use tools::{NoTools, ToolCall, ToolOutcome, ToolSpec, Tools};
 
 /// Something that can answer.
 ///
@@ -50,6 +59,8 @@ pub type Ending = Result<Answer, AgentError>;
 pub struct Run {
     pub session: SessionId,
     pub id: RunId,
+    /// Whose session it is.
+    pub owner: Principal,
     pub input: Input,
     /// The conversation before the input, oldest first.
     pub conversation: Vec<Message>,
@@ -63,6 +74,8 @@ pub struct Run {
     pub emit: Emitter,
     /// What the client asks of a running plan.
     pub commands: mpsc::Receiver<PlanCommand>,
+    /// What it may call.
+    pub tools: Arc<dyn Tools>,
 }
 
 /// What a run is to work on. Kept beside the log, so that it is still known after a crash.
@@ -152,6 +165,8 @@ pub struct Answer {
     pub text: String,
     pub usage: Option<Value>,
     pub model: Option<String>,
+    /// What the agent adds to the metadata of its answer.
+    pub metadata: Map<String, Value>,
 }
 
 impl Answer {
@@ -179,6 +194,11 @@ pub struct AgentError {
 impl AgentError {
     pub fn failed(message: impl Into<String>) -> AgentError {
         AgentError { code: ErrorCode::AgentFailed, message: message.into(), stage: None, cancelled: false }
+    }
+
+    /// Whatever does the agent's work could not be reached, or broke off.
+    pub fn unreachable(message: impl Into<String>) -> AgentError {
+        AgentError { code: ErrorCode::AgentUnreachable, ..AgentError::failed(message) }
     }
 
     pub fn cancelled(message: impl Into<String>) -> AgentError {

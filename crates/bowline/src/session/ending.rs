@@ -108,7 +108,8 @@ pub(super) struct End {
 
 impl End {
     fn answered(answer: Answer, duration_ms: u64) -> End {
-        let mut facts = json!({ "duration_ms": duration_ms });
+        let mut facts = serde_json::Value::Object(answer.metadata);
+        facts["duration_ms"] = duration_ms.into();
         if let Some(usage) = answer.usage {
             facts["usage"] = usage;
         }
