@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::{ErrorCode, LoggedEvent, Principal, RunId, SessionId, StepId};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -167,6 +168,17 @@ pub struct Answer {
     pub model: Option<String>,
     /// What the agent adds to the metadata of its answer.
     pub metadata: Map<String, Value>,
+    pub finish: Option<LastWord>,
+}
+
+/// How an upstream itself has said that it ended, kept word for word for those who speak its protocol.
+#[derive(Clone)]
+pub struct LastWord(pub Box<RawValue>);
+
+impl fmt::Debug for LastWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LastWord({} bytes)", self.0.get().len())
+    }
 }
 
 impl Answer {
@@ -189,11 +201,18 @@ pub struct AgentError {
     pub stage: Option<String>,
     /// The agent itself wants the run to count as cancelled (its plan was cancelled, say).
     pub cancelled: bool,
+    pub finish: Option<LastWord>,
 }
 
 impl AgentError {
     pub fn failed(message: impl Into<String>) -> AgentError {
-        AgentError { code: ErrorCode::AgentFailed, message: message.into(), stage: None, cancelled: false }
+        AgentError {
+            code: ErrorCode::AgentFailed,
+            message: message.into(),
+            stage: None,
+            cancelled: false,
+            finish: None,
+        }
     }
 
     /// Whatever does the agent's work could not be reached, or broke off.

@@ -109,7 +109,11 @@ impl Upstream {
         if !response.status().is_success() {
             return Err(self.refusal(response).await);
         }
-        Ok(Received::new(response, self))
+        let received = Received::new(response, self);
+        if received.content_type == "text/html" {
+            return Err(Trouble::Garbage("a page for browsers".into()));
+        }
+        Ok(received)
     }
 
     async fn refusal(&self, mut response: Response) -> Trouble {

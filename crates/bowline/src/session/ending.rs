@@ -1,15 +1,18 @@
 //! How runs end: answered, failed, cancelled or lost, each exactly once.
 
+use std::collections::BTreeMap;
+
 use bowline_protocol::Refusal;
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, ErrorCode, RunId, StepId};
-use serde_json::json;
+use bowline_protocol::{Draft, ErrorCode, RunId, StepId, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::Mailbox;
 use super::actor::Actor;
 use super::record::keys;
 use super::work::push_message;
-use crate::agent::{AgentError, Answer, Ending, Role};
+use crate::agent::{AgentError, Answer, Ending, LastWord, Role};
 
 /// A longer answer than this is not one: it would not fit into one event of any store.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -31,7 +34,9 @@ impl Actor {
                 End::failed(String::new(), &AgentError::failed(why))
             }
             Ok(answer) => End::answered(answer, duration_ms),
-            Err(error) if error.cancelled => End::cancelled(partial, "agent", Some(&error.message)),
+            Err(error) if error.cancelled => {
+                End::cancelled_with(partial, "agent", Some(&error.message), error.finish.as_ref())
+            }
             Err(error) => End::failed(partial, &error),
         };
         if let Err(refusal) = self.end_run(&id, &end).await {
@@ -74,7 +79,11 @@ impl Actor {
             return from.refuse(&self.id, refusal);
         }
         let Some(run) = self.record.turn.active().map(|active| active.run.clone()) else {
-            return self.tell(from, "Nothing is running.".into(), json!({ "action": "cancel", "ok": false }));
+            return self.tell(
+                from,
+                "Nothing is running.".into(),
+                serde_json::json!({ "action": "cancel", "ok": false }),
+            );
         };
         let partial = self.run.as_ref().map(|run| run.partial.clone()).unwrap_or_default();
         match (self.end_run(&run, &End::cancelled(partial, &by, reason.as_deref())).await, self.run.as_deref_mut()) {
@@ -108,28 +117,27 @@ pub(super) struct End {
 
 impl End {
     fn answered(answer: Answer, duration_ms: u64) -> End {
-        let mut facts = serde_json::Value::Object(answer.metadata);
-        facts["duration_ms"] = duration_ms.into();
-        if let Some(usage) = answer.usage {
-            facts["usage"] = usage;
-        }
-        if let Some(model) = answer.model {
-            facts["model"] = model.into();
-        }
+        let mut facts = Facts::default();
+        answer.metadata.iter().for_each(|(key, value)| facts.add(key, value));
+        facts.add("duration_ms", &duration_ms);
+        facts.add_some("usage", answer.usage.as_ref());
+        facts.add_some("model", answer.model.as_ref());
+        facts.add_some("finish", answer.finish.as_ref().map(|word| &word.0));
         End {
-            draft: Draft::new(names::FINAL_ANSWER, &answer.text).metadata(&facts),
+            draft: Draft::new(names::FINAL_ANSWER, &answer.text).metadata(&facts.0),
             text: answer.text,
             word: "answered",
         }
     }
 
     fn failed(partial: String, error: &AgentError) -> End {
-        let mut facts = json!({ "error_code": error.code.as_str(), "recovery_action": error.code.action().as_str() });
-        if let Some(stage) = &error.stage {
-            facts["stage"] = stage.as_str().into();
-        }
+        let mut facts = Facts::default();
+        facts.add("error_code", error.code.as_str());
+        facts.add("recovery_action", error.code.action().as_str());
+        facts.add_some("stage", error.stage.as_ref());
+        facts.add_some("finish", error.finish.as_ref().map(|word| &word.0));
         let word = if error.code == ErrorCode::AgentLost { "lost" } else { "failed" };
-        End { draft: Draft::new(names::ERROR, &error.message).metadata(&facts), text: partial, word }
+        End { draft: Draft::new(names::ERROR, &error.message).metadata(&facts.0), text: partial, word }
     }
 
     pub fn lost(partial: String) -> End {
@@ -138,14 +146,35 @@ impl End {
     }
 
     pub fn cancelled(partial: String, by: &str, reason: Option<&str>) -> End {
-        let mut facts = json!({ "by": by });
-        if let Some(reason) = reason {
-            facts["reason"] = reason.into();
-        }
+        End::cancelled_with(partial, by, reason, None)
+    }
+
+    /// The same, with what an upstream said of it.
+    fn cancelled_with(partial: String, by: &str, reason: Option<&str>, finish: Option<&LastWord>) -> End {
+        let mut facts = Facts::default();
+        facts.add("by", by);
+        facts.add_some("reason", reason);
+        facts.add_some("finish", finish.map(|word| &word.0));
         End {
-            draft: Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts),
+            draft: Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts.0),
             text: partial,
             word: "cancelled",
+        }
+    }
+}
+
+/// The metadata of an ending. What an upstream said stays as it wrote it.
+#[derive(Default)]
+struct Facts(BTreeMap<String, Box<RawValue>>);
+
+impl Facts {
+    fn add(&mut self, key: &str, value: &(impl Serialize + ?Sized)) {
+        self.0.insert(key.to_owned(), json::raw(value));
+    }
+
+    fn add_some(&mut self, key: &str, value: Option<&(impl Serialize + ?Sized)>) {
+        if let Some(value) = value {
+            self.add(key, value);
         }
     }
 }

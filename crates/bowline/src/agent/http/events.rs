@@ -59,9 +59,11 @@ pub fn read(record: &Record) -> Result<Told, String> {
         names::USER_CONFIRM => written.question(name).map(Told::Question),
         names::FINAL_ANSWER => {
             let mut metadata = written.facts(name)?;
+            // That word belongs to upstreams that speak in chunks.
+            metadata.remove("finish");
             let usage = metadata.remove("usage");
             let model = metadata.remove("model").and_then(|model| model.as_str().map(str::to_owned));
-            Ok(Told::Answered(Answer { text: written.text(name)?, usage, model, metadata }))
+            Ok(Told::Answered(Answer { text: written.text(name)?, usage, model, metadata, finish: None }))
         }
         names::ERROR => {
             let facts = written.facts(name)?;

@@ -122,7 +122,7 @@ impl Agent for OpenAi {
 /// The answer of a model, with its figures. A reason other than `stop` means that it may be cut short.
 pub fn answer(spoken: Spoken, usage: Option<Value>, model: Option<String>, finish: Option<String>) -> Answer {
     let metadata = finish.map(|reason| ("finish_reason".to_owned(), Value::from(reason))).into_iter().collect();
-    Answer { text: spoken.into_text(), usage, model, metadata }
+    Answer { text: spoken.into_text(), usage, model, metadata, finish: None }
 }
 
 /// Why an answer could not be read to its end.
