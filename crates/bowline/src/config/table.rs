@@ -115,7 +115,7 @@ const fn key(name: &'static str, kind: Kind, default: &'static str, about: &'sta
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
     key("listen", Kind::Text, "127.0.0.1:8080", "Address and port to listen on. An address that is not loopback needs `auth.mode`, or `insecure_no_auth`."),
-    key("default_agent", Kind::Text, "demo", "The agent of a session that does not name one. It must be one of `agents`."),
+    key("default_agent", Kind::Text, "demo", "The agent of a session that does not name one: one of `agents`, or a URL, which makes an agent `http` of that kind."),
     key("insecure_no_auth", Kind::Bool, "false", "Allows a listen address that is not loopback without auth."),
 
     key("store.url", Kind::Text, "disk:./bowline-data", "Where events live: `disk:DIR` or `memory:`."),
