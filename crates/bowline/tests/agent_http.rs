@@ -6,11 +6,14 @@ mod support;
 use std::time::Duration;
 
 use bowline::config::{AgentConfig, AgentKind, Config, Format, HttpConfig, WireConfig};
+use bowline_core::project::Projector;
 use bowline_protocol::frame::client::Secret;
+use bowline_protocol::{LogId, Seq, SessionId};
+use bowline_store::ReadLimit;
 use serde_json::{Value, json};
 use support::process::Process;
 use support::upstream::{Act, Program, Scripted, answer, data, end, head, piece, sse, status, text};
-use support::{Client, Server, config, seqs, streamed};
+use support::{Client, Server, config, post, seqs, streamed};
 use tempfile::TempDir;
 
 fn http(url: &str, format: Option<Format>) -> HttpConfig {
@@ -241,12 +244,130 @@ async fn a_cancel_closes_the_upstream_and_a_lost_client_does_not() {
     assert_eq!(scripted.requests().len(), 1);
 }
 
+/// The chunks that the program itself sends for a conversation of one message.
+async fn said_by_itself(url: &str, message: &str) -> Vec<String> {
+    let parts = json!([{ "type": "text", "text": message }]);
+    let body = json!({ "id": "x", "messages": [{ "id": "m", "role": "user", "parts": parts }] });
+    let (status, text) = post(url, &body).await;
+    assert_eq!(status, 200, "{text}");
+    text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
+}
+
+/// The chunks that a reader of a session's log is sent for its first turn.
+async fn replayed(server: &Server, session: &str) -> Vec<String> {
+    let log = LogId::from(&SessionId::parse(session).unwrap());
+    let limit = ReadLimit { events: 10_000, bytes: 1 << 20 };
+    let batch = server.shared.store.read(&log, Seq::ZERO.next(), limit).await.unwrap();
+    let (mut projector, mut chunks) = (Projector::turn("m"), Vec::new());
+    batch.events.iter().for_each(|event| projector.handle_event(event, &mut chunks));
+    assert!(projector.is_over());
+    chunks.iter().map(|chunk| String::from_utf8(chunk.json.to_vec()).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_with_the_ai_sdk_is_kept_and_replayed_word_for_word() {
+    let program = Program::node("ui.js").await;
+    let server = server(&program.url, None).await;
+    for message in ["hello", "weather please", "fail"] {
+        let (mut client, session) = server.session().await;
+        client.ask(message).await;
+        let mut own = said_by_itself(&program.url, message).await;
+        let mut ours = replayed(&server, &session).await;
+        assert_eq!(own.pop().as_deref(), Some("[DONE]"));
+        // The message's name is ours to give.
+        assert_eq!(
+            (own.remove(0).as_str(), ours.remove(0).as_str()),
+            (r#"{"type":"start"}"#, r#"{"type":"start","messageId":"m"}"#)
+        );
+        if message == "fail" {
+            // The first word on the end is the last: what follows an error says it again.
+            own.truncate(own.iter().position(|chunk| chunk.contains("errorText")).unwrap() + 1);
+            ours.truncate(own.len());
+        }
+        assert_eq!(ours, own, "{message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_with_the_ai_sdk_is_also_one_over_a_websocket() {
+    let program = Program::node("ui.js").await;
+    let server = server(&program.url, None).await;
+    let (mut client, _) = server.session().await;
+    let frames = client.ask("hello").await;
+    assert_eq!(named(&frames, "agent.thinking")[0]["content"], "Who is that?");
+    assert_eq!(streamed(&frames), "Hello from the SDK.");
+    assert_eq!(frames.last().unwrap()["content"], "Hello from the SDK.");
+
+    let frames = client.ask("weather please").await;
+    assert_eq!(named(&frames, "agent.tool_call")[0]["metadata"]["args"], json!({ "city": "Hamburg" }));
+    assert_eq!(named(&frames, "agent.tool_result")[0]["metadata"]["data"]["rain"], true);
+    assert_eq!(frames.last().unwrap()["content"], "It rains.");
+
+    let frames = client.ask("fail").await;
+    assert_eq!(error(&frames), ("AGENT_FAILED".into(), "overloaded".into()));
+    assert_eq!(streamed(&frames), "Half an answer");
+
+    // The SDK takes the whole conversation as we post it, the half answer included.
+    let frames = client.ask("recall").await;
+    let expected = "user:hello|assistant:Hello from the SDK.|user:weather please|assistant:It rains.|user:fail|\
+                    assistant:Half an answer|user:recall";
+    assert_eq!(frames.last().unwrap()["content"], expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_with_the_ai_sdk_sees_a_cancel_and_its_death_is_told() {
+    let mut program = Program::node("ui.js").await;
+    let server = server(&program.url, Some(Format::Ui)).await;
+    let (mut client, session) = server.session().await;
+    client.say("slow").await;
+    client.expect("agent.partial_answer").await;
+    let asked = std::time::Instant::now();
+    client.send(json!({ "event": "user.cancel", "session_id": session })).await;
+    client.expect("agent.cancelled").await;
+    let observed = program.url.replace("/api/chat", "/observed");
+    while post(&observed, &json!({})).await.1 != "closed by the other side" {
+        assert!(asked.elapsed() < support::PATIENCE, "the program was not told");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    println!("the program saw it within {:?}", asked.elapsed());
+
+    client.say("slow").await;
+    let mut frames = client.until(|frame| frame["event"] == "agent.partial_answer").await;
+    program.kill().await;
+    frames.extend(client.until(support::is_terminal).await);
+    assert_eq!(error(&frames).0, "AGENT_UNREACHABLE");
+    assert!(streamed(&frames).starts_with("word "));
+    // It is gone altogether now: tried again, and then told.
+    let (code, why) = error(&client.ask("slow").await);
+    assert_eq!((code.as_str(), why.as_str()), ("AGENT_UNREACHABLE", "The agent's upstream cannot be reached."));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_that_end_without_a_finish_are_no_answer_and_what_is_no_chunk_is_a_failure() {
+    let chunk = |text: &str| piece(&format!("data: {text}\n\n"));
+    let begun = || {
+        let delta = chunk(r#"{"type":"text-delta","id":"t","delta":"Half"}"#);
+        vec![sse(), chunk(r#"{"type":"start"}"#), chunk(r#"{"type":"text-start","id":"t"}"#), delta]
+    };
+    for rest in [vec![end()], vec![chunk("[DONE]"), end()], vec![Act::Reset]] {
+        assert_eq!(sent_once([begun(), rest].concat(), "AGENT_UNREACHABLE").await, "Half");
+    }
+    for rest in [r#"{"type":"nonsense"}"#, r#"{"type":"text-end","id":"other"}"#, "hello", r#"{"event":"agent.mood"}"#]
+    {
+        assert_eq!(sent_once([begun(), vec![chunk(rest), end()]].concat(), "AGENT_FAILED").await, "Half");
+    }
+    // An event stream that gives no hint is taken for chunks, and is none.
+    sent_once(vec![sse(), chunk("hello"), end()], "AGENT_FAILED").await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_kind_of_agent_serves_its_own_sessions_on_one_server() {
     let (python, emulator) = (Program::python("events.py").await, Program::node("openai.js").await);
+    let sdk = Program::node("ui.js").await;
     let mut config = served_by(http(&python.url, Some(Format::Events)));
     let chunks = http(&format!("{}/chat/completions", emulator.url), Some(Format::OpenAi));
     config.agents.insert("chunks".into(), AgentConfig { kind: AgentKind::Http(chunks) });
+    config.agents.insert("sdk".into(), AgentConfig { kind: AgentKind::Http(http(&sdk.url, None)) });
     let server = Server::with(config).await;
     let mut client = server.connect().await;
     for (agent, said, expected) in

@@ -35,7 +35,6 @@ const PRIVATE: &[&str] = &[
     "Message",
     "Answer",
     "LastWord",
-    "Piece",
     "Spoken",
     "ToolCall",
     "ToolOutcome",

@@ -170,13 +170,14 @@ impl Emitter {
         self.send(Emission::Partial(draft, Delta(delta))).await
     }
 
-    /// An event that was made elsewhere. A piece of the answer counts as one.
+    /// An event that was made elsewhere.
     pub(super) async fn draft(&self, draft: Draft) -> Sent {
-        let piece = (draft.name.as_str() == names::PARTIAL_ANSWER).then(|| serde_json::from_str(draft.content.get()));
-        match piece {
-            Some(Ok(delta)) => self.send(Emission::Partial(draft, Delta(delta))).await,
-            _ => self.send(Emission::Event(draft)).await,
-        }
+        self.send(Emission::Event(draft)).await
+    }
+
+    /// A piece of the answer that was made elsewhere, and its text.
+    pub(super) async fn piece(&self, draft: Draft, delta: String) -> Sent {
+        self.send(Emission::Partial(draft, Delta(delta))).await
     }
 
     /// Asks a person and waits. The question and the wait outlive connections and this process.

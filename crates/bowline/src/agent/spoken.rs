@@ -65,8 +65,9 @@ impl Spoken {
         &self.text
     }
 
-    pub fn into_text(self) -> String {
-        self.text
+    /// The whole answer. The run is over with it.
+    pub fn take(&mut self) -> String {
+        std::mem::take(&mut self.text)
     }
 }
 

@@ -95,6 +95,23 @@ pub async fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (
     (status, body)
 }
 
+/// A POST of JSON; returns the status and the body, as a client of HTTP/1.0 gets it.
+pub async fn post(url: &str, body: &Value) -> (u16, String) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let body = body.to_string();
+    let head = format!("POST /{path} HTTP/1.0\r\nhost: {address}\r\ncontent-type: application/json\r\n");
+    let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default();
+    (status, body)
+}
+
 /// One connection.
 pub struct Client {
     pub socket: WebSocketStream<MaybeTlsStream<TcpStream>>,

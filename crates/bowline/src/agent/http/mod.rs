@@ -3,6 +3,7 @@
 mod body;
 mod events;
 mod format;
+mod ui;
 
 use async_trait::async_trait;
 use serde_json::Value;
@@ -66,7 +67,7 @@ impl Http {
         let first = received.next(&run.cancel).await?.ok_or_else(unfinished)?;
         let format = self.config.format.or_else(|| format::of(received, &first));
         match format.unwrap_or(Format::Ui) {
-            Format::Ui => Err(AgentError::failed("Chunks of the AI SDK are not understood yet.")),
+            Format::Ui => ui::read(run, received, first, spoken).await,
             Format::OpenAi => read_chunks(run, received, first, spoken).await,
             Format::Events => read_events(run, received, first, spoken).await,
         }
@@ -101,8 +102,7 @@ async fn read_chunks(
         let why = "It wants a tool to be called, which only agents of kind `openai` have done for them.";
         return Err(AgentError::failed(why));
     }
-    let said = std::mem::replace(spoken, Spoken::new(0, Labelled::default()));
-    Ok(Outcome::Answered(openai::answer(said, gathered.usage, gathered.model, gathered.finish)))
+    Ok(Outcome::Answered(openai::answer(spoken.take(), gathered.usage, gathered.model, gathered.finish)))
 }
 
 async fn read_events(

@@ -99,7 +99,7 @@ impl Agent for OpenAi {
             let finish = gathered.finish.take();
             let calls = gathered.into_calls();
             if calls.is_empty() {
-                return Ok(answer(spoken, usage, model, finish));
+                return Ok(answer(spoken.take(), usage, model, finish));
             }
             if last {
                 break;
@@ -120,9 +120,9 @@ impl Agent for OpenAi {
 }
 
 /// The answer of a model, with its figures. A reason other than `stop` means that it may be cut short.
-pub fn answer(spoken: Spoken, usage: Option<Value>, model: Option<String>, finish: Option<String>) -> Answer {
+pub fn answer(text: String, usage: Option<Value>, model: Option<String>, finish: Option<String>) -> Answer {
     let metadata = finish.map(|reason| ("finish_reason".to_owned(), Value::from(reason))).into_iter().collect();
-    Answer { text: spoken.into_text(), usage, model, metadata, finish: None }
+    Answer { text, usage, model, metadata, finish: None }
 }
 
 /// Why an answer could not be read to its end.
