@@ -9,7 +9,7 @@ use proptest::sample::Index;
 use serde_json::Value;
 use support::noise::noise;
 use support::parser::Parser;
-use support::readers::{assembled, bereft, folded, late, parts, resumed, shown, uncut};
+use support::readers::{assembled, bereft, folded, late, late_untold, parts, resumed, shown, uncut};
 use support::story::story;
 
 /// The places of those chunks at which a reader can stand.
@@ -152,8 +152,8 @@ proptest! {
         let with_gap = bereft(events, a.min(b)..a.max(b));
         Parser::read(&with_gap);
         Parser::read(&folded(&with_gap));
-        let late = late(events, a);
-        Parser::read(&late);
+        Parser::read(&late(events, a));
+        Parser::read(&late_untold(events, a));
     }
 
     #[test]

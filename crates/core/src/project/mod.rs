@@ -1,6 +1,7 @@
 //! Agent events ⇄ chunks of the AI SDK: what one reader of a turn or task is sent, and the way back for upstreams.
 
 mod assemble;
+mod defuse;
 mod events;
 mod fold;
 mod import;
@@ -129,6 +130,18 @@ impl Projector {
         }
     }
 
+    /// Events were lost here, and the reader is told so at once. The notice stands inside the message, behind its start:
+    /// before it, a parser would make another message for it.
+    pub fn gap(&mut self, lost: u64, first_retained: Seq, out: &mut Vec<Chunk>) {
+        self.lose();
+        if self.stage == Stage::Lost {
+            self.page = Page::default();
+            self.begin(Some(Chunk::gap(lost, first_retained)));
+            self.page.chunks.iter_mut().for_each(|chunk| chunk.at = None);
+            out.append(&mut self.page.chunks);
+        }
+    }
+
     /// Events were lost here. The next one will be framed anew, and nothing refers to what was open.
     pub fn lose(&mut self) {
         self.numbers = Numbers::WholeEvents;
@@ -150,7 +163,7 @@ impl Projector {
             return;
         }
         if self.stage != Stage::Within {
-            self.begin();
+            self.begin(None);
         }
         // A message begins the stream and says nothing else; a second one belongs to the next turn.
         if view.event != names::USER_MESSAGE {
@@ -158,7 +171,7 @@ impl Projector {
         }
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self, notice: Option<Chunk>) {
         if self.stage == Stage::Lost {
             for part in self.parts.lose() {
                 self.own(end(part.flow, &part.id));
@@ -166,6 +179,7 @@ impl Projector {
         }
         self.stage = Stage::Within;
         self.own(Chunk::start(&self.message_id));
+        notice.into_iter().for_each(|notice| self.own(notice));
         self.parts.begin_step();
         self.own(Chunk::bare(ChunkKind::StartStep));
     }
