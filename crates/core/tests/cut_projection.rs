@@ -87,7 +87,7 @@ fn check_same_parser(events: &[Recorded], chunks: &[Chunk], at: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
     fn a_cut_reader_sees_the_same_message(story in story(), cut in any::<Index>()) {
@@ -128,6 +128,7 @@ proptest! {
         prop_assert_eq!(parser.terminals, usize::from(story.ends));
         if story.ends {
             prop_assert_eq!(parser.open(), 0);
+            prop_assert!(parts(&chunks).iter().all(|part| part["state"] != "streaming"));
         }
         let mut ids: Vec<String> = chunks.iter().filter_map(|chunk| Some(chunk.at?.to_string())).collect();
         let count = ids.len();
