@@ -169,11 +169,11 @@ fn assert_same(one: &Value, other: &Value, what: &str) {
     }
 }
 
-/// So many stories, from a seed that is printed; `BOWLINE_SEED` repeats them.
+/// So many stories, from a seed that is printed; `BOWLINE_TEST_SEED` repeats them.
 fn stories(count: usize) -> Vec<Story> {
-    let seed = std::env::var("BOWLINE_SEED").ok().and_then(|text| u64::from_str_radix(&text, 16).ok());
+    let seed = std::env::var("BOWLINE_TEST_SEED").ok().and_then(|text| u64::from_str_radix(&text, 16).ok());
     let seed = seed.unwrap_or_else(|| RandomState::new().hash_one("seed"));
-    println!("BOWLINE_SEED={seed:x}");
+    println!("BOWLINE_TEST_SEED={seed:x}");
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
@@ -183,8 +183,8 @@ fn stories(count: usize) -> Vec<Story> {
 
 #[test]
 fn the_real_sdk_builds_the_same_message_whatever_happens_to_the_stream() {
-    // `BOWLINE_STORIES` asks for more of them.
-    let count = std::env::var("BOWLINE_STORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    // `BOWLINE_TEST_STORIES` asks for more of them.
+    let count = std::env::var("BOWLINE_TEST_STORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
     let stories = stories(count);
     let mut cases = Vec::new();
     for (n, story) in stories.iter().enumerate() {
