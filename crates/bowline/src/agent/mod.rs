@@ -2,19 +2,31 @@
 
 pub mod demo;
 mod emitter;
+pub mod http;
+pub mod openai;
+mod operation;
 mod plan;
+pub mod roster;
+mod spoken;
+mod tools;
+mod trouble;
+mod upstream;
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_protocol::frame::PlanCommand;
-use bowline_protocol::{ErrorCode, LoggedEvent, RunId, SessionId, StepId};
+use bowline_protocol::{ErrorCode, LoggedEvent, Principal, RunId, Seq, SessionId, StepId};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub use emitter::{Confirm, Delta, Emission, Emitter, Stopped};
+pub use emitter::{Confirm, Delta, Emission, Emitter, Pending, Stopped};
+pub use operation::Operation;
+pub use tools::{NoTools, ToolCall, ToolOutcome, ToolSpec, Tools};
 
 /// Something that can answer.
 ///
@@ -30,6 +42,16 @@ pub trait Agent: Send + Sync + 'static {
 
     /// A question was answered after the process that asked it had ended: go on from what was kept.
     async fn answered(&self, run: Run, asked: Asked, reply: Reply) -> Ending;
+
+    /// The background operations that it offers to whoever asks for them.
+    fn operations(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    /// Does one piece of work in the background: one it offers, or one that it began itself in a run.
+    async fn operate(&self, operation: Operation) -> Result<Value, AgentError> {
+        Err(AgentError::failed(format!("This agent cannot do `{}` in the background.", operation.tool)))
+    }
 
     /// Whether it plans, so that plan commands make sense.
     fn plans(&self) -> bool {
@@ -50,6 +72,8 @@ pub type Ending = Result<Answer, AgentError>;
 pub struct Run {
     pub session: SessionId,
     pub id: RunId,
+    /// Whose session it is.
+    pub owner: Principal,
     pub input: Input,
     /// The conversation before the input, oldest first.
     pub conversation: Vec<Message>,
@@ -63,6 +87,8 @@ pub struct Run {
     pub emit: Emitter,
     /// What the client asks of a running plan.
     pub commands: mpsc::Receiver<PlanCommand>,
+    /// What it may call.
+    pub tools: Arc<dyn Tools>,
 }
 
 /// What a run is to work on. Kept beside the log, so that it is still known after a crash.
@@ -104,6 +130,12 @@ pub struct Message {
     /// Set when the answer was cut short: by a cancel, a failure or a crash.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
+    /// The event that began its turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<Seq>,
+    /// What it consists of, if that is more than its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Value>,
 }
 
 impl fmt::Debug for Message {
@@ -152,6 +184,19 @@ pub struct Answer {
     pub text: String,
     pub usage: Option<Value>,
     pub model: Option<String>,
+    /// What the agent adds to the metadata of its answer.
+    pub metadata: Map<String, Value>,
+    pub finish: Option<LastWord>,
+}
+
+/// How an upstream itself has said that it ended, kept word for word for those who speak its protocol.
+#[derive(Clone)]
+pub struct LastWord(pub Box<RawValue>);
+
+impl fmt::Debug for LastWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LastWord({} bytes)", self.0.get().len())
+    }
 }
 
 impl Answer {
@@ -174,11 +219,23 @@ pub struct AgentError {
     pub stage: Option<String>,
     /// The agent itself wants the run to count as cancelled (its plan was cancelled, say).
     pub cancelled: bool,
+    pub finish: Option<LastWord>,
 }
 
 impl AgentError {
     pub fn failed(message: impl Into<String>) -> AgentError {
-        AgentError { code: ErrorCode::AgentFailed, message: message.into(), stage: None, cancelled: false }
+        AgentError {
+            code: ErrorCode::AgentFailed,
+            message: message.into(),
+            stage: None,
+            cancelled: false,
+            finish: None,
+        }
+    }
+
+    /// Whatever does the agent's work could not be reached, or broke off.
+    pub fn unreachable(message: impl Into<String>) -> AgentError {
+        AgentError { code: ErrorCode::AgentUnreachable, ..AgentError::failed(message) }
     }
 
     pub fn cancelled(message: impl Into<String>) -> AgentError {
@@ -195,12 +252,16 @@ impl From<Stopped> for AgentError {
 impl Run {
     /// Waits, but not longer than the run lives.
     pub async fn pause(&self, time: std::time::Duration) -> Result<(), Stopped> {
-        if time.is_zero() {
-            return if self.cancel.is_cancelled() { Err(Stopped) } else { Ok(()) };
-        }
-        match tokio::time::timeout(time, self.cancel.cancelled()).await {
-            Ok(()) => Err(Stopped),
-            Err(_elapsed) => Ok(()),
-        }
+        pause(&self.cancel, time).await
+    }
+}
+
+async fn pause(cancel: &CancellationToken, time: std::time::Duration) -> Result<(), Stopped> {
+    if time.is_zero() {
+        return if cancel.is_cancelled() { Err(Stopped) } else { Ok(()) };
+    }
+    match tokio::time::timeout(time, cancel.cancelled()).await {
+        Ok(()) => Err(Stopped),
+        Err(_elapsed) => Ok(()),
     }
 }

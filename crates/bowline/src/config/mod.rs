@@ -5,6 +5,7 @@
 mod error;
 mod load;
 mod resolve;
+mod resolve_agents;
 mod resolve_auth;
 mod resolve_state;
 pub mod table;
@@ -35,6 +36,7 @@ pub struct Config {
     pub store: StoreConfig,
     pub session: SessionConfig,
     pub buffer: BufferConfig,
+    pub stream: StreamConfig,
     pub state: StateConfig,
     pub heartbeat_interval: Duration,
     pub auth: AuthConfig,
@@ -108,6 +110,16 @@ impl Ownership {
 pub struct BufferConfig {
     pub events_max: u64,
     pub age_max: Duration,
+}
+
+/// Tasks with a log of their own; turns follow their session.
+#[derive(Clone, Debug)]
+pub struct StreamConfig {
+    /// How long a task's stream can be read after its end.
+    pub ttl: Duration,
+    pub events_max: u64,
+    /// A producer that says nothing for so long is gone.
+    pub producer_ttl: Duration,
 }
 
 /// Signed state: what clients take with them, and for how long it is good.
@@ -205,6 +217,65 @@ pub enum AgentKind {
         /// 1 is as a person would like it; larger is faster, 0 means no pauses at all.
         speed: f64,
     },
+    OpenAi(OpenAiConfig),
+    Http(HttpConfig),
+}
+
+impl AgentKind {
+    /// The word that stands for it in settings.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            AgentKind::Demo { .. } => "demo",
+            AgentKind::OpenAi(_) => "openai",
+            AgentKind::Http(_) => "http",
+        }
+    }
+}
+
+/// A model behind an OpenAI-compatible endpoint.
+#[derive(Clone, Debug)]
+pub struct OpenAiConfig {
+    /// Where `/chat/completions` lies.
+    pub base_url: String,
+    pub model: String,
+    /// What the model is told before the conversation.
+    pub system: Option<String>,
+    /// Requests to the model in one run; each but the last may call tools.
+    pub max_steps: u32,
+    pub wire: WireConfig,
+}
+
+/// A program behind a URL.
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    pub url: String,
+    /// What it answers; none means that its answer tells.
+    pub format: Option<Format>,
+    pub wire: WireConfig,
+}
+
+/// What an upstream answers a POST with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Chunks of the AI SDK's UI message stream.
+    Ui,
+    /// Chunks of chat completions.
+    OpenAi,
+    /// Events of our own.
+    Events,
+}
+
+/// How an upstream is spoken to.
+#[derive(Clone, Debug)]
+pub struct WireConfig {
+    pub token: Option<Secret>,
+    pub headers: Vec<(String, Secret)>,
+    /// The longest silence before the upstream counts as lost.
+    pub timeout: Duration,
+    /// How often a request that may be sent again is.
+    pub retries: u32,
+    /// The longest answer, and the largest record of one.
+    pub answer_bytes_max: usize,
 }
 
 /// Everything that a client can make grow.
@@ -232,6 +303,13 @@ pub struct Limits {
     /// Messages of one conversation that are kept; a `message_id` is remembered as long as its message.
     pub messages_kept_max: u64,
     pub http_body_bytes_max: usize,
+    /// Responses that stream events, open at once.
+    pub streams_max: usize,
+    /// Running tasks with a log of their own.
+    pub tasks_per_principal_max: usize,
+    pub operations_per_session_max: usize,
+    /// Tasks that one WebSocket connection watches.
+    pub watches_per_connection_max: usize,
     pub header_timeout: Duration,
 }
 
@@ -250,6 +328,18 @@ pub struct LogConfig {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
+impl Default for WireConfig {
+    fn default() -> WireConfig {
+        WireConfig {
+            token: None,
+            headers: Vec::new(),
+            timeout: Duration::from_secs(60),
+            retries: 3,
+            answer_bytes_max: 4 << 20,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {
@@ -267,6 +357,7 @@ impl Default for Config {
                 store_patience: Duration::from_secs(60),
             },
             buffer: BufferConfig { events_max: 100_000, age_max: 24 * HOUR },
+            stream: StreamConfig { ttl: HOUR, events_max: 100_000, producer_ttl: 24 * HOUR },
             state: StateConfig::default(),
             heartbeat_interval: Duration::from_secs(30),
             auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
@@ -311,6 +402,10 @@ impl Default for Limits {
             conversation_messages_max: 1000,
             messages_kept_max: 10_000,
             http_body_bytes_max: 1 << 20,
+            streams_max: 10_000,
+            tasks_per_principal_max: 1000,
+            operations_per_session_max: 100,
+            watches_per_connection_max: 64,
             header_timeout: Duration::from_secs(10),
         }
     }
