@@ -9,7 +9,7 @@ use proptest::sample::Index;
 use serde_json::Value;
 use support::noise::noise;
 use support::parser::Parser;
-use support::readers::{assembled, bereft, folded, late, late_untold, parts, resumed, shown, uncut};
+use support::readers::{assembled, bereft, folded, forgotten, late, late_untold, parts, resumed, shown, uncut};
 use support::story::story;
 
 /// The places of those chunks at which a reader can stand.
@@ -155,6 +155,8 @@ proptest! {
         Parser::read(&folded(&with_gap));
         Parser::read(&late(events, a));
         Parser::read(&late_untold(events, a));
+        let cursor = chunks[at].at.unwrap();
+        Parser::read(&forgotten(events, a.min(cursor.seq.get() as usize - 1), cursor));
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Case {
 }
 
 fn judges() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../judges")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../judges/parsers")
 }
 
 /// What each generation made of each case, by the name of the case.
@@ -62,7 +62,7 @@ fn judge(cases: &[Case]) -> BTreeMap<String, Value> {
     let judges = judges();
     for generation in GENERATIONS {
         let installed = judges.join("node_modules").join(generation).join("package.json");
-        assert!(installed.is_file(), "The AI SDK is not installed. Run `npm ci` in judges/, then test again.");
+        assert!(installed.is_file(), "The AI SDK is not installed. Run `npm ci` in judges/parsers, then test again.");
     }
     let names: std::collections::BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len(), "each case has a name of its own");
@@ -71,7 +71,7 @@ fn judge(cases: &[Case]) -> BTreeMap<String, Value> {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("streams-{}.jsonl", RandomState::new().hash_one(0)));
     fs::write(&path, text).unwrap();
     let mut node = Command::new("node");
-    node.arg("parsers.mjs").current_dir(&judges).stdin(File::open(&path).unwrap());
+    node.arg("read.mjs").current_dir(&judges).stdin(File::open(&path).unwrap());
     let output = node.stderr(Stdio::inherit()).output().expect("Node.js 20 or later must be installed");
     fs::remove_file(&path).unwrap();
     assert!(output.status.success(), "the judges failed");

@@ -111,6 +111,9 @@ impl Projector {
     pub fn split_event(&mut self, event: &Recorded, has: u32, framed: bool, out: &mut Vec<Chunk>) {
         // Where chunks are not counted, a count means nothing: better some of them twice than one of them never.
         let has = if self.numbers == Numbers::EachChunk { has } else { 0 };
+        if has == 0 && framed {
+            self.framing(out);
+        }
         self.page = Page { seq: event.seq, has, framed, ..Page::default() };
         self.project(event);
         self.number();

@@ -74,6 +74,24 @@ pub fn late_untold(events: &[Recorded], lost: usize) -> Vec<Chunk> {
     out
 }
 
+/// With a cursor, when the first `lost` events are gone, all of which the reader has.
+pub fn forgotten(events: &[Recorded], lost: usize, cursor: Place) -> Vec<Chunk> {
+    let (mut projector, mut out) = (Projector::turn(MESSAGE_ID), Vec::new());
+    projector.lose();
+    for event in &events[lost..] {
+        match cursor.part {
+            Some(part) if event.seq == cursor.seq => projector.split_event(event, part, true, &mut out),
+            _ if event.seq < cursor.seq => projector.pass_event(event),
+            _ if event.seq == cursor.seq => {
+                projector.pass_event(event);
+                projector.framing(&mut out);
+            }
+            _ => projector.handle_event(event, &mut out),
+        }
+    }
+    out
+}
+
 pub fn folded(chunks: &[Chunk]) -> Vec<Chunk> {
     let (mut fold, mut out) = (Fold::default(), Vec::new());
     chunks.iter().for_each(|chunk| fold.push(chunk.clone(), &mut out));
