@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline::config::{AgentConfig, AgentKind, Config, Format, HttpConfig, WireConfig};
@@ -15,6 +16,7 @@ use support::process::Process;
 use support::upstream::{Act, Program, Scripted, answer, data, end, head, piece, sse, status, text};
 use support::{Client, Server, config, post, seqs, streamed};
 use tempfile::TempDir;
+use tokio::sync::Notify;
 
 fn http(url: &str, format: Option<Format>) -> HttpConfig {
     HttpConfig { url: url.to_owned(), format, wire: WireConfig::default() }
@@ -123,7 +125,9 @@ async fn a_question_outlives_the_server_that_passed_it_on() {
     let program = Program::python("events.py").await;
     // The flag takes a URL as it takes a name.
     let args = ["--agent".to_owned(), program.url.clone()];
-    let process = Process::start_with(&dir.path().join("data"), &[], &args).await;
+    // A machine without certificates can still speak plain HTTP.
+    let bare = [("SSL_CERT_FILE", "/nonexistent".to_owned()), ("SSL_CERT_DIR", "/nonexistent".to_owned())];
+    let process = Process::start_with(&dir.path().join("data"), &bare, &args).await;
     let mut client = Client::dial(process.address, &[]).await.unwrap();
     let session = client.create().await;
     client.say("deploy web").await;
@@ -174,6 +178,38 @@ async fn events_come_as_an_event_stream_too() {
     assert_eq!((&request.body["id"], &request.body["session_id"]), (&json!(session), &json!(session)));
     assert_eq!((&request.body["trigger"], &request.body["message"]), (&json!("submit-message"), &json!("hello")));
     assert!(request.body["run_id"].as_str().unwrap().starts_with("run_") && request.body["answer"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_that_was_heard_is_not_lost_with_the_wire() {
+    let asks = json!({ "event": "agent.user_confirm", "content": "Shall I?", "state": 7 });
+    let done = json!({ "event": "agent.final_answer", "content": "Done." });
+    let scripted = Scripted::start(vec![vec![sse(), data(&asks), Act::Reset], vec![sse(), data(&done), end()]]).await;
+    let server = server(&scripted.url(), None).await;
+    let (mut client, session) = server.session().await;
+    client.say("hello").await;
+    let step = client.expect("agent.user_confirm").await["step_id"].clone();
+    let content = json!({ "confirmed": true, "tasks": [1] });
+    client.send(json!({ "event": "user.response", "session_id": session, "step_id": step, "content": content })).await;
+    assert_eq!(client.until(support::is_terminal).await.last().unwrap()["content"], "Done.");
+    let requests = scripted.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[1].body["answer"], json!({ "step_id": step, "confirmed": true, "tasks": [1], "state": 7 }));
+    assert_eq!(requests[0].body["run_id"], requests[1].body["run_id"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_has_answered_may_finish_in_peace() {
+    let done = json!({ "event": "agent.final_answer", "content": "Done." });
+    let answered = Arc::new(Notify::new());
+    // Two pieces, since the first one to a closed connection seems to arrive.
+    let rest = vec![Act::Wait(answered.clone()), piece(": saving\n\n"), piece(": saved\n\n"), end()];
+    let mut scripted = Scripted::start(vec![[vec![sse(), data(&done)], rest].concat()]).await;
+    let server = server(&scripted.url(), None).await;
+    let (mut client, _) = server.session().await;
+    assert_eq!(client.ask("hello").await.last().unwrap()["content"], "Done.");
+    answered.notify_one();
+    scripted.played(1).await;
 }
 
 /// A POST that may have been taken up goes out once, whatever becomes of it.
