@@ -14,6 +14,7 @@ pub mod scrub;
 pub mod seal;
 pub mod shorten;
 pub mod turn;
+pub mod watch;
 
 pub use backoff::Backoff;
 pub use bucket::Bucket;

@@ -23,6 +23,7 @@ pub mod names {
     pub const USER_CONFIRM: &str = "agent.user_confirm";
     pub const OPERATION_STARTED: &str = "agent.operation_started";
     pub const OPERATION_COMPLETED: &str = "agent.operation_completed";
+    pub const PROGRESS: &str = "agent.progress";
     /// An upstream chunk that has no counterpart here, word for word.
     pub const CHUNK: &str = "agent.chunk";
     pub const CANCELLED: &str = "agent.cancelled";
@@ -53,6 +54,7 @@ pub mod names {
         USER_CONFIRM,
         OPERATION_STARTED,
         OPERATION_COMPLETED,
+        PROGRESS,
         CHUNK,
         CANCELLED,
         ERROR,
@@ -72,14 +74,13 @@ pub mod names {
         PIPELINE_COMPLETED,
     ];
 
-    /// What tells of an agent's work: everything but how a run begins, asks and ends.
+    /// What tells of an agent's work: everything but how a run begins, asks and ends, and what begins work of its own.
     pub const WORK: &[&str] = &[
         THINKING,
         TOOL_CALL,
         TOOL_RESULT,
         PARTIAL_ANSWER,
-        OPERATION_STARTED,
-        OPERATION_COMPLETED,
+        PROGRESS,
         PLAN_START,
         PLAN_COMPLETED,
         PLAN_CANCELLED,

@@ -12,6 +12,8 @@ pub mod state;
 pub use chunk::{Chunk, ChunkKind};
 pub use error::{CloseCode, ErrorCode, RecoveryAction, Refusal};
 pub use event::{Draft, EventName, EventView, LoggedEvent, Recorded, Unnumbered};
-pub use id::{ClientId, ConnectionId, LogId, MessageId, Principal, RunId, SessionId, StepId};
+pub use id::{
+    ClientId, ConnectionId, LogId, MessageId, OperationId, Principal, ProducerId, RunId, SessionId, StepId, TaskId,
+};
 pub use position::{Cursor, Epoch, Extent, NotACursor, Place, Seq, StreamCursor};
 pub use state::{SignedState, State};

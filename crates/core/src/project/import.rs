@@ -57,7 +57,7 @@ impl fmt::Debug for End {
 /// Follows one upstream's stream.
 ///
 /// It can be built again from what was logged ([`Importer::follow`]), so that a restart does not break a producer's task.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Importer {
     stage: Stage,
     sight: Sight,
