@@ -343,11 +343,21 @@ async fn a_program_with_the_ai_sdk_is_also_one_over_a_websocket() {
     assert_eq!(error(&frames), ("AGENT_FAILED".into(), "overloaded".into()));
     assert_eq!(streamed(&frames), "Half an answer");
 
-    // The SDK takes the whole conversation as we post it, the half answer included.
+    // The SDK takes the whole conversation as we post it: thoughts, calls with their results, the half answer.
     let frames = client.ask("recall").await;
-    let expected = "user:hello|assistant:Hello from the SDK.|user:weather please|assistant:It rains.|user:fail|\
-                    assistant:Half an answer|user:recall";
+    let expected = "user:hello|assistant:Who is that?Hello from the SDK.|user:weather please|assistant:|tool:|\
+                    assistant:It rains.|user:fail|assistant:Half an answer|user:recall";
     assert_eq!(frames.last().unwrap()["content"], expected);
+
+    // Files and calls go along, in the shape that the SDK knows.
+    let file = json!({ "type": "file", "mediaType": "text/plain", "url": "data:text/plain,x" });
+    let parts = json!([{ "type": "text", "text": "parts" }, file]);
+    let content = json!({ "text": "parts", "parts": parts });
+    client.send(json!({ "event": "user.message", "content": content, "message_id": "with-a-file" })).await;
+    let frames = client.until(support::is_terminal).await;
+    let told = frames.last().unwrap()["content"].as_str().unwrap();
+    assert!(told.ends_with("with-a-file:text,file"), "{told}");
+    assert!(told.contains(":step-start,tool-weather,step-start,text|"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -379,13 +389,13 @@ async fn a_program_with_the_ai_sdk_sees_a_cancel_and_its_death_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chunks_that_end_without_a_finish_are_no_answer_and_what_is_no_chunk_is_a_failure() {
+async fn chunks_that_end_without_an_end_mark_are_no_answer_and_what_is_no_chunk_is_a_failure() {
     let chunk = |text: &str| piece(&format!("data: {text}\n\n"));
     let begun = || {
         let delta = chunk(r#"{"type":"text-delta","id":"t","delta":"Half"}"#);
         vec![sse(), chunk(r#"{"type":"start"}"#), chunk(r#"{"type":"text-start","id":"t"}"#), delta]
     };
-    for rest in [vec![end()], vec![chunk("[DONE]"), end()], vec![Act::Reset]] {
+    for rest in [vec![end()], vec![Act::Reset]] {
         assert_eq!(sent_once([begun(), rest].concat(), "AGENT_UNREACHABLE").await, "Half");
     }
     for rest in [r#"{"type":"nonsense"}"#, r#"{"type":"text-end","id":"other"}"#, "hello", r#"{"event":"agent.mood"}"#]
