@@ -325,6 +325,16 @@ async fn a_program_with_the_ai_sdk_is_kept_and_replayed_word_for_word() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_that_talked_to_the_program_can_talk_to_the_server_instead() {
+    let program = Program::node("ui.js").await;
+    let server = server(&program.url, None).await;
+    let own = said_by_itself(&program.url, "weather please").await;
+    // The same request, to the same path at another address.
+    let ours = said_by_itself(&format!("http://{}/api/chat", server.address), "weather please").await;
+    assert_eq!(ours[1..], own[1..], "the start alone differs: it names the message");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_with_the_ai_sdk_is_also_one_over_a_websocket() {
     let program = Program::node("ui.js").await;
     let server = server(&program.url, None).await;
