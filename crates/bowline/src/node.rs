@@ -183,18 +183,12 @@ fn error_kind(error: &StoreError) -> &'static str {
 }
 
 /// What a program that runs a server of its own brings along.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Own {
     /// Agents by name, beside the configured ones.
     pub agents: BTreeMap<String, Arc<dyn Agent>>,
     /// What all agents may call.
-    pub tools: Arc<dyn Tools>,
-}
-
-impl Default for Own {
-    fn default() -> Own {
-        Own { agents: BTreeMap::new(), tools: Arc::new(NoTools) }
-    }
+    pub tools: Option<Arc<dyn Tools>>,
 }
 
 impl fmt::Debug for Own {
@@ -236,7 +230,7 @@ impl Node {
             scrubber: Scrubber::new(&config.state.scrub),
             restoring: tokio::sync::Mutex::default(),
             agents: configured.into_iter().chain(own.agents).collect(),
-            tools: own.tools,
+            tools: own.tools.unwrap_or_else(|| Arc::new(NoTools)),
             registry: Registry::default(),
             tasks: Tasks::default(),
             naming: tokio::sync::Mutex::default(),

@@ -74,14 +74,13 @@ pub mod names {
         PIPELINE_COMPLETED,
     ];
 
-    /// What tells of an agent's work: everything but how a run begins, asks and ends.
+    /// What tells of an agent's work: everything but how a run begins, asks and ends, and what begins work of its own.
     pub const WORK: &[&str] = &[
         THINKING,
         TOOL_CALL,
         TOOL_RESULT,
         PARTIAL_ANSWER,
-        OPERATION_STARTED,
-        OPERATION_COMPLETED,
+        PROGRESS,
         PLAN_START,
         PLAN_COMPLETED,
         PLAN_CANCELLED,
