@@ -47,7 +47,8 @@ fn a_reader_that_comes_back_gets_exactly_what_follows_each_chunk() {
         let all = watched(&log, first, Start::Fresh);
         for (index, chunk) in all.iter().enumerate().take(all.len() - 1) {
             let place = chunk.at.expect("nothing is made up for a reader of everything");
-            let cursor = StreamCursor { cursor: Cursor { epoch: Some(Log::epoch()), seq: place.seq }, part: place.part };
+            let cursor =
+                StreamCursor { cursor: Cursor { epoch: Some(Log::epoch()), seq: place.seq }, part: place.part };
             let rest = watched(&log, first, Start::After(cursor.clone()));
             let shown = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.json.clone()).collect::<Vec<_>>();
             assert_eq!(shown(&rest), shown(&all[index + 1..]), "after {cursor}, in the turn that begins at {first}");
