@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::node::Shared;
 
-/// Plain HTTP requests that may be open beside the WebSockets.
+/// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
 /// How long to wait when there are no descriptors left, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -55,6 +55,8 @@ doors! {
     "/api/admin/sessions" => get(admin::sessions),
     "/api/admin/sessions/{id}" => get(admin::session),
     "/api/admin/sessions/{id}/events" => get(admin::events),
+    "/api/admin/tasks" => get(admin::tasks),
+    "/api/admin/tasks/{id}/events" => get(admin::task_events),
 }
 
 fn router(shared: Arc<Shared>) -> Router {
@@ -73,7 +75,9 @@ fn router(shared: Arc<Shared>) -> Router {
 /// Accepts connections until the server closes, then waits for those that are open to end.
 pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let router = router(shared.clone());
-    let places = Arc::new(Semaphore::new(shared.config.limits.connections_max + OTHER_CONNECTIONS_MAX));
+    let limits = &shared.config.limits;
+    let places = limits.connections_max + limits.streams_max + OTHER_CONNECTIONS_MAX;
+    let places = Arc::new(Semaphore::new(places));
     let tracker = TaskTracker::new();
     let accept = async {
         loop {
