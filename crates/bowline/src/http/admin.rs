@@ -279,12 +279,11 @@ async fn follow(
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
     let last_event_id = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let cursor = match last_event_id.or(from) {
-        None => None,
-        Some(text) => {
-            Some(Cursor::parse(&text).ok_or_else(|| Refusal::field("from", "must be `<epoch>-<seq>` or a number"))?)
-        }
+    let read = |field: &str, text: &String| {
+        Cursor::parse(text).ok_or_else(|| Refusal::field(field, "must be `<epoch>-<seq>` or a number"))
     };
+    let asked = from.as_ref().map(|text| read("from", text)).transpose()?;
+    let cursor = last_event_id.as_ref().map(|text| read("Last-Event-ID", text)).transpose()?.or(asked);
     let extent = shared.store.extent(&log).await.map_err(|error| node::store_refusal(&error))?;
     let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));
     let is_task = record_kind(&shared, &log).await? == Some(Kind::Task);

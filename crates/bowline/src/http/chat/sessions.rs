@@ -115,10 +115,8 @@ pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers
     let mut fields = body.fields();
     let message = fields.take("message").ok_or_else(|| Refusal::field("message", "is missing"))?;
     let content = read::content(&shared, "message", &message)?;
-    let key = match fields.name("message_id", MessageId::parse)? {
-        Some(key) => Some(key),
-        None => read::idempotency_key(&headers)?,
-    };
+    let header = read::idempotency_key(&headers)?;
+    let key = fields.name("message_id", MessageId::parse)?.or(header);
     sse::admit(&shared)?;
     let session = session_id(&sid)?;
     // A message that has to wait needs a name by which its turn is found.
