@@ -1,7 +1,6 @@
 // The public face of the package.
 
 export { BowlineClient, type BowlineEvents, type Connection, type SessionInfo } from "./client.ts";
-export { type ActiveTask, type ActiveTaskInfo, type ChatStore, type ChatStoreOptions, type StreamChunk, type TaskOutcome, createChatStore } from "./chat/store.ts";
 export { BowlineError, type RecoveryAction, type Refusal } from "./failure.ts";
 export type { ClientFrame, Frame, LoggedEvent, Resume, RunState, Verdict } from "./frame.ts";
 export { type KeyValueStore, MemoryStore } from "./keeping.ts";

@@ -48,7 +48,7 @@ export function attach(turn: Turn, wanted: Way, shown: Shown): void {
   } else {
     turn.send({ event: "user.create_session", content: { ...create, client_id: clientId } });
   }
-  turn.set({ phase: { at: "attaching", attempt: link.failures, shown, way }, way, asking: false, behind: null });
+  turn.set({ phase: { at: "attaching", attempt: link.failures, shown, way }, way, asking: false, behindAtSeq: null });
   turn.timer("patience", PATIENCE_MS);
 }
 
@@ -108,9 +108,13 @@ function place(turn: Turn, log: Position, resume: Resume): Position {
     case "caught_up":
     case "replay":
       return { epoch: log.epoch, seq: before?.seq ?? (resume.from_seq ?? log.seq + 1) - 1 };
-    case "gap":
-      turn.tell({ kind: "gap", fromSeq: first - (resume.lost ?? 0), toSeq: first - 1, lost: resume.lost ?? 0 });
+    case "gap": {
+      // By our own count: the answer to an older cursor must not take back what we have.
+      const fromSeq = before === null ? first - (resume.lost ?? 0) : before.seq + 1;
+      if (fromSeq >= first) return { epoch: log.epoch, seq: fromSeq - 1 };
+      turn.tell({ kind: "gap", fromSeq, toSeq: first - 1, lost: first - fromSeq });
       return { epoch: log.epoch, seq: first - 1 };
+    }
     case "other_epoch":
       turn.tell({ kind: "reset", why: "other_epoch" });
       return { epoch: log.epoch, seq: first - 1 };

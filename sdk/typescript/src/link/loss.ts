@@ -15,7 +15,7 @@ export const WIRE_DEAD = 3000;
 const ALL_TIMERS = ["retry", "patience", "silence", "ack", "behind", "resend"] as const;
 
 export function dial(turn: Turn, shown: Shown): void {
-  turn.set({ phase: { at: "dialing", attempt: turn.link.failures, shown }, drainMs: null, behind: null, heals: 0 });
+  turn.set({ phase: { at: "dialing", attempt: turn.link.failures, shown }, drainMs: null, behindAtSeq: null, heals: 0 });
   turn.stopTimers(...ALL_TIMERS);
   turn.do({ do: "dial" });
   turn.timer("patience", PATIENCE_MS);

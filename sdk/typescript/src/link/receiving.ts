@@ -119,17 +119,19 @@ function heartbeat(turn: Turn, frame: Frame): void {
   const { link } = turn;
   sendAck(turn);
   const logSeq = figure(frame, "seq");
-  if (link.phase.at !== "live" || link.position === null || logSeq === undefined) return;
-  if (frame.session_id === undefined || !isOurs(turn, frame) || logSeq <= link.position.seq) return;
-  turn.set({ behind: { logSeq, ourSeq: link.position.seq } });
+  if (link.position === null || logSeq === undefined || frame.session_id === undefined || !isOurs(turn, frame)) return;
+  const behind = link.phase.at === "replaying" || (link.phase.at === "live" && logSeq > link.position.seq);
+  if (!behind) return;
+  turn.set({ behindAtSeq: link.position.seq });
   turn.timer("behind", BEHIND_MS);
 }
 
 /** The time in which events could have come after all is over. */
 export function stillBehind(turn: Turn): void {
-  const { behind, phase, position } = turn.link;
-  turn.set({ behind: null });
-  if (phase.at === "live" && behind !== null && position?.seq === behind.ourSeq) heal(turn);
+  const { behindAtSeq, phase, position } = turn.link;
+  turn.set({ behindAtSeq: null });
+  const attached = phase.at === "live" || phase.at === "replaying";
+  if (attached && behindAtSeq !== null && position?.seq === behindAtSeq) heal(turn);
 }
 
 function notice(turn: Turn, frame: Frame): void {

@@ -79,8 +79,8 @@ export interface Link {
   readonly gapSeen: boolean;
   /** Re-attachments since the last event; a link that cannot be mended in place is dropped. */
   readonly heals: number;
-  /** What a heartbeat said the log has, and where we stood then. */
-  readonly behind: { readonly logSeq: number; readonly ourSeq: number } | null;
+  /** Where we stood when a heartbeat said that the log has more. */
+  readonly behindAtSeq: number | null;
   /** Attempts in a row that failed. */
   readonly failures: number;
   /** Closings with 4203 in a row. */
@@ -172,7 +172,7 @@ export function newLink(policy: Policy, known: Partial<Pick<Link, "session" | "p
     unacked: 0,
     gapSeen: false,
     heals: 0,
-    behind: null,
+    behindAtSeq: null,
     failures: 0,
     refusals: 0,
     drainMs: null,
