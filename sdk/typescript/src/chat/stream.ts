@@ -31,6 +31,16 @@ export async function readStream(
   const stop = () => wire.abort();
   signal?.addEventListener("abort", stop, { once: true });
   let watch = setTimeout(stop, silenceMs);
+  // What the listener throws is the application's, and no fault of the wire.
+  let thrown: [unknown] | null = null;
+  const hand = (chunk: StreamChunk) => {
+    try {
+      onChunk(chunk);
+    } catch (error) {
+      thrown = [error];
+      throw error;
+    }
+  };
   try {
     const response = await request(wire.signal);
     if (response.status === 204) return { end: "nothing_more" };
@@ -47,11 +57,12 @@ export async function readStream(
       for (const { data, id, hasId } of events) {
         if (data === "[DONE]") return { end: "done" };
         const chunk = readChunk(data);
-        if (chunk !== null) onChunk(hasId && id !== null ? { ...chunk, idx: id } : chunk);
+        if (chunk !== null) hand(hasId && id !== null ? { ...chunk, idx: id } : chunk);
       }
     }
     return { end: "cut" };
   } catch {
+    if (thrown !== null) throw thrown[0];
     return { end: "cut" };
   } finally {
     clearTimeout(watch);
