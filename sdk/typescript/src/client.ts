@@ -85,6 +85,8 @@ export class BowlineClient {
   /** Counts dials, so that whatever a former one brings is ignored. */
   #dialed = 0;
   #keys = 0;
+  /** Counts closings, so that a start that still waits for the storage does not come after one. */
+  #closes = 0;
   #loaded: Promise<void> | null = null;
   #connection: Connection;
   #lastReturn: Pick<Connection, "replayed" | "gap"> = { replayed: null, gap: null };
@@ -182,6 +184,7 @@ export class BowlineClient {
 
   /** Lets the connection go; the session and its work go on. */
   close(): void {
+    this.#closes++;
     this.#happen({ on: "stop" });
     this.#unlisten();
   }
@@ -210,7 +213,9 @@ export class BowlineClient {
 
   async #start(intent: Intent): Promise<SessionInfo> {
     this.#loaded ??= this.#load();
+    const closes = this.#closes;
     await this.#loaded;
+    if (closes !== this.#closes) throw new BowlineError(refusal("CLOSED", "The client was closed."));
     this.#unlisten();
     this.#unlisten = listen(() => this.wake(), () => this.#keeping.keep(this.#link));
     const reached = new Promise<SessionInfo>((resolve, reject) => this.#reaching.push({ resolve, reject }));

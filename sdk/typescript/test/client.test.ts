@@ -245,6 +245,16 @@ function holderStore(id: string): MemoryStore {
   return store;
 }
 
+test("a client that is closed before it could dial does not dial", async () => {
+  const client = makeClient({ url: wire.url });
+  const connecting = client.connect();
+  client.close();
+  await expect(connecting).rejects.toMatchObject({ code: "CLOSED" });
+  const { id } = await client.connect();
+  expect(id).toMatch(/^sess_/);
+  expect(wire.count).toBe(1);
+});
+
 test("Stop stops the run, and says so in the log", async () => {
   const client = makeClient({ url: server.url });
   const events = record(client);

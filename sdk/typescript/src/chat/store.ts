@@ -28,6 +28,9 @@ export interface ChatStoreOptions {
   readonly random?: () => number;
 }
 
+/** Names the task of a turn in the answer to its POST. */
+const TASK_HEADER = "x-workflow-run-id";
+
 /** How a task was seen to end. */
 export type TaskOutcome =
   /** Its stream was read to the end. `terminal` is its last chunk's type: `finish`, `abort`, or `error` before a `finish`. */
@@ -59,6 +62,16 @@ export interface ChatStore {
     lastMessageId: string,
     onChunk: (chunk: StreamChunk) => void,
     options?: ReconnectOptions,
+  ): Promise<TaskOutcome>;
+  /**
+   * Asks in a session, and reads the turn as `reconnectToTask` reads a task. Under one `messageId` a message runs once, however
+   * often it has to be sent.
+   */
+  streamMessage(
+    sessionId: string,
+    message: unknown,
+    onChunk: (chunk: StreamChunk) => void,
+    options?: ReconnectOptions & { readonly messageId?: string },
   ): Promise<TaskOutcome>;
   /** Starts a background operation and makes it the session's active task. */
   startOperation(sessionId: string, toolName: string, args?: unknown, toolCallId?: string): Promise<ActiveTask>;
@@ -105,8 +118,26 @@ class Store implements ChatStore {
     lastMessageId: string,
     onChunk: (chunk: StreamChunk) => void,
     { signal }: ReconnectOptions = {},
-  ): Promise<TaskOutcome> => {
+  ): Promise<TaskOutcome> => this.#follow(sessionId, taskId, lastMessageId, null, onChunk, signal);
+
+  streamMessage = async (
+    sessionId: string,
+    message: unknown,
+    onChunk: (chunk: StreamChunk) => void,
+    { signal, messageId = randomId("m_") }: ReconnectOptions & { readonly messageId?: string } = {},
+  ): Promise<TaskOutcome> => this.#follow(sessionId, null, "0", { message, message_id: messageId }, onChunk, signal);
+
+  /** Reads on from the cursor until the end. A turn that has no task yet is asked for with `turn`. */
+  async #follow(
+    sessionId: string,
+    known: string | null,
+    lastMessageId: string,
+    turn: unknown,
+    onChunk: (chunk: StreamChunk) => void,
+    signal: AbortSignal | undefined,
+  ): Promise<TaskOutcome> {
     const { attemptsMax = 5, silenceMs } = this.#options;
+    let taskId = known;
     let cursor = lastMessageId;
     let terminal: "finish" | "abort" | "error" | null = null;
     let failures = 0;
@@ -115,16 +146,25 @@ class Store implements ChatStore {
       if (chunk.idx !== undefined) {
         if (chunk.idx === cursor) return;
         cursor = chunk.idx;
-        if (this.#tasks.get(sessionId)?.taskId === taskId) this.updateTaskLastMessageId(sessionId, cursor);
+        if (taskId !== null && this.#tasks.get(sessionId)?.taskId === taskId) this.updateTaskLastMessageId(sessionId, cursor);
       }
       // An `error` is followed by a `finish`, which does not make it a success.
       if (chunk.type === "error" || chunk.type === "abort") terminal = chunk.type;
       else if (chunk.type === "finish") terminal ??= "finish";
       onChunk(chunk);
     };
+    const open = async (wire: AbortSignal): Promise<Response> => {
+      if (taskId !== null) {
+        const path = `/api/chat/tasks/${encodeURIComponent(taskId)}/stream?last_message_id=${encodeURIComponent(cursor)}`;
+        return this.#fetch("GET", path, undefined, wire);
+      }
+      const response = await this.#fetch("POST", `/api/chat/sessions/${encodeURIComponent(sessionId)}/stream`, turn, wire);
+      taskId = response.ok ? response.headers.get(TASK_HEADER) : null;
+      if (taskId !== null) this.setActiveTask(sessionId, { taskId, operationId: "", toolName: "", lastMessageId: cursor });
+      return response;
+    };
     for (;;) {
-      const path = `/api/chat/tasks/${encodeURIComponent(taskId)}/stream?last_message_id=${encodeURIComponent(cursor)}`;
-      const reading: Reading = await readStream((wire) => this.#fetch("GET", path, undefined, wire), take, signal, silenceMs);
+      const reading: Reading = await readStream(open, take, signal, silenceMs);
       if (signal?.aborted) throw signal.reason;
       if (reading.end === "done" && terminal !== null) return this.#finish(sessionId, taskId, { via: "stream", terminal });
       if (reading.end === "nothing_more") {
@@ -132,13 +172,16 @@ class Store implements ChatStore {
         return this.#finish(sessionId, taskId, { via: "stream", terminal: seen });
       }
       if (reading.end === "refused" && reading.status < 500 && reading.status !== 429) {
+        if (taskId === null) throw new BowlineError(refusal(reading.code, reading.message, reading.action));
         return this.#poll(sessionId, taskId, reading.code, signal);
       }
+      // Without its name the turn could only be read from its start again, which would show it twice.
+      if (taskId === null && cursor !== "0") return this.#poll(sessionId, null, "UNREACHABLE", signal);
       failures += 1;
       if (failures > attemptsMax) return this.#poll(sessionId, taskId, "UNREACHABLE", signal);
       await this.#wait(failures, signal);
     }
-  };
+  }
 
   startOperation = async (sessionId: string, toolName: string, args: unknown = {}, toolCallId = randomId("call_")): Promise<ActiveTask> => {
     const path = `/api/chat/sessions/${encodeURIComponent(sessionId)}/operations`;
@@ -154,7 +197,7 @@ class Store implements ChatStore {
   };
 
   /** The session always knows the final state: asked until nothing runs in it any more. */
-  async #poll(sessionId: string, taskId: string, reason: string, signal: AbortSignal | undefined): Promise<TaskOutcome> {
+  async #poll(sessionId: string, taskId: string | null, reason: string, signal: AbortSignal | undefined): Promise<TaskOutcome> {
     const { pollMs = 2_000 } = this.#options;
     for (let failures = 0; ; ) {
       try {
@@ -173,13 +216,14 @@ class Store implements ChatStore {
     }
   }
 
-  #finish(sessionId: string, taskId: string, outcome: TaskOutcome): TaskOutcome {
+  #finish(sessionId: string, taskId: string | null, outcome: TaskOutcome): TaskOutcome {
     if (this.#tasks.get(sessionId)?.taskId === taskId) this.clearActiveTask(sessionId);
     return outcome;
   }
 
   /** How a task ended whose last chunk was read by somebody before us. */
-  async #terminalOf(taskId: string): Promise<"finish" | "abort" | "error"> {
+  async #terminalOf(taskId: string | null): Promise<"finish" | "abort" | "error"> {
+    if (taskId === null) return "finish";
     const task = await this.#json("GET", `/api/chat/tasks/${encodeURIComponent(taskId)}`).catch(() => ({}) as Record<string, unknown>);
     return task["status"] === "cancelled" ? "abort" : task["status"] === "failed" ? "error" : "finish";
   }
@@ -187,8 +231,8 @@ class Store implements ChatStore {
   async #json(method: string, path: string, body?: unknown): Promise<Record<string, unknown>> {
     const response = await this.#fetch(method, path, body);
     if (!response.ok) {
-      const { code, message } = await refusedBy(response);
-      throw new BowlineError(refusal(code, message || `HTTP ${response.status}`));
+      const { code, message, action } = await refusedBy(response);
+      throw new BowlineError(refusal(code, message || `HTTP ${response.status}`, action));
     }
     const value: unknown = response.status === 204 ? {} : await response.json();
     return isObject(value) ? value : {};
@@ -216,10 +260,10 @@ class Store implements ChatStore {
 }
 
 /** A session may run something newer; what matters is whether this task still does. */
-function isRunning(session: Record<string, unknown>, taskId: string): boolean {
+function isRunning(session: Record<string, unknown>, taskId: string | null): boolean {
   if (session["status"] === "idle") return false;
   const active = session["active_stream"];
-  return !isObject(active) || active["task_id"] === taskId;
+  return !isObject(active) || taskId === null || active["task_id"] === taskId;
 }
 
 function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {

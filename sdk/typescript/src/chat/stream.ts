@@ -1,5 +1,6 @@
 // One reading of a task's stream over `fetch`: chunks as they come, and how the reading ended.
 
+import type { RecoveryAction } from "../failure.ts";
 import { isObject } from "../frame.ts";
 import { SSE_START, type SseState, sseStep } from "./sse.ts";
 
@@ -16,7 +17,7 @@ export type Reading =
   | { readonly end: "cut" }
   /** 204: the task has ended, and the cursor stands at its end. */
   | { readonly end: "nothing_more" }
-  | { readonly end: "refused"; readonly status: number; readonly code: string; readonly message: string };
+  | { readonly end: "refused"; readonly status: number; readonly code: string; readonly message: string; readonly action: RecoveryAction };
 
 /** The server sends a comment after 10 s of silence; after three of these the wire is dead. */
 export const SILENCE_MS = 30_000;
@@ -83,5 +84,6 @@ function readChunk(data: string): StreamChunk | null {
 export async function refusedBy(response: Response): Promise<Extract<Reading, { end: "refused" }>> {
   const body: unknown = await response.json().catch(() => null);
   const text = (name: string) => (isObject(body) && typeof body[name] === "string" ? (body[name] as string) : "");
-  return { end: "refused", status: response.status, code: text("code") || `HTTP_${response.status}`, message: text("message") };
+  const action = (text("recovery_action") || "none") as RecoveryAction;
+  return { end: "refused", status: response.status, code: text("code") || `HTTP_${response.status}`, message: text("message"), action };
 }
