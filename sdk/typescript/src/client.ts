@@ -126,9 +126,9 @@ export class BowlineClient {
     return this.#start({ to: "resume" });
   }
 
-  /** A new session, whatever is kept. */
-  create(): Promise<SessionInfo> {
-    return this.#start({ to: "create" });
+  /** A new session, whatever is kept; with another agent, if one is named. */
+  create(options: { readonly agent?: string } = {}): Promise<SessionInfo> {
+    return this.#start({ to: "create", create: options });
   }
 
   /** Watches a session without holding it. */

@@ -245,6 +245,14 @@ function holderStore(id: string): MemoryStore {
   return store;
 }
 
+test("a new session is made beside the old one, with the agent that is named", async () => {
+  const client = makeClient({ url: server.url });
+  const first = await client.connect();
+  const second = await client.create({ agent: "demo" });
+  expect(second.id).not.toBe(first.id);
+  await expect(client.create({ agent: "nobody" })).rejects.toMatchObject({ code: "INVALID_PAYLOAD" });
+});
+
 test("a client that is closed before it could dial does not dial", async () => {
   const client = makeClient({ url: wire.url });
   const connecting = client.connect();

@@ -277,6 +277,15 @@ test("events keep the name they were logged under, and a newcomer learns it", ()
   expect(rig.delivered).toHaveLength(3);
 });
 
+test("another session gets a wire of its own, and what was asked of the old one is told to have failed", () => {
+  const { rig } = live(1);
+  const key = rig.ask({ kind: "message", messageId: "m-1", content: "hello" });
+  rig.happen({ on: "start", intent: { to: "create" } });
+  expect(rig.failures.get(key)?.code).toBe("CLOSED");
+  expect(rig.hungUpWith).toEqual([1000]);
+  expect(rig.link.phase.at).toBe("dialing");
+});
+
 test("held by another: it asks, takes over, or watches, as it was told", () => {
   const outcomes = (["ask", "take_over", "observe"] as const).map((whenHeld) => {
     const rig = new Rig(KNOWN, { whenHeld });

@@ -111,6 +111,21 @@ test("a tab that only watches does not take the seat from one that holds", () =>
   expect((stage.sent[0]?.["content"] as object | undefined) ?? {}).not.toHaveProperty("mode");
 });
 
+test("events of a session that its tab has left go to nobody, however well they would fit", () => {
+  const stage = attached("a", "b");
+  stage.mux.open("c", []);
+  stage.ask("c", { event: "user.create_session", content: {} });
+  stage.say({ event: "agent.session_created", session_id: "s2", metadata: {} });
+  stage.mux.close("c", 1000);
+  stage.ask("b", { event: "user.reconnect", session_id: "s", content: {} });
+  stage.say(greeting(6, 6, "t2"));
+  stage.heard("b");
+  stage.say({ event: "agent.thinking", session_id: "s2", seq: 6 });
+  expect(stage.heard("b")).toEqual([]);
+  stage.say({ event: "agent.thinking", session_id: "older name of s", seq: 6 });
+  expect(stage.heard("b")).toHaveLength(1);
+});
+
 test("one tab that finds the wire dead ends it for all; a stranger is told that it has none", () => {
   const stage = attached("a", "b");
   stage.mux.close("a", 3000);

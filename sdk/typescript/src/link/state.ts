@@ -93,7 +93,8 @@ export interface Link {
 export type Intent =
   /** Whatever is known: the session, else the sealed state, else a new session. */
   | { readonly to: "resume" }
-  | { readonly to: "create" }
+  /** `agent` and the like, if others than before. */
+  | { readonly to: "create"; readonly create?: Readonly<Record<string, unknown>> }
   | {
       readonly to: "attach";
       readonly sessionId?: string;

@@ -1,7 +1,7 @@
 // The link's one entrance: a link and something that happened give the next link and what is to be done.
 
 import { refusal } from "../failure.ts";
-import { ask, resend } from "./asking.ts";
+import { ask, failAsks, resend } from "./asking.ts";
 import { attach, bestWay, probe } from "./attaching.ts";
 import { closed, dial, lose, stop } from "./loss.ts";
 import { receive, sendAck, stillBehind } from "./receiving.ts";
@@ -51,6 +51,7 @@ function start(turn: Turn, intent: Intent): void {
       break;
     case "create":
       turn.set({ session: null, position: null, sealed: null, seat: "hold", way: { by: "create" } });
+      turn.set({ policy: { ...link.policy, create: { ...link.policy.create, ...intent.create } } });
       turn.do({ do: "keep_state" });
       break;
     case "attach": {
@@ -74,8 +75,21 @@ function start(turn: Turn, intent: Intent): void {
       turn.set({ sealed, seat: "hold", way: { by: "state", takeOver: false, only: true } });
     }
   }
-  if (isOpen(turn.link) && link.phase.at !== "dialing" && link.phase.at !== "authenticating") attach(turn, turn.link.way, "connecting");
-  else if (link.phase.at !== "dialing") dial(turn, "connecting");
+  reach(turn, link);
+}
+
+/** Over the open wire if it is about the same session; another session gets a wire of its own, so that none hears the other's. */
+function reach(turn: Turn, before: Link): void {
+  const { way, session } = turn.link;
+  if (way.by === "quick" && session?.id === before.session?.id) {
+    const { at } = before.phase;
+    if (at === "attaching" || at === "replaying" || at === "live") return attach(turn, way, "connecting");
+  } else {
+    failAsks(turn, refusal("CLOSED", "Another session was begun."));
+  }
+  if (before.phase.at === "dialing") return;
+  if (isOpen(before)) turn.do({ do: "hang_up", code: 1000 });
+  dial(turn, "connecting");
 }
 
 function timer(turn: Turn, name: TimerName): void {

@@ -160,8 +160,8 @@ export class Mux {
 
   #event(frame: Frame, text: string): void {
     const id = frame.session_id ?? "";
-    const known = [...this.#ports.values()].some((sessions) => sessions.has(id));
-    if (known) {
+    // A session that every tab has left is still known, and nobody's any more.
+    if (this.#sessions.has(id)) {
       this.#session(id).lastSeq = Math.max(this.#session(id).lastSeq, frame.seq ?? 0);
       return this.#toSession(id, text);
     }

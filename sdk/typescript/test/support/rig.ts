@@ -43,6 +43,7 @@ export class Rig {
   }
 
   happen(input: Input): void {
+    if (input.on === "closed") this.wired = false;
     const before = JSON.stringify(this.link);
     const frozen = this.link;
     const [link, effects] = step(this.link, input, { nowMs: this.nowMs, random: this.random });
@@ -95,6 +96,7 @@ export class Rig {
   #do(effect: Effect): void {
     switch (effect.do) {
       case "dial":
+        if (this.wired) throw new Error("dialed beside an open wire");
         this.wired = true;
         return;
       case "hang_up":
