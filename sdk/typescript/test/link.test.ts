@@ -108,6 +108,7 @@ test("somebody else's heartbeat is a sign of life and nothing more", () => {
   rig.frame({ event: "system.heartbeat", session_id: "sess_other", metadata: { seq: 99 } });
   rig.pass(5_000);
   expect(rig.sentOf("user.reconnect")).toHaveLength(1);
+  expect(rig.sentOf("user.ack")).toHaveLength(1);
 });
 
 test("silence for two intervals, as the greeting told them, is loss; any frame is a sign of life", () => {

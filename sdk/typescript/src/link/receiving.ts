@@ -117,9 +117,11 @@ function exported(turn: Turn, frame: Frame): void {
 
 function heartbeat(turn: Turn, frame: Frame): void {
   const { link } = turn;
+  // Over a shared wire the heartbeats of other tabs' sessions come by, too; theirs is to answer them.
+  if (!isOurs(turn, frame)) return;
   sendAck(turn);
   const logSeq = figure(frame, "seq");
-  if (link.position === null || logSeq === undefined || frame.session_id === undefined || !isOurs(turn, frame)) return;
+  if (link.position === null || logSeq === undefined || frame.session_id === undefined) return;
   const behind = link.phase.at === "replaying" || (link.phase.at === "live" && logSeq > link.position.seq);
   if (!behind) return;
   turn.set({ behindAtSeq: link.position.seq });
