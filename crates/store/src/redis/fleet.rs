@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ pub struct Fleet {
     /// The server that was named, or that the sentinels name; in a cluster, one way in.
     home: Arc<Post>,
     map: Mutex<Map>,
+    changes: Arc<AtomicU64>,
     /// Somebody met a server that did not have what the map said.
     pub moved: Notify,
 }
@@ -53,10 +55,11 @@ impl Fleet {
             Some(name) => Way::Sentinels(options.url.hosts.clone(), name.clone()),
         };
         Arc::new_cyclic(|fleet| {
-            let server = Arc::new(Server::new(way, options.url.clone(), options.timeout));
+            let changes = Arc::default();
+            let server = Arc::new(Server::new(way, options.url.clone(), options.timeout, Arc::clone(&changes)));
             let lane = Lane::start(fleet.clone(), server.clone(), &options);
             let home = Arc::new(Post { server, lane });
-            Fleet { options, home, map: Mutex::default(), moved: Notify::new() }
+            Fleet { options, home, changes, map: Mutex::default(), moved: Notify::new() }
         })
     }
 
@@ -73,6 +76,11 @@ impl Fleet {
             }
             attempt += 1;
         }
+    }
+
+    /// Grows whenever a server turns out to be another one, or in another life, than before.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     pub fn is_cluster(&self) -> bool {
@@ -111,7 +119,8 @@ impl Fleet {
     fn post_in(self: &Arc<Self>, map: &mut Map, address: &Address) -> Arc<Post> {
         let new = || {
             let way = Way::Hosts(vec![address.clone()]);
-            let server = Arc::new(Server::new(way, self.options.url.clone(), self.options.timeout));
+            let server =
+                Arc::new(Server::new(way, self.options.url.clone(), self.options.timeout, self.changes.clone()));
             let lane = Lane::start(Arc::downgrade(self), server.clone(), &self.options);
             Arc::new(Post { server, lane })
         };

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_protocol::{LogId, Principal};
 
@@ -21,9 +22,18 @@ pub struct Known {
     burnt: Mutex<HashMap<LogId, Fence>>,
     /// Before this moment a log holds nothing that is too old.
     due: Mutex<HashMap<LogId, u64>>,
+    /// How many changes of servers this takes into account.
+    changes: AtomicU64,
 }
 
 impl Known {
+    /// A server that has changed may have forgotten what it was told, so what is known of it counts no more.
+    pub fn note_changes(&self, changes: u64) {
+        if self.changes.swap(changes, Ordering::AcqRel) != changes {
+            lock(&self.listed).clear();
+        }
+    }
+
     pub fn is_listed(&self, log: &LogId, wanted: &Listed) -> bool {
         lock(&self.listed).get(log) == Some(wanted)
     }

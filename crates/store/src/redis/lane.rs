@@ -219,7 +219,7 @@ impl Driver {
             match said.next().unwrap_or(Err(Refused::Other("no answer".into()))) {
                 Ok(value) => done.push((errand, value)),
                 Err(Refused::Moved(to)) => {
-                    self.hand_over(errand, |fleet, slot| fleet.note_moved(slot, &to).lane.clone())
+                    self.hand_over(errand, |fleet, slot| fleet.note_moved(slot, &to).lane.clone());
                 }
                 Err(Refused::Ask(to)) => {
                     errand.asking = true;

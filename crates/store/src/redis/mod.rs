@@ -135,8 +135,12 @@ impl RedisStore {
         // Entered first, committed second, taken out third: see the index.
         let listed = commit.record.as_ref().map(|record| (record.kind, record.owner.clone()));
         let concerns_lists = commit.create.is_some() || commit.record.is_some();
+        self.known.note_changes(self.fleet.changes());
         let mut anew = false;
-        if concerns_lists && commit.release != Some(Release::Log) && !self.known.is_listed(log, &listed) {
+        if concerns_lists
+            && commit.release != Some(Release::Log)
+            && (commit.create.is_some() || !self.known.is_listed(log, &listed))
+        {
             anew = !self.index.enter(log, &listed).await?;
         }
         let leaving = match commit.release {
@@ -151,7 +155,12 @@ impl RedisStore {
         if matches!(answer, Err(StoreError::InDoubt(_))) {
             self.known.burn(log, commit.fence);
         }
-        let Written { committed, was } = writing::read(log, commit.fence, answer?)?;
+        let written = writing::read(log, commit.fence, answer?).inspect_err(|error| {
+            if *error == StoreError::NoSuchLog {
+                self.known.forget(log);
+            }
+        });
+        let Written { committed, was } = written?;
         self.tails.wake(log);
         match leaving {
             Some((listed, entries)) => {
@@ -231,7 +240,7 @@ impl EventLog for RedisStore {
     async fn extent(&self, log: &LogId) -> Result<Extent, StoreError> {
         let act = ["e", "s", "f", "n"].into_iter().fold(Act::command("HMGET", &self.keys.of(log).head()), Act::arg);
         let parts = list(self.fleet.call(&act).await?);
-        if parts.iter().any(|part| *part == Value::Nil) {
+        if parts.contains(&Value::Nil) {
             return Err(StoreError::NoSuchLog);
         }
         read_extent(&mut parts.into_iter())

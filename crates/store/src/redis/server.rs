@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -198,6 +198,8 @@ pub struct Server {
     /// Why it would not take a commit, and when that was.
     refusal: Mutex<Option<(Instant, String)>>,
     facts: Mutex<Facts>,
+    /// How often a server of the fleet was found to be another one than before.
+    changes: Arc<AtomicU64>,
     /// Connections made before this was set lead to a server that has changed since.
     stale: AtomicBool,
 }
@@ -210,11 +212,12 @@ struct Reader {
 }
 
 impl Server {
-    pub fn new(way: Way, url: RedisUrl, timeout: Duration) -> Server {
+    pub fn new(way: Way, url: RedisUrl, timeout: Duration, changes: Arc<AtomicU64>) -> Server {
         Server {
             way,
             url,
             timeout,
+            changes,
             reader: tokio::sync::Mutex::default(),
             trouble: Mutex::default(),
             refusal: Mutex::default(),
@@ -230,7 +233,7 @@ impl Server {
         match dialled {
             Ok(wire) => {
                 self.note_fine();
-                *lock(&self.facts) = wire.facts.clone();
+                self.note_facts(wire.facts.clone());
                 Ok(wire)
             }
             Err(why) => {
@@ -356,7 +359,11 @@ impl Server {
     }
 
     pub fn note_facts(&self, facts: Facts) {
-        *lock(&self.facts) = facts;
+        let mut known = lock(&self.facts);
+        if !known.run.is_empty() && known.run != facts.run {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+        }
+        *known = facts;
     }
 
     pub fn facts(&self) -> Facts {
