@@ -144,3 +144,60 @@ impl Cluster {
         cluster
     }
 }
+
+/// Stands between a store and Redis, and cuts the line the moment an answer to a commit comes back.
+pub struct Proxy {
+    pub port: u16,
+    swallow: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Proxy {
+    pub async fn start(to: u16) -> Proxy {
+        let swallow = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn({
+            let swallow = swallow.clone();
+            async move {
+                while let Ok((client, _)) = listener.accept().await {
+                    let Ok(server) = tokio::net::TcpStream::connect(("127.0.0.1", to)).await else { continue };
+                    tokio::spawn(carry(client, server, swallow.clone()));
+                }
+            }
+        });
+        Proxy { port, swallow }
+    }
+
+    /// The next so many answers to commits are lost on the way.
+    pub fn swallow(&self, answers: usize) {
+        self.swallow.store(answers, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    pub fn still_to_swallow(&self) -> usize {
+        self.swallow.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+async fn carry(
+    client: tokio::net::TcpStream,
+    server: tokio::net::TcpStream,
+    swallow: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let there = tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
+        let is_done = buffer[..read].windows(4).any(|window| window == b"done");
+        let less_one = |left: usize| left.checked_sub(1);
+        let order = std::sync::atomic::Ordering::SeqCst;
+        if is_done && swallow.fetch_update(order, order, less_one).is_ok() {
+            break;
+        }
+        if to_client.write_all(&buffer[..read]).await.is_err() {
+            break;
+        }
+    }
+    there.abort();
+}
