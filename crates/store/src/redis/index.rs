@@ -44,12 +44,11 @@ impl Index {
         std::iter::once(by_kind).chain(by_owner).collect()
     }
 
-    /// Enters a log. Says whether it is new in every list.
-    pub async fn enter(&self, log: &LogId, listed: &Listed) -> Result<bool, StoreError> {
+    /// Enters a log. Says when, list by list, where it is new.
+    pub async fn enter(&self, log: &LogId, listed: &Listed) -> Result<Vec<Option<u64>>, StoreError> {
         let enter = |(key, name)| Act::script(Script::Enter, vec![key]).arg(name);
         let acts: Vec<Act> = self.places(log, listed).into_iter().map(enter).collect();
-        let answers = self.fleet.call_each(&acts).await?;
-        Ok(answers.into_iter().all(|answer| number(answer) == Some(1)))
+        Ok(self.fleet.call_each(&acts).await?.into_iter().map(number).collect())
     }
 
     /// When the log was entered, list by list.

@@ -136,12 +136,12 @@ impl RedisStore {
         let listed = commit.record.as_ref().map(|record| (record.kind, record.owner.clone()));
         let concerns_lists = commit.create.is_some() || commit.record.is_some();
         self.known.note_changes(self.fleet.changes());
-        let mut anew = false;
+        let mut entered = None;
         if concerns_lists
             && commit.release != Some(Release::Log)
             && (commit.create.is_some() || !self.known.is_listed(log, &listed))
         {
-            anew = !self.index.enter(log, &listed).await?;
+            entered = Some(self.index.enter(log, &listed).await?);
         }
         let leaving = match commit.release {
             Some(Release::Log) => Some(self.leaving(log).await?),
@@ -155,12 +155,19 @@ impl RedisStore {
         if matches!(answer, Err(StoreError::InDoubt(_))) {
             self.known.burn(log, commit.fence);
         }
-        let written = writing::read(log, commit.fence, answer?).inspect_err(|error| {
-            if *error == StoreError::NoSuchLog {
-                self.known.forget(log);
+        let written = answer.and_then(|answer| writing::read(log, commit.fence, answer));
+        let Written { committed, was } = match written {
+            Ok(written) => written,
+            Err(error) => {
+                if let Some(entries) = entered.filter(|_| !matches!(error, StoreError::InDoubt(_))) {
+                    self.afterwards(self.index.leave(log, &listed, &entries).await);
+                }
+                if error == StoreError::NoSuchLog {
+                    self.known.forget(log);
+                }
+                return Err(error);
             }
-        });
-        let Written { committed, was } = written?;
+        };
         self.tails.wake(log);
         match leaving {
             Some((listed, entries)) => {
@@ -169,7 +176,8 @@ impl RedisStore {
                 self.afterwards(self.index.leave(log, &listed, &entries).await);
             }
             None if concerns_lists => {
-                if anew && commit.create.is_some() {
+                let was_there = entered.is_some_and(|entries| entries.contains(&None));
+                if was_there && commit.create.is_some() {
                     // Somebody who removed an earlier log of this name may take this entry for the old one.
                     self.afterwards(self.index.enter(log, &listed).await.map(drop));
                 }
