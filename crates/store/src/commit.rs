@@ -159,6 +159,8 @@ pub struct ReadLimit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     pub events: Vec<Recorded>,
+    /// The epoch that the log is in now: while a reader has been away, the log may have changed to another.
+    pub epoch: Epoch,
     /// Where the log begins now.
     pub first: Seq,
     pub next: Seq,

@@ -242,7 +242,7 @@ impl EventLog for RedisStore {
             events.push(Recorded { seq, bytes });
             seq = seq.next();
         }
-        Ok(Batch { events, first: extent.first, next: extent.next })
+        Ok(Batch { events, epoch: extent.epoch, first: extent.first, next: extent.next })
     }
 
     async fn extent(&self, log: &LogId) -> Result<Extent, StoreError> {
