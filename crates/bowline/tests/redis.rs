@@ -58,7 +58,7 @@ impl Survivor {
         Some(client)
     }
 
-    /// Follows until a frame fits (that frame), or the wire breaks (none).
+    /// Follows until a frame fits (that frame), or the wire breaks or the way back is refused (none).
     async fn follow(&mut self, client: &mut Client, fits: impl Fn(&Value) -> bool) -> Option<Value> {
         loop {
             let Incoming::Frame(frame) = client.incoming().await else { return None };
@@ -72,6 +72,9 @@ impl Survivor {
             }
             if fits(&frame) {
                 return Some(frame);
+            }
+            if frame["seq"].is_null() && frame["metadata"]["error_code"] == "STORE_UNAVAILABLE" {
+                return None;
             }
         }
     }
