@@ -14,6 +14,14 @@ use crate::session::record::keys;
 use crate::session::turns::{Status, TurnEntry};
 use crate::task::{TaskRecord, Tasks};
 
+/// What shows that a session is the asker's, beyond its name.
+#[derive(Clone, Debug)]
+pub enum Proof<'a> {
+    Token(Option<&'a Secret>),
+    /// The logs of the sessions that the asker's connection is attached to.
+    Attached(Vec<LogId>),
+}
+
 /// A task that its owner may watch.
 #[derive(Debug)]
 pub struct Watched {
@@ -42,6 +50,15 @@ impl Watched {
         asker: &Principal,
         proof: Option<&Secret>,
     ) -> Result<Watched, Refusal> {
+        Watched::find_with(shared, id, asker, &Proof::Token(proof)).await
+    }
+
+    pub async fn find_with(
+        shared: &Shared,
+        id: &TaskId,
+        asker: &Principal,
+        proof: &Proof<'_>,
+    ) -> Result<Watched, Refusal> {
         match id.turn() {
             Some((log, started)) => Watched::turn(shared, id, log, started, asker, proof).await,
             None => Watched::task(shared, id, asker, proof).await,
@@ -54,7 +71,7 @@ impl Watched {
         log: LogId,
         started: Seq,
         asker: &Principal,
-        proof: Option<&Secret>,
+        proof: &Proof<'_>,
     ) -> Result<Watched, Refusal> {
         let record = session_record(shared, &log, asker, proof).await?;
         let extent = shared.store.extent(&log).await.map_err(|error| node::task_refusal(&error))?;
@@ -70,7 +87,7 @@ impl Watched {
         Ok(Watched { id: id.clone(), log, session, first: started, last, extent, facts: Facts::Turn(entry) })
     }
 
-    async fn task(shared: &Shared, id: &TaskId, asker: &Principal, proof: Option<&Secret>) -> Result<Watched, Refusal> {
+    async fn task(shared: &Shared, id: &TaskId, asker: &Principal, proof: &Proof<'_>) -> Result<Watched, Refusal> {
         let record = Tasks::look_up(shared, id, asker).await?;
         if let Some(session) = &record.session {
             // Whoever must prove that a session is theirs must prove it for its operations too.
@@ -172,12 +189,17 @@ pub fn cursor(extent: &Extent, seq: Seq) -> String {
     Cursor { epoch: Some(extent.epoch.clone()), seq }.to_string()
 }
 
+/// A stranger learns nothing, not even that it is one.
+fn stranger(_: Refusal) -> Refusal {
+    node::task_not_found()
+}
+
 /// The record of a session of the asker's own, for its tasks.
 async fn session_record(
     shared: &Shared,
     log: &LogId,
     asker: &Principal,
-    proof: Option<&Secret>,
+    proof: &Proof<'_>,
 ) -> Result<SessionRecord, Refusal> {
     let stored = shared.store.record(log).await.map_err(|error| node::task_refusal(&error))?;
     let stored = stored.filter(|stored| stored.kind == Kind::Session && stored.owner == *asker);
@@ -185,7 +207,11 @@ async fn session_record(
     let record = record.map_err(|why| {
         Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
     })?;
-    record.is_proven(shared.config.session.ownership, proof).map_err(|_| node::task_not_found())?;
+    match proof {
+        Proof::Attached(logs) if logs.contains(log) => {}
+        Proof::Attached(_) => record.is_proven(shared.config.session.ownership, None).map_err(stranger)?,
+        Proof::Token(token) => record.is_proven(shared.config.session.ownership, *token).map_err(stranger)?,
+    }
     if record.released {
         return Err(node::task_expired());
     }

@@ -123,8 +123,10 @@ impl Watch {
             Some(_) => cursor.cursor.seq,
             None => cursor.cursor.seq.next(),
         };
-        if owed <= first {
-            // It stands before the beginning, and what follows is everything.
+        // Behind a chunk of the first event it has begun already, and has that chunk.
+        let before = owed < first || (owed == first && cursor.part.is_none());
+        if before {
+            // What follows is everything.
             return self.begin_at(first, retained);
         }
         if owed < retained {

@@ -84,7 +84,10 @@ impl Connection {
                     self.command(session, &identity, Command::Export { from, options }).await;
                 }
             },
-            Request::WatchTask { .. } | Request::UnwatchTask { .. } => self.refuse(None, &not_yet("Watching tasks")),
+            Request::WatchTask { task_id, last_message_id } => {
+                self.watch_task(&task_id, last_message_id.as_deref(), &identity).await;
+            }
+            Request::UnwatchTask { task_id } => self.unwatch_task(&task_id),
         }
     }
 
@@ -291,8 +294,4 @@ impl Connection {
             Ok(_) => {}
         }
     }
-}
-
-fn not_yet(what: &str) -> Refusal {
-    Refusal::new(ErrorCode::NotSupported, format!("{what} is not part of this version of the server."))
 }

@@ -153,6 +153,7 @@ impl Actor {
         let run = Run {
             session: self.id.clone(),
             id: id.clone(),
+            owner: self.owner.clone(),
             input,
             conversation,
             plan: self.item(keys::PLAN).await.ok().flatten(),
@@ -161,6 +162,7 @@ impl Actor {
             cancel: cancel.clone(),
             emit: Emitter::new(emit),
             commands: commands_in,
+            tools: self.shared.tools.clone(),
         };
         let agent = self.shared.agents.get(&self.record.agent).cloned();
         let name = self.record.agent.clone();

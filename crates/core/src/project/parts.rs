@@ -66,10 +66,10 @@ pub struct Part {
 
 /// How far a tool call has come.
 enum Progress {
-    /// Its input is arriving. The text so far is the body of a JSON string.
+    /// Its input is arriving. The text so far is the body of a JSON string; even an empty delta shows in a parser.
     Streaming {
         start: Bytes,
-        text: String,
+        text: Option<String>,
     },
     /// Its input is there. These chunks bring a parser to where the call stands.
     Waiting {
@@ -91,7 +91,7 @@ struct Tool {
 impl fmt::Debug for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let progress = match &self.progress {
-            Progress::Streaming { text, .. } => format!("streaming, {} bytes", text.len()),
+            Progress::Streaming { text, .. } => format!("streaming, {} bytes", text.as_ref().map_or(0, String::len)),
             Progress::Waiting { chunks, .. } => format!("waiting, {} chunks", chunks.len()),
             Progress::Done => "done".to_owned(),
         };
@@ -177,7 +177,7 @@ impl Parts {
     }
 
     pub fn tool_streams(&mut self, id: &str, start: Bytes) {
-        self.put_tool(id, Progress::Streaming { start, text: String::new() });
+        self.put_tool(id, Progress::Streaming { start, text: None });
     }
 
     /// Whether more of its input can be taken: its beginning was seen.
@@ -188,12 +188,18 @@ impl Parts {
     /// More of a tool's input, the body of a JSON string.
     pub fn tool_grows(&mut self, id: &str, body: &str) {
         if let Some(Tool { progress: Progress::Streaming { text, .. }, .. }) = self.tools.get_mut(id) {
-            text.push_str(body);
+            text.get_or_insert_default().push_str(body);
         }
     }
 
     pub fn tool_waits(&mut self, id: &str, input: Bytes) {
-        self.put_tool(id, Progress::Waiting { chunks: vec![input], preliminary: false });
+        // What the chunk that began a streamed input said of the call, it keeps.
+        let began = match self.tools.get(id) {
+            Some(Tool { progress: Progress::Streaming { start, .. }, known: true, .. }) => Some(start.clone()),
+            _ => None,
+        };
+        let chunks = began.into_iter().chain([input]).collect();
+        self.put_tool(id, Progress::Waiting { chunks, preliminary: false });
     }
 
     /// Something that changes how a waiting call looks, and does not end it.
@@ -264,7 +270,7 @@ impl Parts {
             match &tool.progress {
                 Progress::Streaming { start, text } => {
                     let mut chunks = vec![again(start)];
-                    if !text.is_empty() {
+                    if let Some(text) = text {
                         let delta = ChunkBuilder::new(ChunkKind::ToolInputDelta.as_str(), id.len() + text.len());
                         chunks.push(delta.text("toolCallId", id).delta("inputTextDelta", &format!("\"{text}\"")));
                     }

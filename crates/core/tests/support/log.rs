@@ -3,9 +3,16 @@
 use bowline_protocol::{Draft, Epoch, EventName, Recorded, Seq, SessionId, StepId, json};
 use serde_json::{Value, json};
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Log {
     pub events: Vec<Recorded>,
+}
+
+/// A test's events are nobody's secrets.
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.events.iter().try_for_each(|event| writeln!(f, "{}", String::from_utf8_lossy(&event.bytes)))
+    }
 }
 
 impl Log {
