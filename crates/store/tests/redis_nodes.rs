@@ -199,8 +199,9 @@ async fn sentinels_are_asked_for_the_master_and_followed_to_the_next_one() {
         let said = Command::new("redis-cli").args(["-p", &port, "sentinel", what, "mine"]).output().unwrap();
         String::from_utf8_lossy(&said.stdout).into_owned()
     };
-    while !known("replicas").contains(&replica.port.to_string()) {
-        assert!(Instant::now() < until, "the sentinel did not find the replica");
+    let has_it = || replica.cli(&["xlen", "bowline:{log}:e"]) == "1";
+    while !known("replicas").contains(&replica.port.to_string()) || !has_it() {
+        assert!(Instant::now() < until, "the sentinel did not find the replica, or that did not follow");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     master.kill();
