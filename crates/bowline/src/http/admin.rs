@@ -56,10 +56,6 @@ pub async fn node(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
     let health = shared.store.health();
     let config = &shared.config;
     let count = |state| shared.metrics.session_state(state).get();
-    let url = match &config.store.url {
-        StoreUrl::Memory => "memory:".to_owned(),
-        StoreUrl::Disk(dir) => format!("disk:{}", dir.display()),
-    };
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": shared.clock.uptime().as_secs(),
@@ -69,8 +65,12 @@ pub async fn node(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
         "default_agent": config.default_agent,
         "agents": shared.agents.keys().collect::<Vec<_>>(),
         "store": {
-            "url": url,
-            "sync": match config.store.sync { SyncMode::Always => "always", SyncMode::Interval => "interval" },
+            "url": config.store.url.to_string(),
+            "sync": match (&config.store.url, config.store.sync) {
+                (StoreUrl::Redis(_), _) => "by Redis",
+                (_, SyncMode::Always) => "always",
+                (_, SyncMode::Interval) => "interval",
+            },
             "writable": health.writable,
             "loss_window": health.loss_window,
             "troubles": health.troubles,
