@@ -86,6 +86,7 @@ pub async fn of_task(
 }
 
 /// From the chunk with this number on; a negative one counts from the end. Nothing is folded, so that numbers hold.
+/// 204 if the task has ended and has no such chunk.
 async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: &str) -> Result<Response, Refusal> {
     let index: i64 = index.parse().map_err(|_| Refusal::field("startIndex", "must be a whole number"))?;
     watched.start(None, false)?;
@@ -94,6 +95,12 @@ async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: &str) -> Res
     let count = counting.count().await.map_err(refuse)?;
     drop(counting);
     let from = if index < 0 { count.saturating_sub(index.unsigned_abs()) } else { index.unsigned_abs() };
+    // A transport that knows no end but `finish` would ask for ever after an `abort`. Where chunks are gone nobody can
+    // count them, and the reader begins with what is left.
+    let trimmed = watched.first < watched.extent.first;
+    if watched.last.is_some() && !trimmed && from >= count {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
     shared.metrics.stream_starts.inc("indexed");
     let stream = Stream::watch(shared.clone(), watched, Start::Index(from), false).await.map_err(refuse)?;
     let mut response = respond(stream, Some(&watched.id));
