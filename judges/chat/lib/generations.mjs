@@ -61,10 +61,12 @@ export function page(generation, origin, { id, messages = [], headers }) {
     return { chat, chunks, responses, errors, transport };
 }
 
-function recorder(chunks) {
+/** Passes chunks on, and keeps a copy of each. */
+export function recorder(chunks) {
     return new TransformStream({
         transform(chunk, controller) {
-            chunks.push(chunk);
+            // The parsers keep chunks as parts, and change them later.
+            chunks.push(structuredClone(chunk));
             controller.enqueue(chunk);
         },
     });
