@@ -252,6 +252,15 @@ impl Registry {
         Registry::make(shared, new, false, token).await
     }
 
+    /// Whether there is such an agent here.
+    pub fn knows(shared: &Shared, agent: &str) -> Result<(), Refusal> {
+        if shared.agents.contains_key(agent) {
+            return Ok(());
+        }
+        let known: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
+        Err(Refusal::field("agent", &format!("is not one of: {}", known.join(", "))))
+    }
+
     async fn make(
         shared: &Arc<Shared>,
         new: NewSession,
@@ -259,10 +268,7 @@ impl Registry {
         resume_token: Option<ResumeToken>,
     ) -> Result<SessionId, Refusal> {
         let agent = new.agent.unwrap_or_else(|| shared.config.default_agent.clone());
-        if !shared.agents.contains_key(&agent) {
-            let known: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
-            return Err(Refusal::field("agent", &format!("is not one of: {}", known.join(", "))));
-        }
+        Registry::knows(shared, &agent)?;
         let id = SessionId::from_random(dice::u128());
         let now_ms = shared.clock.now_ms();
         let record = SessionRecord {
