@@ -8,7 +8,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath "${1:?usage: judges/openapi/test.sh BINARY [ARGUMENTS]}")
 shift
-tools=${BOWLINE_JUDGES:-$here/../../target/judges}/openapi
+tools=${JUDGES_DIR:-$here/../../target/judges}/openapi
 dir=$(mktemp -d)
 server=
 
@@ -73,8 +73,17 @@ need_schemathesis
 start_server
 cd "$dir"
 verdict=0
-PYTHONDONTWRITEBYTECODE=1 SCHEMATHESIS_HOOKS="$here/hooks.py" "$tools/bin/schemathesis" --config-file "$here/schemathesis.toml" run "$address/openapi.json" \
-    --auth-wfc "$here/people.yaml" "$@" || verdict=$?
+judge() {
+    PYTHONDONTWRITEBYTECODE=1 SCHEMATHESIS_HOOKS="$here/hooks.py" "$tools/bin/schemathesis" \
+        --config-file "$here/schemathesis.toml" run "$address/openapi.json" --auth-wfc "$here/people.yaml" "$@" || verdict=1
+}
+
+# First each operation by itself; then stories, in which what one answers is what the next is asked. Sessions and tasks have
+# stories of their own, because together they are so many that some would never be told.
+judge --phases examples,coverage,fuzzing "$@"
+judge --phases stateful --include-path-regex '^/api/chat/sessions' "$@"
+judge --phases stateful --include-path-regex '^/api/chat/(tasks|operations)' "$@"
+
 kill -0 "$server" 2>/dev/null || fail "the server died: $(tail -n 50 "$dir/err")"
 if grep -i 'panicked' "$dir/out" "$dir/err"; then
     fail 'the server panicked'

@@ -48,10 +48,8 @@ pub struct NewSession {
 impl NewSession {
     /// Whether what its creator wrote can be had. `place` is where it was written.
     pub fn check(&self, shared: &Shared, place: &str) -> Result<(), Refusal> {
-        if self.agent.as_ref().is_some_and(|agent| !shared.agents.contains_key(agent)) {
-            let known: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
-            return Err(Refusal::field(&format!("{place}agent"), &format!("is not one of: {}", known.join(", "))));
-        }
+        let field = format!("{place}agent");
+        self.agent.as_deref().map_or(Ok(()), |agent| Registry::knows(shared, agent, &field))?;
         let max = shared.config.limits.config_bytes_max;
         let bytes = serde_json::to_vec(&self.config).map_or(0, |bytes| bytes.len());
         if bytes + self.app_version.as_ref().map_or(0, String::len) <= max {
@@ -254,6 +252,15 @@ impl Registry {
     ) -> Result<SessionId, Refusal> {
         let token = token.map(|token| ResumeToken { current: ResumeToken::hash(token), previous: None });
         Registry::make(shared, new, false, token).await
+    }
+
+    /// Whether there is such an agent here.
+    pub fn knows(shared: &Shared, agent: &str, field: &str) -> Result<(), Refusal> {
+        if shared.agents.contains_key(agent) {
+            return Ok(());
+        }
+        let known: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
+        Err(Refusal::field(field, &format!("is not one of: {}", known.join(", "))))
     }
 
     async fn make(
