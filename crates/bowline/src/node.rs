@@ -14,7 +14,9 @@ use bowline_core::scrub::Scrubber;
 use bowline_protocol::{Cursor, ErrorCode, LogId, Refusal, Seq, SessionId};
 use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
-use bowline_store::{Batch, Commit, Committed, Kind, ReadLimit, Release, Retention, Store, StoreError, Trimmed};
+use bowline_store::{
+    Batch, Commit, Committed, Kind, ReadLimit, Release, Retention, Retentions, Store, StoreError, Trimmed,
+};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +36,9 @@ use crate::{dice, http};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How many events of a task are kept.
+const TASK_EVENTS_MAX: u64 = 100_000;
 
 /// What every part of the server may reach.
 pub struct Shared {
@@ -299,15 +304,21 @@ fn agents(config: &Config) -> BTreeMap<String, Arc<dyn Agent>> {
 }
 
 async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    let retention =
-        Retention { events_max: config.buffer.events_max, age_max_ms: config.buffer.age_max.as_millis() as u64 };
+    let retention = Retentions {
+        sessions: Retention {
+            events_max: config.buffer.events_max,
+            age_max_ms: config.buffer.age_max.as_millis() as u64,
+        },
+        // A task's contents are released by this server, some time after the task has ended; until then they stay.
+        tasks: Retention { events_max: TASK_EVENTS_MAX, age_max_ms: u64::MAX },
+    };
     match &config.store.url {
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::new(retention))),
         StoreUrl::Disk(dir) => open_disk(dir.clone(), config.store.sync, retention).await,
     }
 }
 
-async fn open_disk(dir: PathBuf, sync: SyncMode, retention: Retention) -> anyhow::Result<Arc<dyn Store>> {
+async fn open_disk(dir: PathBuf, sync: SyncMode, retention: Retentions) -> anyhow::Result<Arc<dyn Store>> {
     let sync = match sync {
         SyncMode::Always => Sync::Always,
         SyncMode::Interval => Sync::Interval { every: SYNC_INTERVAL },

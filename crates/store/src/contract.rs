@@ -10,7 +10,7 @@ use bowline_protocol::event::{Draft, names};
 use bowline_protocol::{Epoch, LogId, Principal, Seq, SessionId, Unnumbered};
 use bytes::Bytes;
 
-use crate::{Commit, Committed, Fence, Kind, ReadLimit, Record, Retention, Start, Store, StoreError};
+use crate::{Commit, Committed, Fence, Kind, ReadLimit, Record, Retention, Retentions, Start, Store, StoreError};
 
 pub use directory::*;
 pub use log::*;
@@ -19,13 +19,14 @@ pub use log::*;
 #[async_trait]
 pub trait Fixture: Send + Sync {
     /// An empty store.
-    async fn open(&self, retention: Retention) -> Arc<dyn Store>;
+    async fn open(&self, retention: Retentions) -> Arc<dyn Store>;
 
     /// Closes the store and opens it again; `None` if it does not outlive its process.
-    async fn reopen(&self, store: Arc<dyn Store>, retention: Retention) -> Option<Arc<dyn Store>>;
+    async fn reopen(&self, store: Arc<dyn Store>, retention: Retentions) -> Option<Arc<dyn Store>>;
 }
 
-pub const PLENTY: Retention = Retention { events_max: 1_000_000, age_max_ms: 1_000_000 };
+const MUCH: Retention = Retention { events_max: 1_000_000, age_max_ms: 1_000_000 };
+pub const PLENTY: Retentions = Retentions { sessions: MUCH, tasks: MUCH };
 pub const ALL: ReadLimit = ReadLimit { events: usize::MAX, bytes: usize::MAX };
 
 pub fn id(name: &str) -> LogId {
@@ -102,6 +103,7 @@ macro_rules! contract {
         $each!(reads_keep_to_their_limits_but_give_at_least_one_event);
         $each!(retention_by_count_lets_go_of_the_oldest);
         $each!(retention_by_age_lets_go_when_swept);
+        $each!(a_task_has_a_retention_of_its_own);
         $each!(releasing_contents_keeps_the_record_and_the_numbers);
         $each!(releasing_the_log_leaves_nothing);
         $each!(items_come_by_key_and_by_prefix_in_order);

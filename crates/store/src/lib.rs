@@ -84,7 +84,34 @@ impl<T: EventLog + Directory> Store for T {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     pub events_max: u64,
+    /// `u64::MAX` for no limit.
     pub age_max_ms: u64,
+}
+
+/// How much is kept of each kind of log. The record says of which kind a log is; one without a record counts as a
+/// session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retentions {
+    pub sessions: Retention,
+    /// A task's events are kept while it runs and for a time after its end, which only the server knows: it releases
+    /// them itself.
+    pub tasks: Retention,
+}
+
+impl Retentions {
+    pub fn of(&self, kind: Option<Kind>) -> Retention {
+        match kind {
+            Some(Kind::Task) => self.tasks,
+            None | Some(Kind::Session | Kind::Alias | Kind::Restored) => self.sessions,
+        }
+    }
+}
+
+/// The same for all.
+impl From<Retention> for Retentions {
+    fn from(all: Retention) -> Retentions {
+        Retentions { sessions: all, tasks: all }
+    }
 }
 
 /// The store's own state, for `/readyz`, metrics and the start-up message.

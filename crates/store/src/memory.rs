@@ -10,12 +10,12 @@ use bytes::Bytes;
 
 use crate::tail::{Tails, lock};
 use crate::{
-    Batch, Commit, Committed, Directory, EventLog, Fence, Health, Kind, ReadLimit, Record, Release, Retention,
+    Batch, Commit, Committed, Directory, EventLog, Fence, Health, Kind, ReadLimit, Record, Release, Retentions,
     StoreError, TailGuard, Trimmed, WakeSet,
 };
 
 pub struct MemoryStore {
-    retention: Retention,
+    retention: Retentions,
     logs: Mutex<HashMap<LogId, Log>>,
     tails: Arc<Tails>,
 }
@@ -36,6 +36,10 @@ impl Log {
         self.first.plus(self.events.len() as u64)
     }
 
+    fn kind(&self) -> Option<Kind> {
+        self.record.as_ref().map(|record| record.kind)
+    }
+
     fn extent(&self) -> Extent {
         Extent { epoch: self.epoch.clone(), epoch_first: self.epoch_first, first: self.first, next: self.next() }
     }
@@ -52,8 +56,8 @@ impl Log {
 }
 
 impl MemoryStore {
-    pub fn new(retention: Retention) -> MemoryStore {
-        MemoryStore { retention, logs: Mutex::default(), tails: Arc::default() }
+    pub fn new(retention: impl Into<Retentions>) -> MemoryStore {
+        MemoryStore { retention: retention.into(), logs: Mutex::default(), tails: Arc::default() }
     }
 
     fn with<T>(&self, log: &LogId, act: impl FnOnce(&Log) -> T) -> Result<T, StoreError> {
@@ -99,7 +103,7 @@ impl MemoryStore {
                 None => log.items.remove(&item.key),
             };
         }
-        let events_max = self.retention.events_max;
+        let events_max = self.retention.of(log.kind()).events_max;
         let trimmed = log.trim(&commit.log, |log| log.events.len() as u64 > events_max);
         let committed = Committed { epoch: log.epoch.clone(), first, next: log.next(), trimmed };
         match commit.release {
@@ -192,10 +196,11 @@ impl Directory for MemoryStore {
     }
 
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError> {
-        let oldest = now_ms.saturating_sub(self.retention.age_max_ms);
         let mut logs = lock(&self.logs);
-        let trim =
-            |(id, log): (&LogId, &mut Log)| log.trim(id, |log| log.events.front().is_some_and(|(at, _)| *at < oldest));
+        let trim = |(id, log): (&LogId, &mut Log)| {
+            let oldest = now_ms.saturating_sub(self.retention.of(log.kind()).age_max_ms);
+            log.trim(id, |log| log.events.front().is_some_and(|(at, _)| *at < oldest))
+        };
         Ok(logs.iter_mut().filter_map(trim).collect())
     }
 

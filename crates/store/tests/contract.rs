@@ -11,17 +11,17 @@ use bowline_store::disk::Sync;
 use bowline_store::disk::faults::FaultyFiles;
 use bowline_store::disk::files::Files;
 use bowline_store::memory::MemoryStore;
-use bowline_store::{DiskOptions, DiskStore, Retention, Store};
+use bowline_store::{DiskOptions, DiskStore, Retentions, Store};
 
 struct Memory;
 
 #[async_trait]
 impl Fixture for Memory {
-    async fn open(&self, retention: Retention) -> Arc<dyn Store> {
+    async fn open(&self, retention: Retentions) -> Arc<dyn Store> {
         Arc::new(MemoryStore::new(retention))
     }
 
-    async fn reopen(&self, _: Arc<dyn Store>, _: Retention) -> Option<Arc<dyn Store>> {
+    async fn reopen(&self, _: Arc<dyn Store>, _: Retentions) -> Option<Arc<dyn Store>> {
         None
     }
 }
@@ -34,7 +34,7 @@ struct Disk {
 }
 
 impl Disk {
-    fn start(&self, retention: Retention) -> Arc<dyn Store> {
+    fn start(&self, retention: Retentions) -> Arc<dyn Store> {
         let options = DiskOptions {
             sync: self.sync,
             hot_bytes: self.hot_bytes,
@@ -52,11 +52,11 @@ impl Disk {
 
 #[async_trait]
 impl Fixture for Disk {
-    async fn open(&self, retention: Retention) -> Arc<dyn Store> {
+    async fn open(&self, retention: Retentions) -> Arc<dyn Store> {
         self.start(retention)
     }
 
-    async fn reopen(&self, store: Arc<dyn Store>, retention: Retention) -> Option<Arc<dyn Store>> {
+    async fn reopen(&self, store: Arc<dyn Store>, retention: Retentions) -> Option<Arc<dyn Store>> {
         store.close().await;
         assert_eq!(store.sweep(0).await, Err(bowline_store::StoreError::Closed));
         drop(store);

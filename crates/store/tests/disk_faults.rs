@@ -245,7 +245,7 @@ async fn outlive_a_segment(store: &DiskStore, bench: &Bench) {
 
 impl Bench {
     fn open_keeping(&self, events_max: u64) -> DiskStore {
-        let retention = bowline_store::Retention { events_max, age_max_ms: u64::MAX };
+        let retention = bowline_store::Retention { events_max, age_max_ms: u64::MAX }.into();
         open_with(&DiskOptions { retention, ..self.options(Sync::Always) }, &self.files).0
     }
 

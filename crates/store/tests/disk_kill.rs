@@ -23,7 +23,6 @@ fn open_for(dir: &Path, sync: Sync) -> (DiskStore, bowline_store::OpenReport) {
     let retention = Retention { events_max: 200, age_max_ms: u64::MAX };
     let options = DiskOptions {
         sync,
-        retention,
         // Small, so that the process also dies while segments come and go.
         segment_bytes: 64 << 10,
         ..DiskOptions::new(dir.join("data"), retention)

@@ -6,7 +6,7 @@ use bowline_protocol::Principal;
 use bytes::Bytes;
 
 use super::{ALL, Fixture, PLENTY, append, append_at, create, event, id, owned, record, seq, texts};
-use crate::{Commit, Fence, Item, Kind, Record, Release, Retention, Store, StoreError, Trimmed};
+use crate::{Commit, Fence, Item, Kind, Record, Release, Retention, Retentions, Store, StoreError, Trimmed};
 
 pub async fn the_newest_fence_wins(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
@@ -46,7 +46,7 @@ pub async fn the_fence_of_the_creator_holds_until_a_higher_one_comes(fixture: &d
 }
 
 pub async fn retention_by_count_lets_go_of_the_oldest(fixture: &dyn Fixture) {
-    let retention = Retention { events_max: 3, ..PLENTY };
+    let retention = Retention { events_max: 3, ..PLENTY.sessions }.into();
     let store = fixture.open(retention).await;
     store.commit(create("log")).await.expect("a new log");
     let done = append(&*store, "log", &["a", "b"]).await.expect("a commit");
@@ -62,7 +62,7 @@ pub async fn retention_by_count_lets_go_of_the_oldest(fixture: &dyn Fixture) {
 }
 
 pub async fn retention_by_age_lets_go_when_swept(fixture: &dyn Fixture) {
-    let retention = Retention { age_max_ms: 100, ..PLENTY };
+    let retention = Retention { age_max_ms: 100, ..PLENTY.sessions }.into();
     let store = fixture.open(retention).await;
     for log in ["log", "other"] {
         store.commit(create(log)).await.expect("a new log");
@@ -79,6 +79,35 @@ pub async fn retention_by_age_lets_go_when_swept(fixture: &dyn Fixture) {
         assert_eq!(store.sweep(10_000).await.map(|trimmed| trimmed.len()), Ok(2));
         assert_eq!(append(&*store, "log", &["d"]).await.map(|done| done.first), Ok(seq(4)));
     }
+}
+
+pub async fn a_task_has_a_retention_of_its_own(fixture: &dyn Fixture) {
+    let retention = Retentions {
+        sessions: Retention { events_max: 2, age_max_ms: 100 },
+        tasks: Retention { events_max: 3, age_max_ms: u64::MAX },
+    };
+    let store = fixture.open(retention).await;
+    for (log, kind) in [("session", Kind::Session), ("task", Kind::Task)] {
+        let record = Record { kind, ..record("ann", log) };
+        let four = ["a", "b", "c", "d"].map(event).into();
+        // The record that comes with the events counts already.
+        let commit = Commit { record: Some(record), events: four, at_ms: 1, ..create(log) };
+        store.commit(commit).await.expect("a new log");
+    }
+    let bare = Commit { events: ["a", "b", "c", "d"].map(event).into(), at_ms: 1, ..create("bare") };
+    store.commit(bare).await.expect("a log without a record");
+    assert_eq!(texts(&*store, "session").await, owned(&[(3, "c"), (4, "d")]));
+    assert_eq!(texts(&*store, "task").await, owned(&[(2, "b"), (3, "c"), (4, "d")]));
+    assert_eq!(texts(&*store, "bare").await, owned(&[(3, "c"), (4, "d")]), "as a session's");
+    let store = match fixture.reopen(store.clone(), retention).await {
+        Some(store) => store,
+        None => store,
+    };
+    let swept = store.sweep(1_000_000).await.expect("a sweep");
+    let swept: BTreeSet<_> = swept.iter().map(|trimmed| trimmed.log.to_string()).collect();
+    assert_eq!(swept, BTreeSet::from(["bare".into(), "session".into()]), "a task's events do not age");
+    append_at(&*store, "task", 1_000_000, &["e"]).await.expect("a commit");
+    assert_eq!(texts(&*store, "task").await, owned(&[(3, "c"), (4, "d"), (5, "e")]));
 }
 
 pub async fn releasing_contents_keeps_the_record_and_the_numbers(fixture: &dyn Fixture) {

@@ -14,7 +14,7 @@ use super::log::Applied;
 use super::pen::Written;
 use super::segment::Place;
 use super::space::Space;
-use crate::{Commit, Committed, Fence, Release, StoreError};
+use crate::{Commit, Committed, Fence, Release, Retentions, StoreError};
 
 /// The largest commit that is taken; a frame is read in one piece, so this bounds what one read may need.
 pub const COMMIT_BYTES_MAX: usize = 64 << 20;
@@ -79,7 +79,7 @@ impl Group {
     }
 
     /// Numbers and encodes a commit.
-    pub fn commit(&mut self, commit: &Commit, events_max: u64, index: &Index) -> Result<Committed, StoreError> {
+    pub fn commit(&mut self, commit: &Commit, retention: &Retentions, index: &Index) -> Result<Committed, StoreError> {
         let bytes = commit.len_hint();
         if bytes > COMMIT_BYTES_MAX {
             let max = COMMIT_BYTES_MAX;
@@ -100,7 +100,7 @@ impl Group {
             }
             Err(error) => return Err(error),
         };
-        let (head, mut meta, committed) = Head::after(before, commit, events_max, index, lsn)?;
+        let (head, mut meta, committed) = Head::after(before, commit, retention, index, lsn)?;
         let mut body = std::mem::take(&mut self.scratch);
         body.clear();
         let mut seq = committed.first;

@@ -7,7 +7,7 @@ use bowline_protocol::{Epoch, LogId, Seq};
 use super::frame::{Flags, Meta};
 use super::index::Index;
 use super::log::Log;
-use crate::{Commit, Committed, Fence, Item, Release, StoreError, Trimmed};
+use crate::{Commit, Committed, Fence, Item, Kind, Release, Retentions, StoreError, Trimmed};
 
 /// The next position of one log. Nothing of it is visible before it is on disk.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct Head {
     prev_lsn: u64,
     facts_lsn: u64,
     has_record: bool,
+    /// What the record says; nothing if there is none, or if it is unreadable.
+    kind: Option<Kind>,
     items_total: u64,
     /// Keys that were put (`true`) or deleted since the index was looked at.
     keys: HashMap<String, bool>,
@@ -38,6 +40,7 @@ impl Head {
             prev_lsn: log.last_lsn,
             facts_lsn: log.facts_lsn,
             has_record: log.record.is_some(),
+            kind: log.kind(),
             items_total: log.items.len() as u64,
             keys: HashMap::new(),
             items_released: false,
@@ -54,6 +57,7 @@ impl Head {
             prev_lsn: 0,
             facts_lsn: 0,
             has_record: false,
+            kind: None,
             items_total: 0,
             keys: HashMap::new(),
             items_released: true,
@@ -81,7 +85,7 @@ impl Head {
     pub fn after(
         before: Option<Head>,
         commit: &Commit,
-        events_max: u64,
+        retention: &Retentions,
         index: &Index,
         lsn: u64,
     ) -> Result<(Head, Meta, Committed), StoreError> {
@@ -92,6 +96,8 @@ impl Head {
         head.fence = commit.fence;
         let (base, from) = (head.next, head.first);
         head.next = base.plus(commit.events.len() as u64);
+        head.kind = commit.record.as_ref().map(|record| record.kind).or(head.kind);
+        let events_max = retention.of(head.kind).events_max;
         let oldest = Seq::new(head.next.get().saturating_sub(events_max)).unwrap_or(head.next);
         head.first = head.first.max(oldest);
         let trimmed = (from < head.first).then(|| Trimmed { log: commit.log.clone(), from, to: head.first });

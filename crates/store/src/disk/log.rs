@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::frame::{Flags, HEADER_BYTES, Meta, RecordHead};
 use super::segment::Place;
 use super::space::Space;
-use crate::{Fence, Record, StoreError};
+use crate::{Fence, Kind, Record, StoreError};
 
 /// Values up to this size are kept in memory: a mark or a key costs less there than a read.
 const INLINE_BYTES_MAX: usize = 64;
@@ -124,6 +124,10 @@ impl Log {
             record_stated: false,
             weight,
         }
+    }
+
+    pub fn kind(&self) -> Option<Kind> {
+        self.record.as_ref()?.record.as_ref().map(|record| record.kind)
     }
 
     pub fn extent(&self) -> Extent {

@@ -21,7 +21,7 @@ use super::segment::segment_path;
 use super::shared::Shared;
 use super::state::{Found, State, Witness};
 use super::writer::{Request, Writer};
-use crate::{Fence, Retention, StoreError};
+use crate::{Fence, Retentions, StoreError};
 
 /// How many requests may wait for the writer; further ones wait where they are made.
 const QUEUE_REQUESTS_MAX: usize = 4096;
@@ -34,14 +34,15 @@ const SEGMENT_BYTES_MIN: u64 = 4 << 10;
 pub struct DiskOptions {
     pub dir: PathBuf,
     pub sync: Sync,
-    pub retention: Retention,
+    pub retention: Retentions,
     pub segment_bytes: u64,
     /// How much memory the newest events may take.
     pub hot_bytes: usize,
 }
 
 impl DiskOptions {
-    pub fn new(dir: impl Into<PathBuf>, retention: Retention) -> DiskOptions {
+    pub fn new(dir: impl Into<PathBuf>, retention: impl Into<Retentions>) -> DiskOptions {
+        let retention = retention.into();
         DiskOptions { dir: dir.into(), sync: Sync::Always, retention, segment_bytes: 32 << 20, hot_bytes: 64 << 20 }
     }
 }
@@ -215,8 +216,7 @@ fn begin(options: &DiskOptions, files: &Arc<dyn Files>, past: &State, found: Rec
         state,
         witness: None,
         ticks: None,
-        events_max: options.retention.events_max,
-        age_max_ms: options.retention.age_max_ms,
+        retention: options.retention,
         segment_bytes,
         compaction: None,
         resting_until: None,

@@ -19,7 +19,7 @@ use super::segment::{Place, segment_path};
 use super::shared::Shared;
 use super::space::Space;
 use super::state::{State, Witness};
-use crate::{Commit, Committed, Fence, StoreError, Trimmed};
+use crate::{Commit, Committed, Fence, Retentions, StoreError, Trimmed};
 
 /// A group grows no larger than this, so that the first in it does not wait for long.
 const GROUP_EVENTS_MAX: usize = 4096;
@@ -56,8 +56,7 @@ pub struct Writer {
     /// Interval mode only.
     pub witness: Option<Witness>,
     pub ticks: Option<Ticks<()>>,
-    pub events_max: u64,
-    pub age_max_ms: u64,
+    pub retention: Retentions,
     pub segment_bytes: u64,
     pub compaction: Option<Compaction>,
     /// Compaction met an obstacle, and is tried again then.
@@ -125,7 +124,7 @@ impl Writer {
                     let refused = self.shared.read_only().map(StoreError::ReadOnly);
                     let done = match refused {
                         Some(error) => Err(error),
-                        None => group.commit(&commit, self.events_max, &self.shared.index),
+                        None => group.commit(&commit, &self.retention, &self.shared.index),
                     };
                     waiting.push(Waiting::Commit(answer, done));
                 }
@@ -264,8 +263,8 @@ impl Writer {
     }
 
     fn sweep(&mut self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError> {
-        let oldest = now_ms.saturating_sub(self.age_max_ms);
         let trimmed = self.shared.index.collect(|id, log| {
+            let oldest = now_ms.saturating_sub(self.retention.of(log.kind()).age_max_ms);
             let old = log.entries.iter().take_while(|entry| entry.at_ms < oldest).last();
             let old = old.filter(|_| log.quarantined.is_none());
             old.map(|entry| Trimmed { log: id.clone(), from: log.first, to: entry.end() })
