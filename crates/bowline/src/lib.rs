@@ -13,3 +13,6 @@ pub mod keys;
 pub mod metrics;
 pub mod node;
 pub mod session;
+pub mod stream;
+pub mod task;
+mod upkeep;

@@ -103,6 +103,11 @@ metrics! {
     send_window_full: counter = "send_window_full", "Times that a reader had to wait because its socket was full";
     runs_active: gauge = "runs_active", "Runs with a live process now";
     runs: labelled("ending") = "runs", "Runs ended, by ending: answered, failed, cancelled, lost";
+    tasks: states("state") = "tasks", "Tasks with a log of their own, by state: running, completed, failed, cancelled";
+    streams: gauge = "streams", "HTTP responses that stream events now";
+    stream_starts: labelled("reader") = "stream_starts", "Streams begun, by reader: fresh, resumed, framed, indexed";
+    chunks_sent: counter = "chunks_sent", "Chunks handed to readers of tasks";
+    producer_appends: counter = "producer_appends", "Appends of producers made durable";
     store_commit_seconds: histogram = "store_commit_seconds", "Time to make a commit durable";
     store_read_seconds: histogram = "store_read_seconds", "Time to read from the store";
     store_errors: labelled("kind") = "store_errors", "Store operations that failed, by kind";
@@ -124,6 +129,10 @@ impl Metrics {
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+
+    pub fn task_state(&self, state: &'static str) -> Gauge {
+        self.tasks.get_or_create(&[("state", state)]).clone()
     }
 
     pub fn session_state(&self, state: &'static str) -> Gauge {

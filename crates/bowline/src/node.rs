@@ -14,9 +14,7 @@ use bowline_core::scrub::Scrubber;
 use bowline_protocol::{Cursor, ErrorCode, LogId, Refusal, Seq, SessionId};
 use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
-use bowline_store::{
-    Batch, Commit, Committed, Kind, ReadLimit, Release, Retention, Retentions, Store, StoreError, Trimmed,
-};
+use bowline_store::{Batch, Commit, Committed, ReadLimit, Retention, Retentions, Store, StoreError, Trimmed};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -29,16 +27,13 @@ use crate::clock::Clock;
 use crate::config::{AgentKind, Config, Loaded, StoreUrl, SyncMode};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
-use crate::session::actor::Actor;
+use crate::session::Registry;
 use crate::session::record::keys;
-use crate::session::{Command, Life, Registry, SessionRecord};
-use crate::{dice, http};
+use crate::task::Tasks;
+use crate::{dice, http, upkeep};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
-
-/// How many events of a task are kept.
-const TASK_EVENTS_MAX: u64 = 100_000;
 
 /// What every part of the server may reach.
 pub struct Shared {
@@ -56,6 +51,9 @@ pub struct Shared {
     pub restoring: tokio::sync::Mutex<()>,
     pub agents: BTreeMap<String, Arc<dyn Agent>>,
     pub registry: Registry,
+    pub tasks: Tasks,
+    /// Held while a client's own name for a chat is given to a session.
+    pub naming: tokio::sync::Mutex<()>,
     /// Fires when the server wants to leave: clients are told, nothing new is accepted.
     pub draining: CancellationToken,
     /// Fires when it does leave: connections close.
@@ -119,13 +117,32 @@ pub fn capabilities() -> Value {
         "plans",
         "authenticate",
         "signed_state",
-        "checkpoints"
+        "checkpoints",
+        "watch_task",
+        "operations"
     ])
 }
 
 /// Unknown and foreign sessions are answered with exactly this.
 pub fn not_found() -> Refusal {
     Refusal::new(ErrorCode::SessionNotFound, "There is no such session. Create a new one.")
+}
+
+/// Unknown and foreign tasks are answered with exactly this.
+pub fn task_not_found() -> Refusal {
+    Refusal::new(ErrorCode::TaskNotFound, "There is no such task.")
+}
+
+pub fn task_expired() -> Refusal {
+    Refusal::new(ErrorCode::TaskExpired, "The task's stream was kept for a while after its end, and is gone.")
+}
+
+/// What a store's trouble means to somebody who asks for a task.
+pub fn task_refusal(error: &StoreError) -> Refusal {
+    match error {
+        StoreError::NoSuchLog => task_not_found(),
+        error => store_refusal(error),
+    }
 }
 
 pub fn draining() -> Refusal {
@@ -196,6 +213,8 @@ impl Node {
             restoring: tokio::sync::Mutex::default(),
             agents: agents(&config).into_iter().chain(own).collect(),
             registry: Registry::default(),
+            tasks: Tasks::default(),
+            naming: tokio::sync::Mutex::default(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
             connections: TaskTracker::new(),
@@ -204,7 +223,7 @@ impl Node {
             store,
             config,
         });
-        recover(&shared).await?;
+        upkeep::recover(&shared).await?;
         shared.ready.store(true, Ordering::Release);
         Ok(Node { address: shared.address, shared, listener })
     }
@@ -212,7 +231,7 @@ impl Node {
     /// Serves until `stop` completes, then drains.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Node { shared, listener, .. } = self;
-        let sweeper = tokio::spawn(sweep_for_ever(shared.clone()));
+        let sweeper = tokio::spawn(upkeep::sweep_for_ever(shared.clone()));
         let doors = tokio::spawn(http::serve(shared.clone(), listener));
         stop.await;
         drain(&shared).await;
@@ -310,7 +329,8 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             age_max_ms: config.buffer.age_max.as_millis() as u64,
         },
         // A task's contents are released by this server, some time after the task has ended; until then they stay.
-        tasks: Retention { events_max: TASK_EVENTS_MAX, age_max_ms: u64::MAX },
+        // A task's events do not age: they go together, some time after its end.
+        tasks: Retention { events_max: config.stream.events_max, age_max_ms: u64::MAX },
     };
     match &config.store.url {
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::new(retention))),
@@ -341,109 +361,6 @@ async fn open_disk(dir: PathBuf, sync: SyncMode, retention: Retentions) -> anyho
     Ok(Arc::new(store))
 }
 
-/// Ends or continues what the last process left behind, before anybody is served.
-async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
-    let started = Instant::now();
-    let (mut sessions, mut woken) = (0u64, 0u64);
-    for (log, stored) in shared.store.list(Kind::Session, None).await? {
-        let record = match SessionRecord::decode(&stored.body) {
-            Ok(record) => record,
-            Err(why) => {
-                tracing::error!(session = %log, %why, "a session's record cannot be read; it is left alone");
-                continue;
-            }
-        };
-        sessions += 1;
-        shared.metrics.session_state(record.state()).inc();
-        if record.life == Life::Active {
-            shared.registry.count_live(&stored.owner);
-        }
-        let over = record.life != Life::Active && !record.released;
-        let cut = record.turn.active().is_some_and(|active| active.pending.is_empty());
-        if !(over || cut || record.held || !record.queue.is_empty()) {
-            continue;
-        }
-        woken += 1;
-        let mut actor = Actor::new(shared.clone(), log.clone(), stored.owner.clone(), record);
-        match Box::pin(actor.begin()).await {
-            // It stays as long as it has something to do, as any other that was woken.
-            Ok(()) => drop(Registry::install(shared, actor, stored.owner)),
-            Err(refusal) => tracing::error!(session = %log, %refusal, "a session could not be recovered yet"),
-        }
-    }
-    let ms = started.elapsed().as_millis() as u64;
-    tracing::info!(sessions, woken, ms, "recovered");
-    Ok(())
-}
-
-/// Retention by age, expiry and tombstones.
-async fn sweep_for_ever(shared: Arc<Shared>) {
-    let ttl = shared.config.session.ttl.min(shared.config.buffer.age_max).min(shared.config.session.tombstone_ttl);
-    let every = (ttl / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
-    loop {
-        tokio::time::sleep(every).await;
-        if let Err(error) = sweep(&shared).await {
-            tracing::warn!(%error, "the sweep failed; it will be tried again");
-        }
-    }
-}
-
-async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
-    let now_ms = shared.clock.now_ms();
-    for trimmed in shared.store.sweep(now_ms).await? {
-        let acked = acked(shared, &trimmed.log).await;
-        shared.count_trimmed(&trimmed, acked);
-    }
-    let health = shared.store.health();
-    shared.metrics.store_bytes.set(health.bytes as i64);
-    shared.metrics.store_logs.set(health.logs as i64);
-    shared.metrics.store_quarantined.set(health.quarantined.len() as i64);
-    let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
-    let (mut retained, mut fullest) = (0, 0);
-    for (log, stored) in shared.store.list(Kind::Session, None).await? {
-        let events = shared.store.extent(&log).await.map_or(0, |extent| extent.retained());
-        (retained, fullest) = (retained + events, fullest.max(events));
-        if !older_than(stored.touched_ms, shared.config.session.ttl.min(shared.config.session.tombstone_ttl)) {
-            continue;
-        }
-        let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
-        let id = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
-        if record.life == Life::Active && older_than(stored.touched_ms, shared.config.session.ttl) {
-            let _ = Registry::send(shared, &id, &stored.owner, Command::Expire).await;
-        } else if record.life != Life::Active && older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
-            match forget(shared, &log, now_ms).await {
-                Ok(()) => drop(shared.metrics.session_state("ended").dec()),
-                Err(error) => tracing::warn!(session = %log, %error, "a tombstone could not be removed"),
-            }
-        }
-    }
-    sweep_marks(shared, now_ms).await?;
-    shared.metrics.buffer_events.set(retained as i64);
-    shared.metrics.buffer_fullest.set(fullest as i64);
-    Ok(())
-}
-
-/// Other names of sessions that are gone, and marks of states that have expired.
-async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
-    for (log, alias) in shared.store.list(Kind::Alias, None).await? {
-        let root = std::str::from_utf8(&alias.body).ok().and_then(LogId::parse);
-        let gone = match root {
-            Some(root) => matches!(shared.store.record(&root).await, Ok(None)),
-            None => true,
-        };
-        if gone {
-            forget(shared, &log, now_ms).await?;
-        }
-    }
-    let state_ttl_ms = shared.config.state.ttl.as_millis() as u64;
-    for (log, mark) in shared.store.list(Kind::Restored, None).await? {
-        if now_ms.saturating_sub(mark.touched_ms) > state_ttl_ms {
-            forget(shared, &log, now_ms).await?;
-        }
-    }
-    Ok(())
-}
-
 /// What the holder of a session has acknowledged, whether or not the session is awake.
 pub async fn acked(shared: &Shared, log: &LogId) -> Seq {
     if let Some(presence) = shared.registry.presence(&SessionId::from(log)) {
@@ -454,23 +371,17 @@ pub async fn acked(shared: &Shared, log: &LogId) -> Seq {
     mark.map_or(Seq::ZERO, |mark| mark.seq)
 }
 
-/// The last trace of a session goes.
-async fn forget(shared: &Shared, log: &LogId, now_ms: u64) -> Result<(), StoreError> {
-    let mut forget = Commit::to(log.clone(), shared.store.lease(log).await?, now_ms);
-    forget.release = Some(Release::Log);
-    shared.commit(forget).await.map(drop)
-}
-
 /// Tells everybody, and lets runs finish for a while.
 async fn drain(shared: &Arc<Shared>) {
     shared.draining.cancel();
     let until = Instant::now() + shared.config.drain_timeout;
     // A run that waits for a person needs no process, so it is not waited for.
     let running = shared.metrics.session_state("running");
-    while running.get() > 0 && Instant::now() < until {
+    let working = || running.get() + shared.tasks.at_work() as i64;
+    while working() > 0 && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let left = running.get();
+    let left = working();
     if left > 0 {
         tracing::warn!(runs = left, "drain.timeout is over; these runs are cut and will be ended at the next start");
     }

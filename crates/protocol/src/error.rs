@@ -66,6 +66,7 @@ codes! {
     CursorAhead = "CURSOR_AHEAD", Reconnect, 409, "The cursor is beyond what was sent or exists.";
     TaskNotFound = "TASK_NOT_FOUND", None, 404, "No such task, or it is somebody else's.";
     TaskExpired = "TASK_EXPIRED", None, 410, "The task's stream was kept for stream.ttl and is gone.";
+    TaskEnded = "TASK_ENDED", None, 409, "The task has ended; nothing can be added to it.";
     IdempotencyConflict = "IDEMPOTENCY_CONFLICT", FixRequest, 409, "The same key was used before with another body.";
     OutcomeUnknown = "OUTCOME_UNKNOWN", None, 502, "A tool call was cut in flight; it may or may not have run.";
     ServerDraining = "SERVER_DRAINING", RetryLater, 503, "The server is shutting down; come back a moment later.";

@@ -23,6 +23,9 @@ pub mod names {
     pub const USER_CONFIRM: &str = "agent.user_confirm";
     pub const OPERATION_STARTED: &str = "agent.operation_started";
     pub const OPERATION_COMPLETED: &str = "agent.operation_completed";
+    pub const PROGRESS: &str = "agent.progress";
+    /// An upstream chunk that has no counterpart here, word for word.
+    pub const CHUNK: &str = "agent.chunk";
     pub const CANCELLED: &str = "agent.cancelled";
     pub const ERROR: &str = "agent.error";
     pub const SESSION_END: &str = "agent.session_end";
@@ -51,6 +54,8 @@ pub mod names {
         USER_CONFIRM,
         OPERATION_STARTED,
         OPERATION_COMPLETED,
+        PROGRESS,
+        CHUNK,
         CANCELLED,
         ERROR,
         SESSION_END,
@@ -214,11 +219,35 @@ impl Recorded {
     pub fn decode(&self) -> Option<LoggedEvent> {
         serde_json::from_slice(&self.bytes).ok()
     }
+
+    /// Looks at the parts of the event without copying them.
+    pub fn view(&self) -> Option<EventView<'_>> {
+        serde_json::from_slice(&self.bytes).ok()
+    }
 }
 
 impl fmt::Debug for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Recorded(#{}, {} bytes)", self.seq, self.bytes.len())
+    }
+}
+
+/// A logged event, looked at where it lies. Its content may be a person's, so it is not shown by `Debug`.
+#[derive(Clone, Copy, Deserialize)]
+pub struct EventView<'a> {
+    pub event: &'a str,
+    /// A JSON string, as it was written.
+    #[serde(borrow, default)]
+    pub step_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub content: &'a RawValue,
+    #[serde(borrow, default)]
+    pub metadata: Option<&'a RawValue>,
+}
+
+impl fmt::Debug for EventView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EventView({}, {} bytes)", self.event, self.content.get().len())
     }
 }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::position::Seq;
+
 /// Longest name a peer may send for anything; longer ones are refused before they are stored.
 pub const NAME_BYTES_MAX: usize = 128;
 
@@ -60,10 +62,19 @@ name!(/// Pairs a tool call with its result, or a confirmation with its answer.
 random_name!(StepId, "step_");
 name!(/// The client's own key for a message: the same one twice runs once.
     MessageId);
+random_name!(MessageId, "msg_");
 name!(/// Who is asking. Every session, task and read belongs to one.
     Principal);
 name!(/// The name of a log in the store: that of the session or task it is for.
     LogId);
+name!(/// Long-running work with a log that can be watched: one chat turn, or one background operation.
+    TaskId);
+random_name!(TaskId, "task_");
+name!(/// A background operation, as its tool and its webhook know it.
+    OperationId);
+random_name!(OperationId, "op_");
+name!(/// A program that appends to a task, as it calls itself.
+    ProducerId);
 name!(/// Names one browser tab or app of a person, as the client chose it.
     ClientId);
 
@@ -79,9 +90,44 @@ impl From<&LogId> for SessionId {
     }
 }
 
+impl From<&TaskId> for LogId {
+    fn from(task: &TaskId) -> LogId {
+        LogId(task.0.clone())
+    }
+}
+
+/// What a turn's name begins with. It holds the session's log and the event that started the turn, so that finding a
+/// turn needs no directory of its own.
+const TURN: &str = "turn_";
+
+impl TaskId {
+    /// The turn of a session that began with this event.
+    pub fn of_turn(log: &LogId, started: Seq) -> TaskId {
+        TaskId(format!("{TURN}{started}_{log}").into())
+    }
+
+    /// Which log holds the turn and where it begins; none if this names a task with a log of its own.
+    pub fn turn(&self) -> Option<(LogId, Seq)> {
+        let (started, log) = self.0.strip_prefix(TURN)?.split_once('_')?;
+        let plain = !started.starts_with('0') && started.bytes().all(|byte| byte.is_ascii_digit());
+        let started = Seq::new(started.parse().ok().filter(|_| plain)?)?;
+        Some((LogId::parse(log)?, started))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_turn_says_where_it_is() {
+        let log = LogId::from(&SessionId::from_random(3));
+        let task = TaskId::of_turn(&log, Seq::new(12).unwrap());
+        assert_eq!(task.turn(), Some((log, Seq::new(12).unwrap())));
+        for other in ["task_1", "turn_", "turn_x_sess_1", "turn_012_sess_1", "turn_+1_sess_1", "turn_1_"] {
+            assert_eq!(TaskId::parse(other).unwrap().turn(), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_random_session_name_shows_all_its_bits() {

@@ -116,6 +116,78 @@ impl fmt::Display for Cursor {
     }
 }
 
+/// Where a chunk stands in the projection of a log: it is all of event `seq`, or the `part`-th of its chunks, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub seq: Seq,
+    pub part: Option<u32>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.part {
+            Some(part) => write!(f, "{}.{part}", self.seq),
+            None => self.seq.fmt(f),
+        }
+    }
+}
+
+/// A cursor into the chunks of a log: after the whole event, or after the `part`-th of its chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamCursor {
+    pub cursor: Cursor,
+    pub part: Option<u32>,
+}
+
+/// A text that is no position in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotACursor;
+
+impl fmt::Display for NotACursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a position is a number, `<number>.<part>`, or either behind `<epoch>-`")
+    }
+}
+
+impl StreamCursor {
+    /// Reads `N`, `N.n`, `<epoch>-N` or `<epoch>-N.n`. Nothing, or a bare `0`, is no cursor: the whole stream is wanted.
+    pub fn parse(text: &str) -> Result<Option<StreamCursor>, NotACursor> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let (cursor, part) = match text.split_once('.') {
+            Some((cursor, part)) => (cursor, Some(part_number(part).ok_or(NotACursor)?)),
+            None => (text, None),
+        };
+        let cursor = Cursor::parse(cursor).ok_or(NotACursor)?;
+        match (cursor.seq, part) {
+            (Seq::ZERO, Some(_)) => Err(NotACursor),
+            (Seq::ZERO, None) if cursor.epoch.is_none() => Ok(None),
+            _ => Ok(Some(StreamCursor { cursor, part })),
+        }
+    }
+
+    /// Whether somebody who stands here has the chunk at `place`. Both are of one epoch.
+    pub fn has(&self, place: Place) -> bool {
+        match self.part {
+            Some(part) if place.seq == self.cursor.seq => place.part.is_some_and(|at| at <= part),
+            _ => place.seq <= self.cursor.seq,
+        }
+    }
+}
+
+impl fmt::Display for StreamCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cursor.fmt(f)?;
+        self.part.map_or(Ok(()), |part| write!(f, ".{part}"))
+    }
+}
+
+fn part_number(digits: &str) -> Option<u32> {
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    plain.then(|| digits.parse().ok()).flatten().filter(|part| *part > 0)
+}
+
 /// What a log holds now. Retained events are `first .. next`; those of this epoch begin at `epoch_first`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -163,5 +235,28 @@ mod tests {
         {
             assert_eq!(Cursor::parse(text), None, "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_stream_cursor_survives_the_trip_through_text() {
+        for text in ["7", "7.3", "e1-7", "e1-7.4294967295", "e1-0"] {
+            assert_eq!(StreamCursor::parse(text).unwrap().unwrap().to_string(), text);
+        }
+        for text in ["", "0"] {
+            assert_eq!(StreamCursor::parse(text), Ok(None), "{text:?}");
+        }
+        for text in ["0.1", "1.0", "1.", ".1", "1.1.1", "1.-1", "1.4294967296", "x", "e-1.x", "e-0.1", "1. 1"] {
+            assert_eq!(StreamCursor::parse(text), Err(NotACursor), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_stream_cursor_stands_behind_what_it_has() {
+        let has = |cursor: &str, seq: u64, part: Option<u32>| {
+            let cursor = StreamCursor::parse(cursor).unwrap().unwrap();
+            cursor.has(Place { seq: Seq::new(seq).unwrap(), part })
+        };
+        assert!(has("5", 5, None) && has("5", 5, Some(9)) && has("5", 4, Some(1)) && !has("5", 6, None));
+        assert!(has("5.2", 5, Some(2)) && has("5.2", 4, None) && !has("5.2", 5, Some(3)) && !has("5.2", 6, Some(1)));
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::plan::{PlanRun, Task};
-use super::{Agent, AgentError, Answer, Asked, Confirm, Ending, Input, Reply, Role, Run, Stopped};
+use super::{Agent, AgentError, Answer, Asked, Confirm, Ending, Input, Operation, Reply, Role, Run, Stopped};
 
 /// What it can be asked to do, for its friendly answer and the documents.
 pub const DIRECTIVES: &[(&str, &str)] = &[
@@ -15,12 +15,17 @@ pub const DIRECTIVES: &[(&str, &str)] = &[
     ("/confirm TEXT", "asks you first, then answers"),
     ("/fail [N]", "fails after N words"),
     ("/recall", "repeats your earlier messages"),
+    ("/op NAME N [MS]", "starts work of N steps in the background, MS milliseconds apart (100 if left out)"),
     ("/echo TEXT", "says TEXT"),
 ];
 
 /// More words than this are not a demonstration any more.
 const WORDS_MAX: u64 = 500_000;
 const WORD_PAUSE: Duration = Duration::from_millis(5);
+/// What it offers to do in the background, and how.
+const OPERATION: &str = "demo";
+const OPERATION_STEPS: u64 = 5;
+const OPERATION_PAUSE: Duration = Duration::from_millis(100);
 const STEP_PAUSE: Duration = Duration::from_millis(120);
 
 #[derive(Clone, Debug)]
@@ -50,6 +55,7 @@ impl Demo {
             }
             "/fail" => self.fail(&run, rest).await,
             "/recall" => Ok(Answer::text(recall(&run))),
+            "/op" => self.begin_operation(&run, rest).await,
             "/echo" => Ok(Answer::text(rest)),
             _ => self.friendly(&run).await,
         }
@@ -67,6 +73,19 @@ impl Demo {
         let count = words_allowed(number(rest.split_whitespace().next(), "N", "/fail [N]")?.unwrap_or(0))?;
         words(run, count, self.scaled(WORD_PAUSE)).await?;
         Err(AgentError::failed(format!("It was asked to fail after {count} words, and so it does.")))
+    }
+
+    async fn begin_operation(&self, run: &Run, rest: &str) -> Ending {
+        let mut words = rest.split_whitespace();
+        let name = words.next().unwrap_or(OPERATION);
+        let steps = number(words.next(), "N", "/op NAME N [MS]")?.unwrap_or(OPERATION_STEPS);
+        let mut args = json!({ "steps": steps });
+        if let Some(pause) = number(words.next(), "MS", "/op NAME N [MS]")? {
+            args["delay_ms"] = pause.into();
+        }
+        let begun = run.emit.begin_operation(name, args, None).await?;
+        let begun = begun.map_err(|refusal| AgentError::failed(refusal.message))?;
+        Ok(Answer::text(format!("`{name}` is at work in the background as {}.", begun.operation_id)))
     }
 
     async fn friendly(&self, run: &Run) -> Ending {
@@ -115,6 +134,24 @@ impl Agent for Demo {
 
     async fn answered(&self, _run: Run, asked: Asked, reply: Reply) -> Ending {
         Ok(confirmed(asked.state["text"].as_str().unwrap_or_default(), &reply))
+    }
+
+    fn operations(&self) -> Vec<&str> {
+        vec![OPERATION]
+    }
+
+    async fn operate(&self, operation: Operation) -> Result<Value, AgentError> {
+        let argument = |name: &str| operation.args.get(name).and_then(Value::as_u64);
+        let steps = argument("steps").unwrap_or(OPERATION_STEPS);
+        if steps > WORDS_MAX {
+            return Err(AgentError::failed(format!("`steps` may be at most {WORDS_MAX}.")));
+        }
+        let pause = argument("delay_ms").map_or_else(|| self.scaled(OPERATION_PAUSE), Duration::from_millis);
+        for step in 1..=steps {
+            operation.pause(pause).await?;
+            operation.emit.progress(step, steps, &format!("step {step} of {steps}")).await?;
+        }
+        Ok(json!({ "tool": operation.tool, "steps": steps }))
     }
 
     fn plans(&self) -> bool {

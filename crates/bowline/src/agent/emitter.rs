@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, EventName, StepId, json};
+use bowline_protocol::{Draft, EventName, MessageId, Refusal, StepId, json};
 use serde::Serialize;
 use serde_json::{Map, Value, json as object};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Reply;
 use crate::dice;
+use crate::session::operations::{Order, OrderedBy};
+use crate::task::Begun;
 
 /// The run was cancelled or is over; what it says is no longer heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,11 @@ pub enum Emission {
     },
     /// The plan as it stands, kept beside the log.
     Plan(Value),
+    /// Work to be begun in the background.
+    Operate {
+        order: Box<Order>,
+        reply: oneshot::Sender<Result<Begun, Refusal>>,
+    },
 }
 
 impl Emission {
@@ -39,6 +46,7 @@ impl Emission {
             Emission::Event(draft) | Emission::Partial(draft, _) => draft.len_hint(),
             Emission::Ask { draft, state, .. } => draft.len_hint() + json::raw(state).get().len(),
             Emission::Plan(plan) => json::raw(plan).get().len(),
+            Emission::Operate { order, .. } => json::raw(&order.args).get().len(),
         }
     }
 }
@@ -221,12 +229,27 @@ impl Emitter {
         self.event(names::PIPELINE_COMPLETED, &object!({ "output": output, "status": status })).await
     }
 
-    pub async fn operation_started(&self, content: &Value) -> Sent {
-        self.event(names::OPERATION_STARTED, content).await
+    /// Begins work in the background, and returns once that is durable. The agent's
+    /// [`operate`](super::Agent::operate) then does it; `key` twice begins it once.
+    pub async fn begin_operation(
+        &self,
+        tool: &str,
+        args: Value,
+        key: Option<MessageId>,
+    ) -> Result<Result<Begun, Refusal>, Stopped> {
+        let by = OrderedBy::Agent { step: None };
+        let order = Box::new(Order { tool_name: Some(tool.to_owned()), args, key, operation_id: None, by });
+        let (reply, begun) = oneshot::channel();
+        self.send(Emission::Operate { order, reply }).await?;
+        begun.await.map_err(|_gone| Stopped)
     }
 
-    pub async fn operation_completed(&self, content: &Value) -> Sent {
-        self.event(names::OPERATION_COMPLETED, content).await
+    /// How far a background operation has come.
+    pub async fn progress(&self, step: u64, steps: u64, message: &str) -> Sent {
+        let percent = step * 100 / steps.max(1);
+        let content =
+            object!({ "current_step": step, "total_steps": steps, "progress_percent": percent, "message": message });
+        self.event(names::PROGRESS, &content).await
     }
 
     /// An event of the agent's own kind; it passes through untouched. False if the name is not an agent's to use.

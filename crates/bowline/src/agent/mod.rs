@@ -2,19 +2,21 @@
 
 pub mod demo;
 mod emitter;
+mod operation;
 mod plan;
 
 use std::fmt;
 
 use async_trait::async_trait;
 use bowline_protocol::frame::PlanCommand;
-use bowline_protocol::{ErrorCode, LoggedEvent, RunId, SessionId, StepId};
+use bowline_protocol::{ErrorCode, LoggedEvent, RunId, Seq, SessionId, StepId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use emitter::{Confirm, Delta, Emission, Emitter, Stopped};
+pub use operation::Operation;
 
 /// Something that can answer.
 ///
@@ -30,6 +32,16 @@ pub trait Agent: Send + Sync + 'static {
 
     /// A question was answered after the process that asked it had ended: go on from what was kept.
     async fn answered(&self, run: Run, asked: Asked, reply: Reply) -> Ending;
+
+    /// The background operations that it offers to whoever asks for them.
+    fn operations(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    /// Does one piece of work in the background: one it offers, or one that it began itself in a run.
+    async fn operate(&self, operation: Operation) -> Result<Value, AgentError> {
+        Err(AgentError::failed(format!("This agent cannot do `{}` in the background.", operation.tool)))
+    }
 
     /// Whether it plans, so that plan commands make sense.
     fn plans(&self) -> bool {
@@ -104,6 +116,12 @@ pub struct Message {
     /// Set when the answer was cut short: by a cancel, a failure or a crash.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
+    /// The event that began its turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<Seq>,
+    /// What it consists of, if that is more than its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Value>,
 }
 
 impl fmt::Debug for Message {
@@ -195,12 +213,16 @@ impl From<Stopped> for AgentError {
 impl Run {
     /// Waits, but not longer than the run lives.
     pub async fn pause(&self, time: std::time::Duration) -> Result<(), Stopped> {
-        if time.is_zero() {
-            return if self.cancel.is_cancelled() { Err(Stopped) } else { Ok(()) };
-        }
-        match tokio::time::timeout(time, self.cancel.cancelled()).await {
-            Ok(()) => Err(Stopped),
-            Err(_elapsed) => Ok(()),
-        }
+        pause(&self.cancel, time).await
+    }
+}
+
+async fn pause(cancel: &CancellationToken, time: std::time::Duration) -> Result<(), Stopped> {
+    if time.is_zero() {
+        return if cancel.is_cancelled() { Err(Stopped) } else { Ok(()) };
+    }
+    match tokio::time::timeout(time, cancel.cancelled()).await {
+        Ok(()) => Err(Stopped),
+        Err(_elapsed) => Ok(()),
     }
 }

@@ -35,6 +35,7 @@ pub struct Config {
     pub store: StoreConfig,
     pub session: SessionConfig,
     pub buffer: BufferConfig,
+    pub stream: StreamConfig,
     pub state: StateConfig,
     pub heartbeat_interval: Duration,
     pub auth: AuthConfig,
@@ -108,6 +109,16 @@ impl Ownership {
 pub struct BufferConfig {
     pub events_max: u64,
     pub age_max: Duration,
+}
+
+/// Tasks with a log of their own; turns follow their session.
+#[derive(Clone, Debug)]
+pub struct StreamConfig {
+    /// How long a task's stream can be read after its end.
+    pub ttl: Duration,
+    pub events_max: u64,
+    /// A producer that says nothing for so long is gone.
+    pub producer_ttl: Duration,
 }
 
 /// Signed state: what clients take with them, and for how long it is good.
@@ -232,6 +243,13 @@ pub struct Limits {
     /// Messages of one conversation that are kept; a `message_id` is remembered as long as its message.
     pub messages_kept_max: u64,
     pub http_body_bytes_max: usize,
+    /// Responses that stream events, open at once.
+    pub streams_max: usize,
+    /// Running tasks with a log of their own.
+    pub tasks_per_principal_max: usize,
+    pub operations_per_session_max: usize,
+    /// Tasks that one WebSocket connection watches.
+    pub watches_per_connection_max: usize,
     pub header_timeout: Duration,
 }
 
@@ -267,6 +285,7 @@ impl Default for Config {
                 store_patience: Duration::from_secs(60),
             },
             buffer: BufferConfig { events_max: 100_000, age_max: 24 * HOUR },
+            stream: StreamConfig { ttl: HOUR, events_max: 100_000, producer_ttl: 24 * HOUR },
             state: StateConfig::default(),
             heartbeat_interval: Duration::from_secs(30),
             auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
@@ -311,6 +330,10 @@ impl Default for Limits {
             conversation_messages_max: 1000,
             messages_kept_max: 10_000,
             http_body_bytes_max: 1 << 20,
+            streams_max: 10_000,
+            tasks_per_principal_max: 1000,
+            operations_per_session_max: 100,
+            watches_per_connection_max: 64,
             header_timeout: Duration::from_secs(10),
         }
     }

@@ -44,6 +44,11 @@ impl Resolver<'_> {
                 events_max: self.number("buffer.events_max")?,
                 age_max: self.span("buffer.age_max")?,
             },
+            stream: super::StreamConfig {
+                ttl: self.span("stream.ttl")?,
+                events_max: self.number("stream.events_max")?,
+                producer_ttl: self.span("stream.producer_ttl")?,
+            },
             state: self.state()?,
             heartbeat_interval: self.span("heartbeat.interval")?,
             auth,
@@ -157,6 +162,10 @@ impl Resolver<'_> {
             conversation_messages_max: self.count("limits.conversation_messages_max")?,
             messages_kept_max: self.number("limits.messages_kept_max")?,
             http_body_bytes_max: self.count("limits.http_body_bytes_max")?,
+            streams_max: self.count("limits.streams_max")?,
+            tasks_per_principal_max: self.count("limits.tasks_per_principal_max")?,
+            operations_per_session_max: self.count("limits.operations_per_session_max")?,
+            watches_per_connection_max: self.count("limits.watches_per_connection_max")?,
             header_timeout: self.span("limits.header_timeout")?,
         })
     }

@@ -116,6 +116,10 @@ pub const KEYS: &[Key] = &[
     key("buffer.events_max", COUNT, "100000", "Events that a log offers for replay."),
     key("buffer.age_max", SPAN, "24h", "Age up to which a log offers events for replay."),
 
+    key("stream.ttl", SPAN, "1h", "How long the stream of a task with a log of its own can be read after its end. Turns follow their session."),
+    key("stream.events_max", COUNT, "100000", "Events that the stream of such a task offers for replay."),
+    key("stream.producer_ttl", SPAN, "24h", "A task whose producer says nothing for so long has failed."),
+
     key("state.ttl", SPAN, "7d", "How long a signed state can be restored after its export."),
     key("state.encrypt", Kind::Bool, "false", "Whether clients get states that only this server can read."),
     key("state.single_use", Kind::Bool, "false", "Whether a signed state, or an older one of the same session, can be restored only once."),
@@ -163,6 +167,10 @@ pub const KEYS: &[Key] = &[
         "Messages of one conversation that are kept; a message_id is remembered as long as its message.",
     ),
     key("limits.http_body_bytes_max", Kind::Size, "1MiB", "Bytes of one HTTP request body."),
+    key("limits.streams_max", COUNT, "10000", "HTTP responses that stream events, open at once."),
+    key("limits.tasks_per_principal_max", COUNT, "1000", "Running tasks with a log of their own that one principal may have."),
+    key("limits.operations_per_session_max", COUNT, "100", "Background operations of one session that may run at once."),
+    key("limits.watches_per_connection_max", COUNT, "64", "Tasks that one WebSocket connection may watch."),
     key("limits.header_timeout", SPAN, "10s", "How long a client may take to send its request headers."),
 
     key("drain.timeout", SPAN_OR_NONE, "30s", "How long runs may finish after SIGTERM."),
@@ -174,7 +182,6 @@ pub const KEYS: &[Key] = &[
 /// Names that are planned but not built: they get an honest answer instead of "unknown".
 #[rustfmt::skip]
 pub const PLANNED: &[(&str, &str)] = &[
-    ("stream", "resumable chat streams over HTTP"),
     ("hub", "the MCP hub"),
     ("lease", "several nodes on one store"),
     ("tls", "serving TLS itself (put a TLS proxy in front)"),
@@ -261,10 +268,10 @@ mod tests {
 
     #[test]
     fn what_is_planned_is_told_apart_from_what_is_unknown() {
-        for path in ["stream.ttl", "lease.ttl", "tls", "hub.servers_file", "agents.helper.model", "auth.jwks_url"] {
+        for path in ["lease.ttl", "tls", "hub.servers_file", "agents.helper.model", "auth.jwks_url"] {
             assert!(planned(path).is_some(), "{path}");
         }
-        for path in ["streams.ttl", "state.keys", "store.url", "session.ttl", "agents.helper.kind"] {
+        for path in ["stream.ttl", "state.keys", "store.url", "session.ttl", "agents.helper.kind"] {
             assert!(planned(path).is_none(), "{path}");
         }
     }

@@ -1,6 +1,7 @@
 //! One client's connection: its links to sessions, what waits to be sent to it, and its standing with us.
 
 mod requests;
+mod watching;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, LogId, Refusal, Seq, 
 use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
 use bytes::Bytes;
 use serde_json::json;
+
+use watching::Watching;
 
 use crate::auth::{Identity, SUBPROTOCOL};
 use crate::node::{self, Shared};
@@ -33,6 +36,7 @@ pub struct Connection {
     mailbox: Mailbox,
     standing: Standing,
     links: Vec<Attached>,
+    watches: Vec<Watching>,
     /// Sessions that were asked for and not yet granted.
     attaching: Vec<SessionId>,
     next_token: u64,
@@ -89,6 +93,7 @@ impl Connection {
             mailbox,
             standing,
             links: Vec::new(),
+            watches: Vec::new(),
             attaching: Vec::new(),
             next_token: 0,
             wake: WakeSet::new(),
@@ -310,6 +315,8 @@ impl Connection {
         for token in self.wake.take() {
             if let Some(at) = self.links.iter().position(|attached| attached.token == token) {
                 self.look(at).await;
+            } else {
+                self.look_at_watched(token).await;
             }
         }
     }
@@ -347,6 +354,7 @@ impl Connection {
             }
         }
         self.let_go_of_ended().await;
+        self.pump_watches().await;
         // The link that filled the window goes last next time, so that its neighbours get their turn.
         if at > 0 && at < self.links.len() {
             self.links.rotate_left(at);

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::session::export::ExportOptions;
 use crate::session::registry::NewSession;
 use crate::session::restore::{self, Restored};
-use crate::session::{Claimant, Command, Registry, Way};
+use crate::session::{Caller, Claimant, Command, Registry, Way};
 
 impl Connection {
     /// One text frame of the client's.
@@ -60,21 +60,21 @@ impl Connection {
                 self.message(session, message_id, content, &identity).await;
             }
             Request::Response { session, step_id, confirmed, tasks, reason } => {
-                let from = self.mailbox.clone();
+                let from = Caller::Connection(self.mailbox.clone());
                 let reply = Reply { confirmed, tasks, reason };
                 self.command(session, &identity, Command::Response { from, step_id, reply }).await;
             }
             Request::Cancel { session, reason } => {
-                let (from, by) = (self.mailbox.clone(), identity.principal.to_string());
-                self.command(session, &identity, Command::Cancel { from, by, reason }).await;
+                let (from, by) = (Caller::Connection(self.mailbox.clone()), identity.principal.to_string());
+                self.command(session, &identity, Command::Cancel { from, by, reason, turn: None }).await;
             }
             Request::Plan { session, command } => {
-                let from = self.mailbox.clone();
+                let from = Caller::Connection(self.mailbox.clone());
                 self.command(session, &identity, Command::Plan { from, command }).await;
             }
             Request::EndSession { session } => {
-                let from = self.mailbox.clone();
-                self.command(session, &identity, Command::End { from }).await;
+                let (from, by) = (Caller::Connection(self.mailbox.clone()), identity.principal.to_string());
+                self.command(session, &identity, Command::End { from, by }).await;
             }
             Request::Restore { signed_state, attach } => self.restore(&signed_state, attach, &identity).await,
             Request::RequestState { session, options } => match ExportOptions::read(&options) {
@@ -84,7 +84,10 @@ impl Connection {
                     self.command(session, &identity, Command::Export { from, options }).await;
                 }
             },
-            Request::WatchTask { .. } | Request::UnwatchTask { .. } => self.refuse(None, &not_yet("Watching tasks")),
+            Request::WatchTask { task_id, last_message_id } => {
+                self.watch_task(&task_id, last_message_id.as_deref(), &identity).await;
+            }
+            Request::UnwatchTask { task_id } => self.unwatch_task(&task_id),
         }
     }
 
@@ -132,12 +135,8 @@ impl Connection {
         if let Err(refusal) = self.room_for_another() {
             return self.refuse(None, &refusal);
         }
-        let max = self.shared.config.limits.config_bytes_max;
-        let bytes = serde_json::to_vec(&new.config).map_or(0, |bytes| bytes.len());
-        if bytes + new.app_version.as_ref().map_or(0, String::len) > max {
-            self.shared.metrics.limits_hit.inc("limits.config_bytes_max");
-            let message = format!("`content.config` takes {bytes} bytes; limits.config_bytes_max is {max}.");
-            return self.refuse(None, &Refusal::new(ErrorCode::MessageTooLarge, message));
+        if let Err(refusal) = new.within(&self.shared, "content.config") {
+            return self.refuse(None, &refusal);
         }
         let (owner, client_id) = (new.owner.clone(), new.client_id.clone());
         match Registry::create(&self.shared, new).await {
@@ -236,7 +235,7 @@ impl Connection {
                 format!("The message is {} bytes long; limits.message_bytes_max is {max}.", content.0.get().len());
             return self.refuse(session, &Refusal::new(ErrorCode::MessageTooLarge, message));
         }
-        let from = self.mailbox.clone();
+        let from = Caller::Connection(self.mailbox.clone());
         self.command(session, identity, Command::Message { from, message_id, content }).await;
     }
 
@@ -295,8 +294,4 @@ impl Connection {
             Ok(_) => {}
         }
     }
-}
-
-fn not_yet(what: &str) -> Refusal {
-    Refusal::new(ErrorCode::NotSupported, format!("{what} is not part of this version of the server."))
 }

@@ -2,8 +2,11 @@
 //! rule of its own.
 
 pub mod connection;
+pub mod produce;
 pub mod session;
+pub mod stream;
 pub mod tail;
+pub mod task;
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,11 @@
 //! The doors: one file per door, and the loop that accepts connections to them.
 
 mod admin;
+pub mod chat;
 mod health;
 mod page;
 mod problem;
+pub mod produce;
 mod ws;
 
 use std::sync::Arc;
@@ -29,6 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub const PATHS: &[&str] = &[
     "/",
     "/ws",
+    "/produce",
     "/healthz",
     "/readyz",
     "/metrics",
@@ -43,6 +46,7 @@ fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/", get(page::index))
         .route("/ws", get(ws::upgrade))
+        .route("/produce", get(produce::upgrade))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))
@@ -51,6 +55,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/api/admin/sessions", get(admin::sessions))
         .route("/api/admin/sessions/{id}", get(admin::session))
         .route("/api/admin/sessions/{id}/events", get(admin::events))
+        .merge(chat::routes())
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))

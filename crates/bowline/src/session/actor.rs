@@ -14,9 +14,10 @@ use bowline_protocol::{Cursor, Draft, ErrorCode, LogId, Principal, Refusal, Seq,
 use bowline_store::{Commit, Committed, Fence, Item, Kind, Record, Release, StoreError};
 use serde::Serialize;
 
+use super::caller::Answered;
 use super::record::{SessionRecord, keys};
 use super::run::LiveRun;
-use super::{Claimant, Command, Life, Mailbox};
+use super::{Caller, Claimant, Command, Mailbox};
 use crate::config::Ownership;
 use crate::node::Shared;
 use crate::{clock, node};
@@ -125,13 +126,40 @@ impl Actor {
             Command::Attach(claimant) => self.attach(*claimant).await,
             Command::Detach { party } => self.detach(party).await,
             Command::Alive { party } => self.alive(party),
-            Command::Message { from, message_id, content } => self.message(&from, message_id, content).await,
-            Command::Response { from, step_id, reply } => self.response(&from, &step_id, reply).await,
-            Command::Cancel { from, by, reason } => self.cancel(&from, by, reason).await,
-            Command::Plan { from, command } => self.plan_command(&from, command).await,
+            Command::Message { from, message_id, content } => {
+                let answered = self.message(&from, message_id, content).await;
+                self.settle(from, answered);
+            }
+            Command::Regenerate { from, by, replaces } => {
+                let answered = self.regenerate(&from, by, replaces).await;
+                self.settle(from, answered);
+            }
+            Command::Response { from, step_id, reply } => {
+                let answered = self.response(&from, &step_id, reply).await;
+                self.settle(from, answered);
+            }
+            Command::Cancel { from, by, reason, turn } => {
+                let answered = self.cancel(&from, by, reason, turn).await;
+                self.settle(from, answered);
+            }
+            Command::Plan { from, command } => {
+                let answered = self.plan_command(&from, command).await;
+                self.settle(from, answered);
+            }
+            Command::Operate { from, order } => {
+                let answered = self.operate(&from, *order).await;
+                self.settle(from, answered);
+            }
+            Command::OperationEnded { from, task, content } => {
+                let answered = self.operation_ended(&task, &content).await;
+                self.settle(from, answered);
+            }
+            Command::End { from, by } => {
+                let answered = self.end(&from, &by).await;
+                self.settle(from, answered);
+            }
             Command::Export { from, options } => self.export(&from, options).await,
             Command::Ack { party, seq } => self.ack(party, seq),
-            Command::End { from } => self.end(&from).await,
             Command::Expire => self.expire().await,
         }
     }
@@ -255,8 +283,23 @@ impl Actor {
         self.shared.metrics.acks.inc();
     }
 
-    /// Whether this connection may write, and the session can be written to.
-    pub(super) fn may_write(&self, from: &Mailbox) -> Result<(), Refusal> {
+    fn settle(&self, from: Caller, answered: Answered) {
+        from.settle(&self.id, self.record.turn.state(), answered);
+    }
+
+    /// Whether this caller may write, and the session can be written to. The rule of one holder binds connections: an
+    /// owner may always write over HTTP.
+    pub(super) fn may_write(&self, from: &Caller) -> Result<(), Refusal> {
+        match from {
+            Caller::Connection(mailbox) => self.may_hold_and_write(mailbox),
+            Caller::Request(request) => {
+                self.record.is_proven(self.shared.config.session.ownership, request.proof.as_ref())?;
+                self.alive_or_refusal()
+            }
+        }
+    }
+
+    pub(super) fn may_hold_and_write(&self, from: &Mailbox) -> Result<(), Refusal> {
         if self.shared.config.session.ownership == Ownership::Token && !self.members.contains_key(&from.party) {
             // With resume tokens a name proves nothing: whoever has not attached is a stranger.
             return Err(node::not_found());
@@ -270,19 +313,7 @@ impl Actor {
     }
 
     pub(super) fn alive_or_refusal(&self) -> Result<(), Refusal> {
-        match &self.record.life {
-            Life::Active => Ok(()),
-            Life::Ended => Err(Refusal::new(ErrorCode::SessionInactive, "The session has ended. Create a new one.")),
-            Life::Superseded { by } => {
-                let message = "The session goes on under a new id.";
-                Err(Refusal::new(ErrorCode::SessionInactive, message)
-                    .details(serde_json::json!({ "superseded_by": by })))
-            }
-            Life::Expired => {
-                let message = "The session was quiet for too long and has expired. Create a new one.";
-                Err(Refusal::new(ErrorCode::SessionExpired, message))
-            }
-        }
+        self.record.is_alive()
     }
 
     pub(super) async fn release(&mut self) {

@@ -4,21 +4,16 @@ use bowline_protocol::event::names;
 use bowline_protocol::{Draft, ErrorCode, Refusal, RunId, StepId};
 use serde_json::{Value, json};
 
-use super::Mailbox;
 use super::actor::Actor;
+use super::caller::Answered;
 use super::record::keys;
 use super::restore;
+use super::{Caller, Outcome};
 use crate::agent::{Asked, Input, Message, Reply};
 use crate::node;
 
 impl Actor {
-    pub(super) async fn response(&mut self, from: &Mailbox, step: &StepId, reply: Reply) {
-        if let Err(refusal) = self.take_response(from, step, reply).await {
-            from.refuse(&self.id, refusal);
-        }
-    }
-
-    async fn take_response(&mut self, from: &Mailbox, step: &StepId, reply: Reply) -> Result<(), Refusal> {
+    pub(super) async fn response(&mut self, from: &Caller, step: &StepId, reply: Reply) -> Answered {
         self.may_write(from)?;
         let mut change = self.change();
         if !change.record.turn.answer(step) {
@@ -53,7 +48,7 @@ impl Actor {
         } else if let Some(Reentry { run, input, conversation, asked }) = reentry {
             self.launch(run, input, conversation, Vec::new(), Some((asked, reply))).await;
         }
-        Ok(())
+        Ok(Outcome::Done)
     }
 
     /// What is kept of a run whose process has gone while it waited for an answer.

@@ -8,11 +8,9 @@ use bowline_core::hold::{Claim, Outcome, Party};
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::{Cursor, ErrorCode, Extent, Refusal};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
 use super::actor::{Actor, Member};
-use super::record::{ResumeToken, SessionRecord};
+use super::record::ResumeToken;
 use super::restore::Source;
 use super::{Claimant, Grant, Mail, Way};
 use crate::config::Ownership;
@@ -57,16 +55,13 @@ impl Actor {
     fn admits(&self, claimant: &Claimant) -> Result<(), Refusal> {
         let proven = match self.shared.config.session.ownership {
             // A signed state is proof enough: it was given to the owner only.
-            Ownership::Token if !matches!(claimant.way, Way::Created | Way::Restored) => {
-                let token = claimant.resume_token.as_ref().map(|token| hash(token.expose()));
-                token.is_some_and(|token| matches(&self.record, &token))
-            }
-            Ownership::Token | Ownership::Principal | Ownership::Open => true,
+            Ownership::Token if matches!(claimant.way, Way::Created | Way::Restored) => Ok(()),
+            ownership => self.record.is_proven(ownership, claimant.resume_token.as_ref()),
         };
-        if !proven || self.owner != claimant.principal {
+        if self.owner != claimant.principal {
             return Err(node::not_found());
         }
-        self.alive_or_refusal()
+        proven.and_then(|()| self.alive_or_refusal())
     }
 
     pub(super) fn alive(&mut self, party: Party) {
@@ -201,10 +196,10 @@ impl Actor {
             return Ok(None);
         }
         let token = dice::secret();
-        let used = claimant.resume_token.as_ref().map(|token| hash(token.expose()));
+        let used = claimant.resume_token.as_ref().map(|token| ResumeToken::hash(token.expose()));
         let mut change = self.change();
         // Whichever token was used stays good until the new one is: the answer with the new one may never arrive.
-        change.record.resume_token = Some(ResumeToken { current: hash(&token), previous: used });
+        change.record.resume_token = Some(ResumeToken { current: ResumeToken::hash(&token), previous: used });
         self.commit(change).await?;
         Ok(Some(token))
     }
@@ -244,14 +239,4 @@ impl Actor {
 /// A log that did not begin at 1 (its past is elsewhere) owes nothing from before its beginning.
 fn before_everything(extent: &Extent) -> Cursor {
     Cursor { epoch: Some(extent.epoch.clone()), seq: extent.epoch_first.prev() }
-}
-
-fn hash(token: &str) -> String {
-    Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn matches(record: &SessionRecord, hashed: &str) -> bool {
-    let Some(token) = &record.resume_token else { return false };
-    let same = |known: &str| bool::from(known.as_bytes().ct_eq(hashed.as_bytes()));
-    same(&token.current) | token.previous.as_deref().is_some_and(same)
 }

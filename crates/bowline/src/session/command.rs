@@ -1,4 +1,4 @@
-//! What is said between a connection and a session's actor.
+//! What is said between those who ask and a session's actor.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -7,14 +7,18 @@ use bowline_core::Resume;
 use bowline_core::hold::Party;
 use bowline_protocol::frame::client::{Content, Secret};
 use bowline_protocol::frame::{Control, PlanCommand};
-use bowline_protocol::{ClientId, Cursor, Extent, LogId, MessageId, Principal, Refusal, Seq, SessionId, StepId};
+use bowline_protocol::{
+    ClientId, Cursor, Extent, LogId, MessageId, Principal, Refusal, Seq, SessionId, StepId, TaskId,
+};
 use tokio::sync::mpsc;
 
+use super::caller::Caller;
 use super::export::ExportOptions;
+use super::operations::Order;
 use super::restore::Restored;
 use crate::agent::Reply;
 
-/// Connection → session.
+/// Anybody → session.
 #[derive(Debug)]
 pub enum Command {
     Attach(Box<Claimant>),
@@ -26,23 +30,42 @@ pub enum Command {
         party: Party,
     },
     Message {
-        from: Mailbox,
+        from: Caller,
         message_id: Option<MessageId>,
         content: Content,
     },
+    /// Answers the last message anew; the new turn takes the place of the last one.
+    Regenerate {
+        from: Caller,
+        by: String,
+        /// The answer that is to be replaced, as the client calls it: the same one twice runs once.
+        replaces: Option<MessageId>,
+    },
     Response {
-        from: Mailbox,
+        from: Caller,
         step_id: StepId,
         reply: Reply,
     },
     Cancel {
-        from: Mailbox,
+        from: Caller,
         by: String,
         reason: Option<String>,
+        /// Only the turn that began with this event.
+        turn: Option<Seq>,
     },
     Plan {
-        from: Mailbox,
+        from: Caller,
         command: PlanCommand,
+    },
+    Operate {
+        from: Caller,
+        order: Box<Order>,
+    },
+    /// A background operation of this session has ended.
+    OperationEnded {
+        from: Caller,
+        task: TaskId,
+        content: Box<serde_json::Value>,
     },
     Export {
         from: Mailbox,
@@ -53,7 +76,8 @@ pub enum Command {
         seq: Seq,
     },
     End {
-        from: Mailbox,
+        from: Caller,
+        by: String,
     },
     /// Nobody needed the session for its lifetime; the actor looks for itself.
     Expire,
@@ -69,11 +93,14 @@ impl Command {
                 claimant.mailbox.send(mail);
             }
             Command::Message { from, .. }
+            | Command::Regenerate { from, .. }
             | Command::Response { from, .. }
             | Command::Cancel { from, .. }
             | Command::Plan { from, .. }
-            | Command::Export { from, .. }
-            | Command::End { from } => from.refuse(session, refusal.clone()),
+            | Command::Operate { from, .. }
+            | Command::OperationEnded { from, .. }
+            | Command::End { from, .. } => from.settle(session, "", Err(refusal.clone())),
+            Command::Export { from, .. } => from.refuse(session, refusal.clone()),
             Command::Detach { .. } | Command::Alive { .. } | Command::Ack { .. } | Command::Expire => {}
         }
     }

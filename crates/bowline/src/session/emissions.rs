@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::actor::{Actor, Change};
+use super::operations::Prepared;
 use super::record::keys;
 use super::run::Said;
 use crate::agent::{AgentError, Asked, Emission};
@@ -24,18 +25,21 @@ impl Actor {
         let mut change = self.change();
         let mut refused = None;
         let mut taken = 0;
+        let mut begun = Vec::new();
         for emission in &emissions {
-            if let Err(why) = self.take_emission(&mut change, &id, emission) {
+            if let Emission::Operate { order, .. } = emission {
+                begun.push(self.prepare_operation(&mut change, order).await);
+            } else if let Err(why) = self.take_emission(&mut change, &id, emission) {
                 refused = Some(why);
                 break;
             }
             taken += 1;
         }
         emissions.truncate(taken);
-        let touches_record = change.record.turn != self.record.turn;
+        let touches_record = change.record.turn != self.record.turn || !begun.is_empty();
         let stored = if touches_record { self.commit(change).await } else { self.write(change.commit).await };
         match stored {
-            Ok(_) => self.said_is_stored(emissions),
+            Ok(_) => self.said_is_stored(emissions, begun),
             Err(refusal) => return self.could_not_store(emissions, &refusal),
         }
         if let Some(why) = refused {
@@ -53,6 +57,8 @@ impl Actor {
         match emission {
             Emission::Event(draft) | Emission::Partial(draft, _) => change.event(draft),
             Emission::Plan(plan) => change.put(keys::PLAN, plan),
+            // Prepared by the one who asks, because that takes time.
+            Emission::Operate { .. } => {}
             Emission::Ask { step, draft, state, .. } => {
                 let pending = change.record.turn.active().map_or(0, |active| active.pending.len());
                 if pending >= limits.confirmations_max || !change.record.turn.ask(run, step.clone()) {
@@ -75,14 +81,21 @@ impl Actor {
         Ok(())
     }
 
-    fn said_is_stored(&mut self, emissions: Vec<Emission>) {
+    fn said_is_stored(&mut self, emissions: Vec<Emission>, begun: Vec<Result<Prepared, Refusal>>) {
+        let mut begun = begun.into_iter();
         let Some(run) = self.run.as_deref_mut() else { return };
         run.unstick();
         for emission in emissions {
             run.note(&emission);
+            run.plain &= matches!(emission, Emission::Partial(..) | Emission::Plan(_));
             match emission {
                 Emission::Partial(_, delta) => run.partial.push_str(&delta.0),
                 Emission::Ask { step, reply, .. } => drop(run.answers.insert(step, reply)),
+                Emission::Operate { reply, .. } => {
+                    let outcome = begun.next().map(|prepared| prepared.map(Prepared::go));
+                    // An agent that no longer listens has ended meanwhile; its operation goes on.
+                    let _ = outcome.map(|outcome| reply.send(outcome));
+                }
                 Emission::Event(_) | Emission::Plan(_) => {}
             }
         }

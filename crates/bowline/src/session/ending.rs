@@ -2,14 +2,15 @@
 
 use bowline_protocol::Refusal;
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, ErrorCode, RunId, StepId};
+use bowline_protocol::{Draft, ErrorCode, Seq};
 use serde_json::json;
 
-use super::Mailbox;
 use super::actor::Actor;
+use super::caller::Answered;
 use super::record::keys;
-use super::work::push_message;
-use crate::agent::{AgentError, Answer, Ending, Role};
+use super::turns::TurnError;
+use super::{Caller, Outcome};
+use crate::agent::{AgentError, Answer, Ending};
 
 /// A longer answer than this is not one: it would not fit into one event of any store.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -18,23 +19,18 @@ impl Actor {
     /// The agent returned.
     pub(super) async fn finish(&mut self, ending: Ending) {
         let Some(run) = self.run.as_deref() else { return };
-        let (id, partial, started) = (run.id.clone(), run.partial.clone(), run.started);
-        let cancelled = run.cancelled.clone();
-        let duration_ms = started.elapsed().as_millis() as u64;
-        let end = match ending.clone() {
-            _ if cancelled.is_some() => {
-                let (by, reason) = cancelled.unwrap_or_default();
-                End::cancelled(partial, &by, reason.as_deref())
-            }
-            Ok(answer) if answer.text.len() > ANSWER_BYTES_MAX => {
+        let duration_ms = run.started.elapsed().as_millis() as u64;
+        let end = match (ending.clone(), &run.cancelled) {
+            (_, Some((by, reason))) => End::cancelled(by, reason.as_deref()),
+            (Ok(answer), None) if answer.text.len() > ANSWER_BYTES_MAX => {
                 let why = format!("Its answer is longer than {ANSWER_BYTES_MAX} bytes.");
-                End::failed(String::new(), &AgentError::failed(why))
+                End::failed(&AgentError::failed(why))
             }
-            Ok(answer) => End::answered(answer, duration_ms),
-            Err(error) if error.cancelled => End::cancelled(partial, "agent", Some(&error.message)),
-            Err(error) => End::failed(partial, &error),
+            (Ok(answer), None) => End::answered(answer, duration_ms),
+            (Err(error), None) if error.cancelled => End::cancelled("agent", Some(&error.message)),
+            (Err(error), None) => End::failed(&error),
         };
-        if let Err(refusal) = self.end_run(&id, &end).await {
+        if let Err(refusal) = self.end_run(end).await {
             // It is offered until the store takes it: a run must not stay "running" for ever.
             tracing::debug!(session = %self.id, %refusal, "the ending of a run cannot be stored yet");
             if let Some(run) = self.run.as_deref_mut() {
@@ -47,20 +43,17 @@ impl Actor {
     }
 
     /// The one way out of a run: its terminal event, the conversation and the record change together, once.
-    pub(super) async fn end_run(&mut self, id: &RunId, end: &End) -> Result<(), Refusal> {
+    pub(super) async fn end_run(&mut self, end: End) -> Result<(), Refusal> {
+        let Some(active) = self.record.turn.active().cloned() else { return Ok(()) };
+        let ended = self.next_seq().await?;
         let mut change = self.change();
-        let pending: Vec<StepId> = change.record.turn.active().map(|active| active.pending.clone()).unwrap_or_default();
-        if !change.record.turn.end(id) {
-            return Ok(());
-        }
+        change.record.turn.end(&active.run);
         change.event(&end.draft);
         change.delete(keys::INPUT);
-        for step in &pending {
+        for step in &active.pending {
             change.delete(keys::confirmation(step));
         }
-        if !end.text.is_empty() {
-            push_message(&mut change, Role::Assistant, end.text.clone(), None, end.word != "answered");
-        }
+        self.close_turn(&mut change, &active, ended, &end).await?;
         self.commit(change).await?;
         self.shared.metrics.runs.inc(end.word);
         if self.wants_checkpoints() {
@@ -69,26 +62,35 @@ impl Actor {
         Ok(())
     }
 
-    pub(super) async fn cancel(&mut self, from: &Mailbox, by: String, reason: Option<String>) {
-        if let Err(refusal) = self.may_write(from) {
-            return from.refuse(&self.id, refusal);
+    pub(super) async fn cancel(
+        &mut self,
+        from: &Caller,
+        by: String,
+        reason: Option<String>,
+        turn: Option<Seq>,
+    ) -> Answered {
+        self.may_write(from)?;
+        let active = self.record.turn.active();
+        if active.is_none_or(|active| turn.is_some_and(|turn| turn != active.started)) {
+            return Ok(Outcome::Cancelled { ran: false });
         }
-        let Some(run) = self.record.turn.active().map(|active| active.run.clone()) else {
-            return self.tell(from, "Nothing is running.".into(), json!({ "action": "cancel", "ok": false }));
-        };
-        let partial = self.run.as_ref().map(|run| run.partial.clone()).unwrap_or_default();
-        match (self.end_run(&run, &End::cancelled(partial, &by, reason.as_deref())).await, self.run.as_deref_mut()) {
-            (Ok(()), _) => {
-                self.drop_run();
-                self.start_next().await;
-            }
+        self.stop_run(by, reason).await?;
+        self.start_next().await;
+        Ok(Outcome::Cancelled { ran: true })
+    }
+
+    /// Stops the active run for good: its end is in the log, or will be as soon as the store takes it.
+    pub(super) async fn stop_run(&mut self, by: String, reason: Option<String>) -> Result<(), Refusal> {
+        match (self.end_run(End::cancelled(&by, reason.as_deref())).await, self.run.as_deref_mut()) {
+            (Ok(()), _) => self.drop_run(),
             // The store is away, but a cancel always stops the work: its ending is written as soon as it can be.
             (Err(_), Some(run)) => {
                 run.cancelled = Some((by, reason));
                 run.give_up(AgentError::cancelled("cancelled"));
             }
-            (Err(refusal), None) => from.refuse(&self.id, refusal),
+            (Err(refusal), None) => return Err(refusal),
         }
+        Ok(())
     }
 
     pub(super) fn drop_run(&mut self) {
@@ -102,8 +104,10 @@ impl Actor {
 /// How a run ends: the event that says so, and what the conversation keeps.
 pub(super) struct End {
     pub draft: Draft,
-    pub text: String,
     pub word: &'static str,
+    /// The whole answer; none if only what was streamed is there to keep.
+    pub answer: Option<String>,
+    pub error: Option<TurnError>,
 }
 
 impl End {
@@ -117,34 +121,34 @@ impl End {
         }
         End {
             draft: Draft::new(names::FINAL_ANSWER, &answer.text).metadata(&facts),
-            text: answer.text,
             word: "answered",
+            answer: Some(answer.text),
+            error: None,
         }
     }
 
-    fn failed(partial: String, error: &AgentError) -> End {
+    fn failed(error: &AgentError) -> End {
         let mut facts = json!({ "error_code": error.code.as_str(), "recovery_action": error.code.action().as_str() });
         if let Some(stage) = &error.stage {
             facts["stage"] = stage.as_str().into();
         }
         let word = if error.code == ErrorCode::AgentLost { "lost" } else { "failed" };
-        End { draft: Draft::new(names::ERROR, &error.message).metadata(&facts), text: partial, word }
+        let told = TurnError { code: error.code.as_str().to_owned(), message: error.message.clone() };
+        let draft = Draft::new(names::ERROR, &error.message).metadata(&facts);
+        End { draft, word, answer: None, error: Some(told) }
     }
 
-    pub fn lost(partial: String) -> End {
+    pub fn lost() -> End {
         let message = "The server was restarted while the agent was at work. Send the message again.";
-        End::failed(partial, &AgentError { code: ErrorCode::AgentLost, ..AgentError::failed(message) })
+        End::failed(&AgentError { code: ErrorCode::AgentLost, ..AgentError::failed(message) })
     }
 
-    pub fn cancelled(partial: String, by: &str, reason: Option<&str>) -> End {
+    pub fn cancelled(by: &str, reason: Option<&str>) -> End {
         let mut facts = json!({ "by": by });
         if let Some(reason) = reason {
             facts["reason"] = reason.into();
         }
-        End {
-            draft: Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts),
-            text: partial,
-            word: "cancelled",
-        }
+        let draft = Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts);
+        End { draft, word: "cancelled", answer: None, error: None }
     }
 }

@@ -58,7 +58,7 @@ impl ExportOptions {
 
 impl Actor {
     pub(super) async fn export(&mut self, from: &Mailbox, options: ExportOptions) {
-        let exported = match self.may_write(from) {
+        let exported = match self.may_hold_and_write(from) {
             Ok(()) => self.exported(options).await,
             Err(refusal) => Err(refusal),
         };
@@ -186,7 +186,7 @@ impl Actor {
 }
 
 fn remembered(message: Message) -> MemoryMessage {
-    let Message { role, content, at_ms, message_id, interrupted } = message;
+    let Message { role, content, at_ms, message_id, interrupted, .. } = message;
     let role = if role == Role::User { "user" } else { "assistant" }.to_owned();
     let message_id = message_id.as_deref().and_then(MessageId::parse);
     MemoryMessage { role, content, at_ms: Some(at_ms), message_id, interrupted }

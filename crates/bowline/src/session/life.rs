@@ -4,28 +4,23 @@ use std::time::{Duration, Instant};
 
 use bowline_core::turn::{Active, AfterCrash};
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, LoggedEvent, Refusal};
-use bowline_store::ReadLimit;
+use bowline_protocol::{Draft, Recorded, Refusal};
 use serde_json::json;
 
 use super::actor::Actor;
+use super::caller::Answered;
 use super::ending::End;
-use super::{Life, Mail, Mailbox};
-use crate::node;
+use super::{Caller, Life, Mail, Outcome};
 
 /// How long the last event of a session may take to reach its readers before its buffers are released all the same.
 const LAST_WORD: Duration = Duration::from_secs(10);
 
 impl Actor {
-    pub(super) async fn end(&mut self, from: &Mailbox) {
-        let ended = match self.may_write(from) {
-            Ok(()) => self.close("ended", Life::Ended).await,
-            Err(refusal) => Err(refusal),
-        };
-        match ended {
-            Ok(()) => drop(self.shared.metrics.sessions_ended.inc()),
-            Err(refusal) => from.refuse(&self.id, refusal),
-        }
+    pub(super) async fn end(&mut self, from: &Caller, by: &str) -> Answered {
+        self.may_write(from)?;
+        self.close("ended", Life::Ended, by).await?;
+        self.shared.metrics.sessions_ended.inc();
+        Ok(Outcome::Done)
     }
 
     /// Quiet for its lifetime, held by nobody, nothing at work in it: then it expires.
@@ -36,18 +31,18 @@ impl Actor {
         if self.record.life != Life::Active || !quiet || busy {
             return;
         }
-        match self.close("expired", Life::Expired).await {
+        match self.close("expired", Life::Expired, "expiry").await {
             Ok(()) => drop(self.shared.metrics.sessions_expired.inc()),
             Err(refusal) => tracing::warn!(session = %self.id, %refusal, "could not expire a session"),
         }
     }
 
-    async fn close(&mut self, reason: &str, life: Life) -> Result<(), Refusal> {
-        if let Some(run) = self.record.turn.active().map(|active| active.run.clone()) {
-            let partial = self.run.as_ref().map(|run| run.partial.clone()).unwrap_or_default();
-            self.end_run(&run, &End::cancelled(partial, "session end", None)).await?;
+    async fn close(&mut self, reason: &str, life: Life, by: &str) -> Result<(), Refusal> {
+        if self.record.turn.active().is_some() {
+            self.end_run(End::cancelled(by, Some("The session has ended."))).await?;
             self.drop_run();
         }
+        self.cancel_operations(by).await?;
         let mut change = self.change();
         change.event(&Draft::new(names::SESSION_END, "The session is over.").metadata(&json!({ "reason": reason })));
         change.record.life = life;
@@ -92,27 +87,13 @@ impl Actor {
     }
 
     async fn recover_cut(&mut self, active: Active) -> Result<(), Refusal> {
-        let logged = self.logged_by(&active).await?;
         if self.shared.agents.get(&self.record.agent).is_some_and(|agent| agent.continues()) {
+            let logged = self.logged_since(active.started).await?;
             let (input, conversation) = self.input_and_past().await?;
+            let logged = logged.iter().filter_map(Recorded::decode).collect();
             self.launch(active.run, input, conversation, logged, None).await;
             return Ok(());
         }
-        let partials = logged.iter().filter(|event| event.event == names::PARTIAL_ANSWER);
-        let partial: String = partials.filter_map(|event| event.content.as_str()).collect();
-        self.end_run(&active.run, &End::lost(partial)).await
-    }
-
-    /// What a run had logged, as far as it is still retained.
-    async fn logged_by(&self, active: &Active) -> Result<Vec<LoggedEvent>, Refusal> {
-        let (mut from, mut logged) = (active.started, Vec::new());
-        loop {
-            let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
-            let batch =
-                self.shared.store.read(&self.log, from, limit).await.map_err(|error| node::store_refusal(&error))?;
-            let Some(last) = batch.events.last().map(|event| event.seq) else { return Ok(logged) };
-            logged.extend(batch.events.iter().filter_map(|event| event.decode()));
-            from = last.next();
-        }
+        self.end_run(End::lost()).await
     }
 }

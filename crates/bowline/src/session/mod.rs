@@ -3,17 +3,21 @@
 pub mod actor;
 mod answer;
 mod attach;
+pub mod caller;
 mod command;
 mod emissions;
 mod ending;
 pub mod export;
 mod life;
+pub mod operations;
 pub mod record;
 pub mod registry;
 pub mod restore;
 pub(crate) mod run;
+pub mod turns;
 mod work;
 
+pub use caller::{Caller, Outcome};
 pub use command::{Claimant, Command, Commands, Grant, Inbox, Mail, Mailbox, Way};
 pub use record::{Life, SessionRecord};
 pub use registry::Registry;

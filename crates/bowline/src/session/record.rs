@@ -1,12 +1,17 @@
 //! What is kept of a session beside its log: one small record, and items that grow with the conversation.
 
 use bowline_core::Turn;
-use bowline_protocol::frame::client::Content;
-use bowline_protocol::{ClientId, MessageId, SessionId, StepId};
+use bowline_protocol::frame::client::{Content, Secret};
+use bowline_protocol::{ClientId, ErrorCode, MessageId, Refusal, Seq, SessionId, StepId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::config::Ownership;
+use crate::node;
 
 /// The record's own version; an older server refuses a newer one.
 pub const VERSION: u32 = 1;
@@ -44,6 +49,9 @@ pub struct SessionRecord {
     pub messages: u64,
     #[serde(default)]
     pub queue: Queue,
+    /// How many background operations it has had; the newest of them are kept as items.
+    #[serde(default)]
+    pub operations: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_token: Option<ResumeToken>,
 }
@@ -82,7 +90,48 @@ pub struct ResumeToken {
     pub previous: Option<String>,
 }
 
+impl ResumeToken {
+    pub fn hash(token: &str) -> String {
+        Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn is(&self, token: &Secret) -> bool {
+        let hashed = ResumeToken::hash(token.expose());
+        let same = |known: &str| bool::from(known.as_bytes().ct_eq(hashed.as_bytes()));
+        same(&self.current) | self.previous.as_deref().is_some_and(same)
+    }
+}
+
 impl SessionRecord {
+    /// Whether the caller has shown that the session is its own, beyond being its owner by name. A stranger is answered
+    /// as if there were no such session.
+    pub fn is_proven(&self, ownership: Ownership, token: Option<&Secret>) -> Result<(), Refusal> {
+        let proven = match ownership {
+            Ownership::Token => {
+                self.resume_token.as_ref().zip(token).is_some_and(|(known, presented)| known.is(presented))
+            }
+            Ownership::Principal | Ownership::Open => true,
+        };
+        proven.then_some(()).ok_or_else(node::not_found)
+    }
+
+    /// Whether the session can still be used, or why not.
+    pub fn is_alive(&self) -> Result<(), Refusal> {
+        match &self.life {
+            Life::Active => Ok(()),
+            Life::Ended => Err(Refusal::new(ErrorCode::SessionInactive, "The session has ended. Create a new one.")),
+            Life::Superseded { by } => {
+                let message = "The session goes on under a new id.";
+                Err(Refusal::new(ErrorCode::SessionInactive, message)
+                    .details(serde_json::json!({ "superseded_by": by })))
+            }
+            Life::Expired => {
+                let message = "The session was quiet for too long and has expired. Create a new one.";
+                Err(Refusal::new(ErrorCode::SessionExpired, message))
+            }
+        }
+    }
+
     pub fn encode(&self) -> Bytes {
         // String keys and finite numbers only, so this cannot fail.
         serde_json::to_vec(self).unwrap_or_default().into()
@@ -110,10 +159,11 @@ impl SessionRecord {
 
 /// Keys of the items beside a session's log.
 pub mod keys {
-    use super::{MessageId, StepId};
+    use super::{MessageId, Seq, StepId};
 
     pub const MESSAGES: &str = "m/";
     pub const CONFIRMATIONS: &str = "c/";
+    pub const OPERATIONS: &str = "o/";
     pub const MARK: &str = "mark";
     pub const PLAN: &str = "plan";
     /// The input of the active run.
@@ -129,6 +179,15 @@ pub mod keys {
 
     pub fn confirmation(step: &StepId) -> String {
         format!("{CONFIRMATIONS}{step}")
+    }
+
+    /// The turn that began with this event.
+    pub fn turn(started: Seq) -> String {
+        format!("t/{:016}", started.get())
+    }
+
+    pub fn operation(number: u64) -> String {
+        format!("{OPERATIONS}{number:010}")
     }
 
     pub fn idempotency(message: &MessageId) -> String {

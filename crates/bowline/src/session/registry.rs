@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{ClientId, Epoch, ErrorCode, LogId, Principal, Refusal, SessionId};
 use bowline_store::{Commit, Fence, Item, Kind, Record, Start, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use super::actor::{Actor, Presence, store_record};
-use super::record::{Queue, SessionRecord, VERSION};
+use super::caller::{Answered, Caller, Request};
+use super::record::{Queue, ResumeToken, SessionRecord, VERSION};
 use super::{Command, Commands, Life};
 use crate::config::Ownership;
 use crate::node::{self, Shared};
@@ -41,6 +43,20 @@ pub struct NewSession {
     pub client_id: Option<ClientId>,
     pub app_version: Option<String>,
     pub config: Map<String, Value>,
+}
+
+impl NewSession {
+    /// Whether what its creator wrote fits. `field` is where the configuration stood.
+    pub fn within(&self, shared: &Shared, field: &str) -> Result<(), Refusal> {
+        let max = shared.config.limits.config_bytes_max;
+        let bytes = serde_json::to_vec(&self.config).map_or(0, |bytes| bytes.len());
+        if bytes + self.app_version.as_ref().map_or(0, String::len) <= max {
+            return Ok(());
+        }
+        shared.metrics.limits_hit.inc("limits.config_bytes_max");
+        let message = format!("`{field}` takes {bytes} bytes; limits.config_bytes_max is {max}.");
+        Err(Refusal::new(ErrorCode::MessageTooLarge, message))
+    }
 }
 
 impl Registry {
@@ -128,22 +144,17 @@ impl Registry {
             return if entry.owner == *asker { Ok(entry.commands) } else { Err(node::not_found()) };
         }
         let (log, record) = Registry::look_up(shared, id, asker).await?;
-        let current = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
-        if current != *id {
-            if shared.config.session.ownership == Ownership::Token {
-                // A name proves nothing there, so it is told nothing.
-                return Err(node::not_found());
-            }
-            let message = "The session goes on under a new id.";
-            let details = serde_json::json!({ "superseded_by": current });
-            return Err(Refusal::new(ErrorCode::SessionInactive, message).details(details));
-        }
+        goes_by(shared, &log, &record, id)?;
         let actor = Actor::new(shared.clone(), log, asker.clone(), record);
         Ok(Registry::install(shared, actor, asker.clone()))
     }
 
     /// The log and the record of a session of the asker's own, by any name it ever had.
-    async fn look_up(shared: &Shared, id: &SessionId, asker: &Principal) -> Result<(LogId, SessionRecord), Refusal> {
+    pub async fn look_up(
+        shared: &Shared,
+        id: &SessionId,
+        asker: &Principal,
+    ) -> Result<(LogId, SessionRecord), Refusal> {
         let refuse = |error: StoreError| node::store_refusal(&error);
         let mine = |stored: &Record| stored.owner == *asker;
         let mut log = LogId::from(id);
@@ -156,6 +167,20 @@ impl Registry {
         let record = SessionRecord::decode(&stored.body).map_err(|why| {
             Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
         })?;
+        Ok((log, record))
+    }
+
+    /// The log and the record of a session of the asker's own that is not over, for those who only want to read.
+    pub async fn own(
+        shared: &Shared,
+        id: &SessionId,
+        asker: &Principal,
+        proof: Option<&Secret>,
+    ) -> Result<(LogId, SessionRecord), Refusal> {
+        let (log, record) = Registry::look_up(shared, id, asker).await?;
+        record.is_proven(shared.config.session.ownership, proof)?;
+        goes_by(shared, &log, &record, id)?;
+        record.is_alive()?;
         Ok((log, record))
     }
 
@@ -196,15 +221,47 @@ impl Registry {
             }
             tokio::task::yield_now().await;
         }
-        Err(Refusal::new(ErrorCode::Internal, "The session could not be woken. Try again.").retry_after_ms(1000))
+        Err(unreachable())
+    }
+
+    /// Asks something of a session on behalf of its owner, and waits for what comes of it.
+    pub async fn ask(
+        shared: &Arc<Shared>,
+        id: &SessionId,
+        asker: &Principal,
+        proof: Option<Secret>,
+        command: impl FnOnce(Caller) -> Command,
+    ) -> Answered {
+        let (request, answer) = Request::new(proof);
+        Registry::send(shared, id, asker, command(Caller::Request(request))).await?;
+        answer.await.unwrap_or_else(|_gone| Err(unreachable()))
     }
 
     /// Makes a session: a new log with its first record.
     pub async fn create(shared: &Arc<Shared>, new: NewSession) -> Result<SessionId, Refusal> {
+        Registry::make(shared, new, true, None).await
+    }
+
+    /// The same for somebody who comes without a connection, and may need a secret to prove that it is theirs.
+    pub async fn create_unheld(
+        shared: &Arc<Shared>,
+        new: NewSession,
+        token: Option<&str>,
+    ) -> Result<SessionId, Refusal> {
+        let token = token.map(|token| ResumeToken { current: ResumeToken::hash(token), previous: None });
+        Registry::make(shared, new, false, token).await
+    }
+
+    async fn make(
+        shared: &Arc<Shared>,
+        new: NewSession,
+        held: bool,
+        resume_token: Option<ResumeToken>,
+    ) -> Result<SessionId, Refusal> {
         let agent = new.agent.unwrap_or_else(|| shared.config.default_agent.clone());
         if !shared.agents.contains_key(&agent) {
             let known: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
-            return Err(Refusal::field("content.agent", &format!("is not one of: {}", known.join(", "))));
+            return Err(Refusal::field("agent", &format!("is not one of: {}", known.join(", "))));
         }
         let id = SessionId::from_random(dice::u128());
         let now_ms = shared.clock.now_ms();
@@ -217,7 +274,7 @@ impl Registry {
             title: None,
             created_ms: now_ms,
             touched_ms: now_ms,
-            held: true,
+            held,
             life: Life::Active,
             released: false,
             current: None,
@@ -225,7 +282,8 @@ impl Registry {
             turn: bowline_core::Turn::Idle,
             messages: 0,
             queue: Queue::default(),
-            resume_token: None,
+            operations: 0,
+            resume_token,
         };
         let start = Start { epoch: Epoch::from_random(dice::u64()), after: bowline_protocol::Seq::ZERO };
         Registry::found(shared, &new.owner, &id, &record, start, Vec::new()).await?;
@@ -255,6 +313,25 @@ impl Registry {
         shared.metrics.session_state(record.state()).inc();
         Ok(())
     }
+}
+
+/// Whether a session still goes by this name. A restored one has a new one.
+fn goes_by(shared: &Shared, log: &LogId, record: &SessionRecord, id: &SessionId) -> Result<(), Refusal> {
+    let current = record.current.clone().unwrap_or_else(|| SessionId::from(log));
+    if current == *id {
+        return Ok(());
+    }
+    if shared.config.session.ownership == Ownership::Token {
+        // A name proves nothing there, so it is told nothing.
+        return Err(node::not_found());
+    }
+    let message = "The session goes on under a new id.";
+    let details = serde_json::json!({ "superseded_by": current });
+    Err(Refusal::new(ErrorCode::SessionInactive, message).details(details))
+}
+
+fn unreachable() -> Refusal {
+    Refusal::new(ErrorCode::Internal, "The session could not be woken. Try again.").retry_after_ms(1000)
 }
 
 fn max_of(shared: &Shared) -> usize {

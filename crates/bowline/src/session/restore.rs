@@ -186,8 +186,15 @@ async fn rebuild(shared: &Arc<Shared>, owner: &Principal, id: &SessionId, state:
         let role = if message.role == "user" { Role::User } else { Role::Assistant };
         let message_id = message.message_id.as_ref().map(|id| id.as_str().to_owned());
         let at_ms = message.at_ms.unwrap_or(now_ms);
-        let kept =
-            Message { role, content: message.content.clone(), at_ms, message_id, interrupted: message.interrupted };
+        let kept = Message {
+            role,
+            content: message.content.clone(),
+            at_ms,
+            message_id,
+            interrupted: message.interrupted,
+            turn: None,
+            parts: None,
+        };
         put(keys::message(number as u64), &kept);
         if let Some(id) = &message.message_id {
             // What exactly was sent under this key is not in the state, so whatever comes again under it is the same.
@@ -240,6 +247,7 @@ async fn rebuild(shared: &Arc<Shared>, owner: &Principal, id: &SessionId, state:
         turn,
         messages: state.memory_snapshot.len() as u64,
         queue: Queue::default(),
+        operations: 0,
         resume_token: None,
     };
     Registry::found(shared, owner, id, &record, beginning(state.last_seq), items).await

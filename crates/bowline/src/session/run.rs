@@ -29,6 +29,8 @@ pub struct LiveRun {
     pub answers: HashMap<StepId, oneshot::Sender<Reply>>,
     /// What was streamed so far, for the conversation if the run is cut short.
     pub partial: String,
+    /// Whether it has said nothing but pieces of its answer, and all of them to this process.
+    pub plain: bool,
     /// The tasks of its plan, if it has one, and whether each is still open.
     pub tasks: Option<HashMap<String, bool>>,
     /// Who cancelled it, if the store could not be told yet.
@@ -70,6 +72,7 @@ impl LiveRun {
             commands,
             answers: HashMap::new(),
             partial: String::new(),
+            plain: true,
             tasks: None,
             cancelled: None,
             started: Instant::now(),
@@ -138,7 +141,7 @@ impl LiveRun {
                     tasks.insert(id.to_owned(), open);
                 }
             }
-            Emission::Partial(..) | Emission::Ask { .. } => {}
+            Emission::Partial(..) | Emission::Ask { .. } | Emission::Operate { .. } => {}
         }
     }
 

@@ -2,18 +2,19 @@
 
 use bowline_core::turn::Admission;
 use bowline_protocol::event::names;
+use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::frame::client::Content;
-use bowline_protocol::frame::{Control, PlanCommand};
-use bowline_protocol::{Draft, ErrorCode, LoggedEvent, MessageId, Refusal, RunId};
+use bowline_protocol::{Draft, ErrorCode, LoggedEvent, MessageId, Refusal, RunId, Seq};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::actor::{Actor, Change};
+use super::caller::Answered;
 use super::record::{Accepted, Queued, keys};
 use super::run::{EMISSIONS_MAX, LiveRun};
-use super::{Mail, Mailbox};
+use super::{Caller, Outcome};
 use crate::agent::{AgentError, Asked, Emitter, Input, Message, Reply, Role, Run};
 use crate::config::WhenBusy;
 use crate::{dice, node};
@@ -22,24 +23,13 @@ use crate::{dice, node};
 const TITLE_CHARS: usize = 80;
 
 impl Actor {
-    pub(super) async fn message(&mut self, from: &Mailbox, message_id: Option<MessageId>, content: Content) {
-        if let Err(refusal) = self.take_message(from, message_id, content).await {
-            from.refuse(&self.id, refusal);
-        }
-    }
-
-    async fn take_message(
-        &mut self,
-        from: &Mailbox,
-        message_id: Option<MessageId>,
-        content: Content,
-    ) -> Result<(), Refusal> {
+    pub(super) async fn message(&mut self, from: &Caller, message_id: Option<MessageId>, content: Content) -> Answered {
         self.may_write(from)?;
         let digest = digest(&content);
         if let Some(id) = &message_id
             && let Some(known) = self.item::<Accepted>(&keys::idempotency(id)).await?
         {
-            return self.repeated(from, id, &known, &digest);
+            return self.repeated(message_id, &known, &digest);
         }
         if self.shared.is_draining() {
             return Err(node::draining());
@@ -49,7 +39,10 @@ impl Actor {
             WhenBusy::Queue => self.shared.config.session.queue_max,
         };
         match self.record.turn.admit(self.record.queue.len(), queue_max) {
-            Admission::Start => self.start_message(Queued { content, message_id }, &digest, None).await,
+            Admission::Start => {
+                let turn = self.start_message(Queued { content, message_id }, &digest, None).await?;
+                Ok(Outcome::Started { turn })
+            }
             Admission::Queue { position } => {
                 let mut change = self.change();
                 change.put(keys::queued(change.record.queue.to), &Queued { content, message_id: message_id.clone() });
@@ -58,9 +51,7 @@ impl Actor {
                     change.put(keys::idempotency(id), &Accepted { digest, seq: None });
                 }
                 self.commit(change).await?;
-                let facts = json!({ "action": "queued", "position": position, "message_id": message_id });
-                self.tell(from, format!("Your message is number {position} in the queue."), facts);
-                Ok(())
+                Ok(Outcome::Queued { position, message_id })
             }
             Admission::Busy => {
                 self.shared.metrics.limits_hit.inc("session.when_busy");
@@ -71,20 +62,19 @@ impl Actor {
         }
     }
 
-    fn repeated(&self, from: &Mailbox, id: &MessageId, known: &Accepted, digest: &str) -> Result<(), Refusal> {
+    /// The key was used before: its turn is the answer, unless it was used for something else.
+    pub(super) fn repeated(&self, message_id: Option<MessageId>, known: &Accepted, digest: &str) -> Answered {
         // A key that came with a signed state has no digest: what was sent under it is not known any more.
         if !known.digest.is_empty() && known.digest != digest {
             let message = "This message_id was used before with other content. Use a new one.";
             return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
         }
         self.shared.metrics.duplicates_avoided.inc();
-        let facts = json!({ "action": "duplicate_message", "message_id": id, "seq": known.seq, "session_state": self.record.turn.state() });
-        self.tell(from, "This message was accepted before; its events are the answer.".into(), facts);
-        Ok(())
+        Ok(Outcome::Repeated { message_id, turn: known.seq.and_then(Seq::new) })
     }
 
     /// Accepts a message: its event, its place in the conversation, its key and the start of its run in one commit.
-    async fn start_message(&mut self, message: Queued, digest: &str, queue_item: Option<u64>) -> Result<(), Refusal> {
+    async fn start_message(&mut self, message: Queued, digest: &str, queue_item: Option<u64>) -> Result<Seq, Refusal> {
         let Queued { content, message_id } = message;
         let text = content.text().unwrap_or_default();
         let mut draft = Draft::new(names::USER_MESSAGE, &content.0);
@@ -95,7 +85,10 @@ impl Actor {
         let started = self.next_seq().await?;
         let mut change = self.change();
         change.event(&draft);
-        push_message(&mut change, Role::User, text.clone(), message_id.as_ref(), false);
+        let parts = content.parts();
+        let message =
+            Message { turn: Some(started), parts, ..message_of(Role::User, text.clone(), message_id.as_ref()) };
+        push_message(&mut change, message);
         if let Some(id) = &message_id {
             change.put(keys::idempotency(id), &Accepted { digest: digest.to_owned(), seq: Some(started.get()) });
         }
@@ -107,6 +100,7 @@ impl Actor {
         if change.record.title.is_none() {
             change.record.title = Some(text.chars().take(TITLE_CHARS).collect());
         }
+        Actor::open_turn(&mut change, started, false);
         self.start_run(change, Input::Message { text }, started, conversation).await
     }
 
@@ -117,6 +111,9 @@ impl Actor {
         for number in change.record.messages.saturating_sub(kept + 2)..change.record.messages.saturating_sub(kept) {
             let Some(message) = self.item::<Message>(&keys::message(number)).await? else { continue };
             change.delete(keys::message(number));
+            if let Some(turn) = message.turn.filter(|_| message.role == Role::User) {
+                change.delete(keys::turn(turn));
+            }
             if let Some(id) = message.message_id.as_deref().and_then(MessageId::parse) {
                 change.delete(keys::idempotency(&id));
             }
@@ -125,19 +122,19 @@ impl Actor {
     }
 
     /// The one way into a run.
-    async fn start_run(
+    pub(super) async fn start_run(
         &mut self,
         mut change: Change,
         input: Input,
-        started: bowline_protocol::Seq,
+        started: Seq,
         conversation: Vec<Message>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Seq, Refusal> {
         let id = RunId::from_random(dice::u128());
         change.record.turn.start(id.clone(), started, self.shared.clock.now_ms());
         change.put(keys::INPUT, &input);
         self.commit(change).await?;
         self.launch(id, input, conversation, Vec::new(), None).await;
-        Ok(())
+        Ok(started)
     }
 
     /// Gives a run its process.
@@ -149,6 +146,7 @@ impl Actor {
         logged: Vec<LoggedEvent>,
         answered: Option<(Asked, Reply)>,
     ) {
+        let first = answered.is_none() && logged.is_empty();
         let (emit, emissions) = mpsc::channel(EMISSIONS_MAX);
         let (commands, commands_in) = mpsc::channel(16);
         let cancel = CancellationToken::new();
@@ -174,7 +172,10 @@ impl Actor {
             }
         });
         self.shared.metrics.runs_active.inc();
-        self.run = Some(Box::new(LiveRun::new(id, cancel, commands, emissions, task)));
+        let mut run = LiveRun::new(id, cancel, commands, emissions, task);
+        // What it said to an earlier process is in the log only.
+        run.plain = first;
+        self.run = Some(Box::new(run));
         if self.wants_checkpoints() {
             self.checkpoint_at = Some(std::time::Instant::now() + self.shared.config.state.checkpoint_interval);
         }
@@ -187,7 +188,7 @@ impl Actor {
             let started = match queued {
                 Ok(Some(message)) => {
                     let digest = digest(&message.content);
-                    self.start_message(message, &digest, Some(number)).await
+                    self.start_message(message, &digest, Some(number)).await.map(drop)
                 }
                 Ok(None) => {
                     let mut change = self.change();
@@ -203,19 +204,13 @@ impl Actor {
         }
     }
 
-    pub(super) async fn plan_command(&mut self, from: &Mailbox, command: PlanCommand) {
+    pub(super) async fn plan_command(&mut self, from: &Caller, command: PlanCommand) -> Answered {
         let action = command.action();
-        match self.take_plan_command(from, command).await {
-            Ok(ok) => {
-                let sentence =
-                    if ok { format!("`{action}` is under way.") } else { format!("There is nothing to `{action}`.") };
-                self.tell(from, sentence, json!({ "action": action, "ok": ok }));
-            }
-            Err(refusal) => from.refuse(&self.id, refusal),
-        }
+        let ok = self.take_plan_command(from, command).await?;
+        Ok(Outcome::Plan { action, ok })
     }
 
-    async fn take_plan_command(&mut self, from: &Mailbox, command: PlanCommand) -> Result<bool, Refusal> {
+    async fn take_plan_command(&mut self, from: &Caller, command: PlanCommand) -> Result<bool, Refusal> {
         self.may_write(from)?;
         if !self.shared.agents.get(&self.record.agent).is_some_and(|agent| agent.plans()) {
             let message = format!("The agent `{}` does not plan.", self.record.agent);
@@ -246,7 +241,8 @@ impl Actor {
             return Err(node::draining());
         }
         let (conversation, started) = (self.conversation().await?, self.next_seq().await?);
-        let change = self.change();
+        let mut change = self.change();
+        Actor::open_turn(&mut change, started, false);
         self.start_run(change, input, started, conversation).await?;
         Ok(true)
     }
@@ -264,32 +260,29 @@ impl Actor {
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    async fn next_seq(&self) -> Result<bowline_protocol::Seq, Refusal> {
+    /// The number that the next event will get. Nobody else writes to this log, so it is certain.
+    pub(super) async fn next_seq(&self) -> Result<Seq, Refusal> {
         let extent = self.shared.store.extent(&self.log).await;
         extent.map(|extent| extent.next).map_err(|error| node::store_refusal(&error))
     }
-
-    pub(super) fn tell(&self, to: &Mailbox, sentence: String, facts: Value) {
-        to.send(Mail::Control(Control::notice(Some(self.id.clone()), sentence, facts)));
-    }
 }
 
-pub(super) fn push_message(
-    change: &mut Change,
-    role: Role,
-    content: String,
-    id: Option<&MessageId>,
-    interrupted: bool,
-) {
+/// A message as it is kept, before it has a place in the conversation.
+pub(super) fn message_of(role: Role, content: String, id: Option<&MessageId>) -> Message {
+    let message_id = id.map(|id| id.as_str().to_owned());
+    Message { role, content, at_ms: 0, message_id, interrupted: false, turn: None, parts: None }
+}
+
+/// Adds a message at the end of the conversation, and says which number it has there.
+pub(super) fn push_message(change: &mut Change, message: Message) -> u64 {
     let number = change.record.messages;
     change.record.messages += 1;
-    let message_id = id.map(|id| id.as_str().to_owned());
-    let at_ms = change.commit.at_ms;
-    change.put(keys::message(number), &Message { role, content, at_ms, message_id, interrupted });
+    change.put(keys::message(number), &Message { at_ms: change.commit.at_ms, ..message });
+    number
 }
 
 /// The same content written otherwise (white space, escapes) is the same content.
-fn digest(content: &Content) -> String {
+pub(super) fn digest(content: &Content) -> String {
     let plain = serde_json::from_str::<Value>(content.0.get()).map(|value| value.to_string()).unwrap_or_default();
     Sha256::digest(plain.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -39,6 +39,8 @@ pub mod names {
     pub const STATE_EXPORTED: &str = "agent.state_exported";
     pub const STATE_RESTORED: &str = "agent.state_restored";
     pub const RECOVERY_FAILED: &str = "error.recovery_failed";
+    pub const TASK_CHUNK: &str = "task.chunk";
+    pub const TASK_END: &str = "task.end";
 
     /// What a client may send.
     pub const CLIENT: &[&str] = &[
@@ -63,6 +65,16 @@ pub mod names {
     ];
 
     /// What the server sends without a number.
-    pub const CONTROL: &[&str] =
-        &[CONNECTED, HEARTBEAT, NOTICE, SYSTEM_ERROR, SESSION_CREATED, STATE_EXPORTED, STATE_RESTORED, RECOVERY_FAILED];
+    pub const CONTROL: &[&str] = &[
+        CONNECTED,
+        HEARTBEAT,
+        NOTICE,
+        SYSTEM_ERROR,
+        SESSION_CREATED,
+        STATE_EXPORTED,
+        STATE_RESTORED,
+        RECOVERY_FAILED,
+        TASK_CHUNK,
+        TASK_END,
+    ];
 }

@@ -23,6 +23,14 @@ impl Content {
         Content(compacted.unwrap_or_else(|| raw.to_owned()))
     }
 
+    /// What a message of several parts consists of: the `parts` of an object.
+    pub fn parts(&self) -> Option<Value> {
+        match serde_json::from_str::<Value>(self.0.get()).ok()? {
+            Value::Object(mut fields) => fields.remove("parts").filter(Value::is_array),
+            _ => None,
+        }
+    }
+
     /// The text of a message: a JSON string, or the `text` of an object.
     pub fn text(&self) -> Option<String> {
         match serde_json::from_str::<Value>(self.0.get()).ok()? {

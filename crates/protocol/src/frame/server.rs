@@ -2,11 +2,14 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value, json as object};
 
 use super::names;
+use crate::chunk::Chunk;
 use crate::error::Refusal;
-use crate::id::SessionId;
+use crate::id::{SessionId, TaskId};
+use crate::json;
+use crate::position::Epoch;
 
 /// A control frame, before it is given its time and turned into text.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +64,7 @@ impl Control {
             facts.insert("seq".into(), seq.into());
         }
         facts.insert("server_uptime_seconds".into(), uptime_seconds.into());
-        Control::new(names::HEARTBEAT, session, json!({ "server_time": server_time }), Value::Object(facts))
+        Control::new(names::HEARTBEAT, session, object!({ "server_time": server_time }), Value::Object(facts))
     }
 
     pub fn encode(&self, timestamp: &str) -> Bytes {
@@ -77,9 +80,67 @@ impl Control {
     }
 }
 
+/// `task.chunk`: one chunk of a task that the connection watches. Its number is the task's, not the session's.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskChunk<'a> {
+    pub task: &'a TaskId,
+    pub session: Option<&'a SessionId>,
+    pub epoch: &'a Epoch,
+    pub chunk: &'a Chunk,
+}
+
+impl TaskChunk<'_> {
+    /// The chunk is already JSON, so the frame is written around it.
+    pub fn encode(&self, timestamp: &str) -> Bytes {
+        let mut out = head(names::TASK_CHUNK, self.task, self.session, timestamp, self.chunk.json.len());
+        match self.chunk.at {
+            // Letters, digits, `-` and `.` only, so there is nothing to escape.
+            Some(place) => out.extend_from_slice(format!(",\"id\":\"{}-{place}\"", self.epoch).as_bytes()),
+            None => out.extend_from_slice(b",\"id\":null"),
+        }
+        out.extend_from_slice(b",\"content\":");
+        out.extend_from_slice(&self.chunk.json);
+        out.push(b'}');
+        out.into()
+    }
+}
+
+/// `task.end`: nothing follows, and this is how the task stands.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskEnd<'a> {
+    pub task: &'a TaskId,
+    pub session: Option<&'a SessionId>,
+    pub status: &'a str,
+}
+
+impl TaskEnd<'_> {
+    pub fn encode(&self, timestamp: &str) -> Bytes {
+        let mut out = head(names::TASK_END, self.task, self.session, timestamp, 64);
+        out.extend_from_slice(b",\"content\":{\"status\":");
+        json::push_string(&mut out, self.status);
+        out.extend_from_slice(b"}}");
+        out.into()
+    }
+}
+
+fn head(event: &str, task: &TaskId, session: Option<&SessionId>, timestamp: &str, room: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(200 + room);
+    out.extend_from_slice(b"{\"event\":");
+    json::push_string(&mut out, event);
+    if let Some(session) = session {
+        out.extend_from_slice(b",\"session_id\":");
+        json::push_string(&mut out, session.as_str());
+    }
+    out.extend_from_slice(b",\"task_id\":");
+    json::push_string(&mut out, task.as_str());
+    out.extend_from_slice(b",\"timestamp\":");
+    json::push_string(&mut out, timestamp);
+    out
+}
+
 /// What every error carries for programs.
 pub fn refusal_facts(refusal: &Refusal) -> Value {
-    let mut facts = json!({
+    let mut facts = object!({
         "error_code": refusal.code.as_str(),
         "recovery_action": refusal.code.action().as_str(),
     });

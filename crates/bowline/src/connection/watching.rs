@@ -1,0 +1,145 @@
+//! The tasks that a connection watches: their chunks come as frames, so that a page needs one connection for everything.
+
+use bowline_core::watch::{Output, Watch};
+use bowline_protocol::chunk::Chunk;
+use bowline_protocol::frame::server::{TaskChunk, TaskEnd};
+use bowline_protocol::{Epoch, ErrorCode, LogId, Refusal, SessionId, StreamCursor, TaskId};
+use bowline_store::{ReadLimit, StoreError, TailGuard};
+use serde_json::json;
+
+use super::{Connection, Standing};
+use crate::auth::Identity;
+use crate::stream::{Proof, Watched};
+use crate::{clock, node};
+
+pub struct Watching {
+    pub(super) token: u64,
+    task: TaskId,
+    session: Option<SessionId>,
+    log: LogId,
+    epoch: Epoch,
+    watch: Watch,
+    _tail: TailGuard,
+}
+
+impl Connection {
+    pub(super) async fn watch_task(&mut self, task: &str, last_message_id: Option<&str>, identity: &Identity) {
+        if let Err(refusal) = self.start_watching(task, last_message_id.unwrap_or_default(), identity).await {
+            let details = json!({ "task_id": task });
+            let refusal = if refusal.details.is_none() { refusal.details(details) } else { refusal };
+            self.refuse(None, &refusal);
+        }
+    }
+
+    async fn start_watching(&mut self, task: &str, cursor: &str, identity: &Identity) -> Result<(), Refusal> {
+        let id = TaskId::parse(task).ok_or_else(node::task_not_found)?;
+        let cursor = StreamCursor::parse(cursor)
+            .map_err(|_| Refusal::field("content.last_message_id", "must be `<epoch>-<seq>` or a number"))?;
+        self.watches.retain(|watching| watching.task != id);
+        let max = self.shared.config.limits.watches_per_connection_max;
+        if self.watches.len() >= max {
+            self.shared.metrics.limits_hit.inc("limits.watches_per_connection_max");
+            let message = format!("This connection watches {max} tasks already. Send `user.unwatch_task` for one.");
+            return Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(1000));
+        }
+        let watched = Watched::find_with(&self.shared, &id, &identity.principal, &self.proof()).await?;
+        let fresh = cursor.is_none();
+        let Some(start) = watched.start(cursor, false)? else {
+            let end = TaskEnd { task: &id, session: watched.session.as_ref(), status: watched.status().as_str() };
+            self.push(end.encode(&clock::timestamp()));
+            return Ok(());
+        };
+        self.shared.metrics.stream_starts.inc(if fresh { "fresh" } else { "resumed" });
+        let token = self.next_token;
+        self.next_token += 1;
+        let tail = self.shared.store.tail(&watched.log, &self.wake, token);
+        let mut watch = Watch::new(id.as_str(), watched.first, &watched.extent, start, fresh);
+        // Subscribed first, looked second: an event in between is seen by one of the two.
+        let extent = self.shared.store.extent(&watched.log).await.map_err(|error| node::task_refusal(&error))?;
+        watch.handle_tail(extent.next);
+        let Watched { log, session, .. } = watched;
+        self.watches.push(Watching { token, task: id, session, log, epoch: extent.epoch, watch, _tail: tail });
+        Ok(())
+    }
+
+    pub(super) fn unwatch_task(&mut self, task: &str) {
+        self.watches.retain(|watching| watching.task.as_str() != task);
+    }
+
+    /// Where ownership has to be proven, attaching to the session has done that for its tasks too.
+    fn proof(&self) -> Proof<'static> {
+        Proof::Attached(self.links.iter().map(|attached| attached.log.clone()).collect())
+    }
+
+    /// A log that is watched may have grown.
+    pub(super) async fn look_at_watched(&mut self, token: u64) {
+        let Some(at) = self.watches.iter().position(|watching| watching.token == token) else { return };
+        match self.shared.store.extent(&self.watches[at].log).await {
+            Ok(extent) => self.watches[at].watch.handle_tail(extent.next),
+            Err(error) => self.cannot_watch(at, &error),
+        }
+    }
+
+    fn cannot_watch(&mut self, at: usize, error: &StoreError) {
+        let watching = self.watches.swap_remove(at);
+        let details = json!({ "task_id": watching.task });
+        self.refuse(watching.session, &node::task_refusal(error).details(details));
+    }
+
+    /// Reads what watched tasks owe until the window is full.
+    pub(super) async fn pump_watches(&mut self) {
+        let window = self.shared.config.limits.send_window_bytes;
+        let mut at = 0;
+        while at < self.watches.len() && self.outbox_bytes < window && self.close.is_none() {
+            match self.watches[at].watch.poll_output() {
+                None => at += 1,
+                Some(Output::Chunks(chunks)) => self.push_chunks(at, &chunks),
+                Some(Output::Over) => self.end_watch(at).await,
+                Some(Output::Read { from, events_max }) => {
+                    let limit = ReadLimit { events: events_max, bytes: window };
+                    match self.shared.read(&self.watches[at].log, from, limit).await {
+                        Ok(batch) => {
+                            let watch = &mut self.watches[at].watch;
+                            watch.handle_events(&batch.events, batch.first, batch.next);
+                            if watch.take_gap() {
+                                self.shared.metrics.gaps_told.inc();
+                            }
+                        }
+                        Err(error) => self.cannot_watch(at, &error),
+                    }
+                }
+            }
+        }
+        // The task that filled the window goes last next time, so that its neighbours get their turn.
+        if at > 0 && at < self.watches.len() {
+            self.watches.rotate_left(at);
+        }
+    }
+
+    fn push_chunks(&mut self, at: usize, chunks: &[Chunk]) {
+        let time = clock::timestamp();
+        let watching = &self.watches[at];
+        let frames: Vec<_> = chunks
+            .iter()
+            .map(|chunk| {
+                let (task, session) = (&watching.task, watching.session.as_ref());
+                TaskChunk { task, session, epoch: &watching.epoch, chunk }.encode(&time)
+            })
+            .collect();
+        self.shared.metrics.chunks_sent.inc_by(frames.len() as u64);
+        frames.into_iter().for_each(|frame| self.push(frame));
+    }
+
+    async fn end_watch(&mut self, at: usize) {
+        let Watching { task, session, .. } = self.watches.swap_remove(at);
+        let ended = match &self.standing {
+            Standing::Known { identity, .. } => {
+                Watched::find_with(&self.shared, &task, &identity.principal, &self.proof()).await.ok()
+            }
+            Standing::Unknown { .. } => None,
+        };
+        let status = ended.map_or("expired", |watched| watched.status().as_str());
+        let end = TaskEnd { task: &task, session: session.as_ref(), status };
+        self.push(end.encode(&clock::timestamp()));
+    }
+}

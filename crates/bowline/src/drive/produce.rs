@@ -1,0 +1,98 @@
+//! Drives one producer's WebSocket: frames in, answers out once their chunks are durable, both at the same time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::ws::{CloseFrame, Message, WebSocket};
+use bowline_protocol::{CloseCode, Principal, ProducerId, Refusal};
+use futures_util::stream::FuturesOrdered;
+use futures_util::{FutureExt, SinkExt, StreamExt};
+use tokio::sync::oneshot;
+
+use crate::http::produce::{About, Frame, answer};
+use crate::node::Shared;
+use crate::task::Tasks;
+use crate::task::command::Appended;
+use crate::task::registry::gone;
+
+/// Frames whose chunks are not durable yet. A producer that sends more has to wait, and so does its socket.
+const UNDER_WAY_MAX: usize = 256;
+/// A ping this often finds a producer that is gone.
+const PING_EVERY: Duration = Duration::from_secs(30);
+
+type Pending = Result<oneshot::Receiver<Result<Appended, Refusal>>, Refusal>;
+
+enum Happened {
+    Frame(Option<Result<Message, axum::Error>>),
+    Durable(String),
+    Time,
+    Closing,
+}
+
+pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Principal, producer: ProducerId) {
+    let (mut sink, mut stream) = socket.split();
+    // In the order in which the frames came; appends of one task become durable in that order anyway.
+    let mut under_way = FuturesOrdered::new();
+    let mut unheard = 0;
+    let code = loop {
+        let happened = tokio::select! {
+            biased;
+            () = shared.closing.cancelled() => Happened::Closing,
+            Some(answer) = under_way.next(), if !under_way.is_empty() => Happened::Durable(answer),
+            frame = stream.next(), if under_way.len() < UNDER_WAY_MAX => Happened::Frame(frame),
+            () = tokio::time::sleep(PING_EVERY) => Happened::Time,
+        };
+        let sent = match happened {
+            Happened::Closing => break CloseCode::Restart,
+            Happened::Durable(answer) => {
+                let mut fed = sink.feed(Message::Text(answer.into())).await;
+                // Answers that are ready share a flush.
+                while fed.is_ok()
+                    && let Some(Some(answer)) = under_way.next().now_or_never()
+                {
+                    fed = sink.feed(Message::Text(answer.into())).await;
+                }
+                match fed {
+                    Ok(()) => sink.flush().await,
+                    Err(error) => Err(error),
+                }
+            }
+            Happened::Frame(Some(Ok(Message::Text(text)))) => {
+                unheard = 0;
+                let (about, frame) = Frame::read(&shared, &producer, &text);
+                let pending = hand_over(&shared, &owner, frame).await;
+                under_way.push_back(settle(about, pending));
+                Ok(())
+            }
+            Happened::Frame(Some(Ok(Message::Binary(_)))) => break CloseCode::Unsupported,
+            Happened::Frame(Some(Ok(Message::Close(_)))) | Happened::Frame(None | Some(Err(_))) => return,
+            Happened::Frame(Some(Ok(_))) => {
+                unheard = 0;
+                Ok(())
+            }
+            Happened::Time if unheard >= 2 => break CloseCode::HeartbeatLost,
+            Happened::Time => {
+                unheard += 1;
+                sink.send(Message::Ping(Vec::new().into())).await
+            }
+        };
+        if sent.is_err() {
+            return;
+        }
+    };
+    let close = Message::Close(Some(CloseFrame { code: code.code(), reason: code.reason().into() }));
+    let _ = tokio::time::timeout(Duration::from_secs(1), sink.send(close)).await;
+}
+
+async fn hand_over(shared: &Arc<Shared>, owner: &Principal, frame: Result<Frame, Refusal>) -> Pending {
+    let Frame { task, place, chunks } = frame?;
+    Tasks::append(shared, &task, owner, place, chunks).await
+}
+
+async fn settle(about: About, pending: Pending) -> String {
+    let appended = match pending {
+        Ok(answer) => answer.await.unwrap_or_else(|_gone| Err(gone())),
+        Err(refusal) => Err(refusal),
+    };
+    answer(&about, appended)
+}

@@ -1,0 +1,196 @@
+//! Drives one reader of a turn or task as server-sent events: reads, waits for more, and says when it is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::watch::{Output, Start, Watch};
+use bowline_protocol::chunk::DONE;
+use bowline_protocol::{Chunk, ChunkKind, Epoch, LogId, MessageId, Seq, TaskId};
+use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
+use bytes::Bytes;
+
+use crate::node::Shared;
+use crate::session::record::{Accepted, keys};
+use crate::session::{Life, SessionRecord};
+use crate::stream::Watched;
+
+/// Quiet streams get a comment this often, so that proxies do not cut them.
+const COMMENT_EVERY: Duration = Duration::from_secs(10);
+const READ_BYTES_MAX: usize = 256 << 10;
+
+pub struct Stream {
+    shared: Arc<Shared>,
+    log: LogId,
+    epoch: Epoch,
+    stage: Stage,
+    wake: Arc<WakeSet>,
+    _guard: TailGuard,
+    _counted: Counted,
+}
+
+enum Stage {
+    /// The message was accepted, and its turn has not begun.
+    Queued(MessageId),
+    Watching(Box<Watch>),
+    /// The session ended before the message had its turn.
+    Dropped,
+    Done,
+}
+
+impl Stream {
+    /// A reader of a task. Subscribes, then looks once, so that nothing slips in between.
+    pub async fn watch(shared: Arc<Shared>, watched: &Watched, start: Start, fold: bool) -> Result<Stream, StoreError> {
+        let mut stream = Stream::on(shared, watched.log.clone(), watched.extent.epoch.clone());
+        let watch = Watch::new(watched.id.as_str(), watched.first, &watched.extent, start, fold);
+        stream.stage = Stage::Watching(Box::new(watch));
+        stream.look().await?;
+        Ok(stream)
+    }
+
+    /// A reader of the turn that a message in the queue will get.
+    pub async fn queued(shared: Arc<Shared>, log: LogId, message: MessageId) -> Result<Stream, StoreError> {
+        let epoch = shared.store.extent(&log).await?.epoch;
+        let mut stream = Stream::on(shared, log, epoch);
+        stream.stage = Stage::Queued(message);
+        Ok(stream)
+    }
+
+    fn on(shared: Arc<Shared>, log: LogId, epoch: Epoch) -> Stream {
+        let wake = WakeSet::new();
+        let guard = shared.store.tail(&log, &wake, 0);
+        let counted = Counted::new(&shared);
+        Stream { shared, log, epoch, stage: Stage::Done, wake, _guard: guard, _counted: counted }
+    }
+
+    async fn look(&mut self) -> Result<(), StoreError> {
+        match &mut self.stage {
+            Stage::Watching(watch) => watch.handle_tail(self.shared.store.extent(&self.log).await?.next),
+            Stage::Queued(message) => {
+                let item = self.shared.store.item(&self.log, &keys::idempotency(message)).await?;
+                let accepted: Option<Accepted> = item.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+                if let Some(turn) = accepted.and_then(|accepted| accepted.seq).and_then(Seq::new) {
+                    let extent = self.shared.store.extent(&self.log).await?;
+                    let task = TaskId::of_turn(&self.log, turn);
+                    let watch = Watch::new(task.as_str(), turn, &extent, Start::Fresh, false);
+                    self.stage = Stage::Watching(Box::new(watch));
+                } else if !self.is_session_alive().await? {
+                    self.stage = Stage::Dropped;
+                }
+            }
+            Stage::Dropped | Stage::Done => {}
+        }
+        Ok(())
+    }
+
+    async fn is_session_alive(&self) -> Result<bool, StoreError> {
+        let stored = self.shared.store.record(&self.log).await?;
+        let record = stored.and_then(|stored| SessionRecord::decode(&stored.body).ok());
+        Ok(record.is_some_and(|record| record.life == Life::Active))
+    }
+
+    /// Whether nothing follows for this reader, ever. Looks ahead without waiting for the log to grow.
+    pub async fn is_over(&mut self) -> Result<bool, StoreError> {
+        loop {
+            let Stage::Watching(watch) = &mut self.stage else { return Ok(false) };
+            if !watch.is_ready() {
+                return Ok(false);
+            }
+            match watch.poll_output() {
+                Some(Output::Over) => return Ok(true),
+                Some(Output::Chunks(chunks)) => {
+                    watch.put_back(chunks);
+                    return Ok(false);
+                }
+                Some(Output::Read { from, events_max }) => self.read(from, events_max).await?,
+                None => return Ok(false),
+            }
+        }
+    }
+
+    async fn read(&mut self, from: Seq, events_max: usize) -> Result<(), StoreError> {
+        let limit = ReadLimit { events: events_max, bytes: READ_BYTES_MAX };
+        let batch = self.shared.read(&self.log, from, limit).await?;
+        if let Stage::Watching(watch) = &mut self.stage {
+            watch.handle_events(&batch.events, batch.first, batch.next);
+            if watch.take_gap() {
+                self.shared.metrics.gaps_told.inc();
+            }
+        }
+        Ok(())
+    }
+
+    /// The next piece; none when the stream is over. An error means that it was cut, and the reader must come back.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        loop {
+            let output = match &mut self.stage {
+                Stage::Done => return Ok(None),
+                Stage::Queued(_) => None,
+                Stage::Dropped => {
+                    self.stage = Stage::Done;
+                    let mut bytes = Vec::new();
+                    Chunk::bare(ChunkKind::Abort).encode(&self.epoch, &mut bytes);
+                    bytes.extend_from_slice(DONE);
+                    return Ok(Some(bytes.into()));
+                }
+                Stage::Watching(watch) => watch.poll_output(),
+            };
+            match output {
+                Some(Output::Chunks(chunks)) => {
+                    let mut bytes = Vec::with_capacity(chunks.iter().map(|chunk| chunk.json.len() + 48).sum());
+                    chunks.iter().for_each(|chunk| chunk.encode(&self.epoch, &mut bytes));
+                    self.shared.metrics.chunks_sent.inc_by(chunks.len() as u64);
+                    return Ok(Some(bytes.into()));
+                }
+                Some(Output::Read { from, events_max }) => self.read(from, events_max).await?,
+                Some(Output::Over) => {
+                    self.stage = Stage::Done;
+                    return Ok(Some(Bytes::from_static(DONE)));
+                }
+                None => {
+                    tokio::select! {
+                        () = self.wake.woken() => {
+                            self.wake.take();
+                            self.look().await?;
+                        }
+                        () = tokio::time::sleep(COMMENT_EVERY) => return Ok(Some(Bytes::from_static(b": still here\n\n"))),
+                        () = self.shared.closing.cancelled() => return Err(StoreError::Closed),
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many chunks there are so far.
+    pub async fn count(&mut self) -> Result<u64, StoreError> {
+        loop {
+            let Stage::Watching(watch) = &mut self.stage else { return Ok(0) };
+            match watch.poll_output() {
+                Some(Output::Chunks(_)) => {}
+                Some(Output::Read { from, events_max }) => self.read(from, events_max).await?,
+                Some(Output::Over) | None => return Ok(watch.seen()),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stream({})", self.log)
+    }
+}
+
+/// Counts a stream for as long as it is there, however it ends.
+struct Counted(Arc<Shared>);
+
+impl Counted {
+    fn new(shared: &Arc<Shared>) -> Counted {
+        shared.metrics.streams.inc();
+        Counted(shared.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.metrics.streams.dec();
+    }
+}

@@ -1,0 +1,83 @@
+//! Drives one task's actor: commands, what its work says, and time.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::session::sleep_until;
+use crate::agent::AgentError;
+use crate::node::Shared;
+use crate::session::run::EMISSIONS_MAX;
+use crate::task::actor::TaskActor;
+use crate::task::work::{Said, Work};
+use crate::task::{Command, Commands};
+
+/// Commands that are looked at together.
+const COMMANDS_AT_ONCE: usize = 64;
+
+enum Happened {
+    Commands(Vec<Command>),
+    Said(Said),
+    Time,
+}
+
+pub async fn drive(shared: Arc<Shared>, mut actor: Box<TaskActor>, mut commands: Commands) {
+    if let Err(refusal) = Box::pin(actor.begin()).await {
+        tracing::warn!(task = %actor.id(), %refusal, "a task could not be taken up");
+        loop {
+            while let Ok(command) = commands.try_recv() {
+                command.refuse(&refusal);
+            }
+            if shared.tasks.retire(actor.id(), &commands) {
+                return;
+            }
+        }
+    }
+    loop {
+        if actor.may_leave(Instant::now()) && shared.tasks.retire(actor.id(), &commands) {
+            return;
+        }
+        let deadline = actor.poll_timeout();
+        let mut asked = Vec::new();
+        let happened = tokio::select! {
+            count = commands.recv_many(&mut asked, COMMANDS_AT_ONCE) => match count {
+                0 => return,
+                _ => Happened::Commands(asked),
+            },
+            said = next(actor.live_work()) => Happened::Said(said),
+            () = sleep_until(deadline) => Happened::Time,
+        };
+        match happened {
+            Happened::Commands(asked) => Box::pin(actor.handle(asked)).await,
+            Happened::Said(said) => Box::pin(actor.handle_said(said)).await,
+            Happened::Time => Box::pin(actor.handle_timeout(Instant::now())).await,
+        }
+    }
+}
+
+/// The next thing the work says: everything it emitted before its end. Cancel-safe; without work it waits for ever.
+async fn next(work: Option<&mut Work>) -> Said {
+    let Some(work) = work else { return std::future::pending().await };
+    let mut said = Vec::new();
+    loop {
+        if work.result.is_some() {
+            if work.emissions.recv_many(&mut said, EMISSIONS_MAX).await > 0 {
+                return Said::Emissions(said);
+            }
+            if let Some(result) = work.result.take() {
+                return Said::Ended(Box::new(result));
+            }
+        }
+        tokio::select! {
+            biased;
+            heard = work.emissions.recv_many(&mut said, EMISSIONS_MAX), if !work.emissions.is_closed() || !work.emissions.is_empty() => {
+                if heard > 0 {
+                    return Said::Emissions(said);
+                }
+            }
+            result = &mut work.process => {
+                work.result = Some(result.unwrap_or_else(|_died| Err(AgentError::failed("The agent crashed."))));
+                work.emissions.close();
+            }
+        }
+    }
+}

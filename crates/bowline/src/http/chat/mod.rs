@@ -1,0 +1,114 @@
+//! `/api/chat/*`: sessions, turns and tasks over plain HTTP, and their streams as server-sent events.
+
+pub mod operations;
+pub mod producers;
+pub mod read;
+pub mod sdk;
+pub mod sessions;
+mod shown;
+mod sse;
+pub mod tasks;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::routing::{get, post};
+use bowline_protocol::frame::client::Secret;
+use bowline_protocol::{Principal, Refusal, SessionId, TaskId};
+
+use super::problem::Problem;
+use super::ws::{check_host, check_origin};
+use crate::auth::token_from_headers;
+use crate::clock;
+use crate::node::{self, Shared};
+use crate::session::caller::Answered;
+use crate::session::{Caller, Command, Registry};
+
+/// Where a resume token travels, for servers on which it proves ownership.
+pub const RESUME_TOKEN: &str = "bowline-resume-token";
+
+/// Every path of this door, for the documents.
+pub const PATHS: &[&str] = &[
+    "/api/chat",
+    "/api/chat/{id}/stream",
+    "/api/chat/sessions",
+    "/api/chat/sessions/{sid}",
+    "/api/chat/sessions/{sid}/stream",
+    "/api/chat/sessions/{sid}/cancel",
+    "/api/chat/sessions/{sid}/operations",
+    "/api/chat/sessions/{sid}/respond",
+    "/api/chat/tasks",
+    "/api/chat/tasks/{tid}",
+    "/api/chat/tasks/{tid}/stream",
+    "/api/chat/tasks/{tid}/cancel",
+    "/api/chat/tasks/{tid}/messages",
+    "/api/chat/tasks/{tid}/complete",
+    "/api/chat/operations/{oid}/complete",
+    "/api/chat/config/ttl",
+];
+
+pub fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/api/chat", post(sdk::submit))
+        .route("/api/chat/{id}/stream", get(sdk::resume))
+        .route("/api/chat/sessions", post(sessions::create).get(sessions::list))
+        .route("/api/chat/sessions/{sid}", get(sessions::show).delete(sessions::delete))
+        .route("/api/chat/sessions/{sid}/stream", post(sessions::start).get(sessions::follow))
+        .route("/api/chat/sessions/{sid}/cancel", post(sessions::cancel))
+        .route("/api/chat/sessions/{sid}/operations", post(operations::start))
+        .route("/api/chat/sessions/{sid}/respond", post(sessions::respond))
+        .route("/api/chat/tasks", post(producers::create))
+        .route("/api/chat/tasks/{tid}", get(tasks::show))
+        .route("/api/chat/tasks/{tid}/stream", get(tasks::stream))
+        .route("/api/chat/tasks/{tid}/cancel", post(tasks::cancel))
+        .route("/api/chat/tasks/{tid}/messages", post(producers::append))
+        .route("/api/chat/tasks/{tid}/complete", post(producers::complete))
+        .route("/api/chat/operations/{oid}/complete", post(operations::complete))
+        .route("/api/chat/config/ttl", get(tasks::ttl))
+}
+
+/// Who is asking, and what proves that a session is theirs.
+#[derive(Debug)]
+pub struct Owner {
+    pub principal: Principal,
+    pub proof: Option<Secret>,
+}
+
+impl FromRequestParts<Arc<Shared>> for Owner {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Owner, Problem> {
+        check_origin(shared, &parts.headers)?;
+        check_host(shared, &parts.headers)?;
+        let presented = token_from_headers(&parts.headers);
+        let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds()).map_err(Refusal::from)?;
+        let proof = parts.headers.get(RESUME_TOKEN).and_then(|value| value.to_str().ok()).map(Secret::new);
+        Ok(Owner { principal: identity.principal, proof })
+    }
+}
+
+impl Owner {
+    /// Asks something of a session of the owner's.
+    async fn ask(
+        &self,
+        shared: &Arc<Shared>,
+        session: &SessionId,
+        command: impl FnOnce(Caller) -> Command,
+    ) -> Answered {
+        Registry::ask(shared, session, &self.principal, self.proof.clone(), command).await
+    }
+
+    fn name(&self) -> String {
+        self.principal.to_string()
+    }
+}
+
+fn session_id(text: &str) -> Result<SessionId, Refusal> {
+    SessionId::parse(text).ok_or_else(node::not_found)
+}
+
+fn task_id(text: &str) -> Result<TaskId, Refusal> {
+    TaskId::parse(text).ok_or_else(node::task_not_found)
+}

@@ -1,0 +1,253 @@
+//! Producers over HTTP: any program makes a task, appends chunks to it, and ends it. A repeated append is harmless.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bowline_protocol::{
+    ErrorCode, LogId, MessageId, OperationId, Principal, ProducerId, Refusal, Seq, SessionId, TaskId,
+};
+use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::super::problem::Problem;
+use super::operations::tool_name;
+use super::read::{self, Body, Fields};
+use super::{Owner, task_id};
+use crate::dice;
+use crate::node::{self, Shared};
+use crate::session::operations::{Order, OrderedBy};
+use crate::session::turns::Status;
+use crate::session::{Command, Outcome};
+use crate::stream::Watched;
+use crate::task::command::Ended;
+use crate::task::record::{TaskRecord, VERSION, Worker};
+use crate::task::registry::gone;
+use crate::task::{Begun, Ending, Tasks};
+
+type Answer = Result<Response, Problem>;
+type Shares = State<Arc<Shared>>;
+
+/// Chunks of one append.
+const CHUNKS_MAX: usize = 10_000;
+
+/// Makes a task for a program outside.
+pub async fn create(owner: Owner, State(shared): Shares, headers: HeaderMap, body: Body) -> Answer {
+    let mut fields = body.fields();
+    let session = fields.name("session_id", SessionId::parse)?;
+    let tool_name = tool_name(fields.text("tool_name")?)?;
+    let named = fields.name("operation_id", OperationId::parse)?;
+    let key = read::idempotency_key(&headers)?;
+    // One at a time, so that two who choose the same name do not both get it.
+    let _turn = shared.naming.lock().await;
+    if let Some(named) = &named
+        && let Ok(known) = task_of(&shared, &owner.principal, named).await
+    {
+        // The same name twice is one task.
+        shared.metrics.duplicates_avoided.inc();
+        let watched = Watched::find(&shared, &known, &owner.principal, owner.proof.as_ref()).await?;
+        return Ok((StatusCode::CREATED, Json(json!({ "task_id": watched.id, "operation_id": named }))).into_response());
+    }
+    let begun = match session {
+        Some(session) => {
+            let (args, by) = (json!({}), OrderedBy::Producer);
+            let order = Box::new(Order { tool_name, args, key, operation_id: named.clone(), by });
+            match owner.ask(&shared, &session, |from| Command::Operate { from, order }).await? {
+                Outcome::Operation(begun) => *begun,
+                _ => return Err(node::not_found().into()),
+            }
+        }
+        None => found(&shared, &owner.principal, tool_name, named.clone(), key).await?,
+    };
+    if named.is_some() {
+        name_operation(&shared, &owner.principal, &begun).await?;
+    }
+    Ok((StatusCode::CREATED, Json(json!({ "task_id": begun.task_id, "operation_id": begun.operation_id })))
+        .into_response())
+}
+
+/// A task that belongs to no session. With a key, its name follows from that, so that a repetition finds it.
+async fn found(
+    shared: &Arc<Shared>,
+    owner: &Principal,
+    tool_name: Option<String>,
+    named: Option<OperationId>,
+    key: Option<MessageId>,
+) -> Result<Begun, Refusal> {
+    let bits = match &key {
+        Some(key) => digest(&format!("{owner}\0task\0{key}")),
+        None => dice::u128(),
+    };
+    let begun = Begun::new(bits, named, tool_name);
+    let now_ms = shared.clock.now_ms();
+    let record = TaskRecord {
+        version: VERSION,
+        session: None,
+        operation_id: begun.operation_id.clone(),
+        tool_name: begun.tool_name.clone(),
+        worker: Worker::Producer,
+        status: Status::Running,
+        created_ms: now_ms,
+        touched_ms: now_ms,
+        finished_ms: None,
+        result: None,
+        error: None,
+        untold: false,
+        released: false,
+    };
+    if key.is_some()
+        && let Ok(known) = Tasks::look_up(shared, &begun.task_id, owner).await
+    {
+        shared.metrics.duplicates_avoided.inc();
+        return Ok(Begun { operation_id: known.operation_id, tool_name: known.tool_name, ..begun });
+    }
+    Tasks::found(shared, owner, &begun.task_id, record, None).await?;
+    Ok(begun)
+}
+
+/// Remembers which task an operation has, so that a webhook that knows only the operation finds it.
+async fn name_operation(shared: &Shared, owner: &Principal, begun: &Begun) -> Result<(), Refusal> {
+    let now_ms = shared.clock.now_ms();
+    let log = operation_log(owner, &begun.operation_id)?;
+    let mut commit = Commit::to(log, Fence::default(), now_ms);
+    commit.create = Some(Start { epoch: bowline_protocol::Epoch::from_random(dice::u64()), after: Seq::ZERO });
+    let body = begun.task_id.as_str().as_bytes().to_vec().into();
+    commit.record = Some(Record { kind: Kind::Alias, owner: owner.clone(), touched_ms: now_ms, body });
+    match shared.commit(commit).await {
+        Ok(_) | Err(StoreError::Exists) => Ok(()),
+        Err(error) => Err(node::store_refusal(&error)),
+    }
+}
+
+fn operation_log(owner: &Principal, operation: &OperationId) -> Result<LogId, Refusal> {
+    let name = format!("operation_{:032x}", digest(&format!("{owner}\0operation\0{operation}")));
+    LogId::parse(&name).ok_or_else(node::task_not_found)
+}
+
+fn digest(text: &str) -> u128 {
+    let hash = Sha256::digest(text.as_bytes());
+    hash.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+/// The task of an operation of the owner's.
+pub async fn task_of(shared: &Shared, owner: &Principal, operation: &OperationId) -> Result<TaskId, Refusal> {
+    // The names that we give belong together.
+    if let Some(task) = operation.as_str().strip_prefix("op_").and_then(|rest| TaskId::parse(&format!("task_{rest}")))
+        && let Ok(record) = Tasks::look_up(shared, &task, owner).await
+        && record.operation_id == *operation
+    {
+        return Ok(task);
+    }
+    let log = operation_log(owner, operation)?;
+    let alias = shared.store.record(&log).await.map_err(|error| node::task_refusal(&error))?;
+    let alias = alias.filter(|alias| alias.kind == Kind::Alias && alias.owner == *owner);
+    let task = alias.and_then(|alias| TaskId::parse(std::str::from_utf8(&alias.body).ok()?));
+    task.ok_or_else(node::task_not_found)
+}
+
+/// Chunks become durable before this answers.
+pub async fn append(
+    owner: Owner,
+    State(shared): Shares,
+    Path(tid): Path<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Answer {
+    let id = task_id(&tid)?;
+    let place = place(&headers)?;
+    let bytes = read::bytes(&shared, request).await?;
+    let chunks = chunks(read::text(&shared, &bytes)?)?;
+    Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
+    if id.turn().is_some() {
+        return Err(not_a_producers().into());
+    }
+    let answer = Tasks::append(&shared, &id, &owner.principal, place, chunks).await?;
+    let appended = answer.await.unwrap_or_else(|_gone| Err(gone()))?;
+    Ok(Json(json!({ "last_message_id": appended.last_message_id })).into_response())
+}
+
+/// A turn is its agent's to write.
+pub fn not_a_producers() -> Refusal {
+    Refusal::new(ErrorCode::NotSupported, "A turn is written by its agent. Make a task of your own to write to.")
+}
+
+fn place(headers: &HeaderMap) -> Result<Option<(ProducerId, u64)>, Refusal> {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    match (text("producer-id"), text("producer-seq")) {
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(Refusal::field("Producer-Seq", "is missing beside `Producer-Id`")),
+        (None, Some(_)) => Err(Refusal::field("Producer-Id", "is missing beside `Producer-Seq`")),
+        (Some(id), Some(seq)) => {
+            let id = ProducerId::parse(id)
+                .ok_or_else(|| Refusal::field("Producer-Id", "is empty, too long, or holds control characters"))?;
+            let seq = Some(seq).filter(|seq| seq.bytes().all(|byte| byte.is_ascii_digit()));
+            let seq = seq.and_then(|seq| seq.parse().ok()).filter(|seq| *seq <= Seq::MAX.get());
+            Ok(Some((id, seq.ok_or_else(|| Refusal::field("Producer-Seq", "must be a whole number from 0"))?)))
+        }
+    }
+}
+
+/// A JSON array of chunks, or one on each line.
+pub fn chunks(text: &str) -> Result<Vec<Box<RawValue>>, Refusal> {
+    let invalid = |error: serde_json::Error| {
+        let message = format!("The body is neither a JSON array nor one JSON object per line: {error}.");
+        Refusal::new(ErrorCode::InvalidJson, message)
+    };
+    let chunks: Vec<Box<RawValue>> = if text.trim_start().starts_with('[') {
+        serde_json::from_str(text).map_err(invalid)?
+    } else {
+        let lines = serde_json::Deserializer::from_str(text).into_iter::<Box<RawValue>>();
+        lines.collect::<Result<_, _>>().map_err(invalid)?
+    };
+    if chunks.is_empty() {
+        return Err(Refusal::new(ErrorCode::InvalidPayload, "The body holds no chunk."));
+    }
+    if chunks.len() > CHUNKS_MAX {
+        let message = format!("One append takes at most {CHUNKS_MAX} chunks.");
+        return Err(Refusal::new(ErrorCode::MessageTooLarge, message));
+    }
+    Ok(chunks)
+}
+
+/// Ends a task. Ending it twice in the same way is harmless.
+pub async fn complete(owner: Owner, State(shared): Shares, Path(tid): Path<String>, body: Body) -> Answer {
+    let id = task_id(&tid)?;
+    Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
+    if id.turn().is_some() {
+        return Err(not_a_producers().into());
+    }
+    let ending = ending(body.fields(), false)?;
+    let ended = Tasks::end(&shared, &id, &owner.principal, ending).await?;
+    Ok(Json(finished(&id, &ended)).into_response())
+}
+
+/// How the work ended, as the one who did it says: `success`, or `status`, with `result` or `error`.
+pub fn ending(mut fields: Fields, success_needed: bool) -> Result<Ending, Refusal> {
+    let success = match (fields.flag("success")?, fields.text("status")?.as_deref()) {
+        (Some(success), _) => success,
+        (None, Some("completed")) => true,
+        (None, Some("failed")) => false,
+        (None, Some("cancelled")) => return Ok(Ending::cancelled("producer", fields.text("error")?)),
+        (None, Some(_)) => return Err(Refusal::field("status", "must be completed, failed or cancelled")),
+        (None, None) if success_needed => return Err(Refusal::field("success", "is missing")),
+        (None, None) => fields.0.get("error").is_none_or(Value::is_null),
+    };
+    let error = match fields.take("error") {
+        None => "The producer says that it failed.".to_owned(),
+        Some(Value::String(text)) => text,
+        Some(other) => other.to_string(),
+    };
+    Ok(if success {
+        Ending::Completed { result: fields.take("result"), finish: None }
+    } else {
+        Ending::failed(ErrorCode::AgentFailed, error)
+    })
+}
+
+pub fn finished(task: &TaskId, ended: &Ended) -> Value {
+    json!({ "task_id": task, "status": ended.record.status, "last_message_id": ended.last_message_id })
+}

@@ -1,0 +1,210 @@
+//! The two requests that the Vercel AI SDK's own transport makes, so that `useChat({ resume: true })` needs no adapter.
+//!
+//! A chat id that the client chose stands for a session, for each principal its own. The server's history wins: of the
+//! messages that the client sends only the last one is new.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bowline_protocol::frame::client::Secret;
+use bowline_protocol::{Epoch, ErrorCode, LogId, MessageId, Principal, Refusal, Seq, SessionId, TaskId};
+use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::super::problem::Problem;
+use super::read::{self, Body, Fields};
+use super::sessions::{make, turn_of};
+use super::sse::{self, Wanted};
+use super::tasks::last_event_id;
+use super::{Owner, RESUME_TOKEN};
+use crate::dice;
+use crate::node::{self, Shared};
+use crate::session::registry::NewSession;
+use crate::session::{Command, Life, Registry};
+use crate::stream::Watched;
+
+type Answer = Result<Response, Problem>;
+type Shares = State<Arc<Shared>>;
+
+/// Longest name of a chat that a client may choose.
+const CHAT_ID_BYTES_MAX: usize = 256;
+
+/// What a submit asks for.
+enum Trigger {
+    Submit { content: Value, message_id: Option<MessageId> },
+    Regenerate { replaces: Option<MessageId> },
+}
+
+/// `POST /api/chat`.
+pub async fn submit(owner: Owner, State(shared): Shares, headers: HeaderMap, body: Body) -> Answer {
+    let mut fields = body.fields();
+    let chat = fields.text("id")?.ok_or_else(|| Refusal::field("id", "is missing"))?;
+    let log = chat_log(&owner.principal, &chat).ok_or_else(|| Refusal::field("id", "is empty or too long"))?;
+    let trigger = trigger(&mut fields, &headers)?;
+    let agent = fields.text("agent")?;
+    sse::admit(&shared)?;
+    let (session, owner, token) = session_of(&shared, owner, &log, agent, &trigger).await?;
+    let (outcome, message_id) = match trigger {
+        Trigger::Submit { content, message_id } => {
+            let content = read::content(&shared, "messages", &content)?;
+            let message_id = message_id.unwrap_or_else(|| MessageId::from_random(dice::u128()));
+            let key = Some(message_id.clone());
+            let command = |from| Command::Message { from, message_id: key, content };
+            (owner.ask(&shared, &session, command).await?, Some(message_id))
+        }
+        Trigger::Regenerate { replaces } => {
+            let by = owner.name();
+            (owner.ask(&shared, &session, |from| Command::Regenerate { from, by, replaces }).await?, None)
+        }
+    };
+    let mut response = turn_of(&shared, &owner, &session, outcome, message_id).await?;
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(session.as_str()) {
+        headers.insert(HeaderName::from_static("bowline-session-id"), value);
+    }
+    if let Some(Ok(value)) = token.map(|token| HeaderValue::from_str(token.expose())) {
+        headers.insert(HeaderName::from_static(RESUME_TOKEN), value);
+    }
+    Ok(response)
+}
+
+fn trigger(fields: &mut Fields, headers: &HeaderMap) -> Result<Trigger, Refusal> {
+    let messages = match fields.take("messages") {
+        Some(Value::Array(messages)) => messages,
+        Some(_) => return Err(Refusal::field("messages", "must be a list")),
+        None => Vec::new(),
+    };
+    match fields.text("trigger")?.as_deref() {
+        None | Some("submit-message") => {
+            let last = messages.last().ok_or_else(|| Refusal::field("messages", "is missing or empty"))?;
+            if last["role"] != "user" {
+                return Err(Refusal::field("messages", "must end with a message of the user's"));
+            }
+            let own_id = last["id"].as_str().filter(|id| !id.is_empty());
+            let message_id = match own_id.map(MessageId::parse) {
+                Some(Some(id)) => Some(id),
+                Some(None) => return Err(Refusal::field("messages", "end with a message whose id is too long")),
+                None => read::idempotency_key(headers)?,
+            };
+            Ok(Trigger::Submit { content: content_of(last)?, message_id })
+        }
+        Some("regenerate-message") => {
+            let replaces = fields.name("messageId", MessageId::parse)?;
+            let key = read::idempotency_key(headers)?;
+            Ok(Trigger::Regenerate { replaces: replaces.or(key) })
+        }
+        Some(_) => Err(Refusal::field("trigger", "must be submit-message or regenerate-message")),
+    }
+}
+
+/// The text of a message of several parts. What is not text is kept beside it.
+fn content_of(message: &Value) -> Result<Value, Refusal> {
+    if let Some(text) = message["content"].as_str().filter(|_| message["parts"].is_null()) {
+        return Ok(text.into());
+    }
+    let wrong = || Refusal::field("messages", "end with a message without `parts`");
+    let parts = message["parts"].as_array().ok_or_else(wrong)?;
+    let text: String =
+        parts.iter().filter(|part| part["type"] == "text").filter_map(|part| part["text"].as_str()).collect();
+    let plain = parts.len() == 1 && parts[0]["type"] == "text" && !text.is_empty();
+    Ok(if plain { text.into() } else { json!({ "text": text, "parts": parts }) })
+}
+
+/// The session that a chat id stands for; a new one if there is none, or none that lives.
+async fn session_of(
+    shared: &Arc<Shared>,
+    owner: Owner,
+    log: &LogId,
+    agent: Option<String>,
+    trigger: &Trigger,
+) -> Result<(SessionId, Owner, Option<Secret>), Refusal> {
+    if let Some(session) = living(shared, &owner.principal, log).await? {
+        return Ok((session, owner, None));
+    }
+    if matches!(trigger, Trigger::Regenerate { .. }) {
+        return Err(node::not_found());
+    }
+    // One at a time, so that a submit that comes twice makes one session.
+    let _turn = shared.naming.lock().await;
+    if let Some(session) = living(shared, &owner.principal, log).await? {
+        return Ok((session, owner, None));
+    }
+    let config = serde_json::Map::new();
+    let new = NewSession { owner: owner.principal.clone(), agent, client_id: None, app_version: None, config };
+    let made = make(shared, new).await?;
+    name_chat(shared, &owner.principal, log, &made.id).await?;
+    let proof = made.token.clone().or(owner.proof);
+    Ok((made.id, Owner { proof, ..owner }, made.token))
+}
+
+async fn living(shared: &Shared, owner: &Principal, log: &LogId) -> Result<Option<SessionId>, Refusal> {
+    let alias = shared.store.record(log).await.map_err(|error| node::store_refusal(&error))?;
+    let alias = alias.filter(|alias| alias.kind == Kind::Alias && alias.owner == *owner);
+    match alias.and_then(|alias| SessionId::parse(std::str::from_utf8(&alias.body).ok()?)) {
+        Some(session) => Registry::living(shared, &session, owner).await,
+        None => Ok(None),
+    }
+}
+
+async fn name_chat(shared: &Shared, owner: &Principal, log: &LogId, session: &SessionId) -> Result<(), Refusal> {
+    let refuse = |error: StoreError| node::store_refusal(&error);
+    let now_ms = shared.clock.now_ms();
+    let known = shared.store.record(log).await.map_err(refuse)?.is_some();
+    let fence = if known { shared.store.lease(log).await.map_err(refuse)? } else { Fence::default() };
+    let mut commit = Commit::to(log.clone(), fence, now_ms);
+    commit.create = (!known).then(|| Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
+    let body = session.as_str().as_bytes().to_vec().into();
+    commit.record = Some(Record { kind: Kind::Alias, owner: owner.clone(), touched_ms: now_ms, body });
+    shared.commit(commit).await.map(drop).map_err(refuse)
+}
+
+/// The log that remembers which session a chat is. Principals cannot see each other's, whatever they call them.
+fn chat_log(owner: &Principal, chat: &str) -> Option<LogId> {
+    if chat.is_empty() || chat.len() > CHAT_ID_BYTES_MAX {
+        return None;
+    }
+    let hash = Sha256::digest(format!("{owner}\0chat\0{chat}").as_bytes());
+    let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    LogId::parse(&format!("chat_{name}"))
+}
+
+/// `GET /api/chat/{id}/stream`: the running turn of a chat; or, for transports that come back to a run, of that run.
+/// An unknown or foreign id has nothing to resume.
+pub async fn resume(
+    owner: Owner,
+    State(shared): Shares,
+    Path(id): Path<String>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+    headers: HeaderMap,
+) -> Answer {
+    let wanted = read::query(wanted)?;
+    sse::admit(&shared)?;
+    let nothing = || Ok(StatusCode::NO_CONTENT.into_response());
+    let chat = match chat_log(&owner.principal, &id) {
+        Some(log) => living(&shared, &owner.principal, &log).await?,
+        None => None,
+    };
+    let task = match chat {
+        Some(session) => {
+            let proof = owner.proof.as_ref();
+            match Registry::own(&shared, &session, &owner.principal, proof).await {
+                Ok((log, record)) if record.life == Life::Active => {
+                    record.turn.active().map(|active| TaskId::of_turn(&log, active.started))
+                }
+                Err(refusal) if refusal.code == ErrorCode::StoreUnavailable => return Err(refusal.into()),
+                Ok(_) | Err(_) => None,
+            }
+        }
+        None => TaskId::parse(&id),
+    };
+    let Some(task) = task else { return nothing() };
+    match Watched::find(&shared, &task, &owner.principal, owner.proof.as_ref()).await {
+        Ok(watched) => Ok(sse::of_task(&shared, &watched, &wanted, last_event_id(&headers)?).await?),
+        Err(refusal) if refusal.code == ErrorCode::TaskNotFound => nothing(),
+        Err(refusal) => Err(refusal.into()),
+    }
+}

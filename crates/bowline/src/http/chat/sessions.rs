@@ -1,0 +1,200 @@
+//! Sessions over HTTP: made, listed, shown and ended; a message starts a turn, and anybody of theirs can stop it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bowline_protocol::frame::client::Secret;
+use bowline_protocol::{ClientId, MessageId, Refusal, Seq, SessionId, StepId, TaskId};
+use bowline_store::Kind;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::problem::Problem;
+use super::read::{self, Body};
+use super::{Owner, session_id, shown, sse};
+use crate::agent::Reply;
+use crate::config::Ownership;
+use crate::drive::stream::Stream;
+use crate::node::{self, Shared};
+use crate::session::registry::NewSession;
+use crate::session::{Command, Life, Outcome, Registry, SessionRecord};
+use crate::stream::Watched;
+use crate::{clock, dice};
+
+type Answer = Result<Response, Problem>;
+type Shares = State<Arc<Shared>>;
+
+pub async fn create(owner: Owner, State(shared): Shares, body: Body) -> Answer {
+    let mut fields = body.fields();
+    let new = NewSession {
+        owner: owner.principal.clone(),
+        agent: fields.text("agent")?,
+        client_id: fields.name("client_id", ClientId::parse)?,
+        app_version: fields.text("app_version")?,
+        config: fields.object("config")?.unwrap_or_default(),
+    };
+    new.within(&shared, "config")?;
+    let made = make(&shared, new).await?;
+    let location = HeaderValue::from_str(&format!("/api/chat/sessions/{}", made.id));
+    let mut response = (StatusCode::CREATED, Json(made.shown())).into_response();
+    if let Ok(location) = location {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// A session that was just made, and the secret that proves it to be its maker's, where that is asked for.
+#[derive(Debug)]
+pub struct Made {
+    pub id: SessionId,
+    pub token: Option<Secret>,
+    created_at: String,
+}
+
+impl Made {
+    fn shown(&self) -> Value {
+        let mut shown = json!({ "id": self.id, "created_at": self.created_at, "status": "idle" });
+        if let Some(token) = &self.token {
+            shown["resume_token"] = token.expose().into();
+        }
+        shown
+    }
+}
+
+pub async fn make(shared: &Arc<Shared>, new: NewSession) -> Result<Made, Refusal> {
+    let token = (shared.config.session.ownership == Ownership::Token).then(dice::secret);
+    let id = Registry::create_unheld(shared, new, token.as_deref()).await?;
+    let token = token.map(Secret::new);
+    Ok(Made { id, token, created_at: clock::rfc3339(shared.clock.now_ms()) })
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Page {
+    limit: Option<u64>,
+    offset: Option<u64>,
+}
+
+pub async fn list(owner: Owner, State(shared): Shares, page: Result<Query<Page>, QueryRejection>) -> Answer {
+    let Page { limit, offset } = read::query(page)?;
+    let limit = limit.unwrap_or(20);
+    if !(1..=100).contains(&limit) {
+        return Err(Refusal::field("limit", "must be from 1 to 100").into());
+    }
+    let listed = shared.store.list(Kind::Session, Some(&owner.principal)).await;
+    let listed = listed.map_err(|error| node::store_refusal(&error))?;
+    let ownership = shared.config.session.ownership;
+    let mut mine: Vec<_> = listed
+        .into_iter()
+        .filter_map(|(log, stored)| Some((log, SessionRecord::decode(&stored.body).ok()?)))
+        .filter(|(_, record)| record.life == Life::Active)
+        .filter(|(_, record)| record.is_proven(ownership, owner.proof.as_ref()).is_ok())
+        .collect();
+    mine.sort_by(|(_, a), (_, b)| b.touched_ms.cmp(&a.touched_ms).then(b.created_ms.cmp(&a.created_ms)));
+    let skipped = mine.iter().skip(usize::try_from(offset.unwrap_or(0)).unwrap_or(usize::MAX));
+    let sessions: Vec<Value> = skipped.take(limit as usize).map(|(log, record)| shown::summary(log, record)).collect();
+    Ok(Json(json!({ "sessions": sessions, "total": mine.len() })).into_response())
+}
+
+pub async fn show(owner: Owner, State(shared): Shares, Path(sid): Path<String>) -> Answer {
+    let (log, record) = Registry::own(&shared, &session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
+    Ok(Json(shown::whole(&shared, &log, &record).await?).into_response())
+}
+
+pub async fn delete(owner: Owner, State(shared): Shares, Path(sid): Path<String>) -> Answer {
+    let by = owner.name();
+    owner.ask(&shared, &session_id(&sid)?, |from| Command::End { from, by }).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Starts a turn, or joins the one that the same message started before.
+pub async fn start(
+    owner: Owner,
+    State(shared): Shares,
+    Path(sid): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let mut fields = body.fields();
+    let message = fields.take("message").ok_or_else(|| Refusal::field("message", "is missing"))?;
+    let content = read::content(&shared, "message", &message)?;
+    let key = match fields.name("message_id", MessageId::parse)? {
+        Some(key) => Some(key),
+        None => read::idempotency_key(&headers)?,
+    };
+    sse::admit(&shared)?;
+    let session = session_id(&sid)?;
+    // A message that has to wait needs a name by which its turn is found.
+    let message_id = key.unwrap_or_else(|| MessageId::from_random(dice::u128()));
+    let command = |from| Command::Message { from, message_id: Some(message_id.clone()), content };
+    let outcome = owner.ask(&shared, &session, command).await?;
+    turn_of(&shared, &owner, &session, outcome, Some(message_id)).await
+}
+
+/// The stream of the turn that a request led to.
+pub async fn turn_of(
+    shared: &Arc<Shared>,
+    owner: &Owner,
+    session: &SessionId,
+    outcome: Outcome,
+    message_id: Option<MessageId>,
+) -> Answer {
+    let (log, _) = Registry::own(shared, session, &owner.principal, owner.proof.as_ref()).await?;
+    let turn: Option<Seq> = match outcome {
+        Outcome::Started { turn } => Some(turn),
+        Outcome::Repeated { turn, .. } => turn,
+        _ => None,
+    };
+    if let Some(turn) = turn {
+        let task = TaskId::of_turn(&log, turn);
+        let watched = Watched::find(shared, &task, &owner.principal, owner.proof.as_ref()).await?;
+        return Ok(sse::of_turn(shared, &watched).await?);
+    }
+    let waiting = message_id.ok_or_else(node::task_not_found)?;
+    let stream = Stream::queued(shared.clone(), log, waiting).await.map_err(|error| node::store_refusal(&error))?;
+    Ok(sse::respond(stream, None))
+}
+
+/// The running turn from its start; 204 when nothing runs.
+pub async fn follow(owner: Owner, State(shared): Shares, Path(sid): Path<String>) -> Answer {
+    sse::admit(&shared)?;
+    let (log, record) = Registry::own(&shared, &session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
+    let Some(active) = record.turn.active() else { return Ok(StatusCode::NO_CONTENT.into_response()) };
+    let task = TaskId::of_turn(&log, active.started);
+    let watched = Watched::find(&shared, &task, &owner.principal, owner.proof.as_ref()).await?;
+    Ok(sse::of_turn(&shared, &watched).await?)
+}
+
+/// Really stops the turn that runs.
+pub async fn cancel(owner: Owner, State(shared): Shares, Path(sid): Path<String>, body: Body) -> Answer {
+    let reason = body.fields().text("reason")?;
+    let (session, by) = (session_id(&sid)?, owner.name());
+    let outcome = owner.ask(&shared, &session, |from| Command::Cancel { from, by, reason, turn: None }).await?;
+    let cancelled = matches!(outcome, Outcome::Cancelled { ran: true });
+    let status = if cancelled { "cancelled" } else { "idle" };
+    Ok(Json(json!({ "cancelled": cancelled, "status": status })).into_response())
+}
+
+/// Answers a question of the agent's.
+pub async fn respond(owner: Owner, State(shared): Shares, Path(sid): Path<String>, body: Body) -> Answer {
+    let mut fields = body.fields();
+    let step = fields.name("step_id", StepId::parse)?.ok_or_else(|| Refusal::field("step_id", "is missing"))?;
+    let confirmed = match fields.flag("confirmed")? {
+        Some(confirmed) => Some(confirmed),
+        None => fields.flag("approved")?,
+    };
+    let confirmed = confirmed.ok_or_else(|| Refusal::field("confirmed", "is missing"))?;
+    let tasks = match fields.take("tasks") {
+        None => None,
+        Some(tasks) if tasks.is_array() => Some(tasks),
+        Some(_) => return Err(Refusal::field("tasks", "must be a list").into()),
+    };
+    let reply = Reply { confirmed, tasks, reason: fields.text("reason")? };
+    let session = session_id(&sid)?;
+    let step_id = step.clone();
+    owner.ask(&shared, &session, |from| Command::Response { from, step_id, reply }).await?;
+    Ok(Json(json!({ "step_id": step, "confirmed": confirmed, "accepted": true })).into_response())
+}

@@ -1,0 +1,136 @@
+//! A stream as an HTTP answer.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bowline_core::watch::Start;
+use bowline_protocol::{ErrorCode, Refusal, StreamCursor, TaskId};
+use serde::Deserialize;
+
+use crate::drive::stream::Stream;
+use crate::node::{self, Shared};
+use crate::stream::Watched;
+
+const HEADERS: [(&str, &str); 4] = [
+    ("content-type", "text/event-stream"),
+    ("cache-control", "no-cache, no-transform"),
+    ("x-accel-buffering", "no"),
+    ("x-vercel-ai-ui-message-stream", "v1"),
+];
+/// How the workflow transport learns which run it may come back to, and where its end is.
+const RUN_ID: &str = "x-workflow-run-id";
+const TAIL_INDEX: &str = "x-workflow-stream-tail-index";
+
+/// How a reader wants its stream.
+#[derive(Debug, Default, Deserialize)]
+pub struct Wanted {
+    last_message_id: Option<String>,
+    frame: Option<String>,
+    fold: Option<String>,
+    #[serde(rename = "startIndex")]
+    start_index: Option<String>,
+}
+
+/// Whether one more stream may be opened.
+pub fn admit(shared: &Shared) -> Result<(), Refusal> {
+    if (shared.metrics.streams.get() as usize) < shared.config.limits.streams_max {
+        return Ok(());
+    }
+    shared.metrics.limits_hit.inc("limits.streams_max");
+    let message = "The server streams to as many readers as it takes. Try again later.";
+    Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(5000))
+}
+
+/// The turn that a request began or joined.
+pub async fn of_turn(shared: &Arc<Shared>, watched: &Watched) -> Result<Response, Refusal> {
+    let start = watched.start(None, false)?.unwrap_or(Start::Fresh);
+    shared.metrics.stream_starts.inc("fresh");
+    let stream = Stream::watch(shared.clone(), watched, start, true).await;
+    let stream = stream.map_err(|error| node::task_refusal(&error))?;
+    Ok(respond(stream, Some(&watched.id)))
+}
+
+/// What a reader asked for; 204 if the task has ended and the reader has all of it.
+pub async fn of_task(
+    shared: &Arc<Shared>,
+    watched: &Watched,
+    wanted: &Wanted,
+    last_event_id: Option<&str>,
+) -> Result<Response, Refusal> {
+    if let Some(index) = &wanted.start_index {
+        return from_index(shared, watched, index).await;
+    }
+    let (field, text) = match (last_event_id, wanted.last_message_id.as_deref()) {
+        // The header wins: a browser that comes back keeps the address it first asked for.
+        (Some(text), _) => ("Last-Event-ID", text),
+        (None, text) => ("last_message_id", text.unwrap_or_default()),
+    };
+    let cursor = StreamCursor::parse(text).map_err(|_| Refusal::field(field, "must be `<epoch>-<seq>` or a number"))?;
+    let framed = flag("frame", wanted.frame.as_deref())?.unwrap_or(false);
+    let fold = flag("fold", wanted.fold.as_deref())?.unwrap_or(cursor.is_none() || framed);
+    let Some(start) = watched.start(cursor, framed)? else { return Ok(StatusCode::NO_CONTENT.into_response()) };
+    let may_be_over = watched.last.is_some() && matches!(start, Start::After(_) | Start::Framed(_));
+    shared.metrics.stream_starts.inc(match &start {
+        Start::Fresh | Start::Index(_) => "fresh",
+        Start::After(_) => "resumed",
+        Start::Framed(_) => "framed",
+    });
+    let mut stream =
+        Stream::watch(shared.clone(), watched, start, fold).await.map_err(|error| node::task_refusal(&error))?;
+    if may_be_over && stream.is_over().await.map_err(|error| node::task_refusal(&error))? {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    Ok(respond(stream, Some(&watched.id)))
+}
+
+/// From the chunk with this number on; a negative one counts from the end. Nothing is folded, so that numbers hold.
+async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: &str) -> Result<Response, Refusal> {
+    let index: i64 = index.parse().map_err(|_| Refusal::field("startIndex", "must be a whole number"))?;
+    watched.start(None, false)?;
+    let refuse = |error| node::task_refusal(&error);
+    let mut counting = Stream::watch(shared.clone(), watched, Start::Fresh, false).await.map_err(refuse)?;
+    let count = counting.count().await.map_err(refuse)?;
+    drop(counting);
+    let from = if index < 0 { count.saturating_sub(index.unsigned_abs()) } else { index.unsigned_abs() };
+    shared.metrics.stream_starts.inc("indexed");
+    let stream = Stream::watch(shared.clone(), watched, Start::Index(from), false).await.map_err(refuse)?;
+    let mut response = respond(stream, Some(&watched.id));
+    let tail = HeaderValue::from(count as i64 - 1);
+    response.headers_mut().insert(HeaderName::from_static(TAIL_INDEX), tail);
+    Ok(response)
+}
+
+fn flag(name: &str, text: Option<&str>) -> Result<Option<bool>, Refusal> {
+    match text {
+        None | Some("") => Ok(None),
+        Some("1" | "true") => Ok(Some(true)),
+        Some("0" | "false") => Ok(Some(false)),
+        Some(_) => Err(Refusal::field(name, "must be 1 or 0")),
+    }
+}
+
+/// The answer itself. A stream that is cut ends in an error and not cleanly, so that nobody takes it for whole.
+pub fn respond(stream: Stream, task: Option<&TaskId>) -> Response {
+    let body = futures_util::stream::unfold(Some(stream), |stream| async move {
+        let mut stream = stream?;
+        match Box::pin(stream.next()).await {
+            Ok(Some(bytes)) => Some((Ok(bytes), Some(stream))),
+            Ok(None) => None,
+            Err(error) => Some((Err(error), None)),
+        }
+    });
+    let mut response = (StatusCode::OK, HEADERS, Body::from_stream(body)).into_response();
+    if let Some(task) = task {
+        let headers = response.headers_mut();
+        if let Ok(value) = HeaderValue::from_str(task.as_str()) {
+            headers.insert(HeaderName::from_static(RUN_ID), value);
+        }
+        if let Ok(value) = HeaderValue::from_str(&format!("/api/chat/tasks/{task}/stream")) {
+            headers.insert(header::LOCATION, value.clone());
+            headers.insert(header::CONTENT_LOCATION, value);
+        }
+    }
+    response
+}

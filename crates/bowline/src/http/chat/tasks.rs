@@ -1,0 +1,86 @@
+//! Tasks over HTTP: how they stand, their streams, and how they are stopped.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use bowline_protocol::Refusal;
+use serde_json::json;
+
+use super::super::problem::Problem;
+use super::read::{self, Body};
+use super::sse::{self, Wanted};
+use super::{Owner, task_id};
+use crate::node::Shared;
+use crate::session::turns::Status;
+use crate::session::{Command, Outcome};
+use crate::stream::Watched;
+use crate::task::{Ending, Tasks};
+
+type Answer = Result<Response, Problem>;
+type Shares = State<Arc<Shared>>;
+
+pub async fn show(owner: Owner, State(shared): Shares, Path(tid): Path<String>) -> Answer {
+    let watched = Watched::find(&shared, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
+    Ok(Json(watched.resource(&shared).await?).into_response())
+}
+
+/// What was missed, then live.
+pub async fn stream(
+    owner: Owner,
+    State(shared): Shares,
+    Path(tid): Path<String>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+    headers: HeaderMap,
+) -> Answer {
+    let wanted = read::query(wanted)?;
+    sse::admit(&shared)?;
+    let watched = Watched::find(&shared, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
+    Ok(sse::of_task(&shared, &watched, &wanted, last_event_id(&headers)?).await?)
+}
+
+pub fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let text = value.to_str().map_err(|_| Refusal::field("Last-Event-ID", "must be `<epoch>-<seq>` or a number"))?;
+    Ok(Some(text.trim()).filter(|text| !text.is_empty()))
+}
+
+/// Really stops the work. A task that has ended is told as it is.
+pub async fn cancel(owner: Owner, State(shared): Shares, Path(tid): Path<String>, body: Body) -> Answer {
+    let reason = body.fields().text("reason")?;
+    let id = task_id(&tid)?;
+    let watched = Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
+    let by = owner.name();
+    let (cancelled, status) = match (id.turn(), &watched.session) {
+        (Some((_, started)), Some(session)) => {
+            let turn = Some(started);
+            let outcome = owner.ask(&shared, session, |from| Command::Cancel { from, by, reason, turn }).await?;
+            match outcome {
+                Outcome::Cancelled { ran: true } => (true, Status::Cancelled),
+                _ => {
+                    let now = Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
+                    (false, now.status())
+                }
+            }
+        }
+        _ => {
+            let ended = Tasks::end(&shared, &id, &owner.principal, Ending::cancelled(by, reason)).await?;
+            (ended.by_this, ended.record.status)
+        }
+    };
+    Ok(Json(json!({ "cancelled": cancelled, "status": status })).into_response())
+}
+
+pub async fn ttl(_: Owner, State(shared): Shares) -> Answer {
+    let ttl = shared.config.stream.ttl;
+    let shown = json!({ "stream_ttl_seconds": ttl.as_secs_f64(), "stream_ttl_ms": ttl.as_millis() as u64 });
+    let shown = if ttl.subsec_nanos() == 0 {
+        json!({ "stream_ttl_seconds": ttl.as_secs(), "stream_ttl_ms": ttl.as_millis() as u64 })
+    } else {
+        shown
+    };
+    Ok(Json(shown).into_response())
+}

@@ -1,0 +1,272 @@
+//! Background operations of a session: begun once for each key, at work in a task of their own, and their end is told.
+
+use bowline_protocol::event::names;
+use bowline_protocol::{Draft, ErrorCode, LogId, MessageId, OperationId, Refusal, StepId, TaskId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::actor::{Actor, Change};
+use super::caller::Answered;
+use super::record::keys;
+use super::run::EMISSIONS_MAX;
+use super::turns::Status;
+use super::{Caller, Outcome};
+use crate::agent::{AgentError, Emitter, Operation};
+use crate::dice;
+use crate::node::{self, Shared};
+use crate::task::record::{TaskRecord, VERSION, Worker};
+use crate::task::work::Work;
+use crate::task::{Begun, Ending, Tasks};
+
+/// Operations of one session that are remembered, so that the same tool call is begun only once.
+const REMEMBERED: u64 = 1000;
+
+/// What is to be done in the background.
+pub struct Order {
+    pub tool_name: Option<String>,
+    pub args: Value,
+    /// The caller's own key: the same one twice is one operation.
+    pub key: Option<MessageId>,
+    /// What the operation is to be called; a new name if this says nothing.
+    pub operation_id: Option<OperationId>,
+    pub by: OrderedBy,
+}
+
+/// Who does the work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OrderedBy {
+    /// Somebody asked for one of the operations that the session's agent offers.
+    Caller,
+    /// The session's agent itself, in the middle of a run; `step` is its tool call.
+    Agent { step: Option<StepId> },
+    /// A program outside will do the work.
+    Producer,
+}
+
+impl std::fmt::Debug for Order {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Order({:?}, {:?})", self.tool_name, self.by)
+    }
+}
+
+/// One operation, as its session remembers it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OperationEntry {
+    pub task_id: TaskId,
+    pub operation_id: OperationId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<MessageId>,
+    digest: String,
+    pub status: Status,
+}
+
+impl OperationEntry {
+    fn begun(&self) -> Begun {
+        let OperationEntry { task_id, operation_id, tool_name, .. } = self.clone();
+        Begun { task_id, operation_id, tool_name }
+    }
+}
+
+/// An operation on its way into the log.
+pub(super) struct Prepared {
+    pub begun: Begun,
+    /// Lets the work begin, once the session knows of it. Dropped, it never does.
+    go: Option<oneshot::Sender<()>>,
+}
+
+/// Who does the work, and the process that waits to begin it if that is ours.
+struct Assigned {
+    worker: Worker,
+    work: Option<Work>,
+    go: Option<oneshot::Sender<()>>,
+}
+
+impl Prepared {
+    pub fn go(self) -> Begun {
+        if let Some(go) = self.go {
+            let _ = go.send(());
+        }
+        self.begun
+    }
+}
+
+impl Actor {
+    pub(super) async fn operate(&mut self, from: &Caller, order: Order) -> Answered {
+        self.may_write(from)?;
+        let mut change = self.change();
+        let prepared = self.prepare_operation(&mut change, &order).await?;
+        if !change.commit.events.is_empty() {
+            self.commit(change).await?;
+        }
+        Ok(Outcome::Operation(Box::new(prepared.go())))
+    }
+
+    /// Makes the task of an operation and adds its beginning to a change, unless the same was begun before.
+    pub(super) async fn prepare_operation(&self, change: &mut Change, order: &Order) -> Result<Prepared, Refusal> {
+        let digest = order.digest();
+        let entries = self.operation_entries().await?;
+        if let Some((_, known)) = entries.iter().find(|(_, entry)| order.key.is_some() && entry.key == order.key) {
+            if known.digest != digest {
+                let message = "This key was used before for another operation. Use a new one.";
+                return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
+            }
+            self.shared.metrics.duplicates_avoided.inc();
+            return Ok(Prepared { begun: known.begun(), go: None });
+        }
+        if self.shared.is_draining() {
+            return Err(node::draining());
+        }
+        let running = entries.iter().filter(|(_, entry)| entry.status == Status::Running).count();
+        if running >= self.shared.config.limits.operations_per_session_max {
+            self.shared.metrics.limits_hit.inc("limits.operations_per_session_max");
+            let message = format!("{running} operations of this session are running already. Wait for one to end.");
+            return Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(1000));
+        }
+        let begun = Begun::new(dice::u128(), order.operation_id.clone(), order.tool_name.clone());
+        let Assigned { worker, work, go } = self.work_for(&begun, order)?;
+        let now_ms = self.shared.clock.now_ms();
+        let record = TaskRecord {
+            version: VERSION,
+            session: Some(bowline_protocol::SessionId::from(&self.log)),
+            operation_id: begun.operation_id.clone(),
+            tool_name: begun.tool_name.clone(),
+            worker,
+            status: Status::Running,
+            created_ms: now_ms,
+            touched_ms: now_ms,
+            finished_ms: None,
+            result: None,
+            error: None,
+            untold: false,
+            released: false,
+        };
+        Tasks::found(&self.shared, &self.owner, &begun.task_id, record, work).await?;
+        self.remember_operation(change, &entries, order, &begun, digest);
+        Ok(Prepared { begun, go })
+    }
+
+    fn remember_operation(
+        &self,
+        change: &mut Change,
+        entries: &[(String, OperationEntry)],
+        order: &Order,
+        begun: &Begun,
+        digest: String,
+    ) {
+        let mut draft = Draft::new(names::OPERATION_STARTED, &begun.content()).metadata(&json!({ "args": order.args }));
+        if let OrderedBy::Agent { step: Some(step) } = &order.by {
+            draft = draft.step(step.clone());
+        }
+        change.event(&draft);
+        let entry = OperationEntry {
+            task_id: begun.task_id.clone(),
+            operation_id: begun.operation_id.clone(),
+            tool_name: begun.tool_name.clone(),
+            key: order.key.clone(),
+            digest,
+            status: Status::Running,
+        };
+        change.put(keys::operation(change.record.operations), &entry);
+        change.record.operations += 1;
+        if entries.len() as u64 >= REMEMBERED
+            && let Some((key, _)) = entries.iter().find(|(_, entry)| entry.status != Status::Running)
+        {
+            change.delete(key.clone());
+        }
+    }
+
+    /// The process that will do the work, if it is ours to do.
+    fn work_for(&self, begun: &Begun, order: &Order) -> Result<Assigned, Refusal> {
+        if order.by == OrderedBy::Producer {
+            return Ok(Assigned { worker: Worker::Producer, work: None, go: None });
+        }
+        let name = self.record.agent.clone();
+        let tool = order.tool_name.clone().unwrap_or_default();
+        let agent = self.shared.agents.get(&name);
+        let offered = agent.map(|agent| agent.operations()).unwrap_or_default();
+        let able = agent.filter(|_| order.by != OrderedBy::Caller || offered.contains(&tool.as_str()));
+        let Some(agent) = able.cloned() else {
+            let known = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
+            let problem = format!("is not an operation of the agent `{name}`; it offers: {known}");
+            return Err(Refusal::field("tool_name", &problem));
+        };
+        let (emit, emissions) = mpsc::channel(EMISSIONS_MAX);
+        let cancel = CancellationToken::new();
+        let (go, begin) = oneshot::channel();
+        let operation = Operation {
+            session: self.id.clone(),
+            task: begun.task_id.clone(),
+            tool,
+            args: order.args.clone(),
+            cancel: cancel.clone(),
+            emit: Emitter::new(emit),
+        };
+        let process = tokio::spawn(async move {
+            if begin.await.is_err() {
+                return Err(AgentError::cancelled("It was never begun."));
+            }
+            agent.operate(operation).await
+        });
+        let worker = Worker::Agent { name, args: order.args.clone() };
+        Ok(Assigned { worker, work: Some(Work::new(cancel, emissions, process)), go: Some(go) })
+    }
+
+    /// An operation's task has ended: the log says so, once.
+    pub(super) async fn operation_ended(&mut self, task: &TaskId, content: &Value) -> Answered {
+        self.alive_or_refusal()?;
+        let entries = self.operation_entries().await?;
+        let found = entries.into_iter().find(|(_, entry)| entry.task_id == *task);
+        let Some((key, entry)) = found.filter(|(_, entry)| entry.status == Status::Running) else {
+            return Ok(Outcome::Done);
+        };
+        let status = serde_json::from_value(content["status"].clone()).unwrap_or(Status::Failed);
+        let mut change = self.change();
+        change.event(&Draft::new(names::OPERATION_COMPLETED, content));
+        change.put(key, &OperationEntry { status, ..entry });
+        self.commit(change).await?;
+        Ok(Outcome::Done)
+    }
+
+    /// The session is over, and its work with it.
+    pub(super) async fn cancel_operations(&self, by: &str) -> Result<(), Refusal> {
+        for (_, entry) in self.operation_entries().await? {
+            if entry.status != Status::Running {
+                continue;
+            }
+            let (shared, owner, by) = (self.shared.clone(), self.owner.clone(), by.to_owned());
+            // Not waited for: a task that ends wants to tell its session, and must not find it waiting.
+            tokio::spawn(async move {
+                let ending = Ending::cancelled(by, Some("The session has ended.".into()));
+                if let Err(refusal) = Tasks::end(&shared, &entry.task_id, &owner, ending).await {
+                    tracing::warn!(task = %entry.task_id, %refusal, "an operation could not be cancelled");
+                }
+            });
+        }
+        Ok(())
+    }
+
+    async fn operation_entries(&self) -> Result<Vec<(String, OperationEntry)>, Refusal> {
+        if self.record.operations == 0 {
+            return Ok(Vec::new());
+        }
+        entries(&self.shared, &self.log).await
+    }
+}
+
+/// The operations that a session remembers, oldest first, each with its key.
+pub async fn entries(shared: &Shared, log: &LogId) -> Result<Vec<(String, OperationEntry)>, Refusal> {
+    let items = shared.store.items(log, keys::OPERATIONS).await.map_err(|error| node::store_refusal(&error))?;
+    Ok(items.into_iter().filter_map(|(key, bytes)| Some((key, serde_json::from_slice(&bytes).ok()?))).collect())
+}
+
+impl Order {
+    fn digest(&self) -> String {
+        let plain = json!([self.tool_name, self.args]).to_string();
+        Sha256::digest(plain.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+}

@@ -1,0 +1,207 @@
+//! Turns: what is kept of each run beside the log, so that its task can be looked up and its message shown.
+
+use bowline_core::project::{Assembler, Projector};
+use bowline_core::turn::Active;
+use bowline_protocol::event::names;
+use bowline_protocol::{Draft, LogId, MessageId, Recorded, Refusal, Seq, TaskId};
+use bowline_store::ReadLimit;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::actor::{Actor, Change};
+use super::caller::Answered;
+use super::ending::End;
+use super::record::{Accepted, keys};
+use super::work::{message_of, push_message};
+use super::{Caller, Outcome};
+use crate::agent::{Input, Message, Role};
+use crate::node;
+
+/// One turn of a session, kept as long as the message that began it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TurnEntry {
+    pub created_ms: u64,
+    /// It answers a message anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub again: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<TurnEnd>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TurnEnd {
+    /// The terminal event.
+    pub seq: Seq,
+    pub at_ms: u64,
+    pub status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<TurnError>,
+    /// The number of the answer in the conversation, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<u64>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct TurnError {
+    pub code: String,
+    pub message: String,
+}
+
+impl std::fmt::Debug for TurnError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TurnError({})", self.code)
+    }
+}
+
+/// How a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    Running,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl Status {
+    pub const ALL: [Status; 4] = [Status::Running, Status::Completed, Status::Failed, Status::Cancelled];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Status::Running => "running",
+            Status::Completed => "completed",
+            Status::Failed => "failed",
+            Status::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// The parts of the message that a reader of the whole turn ends up with.
+fn assemble(log: &LogId, started: Seq, logged: &[Recorded]) -> Value {
+    let mut projector = Projector::turn(TaskId::of_turn(log, started).as_str());
+    if logged.first().is_none_or(|first| first.seq > started) {
+        projector.lose();
+    }
+    let (mut assembler, mut chunks) = (Assembler::default(), Vec::new());
+    for event in logged {
+        projector.handle_event(event, &mut chunks);
+        chunks.drain(..).for_each(|chunk| assembler.handle_chunk(&chunk));
+    }
+    Value::Array(assembler.parts())
+}
+
+impl Actor {
+    /// Remembers a turn from its first event on.
+    pub(super) fn open_turn(change: &mut Change, started: Seq, again: bool) {
+        let entry = TurnEntry { created_ms: change.commit.at_ms, again, ended: None };
+        change.put(keys::turn(started), &entry);
+    }
+
+    /// Writes how a turn ended, and what the conversation keeps of it.
+    pub(super) async fn close_turn(
+        &self,
+        change: &mut Change,
+        active: &Active,
+        ended: Seq,
+        end: &End,
+    ) -> Result<(), Refusal> {
+        let (said, parts) = self.said(active, ended, end).await?;
+        let text = end.answer.clone().unwrap_or(said);
+        let message = (!text.is_empty() || parts.is_some()).then(|| {
+            let interrupted = end.word != "answered";
+            let message = message_of(Role::Assistant, text, None);
+            push_message(change, Message { interrupted, turn: Some(active.started), parts, ..message })
+        });
+        let entry: Option<TurnEntry> = self.item(&keys::turn(active.started)).await?;
+        let entry = entry.unwrap_or(TurnEntry { created_ms: active.started_ms, again: false, ended: None });
+        let status = match end.word {
+            "answered" => Status::Completed,
+            "cancelled" => Status::Cancelled,
+            _ => Status::Failed,
+        };
+        let ended = TurnEnd { seq: ended, at_ms: change.commit.at_ms, status, error: end.error.clone(), message };
+        change.put(keys::turn(active.started), &TurnEntry { ended: Some(ended), ..entry });
+        Ok(())
+    }
+
+    /// What a turn has said so far: its text, and its parts if it said more than that.
+    async fn said(&self, active: &Active, ended: Seq, end: &End) -> Result<(String, Option<Value>), Refusal> {
+        if let Some(run) = self.run.as_deref().filter(|run| run.plain) {
+            return Ok((run.partial.clone(), None));
+        }
+        let mut logged = self.logged_since(active.started).await?;
+        let partials = logged.iter().filter_map(Recorded::decode).filter(|event| event.event == names::PARTIAL_ANSWER);
+        let text: String = partials.filter_map(|event| event.content.as_str().map(str::to_owned)).collect();
+        // The end is about to be logged; what the reader of a stream makes of it belongs to the message.
+        let epoch = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?.epoch;
+        let bytes = end.draft.seal(&self.id, "").number(&epoch, ended);
+        logged.push(Recorded { seq: ended, bytes });
+        Ok((text, Some(assemble(&self.log, active.started, &logged))))
+    }
+
+    /// Everything from this event on, as far as it is still retained.
+    pub(super) async fn logged_since(&self, started: Seq) -> Result<Vec<Recorded>, Refusal> {
+        let (mut from, mut logged) = (started, Vec::new());
+        loop {
+            let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
+            let batch =
+                self.shared.store.read(&self.log, from, limit).await.map_err(|error| node::store_refusal(&error))?;
+            let Some(last) = batch.events.last().map(|event| event.seq) else { return Ok(logged) };
+            logged.extend(batch.events);
+            from = last.next();
+        }
+    }
+
+    /// Answers the last message anew. The answer before it leaves the conversation, though not the log.
+    pub(super) async fn regenerate(&mut self, from: &Caller, by: String, replaces: Option<MessageId>) -> Answered {
+        self.may_write(from)?;
+        let key = replaces.as_ref().and_then(|id| MessageId::parse(&format!("regenerate:{id}")));
+        if let Some(key) = &key
+            && let Some(known) = self.item::<Accepted>(&keys::idempotency(key)).await?
+        {
+            return self.repeated(replaces, &known, "");
+        }
+        if self.shared.is_draining() {
+            return Err(node::draining());
+        }
+        if let Some(active) = self.record.turn.active() {
+            let started = active.started;
+            let entry: Option<TurnEntry> = self.item(&keys::turn(started)).await?;
+            if key.is_none() && entry.is_some_and(|entry| entry.again) {
+                // Without a key, a second request while the first is at work can only be its repetition.
+                self.shared.metrics.duplicates_avoided.inc();
+                return Ok(Outcome::Repeated { message_id: None, turn: Some(started) });
+            }
+            self.stop_run(by, Some("The answer is made anew.".into())).await?;
+        }
+        let turn = self.start_again(key.as_ref()).await?;
+        Ok(Outcome::Started { turn })
+    }
+
+    async fn start_again(&mut self, key: Option<&MessageId>) -> Result<Seq, Refusal> {
+        let mut conversation = self.conversation().await?;
+        let mut change = self.change();
+        while conversation.last().is_some_and(|message| message.role == Role::Assistant) {
+            conversation.pop();
+            change.record.messages -= 1;
+            change.delete(keys::message(change.record.messages));
+        }
+        let Some(last) = conversation.pop() else {
+            return Err(Refusal::field("messages", "hold nothing that could be answered again"));
+        };
+        let started = self.next_seq().await?;
+        let mut facts = json!({ "regenerate": true });
+        if let Some(id) = &last.message_id {
+            facts["message_id"] = id.as_str().into();
+        }
+        change.event(&Draft::new(names::USER_MESSAGE, &last.content).metadata(&facts));
+        // The message now belongs to the new turn, and so the new turn is kept as long as it.
+        change.put(keys::message(change.record.messages - 1), &Message { turn: Some(started), ..last.clone() });
+        if let Some(key) = key {
+            let accepted = Accepted { digest: String::new(), seq: Some(started.get()) };
+            change.put(keys::idempotency(key), &accepted);
+        }
+        Actor::open_turn(&mut change, started, true);
+        self.start_run(change, Input::Message { text: last.content }, started, conversation).await
+    }
+}

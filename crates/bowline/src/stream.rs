@@ -1,0 +1,219 @@
+//! What can be watched: a turn in its session's log, or a task with a log of its own, found by one name for its owner.
+
+use bowline_core::watch::Start;
+use bowline_protocol::frame::client::Secret;
+use bowline_protocol::{Cursor, ErrorCode, Extent, LogId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId};
+use bowline_store::Kind;
+use serde_json::{Value, json};
+
+use crate::agent::Message;
+use crate::clock;
+use crate::node::{self, Shared};
+use crate::session::SessionRecord;
+use crate::session::record::keys;
+use crate::session::turns::{Status, TurnEntry};
+use crate::task::{TaskRecord, Tasks};
+
+/// What shows that a session is the asker's, beyond its name.
+#[derive(Clone, Debug)]
+pub enum Proof<'a> {
+    Token(Option<&'a Secret>),
+    /// The logs of the sessions that the asker's connection is attached to.
+    Attached(Vec<LogId>),
+}
+
+/// A task that its owner may watch.
+#[derive(Debug)]
+pub struct Watched {
+    pub id: TaskId,
+    pub log: LogId,
+    /// The name of the session it belongs to, if any.
+    pub session: Option<SessionId>,
+    /// Its first event, and its last if it has ended.
+    pub first: Seq,
+    pub last: Option<Seq>,
+    pub extent: Extent,
+    facts: Facts,
+}
+
+#[derive(Debug)]
+enum Facts {
+    Turn(TurnEntry),
+    Task(Box<TaskRecord>),
+}
+
+impl Watched {
+    /// Finds a task. One that is unknown and one that is somebody else's are answered alike.
+    pub async fn find(
+        shared: &Shared,
+        id: &TaskId,
+        asker: &Principal,
+        proof: Option<&Secret>,
+    ) -> Result<Watched, Refusal> {
+        Watched::find_with(shared, id, asker, &Proof::Token(proof)).await
+    }
+
+    pub async fn find_with(
+        shared: &Shared,
+        id: &TaskId,
+        asker: &Principal,
+        proof: &Proof<'_>,
+    ) -> Result<Watched, Refusal> {
+        match id.turn() {
+            Some((log, started)) => Watched::turn(shared, id, log, started, asker, proof).await,
+            None => Watched::task(shared, id, asker, proof).await,
+        }
+    }
+
+    async fn turn(
+        shared: &Shared,
+        id: &TaskId,
+        log: LogId,
+        started: Seq,
+        asker: &Principal,
+        proof: &Proof<'_>,
+    ) -> Result<Watched, Refusal> {
+        let record = session_record(shared, &log, asker, proof).await?;
+        let extent = shared.store.extent(&log).await.map_err(|error| node::task_refusal(&error))?;
+        let entry = shared.store.item(&log, &keys::turn(started)).await.map_err(|error| node::task_refusal(&error))?;
+        let entry: Option<TurnEntry> = entry.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let entry = match entry {
+            Some(entry) => entry,
+            None if started < extent.next => return Err(node::task_expired()),
+            None => return Err(node::task_not_found()),
+        };
+        let last = entry.ended.as_ref().map(|ended| ended.seq);
+        let session = Some(record.current.unwrap_or_else(|| SessionId::from(&log)));
+        Ok(Watched { id: id.clone(), log, session, first: started, last, extent, facts: Facts::Turn(entry) })
+    }
+
+    async fn task(shared: &Shared, id: &TaskId, asker: &Principal, proof: &Proof<'_>) -> Result<Watched, Refusal> {
+        let record = Tasks::look_up(shared, id, asker).await?;
+        if let Some(session) = &record.session {
+            // Whoever must prove that a session is theirs must prove it for its operations too.
+            session_record(shared, &LogId::from(session), asker, proof).await?;
+        }
+        let log = LogId::from(id);
+        let extent = shared.store.extent(&log).await.map_err(|error| node::task_refusal(&error))?;
+        let last = (!record.is_running()).then(|| extent.last());
+        let (first, session) = (extent.epoch_first, record.session.clone());
+        Ok(Watched { id: id.clone(), log, session, first, last, extent, facts: Facts::Task(Box::new(record)) })
+    }
+
+    /// Where a reader with this cursor begins; none if the task has ended and the reader has all of it.
+    pub fn start(&self, cursor: Option<StreamCursor>, framed: bool) -> Result<Option<Start>, Refusal> {
+        if self.last.is_some_and(|last| last < self.extent.first) {
+            return Err(node::task_expired());
+        }
+        let Some(cursor) = cursor else { return Ok(Some(Start::Fresh)) };
+        let seq = cursor.cursor.seq;
+        let same_epoch = cursor.cursor.epoch.as_ref().is_none_or(|epoch| *epoch == self.extent.epoch);
+        if !same_epoch {
+            return Ok(Some(Start::After(cursor)));
+        }
+        if self.last.is_some_and(|last| seq > last || (seq == last && cursor.part.is_none())) {
+            return Ok(None);
+        }
+        if seq > self.extent.last() {
+            let message = format!("The cursor {seq} is beyond the last event, {}.", self.extent.last());
+            return Err(Refusal::new(ErrorCode::CursorAhead, message));
+        }
+        Ok(Some(if framed { Start::Framed(cursor) } else { Start::After(cursor) }))
+    }
+
+    pub fn status(&self) -> Status {
+        match &self.facts {
+            Facts::Turn(entry) => entry.ended.as_ref().map_or(Status::Running, |ended| ended.status),
+            Facts::Task(record) => record.status,
+        }
+    }
+
+    pub fn last_message_id(&self) -> String {
+        cursor(&self.extent, self.last.unwrap_or_else(|| self.extent.last()))
+    }
+
+    /// The task as its owner sees it.
+    pub async fn resource(&self, shared: &Shared) -> Result<Value, Refusal> {
+        let mut shown = json!({
+            "task_id": self.id,
+            "session_id": self.session,
+            "operation_id": null,
+            "tool_name": null,
+            "status": self.status(),
+            "finished_at": null,
+            "last_message_id": self.last_message_id(),
+        });
+        match &self.facts {
+            Facts::Turn(entry) => {
+                shown["created_at"] = clock::rfc3339(entry.created_ms).into();
+                if let Some(ended) = &entry.ended {
+                    shown["finished_at"] = clock::rfc3339(ended.at_ms).into();
+                    if let Some(error) = &ended.error {
+                        shown["error"] = json!({ "code": error.code, "message": error.message });
+                    }
+                    if let Some(text) = self.answer(shared, ended.message).await? {
+                        shown["result"] = json!({ "text": text });
+                    }
+                }
+            }
+            Facts::Task(record) => {
+                shown["operation_id"] = json!(record.operation_id);
+                shown["tool_name"] = json!(record.tool_name);
+                shown["created_at"] = clock::rfc3339(record.created_ms).into();
+                if let Some(at_ms) = record.finished_ms {
+                    shown["finished_at"] = clock::rfc3339(at_ms).into();
+                }
+                if let Some(result) = &record.result {
+                    shown["result"] = result.clone();
+                }
+                if let Some(error) = &record.error {
+                    shown["error"] = json!({ "code": error.code, "message": error.message });
+                }
+            }
+        }
+        Ok(shown)
+    }
+
+    async fn answer(&self, shared: &Shared, number: Option<u64>) -> Result<Option<String>, Refusal> {
+        let Some(number) = number else { return Ok(None) };
+        let item = shared.store.item(&self.log, &keys::message(number)).await;
+        let item = item.map_err(|error| node::task_refusal(&error))?;
+        let message: Option<Message> = item.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        // The number may belong to a later answer by now, if this one was made anew.
+        Ok(message.filter(|message| message.turn == Some(self.first)).map(|message| message.content))
+    }
+}
+
+/// The position of an event as text.
+pub fn cursor(extent: &Extent, seq: Seq) -> String {
+    Cursor { epoch: Some(extent.epoch.clone()), seq }.to_string()
+}
+
+/// A stranger learns nothing, not even that it is one.
+fn stranger(_: Refusal) -> Refusal {
+    node::task_not_found()
+}
+
+/// The record of a session of the asker's own, for its tasks.
+async fn session_record(
+    shared: &Shared,
+    log: &LogId,
+    asker: &Principal,
+    proof: &Proof<'_>,
+) -> Result<SessionRecord, Refusal> {
+    let stored = shared.store.record(log).await.map_err(|error| node::task_refusal(&error))?;
+    let stored = stored.filter(|stored| stored.kind == Kind::Session && stored.owner == *asker);
+    let record = SessionRecord::decode(&stored.ok_or_else(node::task_not_found)?.body);
+    let record = record.map_err(|why| {
+        Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
+    })?;
+    match proof {
+        Proof::Attached(logs) if logs.contains(log) => {}
+        Proof::Attached(_) => record.is_proven(shared.config.session.ownership, None).map_err(stranger)?,
+        Proof::Token(token) => record.is_proven(shared.config.session.ownership, *token).map_err(stranger)?,
+    }
+    if record.released {
+        return Err(node::task_expired());
+    }
+    Ok(record)
+}

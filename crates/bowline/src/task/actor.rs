@@ -1,0 +1,201 @@
+//! The one place that changes a task: its log, its record, and the work that an agent of ours does for it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_core::project::Importer;
+use bowline_protocol::{
+    Cursor, Draft, Epoch, ErrorCode, LogId, Principal, ProducerId, Refusal, Seq, SessionId, TaskId,
+};
+use bowline_store::{Commit, Committed, Fence, Item, ReadLimit, StoreError};
+
+use super::append::Position;
+use super::command::{Append, Command, Ending};
+use super::record::{TaskRecord, Worker};
+use super::work::Work;
+use crate::node::Shared;
+use crate::{clock, node};
+
+/// How long an actor without work stays, so that the next append finds it warm.
+const LINGER: Duration = Duration::from_secs(2);
+/// How often what the store would not take is offered again.
+pub(super) const RETRY_EVERY: Duration = Duration::from_millis(250);
+
+pub struct TaskActor {
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: TaskId,
+    pub(super) log: LogId,
+    pub(super) owner: Principal,
+    pub(super) fence: Fence,
+    pub(super) record: TaskRecord,
+    pub(super) epoch: Option<Epoch>,
+    pub(super) next: Seq,
+    pub(super) importer: Importer,
+    /// How far each producer has come, as far as it has been asked for.
+    pub(super) producers: HashMap<ProducerId, Position>,
+    pub(super) work: Option<Box<Work>>,
+    /// An ending that the store has not taken yet.
+    pub(super) owed: Option<Ending>,
+    /// When something that could not be done is tried again.
+    pub(super) retry_at: Option<Instant>,
+    idle_since: Instant,
+    begun: bool,
+}
+
+impl TaskActor {
+    /// An actor that still has to [`begin`](TaskActor::begin).
+    pub fn new(shared: Arc<Shared>, id: TaskId, owner: Principal, record: TaskRecord, work: Option<Work>) -> TaskActor {
+        TaskActor {
+            shared,
+            log: LogId::from(&id),
+            id,
+            owner,
+            fence: Fence::default(),
+            record,
+            epoch: None,
+            next: Seq::ZERO.next(),
+            importer: Importer::default(),
+            producers: HashMap::new(),
+            work: work.map(Box::new),
+            owed: None,
+            retry_at: None,
+            idle_since: Instant::now(),
+            begun: false,
+        }
+    }
+
+    /// Takes the right to write, and settles what an earlier process left behind.
+    pub async fn begin(&mut self) -> Result<(), Refusal> {
+        if self.begun {
+            return Ok(());
+        }
+        let refuse = |error: StoreError| node::task_refusal(&error);
+        self.fence = self.shared.store.lease(&self.log).await.map_err(refuse)?;
+        let extent = self.shared.store.extent(&self.log).await.map_err(refuse)?;
+        (self.epoch, self.next) = (Some(extent.epoch.clone()), extent.next);
+        let mut from = extent.first;
+        while self.record.is_running() && from < extent.next {
+            let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
+            let batch = self.shared.store.read(&self.log, from, limit).await.map_err(refuse)?;
+            let Some(last) = batch.events.last() else { break };
+            from = last.seq.next();
+            batch.events.iter().for_each(|event| self.importer.follow(event));
+        }
+        self.begun = true;
+        if self.record.is_running() && self.work.is_none() && matches!(self.record.worker, Worker::Agent { .. }) {
+            let message = "The server was restarted while this was at work.".to_owned();
+            self.end(Ending::failed(ErrorCode::AgentLost, message)).await;
+        }
+        if self.record.untold {
+            self.retry_at = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    pub fn id(&self) -> &TaskId {
+        &self.id
+    }
+
+    pub(crate) fn live_work(&mut self) -> Option<&mut Work> {
+        self.work.as_deref_mut().filter(|work| !work.is_stuck())
+    }
+
+    /// Everything that was asked since the last time; appends are made durable together.
+    pub async fn handle(&mut self, commands: Vec<Command>) {
+        self.idle_since = Instant::now();
+        let mut appends: Vec<Append> = Vec::new();
+        for command in commands {
+            match command {
+                Command::Append(append) => appends.push(append),
+                Command::End { ending, reply } => {
+                    self.append_all(std::mem::take(&mut appends)).await;
+                    let answered = self.asked_to_end(ending).await;
+                    let _ = reply.send(answered.map(Box::new));
+                }
+                Command::Look => self.look().await,
+            }
+        }
+        self.append_all(appends).await;
+    }
+
+    /// A producer that says nothing for so long is gone, and its task with it.
+    async fn look(&mut self) {
+        let quiet = self.shared.clock.now_ms().saturating_sub(self.record.touched_ms);
+        let gone = quiet >= self.shared.config.stream.producer_ttl.as_millis() as u64;
+        if self.record.is_running() && matches!(self.record.worker, Worker::Producer) && gone {
+            let message = "Its producer has said nothing for stream.producer_ttl.".to_owned();
+            self.end(Ending::failed(ErrorCode::AgentLost, message)).await;
+        }
+        self.tell_session().await;
+    }
+
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let stuck = self.work.as_ref().and_then(|work| work.retry_at());
+        let idle = self.is_idle().then(|| self.idle_since + LINGER);
+        [idle, self.retry_at, stuck].into_iter().flatten().min()
+    }
+
+    pub async fn handle_timeout(&mut self, now: Instant) {
+        if self.work.as_ref().and_then(|work| work.retry_at()).is_some_and(|at| at <= now) {
+            self.retry_stuck().await;
+        }
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            if let Some(ending) = self.owed.take() {
+                self.end(ending).await;
+            }
+            self.tell_session().await;
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.work.is_none() && self.retry_at.is_none()
+    }
+
+    pub fn may_leave(&self, now: Instant) -> bool {
+        self.is_idle() && now >= self.idle_since + LINGER
+    }
+
+    /// The id that its events carry: that of its session, or its own.
+    pub(super) fn session(&self) -> SessionId {
+        self.record.session.clone().unwrap_or_else(|| SessionId::from(&self.log))
+    }
+
+    pub(super) fn cursor(&self, seq: Seq) -> String {
+        Cursor { epoch: self.epoch.clone(), seq }.to_string()
+    }
+
+    /// Makes events and the record durable together; only then does the actor believe them.
+    pub(super) async fn commit(
+        &mut self,
+        drafts: &[Draft],
+        items: Vec<Item>,
+        mut record: TaskRecord,
+    ) -> Result<Committed, Refusal> {
+        let mut commit = Commit::to(self.log.clone(), self.fence, self.shared.clock.now_ms());
+        let (session, time) = (self.session(), clock::timestamp());
+        commit.events = drafts.iter().map(|draft| draft.seal(&session, &time)).collect();
+        commit.items = items;
+        record.touched_ms = commit.at_ms;
+        commit.record = Some(record.stored(&self.owner));
+        let committed = self.shared.commit(commit).await.map_err(|error| node::task_refusal(&error))?;
+        self.shared.metrics.events_appended.inc_by(drafts.len() as u64);
+        if let Some(trimmed) = &committed.trimmed {
+            self.shared.count_trimmed(trimmed, Seq::ZERO);
+        }
+        if self.record.status != record.status {
+            self.shared.metrics.task_state(self.record.status.as_str()).dec();
+            self.shared.metrics.task_state(record.status.as_str()).inc();
+        }
+        self.next = committed.next;
+        self.record = record;
+        Ok(committed)
+    }
+}
+
+impl std::fmt::Debug for TaskActor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TaskActor({}, {})", self.id, self.record.status.as_str())
+    }
+}

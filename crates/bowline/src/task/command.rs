@@ -1,0 +1,118 @@
+//! What may be asked of a task's actor.
+
+use bowline_core::project;
+use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
+
+use super::record::TaskRecord;
+use crate::agent::AgentError;
+
+#[derive(Debug)]
+pub enum Command {
+    Append(Append),
+    End {
+        ending: Ending,
+        reply: oneshot::Sender<Result<Box<Ended>, Refusal>>,
+    },
+    /// Its session may not have heard of its end yet; or its producer may be gone.
+    Look,
+}
+
+impl Command {
+    /// Answers whoever waits for an answer.
+    pub fn refuse(self, refusal: &Refusal) {
+        match self {
+            Command::Append(append) => drop(append.reply.send(Err(refusal.clone()))),
+            Command::End { reply, .. } => drop(reply.send(Err(refusal.clone()))),
+            Command::Look => {}
+        }
+    }
+}
+
+/// Chunks of a producer, to be made durable.
+pub struct Append {
+    /// Which append of which producer this is; none if it does not say, and then a repetition is not noticed.
+    pub place: Option<(ProducerId, u64)>,
+    pub chunks: Vec<Box<RawValue>>,
+    pub reply: oneshot::Sender<Result<Appended, Refusal>>,
+}
+
+impl std::fmt::Debug for Append {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Append({} chunks)", self.chunks.len())
+    }
+}
+
+/// The chunks are durable, now or since the first time they were sent.
+#[derive(Clone, Debug)]
+pub struct Appended {
+    /// The cursor after them.
+    pub last_message_id: String,
+}
+
+/// How a task is to end.
+#[derive(Clone)]
+pub enum Ending {
+    Completed { result: Option<Value>, finish: Option<Box<RawValue>> },
+    Failed { code: ErrorCode, message: String, finish: Option<Box<RawValue>> },
+    Cancelled { by: String, reason: Option<String>, finish: Option<Box<RawValue>> },
+}
+
+impl Ending {
+    pub fn failed(code: ErrorCode, message: impl Into<String>) -> Ending {
+        Ending::Failed { code, message: message.into(), finish: None }
+    }
+
+    pub fn cancelled(by: impl Into<String>, reason: Option<String>) -> Ending {
+        Ending::Cancelled { by: by.into(), reason, finish: None }
+    }
+}
+
+/// A producer's own last word, which its readers get as it wrote it.
+impl From<project::End> for Ending {
+    fn from(end: project::End) -> Ending {
+        let finish = Some(end.chunk);
+        match end.ending {
+            project::Ending::Finished => Ending::Completed { result: None, finish },
+            project::Ending::Cancelled => Ending::Cancelled { by: "producer".into(), reason: end.text, finish },
+            project::Ending::Failed => Ending::Failed {
+                code: ErrorCode::AgentFailed,
+                message: end.text.unwrap_or_else(|| "The producer says that it failed.".into()),
+                finish,
+            },
+        }
+    }
+}
+
+impl From<AgentError> for Ending {
+    fn from(error: AgentError) -> Ending {
+        if error.cancelled {
+            return Ending::cancelled("agent", Some(error.message));
+        }
+        Ending::failed(error.code, error.message)
+    }
+}
+
+impl std::fmt::Debug for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Ending::Completed { .. } => "Completed",
+            Ending::Failed { .. } => "Failed",
+            Ending::Cancelled { .. } => "Cancelled",
+        })
+    }
+}
+
+/// How the task stands after it was asked to end.
+#[derive(Debug)]
+pub struct Ended {
+    /// Whether it is this request that ended it.
+    pub by_this: bool,
+    pub record: TaskRecord,
+    pub last: Seq,
+    pub last_message_id: String,
+}
+
+pub type Commands = mpsc::Receiver<Command>;

@@ -1,0 +1,172 @@
+//! How a task ends: exactly once, with its terminal event, and its session is told.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use bowline_protocol::event::names;
+use bowline_protocol::{Draft, ErrorCode, RecoveryAction, Refusal};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::actor::{RETRY_EVERY, TaskActor};
+use super::append::ended;
+use super::command::{Ended, Ending};
+use super::record::TaskRecord;
+use crate::session::turns::{Status, TurnError};
+use crate::session::{Command, Registry};
+
+/// What the terminal event says to programs. A producer's last chunk is kept as it was written.
+#[derive(Default, Serialize)]
+struct Facts<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_code: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recovery_action: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish: Option<&'a RawValue>,
+}
+
+impl Facts<'_> {
+    fn of(finish: &Option<Box<RawValue>>) -> Facts<'_> {
+        Facts { finish: finish.as_deref(), ..Facts::default() }
+    }
+}
+
+fn owed() -> Refusal {
+    let message = "The task was stopped; that cannot be written down yet. Ask again.";
+    Refusal::new(ErrorCode::StoreUnavailable, message).retry_after_ms(1000)
+}
+
+impl TaskActor {
+    /// Somebody wants it to end. A second wish is harmless: it is told how the task stands.
+    pub(super) async fn asked_to_end(&mut self, ending: Ending) -> Result<Ended, Refusal> {
+        let by_this = self.record.is_running();
+        if by_this {
+            if matches!(ending, Ending::Cancelled { .. }) {
+                // A cancel always stops the work, also when the store is away.
+                self.end(ending).await;
+                if self.owed.is_some() {
+                    return Err(owed());
+                }
+            } else {
+                self.write_end(&ending).await?;
+                self.settle_end();
+            }
+        } else if matches!(ending, Ending::Completed { .. } | Ending::Failed { .. }) && self.contradicts(&ending) {
+            return Err(ended());
+        }
+        let last = self.next.prev();
+        Ok(Ended { by_this, record: self.record.clone(), last, last_message_id: self.cursor(last) })
+    }
+
+    fn contradicts(&self, ending: &Ending) -> bool {
+        match ending {
+            Ending::Completed { .. } => self.record.status != Status::Completed,
+            Ending::Failed { .. } => self.record.status != Status::Failed,
+            Ending::Cancelled { .. } => false,
+        }
+    }
+
+    /// Ends it from within. If the store is away, that is owed until it is back.
+    pub(super) async fn end(&mut self, ending: Ending) {
+        self.stop_work();
+        if let Err(refusal) = self.write_end(&ending).await {
+            tracing::debug!(task = %self.id, %refusal, "the end of a task cannot be stored yet");
+            self.owed = Some(ending);
+            self.retry_at = Some(Instant::now() + RETRY_EVERY);
+            return;
+        }
+        self.settle_end();
+    }
+
+    fn stop_work(&mut self) {
+        if let Some(work) = self.work.take() {
+            work.stop();
+            self.shared.tasks.at_work.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn settle_end(&mut self) {
+        self.stop_work();
+        // Not now: whoever asked may be the very session that is to be told.
+        self.retry_at = Some(Instant::now());
+    }
+
+    /// The one way out of `running`: the terminal event and the record change together, once.
+    async fn write_end(&mut self, ending: &Ending) -> Result<(), Refusal> {
+        if !self.record.is_running() {
+            return Ok(());
+        }
+        let mut record = TaskRecord { finished_ms: Some(self.shared.clock.now_ms()), ..self.record.clone() };
+        let draft = match ending {
+            Ending::Completed { result, finish } => {
+                record.status = Status::Completed;
+                record.result = result.clone();
+                let text = result.as_ref().and_then(Value::as_str).unwrap_or_default();
+                let facts = Facts { duration_ms: Some(self.age_ms()), result: result.as_ref(), ..Facts::of(finish) };
+                Draft::new(names::FINAL_ANSWER, text).metadata(&facts)
+            }
+            Ending::Failed { code, message, finish } => {
+                record.status = Status::Failed;
+                record.error = Some(TurnError { code: code.as_str().to_owned(), message: message.clone() });
+                let (error_code, recovery_action) = (Some(code.as_str()), Some(code.action().as_str()));
+                let facts = Facts { error_code, recovery_action, ..Facts::of(finish) };
+                Draft::new(names::ERROR, message).metadata(&facts)
+            }
+            Ending::Cancelled { by, reason, finish } => {
+                record.status = Status::Cancelled;
+                let facts = Facts { by: Some(by), reason: reason.as_deref(), ..Facts::of(finish) };
+                Draft::new(names::CANCELLED, "The task was cancelled.").metadata(&facts)
+            }
+        };
+        record.untold = record.session.is_some();
+        self.commit(&[draft], Vec::new(), record).await?;
+        self.shared.tasks.forget_running(&self.owner);
+        Ok(())
+    }
+
+    fn age_ms(&self) -> u64 {
+        self.shared.clock.now_ms().saturating_sub(self.record.created_ms)
+    }
+
+    /// Its session's log says that the operation is over. Tried until it does, or until the session is over itself.
+    pub(super) async fn tell_session(&mut self) {
+        let Some(session) = self.record.session.clone().filter(|_| self.record.untold) else { return };
+        let mut content =
+            json!({ "operation_id": self.record.operation_id, "task_id": self.id, "status": self.record.status });
+        if let Some(result) = &self.record.result {
+            content["result"] = result.clone();
+        }
+        if let Some(error) = &self.record.error {
+            content["error"] = json!({ "code": error.code, "message": error.message });
+        }
+        let told = match Registry::living(&self.shared, &session, &self.owner).await {
+            Ok(Some(session)) => {
+                let (task, content) = (self.id.clone(), Box::new(content));
+                let command = |from| Command::OperationEnded { from, task, content };
+                Registry::ask(&self.shared, &session, &self.owner, None, command).await.map(drop)
+            }
+            Ok(None) => Ok(()),
+            Err(refusal) => Err(refusal),
+        };
+        let record = TaskRecord { untold: false, ..self.record.clone() };
+        let stored = match told {
+            Err(refusal) if refusal.code.action() == RecoveryAction::RetryLater => Err(refusal),
+            // It knows, or there is nobody left to know.
+            Ok(()) | Err(_) => self.commit(&[], Vec::new(), record).await.map(drop),
+        };
+        if let Err(refusal) = stored {
+            tracing::debug!(task = %self.id, %refusal, "a session cannot be told of an operation's end yet");
+            self.retry_at = Some(Instant::now() + RETRY_EVERY);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Tasks with a log of their own: background operations of a session, and what outside producers push.
+//!
+//! A chat turn is a task too, but lives in its session's log; see [`crate::stream`] for how both are read.
+
+pub mod actor;
+mod append;
+pub mod command;
+mod ending;
+pub mod record;
+pub mod registry;
+pub mod work;
+
+use bowline_protocol::{OperationId, TaskId};
+use serde_json::{Value, json};
+
+pub use command::{Command, Commands, Ending};
+pub use record::TaskRecord;
+pub use registry::Tasks;
+
+/// An operation that was accepted: its work goes on in the background.
+#[derive(Clone, Debug)]
+pub struct Begun {
+    pub task_id: TaskId,
+    pub operation_id: OperationId,
+    pub tool_name: Option<String>,
+}
+
+impl Begun {
+    /// A new task. Unless somebody chose a name for its operation, that follows from the task's.
+    pub fn new(bits: u128, operation_id: Option<OperationId>, tool_name: Option<String>) -> Begun {
+        let operation_id = operation_id.unwrap_or_else(|| OperationId::from_random(bits));
+        Begun { task_id: TaskId::from_random(bits), operation_id, tool_name }
+    }
+
+    /// The content of `agent.operation_started`, and what the one who asked is answered.
+    pub fn content(&self) -> Value {
+        let name = self.tool_name.as_deref().unwrap_or("The operation");
+        json!({
+            "type": "operation_started",
+            "tool_name": self.tool_name,
+            "operation_id": self.operation_id,
+            "task_id": self.task_id,
+            "message": format!("{name} is at work in the background."),
+        })
+    }
+}

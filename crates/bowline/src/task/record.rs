@@ -1,0 +1,100 @@
+//! What is kept of a task beside its log.
+
+use bowline_protocol::{OperationId, Principal, SessionId};
+use bowline_store::{Kind, Record};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::session::turns::{Status, TurnError};
+
+/// The record's own version; an older server refuses a newer one.
+pub const VERSION: u32 = 1;
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct TaskRecord {
+    pub version: u32,
+    /// The session that it works for, under the name of its log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    pub operation_id: OperationId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    pub worker: Worker,
+    pub status: Status,
+    pub created_ms: u64,
+    pub touched_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<TurnError>,
+    /// Its session still has to be told that it has ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untold: bool,
+    /// Its stream was let go; what is left is a tombstone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub released: bool,
+}
+
+/// Who does the work.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Worker {
+    /// An agent of this server, in its process: when that dies, so does the work.
+    Agent { name: String, args: Value },
+    /// A program outside, which comes and goes as it likes.
+    Producer,
+}
+
+impl TaskRecord {
+    pub fn encode(&self) -> Bytes {
+        // String keys and finite numbers only, so this cannot fail.
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<TaskRecord, String> {
+        let record: TaskRecord = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if record.version > VERSION {
+            return Err(format!(
+                "it was written by a newer version of this server (record version {})",
+                record.version
+            ));
+        }
+        Ok(record)
+    }
+
+    pub fn stored(&self, owner: &Principal) -> Record {
+        Record { kind: Kind::Task, owner: owner.clone(), touched_ms: self.touched_ms, body: self.encode() }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.status == Status::Running
+    }
+}
+
+impl std::fmt::Debug for TaskRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TaskRecord({}, {})", self.operation_id, self.status.as_str())
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Worker::Agent { name, .. } => write!(f, "Agent({name})"),
+            Worker::Producer => f.write_str("Producer"),
+        }
+    }
+}
+
+/// Keys of the items beside a task's log.
+pub mod keys {
+    use bowline_protocol::ProducerId;
+
+    /// How far a producer has come.
+    pub fn producer(id: &ProducerId) -> String {
+        format!("p/{id}")
+    }
+}

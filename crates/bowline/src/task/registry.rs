@@ -1,0 +1,200 @@
+//! Finds the actor of a task, or wakes it from the store; makes new tasks. Nothing here is the truth: the store is.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq, TaskId};
+use bowline_store::{Commit, Fence, Kind, Start};
+use tokio::sync::{mpsc, oneshot};
+
+use super::actor::TaskActor;
+use super::command::{Append, Appended, Command, Commands, Ended, Ending};
+use super::record::TaskRecord;
+use super::work::Work;
+use crate::node::{self, Shared};
+use crate::{dice, drive};
+
+/// Commands that may wait for one task before its senders wait too.
+const COMMANDS_MAX: usize = 64;
+
+#[derive(Default)]
+pub struct Tasks {
+    live: Mutex<HashMap<TaskId, Entry>>,
+    /// Tasks that run, by owner.
+    running: Mutex<HashMap<Principal, usize>>,
+    pub(super) at_work: AtomicUsize,
+}
+
+#[derive(Clone)]
+struct Entry {
+    owner: Principal,
+    commands: mpsc::Sender<Command>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tasks {
+    /// The actor leaves, unless somebody has written to it meanwhile.
+    pub fn retire(&self, id: &TaskId, commands: &Commands) -> bool {
+        let mut live = lock(&self.live);
+        if !commands.is_empty() {
+            return false;
+        }
+        live.remove(id);
+        true
+    }
+
+    /// How many tasks have a process of ours.
+    pub fn at_work(&self) -> usize {
+        self.at_work.load(Ordering::Relaxed)
+    }
+
+    pub fn count_running(&self, owner: &Principal) {
+        *lock(&self.running).entry(owner.clone()).or_default() += 1;
+    }
+
+    /// A task has ended; its owner may have another.
+    pub fn forget_running(&self, owner: &Principal) {
+        let mut running = lock(&self.running);
+        if let Some(count) = running.get_mut(owner) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(owner);
+            }
+        }
+    }
+
+    /// Counts one more running task, if there is room: looked at and counted in one step.
+    fn reserve(shared: &Shared, owner: &Principal) -> Result<(), Refusal> {
+        let max = shared.config.limits.tasks_per_principal_max;
+        let mut running = lock(&shared.tasks.running);
+        let count = running.entry(owner.clone()).or_default();
+        if *count < max {
+            *count += 1;
+            return Ok(());
+        }
+        shared.metrics.limits_hit.inc("limits.tasks_per_principal_max");
+        let message = format!("You have {max} running tasks already. Complete or cancel one.");
+        Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(5000))
+    }
+
+    /// Makes a task: a new log with its first record, and an actor if there is work for it.
+    pub async fn found(
+        shared: &Arc<Shared>,
+        owner: &Principal,
+        id: &TaskId,
+        record: TaskRecord,
+        work: Option<Work>,
+    ) -> Result<(), Refusal> {
+        if shared.is_draining() {
+            return Err(node::draining());
+        }
+        Tasks::reserve(shared, owner)?;
+        let mut commit = Commit::to(LogId::from(id), Fence::default(), record.touched_ms);
+        commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
+        commit.record = Some(record.stored(owner));
+        if let Err(error) = shared.commit(commit).await {
+            shared.tasks.forget_running(owner);
+            return Err(node::task_refusal(&error));
+        }
+        shared.metrics.task_state(record.status.as_str()).inc();
+        if work.is_some() {
+            shared.tasks.at_work.fetch_add(1, Ordering::Relaxed);
+            Tasks::install(shared, TaskActor::new(shared.clone(), id.clone(), owner.clone(), record, work), owner);
+        }
+        Ok(())
+    }
+
+    /// Puts an actor where others find it, and sets it going.
+    pub fn install(shared: &Arc<Shared>, actor: TaskActor, owner: &Principal) -> mpsc::Sender<Command> {
+        let mut live = lock(&shared.tasks.live);
+        // Two who looked at the same time woke it twice; the first one installed is the one that counts.
+        if let Some(entry) = live.get(actor.id()).filter(|entry| !entry.commands.is_closed()) {
+            return entry.commands.clone();
+        }
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        live.insert(actor.id().clone(), Entry { owner: owner.clone(), commands: commands.clone() });
+        drop(live);
+        tokio::spawn(drive::task::drive(shared.clone(), Box::new(actor), inbox));
+        commands
+    }
+
+    async fn find(shared: &Arc<Shared>, id: &TaskId, asker: &Principal) -> Result<mpsc::Sender<Command>, Refusal> {
+        let awake = lock(&shared.tasks.live).get(id).filter(|entry| !entry.commands.is_closed()).cloned();
+        if let Some(entry) = awake {
+            return if entry.owner == *asker { Ok(entry.commands) } else { Err(node::task_not_found()) };
+        }
+        let record = Tasks::look_up(shared, id, asker).await?;
+        let actor = TaskActor::new(shared.clone(), id.clone(), asker.clone(), record, None);
+        Ok(Tasks::install(shared, actor, asker))
+    }
+
+    /// The record of a task of the asker's own. Unknown and foreign are answered alike.
+    pub async fn look_up(shared: &Shared, id: &TaskId, asker: &Principal) -> Result<TaskRecord, Refusal> {
+        let stored = shared.store.record(&LogId::from(id)).await.map_err(|error| node::task_refusal(&error))?;
+        let stored = stored.filter(|stored| stored.kind == Kind::Task && stored.owner == *asker);
+        let record = TaskRecord::decode(&stored.ok_or_else(node::task_not_found)?.body);
+        let record = record.map_err(|why| {
+            Refusal::new(ErrorCode::StoreUnavailable, format!("The task's record cannot be read: {why}."))
+        })?;
+        if record.released {
+            return Err(node::task_expired());
+        }
+        Ok(record)
+    }
+
+    /// Delivers a command to a task of the asker's own.
+    pub async fn send(shared: &Arc<Shared>, id: &TaskId, asker: &Principal, command: Command) -> Result<(), Refusal> {
+        let mut command = command;
+        // An actor that leaves at this very moment is woken again; that cannot go on for long.
+        for _ in 0..100 {
+            let commands = Tasks::find(shared, id, asker).await?;
+            match commands.send(command).await {
+                Ok(()) => return Ok(()),
+                Err(returned) => command = returned.0,
+            }
+            tokio::task::yield_now().await;
+        }
+        Err(gone())
+    }
+
+    /// Hands an append over; the answer comes once it is durable.
+    pub async fn append(
+        shared: &Arc<Shared>,
+        id: &TaskId,
+        asker: &Principal,
+        place: Option<(bowline_protocol::ProducerId, u64)>,
+        chunks: Vec<Box<serde_json::value::RawValue>>,
+    ) -> Result<oneshot::Receiver<Result<Appended, Refusal>>, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        Tasks::send(shared, id, asker, Command::Append(Append { place, chunks, reply })).await?;
+        Ok(answer)
+    }
+
+    /// Ends a task, if it has not ended yet.
+    pub async fn end(
+        shared: &Arc<Shared>,
+        id: &TaskId,
+        asker: &Principal,
+        ending: Ending,
+    ) -> Result<Box<Ended>, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        Tasks::send(shared, id, asker, Command::End { ending, reply }).await?;
+        answer.await.unwrap_or_else(|_gone| Err(gone()))
+    }
+}
+
+/// The actor went away without a word.
+pub fn gone() -> Refusal {
+    Refusal::new(ErrorCode::Internal, "The task could not be reached. Try again.").retry_after_ms(1000)
+}
+
+impl fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tasks({} awake)", lock(&self.live).len())
+    }
+}

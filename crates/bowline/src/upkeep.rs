@@ -1,0 +1,185 @@
+//! What nobody asks for: recovery after a crash, expiry, tombstones, and what a sweep lets go of.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_protocol::{LogId, SessionId, TaskId};
+use bowline_store::{Commit, Kind, Record, Release, StoreError};
+
+use crate::node::{Shared, acked};
+use crate::session::actor::Actor;
+use crate::session::{Command, Life, Registry, SessionRecord};
+use crate::task::actor::TaskActor;
+use crate::task::record::Worker;
+use crate::task::{Command as TaskCommand, TaskRecord, Tasks};
+
+/// Ends or continues what the last process left behind, before anybody is served.
+pub async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let (mut sessions, mut woken) = (0u64, 0u64);
+    for (log, stored) in shared.store.list(Kind::Session, None).await? {
+        let record = match SessionRecord::decode(&stored.body) {
+            Ok(record) => record,
+            Err(why) => {
+                tracing::error!(session = %log, %why, "a session's record cannot be read; it is left alone");
+                continue;
+            }
+        };
+        sessions += 1;
+        shared.metrics.session_state(record.state()).inc();
+        if record.life == Life::Active {
+            shared.registry.count_live(&stored.owner);
+        }
+        let over = record.life != Life::Active && !record.released;
+        let cut = record.turn.active().is_some_and(|active| active.pending.is_empty());
+        if !(over || cut || record.held || !record.queue.is_empty()) {
+            continue;
+        }
+        woken += 1;
+        let mut actor = Actor::new(shared.clone(), log.clone(), stored.owner.clone(), record);
+        match Box::pin(actor.begin()).await {
+            // It stays as long as it has something to do, as any other that was woken.
+            Ok(()) => drop(Registry::install(shared, actor, stored.owner)),
+            Err(refusal) => tracing::error!(session = %log, %refusal, "a session could not be recovered yet"),
+        }
+    }
+    let tasks = recover_tasks(shared).await?;
+    let ms = started.elapsed().as_millis() as u64;
+    tracing::info!(sessions, woken, tasks, ms, "recovered");
+    Ok(())
+}
+
+/// Ends the operations that were cut, and tells sessions what they have not heard. A producer's task just goes on.
+async fn recover_tasks(shared: &Arc<Shared>) -> anyhow::Result<u64> {
+    let mut tasks = 0;
+    for (log, stored) in shared.store.list(Kind::Task, None).await? {
+        let Some((id, record)) = task_of(&log, &stored) else { continue };
+        tasks += 1;
+        shared.metrics.task_state(record.status.as_str()).inc();
+        if record.is_running() {
+            shared.tasks.count_running(&stored.owner);
+        }
+        let cut = record.is_running() && matches!(record.worker, Worker::Agent { .. });
+        if cut || record.untold {
+            let mut actor = TaskActor::new(shared.clone(), id, stored.owner.clone(), record, None);
+            match Box::pin(actor.begin()).await {
+                Ok(()) => drop(Tasks::install(shared, actor, &stored.owner)),
+                Err(refusal) => tracing::error!(task = %log, %refusal, "a task could not be recovered yet"),
+            }
+        }
+    }
+    Ok(tasks)
+}
+
+fn task_of(log: &LogId, stored: &Record) -> Option<(TaskId, TaskRecord)> {
+    match TaskRecord::decode(&stored.body) {
+        Ok(record) => Some((TaskId::parse(log.as_str())?, record)),
+        Err(why) => {
+            tracing::error!(task = %log, %why, "a task's record cannot be read; it is left alone");
+            None
+        }
+    }
+}
+
+/// Streams that were kept long enough after their end are let go; a tombstone says so for a while longer.
+async fn sweep_tasks(shared: &Arc<Shared>, now_ms: u64) -> Result<(), StoreError> {
+    let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
+    for (log, stored) in shared.store.list(Kind::Task, None).await? {
+        let Some((id, record)) = task_of(&log, &stored) else { continue };
+        if record.released {
+            if older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
+                forget(shared, &log, now_ms).await?;
+                shared.metrics.task_state(record.status.as_str()).dec();
+            }
+        } else if record.is_running() {
+            let quiet = older_than(stored.touched_ms, shared.config.stream.producer_ttl);
+            if quiet && matches!(record.worker, Worker::Producer) {
+                let _ = Tasks::send(shared, &id, &stored.owner, TaskCommand::Look).await;
+            }
+        } else if !record.untold && older_than(stored.touched_ms, shared.config.stream.ttl) {
+            let mut release = Commit::to(log.clone(), shared.store.lease(&log).await?, now_ms);
+            let tombstone = TaskRecord { released: true, touched_ms: now_ms, result: None, error: None, ..record };
+            release.record = Some(tombstone.stored(&stored.owner));
+            release.release = Some(Release::Contents);
+            shared.commit(release).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Retention by age, expiry and tombstones.
+pub async fn sweep_for_ever(shared: Arc<Shared>) {
+    let config = &shared.config;
+    let ttl = config.session.ttl.min(config.buffer.age_max).min(config.session.tombstone_ttl).min(config.stream.ttl);
+    let every = (ttl / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
+    loop {
+        tokio::time::sleep(every).await;
+        if let Err(error) = sweep(&shared).await {
+            tracing::warn!(%error, "the sweep failed; it will be tried again");
+        }
+    }
+}
+
+async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    let now_ms = shared.clock.now_ms();
+    for trimmed in shared.store.sweep(now_ms).await? {
+        let acked = acked(shared, &trimmed.log).await;
+        shared.count_trimmed(&trimmed, acked);
+    }
+    let health = shared.store.health();
+    shared.metrics.store_bytes.set(health.bytes as i64);
+    shared.metrics.store_logs.set(health.logs as i64);
+    shared.metrics.store_quarantined.set(health.quarantined.len() as i64);
+    let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
+    let (mut retained, mut fullest) = (0, 0);
+    for (log, stored) in shared.store.list(Kind::Session, None).await? {
+        let events = shared.store.extent(&log).await.map_or(0, |extent| extent.retained());
+        (retained, fullest) = (retained + events, fullest.max(events));
+        if !older_than(stored.touched_ms, shared.config.session.ttl.min(shared.config.session.tombstone_ttl)) {
+            continue;
+        }
+        let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
+        let id = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
+        if record.life == Life::Active && older_than(stored.touched_ms, shared.config.session.ttl) {
+            let _ = Registry::send(shared, &id, &stored.owner, Command::Expire).await;
+        } else if record.life != Life::Active && older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
+            match forget(shared, &log, now_ms).await {
+                Ok(()) => drop(shared.metrics.session_state("ended").dec()),
+                Err(error) => tracing::warn!(session = %log, %error, "a tombstone could not be removed"),
+            }
+        }
+    }
+    sweep_tasks(shared, now_ms).await?;
+    sweep_marks(shared, now_ms).await?;
+    shared.metrics.buffer_events.set(retained as i64);
+    shared.metrics.buffer_fullest.set(fullest as i64);
+    Ok(())
+}
+
+/// Other names of sessions that are gone, and marks of states that have expired.
+async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
+    for (log, alias) in shared.store.list(Kind::Alias, None).await? {
+        let root = std::str::from_utf8(&alias.body).ok().and_then(LogId::parse);
+        let gone = match root {
+            Some(root) => matches!(shared.store.record(&root).await, Ok(None)),
+            None => true,
+        };
+        if gone {
+            forget(shared, &log, now_ms).await?;
+        }
+    }
+    let state_ttl_ms = shared.config.state.ttl.as_millis() as u64;
+    for (log, mark) in shared.store.list(Kind::Restored, None).await? {
+        if now_ms.saturating_sub(mark.touched_ms) > state_ttl_ms {
+            forget(shared, &log, now_ms).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The last trace of a session goes.
+async fn forget(shared: &Shared, log: &LogId, now_ms: u64) -> Result<(), StoreError> {
+    let mut forget = Commit::to(log.clone(), shared.store.lease(log).await?, now_ms);
+    forget.release = Some(Release::Log);
+    shared.commit(forget).await.map(drop)
+}

@@ -1,0 +1,308 @@
+//! Chunks → the message that the AI SDK builds of them.
+//!
+//! Where the generations differ, the message is that of the newest (7): reasoning parts have an `id` (5 and 7), files keep
+//! their provider metadata (6 and 7), an input that was refused stays `input` (7), calls have titles (6 and 7). Half a
+//! surrogate pair, which JavaScript keeps and our texts cannot hold, becomes U+FFFD unless its other half follows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bowline_protocol::chunk::ChunkView;
+use bowline_protocol::{Chunk, ChunkKind, json};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::events::body_of;
+use super::parts::Flow;
+use super::tool_part::{ToolUpdate, Tools};
+
+pub(super) type Fields = Map<String, Value>;
+
+/// Builds one message.
+#[derive(Default)]
+pub struct Assembler {
+    message_id: Option<String>,
+    metadata: Option<Value>,
+    parts: Vec<Part>,
+    active_texts: BTreeMap<String, usize>,
+    active_thoughts: BTreeMap<String, usize>,
+    tools: Tools,
+}
+
+/// One part of the message.
+pub(super) struct Part {
+    pub fields: Fields,
+    /// What grows by deltas, a text or a tool's input: the body of a JSON string, so that the halves of a character find
+    /// each other.
+    pub body: Option<String>,
+}
+
+impl Part {
+    pub fn new(fields: Fields) -> Part {
+        Part { fields, body: None }
+    }
+
+    pub fn kind(&self) -> &str {
+        self.fields.get("type").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Adds the body to the text so far.
+    fn grow(&mut self, body: &str) {
+        self.body.get_or_insert_default().push_str(body);
+    }
+}
+
+impl fmt::Debug for Assembler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Assembler({} parts)", self.parts.len())
+    }
+}
+
+impl Assembler {
+    pub fn new() -> Assembler {
+        Assembler::default()
+    }
+
+    /// The id that the stream gave the message.
+    pub fn message_id(&self) -> Option<&str> {
+        self.message_id.as_deref()
+    }
+
+    /// What the stream said about the message, merged.
+    pub fn metadata(&self) -> Option<&Value> {
+        self.metadata.as_ref()
+    }
+
+    /// The parts of the message, as the SDK would have them now.
+    pub fn parts(&self) -> Vec<Value> {
+        self.parts.iter().map(render).collect()
+    }
+
+    pub fn handle_chunk(&mut self, chunk: &Chunk) {
+        let Ok(text) = std::str::from_utf8(&chunk.json) else { return };
+        let Ok(view) = ChunkView::parse(text) else { return };
+        let delta = view.delta_text().map_or("", RawValue::get);
+        match view.kind {
+            // The hot ones need no tree.
+            ChunkKind::TextDelta if view.fields.provider_metadata.is_none() => {
+                return self.grow(Flow::Text, &view.id(), body_of(delta));
+            }
+            ChunkKind::ReasoningDelta if view.fields.provider_metadata.is_none() => {
+                return self.grow(Flow::Reasoning, &view.id(), body_of(delta));
+            }
+            _ => {}
+        }
+        let fields = object(text);
+        match view.kind {
+            ChunkKind::Start => {
+                self.message_id = view.fields.message_id.and(fields.get("messageId")).and_then(text_of);
+                self.merge_metadata(fields.get("messageMetadata"));
+            }
+            ChunkKind::Finish | ChunkKind::MessageMetadata => self.merge_metadata(fields.get("messageMetadata")),
+            ChunkKind::StartStep => self.push(picked("step-start", &fields, &[])),
+            ChunkKind::ResetStep => self.reset_step(),
+            // The parsers of two generations forget their open texts here; a legal stream does not notice.
+            ChunkKind::FinishStep | ChunkKind::Abort | ChunkKind::Error => {}
+            ChunkKind::TextStart => self.start(Flow::Text, &view.id(), &fields),
+            ChunkKind::ReasoningStart => self.start(Flow::Reasoning, &view.id(), &fields),
+            ChunkKind::TextDelta => {
+                self.grow(Flow::Text, &view.id(), body_of(delta));
+                self.annotate(Flow::Text, &view.id(), &fields);
+            }
+            ChunkKind::ReasoningDelta => {
+                self.grow(Flow::Reasoning, &view.id(), body_of(delta));
+                self.annotate(Flow::Reasoning, &view.id(), &fields);
+            }
+            ChunkKind::TextEnd => self.end(Flow::Text, &view.id(), &fields),
+            ChunkKind::ReasoningEnd => self.end(Flow::Reasoning, &view.id(), &fields),
+            ChunkKind::File | ChunkKind::ReasoningFile => {
+                self.push(picked(view.kind.as_str(), &fields, &["mediaType", "url", "providerMetadata"]));
+            }
+            ChunkKind::SourceUrl => {
+                self.push(picked("source-url", &fields, &["sourceId", "url", "title", "providerMetadata"]));
+            }
+            ChunkKind::SourceDocument => {
+                let keys = ["sourceId", "mediaType", "title", "filename", "providerMetadata"];
+                self.push(picked("source-document", &fields, &keys));
+            }
+            ChunkKind::Custom => self.push(picked("custom", &fields, &["kind", "providerMetadata"])),
+            ChunkKind::SteeringMessage => self.push(picked("steering-message", &fields, &["id", "parts"])),
+            ChunkKind::Data => self.data(fields),
+            kind => {
+                let update = ToolUpdate { kind, id: &view.tool_call_id(), delta: body_of(delta), fields: &fields };
+                self.tools.handle(&mut self.parts, &update);
+            }
+        }
+    }
+
+    fn push(&mut self, fields: Fields) {
+        self.parts.push(Part::new(fields));
+    }
+
+    fn active(&mut self, flow: Flow) -> &mut BTreeMap<String, usize> {
+        match flow {
+            Flow::Text => &mut self.active_texts,
+            Flow::Reasoning => &mut self.active_thoughts,
+        }
+    }
+
+    fn active_part(&mut self, flow: Flow, id: &str) -> Option<&mut Part> {
+        let at = *self.active(flow).get(id)?;
+        self.parts.get_mut(at)
+    }
+
+    fn start(&mut self, flow: Flow, id: &str, chunk: &Fields) {
+        let keys: &[&str] = if flow == Flow::Reasoning { &["id", "providerMetadata"] } else { &["providerMetadata"] };
+        let mut fields = picked(flow.prefix(), chunk, keys);
+        fields.insert("state".into(), "streaming".into());
+        let at = self.parts.len();
+        self.parts.push(Part { fields, body: Some(String::new()) });
+        self.active(flow).insert(id.to_owned(), at);
+    }
+
+    fn grow(&mut self, flow: Flow, id: &str, body: &str) {
+        if let Some(part) = self.active_part(flow, id) {
+            part.grow(body);
+        }
+    }
+
+    fn annotate(&mut self, flow: Flow, id: &str, chunk: &Fields) {
+        if let Some(part) = self.active_part(flow, id) {
+            for key in ["citations", "providerMetadata"] {
+                if let Some(value) = chunk.get(key).filter(|value| !value.is_null()) {
+                    part.fields.insert(key.into(), value.clone());
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, flow: Flow, id: &str, chunk: &Fields) {
+        self.annotate(flow, id, chunk);
+        if let Some(part) = self.active_part(flow, id) {
+            part.fields.insert("state".into(), "done".into());
+        }
+        self.active(flow).remove(id);
+    }
+
+    fn data(&mut self, fields: Fields) {
+        if fields.get("transient") == Some(&Value::Bool(true)) {
+            return;
+        }
+        let same = |part: &&mut Part| {
+            part.fields.get("type") == fields.get("type") && part.fields.get("id") == fields.get("id")
+        };
+        let known = fields.contains_key("id").then(|| self.parts.iter_mut().find(same)).flatten();
+        match known {
+            Some(part) => set(&mut part.fields, "data", fields.get("data")),
+            None => self.push(fields),
+        }
+    }
+
+    fn reset_step(&mut self) {
+        let kept = self.parts.iter().rposition(|part| part.kind() == "step-start").map_or(0, |at| at + 1);
+        self.parts.truncate(kept);
+        self.active_texts.clear();
+        self.active_thoughts.clear();
+        self.tools = Tools::default();
+    }
+
+    fn merge_metadata(&mut self, metadata: Option<&Value>) {
+        let Some(new) = metadata.filter(|value| !value.is_null()) else { return };
+        match (&mut self.metadata, new) {
+            (Some(Value::Object(base)), Value::Object(new)) => merge(base, new),
+            (known, new) => *known = Some(new.clone()),
+        }
+    }
+}
+
+/// Puts `new` over `base`, object by object.
+fn merge(base: &mut Fields, new: &Fields) {
+    for (key, value) in new {
+        match (base.get_mut(key), value) {
+            _ if matches!(key.as_str(), "__proto__" | "constructor" | "prototype") => {}
+            (Some(Value::Object(base)), Value::Object(new)) => merge(base, new),
+            _ => drop(base.insert(key.clone(), value.clone())),
+        }
+    }
+}
+
+/// A part with these fields of a chunk.
+fn picked(kind: &str, chunk: &Fields, keys: &[&str]) -> Fields {
+    let mut fields = Fields::new();
+    fields.insert("type".into(), kind.into());
+    for key in keys {
+        set(&mut fields, key, chunk.get(*key));
+    }
+    fields
+}
+
+/// What is undefined in JavaScript is absent in JSON.
+pub(super) fn set(fields: &mut Fields, key: &str, value: Option<&Value>) {
+    match value {
+        Some(value) => drop(fields.insert(key.to_owned(), value.clone())),
+        None => drop(fields.remove(key)),
+    }
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+fn render(part: &Part) -> Value {
+    let mut fields = part.fields.clone();
+    if let Some(body) = &part.body {
+        match part.kind() {
+            "text" | "reasoning" => drop(fields.insert("text".into(), unescaped(body).into())),
+            _ => super::tool_part::settle(&mut fields, body),
+        }
+    }
+    Value::Object(fields)
+}
+
+/// The text of a JSON string's body.
+pub(super) fn unescaped(body: &str) -> String {
+    let mut bytes = Vec::with_capacity(body.len());
+    json::unescape(body, |_, piece| bytes.extend_from_slice(piece));
+    String::from_utf8(bytes).unwrap_or_else(|error| whole_characters(error.as_bytes()))
+}
+
+/// Half a pair has three bytes, and becomes one sign that something is missing.
+fn whole_characters(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        if chunk.invalid().first() == Some(&0xED) {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    text
+}
+
+/// The fields of a chunk. Its texts may have halves of pairs, which a tree cannot hold.
+fn object(text: &str) -> Fields {
+    serde_json::from_str(text).unwrap_or_else(|_| {
+        let mut whole = String::with_capacity(text.len());
+        let mut rest = text;
+        // Strings are re-encoded, everything between them is copied.
+        while let Some(open) = rest.find('"') {
+            let (before, string) = rest.split_at(open + 1);
+            let close = string_end(string);
+            whole.push_str(&before[..open]);
+            whole.push_str(json::raw(&unescaped(&string[..close])).get());
+            rest = string.get(close + 1..).unwrap_or_default();
+        }
+        whole.push_str(rest);
+        serde_json::from_str(&whole).unwrap_or_default()
+    })
+}
+
+/// Where the body of a JSON string ends.
+fn string_end(text: &str) -> usize {
+    let mut escaped = false;
+    let quote = text.bytes().position(|byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    });
+    quote.unwrap_or(text.len())
+}

@@ -1,0 +1,321 @@
+//! The way back: chunks that an upstream or a producer sends, as events for the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use bowline_protocol::chunk::{ChunkBuilder, ChunkError, ChunkView, DONE_DATA};
+use bowline_protocol::event::names;
+use bowline_protocol::{Chunk, ChunkKind, Draft, Recorded, StepId, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::events::{Facts, delta_chunk, text_of, tool_error, tool_input, tool_output};
+use super::parts::Flow;
+
+/// How deep a chunk may nest. Readers of the log build trees of it, and it lies two levels down in its event.
+pub const DEPTH_MAX: usize = 64;
+
+/// What became of a chunk.
+#[derive(Debug)]
+pub enum Imported {
+    /// To be logged.
+    Event(Draft),
+    /// Nothing to log: what it says, our own stream says.
+    Nothing,
+    /// The upstream ended. The run or task is to be ended likewise, and by nobody else.
+    End(End),
+    /// The upstream's stream is complete.
+    Done,
+}
+
+/// How an upstream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Finished,
+    Cancelled,
+    Failed,
+}
+
+/// The upstream's last word.
+///
+/// The event that ends the run (`agent.final_answer`, `agent.cancelled`, `agent.error`) keeps `chunk` in its metadata as
+/// `finish`; readers then get it word for word. It must be written there as it is: a tree in between would sort its keys.
+#[derive(Clone)]
+pub struct End {
+    pub ending: Ending,
+    /// What went wrong, for people, or why it was stopped.
+    pub text: Option<String>,
+    pub chunk: Box<RawValue>,
+}
+
+impl fmt::Debug for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "End({:?}, {} bytes)", self.ending, self.chunk.get().len())
+    }
+}
+
+/// Follows one upstream's stream.
+///
+/// It can be built again from what was logged ([`Importer::follow`]), so that a restart does not break a producer's task.
+#[derive(Clone, Debug, Default)]
+pub struct Importer {
+    stage: Stage,
+    sight: Sight,
+    /// How many deltas of an answer there were, and of thoughts.
+    texts: u64,
+    thoughts: u64,
+    open_texts: BTreeSet<Box<str>>,
+    open_thoughts: BTreeSet<Box<str>>,
+    /// Calls by their id: the name of the tool.
+    calls: BTreeMap<Box<str>, Box<str>>,
+    streaming: BTreeSet<Box<str>>,
+    approvals: BTreeSet<Box<str>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Nothing was said yet. Our own first step stands for the upstream's.
+    #[default]
+    Before,
+    /// Its first step began.
+    StepBegun,
+    Within,
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sight {
+    #[default]
+    Whole,
+    /// Some of the log is gone: what seems not to have begun may have.
+    Lost,
+}
+
+/// What an event of ours keeps besides, so that the upstream's chunk can be told from it word for word.
+#[derive(Serialize)]
+struct DeltaFacts<'a> {
+    index: u64,
+    part: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunk: Option<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct ToolFacts<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<&'a RawValue>,
+    status: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunk: Option<&'a RawValue>,
+}
+
+impl Importer {
+    pub fn new() -> Importer {
+        Importer::default()
+    }
+
+    /// Takes the next chunk as it came: a JSON object, or `[DONE]`. Refused ones change nothing.
+    pub fn handle_chunk(&mut self, text: &str) -> Result<Imported, ChunkError> {
+        if text.trim() == DONE_DATA {
+            return Ok(Imported::Done);
+        }
+        if json::depth(text, DEPTH_MAX) > DEPTH_MAX {
+            return Err(ChunkError::TooDeep { depth_max: DEPTH_MAX });
+        }
+        // Checked before it is compacted, which is defined for JSON only.
+        ChunkView::parse(text)?;
+        let line = RawValue::from_string(json::compact(text)).map_err(|_| ChunkError::NotAnObject)?;
+        let view = ChunkView::parse(line.get())?;
+        if self.stage == Stage::Ended {
+            return Ok(Imported::Nothing);
+        }
+        self.check_begun(&view)?;
+        let imported = self.import(&line, &view);
+        self.note(&view);
+        Ok(imported)
+    }
+
+    fn import(&self, line: &RawValue, view: &ChunkView<'_>) -> Imported {
+        match view.kind {
+            ChunkKind::Start => match view.fields.message_metadata.filter(|raw| raw.get() != "null") {
+                Some(metadata) => Imported::Event(metadata_chunk(metadata)),
+                None => Imported::Nothing,
+            },
+            ChunkKind::StartStep if self.stage == Stage::Before => Imported::Nothing,
+            ChunkKind::Finish => end(Ending::Finished, None, line),
+            ChunkKind::Abort => end(Ending::Cancelled, view.fields.reason, line),
+            ChunkKind::Error => end(Ending::Failed, view.fields.error_text, line),
+            ChunkKind::TextDelta => Imported::Event(self.delta(Flow::Text, line, view)),
+            ChunkKind::ReasoningDelta => Imported::Event(self.delta(Flow::Reasoning, line, view)),
+            _ => Imported::Event(self.tool(line, view).unwrap_or_else(|| upstream_chunk(line))),
+        }
+    }
+
+    fn delta(&self, flow: Flow, line: &RawValue, view: &ChunkView<'_>) -> Draft {
+        let (name, index) = match flow {
+            Flow::Text => (names::PARTIAL_ANSWER, self.texts),
+            Flow::Reasoning => (names::THINKING, self.thoughts),
+        };
+        let part = view.id();
+        let literal = view.delta_text().unwrap_or(RawValue::NULL);
+        let chunk = differing(&delta_chunk(flow, &part, literal.get()), line);
+        Draft::new(name, literal).metadata(&DeltaFacts { index, part: &part, chunk })
+    }
+
+    /// A call or its result. `None` for other chunks, and for calls whose id no step can have.
+    fn tool(&self, line: &RawValue, view: &ChunkView<'_>) -> Option<Draft> {
+        let id = view.tool_call_id();
+        let step = || StepId::parse(&id);
+        let name = self.calls.get(&*id).map(AsRef::as_ref);
+        match view.kind {
+            ChunkKind::ToolInputAvailable => {
+                let name = view.tool_name();
+                let args = view.fields.input.filter(|raw| raw.get() != "null");
+                let chunk = differing(&tool_input(&id, &name, args, false), line);
+                let facts = ToolFacts { tool: Some(&name), args, status: "running", error: None, data: None, chunk };
+                Some(Draft::new(names::TOOL_CALL, &format!("Calling {name}")).step(step()?).metadata(&facts))
+            }
+            // One that more outputs follow is no result yet.
+            ChunkKind::ToolOutputAvailable if !view.is_preliminary() => {
+                let output = view.fields.output.unwrap_or(RawValue::NULL);
+                let chunk = differing(&tool_output(&id, output), line);
+                // A text is the content; anything else is data beside a sentence, and `null` only the chunk can tell.
+                let data = Some(output).filter(|raw| !raw.get().starts_with('"') && raw.get() != "null");
+                let chunk = if output.get() == "null" { Some(line) } else { chunk };
+                let facts = ToolFacts { tool: name, args: None, status: "success", error: None, data, chunk };
+                let sentence = json::raw(&format!("{} has answered", name.unwrap_or("The tool")));
+                let content = if output.get().starts_with('"') { output } else { &*sentence };
+                Some(Draft::new(names::TOOL_RESULT, content).step(step()?).metadata(&facts))
+            }
+            ChunkKind::ToolOutputError => {
+                let error = view.fields.error_text?;
+                let chunk = differing(&tool_error(&id, error.get()), line);
+                let facts =
+                    ToolFacts { tool: name, args: None, status: "failed", error: Some(error), data: None, chunk };
+                Some(Draft::new(names::TOOL_RESULT, error).step(step()?).metadata(&facts))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes note of an event that was logged before: what this importer made of earlier chunks.
+    pub fn follow(&mut self, event: &Recorded) {
+        let Some(view) = event.view() else { return };
+        let facts = Facts::of(view.metadata);
+        let part = || facts.part.and_then(text_of).map(|part| part.as_ref().into());
+        match view.event {
+            names::PARTIAL_ANSWER => {
+                self.texts += 1;
+                self.open_texts.extend(part());
+            }
+            names::THINKING => {
+                self.thoughts += 1;
+                self.open_thoughts.extend(part());
+            }
+            names::TOOL_CALL => {
+                let id = view.step_id.and_then(text_of).unwrap_or_default();
+                let name = facts.tool.and_then(text_of).unwrap_or_default();
+                self.calls.insert(id.as_ref().into(), name.as_ref().into());
+                self.streaming.remove(&*id);
+            }
+            names::CHUNK => {
+                let Ok(chunk) = ChunkView::parse(view.content.get()) else { return };
+                self.note(&chunk);
+                if chunk.kind != ChunkKind::StartStep {
+                    return;
+                }
+                // One that was logged was not the first.
+            }
+            names::TOOL_RESULT => {}
+            name if names::TERMINAL.contains(&name) => return self.stage = Stage::Ended,
+            // Not from an upstream.
+            _ => return,
+        }
+        self.stage = Stage::Within;
+    }
+
+    /// Some of the log is gone, so what came before cannot be known. From now on nothing is refused for not having begun.
+    pub fn lose(&mut self) {
+        self.sight = Sight::Lost;
+        if self.stage != Stage::Ended {
+            self.stage = Stage::Within;
+        }
+    }
+
+    /// What no parser would take, and no reader could be shown, is refused.
+    fn check_begun(&self, view: &ChunkView<'_>) -> Result<(), ChunkError> {
+        let (field, begun) = match view.kind {
+            ChunkKind::TextEnd => ("id", self.open_texts.contains(&*view.id())),
+            ChunkKind::ReasoningEnd => ("id", self.open_thoughts.contains(&*view.id())),
+            ChunkKind::ToolInputDelta => ("toolCallId", self.streaming.contains(&*view.tool_call_id())),
+            ChunkKind::ToolApprovalResponse => ("approvalId", self.approvals.contains(&*view.approval_id())),
+            _ => return Ok(()),
+        };
+        let refused = !begun && self.sight == Sight::Whole;
+        if refused { Err(ChunkError::NotBegun { kind: view.kind, field }) } else { Ok(()) }
+    }
+
+    fn note(&mut self, view: &ChunkView<'_>) {
+        let id = || view.id().as_ref().into();
+        let call = || view.tool_call_id().as_ref().into();
+        match view.kind {
+            ChunkKind::TextStart => drop(self.open_texts.insert(id())),
+            ChunkKind::TextDelta => {
+                self.texts += 1;
+                self.open_texts.insert(id());
+            }
+            ChunkKind::TextEnd => drop(self.open_texts.remove(&*view.id())),
+            ChunkKind::ReasoningStart => drop(self.open_thoughts.insert(id())),
+            ChunkKind::ReasoningDelta => {
+                self.thoughts += 1;
+                self.open_thoughts.insert(id());
+            }
+            ChunkKind::ReasoningEnd => drop(self.open_thoughts.remove(&*view.id())),
+            ChunkKind::ToolInputStart => {
+                self.calls.insert(call(), view.tool_name().as_ref().into());
+                self.streaming.insert(call());
+            }
+            ChunkKind::ToolInputAvailable | ChunkKind::ToolInputError => {
+                self.calls.insert(call(), view.tool_name().as_ref().into());
+                self.streaming.remove(&*view.tool_call_id());
+            }
+            ChunkKind::ToolApprovalRequest => drop(self.approvals.insert(view.approval_id().as_ref().into())),
+            _ => {}
+        }
+        self.stage = match (view.kind, self.stage) {
+            (ChunkKind::Finish | ChunkKind::Abort | ChunkKind::Error, _) => Stage::Ended,
+            (ChunkKind::StartStep, Stage::Before) => Stage::StepBegun,
+            // What says something about the message only, may come before its first step.
+            (ChunkKind::Start | ChunkKind::MessageMetadata, stage) => stage,
+            _ => Stage::Within,
+        };
+    }
+}
+
+/// The upstream's chunk, if ours would not be the same.
+fn differing<'a>(ours: &Chunk, line: &'a RawValue) -> Option<&'a RawValue> {
+    (ours.json != line.get().as_bytes()).then_some(line)
+}
+
+fn upstream_chunk(line: &RawValue) -> Draft {
+    Draft::new(names::CHUNK, line)
+}
+
+fn metadata_chunk(metadata: &RawValue) -> Draft {
+    let chunk = ChunkBuilder::new(ChunkKind::MessageMetadata.as_str(), metadata.get().len());
+    let json = chunk.raw("messageMetadata", metadata.get()).done().json;
+    // It was put together from JSON, so it is JSON.
+    let raw: Option<&RawValue> = serde_json::from_slice(&json).ok();
+    Draft::new(names::CHUNK, raw.unwrap_or(RawValue::NULL))
+}
+
+fn end(ending: Ending, text: Option<&RawValue>, line: &RawValue) -> Imported {
+    let text = text.and_then(text_of).map(|text| text.into_owned());
+    Imported::End(End { ending, text, chunk: line.to_owned() })
+}

@@ -1,0 +1,214 @@
+//! Agent events ⇄ chunks of the AI SDK: what one reader of a turn or task is sent, and the way back for upstreams.
+
+mod assemble;
+mod events;
+mod fold;
+mod import;
+mod partial_json;
+mod parts;
+mod streamed;
+mod tool_part;
+mod verbatim;
+
+use bowline_protocol::chunk::ChunkBuilder;
+use bowline_protocol::event::names;
+use bowline_protocol::{Chunk, ChunkKind, Place, Recorded, Seq};
+
+use events::Facts;
+use parts::{Flow, Parts};
+use streamed::Streamed;
+
+pub use assemble::Assembler;
+pub use fold::Fold;
+pub use import::{End, Ending, Imported, Importer};
+
+/// Turns the events of one turn or task into chunks, for one reader.
+///
+/// It is fed every event from the first on, so that its numbers are the same for all readers: what a reader already has
+/// is passed ([`Projector::pass_event`]), the rest is handled. Where events are gone it is told so ([`Projector::lose`]).
+#[derive(Debug)]
+pub struct Projector {
+    message_id: Box<str>,
+    stage: Stage,
+    numbers: Numbers,
+    parts: Parts,
+    streamed: Streamed,
+    page: Page,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Before the first event.
+    Before,
+    /// Events were lost, and the next one must be framed anew.
+    Lost,
+    Within,
+    /// The terminal was written; everything after it is ignored.
+    Over,
+}
+
+/// What the chunks of one event are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbers {
+    /// All events are known, so every reader counts the same chunks.
+    EachChunk,
+    /// Some events were lost, so readers may count differently. Only the end of an event is a place.
+    WholeEvents,
+}
+
+/// The chunks of the event at hand.
+#[derive(Debug, Default)]
+struct Page {
+    seq: Seq,
+    chunks: Vec<Chunk>,
+    /// How many of them are the event's own, and not made up for this reader.
+    own: u32,
+    /// The reader has this many of them.
+    has: u32,
+    /// At that point, its parser is to be framed.
+    framed: bool,
+}
+
+impl Projector {
+    /// A turn of a session: `message_id` names the assistant's message. The first event is its `user.message`, or
+    /// whatever else began the run.
+    pub fn turn(message_id: &str) -> Projector {
+        Projector {
+            message_id: message_id.into(),
+            stage: Stage::Before,
+            numbers: Numbers::EachChunk,
+            parts: Parts::default(),
+            streamed: Streamed::default(),
+            page: Page::default(),
+        }
+    }
+
+    /// A task with a log of its own: a background operation, or what a producer pushes. There is no message, so the
+    /// first event, whatever it is, begins the stream.
+    pub fn task(message_id: &str) -> Projector {
+        // The first event of a turn begins the stream too; a message merely says nothing else.
+        Projector::turn(message_id)
+    }
+
+    /// Adds the chunks of the next event to `out`.
+    pub fn handle_event(&mut self, event: &Recorded, out: &mut Vec<Chunk>) {
+        self.page = Page { chunks: std::mem::take(&mut self.page.chunks), seq: event.seq, ..Page::default() };
+        self.project(event);
+        self.number();
+        out.append(&mut self.page.chunks);
+    }
+
+    /// Takes note of an event whose chunks the reader already has.
+    pub fn pass_event(&mut self, event: &Recorded) {
+        self.page = Page { seq: event.seq, ..Page::default() };
+        self.project(event);
+        self.page.chunks.clear();
+    }
+
+    /// Takes an event of which the reader has the first `has` chunks, and adds the others to `out`; before them, if its
+    /// parser is a fresh one, the framing of that very point.
+    pub fn split_event(&mut self, event: &Recorded, has: u32, framed: bool, out: &mut Vec<Chunk>) {
+        // Where chunks are not counted, a count means nothing: better some of them twice than one of them never.
+        let has = if self.numbers == Numbers::EachChunk { has } else { 0 };
+        self.page = Page { seq: event.seq, has, framed, ..Page::default() };
+        self.project(event);
+        self.number();
+        out.append(&mut self.page.chunks);
+    }
+
+    /// Adds what a fresh parser needs to follow from here: the message, its step, and what is open in it. From now on
+    /// the reader is that parser.
+    pub fn framing(&mut self, out: &mut Vec<Chunk>) {
+        match self.stage {
+            // The next event brings its own, or nothing follows.
+            Stage::Before | Stage::Lost | Stage::Over => {}
+            Stage::Within => {
+                out.push(Chunk::start(&self.message_id));
+                out.append(&mut self.parts.framing());
+            }
+        }
+    }
+
+    /// Events were lost here. The next one will be framed anew, and nothing refers to what was open.
+    pub fn lose(&mut self) {
+        self.numbers = Numbers::WholeEvents;
+        self.streamed = Streamed::default();
+        if self.stage != Stage::Over {
+            self.stage = Stage::Lost;
+        }
+    }
+
+    /// Whether the terminal was written.
+    pub fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
+    fn project(&mut self, event: &Recorded) {
+        // What we logged ourselves can be read; anything else says nothing to a chat.
+        let Some(view) = event.view() else { return };
+        if self.stage == Stage::Over || view.event == names::SESSION_END {
+            return;
+        }
+        if self.stage != Stage::Within {
+            self.begin();
+        }
+        // A message begins the stream and says nothing else; a second one belongs to the next turn.
+        if view.event != names::USER_MESSAGE {
+            self.handle_view(&view, &Facts::of(view.metadata));
+        }
+    }
+
+    fn begin(&mut self) {
+        if self.stage == Stage::Lost {
+            for part in self.parts.lose() {
+                self.own(end(part.flow, &part.id));
+            }
+        }
+        self.stage = Stage::Within;
+        self.own(Chunk::start(&self.message_id));
+        self.parts.begin_step();
+        self.own(Chunk::bare(ChunkKind::StartStep));
+    }
+
+    /// A chunk that every reader gets. What it opens or closes is noted before, so that framing behind it is right.
+    fn own(&mut self, mut chunk: Chunk) {
+        self.page.own += 1;
+        chunk.at = Some(Place { seq: self.page.seq, part: Some(self.page.own) });
+        if self.page.own > self.page.has {
+            self.page.chunks.push(chunk);
+        } else if self.page.own == self.page.has && self.page.framed {
+            let mut framing = Vec::new();
+            self.framing(&mut framing);
+            self.page.chunks.append(&mut framing);
+        }
+    }
+
+    /// A chunk for this reader alone.
+    fn made_up(&mut self, chunk: Chunk) {
+        if self.page.own >= self.page.has {
+            self.page.chunks.push(chunk);
+        }
+    }
+
+    /// Gives the chunks of this event their final places.
+    fn number(&mut self) {
+        let whole = Some(Place { seq: self.page.seq, part: None });
+        match self.numbers {
+            Numbers::EachChunk if self.page.own > 1 => {}
+            Numbers::EachChunk => {
+                self.page.chunks.iter_mut().filter(|chunk| chunk.at.is_some()).for_each(|chunk| chunk.at = whole);
+            }
+            Numbers::WholeEvents => {
+                let last = self.page.chunks.iter().rposition(|chunk| chunk.at.is_some());
+                for (index, chunk) in self.page.chunks.iter_mut().enumerate() {
+                    chunk.at = whole.filter(|_| Some(index) == last);
+                }
+            }
+        }
+    }
+}
+
+/// The chunk that ends a part.
+fn end(flow: Flow, id: &str) -> Chunk {
+    ChunkBuilder::new(flow.end().as_str(), id.len()).text("id", id).done()
+}

@@ -1,0 +1,292 @@
+//! What is open in the stream at one point: the message, its step, its texts and its tool calls.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bowline_protocol::chunk::ChunkBuilder;
+use bowline_protocol::{Chunk, ChunkKind};
+use bytes::Bytes;
+
+/// The two kinds of text that grow by deltas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    Text,
+    Reasoning,
+}
+
+impl Flow {
+    pub fn start(self) -> ChunkKind {
+        match self {
+            Flow::Text => ChunkKind::TextStart,
+            Flow::Reasoning => ChunkKind::ReasoningStart,
+        }
+    }
+
+    pub fn delta(self) -> ChunkKind {
+        match self {
+            Flow::Text => ChunkKind::TextDelta,
+            Flow::Reasoning => ChunkKind::ReasoningDelta,
+        }
+    }
+
+    pub fn end(self) -> ChunkKind {
+        match self {
+            Flow::Text => ChunkKind::TextEnd,
+            Flow::Reasoning => ChunkKind::ReasoningEnd,
+        }
+    }
+
+    /// What the ids of our own parts begin with.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Flow::Text => "text",
+            Flow::Reasoning => "reasoning",
+        }
+    }
+}
+
+/// Who ends a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It is ours, and the next thing that does not extend it ends it.
+    ByItself,
+    /// An upstream named it, and ends it.
+    ByName,
+}
+
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub flow: Flow,
+    pub id: Box<str>,
+    pub ends: Ends,
+    /// The chunk that began it.
+    start: Bytes,
+    opened: u64,
+}
+
+/// How far a tool call has come.
+enum Progress {
+    /// Its input is arriving. The text so far is the body of a JSON string; even an empty delta shows in a parser.
+    Streaming {
+        start: Bytes,
+        text: Option<String>,
+    },
+    /// Its input is there. These chunks bring a parser to where the call stands.
+    Waiting {
+        chunks: Vec<Bytes>,
+        preliminary: bool,
+    },
+    Done,
+}
+
+struct Tool {
+    progress: Progress,
+    /// Whether the reader's parser has it. One that is done before a framed reader begins, it has not.
+    known: bool,
+    opened: u64,
+    step: u64,
+    approval: Option<Box<str>>,
+}
+
+impl fmt::Debug for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let progress = match &self.progress {
+            Progress::Streaming { text, .. } => format!("streaming, {} bytes", text.as_ref().map_or(0, String::len)),
+            Progress::Waiting { chunks, .. } => format!("waiting, {} chunks", chunks.len()),
+            Progress::Done => "done".to_owned(),
+        };
+        write!(f, "Tool({progress}, known: {})", self.known)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Parts {
+    parts: Vec<Part>,
+    tools: BTreeMap<Box<str>, Tool>,
+    in_step: bool,
+    steps: u64,
+    /// Counts what was opened, so that framing keeps the order.
+    opened: u64,
+}
+
+impl Parts {
+    fn next_opened(&mut self) -> u64 {
+        self.opened += 1;
+        self.opened
+    }
+
+    pub fn in_step(&self) -> bool {
+        self.in_step
+    }
+
+    pub fn begin_step(&mut self) {
+        self.in_step = true;
+        self.steps += 1;
+    }
+
+    /// Two generations of the SDK forget their open texts when a step ends, so nothing may refer to them afterwards.
+    pub fn end_step(&mut self) {
+        self.in_step = false;
+        self.parts.clear();
+    }
+
+    /// The newest generation can take back what it was told in this step.
+    pub fn reset_step(&mut self) {
+        let step = self.steps;
+        self.parts.clear();
+        self.tools.retain(|_, tool| tool.step != step);
+    }
+
+    pub fn open(&mut self, flow: Flow, id: &str, ends: Ends, start: Bytes) {
+        // An id that is opened twice means the newer part from then on, in every parser.
+        self.close(flow, id);
+        let opened = self.next_opened();
+        self.parts.push(Part { flow, id: id.into(), ends, start, opened });
+    }
+
+    pub fn is_open(&self, flow: Flow, id: &str) -> bool {
+        self.parts.iter().any(|part| part.flow == flow && *part.id == *id)
+    }
+
+    /// The part that the next other thing ends.
+    pub fn fleeting(&self) -> Option<&Part> {
+        self.parts.iter().find(|part| part.ends == Ends::ByItself)
+    }
+
+    pub fn newest_text(&self) -> Option<&Part> {
+        self.parts.iter().rev().find(|part| part.flow == Flow::Text)
+    }
+
+    /// False if there was nothing to close.
+    pub fn close(&mut self, flow: Flow, id: &str) -> bool {
+        let before = self.parts.len();
+        self.parts.retain(|part| part.flow != flow || *part.id != *id);
+        self.parts.len() < before
+    }
+
+    pub fn oldest(&self) -> Option<&Part> {
+        self.parts.first()
+    }
+
+    fn put_tool(&mut self, id: &str, progress: Progress) {
+        // A call whose input streamed in stays where it began.
+        let same = self.tools.get(id).filter(|tool| tool.known && tool.step == self.steps);
+        let opened = same.map(|tool| tool.opened).unwrap_or_else(|| self.next_opened());
+        let tool = Tool { progress, known: true, opened, step: self.steps, approval: None };
+        self.tools.insert(id.into(), tool);
+    }
+
+    pub fn tool_streams(&mut self, id: &str, start: Bytes) {
+        self.put_tool(id, Progress::Streaming { start, text: None });
+    }
+
+    /// Whether more of its input can be taken: its beginning was seen.
+    pub fn is_tool_streaming(&self, id: &str) -> bool {
+        matches!(self.tools.get(id), Some(Tool { progress: Progress::Streaming { .. }, .. }))
+    }
+
+    /// More of a tool's input, the body of a JSON string.
+    pub fn tool_grows(&mut self, id: &str, body: &str) {
+        if let Some(Tool { progress: Progress::Streaming { text, .. }, .. }) = self.tools.get_mut(id) {
+            text.get_or_insert_default().push_str(body);
+        }
+    }
+
+    pub fn tool_waits(&mut self, id: &str, input: Bytes) {
+        // What the chunk that began a streamed input said of the call, it keeps.
+        let began = match self.tools.get(id) {
+            Some(Tool { progress: Progress::Streaming { start, .. }, known: true, .. }) => Some(start.clone()),
+            _ => None,
+        };
+        let chunks = began.into_iter().chain([input]).collect();
+        self.put_tool(id, Progress::Waiting { chunks, preliminary: false });
+    }
+
+    /// Something that changes how a waiting call looks, and does not end it.
+    pub fn tool_shows(&mut self, id: &str, chunk: Bytes, is_preliminary: bool) {
+        if let Some(Tool { progress: Progress::Waiting { chunks, preliminary }, .. }) = self.tools.get_mut(id) {
+            // A preliminary output replaces the one before.
+            if *preliminary && is_preliminary {
+                chunks.pop();
+            }
+            chunks.push(chunk);
+            *preliminary = is_preliminary;
+        }
+    }
+
+    pub fn tool_asks(&mut self, id: &str, approval: &str, chunk: Bytes) {
+        self.tool_shows(id, chunk, false);
+        if let Some(tool) = self.tools.get_mut(id) {
+            tool.approval = Some(approval.into());
+        }
+    }
+
+    /// The call that waits for this approval, if the reader has it.
+    pub fn tool_asking(&self, approval: &str) -> Option<Box<str>> {
+        let mut asking = self.tools.iter().filter(|(_, tool)| tool.known && tool.approval.as_deref() == Some(approval));
+        asking.next().map(|(id, _)| id.clone())
+    }
+
+    pub fn tool_ends(&mut self, id: &str) {
+        match self.tools.get_mut(id) {
+            Some(tool) => tool.progress = Progress::Done,
+            None => self.put_tool(id, Progress::Done),
+        }
+    }
+
+    /// Whether the reader's parser has this call.
+    pub fn is_tool_known(&self, id: &str) -> bool {
+        self.tools.get(id).is_some_and(|tool| tool.known)
+    }
+
+    /// Whether the stream has this call, seen from its beginning.
+    pub fn has_tool(&self, id: &str) -> bool {
+        self.tools.contains_key(id)
+    }
+
+    /// What was made up for the reader, it has.
+    pub fn tell_tool(&mut self, id: &str) {
+        if let Some(tool) = self.tools.get_mut(id) {
+            tool.known = true;
+        }
+    }
+
+    /// After a gap nobody knows what is open. What the reader's parser still has open is returned, to be ended; the
+    /// calls that it has, it keeps, but an input that was arriving has a hole in it and is given up.
+    pub fn lose(&mut self) -> Vec<Part> {
+        self.in_step = false;
+        self.tools.retain(|_, tool| tool.known && !matches!(tool.progress, Progress::Streaming { .. }));
+        std::mem::take(&mut self.parts)
+    }
+
+    /// What a fresh parser needs before it can follow from here, in the order in which it was opened. From now on the
+    /// reader is that parser: it does not have what is already over.
+    pub fn framing(&mut self) -> Vec<Chunk> {
+        let mut opened: Vec<(u64, Vec<Chunk>)> = Vec::new();
+        for part in &self.parts {
+            opened.push((part.opened, vec![again(&part.start)]));
+        }
+        for (id, tool) in &mut self.tools {
+            match &tool.progress {
+                Progress::Streaming { start, text } => {
+                    let mut chunks = vec![again(start)];
+                    if let Some(text) = text {
+                        let delta = ChunkBuilder::new(ChunkKind::ToolInputDelta.as_str(), id.len() + text.len());
+                        chunks.push(delta.text("toolCallId", id).delta("inputTextDelta", &format!("\"{text}\"")));
+                    }
+                    opened.push((tool.opened, chunks));
+                }
+                Progress::Waiting { chunks, .. } => opened.push((tool.opened, chunks.iter().map(again).collect())),
+                Progress::Done => tool.known = false,
+            }
+        }
+        opened.sort_by_key(|(order, _)| *order);
+        let step = self.in_step.then(|| Chunk::bare(ChunkKind::StartStep));
+        step.into_iter().chain(opened.into_iter().flat_map(|(_, chunks)| chunks)).collect()
+    }
+}
+
+/// The same chunk, made up once more.
+fn again(json: &Bytes) -> Chunk {
+    Chunk::made_up(json.clone())
+}

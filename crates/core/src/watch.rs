@@ -1,0 +1,303 @@
+//! One reader of one turn or task: which of its events become chunks for this reader, from where on, and in which form.
+
+use bowline_protocol::{Chunk, Extent, Recorded, Seq, StreamCursor};
+
+use crate::project::{Fold, Projector};
+
+/// The most events asked of the log at once.
+const READ_EVENTS_MAX: usize = 512;
+
+/// Where a reader wants to begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With a fresh parser: everything.
+    Fresh,
+    /// With the parser that has seen everything up to here: exactly what follows.
+    After(StreamCursor),
+    /// With a fresh parser, from here on: what is open at this point is opened for it first.
+    Framed(StreamCursor),
+    /// After so many chunks.
+    Index(u64),
+}
+
+#[derive(Debug)]
+pub struct Watch {
+    projector: Projector,
+    fold: Option<Fold>,
+    /// The next event to look at.
+    next: Seq,
+    /// The number that the log will give next, as far as we know.
+    tail: Seq,
+    /// Events up to here were there when the reader came; only these are folded.
+    replay_to: Seq,
+    has: Has,
+    /// Chunks seen so far, whether or not the reader got them.
+    seen: u64,
+    reading: bool,
+    out: Vec<Chunk>,
+    stage: Stage,
+    gap: bool,
+}
+
+/// What the reader already has.
+#[derive(Debug)]
+enum Has {
+    Nothing,
+    UpTo { cursor: StreamCursor, framed: bool },
+    Chunks(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Replaying,
+    Live,
+    /// The terminal chunk was handed out.
+    Over,
+    Done,
+}
+
+/// What the driver should do next.
+#[derive(Debug)]
+pub enum Output {
+    Chunks(Vec<Chunk>),
+    Read {
+        from: Seq,
+        events_max: usize,
+    },
+    /// Nothing follows, ever.
+    Over,
+}
+
+impl Watch {
+    /// A reader of the turn or task whose first event is `first` and whose message is called `message_id`.
+    pub fn new(message_id: &str, first: Seq, extent: &Extent, start: Start, fold: bool) -> Watch {
+        let mut watch = Watch {
+            projector: Projector::turn(message_id),
+            fold: fold.then(Fold::default),
+            next: first,
+            tail: extent.next,
+            replay_to: extent.last(),
+            has: Has::Nothing,
+            seen: 0,
+            reading: false,
+            out: Vec::new(),
+            stage: Stage::Replaying,
+            gap: false,
+        };
+        let trimmed = first < extent.first;
+        match start {
+            Start::Fresh => watch.begin_at(first, extent.first),
+            Start::Index(index) => {
+                // Chunks that are gone cannot be counted, so the reader begins with what is left.
+                watch.begin_at(first, extent.first);
+                if !trimmed {
+                    watch.has = Has::Chunks(index);
+                }
+            }
+            Start::After(cursor) | Start::Framed(cursor) if is_foreign(&cursor, extent) => {
+                // Its numbers mean nothing here. It is told so, and begins anew.
+                let _ = cursor;
+                let from = first.max(extent.first);
+                watch.tell_gap(0, from);
+                if trimmed {
+                    watch.projector.lose();
+                }
+                watch.next = from;
+            }
+            Start::After(cursor) => watch.come_back(cursor, first, extent.first, false),
+            Start::Framed(cursor) => watch.come_back(cursor, first, extent.first, true),
+        }
+        watch.settle();
+        watch
+    }
+
+    /// Starts at the first event, or at the first that is left.
+    fn begin_at(&mut self, first: Seq, retained: Seq) {
+        if first < retained {
+            self.skip_to(first, retained);
+        }
+    }
+
+    fn come_back(&mut self, cursor: StreamCursor, first: Seq, retained: Seq, framed: bool) {
+        let owed = match cursor.part {
+            Some(_) => cursor.cursor.seq,
+            None => cursor.cursor.seq.next(),
+        };
+        if owed <= first {
+            // It stands before the beginning, and what follows is everything.
+            return self.begin_at(first, retained);
+        }
+        if owed < retained {
+            return self.skip_to(owed, retained);
+        }
+        let forgotten = first < retained;
+        if forgotten {
+            // Nothing that it lacks is gone, but what was open at its cursor is not known any more.
+            self.projector.lose();
+            self.next = retained;
+        }
+        self.has = Has::UpTo { cursor, framed: framed || forgotten };
+    }
+
+    fn skip_to(&mut self, wanted: Seq, retained: Seq) {
+        self.flush();
+        self.tell_gap(wanted.until(retained), retained);
+        self.projector.lose();
+        self.next = retained;
+        self.has = Has::Nothing;
+    }
+
+    fn tell_gap(&mut self, lost: u64, first_retained: Seq) {
+        self.gap = true;
+        self.out.push(Chunk::gap(lost, first_retained));
+    }
+
+    /// Whether the reader was told of a gap since the last time this was asked.
+    pub fn take_gap(&mut self) -> bool {
+        std::mem::take(&mut self.gap)
+    }
+
+    /// How many chunks there are up to here, counted from the first.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Whether everything that was there when the reader came has been looked at.
+    pub fn is_caught_up(&self) -> bool {
+        self.stage != Stage::Replaying
+    }
+
+    /// The log has grown to `next` (or may have: wake-ups can repeat).
+    pub fn handle_tail(&mut self, next: Seq) {
+        self.tail = self.tail.max(next);
+    }
+
+    /// The answer to [`Output::Read`]. `first` is where the log begins now, `next` where it ends.
+    pub fn handle_events(&mut self, events: &[Recorded], first: Seq, next: Seq) {
+        self.reading = false;
+        self.handle_tail(next);
+        if first > self.next {
+            self.skip_to(self.next, first);
+        }
+        for event in events {
+            if self.stage == Stage::Over {
+                return;
+            }
+            // The replay ends between two events, so that nothing live is held back to be merged.
+            if self.stage == Stage::Replaying && event.seq > self.replay_to {
+                self.go_live();
+            }
+            self.next = event.seq.next();
+            self.handle_event(event);
+            if self.projector.is_over() {
+                self.flush();
+                self.stage = Stage::Over;
+            }
+        }
+        self.settle();
+    }
+
+    /// Reading failed; it will be asked again.
+    pub fn handle_read_failed(&mut self) {
+        self.reading = false;
+    }
+
+    fn handle_event(&mut self, event: &Recorded) {
+        let mut chunks = Vec::new();
+        match &self.has {
+            Has::Nothing => self.projector.handle_event(event, &mut chunks),
+            Has::Chunks(count) => {
+                let count = *count;
+                self.projector.handle_event(event, &mut chunks);
+                let seen = self.seen;
+                self.seen += chunks.len() as u64;
+                let skip = count.saturating_sub(seen).min(chunks.len() as u64) as usize;
+                chunks.drain(..skip);
+                if self.seen >= count {
+                    self.has = Has::Nothing;
+                }
+                return chunks.into_iter().for_each(|chunk| self.give(chunk));
+            }
+            Has::UpTo { cursor, framed } => {
+                let (at, framed) = (cursor.cursor.seq, *framed);
+                match cursor.part {
+                    Some(part) if event.seq == at => {
+                        self.projector.split_event(event, part, framed, &mut chunks);
+                        self.has = Has::Nothing;
+                    }
+                    _ => {
+                        self.projector.pass_event(event);
+                        if event.seq >= at {
+                            self.has = Has::Nothing;
+                            if framed {
+                                self.projector.framing(&mut chunks);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        self.seen += chunks.len() as u64;
+        chunks.into_iter().for_each(|chunk| self.give(chunk));
+    }
+
+    fn give(&mut self, chunk: Chunk) {
+        match &mut self.fold {
+            Some(fold) => fold.push(chunk, &mut self.out),
+            None => self.out.push(chunk),
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(fold) = &mut self.fold {
+            fold.flush(&mut self.out);
+        }
+    }
+
+    /// From here on chunks come as they are.
+    fn go_live(&mut self) {
+        self.flush();
+        self.fold = None;
+        self.stage = Stage::Live;
+    }
+
+    fn settle(&mut self) {
+        if self.stage == Stage::Replaying && self.next > self.replay_to {
+            self.go_live();
+        }
+    }
+
+    pub fn poll_output(&mut self) -> Option<Output> {
+        if !self.out.is_empty() {
+            return Some(Output::Chunks(std::mem::take(&mut self.out)));
+        }
+        match self.stage {
+            Stage::Done => return None,
+            Stage::Over => {
+                self.stage = Stage::Done;
+                return Some(Output::Over);
+            }
+            Stage::Replaying | Stage::Live if self.reading || self.next >= self.tail => return None,
+            Stage::Replaying | Stage::Live => {}
+        }
+        self.reading = true;
+        Some(Output::Read { from: self.next, events_max: READ_EVENTS_MAX })
+    }
+
+    /// Takes back chunks that were looked at and not sent.
+    pub fn put_back(&mut self, chunks: Vec<Chunk>) {
+        self.out.splice(..0, chunks);
+    }
+
+    /// Whether there is something to do without waiting.
+    pub fn is_ready(&self) -> bool {
+        !self.out.is_empty()
+            || self.stage == Stage::Over
+            || (self.stage != Stage::Done && !self.reading && self.next < self.tail)
+    }
+}
+
+/// Whether a cursor belongs to another incarnation of the log.
+fn is_foreign(cursor: &StreamCursor, extent: &Extent) -> bool {
+    cursor.cursor.epoch.as_ref().is_some_and(|epoch| *epoch != extent.epoch)
+}

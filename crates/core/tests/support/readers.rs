@@ -1,0 +1,94 @@
+//! The ways in which a reader can come to a turn: from its start, with a cursor, with a fresh parser, after a gap.
+
+use std::ops::Range;
+
+use bowline_core::project::{Assembler, Fold, Projector};
+use bowline_protocol::{Chunk, Place, Recorded, Seq};
+use serde_json::Value;
+
+pub const MESSAGE_ID: &str = "msg_1";
+
+/// From the start.
+pub fn uncut(events: &[Recorded]) -> Vec<Chunk> {
+    let (mut projector, mut out) = (Projector::turn(MESSAGE_ID), Vec::new());
+    events.iter().for_each(|event| projector.handle_event(event, &mut out));
+    out
+}
+
+/// With a cursor: what follows it, and before that, for a fresh parser, the framing.
+pub fn resumed(events: &[Recorded], cursor: Place, framed: bool) -> Vec<Chunk> {
+    let (mut projector, mut out) = (Projector::turn(MESSAGE_ID), Vec::new());
+    let mut framing_due = framed;
+    for event in events {
+        match cursor.part {
+            Some(part) if event.seq == cursor.seq => {
+                projector.split_event(event, part, framed, &mut out);
+                framing_due = false;
+            }
+            _ if event.seq <= cursor.seq => projector.pass_event(event),
+            _ => {
+                if std::mem::take(&mut framing_due) {
+                    projector.framing(&mut out);
+                }
+                projector.handle_event(event, &mut out);
+            }
+        }
+    }
+    if framing_due {
+        projector.framing(&mut out);
+    }
+    out
+}
+
+/// From the start, until `lost` was trimmed under the reader's eyes.
+pub fn bereft(events: &[Recorded], lost: Range<usize>) -> Vec<Chunk> {
+    let (mut projector, mut out) = (Projector::turn(MESSAGE_ID), Vec::new());
+    for (at, event) in events.iter().enumerate() {
+        // Readers stop at the terminal.
+        if projector.is_over() {
+            break;
+        }
+        if at == lost.start && !lost.is_empty() {
+            out.push(Chunk::gap(lost.len() as u64, Seq::new(lost.end as u64 + 1).unwrap()));
+            projector.lose();
+        }
+        if !lost.contains(&at) {
+            projector.handle_event(event, &mut out);
+        }
+    }
+    out
+}
+
+/// A fresh parser, when the first `lost` events are gone.
+pub fn late(events: &[Recorded], lost: usize) -> Vec<Chunk> {
+    let (mut projector, mut out) = (Projector::turn(MESSAGE_ID), Vec::new());
+    projector.lose();
+    events[lost..].iter().for_each(|event| projector.handle_event(event, &mut out));
+    out
+}
+
+pub fn folded(chunks: &[Chunk]) -> Vec<Chunk> {
+    let (mut fold, mut out) = (Fold::default(), Vec::new());
+    chunks.iter().for_each(|chunk| fold.push(chunk.clone(), &mut out));
+    fold.flush(&mut out);
+    out
+}
+
+pub fn assembled(chunks: &[Chunk]) -> Assembler {
+    let mut assembler = Assembler::new();
+    chunks.iter().for_each(|chunk| assembler.handle_chunk(chunk));
+    assembler
+}
+
+pub fn parts(chunks: &[Chunk]) -> Vec<Value> {
+    assembled(chunks).parts()
+}
+
+/// The chunks for a message in a test's failure.
+pub fn shown(chunks: &[Chunk]) -> String {
+    let line = |chunk: &Chunk| {
+        let at = chunk.at.map_or("-".to_owned(), |place| place.to_string());
+        format!("{at} {}", String::from_utf8_lossy(&chunk.json))
+    };
+    chunks.iter().map(line).collect::<Vec<_>>().join("\n")
+}
