@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::session::Registry;
 use crate::session::record::keys;
 use crate::task::Tasks;
-use crate::{dice, http, upkeep};
+use crate::{dice, http, hub, upkeep};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
@@ -41,6 +41,8 @@ pub struct Shared {
     /// The effective settings with secrets hidden, for the admin API.
     pub effective: Value,
     pub store: Arc<dyn Store>,
+    /// All MCP servers and their clients.
+    pub hub: Arc<bowline_hub::Hub>,
     pub metrics: Metrics,
     pub clock: Clock,
     pub auth: Authenticator,
@@ -203,9 +205,12 @@ impl Node {
         let listener = TcpListener::bind(listen)
             .await
             .with_context(|| format!("cannot listen on {listen}: choose another address with --listen"))?;
+        let metrics = Metrics::new();
+        let hub = hub::start(&config.hub, store.clone(), &metrics).await?;
         let shared = Arc::new(Shared {
             effective: loaded.effective(),
-            metrics: Metrics::new(),
+            metrics,
+            hub,
             clock: Clock::start(),
             auth: Authenticator::new(&config)?,
             keys: load_keys(&config)?,
@@ -237,6 +242,7 @@ impl Node {
         drain(&shared).await;
         sweeper.abort();
         shared.closing.cancel();
+        shared.hub.close().await;
         shared.connections.close();
         let _ = tokio::time::timeout(Duration::from_secs(5), shared.connections.wait()).await;
         let _ = tokio::time::timeout(Duration::from_secs(5), doors).await;
@@ -322,7 +328,7 @@ fn agents(config: &Config) -> BTreeMap<String, Arc<dyn Agent>> {
     config.agents.iter().map(|(name, agent)| (name.clone(), make(&agent.kind))).collect()
 }
 
-async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     let retention = Retentions {
         sessions: Retention {
             events_max: config.buffer.events_max,

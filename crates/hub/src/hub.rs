@@ -171,6 +171,7 @@ impl Hub {
             servers_fence: Mutex::default(),
         });
         tokio::spawn(listen(Arc::downgrade(&hub), told));
+        tokio::spawn(sweep_for_ever(Arc::downgrade(&hub)));
         hub.restore_servers().await?;
         Ok(hub)
     }
@@ -319,6 +320,25 @@ impl Hub {
         Ok(())
     }
 
+    async fn sweep(&self) -> Result<(), StoreError> {
+        for session in self.sessions.awake() {
+            session.expire(self.options.ask_timeout).await?;
+        }
+        let ttl_ms = self.options.session_ttl.as_millis() as u64;
+        for (log, stored) in self.store.list(Kind::Mcp, None).await? {
+            let awake = self.sessions.awake().into_iter().find(|session| session.id == log);
+            let touched = awake.as_ref().map_or(stored.touched_ms, |session| session.touched_ms());
+            if clock::now_ms().saturating_sub(touched) < ttl_ms {
+                continue;
+            }
+            match self.sessions.find(&self.store, &stored.owner, log.as_str()).await? {
+                Some(session) => self.sessions.end(self, &session).await,
+                None => tracing::warn!(session = %log, "a session of the hub that has expired cannot be read"),
+            }
+        }
+        Ok(())
+    }
+
     async fn happened(&self, key: Key, event: BackendEvent) {
         self.observer.backend_event(event.name());
         tracing::info!(server = %key.name, event = event.name(), data = %shown(&event, &key), "backend");
@@ -345,6 +365,20 @@ async fn listen(hub: Weak<Hub>, mut told: mpsc::Receiver<(Key, BackendEvent)>) {
     while let Some((key, event)) = told.recv().await {
         let Some(hub) = hub.upgrade() else { return };
         hub.happened(key, event).await;
+    }
+}
+
+/// Takes back questions that waited too long, and ends sessions that nobody used.
+async fn sweep_for_ever(hub: Weak<Hub>) {
+    loop {
+        let Some(every) = hub.upgrade().map(|hub| hub.options.session_ttl.min(hub.options.ask_timeout) / 4) else {
+            return;
+        };
+        tokio::time::sleep(every.clamp(Duration::from_millis(100), Duration::from_secs(30))).await;
+        let Some(hub) = hub.upgrade() else { return };
+        if let Err(error) = hub.sweep().await {
+            tracing::warn!(%error, "the hub's sweep failed; it will be tried again");
+        }
     }
 }
 

@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn entries_of_other_clients_are_taken_as_they_are() {
         let http = read(
-            json!({ "type": "http", "url": "https://u:p@x.example/mcp?key=1", "headers": { "Authorization": "Bearer ${TOKEN}" }, "note": 1 }),
+            &json!({ "type": "http", "url": "https://u:p@x.example/mcp?key=1", "headers": { "Authorization": "Bearer ${TOKEN}" }, "note": 1 }),
         );
         let http = http.unwrap();
         assert_eq!(http.shown(), ("url", "https://x.example/mcp".to_owned()));

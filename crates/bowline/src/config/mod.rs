@@ -6,6 +6,7 @@ mod error;
 mod load;
 mod resolve;
 mod resolve_auth;
+mod resolve_hub;
 mod resolve_state;
 pub mod table;
 pub mod units;
@@ -40,6 +41,7 @@ pub struct Config {
     pub heartbeat_interval: Duration,
     pub auth: AuthConfig,
     pub agents: BTreeMap<String, AgentConfig>,
+    pub hub: HubConfig,
     pub limits: Limits,
     pub drain_timeout: Duration,
     pub log: LogConfig,
@@ -218,6 +220,15 @@ pub enum AgentKind {
     },
 }
 
+/// The MCP hub.
+#[derive(Clone, Debug)]
+pub struct HubConfig {
+    /// The file that names its servers.
+    pub servers_file: Option<PathBuf>,
+    pub body_bytes_max: usize,
+    pub options: bowline_hub::Options,
+}
+
 /// Everything that a client can make grow.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -290,10 +301,17 @@ impl Default for Config {
             heartbeat_interval: Duration::from_secs(30),
             auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
             agents: BTreeMap::from([("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 1.0 } })]),
+            hub: HubConfig::default(),
             limits: Limits::default(),
             drain_timeout: Duration::from_secs(30),
             log: LogConfig { format: LogFormat::Text, level: "info".into() },
         }
+    }
+}
+
+impl Default for HubConfig {
+    fn default() -> HubConfig {
+        HubConfig { servers_file: None, body_bytes_max: 4 << 20, options: bowline_hub::Options::default() }
     }
 }
 

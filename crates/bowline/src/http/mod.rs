@@ -3,6 +3,7 @@
 mod admin;
 pub mod chat;
 mod health;
+mod mcp;
 mod page;
 mod problem;
 pub mod produce;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::get;
+use axum::routing::{any, get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -40,6 +41,10 @@ pub const PATHS: &[&str] = &[
     "/api/admin/sessions",
     "/api/admin/sessions/{id}",
     "/api/admin/sessions/{id}/events",
+    "/api/admin/backends",
+    "/api/admin/backends/{name}/reconnect",
+    "/mcp",
+    "/mcp/{server}",
 ];
 
 fn router(shared: Arc<Shared>) -> Router {
@@ -55,6 +60,10 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/api/admin/sessions", get(admin::sessions))
         .route("/api/admin/sessions/{id}", get(admin::session))
         .route("/api/admin/sessions/{id}/events", get(admin::events))
+        .route("/api/admin/backends", get(admin::backends))
+        .route("/api/admin/backends/{name}/reconnect", post(admin::reconnect))
+        .route("/mcp", any(mcp::all))
+        .route("/mcp/{server}", any(mcp::one))
         .merge(chat::routes())
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
