@@ -9,6 +9,8 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::era::Era;
+
 /// The longest name of a server; names are part of tool names, which clients limit.
 const NAME_CHARS_MAX: usize = 64;
 
@@ -16,6 +18,8 @@ const NAME_CHARS_MAX: usize = 64;
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerSpec {
     pub target: Target,
+    /// Which era it is spoken to in; found out when not given.
+    pub era: Option<Era>,
     /// Kept, but not dialled.
     pub disabled: bool,
 }
@@ -66,6 +70,8 @@ struct Written {
     env: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    era: Option<String>,
     disabled: bool,
 }
 
@@ -82,6 +88,8 @@ pub enum SpecError {
     Header(String),
     #[error("`type` must be \"http\", \"sse\" or \"stdio\"")]
     Type,
+    #[error("`era` must be \"legacy\" or \"modern\"")]
+    Era,
     #[error("a name has 1 to 64 letters, digits, `_`, `-` or `.`, and no `__`")]
     Name,
     #[error("the variable {0} is not set")]
@@ -133,11 +141,18 @@ impl ServerSpec {
             }
             _ => return Err(SpecError::Kind),
         };
-        Ok(ServerSpec { target, disabled: written.disabled })
+        let era = match written.era.as_deref() {
+            None => None,
+            Some("legacy") => Some(Era::Legacy),
+            Some("modern") => Some(Era::Modern),
+            Some(_) => return Err(SpecError::Era),
+        };
+        Ok(ServerSpec { target, era, disabled: written.disabled })
     }
 
     /// The entry again, secrets and all: for the store, never for people.
     pub fn write(&self) -> Value {
+        let era = self.era.map(|era| if era == Era::Legacy { "legacy" } else { "modern" }.to_owned());
         let written = match self.target.clone() {
             Target::Http { url, headers, dialect } => Written {
                 kind: (dialect == Dialect::Sse).then(|| "sse".to_owned()),
@@ -151,7 +166,7 @@ impl ServerSpec {
             }
             Target::Invalid { .. } => Written::default(),
         };
-        serde_json::to_value(&written).unwrap_or_default()
+        serde_json::to_value(&Written { era, ..written }).unwrap_or_default()
     }
 
     /// What may be shown: the URL without a password or query, or the program.
@@ -171,7 +186,7 @@ impl ServerSpec {
 
     /// An entry of a configuration that can never work.
     pub fn invalid(error: &SpecError) -> ServerSpec {
-        ServerSpec { target: Target::Invalid { reason: error.to_string() }, disabled: false }
+        ServerSpec { target: Target::Invalid { reason: error.to_string() }, era: None, disabled: false }
     }
 
     pub fn is_stdio(&self) -> bool {

@@ -314,7 +314,8 @@ impl Driver {
         let dial = Dial {
             name: self.key.name.clone(),
             generation,
-            era: self.era,
+            era: self.spec.era.or(self.era),
+            only_era: self.spec.era.is_some(),
             events: self.link_events.clone(),
             http: self.around.http.clone(),
             allow_private: self.allow_private,

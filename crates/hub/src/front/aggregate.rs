@@ -23,6 +23,9 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, request: &Request, sink: &S
     let params = Fields::of(request.params.as_deref());
     let direct = hub.options.expose.direct();
     let reply = match request.method.as_str() {
+        method if client.era() == Era::Modern && super::transparent::is_removed(method) => {
+            refuse(message::METHOD_NOT_FOUND, "this method is gone since 2026-07-28")
+        }
         "ping" if client.era() == Era::Legacy => done(empty()),
         "server/discover" => done(answer::discover(&capabilities(hub), &era::our_info(), Some(&raw(INSTRUCTIONS)))),
         "subscriptions/listen" => return listen::answer(hub, client, None, request, sink).await,

@@ -24,6 +24,9 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, name: &str, request: &Reque
     };
     let reply = match (client.era(), request.method.as_str()) {
         (Era::Legacy, "ping") => done(empty()),
+        (Era::Modern, method) if is_removed(method) && !is_modern(&backend) => {
+            refuse(message::METHOD_NOT_FOUND, "this method is gone since 2026-07-28")
+        }
         (Era::Modern, "server/discover") if !is_modern(&backend) => discover(&backend).await,
         (Era::Modern, "subscriptions/listen") => listen::answer(hub, client, Some(&backend), request, sink).await,
         (Era::Legacy, "logging/setLevel") if is_modern_only(&backend) => set_level(client, request),
@@ -37,6 +40,11 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, name: &str, request: &Reque
     };
     let native = client.era() == Era::Modern && is_modern(&backend);
     if native { reply } else { answer::adapt(client.era(), &request.method, reply) }
+}
+
+/// What modern clients cannot ask for any more.
+pub fn is_removed(method: &str) -> bool {
+    matches!(method, "initialize" | "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe")
 }
 
 pub fn is_modern(backend: &Backend) -> bool {

@@ -154,7 +154,8 @@ impl HttpLink {
         let reading = http_stream::read_response(response, id, None, self, None).await;
         match reading {
             Reading::Answer(Ok(result)) if Fields::of(Some(&result)).has("supportedVersions") => {
-                Ok(Some(Facts::of_discover(&result)))
+                let facts = Facts::of_discover(&result);
+                Ok(Some(Facts { speaks_legacy: facts.speaks_legacy && !self.dial.only_era, ..facts }))
             }
             Reading::Answer(Err(error)) if is_modern_error(&error) => {
                 let why = format!("it speaks no version that is known here: {}", message::message_of(&error));
@@ -257,7 +258,7 @@ impl HttpLink {
     }
 
     async fn call_modern(self: &Arc<Self>, call: &Upcall) -> Ending {
-        if call.method == "initialize" {
+        if call.method == "initialize" && call.caller.era == Era::Legacy {
             return Ending::answered(Ok(super::synthesised_initialize(self.facts())));
         }
         let id = self.own_id();

@@ -332,8 +332,10 @@ impl fmt::Debug for Link {
 pub struct Dial {
     pub name: Arc<str>,
     pub generation: Generation,
-    /// What the backend spoke last time.
+    /// What the backend spoke last time, or is to be spoken to in.
     pub era: Option<Era>,
+    /// It is to be spoken to in that era only.
+    pub only_era: bool,
     pub events: LinkEvents,
     pub http: reqwest::Client,
     pub allow_private: bool,
