@@ -2,6 +2,7 @@
 //!
 //! JSON is carried through as it is: only what must be looked at is parsed, and unknown fields survive.
 
+pub mod agent;
 pub mod backend;
 pub mod catalogue;
 mod clock;

@@ -11,6 +11,7 @@ fn one() -> Route {
     Route::One("b".into())
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "so that calls read as calls")]
 fn call(id: u64, tool: &str, arguments: Value) -> Value {
     let params = json!({ "name": tool, "arguments": arguments, "_meta": { "progressToken": "mine" } });
     json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params })
@@ -267,4 +268,24 @@ async fn a_session_that_ended_is_gone_and_a_call_that_was_taken_back_has_no_answ
         http::Request::delete("/mcp").header("mcp-session-id", &client.session).body(bytes::Bytes::new()).unwrap();
     assert_eq!(support::send(&hub, &client.who, &client.route, request).await.status, 200);
     assert_eq!(client.get(None).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_sees_the_tools_and_each_call_ends_once() {
+    use bowline_hub::agent::{self, AgentEnd};
+    let mut fixture = Fixture::start(&[]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let owner = support::principal("alice");
+    let tools = agent::tools(&hub, &owner);
+    assert!(tools.iter().any(|tool| tool.name == "b__echo" && tool.description == "the tool echo"));
+    let echoed = agent::call(&hub, &owner, "s1", "b__echo", &json!({ "text": "hi" })).await;
+    assert!(matches!(echoed, AgentEnd::Success { text, .. } if text == "hi"));
+    // An agent has nobody to ask: the server is told so, and its tool fails.
+    let asked = agent::call(&hub, &owner, "s1", "b__ask", &json!({})).await;
+    assert!(matches!(asked, AgentEnd::Failed { .. }), "{asked:?}");
+    assert!(matches!(agent::call(&hub, &owner, "s1", "nobody__x", &json!({})).await, AgentEnd::Failed { .. }));
+    fixture.kill().await;
+    let away = agent::call(&hub, &owner, "s1", "b__echo", &json!({ "text": "hi" })).await;
+    assert!(matches!(away, AgentEnd::Failed { .. } | AgentEnd::Unknown { .. }), "{away:?}");
+    assert!(!agent::tools(&hub, &owner).is_empty(), "the list stays");
 }

@@ -37,6 +37,12 @@ fn kill(pid: i32) {
     assert!(std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
 }
 
+/// Where the fixture writes down what it executed.
+fn counter(dir: &tempfile::TempDir) -> (std::path::PathBuf, String) {
+    let path = dir.path().join("ran");
+    (path.clone(), format!("--count={}", path.display()))
+}
+
 fn alive(pid: i32) -> bool {
     // A zombie is no process any more, only a memory of one.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -46,13 +52,15 @@ fn alive(pid: i32) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_that_is_killed_is_started_again_and_its_end_is_told() {
     let mark = format!("--mark=killed-{}", std::process::id());
-    let hub = hub(&[("b", spec(&stdio_entry(&[&mark])))]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let (ran, count) = counter(&dir);
+    let hub = hub(&[("b", spec(&stdio_entry(&[&mark, &count])))]).await;
     let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
     assert_eq!(client.call("b__echo", json!({ "text": "one" })).await["content"][0]["text"], "one");
     let calling = client.clone();
     let cut = tokio::spawn(async move { calling.call("b__count", json!({ "id": "x", "ms": 60_000 })).await });
     let backend = hub.all().remove(0);
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    until("the call has begun", || !std::fs::read_to_string(&ran).unwrap_or_default().is_empty()).await;
     kill(processes(&mark)[0]);
     let cut = cut.await.unwrap();
     assert_eq!(cut["structuredContent"]["code"], "OUTCOME_UNKNOWN");
@@ -84,7 +92,9 @@ async fn nothing_that_a_program_started_outlives_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neighbours_on_one_pipe_keep_their_progress_and_their_questions() {
-    let hub = hub(&[("b", spec(&stdio_entry(&[])))]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let (ran, count) = counter(&dir);
+    let hub = hub(&[("b", spec(&stdio_entry(&[&count])))]).await;
     let (alice, _) = Client::open(&hub, "alice", Route::One("b".into()), json!({ "elicitation": {} })).await;
     let (bob, _) = Client::open(&hub, "bob", Route::One("b".into()), json!({ "elicitation": {} })).await;
     let progress = |token: &str| {
@@ -101,7 +111,7 @@ async fn neighbours_on_one_pipe_keep_their_progress_and_their_questions() {
     // While both have calls under way, a question names neither, and so nobody is asked.
     let waiting = bob.clone();
     let busy = tokio::spawn(async move { waiting.call("count", json!({ "id": "x", "ms": 1500 })).await });
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    until("bob's call has begun", || !std::fs::read_to_string(&ran).unwrap_or_default().is_empty()).await;
     let refused = alice.call("ask", json!({})).await;
     assert_eq!(refused["isError"], Value::Null, "a refusal is the tool's own error: {refused}");
     assert_eq!(busy.await.unwrap()["content"][0]["text"], "done x");
@@ -151,7 +161,6 @@ async fn the_hub_is_the_same_over_stdio() {
     let params = json!({ "name": "b__echo", "arguments": { "text": "hi" } });
     let echoed = ask(json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params })).await;
     assert_eq!(echoed["result"]["content"][0]["text"], "hi");
-    drop(ask);
     drop(write);
     drop(lines);
     tokio::time::timeout(support::PATIENCE, serving).await.unwrap().unwrap().unwrap();

@@ -74,12 +74,14 @@ async fn fifty_calls_survive_twenty_restarts_of_a_modern_backend_and_none_runs_t
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_in_flight_when_the_backend_dies_ends_at_once_and_says_that_it_may_have_run() {
     for era in ["legacy", "modern"] {
-        let mut fixture = Fixture::start(&[&format!("--era={era}")]).await;
+        let dir = tempfile::tempdir().unwrap();
+        let ran = dir.path().join("ran");
+        let mut fixture = Fixture::start(&[&format!("--era={era}"), &format!("--count={}", ran.display())]).await;
         let hub = hub(&[("b", fixture.spec())]).await;
         let (client, _) = Client::open(&hub, "alice", one(), json!({})).await;
         let calling = client.clone();
         let call = tokio::spawn(async move { calling.call("count", json!({ "id": "x", "ms": 60_000 })).await });
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        until("the call has begun", || !std::fs::read_to_string(&ran).unwrap_or_default().is_empty()).await;
         fixture.kill().await;
         let result = tokio::time::timeout(Duration::from_secs(20), call).await.expect("it ends at once").unwrap();
         assert_eq!(result["isError"], true);

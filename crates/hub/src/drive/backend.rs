@@ -68,6 +68,8 @@ struct Driver {
     link_events: link::LinkEvents,
     snapshot: watch::Sender<Snapshot>,
     fetching: Fetching,
+    /// The newest transport that was ever connected.
+    connected: Option<Generation>,
     changed: bool,
     removed: bool,
 }
@@ -117,6 +119,7 @@ pub fn start(key: Key, spec: ServerSpec, allow_private: bool, around: Around) ->
         link_events,
         snapshot,
         fetching: Fetching::Idle,
+        connected: None,
         changed: true,
         removed: false,
     };
@@ -251,9 +254,10 @@ impl Driver {
     async fn link_event(&mut self, generation: Generation, event: LinkEvent) {
         match event {
             LinkEvent::Lost { reason, exit } => {
-                let was_live = self.machine.live() == Some(generation);
                 self.machine.handle_lost(Instant::now(), generation, &reason, chance());
-                if let Some(exit) = exit.filter(|_| was_live) {
+                // A program that dies while it is dialled is a failed attempt, and told as such.
+                if let Some(exit) = exit.filter(|_| self.connected == Some(generation)) {
+                    self.connected = None;
                     self.drain().await;
                     self.tell(BackendEvent::ProcessCrashed(exit)).await;
                 }
@@ -365,6 +369,7 @@ impl Driver {
         self.snapshot.send_modify(|now| now.connected_at_ms = Some(clock::now_ms()));
         self.fetching = Fetching::Idle;
         let Some(generation) = self.machine.live() else { return };
+        self.connected = Some(generation);
         self.fetch(generation);
         if let Some(link) = self.links.get(&generation).cloned() {
             tokio::spawn(async move { link.warm().await });

@@ -42,3 +42,15 @@ pub async fn to_backend(
     }
     aggregate::pass(hub, &client, backend, method, params, sink).await
 }
+
+/// The same for a client that can answer nothing, as it is.
+pub async fn as_client(
+    hub: &Arc<Hub>,
+    client: &Client,
+    backend: &Backend,
+    method: &str,
+    params: &Fields,
+    sink: &Sink,
+) -> Reply {
+    aggregate::pass(hub, client, backend, method, params, sink).await
+}

@@ -7,26 +7,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
 
 use super::http_stream::{self, Reading};
+use super::http_words::{SESSION, VERSION, failed_status, mirror_headers, retry_after, said, tell};
+use super::lane::{Lane, Listed, UpSession};
 use super::{
-    Caller, Dial, Ending, Facts, LinkEvent, MESSAGE_BYTES_MAX, PROBE_TIMEOUT, SHARED_LANE, Sink, Upcall, cancelled,
-    initialize_params, is_modern_error, passing,
+    Caller, Dial, Ending, Facts, LinkEvent, PROBE_TIMEOUT, Upcall, cancelled, initialize_params, is_modern_error,
+    passing,
 };
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw};
-use crate::message::{self, Id, Message};
+use crate::message::{self, Id};
 use crate::spec::check_address;
 
 /// A check of whether the backend is still there must be quick: calls wait for it.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
-
-const SESSION: &str = "mcp-session-id";
-const VERSION: &str = "mcp-protocol-version";
 
 pub struct HttpLink {
     facts: std::sync::OnceLock<Facts>,
@@ -37,23 +36,6 @@ pub struct HttpLink {
     next_id: AtomicU64,
     suspected: AtomicBool,
     pub(super) closed: CancellationToken,
-}
-
-/// One client's session at the backend.
-pub(super) struct Lane {
-    pub caller: Caller,
-    session: tokio::sync::Mutex<Option<Arc<UpSession>>>,
-    /// The calls that are under way, for requests that name none.
-    calls: Mutex<Vec<(u64, Sink)>>,
-}
-
-pub(super) struct UpSession {
-    pub id: Option<String>,
-    pub version: String,
-    /// What the backend answered to `initialize`.
-    pub initialized: Raw,
-    /// Ends the stream that belongs to the session.
-    pub over: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -223,9 +205,7 @@ impl HttpLink {
     }
 
     fn lane(&self, caller: &Caller) -> Arc<Lane> {
-        let make = || {
-            Arc::new(Lane { caller: caller.clone(), session: tokio::sync::Mutex::default(), calls: Mutex::default() })
-        };
+        let make = || Arc::new(Lane::new(caller));
         lock(&self.lanes).entry(caller.lane.clone()).or_insert_with(make).clone()
     }
 
@@ -490,61 +470,6 @@ impl HttpLink {
     }
 }
 
-/// The headers in which a modern request repeats what it is about, for those who route by them.
-pub fn mirror_headers(method: &str, params: Option<&Raw>) -> Vec<(String, String)> {
-    let mut headers =
-        vec![(VERSION.to_owned(), Era::Modern.newest().to_owned()), ("mcp-method".to_owned(), method.to_owned())];
-    let fields = Fields::of(params.map(|raw| &**raw));
-    let key = match method {
-        "tools/call" | "prompts/get" => "name",
-        "resources/read" => "uri",
-        method if method.starts_with("tasks/") => "taskId",
-        _ => return headers,
-    };
-    if let Some(name) = fields.text(key) {
-        headers.push(("mcp-name".to_owned(), header_text(&name)));
-    }
-    headers
-}
-
-/// A value as it may stand in a header; what does not fit is wrapped as the protocol says.
-pub fn header_text(text: &str) -> String {
-    let plain = text.bytes().all(|b| (0x20..0x7f).contains(&b) || b == b'\t');
-    let trimmed = text.trim() == text && !text.starts_with("=?base64?");
-    if plain && trimmed {
-        return text.to_owned();
-    }
-    use base64::Engine;
-    format!("=?base64?{}?=", base64::engine::general_purpose::STANDARD.encode(text))
-}
-
-impl Lane {
-    /// The newest call of this client, for a request that names none.
-    pub fn newest_call(&self) -> Option<Sink> {
-        lock(&self.calls).last().map(|(_, sink)| sink.clone())
-    }
-
-    pub fn is_shared(&self) -> bool {
-        self.caller.lane.as_ref() == SHARED_LANE
-    }
-}
-
-/// A call that is under way in a lane.
-struct Listed<'a>(&'a Lane, u64);
-
-impl<'a> Listed<'a> {
-    fn new(lane: &'a Arc<Lane>, number: u64, sink: Sink) -> Listed<'a> {
-        lock(&lane.calls).push((number, sink));
-        Listed(lane, number)
-    }
-}
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        lock(&self.0.calls).retain(|(number, _)| *number != self.1);
-    }
-}
-
 /// A call of the older era whose caller may walk away: the backend is told.
 struct Open<'a> {
     link: &'a Arc<HttpLink>,
@@ -561,54 +486,6 @@ impl Drop for Open<'_> {
             tokio::spawn(async move { link.post(&body, &[], Some(&session)).await.map(drop) });
         }
     }
-}
-
-pub(super) fn said(status: StatusCode) -> String {
-    format!("it answered with HTTP {}", status.as_u16())
-}
-
-/// A refusal without an answer in it. It concerns this call only.
-fn failed_status(status: StatusCode) -> Ending {
-    let hint = match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; its credentials are missing or wrong",
-        _ => "",
-    };
-    Ending::failed(&format!("the server refused the call: {}{hint}", said(status)))
-}
-
-fn retry_after(response: &Response) -> Option<Duration> {
-    let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
-    let seconds: u64 = text.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds.min(3600)))
-}
-
-/// The innermost reason, without the URL, which may hold a secret.
-pub(super) fn tell(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut source: &dyn std::error::Error = &error;
-    while let Some(inner) = source.source() {
-        source = inner;
-    }
-    source.to_string()
-}
-
-/// A body, up to the largest message there is.
-pub(super) async fn body(mut response: Response) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    loop {
-        match response.chunk().await {
-            Ok(None) => return Ok(bytes),
-            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
-            Err(error) => return Err(tell(error)),
-        }
-        if bytes.len() > MESSAGE_BYTES_MAX {
-            return Err("it sent more than is taken".into());
-        }
-    }
-}
-
-pub(super) fn parse(bytes: &[u8]) -> Option<Message> {
-    Message::parse_bytes(bytes).ok()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

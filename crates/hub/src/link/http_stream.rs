@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use reqwest::{Response, StatusCode};
 use serde_json::json;
 
-use super::http::{HttpLink, Lane, PostError, UpSession, body, parse, said, tell};
+use super::http::{HttpLink, PostError};
+use super::http_words::{body, parse, said, tell};
+use super::lane::{Lane, UpSession};
 use super::{Inbound, LinkEvent, MESSAGE_BYTES_MAX, Sink, Upcall, ask, own_answer};
 use crate::fields::{Raw, raw};
 use crate::message::{self, Answer, Id, Message};

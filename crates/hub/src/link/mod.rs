@@ -2,6 +2,8 @@
 
 mod http;
 mod http_stream;
+mod http_words;
+mod lane;
 mod pipe;
 mod renewals;
 mod sse;
@@ -11,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::http::{header_text, mirror_headers};
+pub use self::http_words::{header_text, mirror_headers};
 pub use self::renewals::Renewals;
 
 use bowline_core::backend::{DialError, Generation};

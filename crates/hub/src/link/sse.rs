@@ -10,7 +10,8 @@ use reqwest::{Response, Url};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::http::{parse, prepare, said, tell};
+use super::http::prepare;
+use super::http_words::{parse, said, tell};
 use super::pipe::{OUT_QUEUE, Pipe};
 use super::{Dial, LinkEvent, MESSAGE_BYTES_MAX, passing};
 use crate::era::Era;
