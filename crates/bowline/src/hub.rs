@@ -2,11 +2,16 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use bowline_hub::agent::{self, AgentEnd};
 use bowline_hub::{Hub, Observer, file};
+use bowline_protocol::Principal;
 use bowline_store::{Store, StoreError};
 use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
+use crate::agent::{ToolCall, ToolOutcome, ToolSpec, Tools};
 use crate::config::HubConfig;
 use crate::metrics::{Labelled, Metrics};
 
@@ -64,4 +69,36 @@ pub fn shown(hub: &Hub) -> Value {
         shown
     };
     json!({ "backends": hub.all().iter().map(one).collect::<Vec<_>>() })
+}
+
+/// The hub's servers as tools for agents.
+#[derive(Debug)]
+pub struct HubTools(pub Arc<Hub>);
+
+#[async_trait]
+impl Tools for HubTools {
+    async fn list(&self, owner: &Principal) -> Vec<ToolSpec> {
+        let one = |tool: agent::AgentTool| ToolSpec {
+            name: tool.name,
+            server: tool.server,
+            tool: tool.tool,
+            description: tool.description,
+            input_schema: tool.input_schema,
+        };
+        agent::tools(&self.0, owner).into_iter().map(one).collect()
+    }
+
+    async fn call(&self, call: ToolCall, cancel: CancellationToken) -> ToolOutcome {
+        let arguments = Value::Object(call.args);
+        let calling = agent::call(&self.0, &call.owner, call.session.as_str(), &call.name, &arguments);
+        match cancel.run_until_cancelled(calling).await {
+            Some(AgentEnd::Success { text, result }) => ToolOutcome::Success { text, data: Some(result) },
+            Some(AgentEnd::Failed { error, result }) => {
+                ToolOutcome::Failed { error, data: Some(result).filter(|result| !result.is_null()) }
+            }
+            Some(AgentEnd::Unknown { error }) => ToolOutcome::Unknown { error },
+            // It was on its way, so nobody can say whether it ran.
+            None => ToolOutcome::Unknown { error: "The call was cancelled while it was under way.".into() },
+        }
+    }
 }

@@ -20,11 +20,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::agent::Agent;
-use crate::agent::demo::Demo;
+use crate::agent::{Agent, Tools, roster};
 use crate::auth::Authenticator;
 use crate::clock::Clock;
-use crate::config::{AgentKind, Config, Loaded, StoreUrl, SyncMode};
+use crate::config::{Config, Loaded, StoreUrl, SyncMode};
+use crate::hub::HubTools;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::session::Registry;
@@ -52,6 +52,8 @@ pub struct Shared {
     /// Held while a state is restored.
     pub restoring: tokio::sync::Mutex<()>,
     pub agents: BTreeMap<String, Arc<dyn Agent>>,
+    /// What agents may call.
+    pub tools: Arc<dyn Tools>,
     pub registry: Registry,
     pub tasks: Tasks,
     /// Held while a client's own name for a chat is given to a session.
@@ -183,6 +185,21 @@ fn error_kind(error: &StoreError) -> &'static str {
     }
 }
 
+/// What a program that runs a server of its own brings along.
+#[derive(Clone, Default)]
+pub struct Own {
+    /// Agents by name, beside the configured ones.
+    pub agents: BTreeMap<String, Arc<dyn Agent>>,
+    /// What all agents may call.
+    pub tools: Option<Arc<dyn Tools>>,
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Own({:?})", self.agents.keys())
+    }
+}
+
 /// A server that was started and listens.
 #[derive(Debug)]
 pub struct Node {
@@ -194,11 +211,11 @@ pub struct Node {
 impl Node {
     /// Opens the store, ends what a crash cut, and binds the address. Traffic is served by [`run`](Node::run).
     pub async fn start(loaded: Loaded) -> anyhow::Result<Node> {
-        Node::start_with(loaded, BTreeMap::new()).await
+        Node::start_with(loaded, Own::default()).await
     }
 
-    /// The same, with agents of the caller's own beside the configured ones.
-    pub async fn start_with(loaded: Loaded, own: BTreeMap<String, Arc<dyn Agent>>) -> anyhow::Result<Node> {
+    /// The same, with agents and tools of the caller's own.
+    pub async fn start_with(loaded: Loaded, own: Own) -> anyhow::Result<Node> {
         let config = loaded.config.clone();
         let store = open_store(&config).await?;
         let listen = config.listen;
@@ -207,16 +224,18 @@ impl Node {
             .with_context(|| format!("cannot listen on {listen}: choose another address with --listen"))?;
         let metrics = Metrics::new();
         let hub = hub::start(&config.hub, store.clone(), &metrics).await?;
+        let configured = roster::configured(&config, &metrics)?;
         let shared = Arc::new(Shared {
             effective: loaded.effective(),
             metrics,
-            hub,
+            hub: hub.clone(),
             clock: Clock::start(),
             auth: Authenticator::new(&config)?,
             keys: load_keys(&config)?,
             scrubber: Scrubber::new(&config.state.scrub),
             restoring: tokio::sync::Mutex::default(),
-            agents: agents(&config).into_iter().chain(own).collect(),
+            agents: configured.into_iter().chain(own.agents).collect(),
+            tools: own.tools.unwrap_or_else(|| Arc::new(HubTools(hub.clone()))),
             registry: Registry::default(),
             tasks: Tasks::default(),
             naming: tokio::sync::Mutex::default(),
@@ -317,15 +336,6 @@ fn load_keys(config: &Config) -> anyhow::Result<Keys> {
         tracing::warn!("{warning}");
     }
     Ok(keys)
-}
-
-fn agents(config: &Config) -> BTreeMap<String, Arc<dyn Agent>> {
-    let make = |kind: &AgentKind| -> Arc<dyn Agent> {
-        match kind {
-            AgentKind::Demo { seed, speed } => Arc::new(Demo::new(*seed, *speed)),
-        }
-    };
-    config.agents.iter().map(|(name, agent)| (name.clone(), make(&agent.kind))).collect()
 }
 
 pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {

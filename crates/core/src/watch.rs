@@ -99,9 +99,6 @@ impl Watch {
                 let _ = cursor;
                 let from = first.max(extent.first);
                 watch.tell_gap(0, from);
-                if trimmed {
-                    watch.projector.lose();
-                }
                 watch.next = from;
             }
             Start::After(cursor) => watch.come_back(cursor, first, extent.first, false),
@@ -123,8 +120,10 @@ impl Watch {
             Some(_) => cursor.cursor.seq,
             None => cursor.cursor.seq.next(),
         };
-        if owed <= first {
-            // It stands before the beginning, and what follows is everything.
+        // Behind a chunk of the first event it has begun already, and has that chunk.
+        let before = owed < first || (owed == first && cursor.part.is_none());
+        if before {
+            // What follows is everything.
             return self.begin_at(first, retained);
         }
         if owed < retained {
@@ -142,14 +141,13 @@ impl Watch {
     fn skip_to(&mut self, wanted: Seq, retained: Seq) {
         self.flush();
         self.tell_gap(wanted.until(retained), retained);
-        self.projector.lose();
         self.next = retained;
         self.has = Has::Nothing;
     }
 
     fn tell_gap(&mut self, lost: u64, first_retained: Seq) {
         self.gap = true;
-        self.out.push(Chunk::gap(lost, first_retained));
+        self.projector.gap(lost, first_retained, &mut self.out);
     }
 
     /// Whether the reader was told of a gap since the last time this was asked.

@@ -74,6 +74,28 @@ pub mod names {
         PIPELINE_COMPLETED,
     ];
 
+    /// What tells of an agent's work: everything but how a run begins, asks and ends, and what begins work of its own.
+    pub const WORK: &[&str] = &[
+        THINKING,
+        TOOL_CALL,
+        TOOL_RESULT,
+        PARTIAL_ANSWER,
+        PROGRESS,
+        PLAN_START,
+        PLAN_COMPLETED,
+        PLAN_CANCELLED,
+        PLAN_COERCION_ERROR,
+        SOLVER_START,
+        SOLVER_PROGRESS,
+        SOLVER_COMPLETED,
+        SOLVER_STEP_FAILED,
+        SOLVER_CANCELLED,
+        SOLVER_RESTARTED,
+        AGGREGATE_START,
+        AGGREGATE_COMPLETED,
+        PIPELINE_COMPLETED,
+    ];
+
     /// A run ends with exactly one of these.
     pub const TERMINAL: &[&str] = &[FINAL_ANSWER, ERROR, CANCELLED];
 }
@@ -101,6 +123,13 @@ impl EventName {
         let ours = names::ALL.contains(&name) || frames.iter().any(|names| names.contains(&name));
         (AGENT_NAMESPACES.contains(&namespace) && plain(rest) && name.len() <= 64 && !ours)
             .then(|| EventName(Cow::Owned(name.to_owned())))
+    }
+
+    /// A kind that an agent elsewhere may log as it stands: one of the catalogue that tells of its work, or one of its
+    /// own making. How a run begins, asks and ends is the session's to write.
+    pub fn of_agent(name: &str) -> Option<EventName> {
+        let works = names::WORK.iter().find(|known| **known == name);
+        works.map(|known| EventName::known(known)).or_else(|| EventName::custom(name))
     }
 
     pub fn as_str(&self) -> &str {
@@ -308,5 +337,15 @@ mod tests {
             assert!(EventName::custom(name).is_none(), "{name}");
         }
         assert!(EventName::custom("agent.mood").is_some());
+    }
+
+    #[test]
+    fn an_agent_elsewhere_tells_of_its_work_and_of_nothing_else() {
+        for name in ["agent.thinking", "agent.partial_answer", "solver.start", "agent.mood", "task.x"] {
+            assert_eq!(EventName::of_agent(name).unwrap().as_str(), name);
+        }
+        for name in ["agent.final_answer", "agent.error", "agent.user_confirm", "agent.session_end", "user.message"] {
+            assert!(EventName::of_agent(name).is_none(), "{name}");
+        }
     }
 }

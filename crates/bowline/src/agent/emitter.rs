@@ -100,13 +100,28 @@ impl Confirm {
 pub struct Emitter {
     emissions: mpsc::Sender<Emission>,
     partials: Arc<AtomicU64>,
+    thoughts: Arc<AtomicU64>,
+}
+
+/// A question that was put and is not answered yet.
+#[derive(Debug)]
+pub struct Pending {
+    pub step: StepId,
+    answer: oneshot::Receiver<Reply>,
+}
+
+impl Pending {
+    /// Waits for the person. However long that takes, a connection that is lost meanwhile changes nothing.
+    pub async fn answered(self) -> Result<Reply, Stopped> {
+        self.answer.await.map_err(|_gone| Stopped)
+    }
 }
 
 type Sent = Result<(), Stopped>;
 
 impl Emitter {
     pub fn new(emissions: mpsc::Sender<Emission>) -> Emitter {
-        Emitter { emissions, partials: Arc::default() }
+        Emitter { emissions, partials: Arc::default(), thoughts: Arc::default() }
     }
 
     async fn send(&self, emission: Emission) -> Sent {
@@ -119,6 +134,12 @@ impl Emitter {
 
     pub async fn thinking(&self, text: &str, stage: &str) -> Sent {
         self.send(Emission::Event(Draft::new(names::THINKING, text).metadata(&object!({ "stage": stage })))).await
+    }
+
+    /// The next piece of what it thinks, as a model streams it.
+    pub async fn thinking_delta(&self, delta: &str) -> Sent {
+        let index = self.thoughts.fetch_add(1, Ordering::Relaxed);
+        self.send(Emission::Event(Draft::new(names::THINKING, delta).metadata(&object!({ "index": index })))).await
     }
 
     /// Says that a tool is being called; the returned step pairs the result with it.
@@ -145,15 +166,30 @@ impl Emitter {
 
     /// The next piece of the answer.
     pub async fn partial_answer(&self, delta: impl Into<String>) -> Sent {
+        self.partial_answer_with(delta, Map::new()).await
+    }
+
+    /// The same, with facts of the agent's own.
+    pub async fn partial_answer_with(&self, delta: impl Into<String>, mut facts: Map<String, Value>) -> Sent {
         let delta = delta.into();
         let index = self.partials.fetch_add(1, Ordering::Relaxed);
-        let draft = Draft::new(names::PARTIAL_ANSWER, &delta).metadata(&object!({ "index": index }));
+        facts.insert("index".into(), index.into());
+        let draft = Draft::new(names::PARTIAL_ANSWER, &delta).metadata(&facts);
+        self.send(Emission::Partial(draft, Delta(delta))).await
+    }
+
+    /// An event that was made elsewhere.
+    pub(super) async fn draft(&self, draft: Draft) -> Sent {
+        self.send(Emission::Event(draft)).await
+    }
+
+    /// A piece of the answer that was made elsewhere, and its text.
+    pub(super) async fn piece(&self, draft: Draft, delta: String) -> Sent {
         self.send(Emission::Partial(draft, Delta(delta))).await
     }
 
     /// Asks a person and waits. The question and the wait outlive connections and this process.
     pub async fn confirm(&self, confirm: Confirm) -> Result<Reply, Stopped> {
-        let step = StepId::from_random(dice::u128());
         let mut facts = Map::new();
         facts.insert("scope".into(), confirm.scope.into());
         let mut fact = |key: &str, value: Option<Value>| value.map(|value| facts.insert(key.into(), value));
@@ -162,10 +198,16 @@ impl Emitter {
         fact("plan_summary", confirm.plan_summary.map(Value::from));
         fact("tasks", confirm.tasks);
         fact("timeout_seconds", confirm.timeout_seconds.map(Value::from));
-        let draft = Draft::new(names::USER_CONFIRM, &confirm.question).step(step.clone()).metadata(&facts);
+        self.ask(&confirm.question, &facts, confirm.state).await?.answered().await
+    }
+
+    /// Asks a person and goes on. `facts` has `scope` and what belongs to it.
+    pub async fn ask(&self, question: &str, facts: &Map<String, Value>, state: Value) -> Result<Pending, Stopped> {
+        let step = StepId::from_random(dice::u128());
+        let draft = Draft::new(names::USER_CONFIRM, question).step(step.clone()).metadata(facts);
         let (reply, answer) = oneshot::channel();
-        self.send(Emission::Ask { step, draft, state: confirm.state, reply }).await?;
-        answer.await.map_err(|_gone| Stopped)
+        self.send(Emission::Ask { step: step.clone(), draft, state, reply }).await?;
+        Ok(Pending { step, answer })
     }
 
     /// Keeps the plan beside the log, where a later run finds it.

@@ -2,21 +2,31 @@
 
 pub mod demo;
 mod emitter;
+pub mod http;
+pub mod openai;
 mod operation;
 mod plan;
+pub mod roster;
+mod spoken;
+mod tools;
+mod trouble;
+mod upstream;
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_protocol::frame::PlanCommand;
-use bowline_protocol::{ErrorCode, LoggedEvent, RunId, Seq, SessionId, StepId};
+use bowline_protocol::{ErrorCode, LoggedEvent, Principal, RunId, Seq, SessionId, StepId};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub use emitter::{Confirm, Delta, Emission, Emitter, Stopped};
+pub use emitter::{Confirm, Delta, Emission, Emitter, Pending, Stopped};
 pub use operation::Operation;
+pub use tools::{NoTools, ToolCall, ToolOutcome, ToolSpec, Tools};
 
 /// Something that can answer.
 ///
@@ -62,7 +72,11 @@ pub type Ending = Result<Answer, AgentError>;
 pub struct Run {
     pub session: SessionId,
     pub id: RunId,
+    /// Whose session it is.
+    pub owner: Principal,
     pub input: Input,
+    /// The message that is to be answered, as it is kept: also what it holds besides text. None for plan commands.
+    pub message: Option<Message>,
     /// The conversation before the input, oldest first.
     pub conversation: Vec<Message>,
     /// The last plan of this session, as the agent kept it.
@@ -75,6 +89,8 @@ pub struct Run {
     pub emit: Emitter,
     /// What the client asks of a running plan.
     pub commands: mpsc::Receiver<PlanCommand>,
+    /// What it may call.
+    pub tools: Arc<dyn Tools>,
 }
 
 /// What a run is to work on. Kept beside the log, so that it is still known after a crash.
@@ -170,6 +186,19 @@ pub struct Answer {
     pub text: String,
     pub usage: Option<Value>,
     pub model: Option<String>,
+    /// What the agent adds to the metadata of its answer.
+    pub metadata: Map<String, Value>,
+    pub finish: Option<LastWord>,
+}
+
+/// How an upstream itself has said that it ended, kept word for word for those who speak its protocol.
+#[derive(Clone)]
+pub struct LastWord(pub Box<RawValue>);
+
+impl fmt::Debug for LastWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LastWord({} bytes)", self.0.get().len())
+    }
 }
 
 impl Answer {
@@ -192,11 +221,23 @@ pub struct AgentError {
     pub stage: Option<String>,
     /// The agent itself wants the run to count as cancelled (its plan was cancelled, say).
     pub cancelled: bool,
+    pub finish: Option<LastWord>,
 }
 
 impl AgentError {
     pub fn failed(message: impl Into<String>) -> AgentError {
-        AgentError { code: ErrorCode::AgentFailed, message: message.into(), stage: None, cancelled: false }
+        AgentError {
+            code: ErrorCode::AgentFailed,
+            message: message.into(),
+            stage: None,
+            cancelled: false,
+            finish: None,
+        }
+    }
+
+    /// Whatever does the agent's work could not be reached, or broke off.
+    pub fn unreachable(message: impl Into<String>) -> AgentError {
+        AgentError { code: ErrorCode::AgentUnreachable, ..AgentError::failed(message) }
     }
 
     pub fn cancelled(message: impl Into<String>) -> AgentError {

@@ -75,8 +75,8 @@ struct ServeArgs {
     /// Where events live: disk:DIR or memory:
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Agent of sessions that do not name one
-    #[arg(long, value_name = "NAME")]
+    /// Agent of sessions that do not name one; a URL is an agent of kind `http`
+    #[arg(long, value_name = "NAME|URL")]
     agent: Option<String>,
     /// Allow others to reach a server without auth
     #[arg(long)]

@@ -142,8 +142,9 @@ fn settings(written: &Written, config: &Config) -> Vec<Setting> {
     let agent_keys: Vec<_> = KEYS.iter().filter(|key| key.name.contains(table::AGENT_NAME)).collect();
     for key in KEYS {
         if Some(key.name) == agent_keys.first().map(|first| first.name) {
-            for agent in config.agents.keys() {
-                agent_keys.iter().for_each(|key| push(key.name.replace(table::AGENT_NAME, agent)));
+            for (agent, made) in &config.agents {
+                let mine = agent_keys.iter().filter(|key| table::belongs(key.name, made.kind.name()));
+                mine.for_each(|key| push(key.name.replace(table::AGENT_NAME, agent)));
             }
         } else if !key.name.contains(table::AGENT_NAME) {
             push(key.name.to_owned());

@@ -1,7 +1,7 @@
 //! Loading as a whole: order of sources, refusals and what is shown.
 
 use super::*;
-use crate::config::{AuthMode, JwtKeys, Ownership, StoreUrl};
+use crate::config::{AgentKind, AuthMode, JwtKeys, Ownership, StoreUrl, WireConfig};
 
 /// A directory and an environment of its own for each test.
 struct Scene {
@@ -89,11 +89,33 @@ fn refusals_name_the_key_the_place_and_what_would_be_right() {
         ("[store]\nurl = \"disc:x\"", "expected \"disk:DIR\" or \"memory:\", got \"disc:x\""),
         ("[tls]\ncert = \"x\"", "`tls` (bowline.toml:1) is not supported by this version"),
         ("[stream]\nttl = \"1h\"", "is not supported by this version"),
-        ("[agents.helper]\nkind = \"openai\"", "agents of kind \"openai\""),
-        ("[agents.helper]\nbase_url = \"x\"\nkind = \"openai\"", "agents of kind \"openai\""),
-        ("[agents.mine]\nseed = 2", "`agents.mine.kind` (bowline.toml:2): expected \"demo\", got nothing"),
-        ("default_agent = \"mine\"", "expected the name of a configured agent (\"demo\"), got \"mine\""),
-        ("default_agent = \"http://x\"", "cannot be a URL yet"),
+        (
+            "[agents.mine]\nseed = 2",
+            "`agents.mine.kind` (bowline.toml:2): expected \"demo\", \"openai\" or \"http\", got nothing",
+        ),
+        (
+            "[agents.mine]\nkind = \"openal\"",
+            "`agents.mine.kind` (bowline.toml:2): expected \"demo\", \"openai\" or \"http\"",
+        ),
+        ("[agents.helper]\nkind = \"openai\"", "`agents.helper.base_url` (default): expected text that is not empty"),
+        (
+            "[agents.helper]\nkind = \"openai\"\nbase_url = \"x\"",
+            "`agents.helper.base_url` (bowline.toml:3): expected a URL",
+        ),
+        ("[agents.helper]\nkind = \"http\"\nurl = \"ftp://x/\"", "expected an http or https URL"),
+        ("[agents.helper]\nkind = \"http\"\nurl = \"https://me:s3cret@x/\"", "got one with a name or password in it"),
+        ("[agents.helper]\nkind = \"http\"\nurl = \"http://x/\"\nformat = \"xml\"", "expected one of \"auto\", \"ui\""),
+        (
+            "[agents.helper]\nkind = \"http\"\nurl = \"http://x/\"\ntoken_env = \"NONE\"",
+            "an environment variable that is set, got \"NONE\"",
+        ),
+        (
+            "[agents.helper]\nkind = \"http\"\nurl = \"http://x/\"\nmodel = \"m\"",
+            "`agents.helper.model` (bowline.toml:4) means nothing to an agent of kind \"http\"",
+        ),
+        ("default_agent = \"http://x\"\n[agents.http]\nkind = \"demo\"", "there is one of that name"),
+        ("default_agent = \"mine\"", "expected the name of a configured agent (\"demo\"), or a URL, got \"mine\""),
+        ("default_agent = \"ftp://x\"", "`default_agent` (bowline.toml:1): expected an http or https URL"),
         ("[auth]\norigins = [\"https://app.example/path\"]", "expected origins such as"),
         ("listen = ", "bowline.toml:1: not TOML"),
         ("[log]\nlevel = \"bowline=loud\"", "`log.level` (bowline.toml:2): expected a filter"),
@@ -259,4 +281,40 @@ fn the_settings_page_lists_every_setting_with_its_default() {
         return;
     }
     panic!("docs/settings.md is out of date; run with UPDATE_DOCS=1 or paste:\n{wanted}");
+}
+
+#[test]
+fn a_url_in_place_of_a_name_is_an_agent() {
+    let mut scene = Scene::new("");
+    scene.flags.agent = Some("http://127.0.0.1:3000/api/chat".into());
+    let loaded = scene.load().unwrap();
+    assert_eq!(loaded.config.default_agent, "http");
+    let AgentKind::Http(http) = &loaded.config.agents["http"].kind else { panic!() };
+    assert_eq!((http.url.as_str(), http.format), ("http://127.0.0.1:3000/api/chat", None));
+    assert_eq!(source(&loaded, "default_agent"), "flag --agent");
+}
+
+#[test]
+fn an_agents_keys_come_from_the_environment_and_are_never_shown() {
+    let file = "[agents.helper]\nkind = \"openai\"\nbase_url = \"https://api.example/v1\"\nmodel = \"m\"\n\
+                api_key_env = \"HELPER_KEY\"\nheaders_env = \"HELPER_HEADERS\"\n";
+    let scene = Scene::new(file).env("HELPER_KEY", "s3cret-1\n").env("HELPER_HEADERS", "{\"x-key\": \"s3cret-2\"}");
+    let loaded = scene.load().unwrap();
+    let AgentKind::OpenAi(openai) = &loaded.config.agents["helper"].kind else { panic!() };
+    assert_eq!(openai.wire.token.as_ref().unwrap().expose(), "s3cret-1");
+    assert_eq!(openai.wire.headers[0].0, "x-key");
+    let shown = format!("{:?} {}", loaded.config, loaded.effective());
+    assert!(shown.contains("HELPER_KEY") && !shown.contains("s3cret"), "{shown}");
+    for broken in ["x-key: s3cret-2", "{\"x key\": \"s3cret-2\"}", "[1]"] {
+        let error = Scene::new(file).env("HELPER_KEY", "k").env("HELPER_HEADERS", broken).error();
+        assert!(error.contains("agents.helper.headers_env") && !error.contains("s3cret"), "{error}");
+    }
+    assert!(loaded.effective()["settings"]["agents.demo.model"].is_null(), "a demo agent has no model");
+}
+
+#[test]
+fn an_agent_behind_http_has_the_tables_defaults() {
+    let loaded = Scene::new("[agents.mine]\nkind = \"http\"\nurl = \"http://x/\"").load().unwrap();
+    let AgentKind::Http(http) = &loaded.config.agents["mine"].kind else { panic!() };
+    assert_eq!(format!("{:?}", http.wire), format!("{:?}", WireConfig::default()));
 }

@@ -5,6 +5,7 @@
 mod error;
 mod load;
 mod resolve;
+mod resolve_agents;
 mod resolve_auth;
 mod resolve_hub;
 mod resolve_state;
@@ -218,6 +219,65 @@ pub enum AgentKind {
         /// 1 is as a person would like it; larger is faster, 0 means no pauses at all.
         speed: f64,
     },
+    OpenAi(OpenAiConfig),
+    Http(HttpConfig),
+}
+
+impl AgentKind {
+    /// The word that stands for it in settings.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            AgentKind::Demo { .. } => "demo",
+            AgentKind::OpenAi(_) => "openai",
+            AgentKind::Http(_) => "http",
+        }
+    }
+}
+
+/// A model behind an OpenAI-compatible endpoint.
+#[derive(Clone, Debug)]
+pub struct OpenAiConfig {
+    /// Where `/chat/completions` lies.
+    pub base_url: String,
+    pub model: String,
+    /// What the model is told before the conversation.
+    pub system: Option<String>,
+    /// Requests to the model in one run; each but the last may call tools.
+    pub max_steps: u32,
+    pub wire: WireConfig,
+}
+
+/// A program behind a URL.
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    pub url: String,
+    /// What it answers; none means that its answer tells.
+    pub format: Option<Format>,
+    pub wire: WireConfig,
+}
+
+/// What an upstream answers a POST with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Chunks of the AI SDK's UI message stream.
+    Ui,
+    /// Chunks of chat completions.
+    OpenAi,
+    /// Events of our own.
+    Events,
+}
+
+/// How an upstream is spoken to.
+#[derive(Clone, Debug)]
+pub struct WireConfig {
+    pub token: Option<Secret>,
+    pub headers: Vec<(String, Secret)>,
+    /// The longest silence before the upstream counts as lost.
+    pub timeout: Duration,
+    /// How often a request that may be sent again is.
+    pub retries: u32,
+    /// The longest answer, and the largest record of one.
+    pub answer_bytes_max: usize,
 }
 
 /// The MCP hub.
@@ -278,6 +338,18 @@ pub struct LogConfig {
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
+
+impl Default for WireConfig {
+    fn default() -> WireConfig {
+        WireConfig {
+            token: None,
+            headers: Vec::new(),
+            timeout: Duration::from_secs(60),
+            retries: 3,
+            answer_bytes_max: 4 << 20,
+        }
+    }
+}
 
 impl Default for Config {
     fn default() -> Config {

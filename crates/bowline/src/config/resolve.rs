@@ -1,17 +1,16 @@
 //! What the written settings mean together: units resolved, references followed, unsafe combinations refused.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::error::{ConfigError, Source};
+use super::error::ConfigError;
 use super::load::Surroundings;
 use super::value::{HIDDEN, Value};
 use super::written::Written;
 use super::{
-    AgentConfig, AgentKind, AuthMode, BufferConfig, Config, Limits, LogConfig, LogFormat, SessionConfig, StoreConfig,
-    StoreUrl, SyncMode, WhenBusy,
+    AuthMode, BufferConfig, Config, Limits, LogConfig, LogFormat, SessionConfig, StoreConfig, StoreUrl, SyncMode,
+    WhenBusy,
 };
 
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
@@ -25,7 +24,7 @@ impl Resolver<'_> {
     pub fn config(&self) -> Result<Config> {
         let listen = self.listen()?;
         let insecure_no_auth = self.flag("insecure_no_auth")?;
-        let agents = self.agents()?;
+        let (agents, default_agent) = self.agents()?;
         let auth = self.auth()?;
         let has_auth = !matches!(auth.mode, AuthMode::None);
         if !has_auth && !is_loopback(&listen) && !insecure_no_auth {
@@ -36,7 +35,7 @@ impl Resolver<'_> {
         }
         Ok(Config {
             listen,
-            default_agent: self.default_agent(&agents)?,
+            default_agent,
             insecure_no_auth,
             store: self.store()?,
             session: self.session(has_auth, is_loopback(&listen))?,
@@ -99,50 +98,6 @@ impl Resolver<'_> {
             tombstone_ttl: self.span("session.tombstone_ttl")?,
             store_patience: self.span("session.store_patience")?,
         })
-    }
-
-    fn agents(&self) -> Result<BTreeMap<String, AgentConfig>> {
-        let mut names = self.written.agent_names();
-        names.insert("demo".into());
-        names.into_iter().map(|name| self.agent(&name).map(|agent| (name, agent))).collect()
-    }
-
-    fn agent(&self, name: &str) -> Result<AgentConfig> {
-        let key = format!("agents.{name}.kind");
-        let plain = name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
-        if !plain || name.is_empty() {
-            let source_of = self.written.first_of_agent(name).unwrap_or(Source::Default);
-            let expected = "an agent's name of letters, digits, _ and -".to_owned();
-            return Err(ConfigError::Wrong { key: "agents".into(), source_of, given: name.to_owned(), expected });
-        }
-        if name != "demo" && !self.written.is_written(&key) {
-            let source_of = self.written.first_of_agent(name).unwrap_or(Source::Default);
-            return Err(ConfigError::Wrong { key, source_of, given: "nothing".into(), expected: "\"demo\"".into() });
-        }
-        match self.text(&key)?.as_str() {
-            "demo" => {
-                let speed = match self.written.get(&format!("agents.{name}.speed")).0 {
-                    Value::Decimal(speed) => speed,
-                    _ => return Err(self.wrong(&format!("agents.{name}.speed"), "a number")),
-                };
-                let seed = self.number(&format!("agents.{name}.seed"))?;
-                Ok(AgentConfig { kind: AgentKind::Demo { seed, speed } })
-            }
-            kind @ ("openai" | "http") => Err(self.unsupported(&key, &format!("agents of kind \"{kind}\""))),
-            _ => Err(self.wrong(&key, "\"demo\"")),
-        }
-    }
-
-    fn default_agent(&self, agents: &BTreeMap<String, AgentConfig>) -> Result<String> {
-        let name = self.text("default_agent")?;
-        if name.contains("://") {
-            return Err(self.unsupported("default_agent", "agents of kind \"http\", so an agent cannot be a URL yet"));
-        }
-        if !agents.contains_key(&name) {
-            let known: Vec<_> = agents.keys().map(|name| format!("\"{name}\"")).collect();
-            return Err(self.wrong("default_agent", &format!("the name of a configured agent ({})", known.join(", "))));
-        }
-        Ok(name)
     }
 
     fn limits(&self) -> Result<Limits> {
@@ -216,7 +171,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn number(&self, key: &str) -> Result<u64> {
+    pub(super) fn number(&self, key: &str) -> Result<u64> {
         match self.written.get(key).0 {
             Value::Number(number) | Value::Size(number) => Ok(number),
             _ => Err(self.wrong(key, "a number")),

@@ -86,6 +86,21 @@ pub struct Key {
 /// Any agent's name stands where this does.
 pub const AGENT_NAME: &str = "<name>";
 
+pub const AGENT_KINDS: &[&str] = &["demo", "openai", "http"];
+
+/// Whether a setting means something to agents of this kind. What is no setting of agents does to all.
+pub fn belongs(name: &str, kind: &str) -> bool {
+    let Some(word) = name.strip_prefix("agents.<name>.") else { return true };
+    let kinds: &[&str] = match word {
+        "seed" | "speed" => &["demo"],
+        "base_url" | "model" | "api_key_env" | "system" | "max_steps" => &["openai"],
+        "url" | "format" | "token_env" => &["http"],
+        "headers_env" | "timeout" | "retries" | "answer_bytes_max" => &["openai", "http"],
+        _ => AGENT_KINDS,
+    };
+    kinds.contains(&kind)
+}
+
 /// Counts must fit a 32-bit machine's `usize` and a browser's number alike.
 pub const COUNT_MAX: u64 = u32::MAX as u64;
 
@@ -100,7 +115,7 @@ const fn key(name: &'static str, kind: Kind, default: &'static str, about: &'sta
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
     key("listen", Kind::Text, "127.0.0.1:8080", "Address and port to listen on. An address that is not loopback needs `auth.mode`, or `insecure_no_auth`."),
-    key("default_agent", Kind::Text, "demo", "The agent of a session that does not name one. It must be one of `agents`."),
+    key("default_agent", Kind::Text, "demo", "The agent of a session that does not name one: one of `agents`, or a URL, which makes an agent `http` of that kind."),
     key("insecure_no_auth", Kind::Bool, "false", "Allows a listen address that is not loopback without auth."),
 
     key("store.url", Kind::Text, "disk:./bowline-data", "Where events live: `disk:DIR` or `memory:`."),
@@ -143,9 +158,21 @@ pub const KEYS: &[Key] = &[
     key("auth.principal_claim", Kind::Text, "sub", "The JWT claim that names the principal."),
     key("auth.admin_claim", Kind::Text, "admin", "A JWT whose claim of this name is `true`, or whose `scope` holds this word, may use the admin API."),
 
-    key("agents.<name>.kind", Kind::Text, "demo", "What the agent is; this version knows `demo`. Required for every agent but the built-in `demo`."),
-    key("agents.<name>.seed", Kind::Number { min: 0, max: (1 << 53) - 1 }, "1", "The same seed gives the demo agent the same plan and the same pauses."),
-    key("agents.<name>.speed", Kind::Decimal, "1", "Speed of the demo agent: larger is faster, 0 means no pauses at all."),
+    key("agents.<name>.kind", Kind::Text, "demo", "What the agent is: `demo`, `openai` or `http`. Required for every agent but the built-in `demo`."),
+    key("agents.<name>.seed", Kind::Number { min: 0, max: (1 << 53) - 1 }, "1", "Kind `demo`: the same seed gives the same plan and the same pauses."),
+    key("agents.<name>.speed", Kind::Decimal, "1", "Kind `demo`: larger is faster, 0 means no pauses at all."),
+    key("agents.<name>.base_url", Kind::Text, "", "Kind `openai`: where `/chat/completions` lies, such as `https://api.openai.com/v1`."),
+    key("agents.<name>.model", Kind::Text, "", "Kind `openai`: the model to ask for."),
+    key("agents.<name>.api_key_env", Kind::Text, "", "Kind `openai`: the environment variable that holds the API key."),
+    key("agents.<name>.system", Kind::Text, "", "Kind `openai`: what the model is told before the conversation."),
+    key("agents.<name>.max_steps", Kind::Number { min: 1, max: 1000 }, "8", "Kind `openai`: requests to the model in one run; each but the last may call tools."),
+    key("agents.<name>.url", Kind::Text, "", "Kind `http`: where messages are posted."),
+    key("agents.<name>.format", Kind::Choice(&["auto", "ui", "openai", "events"]), "auto", "Kind `http`: what is answered. `auto` tells it from the answer, and takes it for `ui` if that says nothing."),
+    key("agents.<name>.token_env", Kind::Text, "", "Kind `http`: the environment variable that holds a bearer token."),
+    key("agents.<name>.headers_env", Kind::Text, "", "Kinds `openai` and `http`: the environment variable that holds more headers, as a JSON object."),
+    key("agents.<name>.timeout", SPAN, "1m", "Kinds `openai` and `http`: how long the upstream may be silent before it counts as lost."),
+    key("agents.<name>.retries", Kind::Number { min: 0, max: 100 }, "3", "Kinds `openai` and `http`: how often a request that may be sent again is."),
+    key("agents.<name>.answer_bytes_max", Kind::Size, "4MiB", "Kinds `openai` and `http`: bytes of one answer."),
 
     key("hub.servers_file", Kind::Text, "", "File that names MCP servers, in the `mcpServers` shape; read again when it changes."),
     key("hub.expose", Kind::Choice(&["meta", "direct", "both"]), "both", "What `/mcp` shows: the hub's own tools, the servers' own, or both."),
@@ -200,11 +227,6 @@ pub const PLANNED: &[(&str, &str)] = &[
     ("lease", "several nodes on one store"),
     ("tls", "serving TLS itself (put a TLS proxy in front)"),
     ("auth.jwks_url", "fetching a key set from a URL (use `auth.jwks_file`)"),
-    ("agents.<name>.base_url", "agents of kind \"openai\""),
-    ("agents.<name>.model", "agents of kind \"openai\""),
-    ("agents.<name>.api_key_env", "agents of kind \"openai\""),
-    ("agents.<name>.url", "agents of kind \"http\""),
-    ("agents.<name>.format", "agents of kind \"http\""),
 ];
 
 /// The setting that `path` names. Any agent's name is as good as another.
@@ -266,6 +288,18 @@ mod tests {
     }
 
     #[test]
+    fn every_setting_of_agents_says_to_which_kinds_it_belongs() {
+        for key in KEYS.iter().filter(|key| key.name.starts_with("agents.")) {
+            let belongs: Vec<_> = AGENT_KINDS.iter().filter(|kind| belongs(key.name, kind)).collect();
+            let said =
+                |kind: &str| key.about.split(':').next().is_some_and(|words| words.contains(&format!("`{kind}`")));
+            for kind in AGENT_KINDS {
+                assert!(key.name.ends_with(".kind") || said(kind) == belongs.contains(&kind), "{}: {kind}", key.name);
+            }
+        }
+    }
+
+    #[test]
     fn a_slip_of_the_pen_finds_the_name_that_was_meant() {
         let cases = [
             ("hearbeat.interval", Some("heartbeat.interval")),
@@ -282,10 +316,10 @@ mod tests {
 
     #[test]
     fn what_is_planned_is_told_apart_from_what_is_unknown() {
-        for path in ["lease.ttl", "tls", "agents.helper.model", "auth.jwks_url"] {
+        for path in ["lease.ttl", "tls", "auth.jwks_url"] {
             assert!(planned(path).is_some(), "{path}");
         }
-        for path in ["stream.ttl", "state.keys", "store.url", "hub.expose", "session.ttl", "agents.helper.kind"] {
+        for path in ["stream.ttl", "state.keys", "store.url", "hub.expose", "session.ttl", "agents.helper.model"] {
             assert!(planned(path).is_none(), "{path}");
         }
     }

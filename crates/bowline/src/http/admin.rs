@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::extract::{FromRequestParts, Query, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -19,6 +19,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::chat::read::Name;
 use super::problem::Problem;
 use super::ws::{check_host, check_origin};
 use crate::auth::token_from_headers;
@@ -105,7 +106,7 @@ pub struct Owner {
 pub async fn reconnect(
     _: Admin,
     State(shared): State<Arc<Shared>>,
-    Path(name): Path<String>,
+    Name(name): Name,
     asked: Asked<Owner>,
 ) -> Result<Json<Value>, Problem> {
     let Owner { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
@@ -145,11 +146,7 @@ pub async fn sessions(_: Admin, State(shared): State<Arc<Shared>>, page: Asked<P
     Ok(Json(json!({ "sessions": sessions, "total": total })))
 }
 
-pub async fn session(
-    _: Admin,
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
+pub async fn session(_: Admin, State(shared): State<Arc<Shared>>, Name(id): Name) -> Result<Json<Value>, Problem> {
     let (log, record) = find(&shared, &id).await?;
     let mut shown = summary(&shared, &log, &record).await;
     let (first, last) = (shown["first_retained_seq"].as_u64().unwrap_or(0), shown["last_seq"].as_u64().unwrap_or(0));
@@ -223,7 +220,7 @@ pub struct From {
 pub async fn events(
     _: Admin,
     State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
+    Name(id): Name,
     asked: Asked<From>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {

@@ -1,16 +1,19 @@
 //! How runs end: answered, failed, cancelled or lost, each exactly once.
 
+use std::collections::BTreeMap;
+
 use bowline_protocol::Refusal;
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, ErrorCode, Seq};
-use serde_json::json;
+use bowline_protocol::{Draft, ErrorCode, Seq, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::actor::Actor;
 use super::caller::Answered;
 use super::record::keys;
 use super::turns::TurnError;
 use super::{Caller, Outcome};
-use crate::agent::{AgentError, Answer, Ending};
+use crate::agent::{AgentError, Answer, Ending, LastWord};
 
 /// A longer answer than this is not one: it would not fit into one event of any store.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -27,7 +30,9 @@ impl Actor {
                 End::failed(&AgentError::failed(why))
             }
             (Ok(answer), None) => End::answered(answer, duration_ms),
-            (Err(error), None) if error.cancelled => End::cancelled("agent", Some(&error.message)),
+            (Err(error), None) if error.cancelled => {
+                End::cancelled_with("agent", Some(&error.message), error.finish.as_ref())
+            }
             (Err(error), None) => End::failed(&error),
         };
         if let Err(refusal) = self.end_run(end).await {
@@ -112,15 +117,14 @@ pub(super) struct End {
 
 impl End {
     fn answered(answer: Answer, duration_ms: u64) -> End {
-        let mut facts = json!({ "duration_ms": duration_ms });
-        if let Some(usage) = answer.usage {
-            facts["usage"] = usage;
-        }
-        if let Some(model) = answer.model {
-            facts["model"] = model.into();
-        }
+        let mut facts = Facts::default();
+        answer.metadata.iter().for_each(|(key, value)| facts.add(key, value));
+        facts.add("duration_ms", &duration_ms);
+        facts.add_some("usage", answer.usage.as_ref());
+        facts.add_some("model", answer.model.as_ref());
+        facts.add_some("finish", answer.finish.as_ref().map(|word| &word.0));
         End {
-            draft: Draft::new(names::FINAL_ANSWER, &answer.text).metadata(&facts),
+            draft: Draft::new(names::FINAL_ANSWER, &answer.text).metadata(&facts.0),
             word: "answered",
             answer: Some(answer.text),
             error: None,
@@ -128,13 +132,14 @@ impl End {
     }
 
     fn failed(error: &AgentError) -> End {
-        let mut facts = json!({ "error_code": error.code.as_str(), "recovery_action": error.code.action().as_str() });
-        if let Some(stage) = &error.stage {
-            facts["stage"] = stage.as_str().into();
-        }
+        let mut facts = Facts::default();
+        facts.add("error_code", error.code.as_str());
+        facts.add("recovery_action", error.code.action().as_str());
+        facts.add_some("stage", error.stage.as_ref());
+        facts.add_some("finish", error.finish.as_ref().map(|word| &word.0));
         let word = if error.code == ErrorCode::AgentLost { "lost" } else { "failed" };
         let told = TurnError { code: error.code.as_str().to_owned(), message: error.message.clone() };
-        let draft = Draft::new(names::ERROR, &error.message).metadata(&facts);
+        let draft = Draft::new(names::ERROR, &error.message).metadata(&facts.0);
         End { draft, word, answer: None, error: Some(told) }
     }
 
@@ -144,11 +149,32 @@ impl End {
     }
 
     pub fn cancelled(by: &str, reason: Option<&str>) -> End {
-        let mut facts = json!({ "by": by });
-        if let Some(reason) = reason {
-            facts["reason"] = reason.into();
-        }
-        let draft = Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts);
+        End::cancelled_with(by, reason, None)
+    }
+
+    /// The same, with what an upstream said of it.
+    fn cancelled_with(by: &str, reason: Option<&str>, finish: Option<&LastWord>) -> End {
+        let mut facts = Facts::default();
+        facts.add("by", by);
+        facts.add_some("reason", reason);
+        facts.add_some("finish", finish.map(|word| &word.0));
+        let draft = Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts.0);
         End { draft, word: "cancelled", answer: None, error: None }
+    }
+}
+
+/// The metadata of an ending. What an upstream said stays as it wrote it.
+#[derive(Default)]
+struct Facts(BTreeMap<String, Box<RawValue>>);
+
+impl Facts {
+    fn add(&mut self, key: &str, value: &(impl Serialize + ?Sized)) {
+        self.0.insert(key.to_owned(), json::raw(value));
+    }
+
+    fn add_some(&mut self, key: &str, value: Option<&(impl Serialize + ?Sized)>) {
+        if let Some(value) = value {
+            self.add(key, value);
+        }
     }
 }

@@ -153,6 +153,8 @@ impl Actor {
         let run = Run {
             session: self.id.clone(),
             id: id.clone(),
+            owner: self.owner.clone(),
+            message: self.message_for(&input).await,
             input,
             conversation,
             plan: self.item(keys::PLAN).await.ok().flatten(),
@@ -161,6 +163,7 @@ impl Actor {
             cancel: cancel.clone(),
             emit: Emitter::new(emit),
             commands: commands_in,
+            tools: self.shared.tools.clone(),
         };
         let agent = self.shared.agents.get(&self.record.agent).cloned();
         let name = self.record.agent.clone();
@@ -179,6 +182,13 @@ impl Actor {
         if self.wants_checkpoints() {
             self.checkpoint_at = Some(std::time::Instant::now() + self.shared.config.state.checkpoint_interval);
         }
+    }
+
+    /// The message that an input is about: the last one, since an answer follows it only when the run has ended.
+    async fn message_for(&self, input: &Input) -> Option<Message> {
+        let number = self.record.messages.checked_sub(1).filter(|_| matches!(input, Input::Message { .. }))?;
+        let message: Option<Message> = self.item(&keys::message(number)).await.ok()?;
+        message.filter(|message| message.role == Role::User)
     }
 
     pub(super) async fn start_next(&mut self) {

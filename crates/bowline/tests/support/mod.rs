@@ -1,14 +1,16 @@
 //! What the end-to-end tests share: a server in this process, and a client that speaks raw frames over a real socket.
 #![allow(dead_code)]
 
+pub mod api;
 pub mod process;
+pub mod upstream;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bowline::config::{AgentConfig, AgentKind, Config, Loaded, StoreUrl};
-use bowline::node::{Node, Shared};
+use bowline::node::{Node, Own, Shared};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -42,7 +44,11 @@ impl Server {
     }
 
     pub async fn with(config: Config) -> Server {
-        let node = Node::start(Loaded::from(config)).await.expect("the server starts");
+        Server::with_own(config, Own::default()).await
+    }
+
+    pub async fn with_own(config: Config, own: Own) -> Server {
+        let node = Node::start_with(Loaded::from(config), own).await.expect("the server starts");
         let (stop, stopped) = oneshot::channel();
         let (address, shared) = (node.address, node.shared.clone());
         let running = tokio::spawn(node.run(async move { drop(stopped.await) }));
@@ -82,6 +88,23 @@ pub async fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> (
         request.push_str(&format!("{name}: {value}\r\n"));
     }
     stream.write_all(format!("{request}\r\n").as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default();
+    (status, body)
+}
+
+/// A POST of JSON; returns the status and the body, as a client of HTTP/1.0 gets it.
+pub async fn post(url: &str, body: &Value) -> (u16, String) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let body = body.to_string();
+    let head = format!("POST /{path} HTTP/1.0\r\nhost: {address}\r\ncontent-type: application/json\r\n");
+    let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
     let answer = String::from_utf8_lossy(&answer).into_owned();
@@ -189,6 +212,14 @@ impl Client {
         self.session.clone()
     }
 
+    /// A new session with this agent.
+    pub async fn create_with(&mut self, agent: &str) -> String {
+        self.send(json!({ "event": "user.create_session", "content": { "agent": agent } })).await;
+        let created = self.expect("agent.session_created").await;
+        self.session = created["session_id"].as_str().unwrap().to_owned();
+        self.session.clone()
+    }
+
     pub async fn say(&mut self, text: &str) {
         self.send(json!({ "event": "user.message", "session_id": self.session, "content": text })).await;
     }
@@ -218,6 +249,12 @@ impl Client {
 pub fn is_terminal(frame: &Value) -> bool {
     let names = ["agent.final_answer", "agent.error", "agent.cancelled"];
     frame["seq"].is_u64() && names.iter().any(|name| frame["event"] == *name)
+}
+
+/// The text that was streamed, joined.
+pub fn streamed(frames: &[Value]) -> String {
+    let pieces = frames.iter().filter(|frame| frame["event"] == "agent.partial_answer");
+    pieces.map(|frame| frame["content"].as_str().unwrap()).collect()
 }
 
 pub fn seqs(frames: &[Value]) -> Vec<u64> {

@@ -18,11 +18,17 @@ pub struct Process {
     pub address: SocketAddr,
     dir: PathBuf,
     env: Vec<(&'static str, String)>,
+    args: Vec<String>,
 }
 
 impl Process {
     pub async fn start(dir: &Path, env: &[(&'static str, String)]) -> Process {
-        let mut child = command(dir, env).stdout(Stdio::piped()).spawn().expect("the binary starts");
+        Process::start_with(dir, env, &[]).await
+    }
+
+    /// The same, with more arguments.
+    pub async fn start_with(dir: &Path, env: &[(&'static str, String)], args: &[String]) -> Process {
+        let mut child = command(dir, env).args(args).stdout(Stdio::piped()).spawn().expect("the binary starts");
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let address = loop {
             let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("it says where it serves");
@@ -33,13 +39,13 @@ impl Process {
         };
         // The pipe is read on, so that the server never waits for us.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Process { child, address, dir: dir.to_owned(), env: env.to_vec() }
+        Process { child, address, dir: dir.to_owned(), env: env.to_vec(), args: args.to_vec() }
     }
 
     /// kill -9, then the same again.
     pub async fn kill_and_restart(mut self) -> Process {
         self.child.kill().await.unwrap();
-        Process::start(&self.dir.clone(), &self.env.clone()).await
+        Process::start_with(&self.dir, &self.env, &self.args).await
     }
 
     pub async fn kill(mut self) {

@@ -1,6 +1,7 @@
 //! Agent events ⇄ chunks of the AI SDK: what one reader of a turn or task is sent, and the way back for upstreams.
 
 mod assemble;
+mod defuse;
 mod events;
 mod fold;
 mod import;
@@ -110,6 +111,9 @@ impl Projector {
     pub fn split_event(&mut self, event: &Recorded, has: u32, framed: bool, out: &mut Vec<Chunk>) {
         // Where chunks are not counted, a count means nothing: better some of them twice than one of them never.
         let has = if self.numbers == Numbers::EachChunk { has } else { 0 };
+        if has == 0 && framed {
+            self.framing(out);
+        }
         self.page = Page { seq: event.seq, has, framed, ..Page::default() };
         self.project(event);
         self.number();
@@ -126,6 +130,18 @@ impl Projector {
                 out.push(Chunk::start(&self.message_id));
                 out.append(&mut self.parts.framing());
             }
+        }
+    }
+
+    /// Events were lost here, and the reader is told so at once. The notice stands inside the message, behind its start:
+    /// before it, a parser would make another message for it.
+    pub fn gap(&mut self, lost: u64, first_retained: Seq, out: &mut Vec<Chunk>) {
+        self.lose();
+        if self.stage == Stage::Lost {
+            self.page = Page::default();
+            self.begin(Some(Chunk::gap(lost, first_retained)));
+            self.page.chunks.iter_mut().for_each(|chunk| chunk.at = None);
+            out.append(&mut self.page.chunks);
         }
     }
 
@@ -150,7 +166,7 @@ impl Projector {
             return;
         }
         if self.stage != Stage::Within {
-            self.begin();
+            self.begin(None);
         }
         // A message begins the stream and says nothing else; a second one belongs to the next turn.
         if view.event != names::USER_MESSAGE {
@@ -158,7 +174,7 @@ impl Projector {
         }
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self, notice: Option<Chunk>) {
         if self.stage == Stage::Lost {
             for part in self.parts.lose() {
                 self.own(end(part.flow, &part.id));
@@ -166,6 +182,7 @@ impl Projector {
         }
         self.stage = Stage::Within;
         self.own(Chunk::start(&self.message_id));
+        notice.into_iter().for_each(|notice| self.own(notice));
         self.parts.begin_step();
         self.own(Chunk::bare(ChunkKind::StartStep));
     }

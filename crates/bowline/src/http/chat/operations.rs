@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{MessageId, OperationId, Refusal};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::super::problem::Problem;
 use super::producers::{ending, finished, task_of};
-use super::read::{self, Body};
+use super::read::{self, Body, Name};
 use super::{Owner, session_id};
 use crate::node::{self, Shared};
 use crate::session::operations::{Order, OrderedBy};
@@ -25,13 +25,7 @@ type Shares = State<Arc<Shared>>;
 const TOOL_NAME_BYTES_MAX: usize = 256;
 
 /// Answers at once; the work goes on in the background.
-pub async fn start(
-    owner: Owner,
-    State(shared): Shares,
-    Path(sid): Path<String>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
+pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers: HeaderMap, body: Body) -> Answer {
     let mut fields = body.fields();
     let tool_name = tool_name(fields.text("tool_name")?)?;
     let tool_name = Some(tool_name.ok_or_else(|| Refusal::field("tool_name", "is missing"))?);
@@ -58,7 +52,7 @@ pub fn tool_name(name: Option<String>) -> Result<Option<String>, Refusal> {
 }
 
 /// Completion by webhook.
-pub async fn complete(owner: Owner, State(shared): Shares, Path(oid): Path<String>, body: Body) -> Answer {
+pub async fn complete(owner: Owner, State(shared): Shares, Name(oid): Name, body: Body) -> Answer {
     let operation = OperationId::parse(&oid).ok_or_else(node::task_not_found)?;
     let task = task_of(&shared, &owner.principal, &operation).await?;
     let ending = ending(body.fields(), true)?;

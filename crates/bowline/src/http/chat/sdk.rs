@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::frame::client::Secret;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::problem::Problem;
-use super::read::{self, Body, Fields};
+use super::read::{self, Body, Fields, Name};
 use super::sessions::{make, turn_of};
 use super::sse::{self, Wanted};
 use super::tasks::last_event_id;
@@ -177,7 +177,7 @@ fn chat_log(owner: &Principal, chat: &str) -> Option<LogId> {
 pub async fn resume(
     owner: Owner,
     State(shared): Shares,
-    Path(id): Path<String>,
+    Name(id): Name,
     wanted: Result<Query<Wanted>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {

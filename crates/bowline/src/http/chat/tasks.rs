@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::Refusal;
 use serde_json::json;
 
 use super::super::problem::Problem;
-use super::read::{self, Body};
+use super::read::{self, Body, Name};
 use super::sse::{self, Wanted};
 use super::{Owner, task_id};
 use crate::node::Shared;
@@ -23,7 +23,7 @@ use crate::task::{Ending, Tasks};
 type Answer = Result<Response, Problem>;
 type Shares = State<Arc<Shared>>;
 
-pub async fn show(owner: Owner, State(shared): Shares, Path(tid): Path<String>) -> Answer {
+pub async fn show(owner: Owner, State(shared): Shares, Name(tid): Name) -> Answer {
     let watched = Watched::find(&shared, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
     Ok(Json(watched.resource(&shared).await?).into_response())
 }
@@ -32,7 +32,7 @@ pub async fn show(owner: Owner, State(shared): Shares, Path(tid): Path<String>) 
 pub async fn stream(
     owner: Owner,
     State(shared): Shares,
-    Path(tid): Path<String>,
+    Name(tid): Name,
     wanted: Result<Query<Wanted>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
@@ -49,7 +49,7 @@ pub fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
 }
 
 /// Really stops the work. A task that has ended is told as it is.
-pub async fn cancel(owner: Owner, State(shared): Shares, Path(tid): Path<String>, body: Body) -> Answer {
+pub async fn cancel(owner: Owner, State(shared): Shares, Name(tid): Name, body: Body) -> Answer {
     let reason = body.fields().text("reason")?;
     let id = task_id(&tid)?;
     let watched = Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;

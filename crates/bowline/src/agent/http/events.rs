@@ -1,0 +1,186 @@
+//! Our own events as an upstream writes them, one object each: what may be logged, what asks, and what ends the run.
+
+use bowline_protocol::event::names;
+use bowline_protocol::{Draft, ErrorCode, EventName, StepId, json};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::agent::upstream::Record;
+use crate::agent::{AgentError, Answer};
+
+/// How deeply an event may nest. Readers build trees of them, and give up at about twice this.
+const DEPTH_MAX: usize = 64;
+
+/// What one event of an upstream means.
+pub enum Told {
+    /// A piece of the answer, and what the agent adds to it.
+    Piece(String, Map<String, Value>),
+    /// An event that is logged as it stands.
+    Event(Draft),
+    Question(Question),
+    Answered(Answer),
+    Ended(AgentError),
+}
+
+/// A question for a person.
+pub struct Question {
+    pub text: String,
+    pub facts: Map<String, Value>,
+    /// The upstream's own name for it.
+    pub step_id: Option<String>,
+    /// What the upstream wants to have back with the answer. Nobody else sees it.
+    pub state: Value,
+}
+
+#[derive(Deserialize)]
+struct Written<'a> {
+    event: Option<String>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+    step_id: Option<String>,
+    #[serde(default)]
+    state: Value,
+}
+
+/// Reads one event; the error says what is wrong with it.
+pub fn read(record: &Record) -> Result<Told, String> {
+    if json::depth(&record.data, DEPTH_MAX) > DEPTH_MAX {
+        return Err(format!("an event that nests deeper than {DEPTH_MAX}"));
+    }
+    let written: Written<'_> =
+        serde_json::from_str(&record.data).map_err(|_| "something that is no event: it must be a JSON object")?;
+    let name = written.event.as_deref().or(record.event.as_deref());
+    let name = name.ok_or("an event without a name: it must have `event`")?;
+    match name {
+        names::PARTIAL_ANSWER => Ok(Told::Piece(written.text(name)?, written.facts(name)?)),
+        names::USER_CONFIRM => written.question(name).map(Told::Question),
+        names::FINAL_ANSWER => {
+            let mut metadata = written.facts(name)?;
+            // That word belongs to upstreams that speak in chunks.
+            metadata.remove("finish");
+            let usage = metadata.remove("usage");
+            let model = metadata.remove("model").and_then(|model| model.as_str().map(str::to_owned));
+            Ok(Told::Answered(Answer { text: written.text(name)?, usage, model, metadata, finish: None }))
+        }
+        names::ERROR => {
+            let facts = written.facts(name)?;
+            let told = facts.get("error_code").and_then(Value::as_str);
+            let known = [ErrorCode::AgentUnreachable, ErrorCode::OutcomeUnknown];
+            let code = known.into_iter().find(|code| told == Some(code.as_str()));
+            let stage = facts.get("stage").and_then(Value::as_str).map(str::to_owned);
+            let failed = AgentError::failed(written.text(name)?);
+            Ok(Told::Ended(AgentError { code: code.unwrap_or(failed.code), stage, ..failed }))
+        }
+        names::CANCELLED => Ok(Told::Ended(AgentError::cancelled(written.text(name)?))),
+        _ => written.draft(name).map(Told::Event),
+    }
+}
+
+impl Written<'_> {
+    fn text(&self, name: &str) -> Result<String, String> {
+        let text = self.content.and_then(|content| serde_json::from_str(content.get()).ok());
+        text.ok_or_else(|| format!("`{name}` whose `content` is no text"))
+    }
+
+    fn facts(&self, name: &str) -> Result<Map<String, Value>, String> {
+        let read = |raw: &RawValue| serde_json::from_str(raw.get());
+        let facts: Option<Option<Map<String, Value>>> = self.metadata.map(read).transpose().map_err(|_| wrong(name))?;
+        Ok(facts.flatten().unwrap_or_default())
+    }
+
+    fn question(&self, name: &str) -> Result<Question, String> {
+        let mut facts = self.facts(name)?;
+        facts.entry("scope").or_insert_with(|| "custom".into());
+        Ok(Question { text: self.text(name)?, facts, step_id: self.step_id.clone(), state: self.state.clone() })
+    }
+
+    /// Content and metadata stay as they were written, to the byte.
+    fn draft(&self, name: &str) -> Result<Draft, String> {
+        let shown: String = name.chars().take(80).collect();
+        let name = EventName::of_agent(name).ok_or_else(|| format!("`{shown}`, which is not an agent's to say"))?;
+        self.facts(name.as_str())?;
+        let step_id = match &self.step_id {
+            None => None,
+            Some(step) => Some(StepId::parse(step).ok_or("a `step_id` that is no name")?),
+        };
+        let content = self.content.unwrap_or(RawValue::NULL);
+        let metadata = self.metadata.filter(|raw| raw.get() != "null");
+        let on_one_line =
+            |raw: &RawValue| RawValue::from_string(json::compact(raw.get())).unwrap_or_else(|_| raw.to_owned());
+        Ok(Draft { name, step_id, content: on_one_line(content), metadata: metadata.map(on_one_line) })
+    }
+}
+
+fn wrong(name: &str) -> String {
+    format!("`{name}` whose `metadata` is no object")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn told(event: &Value) -> Result<Told, String> {
+        read(&Record { event: None, data: event.to_string() })
+    }
+
+    fn refused(event: &Value) -> String {
+        told(event).err().unwrap_or_else(|| panic!("this must be refused: {event}"))
+    }
+
+    #[test]
+    fn work_passes_through_untouched_and_kinds_of_the_agents_own_too() {
+        let data = r#"{"event":"agent.mood","content":{"b":1.0,"a":[1e2]},"metadata":{"z":1,"a":2},"step_id":"s"}"#;
+        let Ok(Told::Event(draft)) = read(&Record { event: None, data: data.into() }) else { panic!() };
+        assert_eq!(draft.content.get(), r#"{"b":1.0,"a":[1e2]}"#);
+        assert_eq!(draft.metadata.unwrap().get(), r#"{"z":1,"a":2}"#);
+        assert_eq!(draft.step_id.unwrap().as_str(), "s");
+        assert!(matches!(told(&json!({ "event": "solver.start", "content": { "task": {} } })), Ok(Told::Event(_))));
+    }
+
+    #[test]
+    fn an_event_stream_may_name_its_events_itself() {
+        let record = Record { event: Some("agent.partial_answer".into()), data: r#"{"content":"x"}"#.into() };
+        assert!(matches!(read(&record), Ok(Told::Piece(text, _)) if text == "x"));
+    }
+
+    #[test]
+    fn what_is_not_an_agents_to_say_is_refused() {
+        for name in ["user.message", "agent.session_end", "system.notice", "agent.session_created", "x.y", "error.x"] {
+            let why = refused(&json!({ "event": name, "content": "x" }));
+            assert!(why.contains("not an agent's to say"), "{name}: {why}");
+        }
+        refused(&json!({ "content": "x" }));
+        refused(&json!({ "event": "agent.partial_answer", "content": { "text": "x" } }));
+        refused(&json!({ "event": "agent.mood", "metadata": "x" }));
+        refused(&json!({ "event": "agent.mood", "step_id": "" }));
+        refused(&json!([1]));
+        let deep = format!("{{\"event\":\"agent.mood\",\"content\":{}{}}}", "[".repeat(100), "]".repeat(100));
+        assert!(read(&Record { event: None, data: deep }).is_err());
+    }
+
+    #[test]
+    fn endings_and_questions_are_told_apart_from_events() {
+        let facts = json!({ "usage": { "total_tokens": 1 }, "model": "m", "mood": "good" });
+        let Ok(Told::Answered(answer)) =
+            told(&json!({ "event": "agent.final_answer", "content": "a", "metadata": facts }))
+        else {
+            panic!()
+        };
+        assert_eq!((answer.text.as_str(), answer.model.as_deref()), ("a", Some("m")));
+        assert_eq!(answer.metadata.get("mood"), Some(&json!("good")));
+        let error =
+            json!({ "event": "agent.error", "content": "no", "metadata": { "error_code": "SESSION_NOT_FOUND" } });
+        assert!(matches!(told(&error), Ok(Told::Ended(error)) if error.code == ErrorCode::AgentFailed));
+        assert!(
+            matches!(told(&json!({ "event": "agent.cancelled", "content": "x" })), Ok(Told::Ended(e)) if e.cancelled)
+        );
+        let asks = json!({ "event": "agent.user_confirm", "content": "Shall I?", "step_id": "q", "state": { "n": 1 } });
+        let Ok(Told::Question(question)) = told(&asks) else { panic!() };
+        assert_eq!((question.step_id.as_deref(), question.state["n"].as_u64()), (Some("q"), Some(1)));
+        assert_eq!(question.facts["scope"], "custom");
+    }
+}

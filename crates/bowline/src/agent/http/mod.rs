@@ -1,0 +1,147 @@
+//! The agent behind a URL: any program that answers a POST with a stream of chunks or events.
+
+mod body;
+mod events;
+mod format;
+mod ui;
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use self::events::{Question, Told};
+use super::openai;
+use super::openai::chunk::Gathered;
+use super::spoken::Spoken;
+use super::trouble::{Resend, Trouble};
+use super::upstream::{Fault, Received, Record, Upstream};
+use super::{Agent, AgentError, Answer, Asked, Ending, Input, Pending, Reply, Run};
+use crate::config::{Format, HttpConfig};
+use crate::metrics::Labelled;
+
+#[derive(Debug)]
+pub struct Http {
+    upstream: Upstream,
+    config: HttpConfig,
+    limits_hit: Labelled,
+}
+
+/// How a response ended, when it ended well.
+enum Outcome {
+    Answered(Answer),
+    /// A person is asked; their answer goes out with the next request.
+    Asked {
+        pending: Pending,
+        kept: Value,
+    },
+}
+
+impl Http {
+    pub fn new(name: &str, config: &HttpConfig, limits_hit: &Labelled) -> anyhow::Result<Http> {
+        let upstream = Upstream::new(name, config.url.parse()?, &config.wire, Resend::IfNotTaken, limits_hit)?;
+        Ok(Http { upstream, config: config.clone(), limits_hit: limits_hit.clone() })
+    }
+
+    /// Requests and answers, until there is nothing left to ask.
+    async fn converse(&self, run: Run, mut answer: Option<Value>) -> Ending {
+        let Input::Message { text } = &run.input else {
+            return Err(AgentError::failed("It takes messages only."));
+        };
+        let mut spoken = Spoken::new(self.config.wire.answer_bytes_max, self.limits_hit.clone());
+        loop {
+            let body = body::body(&run, text, answer.as_ref());
+            let mut received = self.upstream.attempts(&run.cancel).post(&body).await?;
+            let outcome = Box::pin(self.read(&run, &mut received, &mut spoken)).await?;
+            received.leave();
+            match outcome {
+                Outcome::Answered(answer) => return Ok(answer),
+                Outcome::Asked { pending, kept } => {
+                    let step = pending.step.clone();
+                    let reply = pending.answered().await?;
+                    answer = Some(body::answer(step.as_str(), &kept, &reply));
+                }
+            }
+        }
+    }
+
+    async fn read(&self, run: &Run, received: &mut Received, spoken: &mut Spoken) -> Result<Outcome, AgentError> {
+        let first = received.next(&run.cancel).await?.ok_or_else(unfinished)?;
+        let format = self.config.format.or_else(|| format::of(received, &first));
+        match format.unwrap_or(Format::Ui) {
+            Format::Ui => ui::read(run, received, first, spoken).await,
+            Format::OpenAi => read_chunks(run, received, first, spoken).await,
+            Format::Events => read_events(run, received, first, spoken).await,
+        }
+    }
+}
+
+#[async_trait]
+impl Agent for Http {
+    async fn run(&self, run: Run) -> Ending {
+        self.converse(run, None).await
+    }
+
+    async fn answered(&self, run: Run, asked: Asked, reply: Reply) -> Ending {
+        self.converse(run, Some(body::answer_to(&asked, &reply))).await
+    }
+}
+
+/// A body that ends without saying how the run ended is a break, however cleanly it ends.
+fn unfinished() -> AgentError {
+    Trouble::Broken("its answer ends before it is finished".into()).into()
+}
+
+async fn read_chunks(
+    run: &Run,
+    received: &mut Received,
+    first: Record,
+    spoken: &mut Spoken,
+) -> Result<Outcome, AgentError> {
+    let mut gathered = Gathered::default();
+    openai::read(run, received, Some(first), &mut gathered, spoken).await?;
+    if !gathered.calls.is_empty() {
+        let why = "It wants a tool to be called, which only agents of kind `openai` have done for them.";
+        return Err(AgentError::failed(why));
+    }
+    Ok(Outcome::Answered(openai::answer(spoken.take(), gathered.usage, gathered.model, gathered.finish)))
+}
+
+async fn read_events(
+    run: &Run,
+    received: &mut Received,
+    first: Record,
+    spoken: &mut Spoken,
+) -> Result<Outcome, AgentError> {
+    let mut asked: Option<Outcome> = None;
+    let mut next = Some(first);
+    while let Some(record) = next {
+        if record.data.trim() != "[DONE]" {
+            let told = events::read(&record).map_err(Trouble::Garbage)?;
+            match (told, &asked) {
+                (Told::Piece(delta, facts), _) => spoken.say_with(&run.emit, delta, facts).await?,
+                (Told::Event(draft), _) => run.emit.draft(draft).await?,
+                (Told::Question(question), None) => asked = Some(ask(run, question).await?),
+                (Told::Answered(answer), None) => {
+                    spoken.allow(answer.text.len())?;
+                    return Ok(Outcome::Answered(answer));
+                }
+                (Told::Ended(error), _) => return Err(error),
+                (Told::Question(_) | Told::Answered(_), Some(_)) => {
+                    return Err(Trouble::Garbage("a question that was not the last of its answer".into()).into());
+                }
+            }
+        }
+        next = match received.next(&run.cancel).await {
+            Ok(next) => next,
+            // The question was heard, and its state is kept: what the wire does now is of no consequence.
+            Err(Fault::Trouble(_)) if asked.is_some() => None,
+            Err(fault) => return Err(fault.into()),
+        };
+    }
+    asked.ok_or_else(unfinished)
+}
+
+async fn ask(run: &Run, question: Question) -> Result<Outcome, AgentError> {
+    let kept = body::kept(question.step_id.as_deref(), &question.state);
+    let pending = run.emit.ask(&question.text, &question.facts, kept.clone()).await?;
+    Ok(Outcome::Asked { pending, kept })
+}

@@ -1,0 +1,129 @@
+//! Chunks of the AI SDK as an upstream streams them: each is logged so that readers get it back word for word.
+
+use bowline_core::project::{End, Ending, Imported, Importer};
+use bowline_core::scrub::scrub_text;
+use bowline_protocol::event::names;
+use bowline_protocol::{Draft, json};
+
+use super::{Outcome, unfinished};
+use crate::agent::spoken::Spoken;
+use crate::agent::trouble::Trouble;
+use crate::agent::upstream::{Received, Record};
+use crate::agent::{AgentError, Answer, LastWord, Run};
+
+/// Reads an answer to its end.
+pub async fn read(
+    run: &Run,
+    received: &mut Received,
+    first: Record,
+    spoken: &mut Spoken,
+) -> Result<Outcome, AgentError> {
+    let (mut importer, mut words) = (Importer::new(), Words::default());
+    let mut next = Some(first);
+    while let Some(record) = next {
+        let imported = importer.handle_chunk(&record.data).map_err(|error| {
+            Trouble::Garbage(format!("something that is no chunk: {}", error.to_string().trim_end_matches('.')))
+        })?;
+        match imported {
+            Imported::Event(draft) if draft.name.as_str() == names::PARTIAL_ANSWER => {
+                let delta = words.push(body(&draft));
+                spoken.keep(&delta)?;
+                run.emit.piece(draft, delta).await?;
+            }
+            Imported::Event(draft) => run.emit.draft(draft).await?,
+            Imported::Nothing => {}
+            Imported::End(end) => {
+                spoken.keep(&words.rest())?;
+                return ended(end, spoken).map(Outcome::Answered);
+            }
+            // The SDK writes its end mark only behind a stream that was closed in order: a program that puts its chunks
+            // together by hand often says no other end.
+            Imported::Done => {
+                spoken.keep(&words.rest())?;
+                return Ok(Outcome::Answered(Answer::text(spoken.take())));
+            }
+        }
+        next = received.next(&run.cancel).await?;
+    }
+    Err(unfinished())
+}
+
+/// What the upstream's own ending means here. Its words go along with ours.
+fn ended(end: End, spoken: &mut Spoken) -> Result<Answer, AgentError> {
+    let finish = Some(LastWord(end.chunk));
+    let told = |mut text: String| {
+        scrub_text(&mut text);
+        text
+    };
+    match end.ending {
+        Ending::Finished => Ok(Answer { text: spoken.take(), finish, ..Answer::default() }),
+        Ending::Cancelled => {
+            let why = end.text.map_or_else(|| "The agent's upstream was stopped.".to_owned(), told);
+            Err(AgentError { finish, ..AgentError::cancelled(why) })
+        }
+        Ending::Failed => {
+            let why = end.text.map_or_else(|| "The agent's upstream failed.".to_owned(), told);
+            Err(AgentError { finish, ..AgentError::failed(why) })
+        }
+    }
+}
+
+/// The content of a delta without its quotes, escaped as it was written.
+fn body(draft: &Draft) -> &str {
+    let literal = draft.content.get();
+    literal.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default()
+}
+
+/// Deltas as text. JavaScript cuts characters in two, so half of one waits for the other.
+#[derive(Default)]
+struct Words {
+    held: String,
+}
+
+impl Words {
+    /// What can be told once this is there too.
+    fn push(&mut self, body: &str) -> String {
+        let waited = !self.held.is_empty();
+        self.held.push_str(body);
+        match serde_json::from_str(&format!("\"{}\"", self.held)) {
+            Ok(text) => {
+                self.held.clear();
+                text
+            }
+            Err(_) if !waited => String::new(),
+            // It was no half that another one follows.
+            Err(_) => self.rest(),
+        }
+    }
+
+    /// What waits in vain, with a mark where no character is.
+    fn rest(&mut self) -> String {
+        let mut bytes = Vec::new();
+        json::unescape(&self.held, |_, piece| bytes.extend_from_slice(piece));
+        self.held.clear();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(deltas: &[&str]) -> Vec<String> {
+        let mut words = Words::default();
+        let mut told: Vec<String> = deltas.iter().map(|delta| words.push(delta)).collect();
+        told.push(words.rest());
+        told
+    }
+
+    #[test]
+    fn a_character_that_was_cut_in_two_is_put_together() {
+        assert_eq!(told(&["a", r"b\n"]), ["a", "b\n", ""]);
+        assert_eq!(told(&[r"H\ud83d", r"\ude00!", "x"]), ["", "H😀!", "x", ""]);
+        assert_eq!(
+            told(&[r"a\ud83d", "b", "c"])[..3],
+            ["".to_owned(), "a\u{fffd}\u{fffd}\u{fffd}b".into(), "c".into()]
+        );
+        assert_eq!(told(&[r"a\ud83d"])[1], "a\u{fffd}\u{fffd}\u{fffd}");
+    }
+}

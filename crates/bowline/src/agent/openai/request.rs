@@ -1,0 +1,180 @@
+//! What a model is asked: the conversation, the tools it may call, and what those have answered.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::chunk::Wanted;
+use crate::agent::{Message, Role, ToolOutcome, ToolSpec};
+
+/// The protocol's limit on the name of a function.
+const NAME_BYTES_MAX: usize = 64;
+
+/// The messages so far. Answers that were cut short are among them: the person has seen them too.
+pub fn conversation(system: Option<&str>, past: &[Message], input: &str) -> Vec<Value> {
+    let system = system.map(|text| json!({ "role": "system", "content": text }));
+    let role = |role: Role| match role {
+        Role::User => "user",
+        Role::Assistant => "assistant",
+    };
+    let past = past.iter().map(|message| json!({ "role": role(message.role), "content": message.content }));
+    system.into_iter().chain(past).chain([json!({ "role": "user", "content": input })]).collect()
+}
+
+/// What the model said before it called tools, and its calls.
+pub fn called(text: &str, calls: &[Wanted]) -> Value {
+    let calls = calls.iter().map(|call| {
+        // Some servers insist on arguments that are JSON, whatever their model has written.
+        let arguments = if arguments(call).is_some() { call.arguments.as_str() } else { "{}" };
+        let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
+        json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
+    });
+    let content = if text.is_empty() { Value::Null } else { text.into() };
+    json!({ "role": "assistant", "content": content, "tool_calls": calls.collect::<Value>() })
+}
+
+/// What a call has answered.
+pub fn answered(call: &Wanted, outcome: &ToolOutcome) -> Value {
+    let content = match outcome {
+        ToolOutcome::Success { text, .. } => text.clone(),
+        ToolOutcome::Failed { error, .. } => format!("The call failed: {error}"),
+        ToolOutcome::Unknown { error } => format!(
+            "The connection was lost while the call was under way ({error}). It may or may not have run. Do not repeat it \
+             unless that is harmless; say that its outcome is unknown."
+        ),
+    };
+    json!({ "role": "tool", "tool_call_id": call.id, "content": content })
+}
+
+/// The arguments of a call; none of them is an empty object.
+pub fn arguments(call: &Wanted) -> Option<Map<String, Value>> {
+    if call.arguments.trim().is_empty() {
+        return Some(Map::new());
+    }
+    match serde_json::from_str(&call.arguments) {
+        Ok(Value::Object(fields)) => Some(fields),
+        Ok(Value::Null) => Some(Map::new()),
+        _ => None,
+    }
+}
+
+/// The request. In the last step no tool may be called any more, so that the model has to answer.
+pub fn body(model: &str, messages: &[Value], toolbox: &Toolbox, last: bool) -> Bytes {
+    let mut body = json!({
+        "model": model,
+        "messages": messages,
+        "stream": true,
+        "stream_options": { "include_usage": true },
+    });
+    if !toolbox.specs.is_empty() {
+        body["tools"] = toolbox.functions();
+        if last {
+            body["tool_choice"] = "none".into();
+        }
+    }
+    body.to_string().into()
+}
+
+/// The tools of a run under names that the protocol allows.
+#[derive(Debug, Default)]
+pub struct Toolbox {
+    specs: BTreeMap<String, ToolSpec>,
+}
+
+impl Toolbox {
+    pub fn new(specs: Vec<ToolSpec>) -> Toolbox {
+        let mut named = BTreeMap::new();
+        for spec in specs {
+            let name = allowed(&spec.name);
+            // Two names that become one are told apart by what they were.
+            let name = if named.contains_key(&name) { marked(&name, &spec.name) } else { name };
+            named.insert(name, spec);
+        }
+        Toolbox { specs: named }
+    }
+
+    pub fn find(&self, name: &str) -> Option<&ToolSpec> {
+        self.specs.get(name)
+    }
+
+    fn functions(&self) -> Value {
+        let one = |(name, spec): (&String, &ToolSpec)| {
+            // A function without parameters still has to say so.
+            let schema = match &spec.input_schema {
+                schema @ Value::Object(_) => schema.clone(),
+                _ => json!({ "type": "object", "properties": {} }),
+            };
+            let function = json!({ "name": name, "description": spec.description, "parameters": schema });
+            json!({ "type": "function", "function": function })
+        };
+        self.specs.iter().map(one).collect()
+    }
+}
+
+fn allowed(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' };
+    let replaced: String = name.chars().map(plain).collect();
+    if replaced.len() <= NAME_BYTES_MAX { replaced } else { marked(&replaced, name) }
+}
+
+/// A name with a mark that follows from the whole of another.
+fn marked(name: &str, whole: &str) -> String {
+    let mark: String = Sha256::digest(whole.as_bytes()).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let kept: String = name.chars().take(NAME_BYTES_MAX - 1 - mark.len()).collect();
+    format!("{kept}_{mark}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str) -> ToolSpec {
+        let (server, tool) = name.split_once("__").unwrap();
+        ToolSpec {
+            name: name.into(),
+            server: server.into(),
+            tool: tool.into(),
+            description: String::new(),
+            input_schema: json!({ "type": "object" }),
+        }
+    }
+
+    #[test]
+    fn every_tool_has_a_name_of_its_own_that_the_protocol_allows() {
+        let long = format!("files__{}", "x".repeat(100));
+        let names = ["files__read", "files__re.ad", "files__re/ad", &long, &format!("{long}y"), "größe__maß"];
+        let toolbox = Toolbox::new(names.iter().map(|name| spec(name)).collect());
+        let given: Vec<&String> = toolbox.specs.keys().collect();
+        assert_eq!(given.len(), names.len(), "{given:?}");
+        for name in &given {
+            let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+            assert!(plain && name.len() <= NAME_BYTES_MAX, "{name}");
+        }
+        assert_eq!(toolbox.find("files__read").unwrap().name, "files__read");
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_are_none() {
+        let call = |arguments: &str| Wanted { arguments: arguments.into(), ..Wanted::default() };
+        assert_eq!(arguments(&call("")), Some(Map::new()));
+        assert_eq!(arguments(&call("null")), Some(Map::new()));
+        assert_eq!(arguments(&call("{\"a\":1}")).unwrap().len(), 1);
+        assert!(arguments(&call("{\"a\":")).is_none());
+        assert!(arguments(&call("[1]")).is_none());
+        // What goes back to the server is JSON all the same.
+        assert_eq!(called("", &[call("{\"a\":")])["tool_calls"][0]["function"]["arguments"], "{}");
+        assert_eq!(called("", &[call("")])["tool_calls"][0]["function"]["arguments"], "{}");
+    }
+
+    #[test]
+    fn the_last_step_may_call_nothing() {
+        let toolbox = Toolbox::new(vec![spec("a__b")]);
+        let read = |last: bool| serde_json::from_slice::<Value>(&body("m", &[], &toolbox, last)).unwrap();
+        assert_eq!(read(true)["tool_choice"], "none");
+        assert!(read(false)["tool_choice"].is_null());
+        let bare = serde_json::from_slice::<Value>(&body("m", &[], &Toolbox::default(), true)).unwrap();
+        assert!(bare["tools"].is_null() && bare["tool_choice"].is_null());
+    }
+}

@@ -1,0 +1,82 @@
+//! A reader of a turn that comes back gets exactly what follows its cursor, wherever that stands.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use bowline_core::watch::{Output, Start, Watch};
+use bowline_protocol::event::names;
+use bowline_protocol::{Chunk, Cursor, Extent, Seq, StreamCursor};
+use serde_json::Value;
+use support::log::{Log, event};
+
+/// An earlier turn, and one with a thought and an answer in pieces; how many events the earlier one has.
+fn two_turns() -> (Log, usize) {
+    let mut log = Log::default();
+    log.push(&event(names::USER_MESSAGE, "before"));
+    log.push(&event(names::FINAL_ANSWER, "said before"));
+    let earlier = log.events.len();
+    log.push(&event(names::USER_MESSAGE, "now"));
+    log.push(&event(names::THINKING, "hm"));
+    log.push(&event(names::PARTIAL_ANSWER, "one"));
+    log.push(&event(names::PARTIAL_ANSWER, " two"));
+    log.push(&event(names::FINAL_ANSWER, "one two"));
+    (log, earlier)
+}
+
+fn watched(log: &Log, first: usize, start: Start) -> Vec<Chunk> {
+    watched_from(log, 0, first, start)
+}
+
+/// The same, when only the events from `retained` on are left.
+fn watched_from(log: &Log, retained: usize, first: usize, start: Start) -> Vec<Chunk> {
+    let number = |index: usize| Seq::new(index as u64 + 1).unwrap();
+    let next = number(log.events.len());
+    let extent = Extent { epoch: Log::epoch(), epoch_first: number(0), first: number(retained), next };
+    let mut watch = Watch::new("msg_1", number(first), &extent, start, false);
+    let mut seen = Vec::new();
+    loop {
+        match watch.poll_output().expect("the turn has ended, so the reader never waits") {
+            Output::Chunks(chunks) => seen.extend(chunks),
+            Output::Over => return seen,
+            Output::Read { from, .. } => {
+                let events = &log.events[from.get() as usize - 1..];
+                watch.handle_events(events, number(retained), next);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_comes_back_gets_exactly_what_follows_each_chunk() {
+    let (log, earlier) = two_turns();
+    for first in [0, earlier] {
+        let all = watched(&log, first, Start::Fresh);
+        for (index, chunk) in all.iter().enumerate().take(all.len() - 1) {
+            let place = chunk.at.expect("nothing is made up for a reader of everything");
+            let cursor =
+                StreamCursor { cursor: Cursor { epoch: Some(Log::epoch()), seq: place.seq }, part: place.part };
+            let rest = watched(&log, first, Start::After(cursor.clone()));
+            let shown = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.json.clone()).collect::<Vec<_>>();
+            assert_eq!(shown(&rest), shown(&all[index + 1..]), "after {cursor}, in the turn that begins at {first}");
+        }
+    }
+}
+
+#[test]
+fn a_gap_is_told_inside_the_message_before_anything_else() {
+    let (log, first) = two_turns();
+    let other_epoch = StreamCursor::parse("other-4").unwrap().unwrap();
+    for (retained, start) in [
+        (first + 2, Start::Fresh),
+        (first + 2, Start::After(StreamCursor::parse("e-3").unwrap().unwrap())),
+        (first + 2, Start::Framed(other_epoch.clone())),
+        (0, Start::After(other_epoch)),
+    ] {
+        let chunks = watched_from(&log, retained, first, start.clone());
+        let kinds: Vec<Value> = chunks.iter().map(|chunk| serde_json::from_slice(&chunk.json).unwrap()).collect();
+        let kinds: Vec<&str> = kinds.iter().map(|chunk| chunk["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds[..3], ["start", "data-gap", "start-step"], "{start:?}");
+        assert_eq!(kinds.iter().filter(|kind| **kind == "start").count(), 1, "{start:?}");
+        assert_eq!(kinds.last(), Some(&"finish"), "{start:?}");
+    }
+}
