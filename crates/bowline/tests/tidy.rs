@@ -52,9 +52,7 @@ const PRIVATE: &[&str] = &[
     "Notification",
     "Response",
     "Inbound",
-    "Pending",
     "ClientFacts",
-    "SessionRecord",
     "Question",
 ];
 
