@@ -73,7 +73,7 @@ need_schemathesis
 start_server
 cd "$dir"
 verdict=0
-SCHEMATHESIS_HOOKS='' "$tools/bin/schemathesis" --config-file "$here/schemathesis.toml" run "$address/openapi.json" \
+PYTHONDONTWRITEBYTECODE=1 SCHEMATHESIS_HOOKS="$here/hooks.py" "$tools/bin/schemathesis" --config-file "$here/schemathesis.toml" run "$address/openapi.json" \
     --auth-wfc "$here/people.yaml" "$@" || verdict=$?
 kill -0 "$server" 2>/dev/null || fail "the server died: $(tail -n 50 "$dir/err")"
 if grep -i 'panicked' "$dir/out" "$dir/err"; then

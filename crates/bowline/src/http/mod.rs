@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::node::Shared;
 
-/// Plain HTTP requests that may be open beside the WebSockets.
+/// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
 /// How long to wait when there are no descriptors left, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -60,6 +60,8 @@ doors! {
     "/api/admin/backends/{name}/reconnect" => post(admin::reconnect),
     "/mcp" => any(mcp::all),
     "/mcp/{server}" => any(mcp::one),
+    "/api/admin/tasks" => get(admin::tasks),
+    "/api/admin/tasks/{id}/events" => get(admin::task_events),
 }
 
 fn router(shared: Arc<Shared>) -> Router {
@@ -78,7 +80,9 @@ fn router(shared: Arc<Shared>) -> Router {
 /// Accepts connections until the server closes, then waits for those that are open to end.
 pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let router = router(shared.clone());
-    let places = Arc::new(Semaphore::new(shared.config.limits.connections_max + OTHER_CONNECTIONS_MAX));
+    let limits = &shared.config.limits;
+    let places = limits.connections_max + limits.streams_max + OTHER_CONNECTIONS_MAX;
+    let places = Arc::new(Semaphore::new(places));
     let tracker = TaskTracker::new();
     let accept = async {
         loop {

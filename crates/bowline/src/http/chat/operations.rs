@@ -30,10 +30,8 @@ pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers
     let tool_name = tool_name(fields.text("tool_name")?)?;
     let tool_name = Some(tool_name.ok_or_else(|| Refusal::field("tool_name", "is missing"))?);
     let args = Value::Object(fields.object("arguments")?.unwrap_or_default());
-    let key = match fields.name("tool_call_id", MessageId::parse)? {
-        Some(key) => Some(key),
-        None => read::idempotency_key(&headers)?,
-    };
+    let header = read::idempotency_key(&headers)?;
+    let key = fields.name("tool_call_id", MessageId::parse)?.or(header);
     let order = Box::new(Order { tool_name, args, key, operation_id: None, by: OrderedBy::Caller });
     let outcome = owner.ask(&shared, &session_id(&sid)?, |from| Command::Operate { from, order }).await?;
     let Outcome::Operation(begun) = outcome else { return Err(node::not_found().into()) };
@@ -53,9 +51,9 @@ pub fn tool_name(name: Option<String>) -> Result<Option<String>, Refusal> {
 
 /// Completion by webhook.
 pub async fn complete(owner: Owner, State(shared): Shares, Name(oid): Name, body: Body) -> Answer {
+    let ending = ending(body.fields(), true)?;
     let operation = OperationId::parse(&oid).ok_or_else(node::task_not_found)?;
     let task = task_of(&shared, &owner.principal, &operation).await?;
-    let ending = ending(body.fields(), true)?;
     let ended = Tasks::end(&shared, &task, &owner.principal, ending).await?;
     Ok(Json(finished(&task, &ended)).into_response())
 }

@@ -162,10 +162,10 @@ pub async fn append(
     headers: HeaderMap,
     request: Request,
 ) -> Answer {
-    let id = task_id(&tid)?;
     let place = place(&headers)?;
     let bytes = read::bytes(&shared, request).await?;
     let chunks = chunks(read::text(&shared, &bytes)?)?;
+    let id = task_id(&tid)?;
     Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
     if id.turn().is_some() {
         return Err(not_a_producers().into());
@@ -220,12 +220,12 @@ pub fn chunks(text: &str) -> Result<Vec<Box<RawValue>>, Refusal> {
 
 /// Ends a task. Ending it twice in the same way is harmless.
 pub async fn complete(owner: Owner, State(shared): Shares, Name(tid): Name, body: Body) -> Answer {
+    let ending = ending(body.fields(), false)?;
     let id = task_id(&tid)?;
     Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
     if id.turn().is_some() {
         return Err(not_a_producers().into());
     }
-    let ending = ending(body.fields(), false)?;
     let ended = Tasks::end(&shared, &id, &owner.principal, ending).await?;
     Ok(Json(finished(&id, &ended)).into_response())
 }

@@ -37,7 +37,6 @@ pub async fn create(owner: Owner, State(shared): Shares, body: Body) -> Answer {
         app_version: fields.text("app_version")?,
         config: fields.object("config")?.unwrap_or_default(),
     };
-    new.within(&shared, "config")?;
     let made = make(&shared, new).await?;
     let location = HeaderValue::from_str(&format!("/api/chat/sessions/{}", made.id));
     let mut response = (StatusCode::CREATED, Json(made.shown())).into_response();
@@ -66,6 +65,7 @@ impl Made {
 }
 
 pub async fn make(shared: &Arc<Shared>, new: NewSession) -> Result<Made, Refusal> {
+    new.check(shared, "")?;
     let token = (shared.config.session.ownership == Ownership::Token).then(dice::secret);
     let id = Registry::create_unheld(shared, new, token.as_deref()).await?;
     let token = token.map(Secret::new);
@@ -115,10 +115,8 @@ pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers
     let mut fields = body.fields();
     let message = fields.take("message").ok_or_else(|| Refusal::field("message", "is missing"))?;
     let content = read::content(&shared, "message", &message)?;
-    let key = match fields.name("message_id", MessageId::parse)? {
-        Some(key) => Some(key),
-        None => read::idempotency_key(&headers)?,
-    };
+    let header = read::idempotency_key(&headers)?;
+    let key = fields.name("message_id", MessageId::parse)?.or(header);
     sse::admit(&shared)?;
     let session = session_id(&sid)?;
     // A message that has to wait needs a name by which its turn is found.

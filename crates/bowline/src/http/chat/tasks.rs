@@ -7,12 +7,11 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use bowline_protocol::Refusal;
 use serde_json::json;
 
 use super::super::problem::Problem;
 use super::read::{self, Body, Name};
-use super::sse::{self, Wanted};
+use super::sse::{self, Asked};
 use super::{Owner, task_id};
 use crate::node::Shared;
 use crate::session::turns::Status;
@@ -33,19 +32,13 @@ pub async fn stream(
     owner: Owner,
     State(shared): Shares,
     Name(tid): Name,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    asked: Result<Query<Asked>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
-    let wanted = read::query(wanted)?;
+    let wanted = read::query(asked)?.wanted(&headers)?;
     sse::admit(&shared)?;
     let watched = Watched::find(&shared, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
-    Ok(sse::of_task(&shared, &watched, &wanted, last_event_id(&headers)?).await?)
-}
-
-pub fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
-    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
-    let text = value.to_str().map_err(|_| Refusal::field("Last-Event-ID", "must be `<epoch>-<seq>` or a number"))?;
-    Ok(Some(text.trim()).filter(|text| !text.is_empty()))
+    Ok(sse::of_task(&shared, &watched, wanted).await?)
 }
 
 /// Really stops the work. A task that has ended is told as it is.

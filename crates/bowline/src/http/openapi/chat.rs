@@ -7,7 +7,7 @@ use bowline_protocol::ErrorCode::{
 };
 use serde_json::json;
 
-use super::schemas::cursor;
+use super::schemas::asked_cursor;
 use super::{Door, Operation};
 
 /// How a session that cannot be used says so.
@@ -99,7 +99,7 @@ fn sdk() -> [Operation; 2] {
             .path("id", "The chat, as the client calls it; or a task")
             .header("ResumeToken")
             .header("LastEventId")
-            .query("last_message_id", "The cursor; the header wins", &cursor())
+            .query("last_message_id", "The cursor; the header wins", &asked_cursor())
             .query("frame", super::tasks::FRAME, &super::tasks::flag())
             .query("fold", super::tasks::FOLD, &super::tasks::flag())
             .query("startIndex", super::tasks::START_INDEX, &super::tasks::index())

@@ -23,11 +23,12 @@ doors! {
 
 /// The document, as it is true for this server.
 pub async fn show(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    Json(document(shared.auth.is_required()))
+    let agents: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
+    Json(document(shared.auth.is_required(), &agents))
 }
 
-/// The document for a server that asks for a credential, or does not.
-pub fn document(auth_required: bool) -> Value {
+/// The document for a server that asks for a credential, or does not, and has these agents.
+pub fn document(auth_required: bool, agents: &[&str]) -> Value {
     let own = Operation::new(Door::Open, "get", "/openapi.json", "getDocument", "This document", "server")
         .answers_content(200, "The document", json!({ "application/json": { "schema": { "type": "object" } } }))
         .checks_origin();
@@ -40,7 +41,7 @@ pub fn document(auth_required: bool) -> Value {
         place[method] = operation.shown(auth_required);
     }
     let mut components = json!({
-        "schemas": schemas::schemas(),
+        "schemas": schemas::schemas(agents),
         "parameters": schemas::parameters(),
         "headers": { "RetryAfter": {
             "description": "`retry_after_ms` in whole seconds, rounded up.",

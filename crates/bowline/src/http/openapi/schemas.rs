@@ -51,8 +51,14 @@ fn name() -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX, "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$" })
 }
 
-pub fn cursor() -> Value {
+fn cursor() -> Value {
     json!({ "type": "string", "pattern": CURSOR, "examples": ["7k3m9x2c0q-12"] })
+}
+
+/// The same from a reader, to whom nothing at all means everything.
+pub fn asked_cursor() -> Value {
+    let pattern = format!("^({})?$", CURSOR.trim_start_matches('^').trim_end_matches('$'));
+    json!({ "type": "string", "pattern": pattern, "examples": ["7k3m9x2c0q-12"] })
 }
 
 /// A cursor of a log, whose events are not divided.
@@ -90,9 +96,9 @@ fn request(fields: &[(&str, Value)]) -> Value {
     object(&relaxed)
 }
 
-pub fn schemas() -> Value {
+pub fn schemas(agents: &[&str]) -> Value {
     let mut all = Map::new();
-    for (name, schema) in [common(), sessions(), tasks(), operator()].into_iter().flatten() {
+    for (name, schema) in [common(), sessions(agents), tasks(), operator()].into_iter().flatten() {
         all.insert(name.to_owned(), schema);
     }
     all.into()
@@ -147,7 +153,12 @@ fn chunk() -> Value {
     json!({ "type": "object", "description": "One chunk of the AI SDK's UI message stream.", "anyOf": kinds })
 }
 
-fn sessions() -> Vec<Named> {
+fn sessions(agents: &[&str]) -> Vec<Named> {
+    let agent = json!({
+        "type": "string",
+        "enum": agents,
+        "description": "Who is to answer; the server's default if left out. It counts when the session is made.",
+    });
     let states = ["idle", "running", "waiting"];
     let summary = [
         ("id", text()),
@@ -171,7 +182,7 @@ fn sessions() -> Vec<Named> {
         (
             "NewSession",
             request(&[
-                ("agent?", json!({ "type": "string", "description": "One of the server's; its default if left out." })),
+                ("agent?", agent.clone()),
                 ("client_id?", name()),
                 ("app_version?", text()),
                 ("config?", json!({ "type": "object" })),
@@ -211,7 +222,7 @@ fn sessions() -> Vec<Named> {
             ]),
         ),
         ("Message", request(&[("message", content), ("message_id?", name())])),
-        ("Submit", submit()),
+        ("Submit", submit(agent)),
         (
             "Response",
             request(&[
@@ -232,7 +243,7 @@ fn sessions() -> Vec<Named> {
     ]
 }
 
-fn submit() -> Value {
+fn submit(agent: Value) -> Value {
     let message = json!({
         "type": "object",
         "description": "A message of the AI SDK. Only the last one is read, and it must be the user's.",
@@ -243,7 +254,7 @@ fn submit() -> Value {
         ("messages?", json!({ "type": "array", "items": message })),
         ("trigger?", one_of(&["submit-message", "regenerate-message"])),
         ("messageId?", name()),
-        ("agent?", text()),
+        ("agent?", agent),
     ])
 }
 
@@ -347,7 +358,7 @@ pub fn parameters() -> Value {
             text(),
         ),
         "IdempotencyKey": header("Idempotency-Key", "Your own key for this request: the same one twice does it once.", header_name()),
-        "LastEventId": header("Last-Event-ID", "The cursor; a browser's EventSource sends it by itself.", cursor()),
+        "LastEventId": header("Last-Event-ID", "The cursor; a browser's EventSource sends it by itself.", asked_cursor()),
         "LastEventIdOfLog": header("Last-Event-ID", "The cursor in the session's log.", log_cursor()),
         "ProducerId": header("Producer-Id", "Who appends, as it calls itself. Only together with `Producer-Seq`.", header_name()),
         "ProducerSeq": header(

@@ -6,7 +6,7 @@ use bowline_protocol::ErrorCode::{
 use serde_json::{Value, json};
 
 use super::chat::SESSION;
-use super::schemas::cursor;
+use super::schemas::asked_cursor;
 use super::{Door, Operation, named};
 
 pub const FRAME: &str = "For a fresh parser with a cursor: what is open at that point is opened first.";
@@ -41,7 +41,7 @@ pub fn operations() -> Vec<Operation> {
             "tasks",
         )
         .header("LastEventId")
-        .query("last_message_id", "The cursor; the header wins. Absent or `0`: everything", &cursor())
+        .query("last_message_id", "The cursor; the header wins. Absent or `0`: everything", &asked_cursor())
         .query("frame", FRAME, &flag())
         .query("fold", FOLD, &flag())
         .query("startIndex", START_INDEX, &index())
