@@ -23,16 +23,17 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::agent::{Agent, NoTools, Tools, roster};
+use crate::agent::{Agent, Tools, roster};
 use crate::auth::Authenticator;
 use crate::clock::Clock;
 use crate::config::{Config, Loaded, StoreConfig, StoreUrl, SyncMode};
+use crate::hub::HubTools;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::session::Registry;
 use crate::session::record::keys;
 use crate::task::Tasks;
-use crate::{dice, http, upkeep};
+use crate::{dice, http, hub, upkeep};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
@@ -43,6 +44,8 @@ pub struct Shared {
     /// The effective settings with secrets hidden, for the admin API.
     pub effective: Value,
     pub store: Arc<dyn Store>,
+    /// All MCP servers and their clients.
+    pub hub: Arc<bowline_hub::Hub>,
     pub metrics: Metrics,
     pub clock: Clock,
     pub auth: Authenticator,
@@ -241,17 +244,19 @@ impl Node {
             .await
             .with_context(|| format!("cannot listen on {listen}: choose another address with --listen"))?;
         let metrics = Metrics::new();
+        let hub = hub::start(&config.hub, store.clone(), &metrics).await?;
         let configured = roster::configured(&config, &metrics)?;
         let shared = Arc::new(Shared {
             effective: loaded.effective(),
             metrics,
+            hub: hub.clone(),
             clock: Clock::start(),
             auth: Authenticator::new(&config)?,
             keys: load_keys(&config)?,
             scrubber: Scrubber::new(&config.state.scrub),
             restoring: tokio::sync::Mutex::default(),
             agents: configured.into_iter().chain(own.agents).collect(),
-            tools: own.tools.unwrap_or_else(|| Arc::new(NoTools)),
+            tools: own.tools.unwrap_or_else(|| Arc::new(HubTools(hub.clone()))),
             registry: Registry::default(),
             tasks: Tasks::default(),
             naming: tokio::sync::Mutex::default(),
@@ -277,6 +282,7 @@ impl Node {
         drain(&shared).await;
         sweeper.abort();
         shared.closing.cancel();
+        shared.hub.close().await;
         shared.connections.close();
         let _ = tokio::time::timeout(Duration::from_secs(5), shared.connections.wait()).await;
         let _ = tokio::time::timeout(Duration::from_secs(5), doors).await;
@@ -350,7 +356,7 @@ fn load_keys(config: &Config) -> anyhow::Result<Keys> {
     Ok(keys)
 }
 
-async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     let retention = Retentions {
         sessions: Retention {
             events_max: config.buffer.events_max,

@@ -19,6 +19,10 @@ pub enum Kind {
     Alias = 3,
     /// How far the signed states of one session were restored.
     Restored = 4,
+    /// What one client of the MCP hub is owed.
+    Mcp = 5,
+    /// What the MCP hub itself has to remember.
+    Hub = 6,
 }
 
 impl Kind {
@@ -28,6 +32,8 @@ impl Kind {
             2 => Some(Kind::Task),
             3 => Some(Kind::Alias),
             4 => Some(Kind::Restored),
+            5 => Some(Kind::Mcp),
+            6 => Some(Kind::Hub),
             _ => None,
         }
     }

@@ -104,7 +104,7 @@ impl Retentions {
     pub fn of(&self, kind: Option<Kind>) -> Retention {
         match kind {
             Some(Kind::Task) => self.tasks,
-            None | Some(Kind::Session | Kind::Alias | Kind::Restored) => self.sessions,
+            None | Some(Kind::Session | Kind::Alias | Kind::Restored | Kind::Mcp | Kind::Hub) => self.sessions,
         }
     }
 }

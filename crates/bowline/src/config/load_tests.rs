@@ -65,7 +65,11 @@ fn every_setting_can_come_from_the_environment() {
     for key in KEYS {
         let path = key.name.replace(table::AGENT_NAME, "demo");
         let name = format!("BOWLINE_{}", path.replace('.', "__").to_uppercase());
-        let text = if key.default.is_empty() { "principal" } else { key.default };
+        let text = match (key.default, key.kind) {
+            ("", table::Kind::Bool) => "true",
+            ("", _) => "principal",
+            (default, _) => default,
+        };
         let mut written = Written::default();
         written.add_env([(name.clone(), text.to_owned())]).unwrap();
         assert!(written.is_written(&path), "{name}");

@@ -7,6 +7,7 @@ mod load;
 mod resolve;
 mod resolve_agents;
 mod resolve_auth;
+mod resolve_hub;
 mod resolve_state;
 pub mod table;
 pub mod units;
@@ -43,6 +44,7 @@ pub struct Config {
     pub heartbeat_interval: Duration,
     pub auth: AuthConfig,
     pub agents: BTreeMap<String, AgentConfig>,
+    pub hub: HubConfig,
     pub limits: Limits,
     pub drain_timeout: Duration,
     pub log: LogConfig,
@@ -297,6 +299,15 @@ pub struct WireConfig {
     pub answer_bytes_max: usize,
 }
 
+/// The MCP hub.
+#[derive(Clone, Debug)]
+pub struct HubConfig {
+    /// The file that names its servers.
+    pub servers_file: Option<PathBuf>,
+    pub body_bytes_max: usize,
+    pub options: bowline_hub::Options,
+}
+
 /// Everything that a client can make grow.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -386,10 +397,17 @@ impl Default for Config {
             heartbeat_interval: Duration::from_secs(30),
             auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
             agents: BTreeMap::from([("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 1.0 } })]),
+            hub: HubConfig::default(),
             limits: Limits::default(),
             drain_timeout: Duration::from_secs(30),
             log: LogConfig { format: LogFormat::Text, level: "info".into() },
         }
+    }
+}
+
+impl Default for HubConfig {
+    fn default() -> HubConfig {
+        HubConfig { servers_file: None, body_bytes_max: 4 << 20, options: bowline_hub::Options::default() }
     }
 }
 

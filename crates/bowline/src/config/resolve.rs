@@ -54,6 +54,7 @@ impl Resolver<'_> {
             heartbeat_interval: self.span("heartbeat.interval")?,
             auth,
             agents,
+            hub: self.hub(&listen)?,
             limits: self.limits()?,
             drain_timeout: self.span("drain.timeout")?,
             log: self.log()?,

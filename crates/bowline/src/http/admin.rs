@@ -23,13 +23,13 @@ use super::chat::read::Name;
 use super::problem::Problem;
 use super::ws::{check_host, check_origin};
 use crate::auth::token_from_headers;
-use crate::clock;
 use crate::config::{StoreUrl, SyncMode};
 use crate::drive::tail::{Piece, Tail};
 use crate::node::{self, Shared};
 use crate::session::turns::Status;
 use crate::session::{Life, SessionRecord};
 use crate::task::TaskRecord;
+use crate::{clock, hub};
 
 /// An operator.
 #[derive(Debug)]
@@ -102,6 +102,34 @@ fn task_counts(shared: &Shared) -> Value {
 
 pub async fn config(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(shared.effective.clone())
+}
+
+pub async fn backends(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(hub::shown(&shared.hub))
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Owner {
+    owner: Option<String>,
+}
+
+/// Dials a backend now, and answers when that is over.
+pub async fn reconnect(
+    _: Admin,
+    State(shared): State<Arc<Shared>>,
+    Name(name): Name,
+    asked: Asked<Owner>,
+) -> Result<Json<Value>, Problem> {
+    let Owner { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
+    let wanted = |backend: &bowline_hub::Backend| {
+        backend.name() == name && backend.key.owner.as_ref().map(|owner| owner.as_str()) == owner.as_deref()
+    };
+    let Some(backend) = shared.hub.all().into_iter().find(wanted) else {
+        let refusal = Refusal::new(ErrorCode::InvalidPayload, format!("There is no server named {name}."));
+        return Err(Problem::with_status(StatusCode::NOT_FOUND, refusal));
+    };
+    let success = backend.reconnect().await;
+    Ok(Json(json!({ "success": success, "status": backend.snapshot().status.as_str() })))
 }
 
 type Asked<T> = Result<Query<T>, QueryRejection>;

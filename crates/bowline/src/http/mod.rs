@@ -4,6 +4,7 @@ mod admin;
 pub mod chat;
 mod cors;
 mod health;
+mod mcp;
 pub mod openapi;
 mod page;
 mod problem;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::get;
+use axum::routing::{any, get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -55,6 +56,10 @@ doors! {
     "/api/admin/sessions" => get(admin::sessions),
     "/api/admin/sessions/{id}" => get(admin::session),
     "/api/admin/sessions/{id}/events" => get(admin::events),
+    "/api/admin/backends" => get(admin::backends),
+    "/api/admin/backends/{name}/reconnect" => post(admin::reconnect),
+    "/mcp" => any(mcp::all),
+    "/mcp/{server}" => any(mcp::one),
     "/api/admin/tasks" => get(admin::tasks),
     "/api/admin/tasks/{id}/events" => get(admin::task_events),
 }
