@@ -152,7 +152,7 @@ async fn tail_follows_across_a_break_and_ends_with_the_session() {
     assert!(output.status.success());
     let output = bowline(&["tail", "sess_2", "--url", &address], "").await;
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("there is no session `sess_2`"));
+    assert!(text(&output.stderr).contains("there is no session or task `sess_2`"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,7 +164,11 @@ async fn status_shows_the_token_and_reads_the_answer() {
         }
     };
     let sessions = || async { axum::Json(json!({ "sessions": [], "total": 0 })) };
-    let router = Router::new().route("/api/admin/node", get(node)).route("/api/admin/sessions", get(sessions));
+    let backends = || async { axum::Json(json!({ "servers": [] })) };
+    let router = Router::new()
+        .route("/api/admin/node", get(node))
+        .route("/api/admin/sessions", get(sessions))
+        .route("/api/admin/backends", get(backends));
     let address = serve(router).await;
     let output = bowline(&["status", "--url", &address, "--token", "sesame"], "").await;
     assert!(text(&output.stdout).starts_with("bowline 9.9.9"), "{}", text(&output.stderr));

@@ -13,15 +13,21 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Redirects are not followed: they could lead anywhere, with our headers.
 pub fn client(allow_private: bool) -> reqwest::Client {
-    let builder = reqwest::Client::builder()
-        .redirect(Policy::none())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
-        .pool_max_idle_per_host(64)
-        .no_proxy()
-        .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
-        .dns_resolver(Arc::new(Resolver { allow_private }));
-    builder.build().unwrap_or_default()
+    let builder = || {
+        reqwest::Client::builder()
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .pool_max_idle_per_host(64)
+            .no_proxy()
+            .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
+            .dns_resolver(Arc::new(Resolver { allow_private }))
+    };
+    builder().build().unwrap_or_else(|error| {
+        // A small image may have no certificates. Backends without TLS need none, and the others will say so.
+        tracing::warn!(%error, "HTTPS cannot be set up for MCP servers; are `ca-certificates` installed?");
+        builder().tls_certs_only([]).build().unwrap_or_default()
+    })
 }
 
 /// Looks at where an entry leads before it is taken.
