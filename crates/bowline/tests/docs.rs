@@ -80,6 +80,28 @@ fn every_metric_is_described() {
 #[test]
 fn every_door_is_described() {
     described(&["README.md", "docs/operations.md", "PROTOCOL.md"], bowline::http::PATHS.iter().copied(), "the path");
+    described(&["README.md", "docs/operations.md"], bowline::http::openapi::PATHS.iter().copied(), "the path");
+}
+
+#[test]
+fn every_endpoint_of_the_chat_door_is_in_the_protocol_and_in_openapi() {
+    let protocol = read("PROTOCOL.md");
+    let document = bowline::http::openapi::document(false, &[]);
+    let mut missing = Vec::new();
+    for path in bowline::http::chat::PATHS {
+        let Some(methods) = document["paths"][path].as_object() else {
+            missing.push(format!("{path} in openapi.json"));
+            continue;
+        };
+        for method in methods.keys().map(|method| method.to_uppercase()) {
+            // A query may follow the path in the table.
+            let told = ["`", "?"].iter().any(|after| protocol.contains(&format!("`{method} {path}{after}")));
+            if !told {
+                missing.push(format!("{method} {path} in PROTOCOL.md"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "Describe: {missing:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use proptest::sample::Index;
 use serde_json::Value;
 use support::noise::noise;
 use support::parser::Parser;
-use support::readers::{assembled, bereft, folded, late, parts, resumed, shown, uncut};
+use support::readers::{assembled, bereft, folded, forgotten, late, late_untold, parts, resumed, shown, uncut};
 use support::story::story;
 
 /// The places of those chunks at which a reader can stand.
@@ -87,7 +87,7 @@ fn check_same_parser(events: &[Recorded], chunks: &[Chunk], at: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
     fn a_cut_reader_sees_the_same_message(story in story(), cut in any::<Index>()) {
@@ -128,6 +128,7 @@ proptest! {
         prop_assert_eq!(parser.terminals, usize::from(story.ends));
         if story.ends {
             prop_assert_eq!(parser.open(), 0);
+            prop_assert!(parts(&chunks).iter().all(|part| part["state"] != "streaming"));
         }
         let mut ids: Vec<String> = chunks.iter().filter_map(|chunk| Some(chunk.at?.to_string())).collect();
         let count = ids.len();
@@ -152,8 +153,10 @@ proptest! {
         let with_gap = bereft(events, a.min(b)..a.max(b));
         Parser::read(&with_gap);
         Parser::read(&folded(&with_gap));
-        let late = late(events, a);
-        Parser::read(&late);
+        Parser::read(&late(events, a));
+        Parser::read(&late_untold(events, a));
+        let cursor = chunks[at].at.unwrap();
+        Parser::read(&forgotten(events, a.min(cursor.seq.get() as usize - 1), cursor));
     }
 
     #[test]

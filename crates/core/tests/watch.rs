@@ -6,6 +6,7 @@ mod support;
 use bowline_core::watch::{Output, Start, Watch};
 use bowline_protocol::event::names;
 use bowline_protocol::{Chunk, Cursor, Extent, Seq, StreamCursor};
+use serde_json::Value;
 use support::log::{Log, event};
 
 /// An earlier turn, and one with a thought and an answer in pieces; how many events the earlier one has.
@@ -23,9 +24,14 @@ fn two_turns() -> (Log, usize) {
 }
 
 fn watched(log: &Log, first: usize, start: Start) -> Vec<Chunk> {
+    watched_from(log, 0, first, start)
+}
+
+/// The same, when only the events from `retained` on are left.
+fn watched_from(log: &Log, retained: usize, first: usize, start: Start) -> Vec<Chunk> {
     let number = |index: usize| Seq::new(index as u64 + 1).unwrap();
     let next = number(log.events.len());
-    let extent = Extent { epoch: Log::epoch(), epoch_first: number(0), first: number(0), next };
+    let extent = Extent { epoch: Log::epoch(), epoch_first: number(0), first: number(retained), next };
     let mut watch = Watch::new("msg_1", number(first), &extent, start, false);
     let mut seen = Vec::new();
     loop {
@@ -34,7 +40,7 @@ fn watched(log: &Log, first: usize, start: Start) -> Vec<Chunk> {
             Output::Over => return seen,
             Output::Read { from, .. } => {
                 let events = &log.events[from.get() as usize - 1..];
-                watch.handle_events(events, number(0), next);
+                watch.handle_events(events, number(retained), next);
             }
         }
     }
@@ -53,6 +59,27 @@ fn a_reader_that_comes_back_gets_exactly_what_follows_each_chunk() {
             let shown = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.json.clone()).collect::<Vec<_>>();
             assert_eq!(shown(&rest), shown(&all[index + 1..]), "after {cursor}, in the turn that begins at {first}");
         }
+    }
+}
+
+#[test]
+fn a_gap_is_told_before_anything_else_and_makes_no_message_of_its_own() {
+    let (log, first) = two_turns();
+    let other_epoch = StreamCursor::parse("other-4").unwrap().unwrap();
+    for (retained, start) in [
+        (first + 2, Start::Fresh),
+        (first + 2, Start::After(StreamCursor::parse("e-3").unwrap().unwrap())),
+        (first + 2, Start::Framed(other_epoch.clone())),
+        (0, Start::After(other_epoch)),
+    ] {
+        let chunks = watched_from(&log, retained, first, start.clone());
+        let kinds: Vec<Value> = chunks.iter().map(|chunk| serde_json::from_slice(&chunk.json).unwrap()).collect();
+        let kinds: Vec<&str> = kinds.iter().map(|chunk| chunk["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds[..3], ["data-gap", "start", "start-step"], "{start:?}");
+        let passes = serde_json::from_slice::<Value>(&chunks[0].json).unwrap()["transient"] == true;
+        assert_eq!(passes, !matches!(start, Start::After(_)), "a parser without a message gets a notice that passes");
+        assert_eq!(kinds.iter().filter(|kind| **kind == "start").count(), 1, "{start:?}");
+        assert_eq!(kinds.last(), Some(&"finish"), "{start:?}");
     }
 }
 

@@ -8,6 +8,7 @@ use bowline_protocol::{Chunk, ChunkKind, EventView, json};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::defuse::defused;
 use super::parts::{Ends, Flow};
 use super::streamed::Rest;
 use super::{Projector, Stage, end};
@@ -240,7 +241,7 @@ impl Projector {
         let fields = [("step_id", view.step_id), ("content", Some(view.content)), ("metadata", metadata)];
         for (key, raw) in fields.into_iter().filter_map(|(key, raw)| raw.map(|raw| (key, raw))) {
             data.extend_from_slice(format!(",\"{key}\":").as_bytes());
-            data.extend_from_slice(raw.get().as_bytes());
+            data.extend_from_slice(defused(raw.get()).as_bytes());
         }
         data.push(b'}');
         self.own(chunk.raw("data", &String::from_utf8_lossy(&data)).done());
@@ -300,15 +301,15 @@ impl Projector {
 
 /// The upstream's own last chunk, if it was one of this kind.
 fn upstream_end(facts: &Facts<'_>, kind: ChunkKind) -> Option<Chunk> {
-    let raw = facts.finish?.get();
-    let fits = ChunkView::parse(raw).is_ok_and(|view| view.kind == kind);
-    fits.then(|| Chunk::verbatim(raw))
+    let raw = defused(facts.finish?.get());
+    let fits = ChunkView::parse(&raw).is_ok_and(|view| view.kind == kind);
+    fits.then(|| Chunk::verbatim(&raw))
 }
 
 fn finish(facts: &Facts<'_>) -> Chunk {
     let known = [("usage", facts.usage), ("model", facts.model)];
     let fields: Vec<String> =
-        known.into_iter().filter_map(|(key, raw)| Some(format!("\"{key}\":{}", raw?.get()))).collect();
+        known.into_iter().filter_map(|(key, raw)| Some(format!("\"{key}\":{}", defused(raw?.get())))).collect();
     let finish = ChunkBuilder::new(ChunkKind::Finish.as_str(), 0);
     if fields.is_empty() {
         finish.done()
@@ -323,16 +324,17 @@ pub(super) fn delta_chunk(flow: Flow, id: &str, literal: &str) -> Chunk {
 }
 
 pub(super) fn tool_input(id: &str, name: &str, input: Option<&RawValue>, dynamic: bool) -> Chunk {
-    let input = input.map_or("{}", RawValue::get);
+    let input = defused(input.map_or("{}", RawValue::get));
     let chunk = ChunkBuilder::new(ChunkKind::ToolInputAvailable.as_str(), id.len() + name.len() + input.len());
-    let chunk = chunk.text("toolCallId", id).text("toolName", name).raw("input", input);
+    let chunk = chunk.text("toolCallId", id).text("toolName", name).raw("input", &input);
     // One generation looks for a call by this flag, so it is said only where the output will say it.
     if dynamic { chunk.flag("dynamic", true).done() } else { chunk.done() }
 }
 
 pub(super) fn tool_output(id: &str, output: &RawValue) -> Chunk {
-    let chunk = ChunkBuilder::new(ChunkKind::ToolOutputAvailable.as_str(), id.len() + output.get().len());
-    chunk.text("toolCallId", id).raw("output", output.get()).done()
+    let output = defused(output.get());
+    let chunk = ChunkBuilder::new(ChunkKind::ToolOutputAvailable.as_str(), id.len() + output.len());
+    chunk.text("toolCallId", id).raw("output", &output).done()
 }
 
 pub(super) fn tool_error(id: &str, text_literal: &str) -> Chunk {

@@ -1,6 +1,7 @@
 //! Agent events ⇄ chunks of the AI SDK: what one reader of a turn or task is sent, and the way back for upstreams.
 
 mod assemble;
+mod defuse;
 mod events;
 mod fold;
 mod import;
@@ -45,6 +46,15 @@ enum Stage {
     Within,
     /// The terminal was written; everything after it is ignored.
     Over,
+}
+
+/// What the reader reads with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parser {
+    /// One that has no message yet. A notice that stays would make one of its own, so it is given one that passes.
+    Fresh,
+    /// The one that read what came before.
+    Same,
 }
 
 /// What the chunks of one event are called.
@@ -110,6 +120,9 @@ impl Projector {
     pub fn split_event(&mut self, event: &Recorded, has: u32, framed: bool, out: &mut Vec<Chunk>) {
         // Where chunks are not counted, a count means nothing: better some of them twice than one of them never.
         let has = if self.numbers == Numbers::EachChunk { has } else { 0 };
+        if has == 0 && framed {
+            self.framing(out);
+        }
         self.page = Page { seq: event.seq, has, framed, ..Page::default() };
         self.project(event);
         if self.stage == Stage::Over && self.page.own <= self.page.has {
@@ -130,6 +143,18 @@ impl Projector {
                 out.push(Chunk::start(&self.message_id));
                 out.append(&mut self.parts.framing());
             }
+        }
+    }
+
+    /// Events were lost here, and the reader is told so before anything else; then its parser is framed anew.
+    pub fn gap(&mut self, parser: Parser, lost: u64, first_retained: Seq, out: &mut Vec<Chunk>) {
+        self.lose();
+        if self.stage == Stage::Lost {
+            out.push(Chunk::gap(lost, first_retained, parser == Parser::Fresh));
+            self.page = Page::default();
+            self.begin();
+            self.page.chunks.iter_mut().for_each(|chunk| chunk.at = None);
+            out.append(&mut self.page.chunks);
         }
     }
 

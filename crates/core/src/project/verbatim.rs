@@ -5,6 +5,7 @@ use bowline_protocol::{Chunk, ChunkKind, json};
 use serde_json::value::RawValue;
 
 use super::Projector;
+use super::defuse::defused;
 use super::events::{Facts, body_of};
 use super::parts::{Ends, Flow};
 
@@ -12,9 +13,10 @@ impl Projector {
     /// Sends a chunk word for word. False if it is none, or one that is not an upstream's to send here.
     ///
     /// What no parser would take is not sent: the end of a part that is not open, the rest of an input that has lost its
-    /// beginning.
+    /// beginning, a name that reaches into a prototype.
     pub(super) fn verbatim(&mut self, raw: &RawValue, facts: &Facts<'_>) -> bool {
         let line = json::one_line(raw.get());
+        let line = defused(&line);
         let Ok(view) = ChunkView::parse(&line) else { return false };
         let chunk = Chunk::verbatim(&line);
         match view.kind {

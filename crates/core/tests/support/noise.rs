@@ -15,7 +15,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 /// A tool call is dynamic or not by its id, as an upstream would have it.
-fn tool(kind: &str, id: &str, more: Value) -> Value {
+fn tool(kind: &str, id: &str, more: &Value) -> Value {
     let mut chunk = json!({ "type": kind, "toolCallId": id });
     if id == "c" {
         chunk["dynamic"] = true.into();
@@ -34,17 +34,17 @@ fn chunk() -> impl Strategy<Value = Value> {
         id().prop_map(|id| json!({ "type": "reasoning-start", "id": id })),
         (id(), text()).prop_map(|(id, text)| json!({ "type": "reasoning-delta", "id": id, "delta": text })),
         id().prop_map(|id| json!({ "type": "reasoning-end", "id": id })),
-        id().prop_map(|id| tool("tool-input-start", &id, json!({ "toolName": "t" }))),
+        id().prop_map(|id| tool("tool-input-start", &id, &json!({ "toolName": "t" }))),
         (id(), text())
             .prop_map(|(id, text)| json!({ "type": "tool-input-delta", "toolCallId": id, "inputTextDelta": text })),
-        id().prop_map(|id| tool("tool-input-available", &id, json!({ "toolName": "t", "input": 1 }))),
-        id().prop_map(|id| tool("tool-input-error", &id, json!({ "toolName": "t", "errorText": "e" }))),
+        id().prop_map(|id| tool("tool-input-available", &id, &json!({ "toolName": "t", "input": 1 }))),
+        id().prop_map(|id| tool("tool-input-error", &id, &json!({ "toolName": "t", "errorText": "e" }))),
         (id(), any::<bool>()).prop_map(|(id, preliminary)| tool(
             "tool-output-available",
             &id,
-            json!({ "output": 1, "preliminary": preliminary })
+            &json!({ "output": 1, "preliminary": preliminary })
         )),
-        id().prop_map(|id| tool("tool-output-error", &id, json!({ "errorText": "e" }))),
+        id().prop_map(|id| tool("tool-output-error", &id, &json!({ "errorText": "e" }))),
         // A generation that knows approvals does not care whether a tool is dynamic.
         own_step().prop_map(|id| json!({ "type": "tool-output-denied", "toolCallId": id })),
         (own_step(), id()).prop_map(

@@ -30,7 +30,9 @@ impl Parser {
         let view = ChunkView::parse(text).unwrap_or_else(|error| panic!("{error} {text}"));
         let (id, call) = (view.id().into_owned(), view.tool_call_id().into_owned());
         assert_eq!(self.terminals, 0, "nothing follows the terminal: {text}");
-        assert!(self.started || view.kind == ChunkKind::Start || is_gap(text), "a message starts first: {text}");
+        // A notice that passes makes no message, so it may stand before one.
+        let passes = text.contains("\"transient\":true");
+        assert!(self.started || passes || view.kind == ChunkKind::Start, "a message starts first: {text}");
         match view.kind {
             ChunkKind::Start => self.started = true,
             ChunkKind::TextStart => drop(self.texts.insert(id)),
@@ -54,7 +56,7 @@ impl Parser {
             }
             ChunkKind::ToolInputDelta => assert!(self.streaming.contains(&call), "an input before its start: {text}"),
             ChunkKind::ToolInputAvailable | ChunkKind::ToolInputError => {
-                drop(self.calls.insert(call, view.is_dynamic()));
+                self.calls.insert(call, view.is_dynamic());
             }
             ChunkKind::ToolOutputAvailable | ChunkKind::ToolOutputError => {
                 assert_eq!(self.calls.get(&call), Some(&view.is_dynamic()), "an output before its call: {text}");
@@ -76,9 +78,4 @@ impl Parser {
     pub fn open(&self) -> usize {
         self.texts.len() + self.thoughts.len()
     }
-}
-
-/// The notice of a gap may come before anything else.
-fn is_gap(text: &str) -> bool {
-    text.contains("\"data-gap\"")
 }

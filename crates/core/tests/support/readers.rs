@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bowline_core::project::{Assembler, Fold, Projector};
+use bowline_core::project::{Assembler, Fold, Parser, Projector};
 use bowline_protocol::{Chunk, Place, Recorded, Seq};
 use serde_json::Value;
 
@@ -49,8 +49,8 @@ pub fn bereft(events: &[Recorded], lost: Range<usize>) -> Vec<Chunk> {
             break;
         }
         if at == lost.start && !lost.is_empty() {
-            out.push(Chunk::gap(lost.len() as u64, Seq::new(lost.end as u64 + 1).unwrap()));
-            projector.lose();
+            let parser = if at == 0 { Parser::Fresh } else { Parser::Same };
+            projector.gap(parser, lost.len() as u64, Seq::new(lost.end as u64 + 1).unwrap(), &mut out);
         }
         if !lost.contains(&at) {
             projector.handle_event(event, &mut out);
@@ -62,8 +62,34 @@ pub fn bereft(events: &[Recorded], lost: Range<usize>) -> Vec<Chunk> {
 /// A fresh parser, when the first `lost` events are gone.
 pub fn late(events: &[Recorded], lost: usize) -> Vec<Chunk> {
     let (mut projector, mut out) = (Projector::turn(MESSAGE_ID), Vec::new());
+    projector.gap(Parser::Fresh, lost as u64, Seq::new(lost as u64 + 1).unwrap(), &mut out);
+    events[lost..].iter().for_each(|event| projector.handle_event(event, &mut out));
+    out
+}
+
+/// As before, but the notice is left to somebody else, and the next event is framed.
+pub fn late_untold(events: &[Recorded], lost: usize) -> Vec<Chunk> {
+    let (mut projector, mut out) = (Projector::turn(MESSAGE_ID), Vec::new());
     projector.lose();
     events[lost..].iter().for_each(|event| projector.handle_event(event, &mut out));
+    out
+}
+
+/// With a cursor, when the first `lost` events are gone, all of which the reader has.
+pub fn forgotten(events: &[Recorded], lost: usize, cursor: Place) -> Vec<Chunk> {
+    let (mut projector, mut out) = (Projector::turn(MESSAGE_ID), Vec::new());
+    projector.lose();
+    for event in &events[lost..] {
+        match cursor.part {
+            Some(part) if event.seq == cursor.seq => projector.split_event(event, part, true, &mut out),
+            _ if event.seq < cursor.seq => projector.pass_event(event),
+            _ if event.seq == cursor.seq => {
+                projector.pass_event(event);
+                projector.framing(&mut out);
+            }
+            _ => projector.handle_event(event, &mut out),
+        }
+    }
     out
 }
 

@@ -1,0 +1,291 @@
+//! The real AI SDK, in three generations, reads our streams: it takes every chunk, and builds the message that we expect.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use bowline_core::project::{Imported, Importer};
+use bowline_protocol::chunk::DONE;
+use bowline_protocol::event::names;
+use bowline_protocol::{Chunk, Draft};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use serde_json::{Value, json};
+use support::log::{Log, event};
+use support::readers::{MESSAGE_ID, assembled, bereft, folded, late, late_untold, resumed, uncut};
+use support::story::{Story, story};
+
+const GENERATIONS: [&str; 3] = ["ai5", "ai6", "ai7"];
+
+/// A stream for the judges.
+struct Case {
+    name: String,
+    chunks: Vec<Chunk>,
+}
+
+impl Case {
+    fn new(name: impl Into<String>, chunks: Vec<Chunk>) -> Case {
+        Case { name: name.into(), chunks }
+    }
+
+    /// The bytes that a server would send.
+    fn sse(&self) -> String {
+        let mut out = Vec::new();
+        for chunk in &self.chunks {
+            chunk.encode(&Log::epoch(), &mut out);
+            // What keeps a quiet stream alive must not disturb either.
+            out.extend_from_slice(b": \n\n");
+        }
+        out.extend_from_slice(DONE);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// The text of the `error` chunk, if there is one.
+    fn error(&self) -> Option<String> {
+        let values = self.chunks.iter().map(|chunk| serde_json::from_slice::<Value>(&chunk.json).unwrap_or_default());
+        let mut errors = values.filter(|value| value["type"] == "error");
+        errors.next().map(|value| value["errorText"].as_str().unwrap().to_owned())
+    }
+}
+
+fn judges() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../judges/parsers")
+}
+
+/// What each generation made of each case, by the name of the case.
+fn judge(cases: &[Case]) -> BTreeMap<String, Value> {
+    let judges = judges();
+    for generation in GENERATIONS {
+        let installed = judges.join("node_modules").join(generation).join("package.json");
+        assert!(installed.is_file(), "The AI SDK is not installed. Run `npm ci` in judges/parsers, then test again.");
+    }
+    let names: std::collections::BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
+    assert_eq!(names.len(), cases.len(), "each case has a name of its own");
+    let lines = cases.iter().map(|case| json!({ "name": case.name, "message_id": MESSAGE_ID, "sse": case.sse() }));
+    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("streams-{}.jsonl", RandomState::new().hash_one(0)));
+    fs::write(&path, text).unwrap();
+    let mut node = Command::new("node");
+    node.arg("read.mjs").current_dir(&judges).stdin(File::open(&path).unwrap());
+    let output = node.stderr(Stdio::inherit()).output().expect("Node.js 20 or later must be installed");
+    fs::remove_file(&path).unwrap();
+    assert!(output.status.success(), "the judges failed");
+    let verdicts: BTreeMap<String, Value> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .map(|verdict| (verdict["name"].as_str().unwrap().to_owned(), verdict["results"].clone()))
+        .collect();
+    assert_eq!(verdicts.len(), cases.len(), "every case was judged");
+    verdicts
+}
+
+/// The message that we expect of a generation: the newest one's, but for what older ones do otherwise.
+fn expected(parts: Vec<Value>, generation: &str) -> Vec<Value> {
+    let mut expected: Vec<Value> = Vec::new();
+    for part in parts.into_iter().map(|part| as_built_by(generation, part)) {
+        // One generation looks for a call in all steps, and changes it where it is.
+        let call = part.get("toolCallId").filter(|_| generation == "ai6");
+        match call.and_then(|id| expected.iter_mut().find(|known| known.get("toolCallId") == Some(id))) {
+            Some(known) => *known = part,
+            None => expected.push(part),
+        }
+    }
+    expected
+}
+
+fn as_built_by(generation: &str, mut part: Value) -> Value {
+    let is_static = part["type"].as_str().is_some_and(|kind| kind.starts_with("tool-"));
+    let fields = part.as_object_mut().unwrap();
+    let is_streaming = fields.get("state").is_some_and(|state| state == "input-streaming");
+    if generation == "ai6" {
+        if fields["type"] == "reasoning" {
+            fields.remove("id");
+        }
+        if is_streaming {
+            fields.remove("rawInput");
+        }
+    }
+    if generation != "ai7" {
+        // They complete the beginning of an input a little differently.
+        if is_streaming {
+            fields.remove("input");
+        }
+        // A refused input, they keep under another name.
+        let refused = fields.get("errorText").is_some_and(|text| text == "bad");
+        if refused
+            && is_static
+            && let Some(input) = fields.remove("input")
+        {
+            fields.insert("rawInput".into(), input);
+        }
+    }
+    part
+}
+
+/// Drops what `expected` cannot tell of a generation.
+fn comparable(parts: &Value, generation: &str) -> Vec<Value> {
+    let mut parts = parts.as_array().unwrap().clone();
+    for part in parts.iter_mut().filter(|_| generation != "ai7") {
+        if part["state"] == "input-streaming" {
+            part.as_object_mut().unwrap().remove("input");
+        }
+    }
+    parts
+}
+
+/// Every generation takes every chunk, and has our message, in the parser and in the page.
+fn assert_accepted(case: &Case, verdict: &Value) {
+    let assembled = assembled(&case.chunks);
+    for generation in GENERATIONS {
+        let result = &verdict[generation];
+        let context = || format!("{generation} on {}:\n{}\n{result}", case.name, case.sse());
+        let errors: Vec<String> = case.error().into_iter().collect();
+        assert_eq!(result["errors"], json!(errors), "{}", context());
+        assert_eq!(result["chunks"], case.chunks.len(), "{}", context());
+        let parts = expected(assembled.parts(), generation);
+        assert_eq!(comparable(&result["message"]["parts"], generation), parts, "{}", context());
+        assert_eq!(result["message"]["id"], MESSAGE_ID);
+        assert_eq!(result["message"].get("metadata"), assembled.metadata(), "{}", context());
+        let chat = &result["chat"];
+        let status = if errors.is_empty() { "ready" } else { "error" };
+        assert_eq!(chat["status"], status, "{}", context());
+        assert_eq!(chat.get("error").and_then(Value::as_str), errors.first().map(String::as_str), "{}", context());
+        assert_eq!(comparable(&chat["message"]["parts"], generation), parts, "{}", context());
+        assert_eq!(chat["message"]["id"], MESSAGE_ID, "{}", context());
+    }
+}
+
+/// All generations build the very same message of two streams.
+fn assert_same(one: &Value, other: &Value, what: &str) {
+    for generation in GENERATIONS {
+        let message = |verdict: &Value| verdict[generation]["message"].to_string();
+        assert_eq!(message(one), message(other), "{generation} on {what}");
+    }
+}
+
+/// So many stories, from a seed that is printed; `BOWLINE_TEST_SEED` repeats them.
+fn stories(count: usize) -> Vec<Story> {
+    let seed = std::env::var("BOWLINE_TEST_SEED").ok().and_then(|text| u64::from_str_radix(&text, 16).ok());
+    let seed = seed.unwrap_or_else(|| RandomState::new().hash_one("seed"));
+    println!("BOWLINE_TEST_SEED={seed:x}");
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    (0..count).map(|_| story().new_tree(&mut runner).unwrap().current()).collect()
+}
+
+#[test]
+fn the_real_sdk_builds_the_same_message_whatever_happens_to_the_stream() {
+    // `BOWLINE_TEST_STORIES` asks for more of them.
+    let count = std::env::var("BOWLINE_TEST_STORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    let stories = stories(count);
+    let mut cases = Vec::new();
+    for (n, story) in stories.iter().enumerate() {
+        let events = &story.log.events;
+        let chunks = uncut(events);
+        let stops: Vec<usize> = (0..chunks.len()).filter(|at| chunks[*at].at.is_some()).collect();
+        // Each story is cut somewhere else.
+        let at = stops[n * 7919 % stops.len()];
+        let cursor = chunks[at].at.unwrap();
+        let lost = n * 104_729 % events.len();
+        let returned = [&chunks[..=at], &resumed(events, cursor, false)].concat();
+        let framed = resumed(events, cursor, true);
+        cases.push(Case::new(format!("{n} uncut"), chunks.clone()));
+        cases.push(Case::new(format!("{n} folded"), folded(&chunks)));
+        cases.push(Case::new(format!("{n} returned"), returned));
+        if !framed.is_empty() {
+            cases.push(Case::new(format!("{n} framed"), framed.clone()));
+            cases.push(Case::new(format!("{n} framed and folded"), folded(&framed)));
+        }
+        cases.push(Case::new(format!("{n} late"), late(events, lost)));
+        cases.push(Case::new(format!("{n} bereft"), bereft(events, lost..events.len().min(lost + 3))));
+        if lost < events.len() {
+            cases.push(Case::new(format!("{n} untold"), late_untold(events, lost)));
+        }
+    }
+    cases.retain(|case| !case.chunks.is_empty());
+    let verdicts = judge(&cases);
+    cases.iter().for_each(|case| assert_accepted(case, &verdicts[&case.name]));
+    for n in 0..stories.len() {
+        let uncut = &verdicts[&format!("{n} uncut")];
+        assert_same(uncut, &verdicts[&format!("{n} folded")], "folding");
+        assert_same(uncut, &verdicts[&format!("{n} returned")], "a cursor");
+        if let Some(framed) = verdicts.get(&format!("{n} framed")) {
+            assert_same(framed, &verdicts[&format!("{n} framed and folded")], "folding what is framed");
+        }
+    }
+}
+
+#[test]
+fn halves_of_characters_find_each_other_in_every_generation() {
+    let mut log = Log::default();
+    log.push(&event(names::USER_MESSAGE, "hi"));
+    let mut importer = Importer::new();
+    for chunk in [
+        r#"{"type":"text-start","id":"0"}"#,
+        r#"{"type":"text-delta","id":"0","delta":"a\ud83d"}"#,
+        r#"{"type":"text-delta","id":"0","delta":"\ude00b"}"#,
+    ] {
+        let Ok(Imported::Event(draft)) = importer.handle_chunk(chunk) else { panic!() };
+        log.push_draft(&draft);
+    }
+    log.push(&event(names::FINAL_ANSWER, "a😀b"));
+    let chunks = uncut(&log.events);
+    let cases = [Case::new("uncut", chunks.clone()), Case::new("folded", folded(&chunks))];
+    let verdicts = judge(&cases);
+    cases.iter().for_each(|case| assert_accepted(case, &verdicts[&case.name]));
+    let parts = verdicts["uncut"]["ai5"]["message"]["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 2, "the whole answer was streamed, so it is not said again");
+    assert_eq!(parts[1]["text"], "a😀b");
+    assert!(cases[1].chunks.len() < cases[0].chunks.len());
+}
+
+#[test]
+fn a_name_that_the_sdk_refuses_does_not_end_the_stream() {
+    let mut log = Log::default();
+    log.push(&event(names::USER_MESSAGE, "hi"));
+    let nasty = json!({ "__proto__": { "x": 1 }, "a": [{ "constructor": { "prototype": 1 } }] });
+    log.push(&event(names::PLAN_START, nasty.clone()));
+    log.push(&json!({
+        "event": names::TOOL_CALL, "step_id": "s", "content": "", "metadata": { "tool": "t", "args": nasty }
+    }));
+    log.push(&json!({
+        "event": names::TOOL_RESULT, "step_id": "s", "content": "", "metadata": { "tool": "t", "data": nasty }
+    }));
+    let chunk = json!({ "type": "data-x", "data": nasty });
+    let Ok(Imported::Event(draft)) = Importer::new().handle_chunk(&chunk.to_string()) else { panic!() };
+    log.push_draft(&draft);
+    log.push_draft(&Draft::new(names::FINAL_ANSWER, "ok").metadata(&json!({ "usage": nasty })));
+    let case = Case::new("nasty", uncut(&log.events));
+    let verdicts = judge(std::slice::from_ref(&case));
+    assert_accepted(&case, &verdicts["nasty"]);
+}
+
+#[test]
+fn the_judges_can_say_no() {
+    let text = |json: &str| Chunk::verbatim(json);
+    let start = || Chunk::start(MESSAGE_ID);
+    let finish = || text(r#"{"type":"finish"}"#);
+    let cases = [
+        Case::new("an unknown type", vec![start(), text(r#"{"type":"mystery"}"#), finish()]),
+        Case::new("an unknown field", vec![start(), text(r#"{"type":"start-step","n":1}"#), finish()]),
+        Case::new("a delta", vec![start(), text(r#"{"type":"text-delta","id":"1","delta":"x"}"#), finish()]),
+        Case::new("an output", vec![start(), text(r#"{"type":"tool-output-error","toolCallId":"1","errorText":"x"}"#)]),
+    ];
+    let verdicts = judge(&cases);
+    for case in &cases {
+        for generation in GENERATIONS {
+            let refused = !verdicts[&case.name][generation]["errors"].as_array().unwrap().is_empty();
+            // Two generations let unknown fields pass.
+            let lenient = case.name == "an unknown field" && generation != "ai6";
+            assert_eq!(refused, !lenient, "{generation} on {}", case.name);
+        }
+    }
+}
