@@ -28,4 +28,4 @@ fi
 
 [[ ${#files[@]} -gt 0 ]] || files=(test/*.test.mjs)
 printf '== %s judges of %s\n' "${#files[@]}" "$binary"
-JUDGES_BINARY=$binary exec node --test --test-concurrency=1 --test-timeout=300000 --test-reporter=spec "${files[@]}"
+JUDGES_BINARY=$binary exec node --test --test-concurrency=1 --test-timeout=1200000 --test-reporter=spec "${files[@]}"

@@ -9,6 +9,7 @@ pub mod connection;
 pub mod dice;
 pub mod drive;
 pub mod http;
+pub mod hub;
 pub mod keys;
 pub mod metrics;
 pub mod node;

@@ -108,6 +108,12 @@ metrics! {
     stream_starts: labelled("reader") = "stream_starts", "Streams begun, by reader: fresh, resumed, framed, indexed";
     chunks_sent: counter = "chunks_sent", "Chunks handed to readers of tasks";
     producer_appends: counter = "producer_appends", "Appends of producers made durable";
+    backends: states("state") = "backends", "MCP servers by state: connecting, connected, reconnecting, disconnected, error";
+    backends_degraded: gauge = "backends_degraded", "MCP servers that are connected and fail their checks";
+    backend_events: labelled("event") = "backend_events", "What happened to MCP servers, by event";
+    hub_sessions: gauge = "hub_sessions", "Sessions of MCP clients that are awake";
+    hub_calls: labelled("outcome") = "hub_calls", "Calls to MCP servers: result, tool_error, error, unknown, not_executed";
+    hub_call_seconds: histogram = "hub_call_seconds", "Time from a call to an MCP server until its end";
     store_commit_seconds: histogram = "store_commit_seconds", "Time to make a commit durable";
     store_read_seconds: histogram = "store_read_seconds", "Time to read from the store";
     store_errors: labelled("kind") = "store_errors", "Store operations that failed, by kind";

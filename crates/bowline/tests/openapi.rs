@@ -32,15 +32,15 @@ fn words(list: Option<String>) -> BTreeSet<String> {
     list.unwrap_or_default().split(',').map(|word| word.trim().to_ascii_lowercase()).collect()
 }
 
-async fn body(response: Response) -> Value {
-    let text = response.text().await.unwrap();
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+/// The body, which must be JSON.
+async fn json_of(response: reqwest::Response) -> Value {
+    serde_json::from_str(&response.text().await.unwrap()).expect("the body is JSON")
 }
 
 async fn document(server: &Server) -> Value {
     let response = ask(server, "GET", "/openapi.json", &[]).await;
     assert_eq!(response.status(), 200);
-    body(response).await
+    json_of(response).await
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn the_document_and_the_router_have_the_same_paths_and_methods() {
         assert_eq!(refused.status(), 405, "{path}");
         let mut methods = words(header(&refused, "allow"));
         methods.remove("head");
-        let problem: Value = body(refused).await;
+        let problem: Value = json_of(refused).await;
         assert_eq!(problem["code"], "NOT_SUPPORTED", "{path}");
         routed.insert((*path).to_owned(), methods);
     }
@@ -201,7 +201,7 @@ async fn a_page_of_another_origin_is_refused_and_reads_nothing() {
             let answer = ask(&server, method, path, &[page, ("access-control-request-method", "POST")]).await;
             assert_eq!(answer.status(), 403, "{method} {path} from {origin}");
             assert_eq!(header(&answer, "access-control-allow-origin"), None);
-            let problem: Value = body(answer).await;
+            let problem: Value = json_of(answer).await;
             assert_eq!(problem["code"], "UNAUTHORIZED");
         }
     }
@@ -228,8 +228,8 @@ async fn a_refusal_that_will_pass_says_when_in_a_header_too() {
     let server = Server::with(config).await;
     let refused = ask(&server, "GET", "/api/chat/tasks/none/stream", &[]).await;
     assert_eq!((refused.status().as_u16(), header(&refused, "retry-after").as_deref()), (429, Some("5")));
-    let told = body(refused).await;
-    assert_eq!(told["retry_after_ms"], 5000);
+    let body: Value = json_of(refused).await;
+    assert_eq!(body["retry_after_ms"], 5000);
     ask(&server, "POST", "/api/chat/sessions", &[]).await;
     let refused = ask(&server, "POST", "/api/chat/sessions", &[]).await;
     assert_eq!((refused.status().as_u16(), header(&refused, "retry-after").as_deref()), (429, Some("60")));
@@ -247,7 +247,7 @@ async fn a_path_that_is_no_text_is_refused_in_the_usual_way() {
     {
         let refused = ask(&server, "GET", path, &[]).await;
         assert_eq!(refused.status(), 400, "{path}");
-        let problem: Value = body(refused).await;
+        let problem: Value = json_of(refused).await;
         assert_eq!((&problem["code"], &problem["recovery_action"]), (&json!("INVALID_PAYLOAD"), &json!("fix_request")));
     }
     for name in ["%00", "%0a", "..%2f..%2fetc", "%F0%9F%8E%8F", &"x".repeat(5000)] {

@@ -45,6 +45,14 @@ const PRIVATE: &[&str] = &[
     "StateMetadata",
     "Signed",
     "StoredKey",
+    "Fields",
+    "ServerSpec",
+    "Target",
+    "Notification",
+    "Response",
+    "Inbound",
+    "ClientFacts",
+    "Question",
 ];
 
 struct Source {
@@ -135,7 +143,7 @@ fn is_frame_name(text: &str) -> bool {
 }
 
 fn is_metric_name(text: &str) -> bool {
-    let crates = ["bowline_core", "bowline_protocol", "bowline_store"];
+    let crates = ["bowline_core", "bowline_hub", "bowline_protocol", "bowline_store"];
     words(text).any(|word| word.starts_with("bowline_") && !crates.contains(&word))
 }
 
@@ -148,7 +156,7 @@ fn is_close_code(word: &str) -> bool {
 // The rules.
 
 fn waits_outside_drivers(source: &Source) -> Vec<String> {
-    if source.is_in(&["bowline/src/drive/", "bowline/src/cli/"]) {
+    if source.is_in(&["bowline/src/drive/", "bowline/src/cli/", "hub/src/drive/"]) {
         return Vec::new();
     }
     source.complaints(|line| line.contains("select!"))
@@ -322,7 +330,8 @@ fn forbidden_dependencies(name: &str, manifest: &str) -> Vec<String> {
         "core" => {
             &["bowline", "bowline-store", "tokio", "tracing", "axum", "hyper", "getrandom", "rand", "async-trait"]
         }
-        "store" => &["bowline", "bowline-core", "axum", "hyper", "tokio-tungstenite"],
+        "store" => &["bowline", "bowline-core", "bowline-hub", "axum", "hyper", "tokio-tungstenite"],
+        "hub" => &["bowline", "axum", "hyper", "tokio-tungstenite", "prometheus-client"],
         _ => &[],
     };
     let manifest: toml::Table = manifest.parse().expect("a manifest is TOML");

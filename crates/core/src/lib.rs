@@ -2,9 +2,11 @@
 //!
 //! A machine is told what happened (`handle_*`) and says what to do (`poll_*`, or a returned value); a driver waits.
 
+pub mod backend;
 pub mod backoff;
 pub mod bucket;
 pub mod canonical;
+pub mod health;
 pub mod heartbeat;
 pub mod hold;
 pub mod link;
@@ -16,8 +18,10 @@ pub mod shorten;
 pub mod turn;
 pub mod watch;
 
+pub use backend::Backend;
 pub use backoff::Backoff;
 pub use bucket::Bucket;
+pub use health::Health;
 pub use heartbeat::Heartbeat;
 pub use hold::Hold;
 pub use link::Link;

@@ -82,3 +82,14 @@ fn a_gap_is_told_before_anything_else_and_makes_no_message_of_its_own() {
         assert_eq!(kinds.last(), Some(&"finish"), "{start:?}");
     }
 }
+
+#[test]
+fn behind_the_terminal_nothing_follows_and_nothing_is_framed() {
+    let (log, first) = two_turns();
+    let all = watched(&log, first, Start::Fresh);
+    let place = all.last().and_then(|chunk| chunk.at).unwrap();
+    assert!(place.part.is_some(), "the terminal is one of several chunks of its event");
+    let cursor = StreamCursor { cursor: Cursor { epoch: Some(Log::epoch()), seq: place.seq }, part: place.part };
+    assert!(watched(&log, first, Start::After(cursor.clone())).is_empty());
+    assert!(watched(&log, first, Start::Framed(cursor)).is_empty());
+}

@@ -224,6 +224,12 @@ impl Unnumbered {
         out.into()
     }
 
+    /// What stands before and behind the slot, for a log that fills it in a place where this code does not run. What
+    /// belongs there is exactly what [`number_into`](Unnumbered::number_into) writes.
+    pub fn around_slot(&self) -> (&[u8], &[u8]) {
+        self.bytes.split_at(self.split)
+    }
+
     /// An upper bound of the finished event's size.
     pub fn len_max(&self) -> usize {
         self.bytes.len() + 100

@@ -61,10 +61,12 @@ export function page(generation, origin, { id, messages = [], headers }) {
     return { chat, chunks, responses, errors, transport };
 }
 
-function recorder(chunks) {
+/** Passes chunks on, and keeps a copy of each. */
+export function recorder(chunks) {
     return new TransformStream({
         transform(chunk, controller) {
-            chunks.push(chunk);
+            // The parsers keep chunks as parts, and change them later.
+            chunks.push(structuredClone(chunk));
             controller.enqueue(chunk);
         },
     });
@@ -112,16 +114,19 @@ export function identical(message, expected, about) {
     assert.equal(JSON.stringify(message), JSON.stringify(expected), about);
 }
 
+/** What one generation leaves out of its parts and the others keep, by the type of the part. */
+const OPTIONAL = { reasoning: ['id'], tool: ['rawInput'] };
+
 /**
- * The same message as the server's history tells it. That one says beside it when it was said; and one generation keeps
- * no ids of its thoughts.
+ * The same message as the server's history tells it. That one says beside it when it was said, and keeps of each part what
+ * any of the generations keeps.
  */
 export function inHistory(message, shown, about) {
-    const plain = (value) => JSON.parse(JSON.stringify(value));
-    const { id, role, parts } = plain(message);
-    const nameless = parts.some((part) => part.type === 'reasoning' && part.id === undefined);
-    const told = shown.parts.map(({ id, ...part }) =>
-        id === undefined || (nameless && part.type === 'reasoning') ? part : { ...part, id },
-    );
+    const { id, role, parts } = JSON.parse(JSON.stringify(message));
+    const told = shown.parts.map((part, at) => {
+        const optional = OPTIONAL[part.toolCallId === undefined ? part.type : 'tool'] ?? [];
+        const left = optional.filter((key) => parts[at]?.[key] === undefined);
+        return Object.fromEntries(Object.entries(part).filter(([key]) => !left.includes(key)));
+    });
     assert.deepEqual({ id: shown.id, role: shown.role, parts: told }, { id, role, parts }, about);
 }

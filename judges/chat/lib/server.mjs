@@ -10,6 +10,11 @@ import readline from 'node:readline';
 
 const BINARY = process.env.JUDGES_BINARY;
 
+/** Servers that run, so that none outlives its tests, however those end. */
+const running = new Set();
+process.on('exit', () => running.forEach((child) => child.kill('SIGKILL')));
+for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => process.exit(1));
+
 /** Only a hang reaches this. */
 export const PATIENCE_MS = 60_000;
 
@@ -44,7 +49,10 @@ export class Server {
             env: { ...Object.fromEntries(inherited), BOWLINE_LOG__LEVEL: 'warn', ...this.env },
             stdio: ['ignore', 'pipe', 'pipe'],
         });
-        this.#child.stderr.on('data', (bytes) => (this.#said += bytes));
+        const child = this.#child;
+        running.add(child);
+        child.once('exit', () => running.delete(child));
+        child.stderr.on('data', (bytes) => (this.#said += bytes));
         const lines = readline.createInterface({ input: this.#child.stdout });
         const [address] = await within('the server says where it serves', (signal) => {
             const found = once(lines, 'address', { signal });

@@ -4,8 +4,8 @@ import assert from 'node:assert/strict';
 import { createParser } from 'eventsource-parser';
 
 /** One connection, read until it ends or breaks. `frames` are the whole ones, with their ids; `cut` says how it ended. */
-export async function read(url, { headers = {}, onFrame, method, body } = {}) {
-    const response = await fetch(url, { headers, method, body });
+export async function read(url, { headers = {}, onFrame, method, body, signal } = {}) {
+    const response = await fetch(url, { headers, method, body, signal });
     const connection = { status: response.status, headers: response.headers, frames: [], bytes: 0, cut: false, done: false };
     if (response.status !== 200) {
         connection.text = await response.text();
@@ -35,6 +35,24 @@ export async function read(url, { headers = {}, onFrame, method, body } = {}) {
         connection.cut = true;
     }
     return connection;
+}
+
+/** The first frames of a stream that may not have ended; then the reader goes away. */
+export async function peek(url, count, options = {}) {
+    const leaving = new AbortController();
+    const frames = [];
+    const enough = () => frames.length >= count && leaving.abort();
+    try {
+        const onFrame = (frame) => {
+            frames.push(frame);
+            enough();
+        };
+        await read(url, { ...options, signal: leaving.signal, onFrame });
+    } catch (error) {
+        if (!leaving.signal.aborted) throw error;
+    }
+    assert.ok(frames.length >= count, `the stream ended after ${frames.length} of ${count} frames`);
+    return frames.slice(0, count);
 }
 
 /** The frames as bytes again, as one stream. */

@@ -1,12 +1,12 @@
 //! The built-in agent: needs nothing, does what its directives say, the same way every time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::plan::{PlanRun, Task};
-use super::{Agent, AgentError, Answer, Asked, Confirm, Ending, Input, Operation, Reply, Role, Run, Stopped};
+use super::{Agent, AgentError, Answer, Asked, Confirm, Ending, Input, Operation, Reply, Role, Run, Stopped, ToolCall};
 
 /// What it can be asked to do, for its friendly answer and the documents.
 pub const DIRECTIVES: &[(&str, &str)] = &[
@@ -15,6 +15,7 @@ pub const DIRECTIVES: &[(&str, &str)] = &[
     ("/confirm TEXT", "asks you first, then answers"),
     ("/fail [N]", "fails after N words"),
     ("/recall", "repeats your earlier messages"),
+    ("/tool SERVER TOOL JSON", "calls a tool of an MCP server and says what it answered"),
     ("/op NAME N [MS]", "starts work of N steps in the background, MS milliseconds apart (100 if left out)"),
     ("/echo TEXT", "says TEXT"),
 ];
@@ -55,6 +56,7 @@ impl Demo {
             }
             "/fail" => self.fail(&run, rest).await,
             "/recall" => Ok(Answer::text(recall(&run))),
+            "/tool" => call_tool(&run, rest).await,
             "/op" => self.begin_operation(&run, rest).await,
             "/echo" => Ok(Answer::text(rest)),
             _ => self.friendly(&run).await,
@@ -157,6 +159,34 @@ impl Agent for Demo {
     fn plans(&self) -> bool {
         true
     }
+}
+
+/// One call to a tool of the hub, in the log as any agent's call is.
+async fn call_tool(run: &Run, rest: &str) -> Ending {
+    let usage = || AgentError::failed("It goes like this: /tool SERVER TOOL {\"name\": \"value\"}");
+    let mut words = rest.splitn(3, ' ');
+    let (Some(server), Some(tool)) = (words.next().filter(|word| !word.is_empty()), words.next()) else {
+        return Err(usage());
+    };
+    let args = match words.next().map(str::trim).filter(|text| !text.is_empty()) {
+        None => Map::new(),
+        Some(text) => serde_json::from_str(text).map_err(|_| usage())?,
+    };
+    let shown = Value::Object(args.clone());
+    let step = run.emit.tool_call(&format!("Calling {tool}"), tool, &shown, Some(server)).await?;
+    let started = Instant::now();
+    let call = ToolCall {
+        name: format!("{server}__{tool}"),
+        args,
+        owner: run.owner.clone(),
+        session: run.session.clone(),
+        run: run.id.clone(),
+        step: step.clone(),
+    };
+    let outcome = run.tools.call(call, run.cancel.clone()).await;
+    let facts = outcome.facts(tool, started.elapsed().as_millis() as u64);
+    run.emit.tool_result(step, outcome.text(), &facts).await?;
+    Ok(Answer::text(outcome.text()))
 }
 
 fn confirmed(text: &str, reply: &Reply) -> Answer {

@@ -5,6 +5,7 @@ mod chat;
 mod http;
 mod keys;
 mod log;
+mod mcp;
 mod out;
 mod settings;
 mod sse;
@@ -49,6 +50,9 @@ enum Command {
     /// Shows the server and its sessions on one screen.
     #[command(after_help = "Example:\n  bowline status --url http://127.0.0.1:8080")]
     Status(StatusArgs),
+    /// The MCP hub over stdin and stdout, for clients that spawn a program.
+    #[command(after_help = "Example:\n  bowline mcp --servers mcp.json      # what a desktop client is told to run")]
+    Mcp(McpArgs),
     /// Shows or checks the settings.
     #[command(subcommand, after_help = "Example:\n  bowline config print")]
     Config(ConfigCommand),
@@ -80,6 +84,22 @@ struct ServeArgs {
 }
 
 #[derive(Debug, Args)]
+struct McpArgs {
+    /// Settings file [default: bowline.toml if there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// File that names the servers, instead of the one in the settings
+    #[arg(long, value_name = "FILE")]
+    servers: Option<PathBuf>,
+    /// Where events live [default: memory:]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Show this server only, as it is
+    #[arg(long, value_name = "NAME")]
+    server: Option<String>,
+}
+
+#[derive(Debug, Args)]
 struct ChatArgs {
     /// The server
     #[arg(value_name = "URL", default_value = DEFAULT_WS)]
@@ -103,7 +123,7 @@ struct ChatArgs {
 
 #[derive(Debug, Args)]
 struct TailArgs {
-    /// The session to follow
+    /// The session or task to follow
     session: String,
     /// Begin after this event: <epoch>-<seq> or <seq> [default: the first retained]
     #[arg(long, value_name = "CURSOR")]
@@ -173,6 +193,20 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             log::start(&loaded.config.log);
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(Box::pin(crate::node::serve(loaded)))?;
+        }
+        Command::Mcp(args) => {
+            // A second program on the data of a running server would be refused, so memory is the default.
+            let store = args.store.clone().unwrap_or_else(|| "memory:".into());
+            let flags = Flags { config: args.config.clone(), store: Some(store), ..Flags::default() };
+            let mut loaded = Config::load(&flags)?;
+            if args.servers.is_some() {
+                loaded.config.hub.servers_file = args.servers;
+            }
+            log::start(&loaded.config.log);
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            runtime.block_on(Box::pin(mcp::run(loaded, args.server)))?;
+            // Reading stdin cannot be interrupted, so nobody waits for it.
+            runtime.shutdown_background();
         }
         Command::Chat(args) => return client_runtime()?.block_on(Box::pin(chat::run(args.into_start()?))),
         Command::Tail(args) => {

@@ -15,15 +15,16 @@ const ROWS_MAX: usize = 40;
 pub async fn run(client: &Client, json: bool) -> anyhow::Result<()> {
     let node = client.get_json("/api/admin/node").await?;
     let sessions = client.get_json("/api/admin/sessions").await?;
+    let backends = client.get_json("/api/admin/backends").await?;
     if json {
-        let both = json!({ "node": node, "sessions": sessions });
+        let both = json!({ "node": node, "sessions": sessions, "backends": backends["backends"] });
         return Ok(out::line(&serde_json::to_string_pretty(&both)?)?);
     }
-    Ok(out::write(&out::harmless(&screen(&node, &sessions)))?)
+    Ok(out::write(&out::harmless(&screen(&node, &sessions, &backends)))?)
 }
 
 /// The screen. Fields that the server does not tell are shown as `-`.
-fn screen(node: &Value, sessions: &Value) -> String {
+fn screen(node: &Value, sessions: &Value, backends: &Value) -> String {
     let mut text = String::new();
     let uptime =
         node["uptime_seconds"].as_f64().map(|seconds| show_duration(Duration::from_secs(seconds.max(0.0) as u64)));
@@ -40,7 +41,12 @@ fn screen(node: &Value, sessions: &Value) -> String {
     let states =
         ["idle", "running", "waiting", "ended"].map(|state| format!("{} {state}", word(&node["sessions"][state])));
     let _ = writeln!(text, "sessions     {}", states.join(", "));
+    let tasks =
+        ["running", "completed", "failed", "cancelled"].map(|state| format!("{} {state}", word(&node["tasks"][state])));
+    let _ = writeln!(text, "tasks        {}", tasks.join(", "));
+    let _ = writeln!(text, "streams      {}", word(&node["streams"]));
     let _ = writeln!(text, "events       {} appended", word(&node["events_appended"]));
+    text.push_str(&servers(backends));
     let list = sessions["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
     if list.is_empty() {
         text.push_str("\nno sessions; `bowline chat` starts one\n");
@@ -52,6 +58,25 @@ fn screen(node: &Value, sessions: &Value) -> String {
     let more = total.saturating_sub(list.len().min(ROWS_MAX) as u64);
     if more > 0 {
         let _ = writeln!(text, "… and {more} more");
+    }
+    text
+}
+
+/// One line for each MCP server.
+fn servers(backends: &Value) -> String {
+    let mut text = String::new();
+    for backend in backends["backends"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        let mut line = format!("server       {} {}", word(&backend["name"]), word(&backend["status"]));
+        if backend["healthStatus"] == "degraded" {
+            line.push_str(", degraded");
+        }
+        if let (Some(attempt), Some(ms)) = (backend["reconnectAttempt"].as_u64(), backend["nextRetryMs"].as_u64()) {
+            let _ = write!(line, ", attempt {attempt}, next in {}", show_duration(Duration::from_millis(ms)));
+        }
+        if let Some(error) = backend["lastError"].as_str() {
+            let _ = write!(line, ": {}", out::short(error, 60));
+        }
+        let _ = writeln!(text, "{line}");
     }
     text
 }
@@ -134,7 +159,9 @@ mod tests {
             "sessions": { "idle": 1, "running": 1, "waiting": 0, "ended": 0 }, "events_appended": 77 });
         let sessions = json!({ "total": 60, "sessions": [{ "id": "sess_1", "owner": "local", "agent": "demo", "state": "running", "held": true,
             "observers": 0, "last_seq": 77, "acked_seq": 70, "last_active_at": "2026-01-02T03:04:05Z", "title": "hello" }] });
-        let text = screen(&node, &sessions);
+        let backends = json!({ "backends": [{ "name": "files", "status": "reconnecting", "reconnectAttempt": 3, "nextRetryMs": 4000, "lastError": "refused" }] });
+        let text = screen(&node, &sessions, &backends);
+        assert!(text.contains("server       files reconnecting, attempt 3, next in 4s: refused\n"), "{text}");
         assert!(text.starts_with("bowline 0.1.0 on 127.0.0.1:8080, up 1h1m40s\n"), "{text}");
         assert!(text.contains("disk:./d, sync always, 3.0 MiB in 2 logs\nloss window  none: synced\n"), "{text}");
         assert!(text.contains("1 idle, 1 running, 0 waiting, 0 ended"), "{text}");
@@ -144,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_server_that_tells_nothing_is_still_shown() {
-        let text = screen(&json!({}), &json!(null));
+        let text = screen(&json!({}), &json!(null), &json!(null));
         assert!(text.contains("no sessions") && text.contains("bowline - on -"), "{text}");
     }
 }

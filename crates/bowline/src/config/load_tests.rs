@@ -65,7 +65,11 @@ fn every_setting_can_come_from_the_environment() {
     for key in KEYS {
         let path = key.name.replace(table::AGENT_NAME, "demo");
         let name = format!("BOWLINE_{}", path.replace('.', "__").to_uppercase());
-        let text = if key.default.is_empty() { "principal" } else { key.default };
+        let text = match (key.default, key.kind) {
+            ("", table::Kind::Bool) => "true",
+            ("", _) => "principal",
+            (default, _) => default,
+        };
         let mut written = Written::default();
         written.add_env([(name.clone(), text.to_owned())]).unwrap();
         assert!(written.is_written(&path), "{name}");
@@ -85,8 +89,11 @@ fn refusals_name_the_key_the_place_and_what_would_be_right() {
         ("store = 5", "unknown setting `store` (bowline.toml:1)"),
         ("[session]\nttl.x = 1", "`session.ttl` (bowline.toml:2): expected a duration"),
         ("[store]\nsync = \"never\"", "expected one of \"always\", \"interval\", got \"never\""),
-        ("[store]\nurl = \"redis://x\"", "`store.url` (bowline.toml:2) is not supported by this version: Redis stores"),
-        ("[store]\nurl = \"disc:x\"", "expected \"disk:DIR\" or \"memory:\", got \"disc:x\""),
+        (
+            "[store]\nurl = \"redis://:pw@x?y=z\"",
+            "`store.url` (bowline.toml:2): expected a Redis URL (y is not known in a Redis URL",
+        ),
+        ("[store]\nurl = \"disc:x\"", "expected \"disk:DIR\", \"memory:\" or \"redis://HOST\", got \"disc:x\""),
         ("[tls]\ncert = \"x\"", "`tls` (bowline.toml:1) is not supported by this version"),
         ("[lease]\nttl = \"10s\"", "is not supported by this version"),
         (

@@ -7,6 +7,7 @@ mod load;
 mod resolve;
 mod resolve_agents;
 mod resolve_auth;
+mod resolve_hub;
 mod resolve_state;
 pub mod table;
 pub mod units;
@@ -14,6 +15,7 @@ mod value;
 mod written;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +24,7 @@ use bowline_core::seal::{Key, OpenLimits};
 use bowline_core::shorten::StateLimits;
 use bowline_protocol::Principal;
 use bowline_protocol::frame::client::Secret;
+use bowline_store::RedisUrl;
 
 pub use error::{ConfigError, Source};
 pub use load::{FILE_NAME, Flags, Loaded, Setting, Surroundings};
@@ -41,6 +44,7 @@ pub struct Config {
     pub heartbeat_interval: Duration,
     pub auth: AuthConfig,
     pub agents: BTreeMap<String, AgentConfig>,
+    pub hub: HubConfig,
     pub limits: Limits,
     pub drain_timeout: Duration,
     pub log: LogConfig,
@@ -49,13 +53,30 @@ pub struct Config {
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
     pub url: StoreUrl,
+    /// On disk.
     pub sync: SyncMode,
+    /// On Redis: how many replicas must have a commit before it is answered.
+    pub wait_replicas: u32,
+    /// On Redis: how long a command may take, with all its attempts.
+    pub timeout: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     Memory,
     Disk(PathBuf),
+    Redis(RedisUrl),
+}
+
+/// As it is shown: without a password.
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreUrl::Memory => f.write_str("memory:"),
+            StoreUrl::Disk(dir) => write!(f, "disk:{}", dir.display()),
+            StoreUrl::Redis(url) => url.fmt(f),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,6 +299,15 @@ pub struct WireConfig {
     pub answer_bytes_max: usize,
 }
 
+/// The MCP hub.
+#[derive(Clone, Debug)]
+pub struct HubConfig {
+    /// The file that names its servers.
+    pub servers_file: Option<PathBuf>,
+    pub body_bytes_max: usize,
+    pub options: bowline_hub::Options,
+}
+
 /// Everything that a client can make grow.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -346,7 +376,12 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             default_agent: "demo".into(),
             insecure_no_auth: false,
-            store: StoreConfig { url: StoreUrl::Disk("./bowline-data".into()), sync: SyncMode::Always },
+            store: StoreConfig {
+                url: StoreUrl::Disk("./bowline-data".into()),
+                sync: SyncMode::Always,
+                wait_replicas: 0,
+                timeout: Duration::from_secs(5),
+            },
             session: SessionConfig {
                 ttl: 24 * HOUR,
                 when_busy: WhenBusy::Reject,
@@ -362,10 +397,17 @@ impl Default for Config {
             heartbeat_interval: Duration::from_secs(30),
             auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
             agents: BTreeMap::from([("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 1.0 } })]),
+            hub: HubConfig::default(),
             limits: Limits::default(),
             drain_timeout: Duration::from_secs(30),
             log: LogConfig { format: LogFormat::Text, level: "info".into() },
         }
+    }
+}
+
+impl Default for HubConfig {
+    fn default() -> HubConfig {
+        HubConfig { servers_file: None, body_bytes_max: 4 << 20, options: bowline_hub::Options::default() }
     }
 }
 

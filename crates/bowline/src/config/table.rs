@@ -118,8 +118,10 @@ pub const KEYS: &[Key] = &[
     key("default_agent", Kind::Text, "demo", "The agent of a session that does not name one: one of `agents`, or a URL, which makes an agent `http` of that kind."),
     key("insecure_no_auth", Kind::Bool, "false", "Allows a listen address that is not loopback without auth."),
 
-    key("store.url", Kind::Text, "disk:./bowline-data", "Where events live: `disk:DIR` or `memory:`."),
-    key("store.sync", Kind::Choice(&["always", "interval"]), "always", "`always` syncs to disk before anyone sees an event; `interval` syncs every 50 ms."),
+    key("store.url", Kind::Text, "disk:./bowline-data", "Where events live: `disk:DIR`, `memory:`, or a [Redis](scaling.md) at `redis://`, `rediss://` or `redis+sentinel://`."),
+    key("store.sync", Kind::Choice(&["always", "interval"]), "always", "`always` syncs to disk before anyone sees an event; `interval` syncs every 50 ms. For `disk:` only."),
+    key("store.wait_replicas", Kind::Number { min: 0, max: 100 }, "0", "On Redis: replicas that must have an event before it is answered."),
+    key("store.timeout", SPAN, "5s", "On Redis: how long a command may take, with all attempts, before whoever waits is told that the store is away."),
 
     key("session.ttl", SPAN, "24h", "A session expires when it was quiet for this long, unless it is held or a run is active."),
     key("session.when_busy", Kind::Choice(&["reject", "queue"]), "reject", "What happens to a message while a run is active."),
@@ -174,6 +176,21 @@ pub const KEYS: &[Key] = &[
     key("agents.<name>.retries", Kind::Number { min: 0, max: 100 }, "3", "Kinds `openai` and `http`: how often a request that may be sent again is."),
     key("agents.<name>.answer_bytes_max", Kind::Size, "4MiB", "Kinds `openai` and `http`: bytes of one answer."),
 
+    key("hub.servers_file", Kind::Text, "", "File that names MCP servers, in the `mcpServers` shape; read again when it changes."),
+    key("hub.expose", Kind::Choice(&["meta", "direct", "both"]), "both", "What `/mcp` shows: the hub's own tools, the servers' own, or both."),
+    key("hub.prefix", Kind::Choice(&["always", "conditional", "never"]), "always", "When the servers' tools and prompts have the server's name in front."),
+    key("hub.allow_private", Kind::Bool, "", "Whether servers that are added at run time may be on private and loopback addresses. When not set: only while this server listens on loopback."),
+    key("hub.allow_stdio_add", Kind::Bool, "false", "Whether programs may be added as servers at run time."),
+    key("hub.retry_idempotent", Kind::Bool, "false", "Whether a tool that says it is read-only or idempotent is called again when its wire broke."),
+    key("hub.call_timeout", SPAN, "2m", "How long a call waits for a server that is away, and how long `execute_tool` waits before the call becomes a task."),
+    key("hub.ask_timeout", SPAN, "10m", "How long a server's question waits for a client."),
+    key("hub.health_interval", SPAN, "2m", "Time between checks of a connected MCP server."),
+    key("hub.health_timeout", SPAN, "1m", "How long such a check may take."),
+    key("hub.session_ttl", SPAN, "24h", "An MCP session expires when it was quiet for this long."),
+    key("hub.servers_per_principal_max", COUNT, "100", "MCP servers that one principal may add at run time."),
+    key("hub.sessions_per_principal_max", COUNT, "1000", "MCP sessions that one principal may have."),
+    key("hub.body_bytes_max", Kind::Size, "4MiB", "Bytes of one MCP request."),
+
     key("limits.connections_max", COUNT, "20000", "WebSocket connections at once."),
     key("limits.sessions_per_principal_max", COUNT, "20000", "Sessions that one principal may have."),
     key("limits.sessions_per_connection_max", COUNT, "64", "Sessions that one connection may attach to."),
@@ -209,7 +226,6 @@ pub const KEYS: &[Key] = &[
 /// Names that are planned but not built: they get an honest answer instead of "unknown".
 #[rustfmt::skip]
 pub const PLANNED: &[(&str, &str)] = &[
-    ("hub", "the MCP hub"),
     ("lease", "several nodes on one store"),
     ("tls", "serving TLS itself (put a TLS proxy in front)"),
     ("auth.jwks_url", "fetching a key set from a URL (use `auth.jwks_file`)"),
@@ -302,10 +318,10 @@ mod tests {
 
     #[test]
     fn what_is_planned_is_told_apart_from_what_is_unknown() {
-        for path in ["lease.ttl", "tls", "hub.servers_file", "auth.jwks_url"] {
+        for path in ["lease.ttl", "tls", "auth.jwks_url"] {
             assert!(planned(path).is_some(), "{path}");
         }
-        for path in ["stream.ttl", "state.keys", "store.url", "session.ttl", "agents.helper.model"] {
+        for path in ["stream.ttl", "state.keys", "store.url", "hub.expose", "session.ttl", "agents.helper.model"] {
             assert!(planned(path).is_none(), "{path}");
         }
     }

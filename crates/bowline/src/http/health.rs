@@ -34,6 +34,7 @@ pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    crate::hub::measure(&shared.hub, &shared.metrics);
     let health = shared.store.health();
     shared.metrics.store_bytes.set(health.bytes as i64);
     shared.metrics.store_logs.set(health.logs as i64);

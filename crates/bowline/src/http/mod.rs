@@ -4,6 +4,7 @@ mod admin;
 pub mod chat;
 mod cors;
 mod health;
+mod mcp;
 pub mod openapi;
 mod page;
 mod problem;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::get;
+use axum::routing::{any, get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -25,7 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::node::Shared;
 
-/// Plain HTTP requests that may be open beside the WebSockets.
+/// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
 /// How long to wait when there are no descriptors left, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -55,6 +56,12 @@ doors! {
     "/api/admin/sessions" => get(admin::sessions),
     "/api/admin/sessions/{id}" => get(admin::session),
     "/api/admin/sessions/{id}/events" => get(admin::events),
+    "/api/admin/backends" => get(admin::backends),
+    "/api/admin/backends/{name}/reconnect" => post(admin::reconnect),
+    "/mcp" => any(mcp::all),
+    "/mcp/{server}" => any(mcp::one),
+    "/api/admin/tasks" => get(admin::tasks),
+    "/api/admin/tasks/{id}/events" => get(admin::task_events),
 }
 
 fn router(shared: Arc<Shared>) -> Router {
@@ -73,7 +80,9 @@ fn router(shared: Arc<Shared>) -> Router {
 /// Accepts connections until the server closes, then waits for those that are open to end.
 pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let router = router(shared.clone());
-    let places = Arc::new(Semaphore::new(shared.config.limits.connections_max + OTHER_CONNECTIONS_MAX));
+    let limits = &shared.config.limits;
+    let places = limits.connections_max + limits.streams_max + OTHER_CONNECTIONS_MAX;
+    let places = Arc::new(Semaphore::new(places));
     let tracker = TaskTracker::new();
     let accept = async {
         loop {

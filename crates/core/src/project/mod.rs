@@ -125,6 +125,10 @@ impl Projector {
         }
         self.page = Page { seq: event.seq, has, framed, ..Page::default() };
         self.project(event);
+        if self.stage == Stage::Over && self.page.own <= self.page.has {
+            // The reader stands behind the terminal: nothing follows, and nothing is framed.
+            self.page.chunks.clear();
+        }
         self.number();
         out.append(&mut self.page.chunks);
     }

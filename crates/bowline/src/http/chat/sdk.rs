@@ -45,7 +45,7 @@ pub async fn submit(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
     let log = chat_log(&owner.principal, &chat).ok_or_else(|| Refusal::field("id", "is empty or too long"))?;
     let trigger = trigger(&mut fields, &headers)?;
     let agent = fields.text("agent")?;
-    agent.as_deref().map_or(Ok(()), |agent| Registry::knows(&shared, agent))?;
+    agent.as_deref().map_or(Ok(()), |agent| Registry::knows(&shared, agent, "agent"))?;
     sse::admit(&shared)?;
     let (session, owner, token) = session_of(&shared, owner, &log, agent, &trigger).await?;
     let (outcome, message_id) = match trigger {

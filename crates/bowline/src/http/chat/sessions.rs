@@ -37,7 +37,6 @@ pub async fn create(owner: Owner, State(shared): Shares, body: Body) -> Answer {
         app_version: fields.text("app_version")?,
         config: fields.object("config")?.unwrap_or_default(),
     };
-    new.within(&shared, "config")?;
     let made = make(&shared, new).await?;
     let location = HeaderValue::from_str(&format!("/api/chat/sessions/{}", made.id));
     let mut response = (StatusCode::CREATED, Json(made.shown())).into_response();
@@ -66,6 +65,7 @@ impl Made {
 }
 
 pub async fn make(shared: &Arc<Shared>, new: NewSession) -> Result<Made, Refusal> {
+    new.check(shared, "")?;
     let token = (shared.config.session.ownership == Ownership::Token).then(dice::secret);
     let id = Registry::create_unheld(shared, new, token.as_deref()).await?;
     let token = token.map(Secret::new);

@@ -117,6 +117,7 @@ pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) ->
 }
 
 /// From the chunk with this number on; a negative one counts from the end. Nothing is folded, so that numbers hold.
+/// 204 if the task has ended and has no such chunk.
 async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: i64) -> Result<Response, Refusal> {
     watched.start(None, false)?;
     let refuse = |error| node::task_refusal(&error);
@@ -124,6 +125,12 @@ async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: i64) -> Resu
     let count = counting.count().await.map_err(refuse)?;
     drop(counting);
     let from = if index < 0 { count.saturating_sub(index.unsigned_abs()) } else { index.unsigned_abs() };
+    // A transport that knows no end but `finish` would ask for ever after an `abort`. Where chunks are gone nobody can
+    // count them, and the reader begins with what is left.
+    let trimmed = watched.first < watched.extent.first;
+    if watched.last.is_some() && !trimmed && from >= count {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
     shared.metrics.stream_starts.inc("indexed");
     let stream = Stream::watch(shared.clone(), watched, Start::Index(from), false).await.map_err(refuse)?;
     let mut response = respond(stream, Some(&watched.id));

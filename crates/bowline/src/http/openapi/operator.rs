@@ -1,6 +1,6 @@
 //! What load balancers, Prometheus and operators ask for.
 
-use bowline_protocol::ErrorCode::SessionNotFound;
+use bowline_protocol::ErrorCode::{SessionNotFound, TaskNotFound};
 use serde_json::{Value, json};
 
 use super::schemas::log_cursor;
@@ -20,7 +20,7 @@ fn text(kind: &str) -> Value {
     content
 }
 
-pub fn operations() -> [Operation; 8] {
+pub fn operations() -> [Operation; 12] {
     let page = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
     [
         server("/healthz", "isAlive", "Whether the process answers").answers_content(
@@ -62,5 +62,39 @@ pub fn operations() -> [Operation; 8] {
                 json!({ "text/event-stream": { "schema": named("StreamEvent") } }),
             )
             .refuses(&[SessionNotFound]),
+        admin("/api/admin/backends", "listBackends", "Every MCP server, with its status").answers(
+            200,
+            "All of them",
+            "Facts",
+        ),
+        Operation::new(
+            Door::Admin,
+            "post",
+            "/api/admin/backends/{name}/reconnect",
+            "reconnectBackend",
+            "Dials an MCP server now and answers when that is over",
+            "admin",
+        )
+        .path("name", "The server")
+        .query("owner", "Whose it is, if it was added at run time", &json!({ "type": "string" }))
+        .answers(200, "How it went", "Facts"),
+        admin("/api/admin/tasks", "listAllTasks", "Everybody's tasks with a log of their own, the newest first")
+            .query("limit", "How many; 100 if left out, at most 1000", &page)
+            .query("offset", "How many to skip", &page)
+            .answers(200, "Some of them, and how many there are", "Facts"),
+        admin(
+            "/api/admin/tasks/{id}/events",
+            "tailTask",
+            "A task's log, live; a turn's is its session's from there on",
+        )
+        .path("id", "The task")
+        .header("LastEventIdOfLog")
+        .query("from", "The cursor; the header wins", &log_cursor())
+        .answers_content(
+            200,
+            "Events as they are logged; `event: end` when the task is over",
+            json!({ "text/event-stream": { "schema": named("StreamEvent") } }),
+        )
+        .refuses(&[SessionNotFound, TaskNotFound]),
     ]
 }

@@ -1,0 +1,69 @@
+//! `/mcp` and `/mcp/{server}`: the hub's door. Origin, host and credential are settled before it sees anything.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bowline_hub::{Route, front};
+use bowline_protocol::{ErrorCode, Principal, Refusal};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use super::problem::Problem;
+use super::ws::{check_host, check_origin};
+use crate::auth::token_from_headers;
+use crate::clock;
+use crate::node::{self, Shared};
+
+pub async fn all(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    answer(&shared, Route::All, request).await
+}
+
+pub async fn one(State(shared): State<Arc<Shared>>, Path(server): Path<String>, request: Request) -> Response {
+    answer(&shared, Route::One(server.into()), request).await
+}
+
+async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Response {
+    let principal = match admit(shared, &request) {
+        Ok(principal) => principal,
+        Err(refused) => return *refused,
+    };
+    let (parts, body) = request.into_parts();
+    let limit = shared.config.hub.body_bytes_max;
+    let body = match Limited::new(body, limit).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => {
+            let too_large = error.downcast_ref::<LengthLimitError>().is_some();
+            if too_large {
+                shared.metrics.limits_hit.inc("hub.body_bytes_max");
+            }
+            let status = if too_large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
+            let refusal =
+                Refusal::new(ErrorCode::MessageTooLarge, "The body could not be taken; see hub.body_bytes_max.");
+            return Problem::with_status(status, refusal).into_response();
+        }
+    };
+    let request = Request::from_parts(parts, body);
+    let response = front::http::handle(&shared.hub, &principal, route, request).await;
+    response.map(Body::new)
+}
+
+fn admit(shared: &Shared, request: &Request) -> Result<Principal, Box<Response>> {
+    let headers = request.headers();
+    let no = |problem: Problem| Box::new(problem.into_response());
+    check_origin(shared, headers).map_err(no)?;
+    check_host(shared, headers).map_err(no)?;
+    if shared.is_draining() {
+        return Err(no(node::draining().into()));
+    }
+    let presented = token_from_headers(headers);
+    match shared.auth.authenticate(presented.token(), clock::unix_seconds()) {
+        Ok(identity) => Ok(identity.principal),
+        Err(error) => {
+            let mut response = Problem::from(Refusal::from(error)).into_response();
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            Err(Box::new(response))
+        }
+    }
+}

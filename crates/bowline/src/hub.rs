@@ -1,0 +1,104 @@
+//! The MCP hub inside this server: how it starts, what it counts, and when it is swept.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bowline_hub::agent::{self, AgentEnd};
+use bowline_hub::{Hub, Observer, file};
+use bowline_protocol::Principal;
+use bowline_store::{Store, StoreError};
+use prometheus_client::metrics::histogram::Histogram;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::{ToolCall, ToolOutcome, ToolSpec, Tools};
+use crate::config::HubConfig;
+use crate::metrics::{Labelled, Metrics};
+
+/// Counts what the hub does.
+struct Counts {
+    calls: Labelled,
+    seconds: Histogram,
+    events: Labelled,
+}
+
+impl Observer for Counts {
+    fn call_ended(&self, outcome: &'static str, seconds: f64) {
+        self.calls.inc(outcome);
+        self.seconds.observe(seconds);
+    }
+
+    fn backend_event(&self, name: &'static str) {
+        self.events.inc(name);
+    }
+}
+
+/// Starts the hub with the servers of its file, and follows that file.
+pub async fn start(config: &HubConfig, store: Arc<dyn Store>, metrics: &Metrics) -> Result<Arc<Hub>, StoreError> {
+    let counts = Counts {
+        calls: metrics.hub_calls.clone(),
+        seconds: metrics.hub_call_seconds.clone(),
+        events: metrics.backend_events.clone(),
+    };
+    let hub = Hub::start(config.options.clone(), store, Some(Box::new(counts))).await?;
+    if let Some(path) = &config.servers_file {
+        file::take(&hub, path).await;
+        tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone()));
+    }
+    Ok(hub)
+}
+
+/// Brings the gauges up to date, before they are read.
+pub fn measure(hub: &Hub, metrics: &Metrics) {
+    for state in ["connecting", "connected", "reconnecting", "disconnected", "error"] {
+        let count = hub.all().iter().filter(|backend| backend.snapshot().status.as_str() == state).count();
+        metrics.backends.get_or_create(&[("state", state)]).set(count as i64);
+    }
+    let degraded = hub.all().iter().filter(|backend| backend.snapshot().health == "degraded").count();
+    metrics.backends_degraded.set(degraded as i64);
+    metrics.hub_sessions.set(hub.sessions.count() as i64);
+}
+
+/// All backends, as operators see them.
+pub fn shown(hub: &Hub) -> Value {
+    let one = |backend: &bowline_hub::Backend| {
+        let mut shown = backend.shown();
+        shown["owner"] = json!(backend.key.owner);
+        let catalogue = backend.catalogue();
+        shown["tools"] = catalogue.list(bowline_hub::catalogue::ListKind::Tools).len().into();
+        shown
+    };
+    json!({ "backends": hub.all().iter().map(one).collect::<Vec<_>>() })
+}
+
+/// The hub's servers as tools for agents.
+#[derive(Debug)]
+pub struct HubTools(pub Arc<Hub>);
+
+#[async_trait]
+impl Tools for HubTools {
+    async fn list(&self, owner: &Principal) -> Vec<ToolSpec> {
+        let one = |tool: agent::AgentTool| ToolSpec {
+            name: tool.name,
+            server: tool.server,
+            tool: tool.tool,
+            description: tool.description,
+            input_schema: tool.input_schema,
+        };
+        agent::tools(&self.0, owner).into_iter().map(one).collect()
+    }
+
+    async fn call(&self, call: ToolCall, cancel: CancellationToken) -> ToolOutcome {
+        let arguments = Value::Object(call.args);
+        let calling = agent::call(&self.0, &call.owner, call.session.as_str(), &call.name, &arguments);
+        match cancel.run_until_cancelled(calling).await {
+            Some(AgentEnd::Success { text, result }) => ToolOutcome::Success { text, data: Some(result) },
+            Some(AgentEnd::Failed { error, result }) => {
+                ToolOutcome::Failed { error, data: Some(result).filter(|result| !result.is_null()) }
+            }
+            Some(AgentEnd::Unknown { error }) => ToolOutcome::Unknown { error },
+            // It was on its way, so nobody can say whether it ran.
+            None => ToolOutcome::Unknown { error: "The call was cancelled while it was under way.".into() },
+        }
+    }
+}

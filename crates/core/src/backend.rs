@@ -1,0 +1,482 @@
+//! The life of one backend: when to dial, what becomes of each call, and what is told. It never touches a wire.
+//!
+//! Every transport has a [`Generation`]. What an old one says late is about that one only and cannot hurt its successor.
+
+mod away;
+mod calls;
+mod words;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+pub use calls::{Call, Outcome, Resend};
+pub use words::{CallId, DialError, Generation, Output, Policy, Status, Ticket, Told};
+
+use crate::backoff::Backoff;
+use away::Away;
+use calls::Calls;
+
+#[derive(Debug)]
+enum State {
+    /// On purpose. `removed` is for good.
+    Disconnected {
+        removed: bool,
+    },
+    Error,
+    /// The first dial is under way.
+    Connecting {
+        dial: Generation,
+    },
+    Connected {
+        live: Generation,
+        since: Instant,
+        /// A dial that is to take over from the live one.
+        replacing: Option<Generation>,
+    },
+    Reconnecting(Away),
+}
+
+/// An old transport on which calls may still finish.
+#[derive(Debug)]
+struct Retiring {
+    generation: Generation,
+    until: Instant,
+}
+
+#[derive(Debug)]
+pub struct Backend {
+    policy: Policy,
+    state: State,
+    newest: Generation,
+    backoff: Backoff,
+    retiring: Vec<Retiring>,
+    calls: Calls,
+    tickets: Vec<Ticket>,
+    last_error: Option<String>,
+    was_connected: bool,
+    outputs: VecDeque<Output>,
+}
+
+impl Backend {
+    /// A backend that is not dialled yet; [`start`](Backend::start) does that.
+    pub fn new(policy: Policy) -> Backend {
+        Backend {
+            policy,
+            state: State::Disconnected { removed: false },
+            newest: Generation(0),
+            backoff: Backoff::new(policy.retry_first, policy.retry_max, policy.retry_jitter),
+            retiring: Vec::new(),
+            calls: Calls::new(policy.parked_max),
+            tickets: Vec::new(),
+            last_error: None,
+            was_connected: false,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    pub fn status(&self) -> Status {
+        match &self.state {
+            State::Disconnected { .. } => Status::Disconnected,
+            State::Error => Status::Error,
+            State::Connecting { .. } => Status::Connecting,
+            State::Connected { .. } => Status::Connected,
+            State::Reconnecting(_) => Status::Reconnecting,
+        }
+    }
+
+    pub fn live(&self) -> Option<Generation> {
+        match &self.state {
+            State::Connected { live, .. } => Some(*live),
+            _ => None,
+        }
+    }
+
+    /// How many delays were handed out since the last lasting success; exact, also when it is not told.
+    pub fn attempt(&self) -> u32 {
+        self.backoff.attempt()
+    }
+
+    /// When the next attempt is due, if one is waited for.
+    pub fn next_retry(&self, now: Instant) -> Option<Duration> {
+        match &self.state {
+            State::Reconnecting(away) => away.next_retry(now),
+            _ => None,
+        }
+    }
+
+    pub fn last_error(&self) -> Option<&str> {
+        self.last_error.as_deref()
+    }
+
+    /// Calls that wait, and calls that were sent.
+    pub fn calls(&self) -> (usize, usize) {
+        self.calls.counts()
+    }
+
+    /// Dials for the first time, or again after [`disable`](Backend::disable).
+    pub fn start(&mut self) {
+        if let State::Disconnected { removed: false } | State::Error = self.state {
+            let dial = self.dial();
+            self.state = State::Connecting { dial };
+        }
+    }
+
+    pub fn handle_call(&mut self, now: Instant, call: Call) {
+        match &mut self.state {
+            State::Connected { live, .. } => {
+                let generation = *live;
+                self.send(generation, call);
+            }
+            State::Connecting { .. } => self.park(now, call),
+            State::Reconnecting(_) => {
+                self.dial_now(now);
+                self.park(now, call);
+            }
+            State::Disconnected { .. } | State::Error => {
+                let outcome = self.unavailable(now);
+                self.fail(call.id, outcome);
+            }
+        }
+    }
+
+    /// The caller does not want it any more.
+    pub fn handle_cancelled(&mut self, call: CallId) {
+        self.calls.forget(call);
+        self.retire_idle();
+    }
+
+    /// The call has its answer.
+    pub fn handle_answered(&mut self, call: CallId) {
+        self.calls.forget(call);
+        self.retire_idle();
+    }
+
+    /// The backend never saw the call: it refused the connection. So it may be sent again, and this transport is lost.
+    pub fn handle_not_executed(&mut self, now: Instant, generation: Generation, call: CallId, reason: &str, dice: f64) {
+        let returned = self.calls.take_sent(call, generation);
+        self.handle_lost(now, generation, reason, dice);
+        let Some(mut call) = returned else { return };
+        if !call.spend_send() {
+            self.fail(call.id, Outcome::NotExecuted { reason: reason.to_owned() });
+        } else {
+            self.handle_call(now, call);
+        }
+        self.retire_idle();
+    }
+
+    /// The wire broke after the call was sent: whether it ran is unknown.
+    pub fn handle_broken(&mut self, now: Instant, generation: Generation, call: CallId, reason: &str) {
+        let Some(call) = self.calls.take_sent(call, generation) else { return };
+        self.settle_broken(now, call, reason);
+        self.retire_idle();
+    }
+
+    /// A transport is gone. Only the live one matters; an old one takes its own calls with it.
+    pub fn handle_lost(&mut self, now: Instant, generation: Generation, reason: &str, dice: f64) {
+        self.retiring.retain(|old| old.generation != generation);
+        let broken = self.calls.take_all_sent(generation);
+        if let State::Connected { live, replacing, .. } = self.state
+            && live == generation
+        {
+            self.outputs.push_back(Output::Retire(generation));
+            self.last_error = Some(reason.to_owned());
+            self.tell(Told::Disconnected { intentional: false });
+            let mut away = Away::since(now);
+            match replacing {
+                // The dial that was to replace it is the attempt.
+                Some(dial) => away.begin_dial(dial),
+                None => self.wait(now, &mut away, None, dice),
+            }
+            self.state = State::Reconnecting(away);
+        }
+        for call in broken {
+            self.settle_broken(now, call, reason);
+        }
+    }
+
+    pub fn handle_dialled(&mut self, now: Instant, generation: Generation, result: Result<(), DialError>, dice: f64) {
+        if self.dialling() != Some(generation) {
+            // Nobody waits for this one any more.
+            if result.is_ok() && self.live() != Some(generation) {
+                self.outputs.push_back(Output::Retire(generation));
+            }
+            return;
+        }
+        match result {
+            Ok(()) => self.connected(now, generation),
+            Err(error) => self.dial_failed(now, error, dice),
+        }
+        self.answer_tickets();
+    }
+
+    /// Somebody wants a new connection now, whatever the state.
+    pub fn handle_reconnect(&mut self, now: Instant, ticket: Ticket) {
+        if let State::Disconnected { removed: true } = self.state {
+            self.outputs.push_back(Output::Redialled { ticket, success: false });
+            return;
+        }
+        self.tickets.push(ticket);
+        self.backoff.reset();
+        match self.state {
+            State::Connecting { .. } | State::Connected { replacing: Some(_), .. } => {}
+            State::Connected { live, since, replacing: None } => {
+                let dial = self.dial();
+                self.state = State::Connected { live, since, replacing: Some(dial) };
+            }
+            State::Reconnecting(_) => {
+                self.dial_now(now);
+                if let State::Reconnecting(away) = &mut self.state {
+                    away.forget_plan();
+                }
+            }
+            State::Disconnected { .. } | State::Error => self.start(),
+        }
+    }
+
+    /// The machine slept, or the network came back: waiting on makes no sense.
+    pub fn handle_woke(&mut self, now: Instant) {
+        if let State::Reconnecting(_) = self.state {
+            self.dial_now(now);
+        }
+    }
+
+    /// Stops everything on purpose, until [`start`](Backend::start).
+    pub fn disable(&mut self, now: Instant) {
+        self.stop(now, false);
+    }
+
+    pub fn remove(&mut self, now: Instant) {
+        if matches!(self.state, State::Disconnected { removed: true }) {
+            return;
+        }
+        self.stop(now, true);
+        self.tell(Told::Removed);
+    }
+
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let state = match &self.state {
+            State::Connected { since, .. } if self.backoff.attempt() > 0 => Some(*since + self.policy.stable_after),
+            State::Reconnecting(away) => away.due(),
+            _ => None,
+        };
+        let retiring = self.retiring.iter().map(|old| old.until).min();
+        [state, retiring, self.calls.next_deadline()].into_iter().flatten().min()
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let State::Connected { since, .. } = self.state
+            && now >= since + self.policy.stable_after
+        {
+            self.backoff.reset();
+        }
+        if let State::Reconnecting(away) = &self.state
+            && away.due().is_some_and(|due| due <= now)
+        {
+            self.dial_now(now);
+        }
+        for call in self.calls.take_overdue(now) {
+            self.fail(call.id, Outcome::Deadline);
+        }
+        let over = |old: &Retiring| old.until <= now;
+        let done: Vec<Generation> = self.retiring.iter().filter(|old| over(old)).map(|old| old.generation).collect();
+        self.retiring.retain(|old| !over(old));
+        for generation in done {
+            self.outputs.push_back(Output::Retire(generation));
+            for call in self.calls.take_all_sent(generation) {
+                self.settle_broken(now, call, "the old connection was closed after a forced reconnect");
+            }
+        }
+    }
+
+    fn dialling(&self) -> Option<Generation> {
+        match &self.state {
+            State::Connecting { dial } => Some(*dial),
+            State::Connected { replacing, .. } => *replacing,
+            State::Reconnecting(away) => away.dialling(),
+            State::Disconnected { .. } | State::Error => None,
+        }
+    }
+
+    fn dial(&mut self) -> Generation {
+        self.newest = Generation(self.newest.0 + 1);
+        self.outputs.push_back(Output::Dial(self.newest));
+        self.newest
+    }
+
+    /// One dial at a time, shared by everyone who waits.
+    fn dial_now(&mut self, now: Instant) {
+        if let State::Reconnecting(away) = &self.state
+            && away.dialling().is_none()
+        {
+            let dial = self.dial();
+            if let State::Reconnecting(away) = &mut self.state {
+                away.dial_early(now, dial);
+            }
+        }
+    }
+
+    fn connected(&mut self, now: Instant, generation: Generation) {
+        let before =
+            std::mem::replace(&mut self.state, State::Connected { live: generation, since: now, replacing: None });
+        match before {
+            State::Reconnecting(away) if self.was_connected => {
+                let (attempts_taken, down) = away.taken(now);
+                self.tell(Told::Reconnected { attempts_taken, down });
+            }
+            State::Connected { live, .. } => {
+                self.tell(Told::Disconnected { intentional: true });
+                self.tell(Told::Reconnected { attempts_taken: 1, down: Duration::ZERO });
+                self.retiring.push(Retiring { generation: live, until: now + self.policy.grace });
+            }
+            _ => self.tell(Told::Connected),
+        }
+        self.was_connected = true;
+        self.last_error = None;
+        for call in self.calls.take_parked() {
+            self.send(generation, call);
+        }
+        self.retire_idle();
+    }
+
+    fn dial_failed(&mut self, now: Instant, error: DialError, dice: f64) {
+        let (reason, retry_after) = match error {
+            DialError::Passing { reason, retry_after } => (reason, retry_after),
+            DialError::Fatal { reason } => {
+                self.last_error = Some(reason);
+                if let State::Connected { replacing, .. } = &mut self.state {
+                    *replacing = None;
+                    return;
+                }
+                self.state = State::Error;
+                return self.fail_parked(now);
+            }
+        };
+        self.last_error = Some(reason);
+        match std::mem::replace(&mut self.state, State::Error) {
+            // The old connection still works; the one that was to replace it does not.
+            State::Connected { live, since, .. } => {
+                self.state = State::Connected { live, since, replacing: None };
+                return;
+            }
+            State::Reconnecting(mut away) => {
+                self.wait(now, &mut away, retry_after, dice);
+                self.state = State::Reconnecting(away);
+            }
+            State::Connecting { .. } | State::Disconnected { .. } | State::Error => {
+                let mut away = Away::since(now);
+                self.wait(now, &mut away, retry_after, dice);
+                self.state = State::Reconnecting(away);
+            }
+        }
+        self.fail_parked(now);
+    }
+
+    /// Plans the next attempt. A dial that a call brought forward does not push the planned one back.
+    fn wait(&mut self, now: Instant, away: &mut Away, retry_after: Option<Duration>, dice: f64) {
+        if away.keep_plan(now, retry_after) {
+            return;
+        }
+        let delay = self.backoff.next(dice).max(retry_after.unwrap_or_default());
+        let attempt = self.backoff.attempt();
+        if away.plan(now, delay, attempt) {
+            self.tell(Told::Reconnecting { attempt, next_retry: delay });
+        }
+    }
+
+    fn stop(&mut self, now: Instant, removed: bool) {
+        if let State::Disconnected { removed: was } = &mut self.state {
+            *was |= removed;
+            return;
+        }
+        let before = std::mem::replace(&mut self.state, State::Disconnected { removed });
+        let reason = if removed { "the server was removed" } else { "the server was disconnected on purpose" };
+        let mut gone: Vec<Generation> = self.retiring.drain(..).map(|old| old.generation).collect();
+        let was_connected = matches!(before, State::Connected { .. });
+        if let State::Connected { live, .. } = before {
+            gone.push(live);
+        }
+        for generation in gone {
+            self.outputs.push_back(Output::Retire(generation));
+            for call in self.calls.take_all_sent(generation) {
+                self.fail(call.id, Outcome::Unknown { reason: reason.to_owned() });
+            }
+        }
+        if was_connected {
+            self.tell(Told::Disconnected { intentional: true });
+        }
+        self.last_error = None;
+        self.backoff.reset();
+        self.fail_parked(now);
+        self.answer_tickets();
+    }
+
+    fn answer_tickets(&mut self) {
+        let success = matches!(self.state, State::Connected { .. }) && self.last_error.is_none();
+        for ticket in std::mem::take(&mut self.tickets) {
+            self.outputs.push_back(Output::Redialled { ticket, success });
+        }
+    }
+
+    fn send(&mut self, generation: Generation, call: Call) {
+        self.outputs.push_back(Output::Send { generation, call: call.id });
+        self.calls.sent(generation, call);
+    }
+
+    fn park(&mut self, now: Instant, call: Call) {
+        let id = call.id;
+        if call.deadline <= now {
+            self.fail(id, Outcome::Deadline);
+        } else if !self.calls.park(call) {
+            self.fail(id, Outcome::Busy);
+        }
+    }
+
+    fn settle_broken(&mut self, now: Instant, mut call: Call, reason: &str) {
+        if call.resend == Resend::Always && call.spend_send() && call.deadline > now {
+            self.handle_call(now, call);
+        } else {
+            self.fail(call.id, Outcome::Unknown { reason: reason.to_owned() });
+        }
+    }
+
+    fn fail_parked(&mut self, now: Instant) {
+        let outcome = self.unavailable(now);
+        for call in self.calls.take_parked() {
+            self.fail(call.id, outcome.clone());
+        }
+    }
+
+    fn unavailable(&self, now: Instant) -> Outcome {
+        Outcome::Unavailable {
+            status: self.status(),
+            attempt: self.attempt(),
+            next_retry: self.next_retry(now),
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    fn retire_idle(&mut self) {
+        let calls = &self.calls;
+        let (idle, busy) =
+            std::mem::take(&mut self.retiring).into_iter().partition(|old: &Retiring| !calls.uses(old.generation));
+        self.retiring = busy;
+        let idle: Vec<Retiring> = idle;
+        self.outputs.extend(idle.into_iter().map(|old| Output::Retire(old.generation)));
+    }
+
+    fn fail(&mut self, call: CallId, outcome: Outcome) {
+        self.outputs.push_back(Output::Fail { call, outcome });
+    }
+
+    fn tell(&mut self, told: Told) {
+        self.outputs.push_back(Output::Tell(told));
+    }
+}
+
+#[cfg(test)]
+#[path = "backend_tests.rs"]
+mod tests;

@@ -1,0 +1,96 @@
+//! An outage: since when, how often it was tried, when it will be tried again, and how much of that is told.
+
+use std::time::{Duration, Instant};
+
+use super::Generation;
+
+/// The first attempts of an outage are each told…
+const TOLD_ATTEMPTS: u32 = 8;
+/// …then one in this time, so that a server that is dead for good is not noise.
+const TOLD_EVERY: Duration = Duration::from_secs(30 * 60);
+
+#[derive(Debug)]
+pub struct Away {
+    since: Instant,
+    /// Dials that were begun in this outage.
+    dials: u32,
+    plan: Plan,
+    told_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Plan {
+    Wait { due: Instant },
+    Dial { generation: Generation, kept: Option<Instant> },
+}
+
+impl Away {
+    pub fn since(now: Instant) -> Away {
+        Away { since: now, dials: 0, plan: Plan::Wait { due: now }, told_at: None }
+    }
+
+    pub fn dialling(&self) -> Option<Generation> {
+        match self.plan {
+            Plan::Dial { generation, .. } => Some(generation),
+            Plan::Wait { .. } => None,
+        }
+    }
+
+    pub fn due(&self) -> Option<Instant> {
+        match self.plan {
+            Plan::Wait { due } => Some(due),
+            Plan::Dial { .. } => None,
+        }
+    }
+
+    /// Zero while an attempt is under way.
+    pub fn next_retry(&self, now: Instant) -> Option<Duration> {
+        Some(self.due().map_or(Duration::ZERO, |due| due.saturating_duration_since(now)))
+    }
+
+    /// This dial was begun before the outage and is its first attempt.
+    pub fn begin_dial(&mut self, generation: Generation) {
+        self.dials += 1;
+        self.plan = Plan::Dial { generation, kept: None };
+    }
+
+    /// Dials now; if that is before its time, the planned time is kept for the attempt after it.
+    pub fn dial_early(&mut self, now: Instant, generation: Generation) {
+        self.dials += 1;
+        let kept = self.due().filter(|due| *due > now);
+        self.plan = Plan::Dial { generation, kept };
+    }
+
+    /// Somebody asked for a fresh start: the delays begin anew after the dial that is under way.
+    pub fn forget_plan(&mut self) {
+        if let Plan::Dial { kept, .. } = &mut self.plan {
+            *kept = None;
+        }
+    }
+
+    /// After a failed dial: whether the attempt that was planned before it still stands.
+    pub fn keep_plan(&mut self, now: Instant, retry_after: Option<Duration>) -> bool {
+        let Plan::Dial { kept: Some(due), .. } = self.plan else { return false };
+        let stands = due > now && retry_after.is_none_or(|wait| now + wait <= due);
+        if stands {
+            self.plan = Plan::Wait { due };
+        }
+        stands
+    }
+
+    /// Plans the next attempt and says whether it is to be told.
+    pub fn plan(&mut self, now: Instant, delay: Duration, attempt: u32) -> bool {
+        self.plan = Plan::Wait { due: now + delay };
+        let quiet_for_long = self.told_at.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EVERY);
+        let told = attempt <= TOLD_ATTEMPTS || quiet_for_long;
+        if told {
+            self.told_at = Some(now);
+        }
+        told
+    }
+
+    /// How many attempts the outage took, and how long it lasted.
+    pub fn taken(&self, now: Instant) -> (u32, Duration) {
+        (self.dials, now.saturating_duration_since(self.since))
+    }
+}

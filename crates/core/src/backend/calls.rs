@@ -1,0 +1,119 @@
+//! The calls of one backend: which wait for a connection, which were sent on which, and what may become of them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::{CallId, Generation, Status};
+
+/// A call that was never executed is sent this often at most. A backend that takes connections and refuses every call
+/// would otherwise be asked in a circle.
+const SENDS_MAX: u32 = 3;
+
+/// What may be done with a call whose wire broke after it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resend {
+    /// It may have run, so it is never sent again.
+    IfNotExecuted,
+    /// The tool says that running it twice does no harm, and the operator allows it.
+    Always,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    pub id: CallId,
+    pub deadline: Instant,
+    pub resend: Resend,
+    sends: u32,
+}
+
+impl Call {
+    pub fn new(id: CallId, deadline: Instant, resend: Resend) -> Call {
+        Call { id, deadline, resend, sends: 1 }
+    }
+
+    /// Whether it may be sent once more.
+    pub fn spend_send(&mut self) -> bool {
+        self.sends += 1;
+        self.sends <= SENDS_MAX
+    }
+}
+
+/// How a call ended without an answer. Each call has exactly one ending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Never sent: the backend is away.
+    Unavailable { status: Status, attempt: u32, next_retry: Option<Duration>, last_error: Option<String> },
+    /// Sent, and the wire broke: it may or may not have run.
+    Unknown { reason: String },
+    /// Sent, and refused before it could run, each time.
+    NotExecuted { reason: String },
+    /// Never sent: too many calls wait already.
+    Busy,
+    /// Never sent: its time was over first.
+    Deadline,
+}
+
+#[derive(Debug)]
+pub struct Calls {
+    parked: VecDeque<Call>,
+    parked_max: usize,
+    sent: BTreeMap<CallId, (Generation, Call)>,
+}
+
+impl Calls {
+    pub fn new(parked_max: usize) -> Calls {
+        Calls { parked: VecDeque::new(), parked_max, sent: BTreeMap::new() }
+    }
+
+    pub fn counts(&self) -> (usize, usize) {
+        (self.parked.len(), self.sent.len())
+    }
+
+    /// False if there is no room.
+    pub fn park(&mut self, call: Call) -> bool {
+        let room = self.parked.len() < self.parked_max;
+        if room {
+            self.parked.push_back(call);
+        }
+        room
+    }
+
+    pub fn take_parked(&mut self) -> VecDeque<Call> {
+        std::mem::take(&mut self.parked)
+    }
+
+    pub fn take_overdue(&mut self, now: Instant) -> VecDeque<Call> {
+        let (overdue, waiting) = std::mem::take(&mut self.parked).into_iter().partition(|call| call.deadline <= now);
+        self.parked = waiting;
+        overdue
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.parked.iter().map(|call| call.deadline).min()
+    }
+
+    pub fn sent(&mut self, generation: Generation, call: Call) {
+        self.sent.insert(call.id, (generation, call));
+    }
+
+    pub fn take_sent(&mut self, call: CallId, generation: Generation) -> Option<Call> {
+        let ours = self.sent.get(&call).is_some_and(|(on, _)| *on == generation);
+        if ours { self.sent.remove(&call).map(|(_, call)| call) } else { None }
+    }
+
+    pub fn take_all_sent(&mut self, generation: Generation) -> Vec<Call> {
+        let (gone, kept) = std::mem::take(&mut self.sent).into_iter().partition(|(_, (on, _))| *on == generation);
+        self.sent = kept;
+        let gone: BTreeMap<CallId, (Generation, Call)> = gone;
+        gone.into_values().map(|(_, call)| call).collect()
+    }
+
+    pub fn forget(&mut self, call: CallId) {
+        self.sent.remove(&call);
+        self.parked.retain(|parked| parked.id != call);
+    }
+
+    pub fn uses(&self, generation: Generation) -> bool {
+        self.sent.values().any(|(on, _)| *on == generation)
+    }
+}

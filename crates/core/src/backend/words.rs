@@ -1,0 +1,107 @@
+//! The words of a backend's life: what it is told, what it wants, and by which numbers it lives.
+
+use std::time::Duration;
+
+use super::calls::Outcome;
+
+/// One transport to the backend, counted from 1. Each dial makes a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u64);
+
+/// A call, as the driver numbers them.
+pub type CallId = u64;
+/// Somebody who asked for a reconnect and waits for its end.
+pub type Ticket = u64;
+
+/// The numbers of a backend's life.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    pub retry_first: Duration,
+    pub retry_max: Duration,
+    /// The share of a delay that chance may add or take away.
+    pub retry_jitter: f64,
+    /// A connection that lasted this long was a success; only then do the delays start over, so that flapping does not
+    /// hammer.
+    pub stable_after: Duration,
+    /// How long calls on the old transport may finish after a forced reconnect.
+    pub grace: Duration,
+    /// Calls that may wait for a dial at once.
+    pub parked_max: usize,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            retry_first: Duration::from_secs(1),
+            retry_max: Duration::from_secs(180),
+            retry_jitter: 0.1,
+            stable_after: Duration::from_secs(10),
+            grace: Duration::from_secs(5),
+            parked_max: 1024,
+        }
+    }
+}
+
+/// Why a dial failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DialError {
+    /// It may work later; `retry_after` is what the backend itself asked for.
+    Passing { reason: String, retry_after: Option<Duration> },
+    /// It can never work as it is configured.
+    Fatal { reason: String },
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Make this transport; answer with [`Backend::handle_dialled`].
+    Dial(Generation),
+    Send {
+        generation: Generation,
+        call: CallId,
+    },
+    /// End the call with this.
+    Fail {
+        call: CallId,
+        outcome: Outcome,
+    },
+    /// Nobody needs this transport any more.
+    Retire(Generation),
+    Tell(Told),
+    /// The dial that this ticket waited for is over.
+    Redialled {
+        ticket: Ticket,
+        success: bool,
+    },
+}
+
+/// What the sessions are told. In the order in which it is true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Connected,
+    Disconnected { intentional: bool },
+    Reconnecting { attempt: u32, next_retry: Duration },
+    Reconnected { attempts_taken: u32, down: Duration },
+    Removed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Connecting,
+    Connected,
+    Reconnecting,
+    Disconnected,
+    Error,
+}
+
+impl Status {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Status::Connecting => "connecting",
+            Status::Connected => "connected",
+            Status::Reconnecting => "reconnecting",
+            Status::Disconnected => "disconnected",
+            Status::Error => "error",
+        }
+    }
+}

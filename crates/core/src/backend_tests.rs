@@ -1,0 +1,355 @@
+//! A table of every state and event of a backend's life, and stories that cross states.
+
+use super::*;
+
+const S: Duration = Duration::from_secs(1);
+const G1: Generation = Generation(1);
+const G2: Generation = Generation(2);
+const MIDDLE: f64 = 0.5;
+
+fn now() -> Instant {
+    // Any instant will do as an origin; the machine never asks for the time itself.
+    #[allow(clippy::disallowed_methods)]
+    Instant::now()
+}
+
+fn call(id: CallId, t: Instant) -> Call {
+    Call::new(id, t + 30 * S, Resend::IfNotExecuted)
+}
+
+fn refused() -> Result<(), DialError> {
+    Err(DialError::Passing { reason: "refused".into(), retry_after: None })
+}
+
+/// Everything the machine wants, in short words.
+fn drain(backend: &mut Backend) -> String {
+    let mut words = Vec::new();
+    while let Some(output) = backend.poll_output() {
+        words.push(match output {
+            Output::Dial(g) => format!("dial {}", g.0),
+            Output::Send { generation, call } => format!("send {call} on {}", generation.0),
+            Output::Fail { call, outcome } => format!("fail {call} {}", outcome_word(&outcome)),
+            Output::Retire(g) => format!("retire {}", g.0),
+            Output::Redialled { ticket, success } => format!("redialled {ticket} {success}"),
+            Output::Tell(told) => match told {
+                Told::Connected => "connected".into(),
+                Told::Disconnected { intentional } => format!("disconnected {intentional}"),
+                Told::Reconnecting { attempt, next_retry } => {
+                    format!("reconnecting #{attempt} in {}s", next_retry.as_secs())
+                }
+                Told::Reconnected { attempts_taken, down } => {
+                    format!("reconnected after {attempts_taken} in {}s", down.as_secs())
+                }
+                Told::Removed => "removed".into(),
+            },
+        });
+    }
+    words.join(", ")
+}
+
+fn outcome_word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Unavailable { .. } => "unavailable",
+        Outcome::Unknown { .. } => "unknown",
+        Outcome::NotExecuted { .. } => "not executed",
+        Outcome::Busy => "busy",
+        Outcome::Deadline => "deadline",
+    }
+}
+
+/// A machine in the named state, with call 1 parked or in flight where that can be.
+fn in_state(name: &str, t: Instant) -> Backend {
+    let mut backend = Backend::new(Policy::default());
+    match name {
+        "new" => {}
+        "connecting" => {
+            backend.start();
+            backend.handle_call(t, call(1, t));
+        }
+        "connected" => {
+            backend.start();
+            backend.handle_call(t, call(1, t));
+            backend.handle_dialled(t, G1, Ok(()), MIDDLE);
+        }
+        "replacing" => {
+            backend = in_state("connected", t);
+            backend.handle_reconnect(t, 90);
+        }
+        "waiting" => {
+            backend = in_state("connected", t);
+            backend.handle_answered(1);
+            backend.handle_lost(t, G1, "eof", MIDDLE);
+        }
+        "dialling" => {
+            backend = in_state("waiting", t);
+            backend.handle_call(t, call(1, t));
+        }
+        "error" => {
+            backend.start();
+            backend.handle_dialled(t, G1, Err(DialError::Fatal { reason: "bad url".into() }), MIDDLE);
+        }
+        "disabled" => {
+            backend = in_state("waiting", t);
+            backend.disable(t);
+        }
+        "removed" => {
+            backend = in_state("waiting", t);
+            backend.remove(t);
+        }
+        other => panic!("no state {other}"),
+    }
+    drain(&mut backend);
+    backend
+}
+
+/// One event, on the generation that is dialled or lives (or the last one there was).
+fn happen(event: &str, backend: &mut Backend, t: Instant) {
+    let live = backend.live().unwrap_or(G1);
+    let dialled = backend.dialling().unwrap_or(backend.newest);
+    match event {
+        "start" => backend.start(),
+        "call" => backend.handle_call(t, call(2, t)),
+        "answer" => backend.handle_answered(1),
+        "cancel" => backend.handle_cancelled(1),
+        "not executed" => backend.handle_not_executed(t, live, 1, "refused", MIDDLE),
+        "broken" => backend.handle_broken(t, live, 1, "cut"),
+        "lost" => backend.handle_lost(t, live, "eof", MIDDLE),
+        "dial ok" => backend.handle_dialled(t, dialled, Ok(()), MIDDLE),
+        "dial fails" => backend.handle_dialled(t, dialled, refused(), MIDDLE),
+        "dial fatal" => {
+            let fatal = DialError::Fatal { reason: "bad url".into() };
+            backend.handle_dialled(t, dialled, Err(fatal), MIDDLE);
+        }
+        "reconnect" => backend.handle_reconnect(t, 91),
+        "woke" => backend.handle_woke(t),
+        "timeout" => backend.handle_timeout(t + 2 * S),
+        "disable" => backend.disable(t),
+        "remove" => backend.remove(t),
+        other => panic!("no event {other}"),
+    }
+}
+
+/// `state | event | state afterwards | what it wants`. Every pair is here; a pair that changes nothing says so.
+const TABLE: &str = include_str!("backend_table.txt");
+
+const STATES: &[&str] =
+    &["new", "connecting", "connected", "replacing", "waiting", "dialling", "error", "disabled", "removed"];
+const EVENTS: &[&str] = &[
+    "start",
+    "call",
+    "answer",
+    "cancel",
+    "not executed",
+    "broken",
+    "lost",
+    "dial ok",
+    "dial fails",
+    "dial fatal",
+    "reconnect",
+    "woke",
+    "timeout",
+    "disable",
+    "remove",
+];
+
+#[test]
+fn every_state_meets_every_event_as_the_table_says() {
+    let t = now();
+    let mut lines = Vec::new();
+    for state in STATES {
+        for event in EVENTS {
+            let mut backend = in_state(state, t);
+            happen(event, &mut backend, t);
+            let wants = drain(&mut backend);
+            lines.push(format!("{state} | {event} | {} | {wants}", backend.status().as_str()).trim_end().to_owned());
+        }
+    }
+    let expected: Vec<&str> = TABLE.lines().map(str::trim_end).collect();
+    for (got, expected) in lines.iter().zip(&expected) {
+        assert_eq!(got, expected);
+    }
+    assert_eq!(lines.len(), expected.len(), "the table has other rows than the machine:\n{}", lines.join("\n"));
+}
+
+#[test]
+fn a_backend_that_is_away_for_good_is_tried_for_ever_at_growing_distances_and_told_of_with_restraint() {
+    let mut t = now();
+    let mut backend = Backend::new(Policy::default());
+    backend.start();
+    let mut told = Vec::new();
+    let mut delays = Vec::new();
+    backend.handle_dialled(t, backend.newest, refused(), MIDDLE);
+    let began = t;
+    while t < began + 24 * 3600 * S {
+        while let Some(output) = backend.poll_output() {
+            if let Output::Tell(Told::Reconnecting { attempt, .. }) = output {
+                told.push((attempt, t - began));
+            }
+        }
+        let due = backend.poll_timeout().unwrap();
+        delays.push((due - t).as_secs_f64());
+        t = due;
+        backend.handle_timeout(t);
+        backend.handle_dialled(t, backend.newest, refused(), MIDDLE);
+    }
+    assert_eq!(delays[..9], [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 180.0]);
+    assert!(delays[9..].iter().all(|delay| *delay == 180.0));
+    assert_eq!(told[..8].iter().map(|(attempt, _)| *attempt).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    let later: Vec<f64> = told[8..].windows(2).map(|pair| (pair[1].1 - pair[0].1).as_secs_f64()).collect();
+    assert!(later.iter().all(|distance| *distance >= 1800.0), "{later:?}");
+    assert!(told.len() < 8 + 49, "{} events in a day", told.len());
+    assert_eq!(backend.attempt() as usize, delays.len() + 1, "the exact attempt is always known");
+}
+
+#[test]
+fn jitter_stays_within_a_tenth() {
+    let t = now();
+    for (dice, ms) in [(0.0, 900), (1.0, 1100)] {
+        let mut backend = Backend::new(Policy::default());
+        backend.start();
+        backend.handle_dialled(t, G1, refused(), dice);
+        assert_eq!(backend.next_retry(t), Some(Duration::from_millis(ms)));
+    }
+}
+
+#[test]
+fn only_a_success_that_lasts_resets_the_delays() {
+    let mut t = now();
+    let mut backend = Backend::new(Policy::default());
+    backend.start();
+    for flap in 0..4u32 {
+        backend.handle_dialled(t, backend.newest, Ok(()), MIDDLE);
+        backend.handle_lost(t + 9 * S, backend.newest, "eof", MIDDLE);
+        t += 9 * S;
+        assert_eq!(backend.next_retry(t), Some(S * 2u32.pow(flap)), "flap {flap}");
+        t = backend.poll_timeout().unwrap();
+        backend.handle_timeout(t);
+    }
+    backend.handle_dialled(t, backend.newest, Ok(()), MIDDLE);
+    assert_eq!(backend.poll_timeout(), Some(t + 10 * S));
+    backend.handle_timeout(t + 10 * S);
+    backend.handle_lost(t + 11 * S, backend.newest, "eof", MIDDLE);
+    assert_eq!(backend.next_retry(t + 11 * S), Some(S));
+}
+
+#[test]
+fn a_call_that_dials_early_does_not_push_the_planned_attempt_back() {
+    let t = now();
+    let mut backend = in_state("waiting", t);
+    backend.handle_call(t, call(5, t));
+    assert_eq!(drain(&mut backend), "dial 2");
+    backend.handle_dialled(t, G2, refused(), MIDDLE);
+    assert_eq!(drain(&mut backend), "fail 5 unavailable");
+    assert_eq!((backend.next_retry(t), backend.attempt()), (Some(S), 1));
+}
+
+#[test]
+fn retry_after_is_honoured_when_it_is_longer() {
+    let t = now();
+    let mut backend = Backend::new(Policy::default());
+    backend.start();
+    let asked = DialError::Passing { reason: "503".into(), retry_after: Some(40 * S) };
+    backend.handle_dialled(t, G1, Err(asked), MIDDLE);
+    assert_eq!(backend.next_retry(t), Some(40 * S));
+}
+
+#[test]
+fn a_late_error_of_an_old_transport_touches_nothing_new() {
+    let t = now();
+    let mut backend = in_state("replacing", t);
+    backend.handle_dialled(t, G2, Ok(()), MIDDLE);
+    assert_eq!(drain(&mut backend), "disconnected true, reconnected after 1 in 0s, redialled 90 true");
+    backend.handle_call(t, call(7, t));
+    assert_eq!(drain(&mut backend), "send 7 on 2");
+    backend.handle_lost(t, G1, "late", MIDDLE);
+    assert_eq!(drain(&mut backend), "fail 1 unknown");
+    assert_eq!((backend.status(), backend.live()), (Status::Connected, Some(G2)));
+    backend.handle_lost(t, G1, "later still", MIDDLE);
+    backend.handle_not_executed(t, G1, 7, "refused", MIDDLE);
+    backend.handle_broken(t, G1, 7, "cut");
+    assert_eq!((drain(&mut backend).as_str(), backend.live()), ("", Some(G2)));
+}
+
+#[test]
+fn calls_on_the_old_transport_may_finish_for_the_grace_and_no_longer() {
+    let t = now();
+    let mut backend = in_state("replacing", t);
+    backend.handle_dialled(t, G2, Ok(()), MIDDLE);
+    drain(&mut backend);
+    assert_eq!(backend.poll_timeout(), Some(t + 5 * S));
+    backend.handle_timeout(t + 5 * S);
+    assert_eq!(drain(&mut backend), "retire 1, fail 1 unknown");
+    let mut backend = in_state("replacing", t);
+    backend.handle_dialled(t, G2, Ok(()), MIDDLE);
+    drain(&mut backend);
+    backend.handle_answered(1);
+    assert_eq!(drain(&mut backend), "retire 1");
+}
+
+#[test]
+fn a_call_that_was_not_executed_is_sent_again_and_one_that_may_have_run_is_not() {
+    let t = now();
+    let mut backend = in_state("connected", t);
+    backend.handle_call(t, call(2, t));
+    drain(&mut backend);
+    backend.handle_not_executed(t, G1, 2, "connection refused", MIDDLE);
+    let wants = drain(&mut backend);
+    assert_eq!(wants, "retire 1, disconnected false, reconnecting #1 in 1s, fail 1 unknown, dial 2");
+    backend.handle_dialled(t, G2, Ok(()), MIDDLE);
+    assert_eq!(drain(&mut backend), "reconnected after 1 in 0s, send 2 on 2");
+}
+
+#[test]
+fn a_backend_that_takes_connections_and_refuses_calls_is_not_asked_in_a_circle() {
+    let t = now();
+    let mut backend = in_state("connected", t);
+    for _ in 0..10 {
+        let generation = backend.newest;
+        backend.handle_not_executed(t, generation, 1, "refused", MIDDLE);
+        backend.handle_dialled(t, backend.newest, Ok(()), MIDDLE);
+    }
+    let wants = drain(&mut backend);
+    assert_eq!(wants.matches("send 1").count(), 2, "{wants}");
+    assert!(wants.contains("fail 1 not executed"), "{wants}");
+}
+
+#[test]
+fn a_call_that_is_safe_to_repeat_is_repeated_when_its_wire_breaks() {
+    let t = now();
+    let mut backend = in_state("connected", t);
+    backend.handle_call(t, Call::new(8, t + 30 * S, Resend::Always));
+    drain(&mut backend);
+    backend.handle_lost(t, G1, "eof", MIDDLE);
+    assert!(drain(&mut backend).ends_with("fail 1 unknown, dial 2"));
+    backend.handle_dialled(t, G2, Ok(()), MIDDLE);
+    assert!(drain(&mut backend).ends_with("send 8 on 2"));
+}
+
+#[test]
+fn parking_is_bounded_and_ends_with_the_deadline() {
+    let t = now();
+    let mut backend = Backend::new(Policy { parked_max: 1, ..Policy::default() });
+    backend.start();
+    backend.handle_call(t, call(1, t));
+    backend.handle_call(t, call(2, t));
+    assert_eq!(drain(&mut backend), "dial 1, fail 2 busy");
+    assert_eq!(backend.poll_timeout(), Some(t + 30 * S));
+    backend.handle_timeout(t + 30 * S);
+    assert_eq!(drain(&mut backend), "fail 1 deadline");
+}
+
+#[test]
+fn a_reconnect_that_fails_starts_the_delays_over() {
+    let mut t = now();
+    let mut backend = in_state("waiting", t);
+    for _ in 0..9 {
+        t = backend.poll_timeout().unwrap();
+        backend.handle_timeout(t);
+        backend.handle_dialled(t, backend.newest, refused(), MIDDLE);
+    }
+    assert_eq!(backend.next_retry(t), Some(180 * S));
+    drain(&mut backend);
+    backend.handle_reconnect(t, 3);
+    backend.handle_dialled(t, backend.newest, refused(), MIDDLE);
+    assert!(drain(&mut backend).ends_with("reconnecting #1 in 1s, redialled 3 false"));
+}

@@ -1,0 +1,187 @@
+//! Whether a connected backend answers: asked now and then, told after three misses, and never a reason to reconnect.
+
+use std::time::{Duration, Instant};
+
+/// Failures in a row before it is told. One or two are a hiccup.
+const FAILURES_MAX: u32 = 3;
+/// The share of the interval that chance may add or take away, so that many backends are not asked at once.
+const JITTER: f64 = 0.1;
+
+#[derive(Clone, Debug)]
+pub struct Health {
+    interval: Duration,
+    timeout: Duration,
+    phase: Phase,
+    failures: u32,
+    last_error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// There is no connection to ask on.
+    Paused,
+    Waiting {
+        due: Instant,
+    },
+    Asking {
+        until: Instant,
+    },
+}
+
+/// What to do, or what to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pulse {
+    /// Make a real round trip and say how it went.
+    Ask,
+    Degraded {
+        failures: u32,
+        last_error: String,
+    },
+    Restored,
+}
+
+impl Health {
+    pub fn new(interval: Duration, timeout: Duration) -> Health {
+        Health { interval, timeout, phase: Phase::Paused, failures: 0, last_error: None }
+    }
+
+    pub fn is_degraded(&self) -> bool {
+        self.failures >= FAILURES_MAX
+    }
+
+    /// `unknown` while there is nothing to ask.
+    pub fn word(&self) -> &'static str {
+        match self.phase {
+            Phase::Paused => "unknown",
+            _ if self.is_degraded() => "degraded",
+            _ => "healthy",
+        }
+    }
+
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// A connection is there: what was counted on the last one is void.
+    pub fn resume(&mut self, now: Instant, dice: f64) {
+        self.failures = 0;
+        self.last_error = None;
+        self.wait(now, dice);
+    }
+
+    pub fn pause(&mut self) {
+        self.phase = Phase::Paused;
+        self.failures = 0;
+    }
+
+    /// A check or any call went well.
+    pub fn handle_good(&mut self, now: Instant, dice: f64) -> Option<Pulse> {
+        let was_degraded = self.is_degraded();
+        if self.phase == Phase::Paused {
+            return None;
+        }
+        self.failures = 0;
+        self.last_error = None;
+        if let Phase::Asking { .. } = self.phase {
+            self.wait(now, dice);
+        }
+        was_degraded.then_some(Pulse::Restored)
+    }
+
+    /// A check went wrong.
+    pub fn handle_bad(&mut self, now: Instant, reason: &str, dice: f64) -> Option<Pulse> {
+        let Phase::Asking { .. } = self.phase else { return None };
+        self.failures += 1;
+        self.last_error = Some(reason.to_owned());
+        self.wait(now, dice);
+        (self.failures == FAILURES_MAX)
+            .then(|| Pulse::Degraded { failures: self.failures, last_error: reason.to_owned() })
+    }
+
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Paused => None,
+            Phase::Waiting { due } => Some(due),
+            Phase::Asking { until } => Some(until),
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant, dice: f64) -> Option<Pulse> {
+        match self.phase {
+            Phase::Waiting { due } if due <= now => {
+                self.phase = Phase::Asking { until: now + self.timeout };
+                Some(Pulse::Ask)
+            }
+            Phase::Asking { until } if until <= now => self.handle_bad(now, "the check was not answered in time", dice),
+            _ => None,
+        }
+    }
+
+    fn wait(&mut self, now: Instant, dice: f64) {
+        let factor = 1.0 + JITTER * (2.0 * dice.clamp(0.0, 1.0) - 1.0);
+        self.phase = Phase::Waiting { due: now + self.interval.mul_f64(factor) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn now() -> Instant {
+        #[allow(clippy::disallowed_methods)]
+        Instant::now()
+    }
+
+    fn ask(health: &mut Health, t: &mut Instant) {
+        *t = health.poll_timeout().unwrap();
+        assert_eq!(health.handle_timeout(*t, 0.5), Some(Pulse::Ask));
+    }
+
+    #[test]
+    fn three_failures_in_a_row_are_told_once_and_one_success_restores() {
+        let mut t = now();
+        let mut health = Health::new(120 * S, 60 * S);
+        health.resume(t, 0.5);
+        for _ in 0..2 {
+            ask(&mut health, &mut t);
+            assert_eq!(health.handle_bad(t, "no", 0.5), None);
+        }
+        ask(&mut health, &mut t);
+        // Silence counts as a failure when the time is over.
+        let told = health.handle_timeout(t + 60 * S, 0.5);
+        let last_error = "the check was not answered in time".to_owned();
+        assert_eq!(told, Some(Pulse::Degraded { failures: 3, last_error }));
+        ask(&mut health, &mut t);
+        assert_eq!(health.handle_bad(t, "no", 0.5), None);
+        assert_eq!((health.word(), health.failures()), ("degraded", 4));
+        // A good call is as good as a good check.
+        assert_eq!(health.handle_good(t, 0.5), Some(Pulse::Restored));
+        assert_eq!((health.word(), health.failures()), ("healthy", 0));
+        assert_eq!(health.handle_good(t, 0.5), None);
+    }
+
+    #[test]
+    fn checks_come_every_interval_give_or_take_a_tenth() {
+        let t = now();
+        for (dice, seconds) in [(0.0, 108), (0.5, 120), (1.0, 132)] {
+            let mut health = Health::new(120 * S, 60 * S);
+            health.resume(t, dice);
+            assert_eq!(health.poll_timeout(), Some(t + seconds * S));
+        }
+    }
+
+    #[test]
+    fn while_there_is_no_connection_nothing_is_asked_and_nothing_counts() {
+        let t = now();
+        let mut health = Health::new(120 * S, 60 * S);
+        assert_eq!((health.poll_timeout(), health.word()), (None, "unknown"));
+        health.resume(t, 0.5);
+        assert_eq!(health.handle_timeout(t + 120 * S, 0.5), Some(Pulse::Ask));
+        health.pause();
+        assert_eq!(health.handle_bad(t, "late", 0.5), None);
+        assert_eq!(health.handle_good(t, 0.5), None);
+        assert_eq!(health.handle_timeout(t + 500 * S, 0.5), None);
+    }
+}

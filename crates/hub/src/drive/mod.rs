@@ -1,0 +1,4 @@
+//! The only places of the hub that wait for several things at once.
+
+pub mod backend;
+pub mod conversation;

@@ -1,0 +1,110 @@
+//! The two eras of the protocol: sessions and handshakes up to 2025-11-25, stateless requests since 2026-07-28.
+
+use serde_json::json;
+
+use crate::fields::{Fields, Raw, empty, raw};
+
+/// Newest first.
+pub const MODERN_VERSIONS: &[&str] = &["2026-07-28"];
+pub const LEGACY_VERSIONS: &[&str] = &["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+pub const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+pub const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+pub const META_CLIENT: &str = "io.modelcontextprotocol/clientInfo";
+pub const META_LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+pub const META_SERVER: &str = "io.modelcontextprotocol/serverInfo";
+pub const META_SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Era {
+    /// `initialize`, sessions, `Last-Event-ID`, requests from the server.
+    Legacy,
+    /// Each request stands alone and says what its client can do.
+    Modern,
+}
+
+impl Era {
+    pub fn of_version(version: &str) -> Option<Era> {
+        if MODERN_VERSIONS.contains(&version) {
+            Some(Era::Modern)
+        } else {
+            LEGACY_VERSIONS.contains(&version).then_some(Era::Legacy)
+        }
+    }
+
+    pub fn newest(self) -> &'static str {
+        match self {
+            Era::Legacy => LEGACY_VERSIONS[0],
+            Era::Modern => MODERN_VERSIONS[0],
+        }
+    }
+}
+
+/// All versions that we speak, newest first.
+pub fn versions() -> Vec<&'static str> {
+    MODERN_VERSIONS.iter().chain(LEGACY_VERSIONS).copied().collect()
+}
+
+/// Who we are, to both sides.
+pub fn our_info() -> Raw {
+    raw(&json!({ "name": "bowline", "title": "Bowline hub", "version": env!("CARGO_PKG_VERSION") }))
+}
+
+/// Parameters with the `_meta` that a modern request must have. What the client itself put there stays.
+pub fn with_meta(params: Option<&Raw>, capabilities: &Raw, info: &Raw, log_level: Option<&str>) -> Raw {
+    let mut params = Fields::of(params.map(|raw| &**raw));
+    let mut meta = params.object("_meta");
+    meta.put(META_VERSION, Era::Modern.newest());
+    meta.set(META_CAPABILITIES, capabilities.clone());
+    meta.set(META_CLIENT, info.clone());
+    if let Some(level) = log_level {
+        meta.put(META_LOG_LEVEL, level);
+    }
+    params.set("_meta", meta.to_raw());
+    params.to_raw()
+}
+
+/// Parameters without what only modern requests have, for a backend of the older era.
+pub fn without_meta(params: Option<&Raw>) -> Option<Raw> {
+    let mut params = Fields::parse(params?)?;
+    let mut meta = params.object("_meta");
+    for key in [META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL] {
+        meta.remove(key);
+    }
+    params.remove("_meta");
+    if !meta.is_empty() {
+        params.set("_meta", meta.to_raw());
+    }
+    params.remove("inputResponses");
+    params.remove("requestState");
+    Some(params.to_raw())
+}
+
+/// What a client that asked for nothing can do.
+pub fn no_capabilities() -> Raw {
+    empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_crosses_into_the_other_era_and_keeps_its_own_meta() {
+        let params = raw(&json!({ "name": "x", "_meta": { "progressToken": 7, "vendor": 1.5 } }));
+        let modern = with_meta(Some(&params), &empty(), &our_info(), None);
+        let meta = Fields::of(Some(&modern)).object("_meta");
+        assert_eq!(meta.text(META_VERSION).as_deref(), Some("2026-07-28"));
+        assert_eq!(meta.get("vendor").unwrap().get(), "1.5");
+        let back: serde_json::Value = serde_json::from_str(without_meta(Some(&modern)).unwrap().get()).unwrap();
+        assert_eq!(back, json!({ "name": "x", "_meta": { "progressToken": 7, "vendor": 1.5 } }));
+    }
+
+    #[test]
+    fn versions_belong_to_one_era_or_to_none() {
+        assert_eq!(Era::of_version("2026-07-28"), Some(Era::Modern));
+        assert_eq!(Era::of_version("2024-11-05"), Some(Era::Legacy));
+        assert_eq!(Era::of_version("2027-01-01"), None);
+    }
+}

@@ -1,0 +1,137 @@
+//! A JSON object that is opened only at the top: its members stay the text that they were.
+
+use std::fmt;
+
+use serde::de::{MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+/// A piece of JSON, as it was written.
+pub type Raw = Box<RawValue>;
+
+/// Encodes a value that cannot fail to encode.
+pub fn raw<T: Serialize + ?Sized>(value: &T) -> Raw {
+    bowline_protocol::json::raw(value)
+}
+
+/// `{}`.
+pub fn empty() -> Raw {
+    raw(&Fields::default())
+}
+
+/// The members of an object, in their order. May hold what people wrote, so `Debug` shows only how many.
+#[derive(Clone, Default)]
+pub struct Fields(Vec<(String, Raw)>);
+
+impl Fields {
+    /// `None` if the text is not a JSON object.
+    pub fn parse(text: &RawValue) -> Option<Fields> {
+        serde_json::from_str(text.get()).ok()
+    }
+
+    /// The members of an optional object; none if it is missing or something else.
+    pub fn of(text: Option<&RawValue>) -> Fields {
+        text.and_then(Fields::parse).unwrap_or_default()
+    }
+
+    pub fn get(&self, key: &str) -> Option<&RawValue> {
+        // The last of two equal keys wins, as everywhere else.
+        self.0.iter().rev().find(|(name, _)| name == key).map(|(_, value)| &**value)
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    pub fn object(&self, key: &str) -> Fields {
+        Fields::of(self.get(key))
+    }
+
+    pub fn read<'a, T: Deserialize<'a>>(&'a self, key: &str) -> Option<T> {
+        serde_json::from_str(self.get(key)?.get()).ok()
+    }
+
+    pub fn text(&self, key: &str) -> Option<String> {
+        self.read(key)
+    }
+
+    pub fn set(&mut self, key: &str, value: Raw) {
+        self.remove(key);
+        self.0.push((key.to_owned(), value));
+    }
+
+    pub fn put<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) {
+        self.set(key, raw(value));
+    }
+
+    pub fn remove(&mut self, key: &str) {
+        self.0.retain(|(name, _)| name != key);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), &**value))
+    }
+
+    pub fn to_raw(&self) -> Raw {
+        raw(self)
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, value) in &self.0 {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fields, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry::<String, Raw>()? {
+                    members.push(member);
+                }
+                Ok(Fields(members))
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+impl fmt::Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fields({})", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_touched_stays_as_it_was_written() {
+        let text = r#"{"z":1.0,"big":123456789012345678901234567890,"a":{"y":[1, 2]},"é":"\u00e9"}"#;
+        let mut fields: Fields = serde_json::from_str(text).unwrap();
+        assert_eq!(fields.to_raw().get(), text);
+        fields.put("z", "new");
+        assert_eq!(fields.text("z").as_deref(), Some("new"));
+        assert!(fields.to_raw().get().contains("123456789012345678901234567890"));
+        assert!(Fields::parse(&raw(&[1])).is_none());
+    }
+}

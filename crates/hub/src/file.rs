@@ -1,0 +1,93 @@
+//! The file that names the servers, in the shape that other MCP clients use; read again whenever it changes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use crate::hub::Hub;
+use crate::spec::{ServerSpec, check_name};
+
+/// How often the file is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Why a file cannot be taken at all. A single bad entry does not hurt the others.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("{path} cannot be read: {error}")]
+    Unreadable { path: PathBuf, error: std::io::Error },
+    #[error("{path} is not JSON: {error}")]
+    NotJson { path: PathBuf, error: serde_json::Error },
+    #[error("{path} has no object `mcpServers`")]
+    NoServers { path: PathBuf },
+}
+
+/// The servers that a file names. An entry that can never work is there too, with its reason.
+pub fn read(path: &Path) -> Result<BTreeMap<String, ServerSpec>, FileError> {
+    let unreadable = |error| FileError::Unreadable { path: path.to_owned(), error };
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let value: Value =
+        serde_json::from_str(&text).map_err(|error| FileError::NotJson { path: path.to_owned(), error })?;
+    let servers = value.get("mcpServers").or_else(|| value.get("servers")).and_then(Value::as_object);
+    let servers = servers.ok_or_else(|| FileError::NoServers { path: path.to_owned() })?;
+    let variables = |name: &str| std::env::var(name).ok();
+    let one = |(name, entry): (&String, &Value)| {
+        let spec = check_name(name).and_then(|()| ServerSpec::read(entry, &variables));
+        (name.clone(), spec.unwrap_or_else(|error| ServerSpec::invalid(&error)))
+    };
+    Ok(servers.iter().map(one).collect())
+}
+
+/// Takes changes of the file over until the hub is gone. A file that cannot be read changes nothing.
+pub async fn follow(hub: Weak<Hub>, path: PathBuf) {
+    let mut seen = stamp(&path);
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let now = stamp(&path);
+        if now == seen {
+            continue;
+        }
+        seen = now;
+        let Some(hub) = hub.upgrade() else { return };
+        take(&hub, &path).await;
+    }
+}
+
+pub async fn take(hub: &Arc<Hub>, path: &Path) {
+    match read(path) {
+        Ok(servers) => {
+            tracing::info!(file = %path.display(), servers = servers.len(), "took the servers from the file");
+            hub.configure(servers).await;
+        }
+        Err(error) => tracing::error!(%error, "the servers stay as they were"),
+    }
+}
+
+/// Tells one content from another without reading it. A file that is replaced within a second has another inode or length.
+fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let facts = std::fs::metadata(path).ok()?;
+    Some((facts.modified().ok()?, facts.len(), facts.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Target;
+
+    #[test]
+    fn a_bad_entry_is_named_and_does_not_hurt_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mcp.json");
+        let text = r#"{"mcpServers":{"good":{"command":"true"},"bad":{"url":"ftp://x"},"b__d":{"command":"x"}}}"#;
+        std::fs::write(&path, text).unwrap();
+        let servers = read(&path).unwrap();
+        assert!(servers["good"].is_stdio());
+        assert!(matches!(servers["bad"].target, Target::Invalid { .. }));
+        assert!(matches!(servers["b__d"].target, Target::Invalid { .. }));
+        std::fs::write(&path, "{}").unwrap();
+        assert!(matches!(read(&path), Err(FileError::NoServers { .. })));
+    }
+}

@@ -1,0 +1,125 @@
+//! The HTTP face, without a server around it: a request with its body in, a response out.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bowline_protocol::Principal;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+
+use super::{legacy, modern};
+use crate::era::{self, Era};
+use crate::fields::{Fields, Raw};
+use crate::hub::Hub;
+use crate::message::{self, Message};
+use crate::session::Route;
+
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+pub const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+/// Answers one request of a client that is known to be `principal`.
+pub async fn handle(hub: &Arc<Hub>, principal: &Principal, route: Route, request: Request<Bytes>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let headers = &parts.headers;
+    if let Route::One(name) = &route
+        && hub.find(principal, name).is_none()
+    {
+        return problem(StatusCode::NOT_FOUND, message::NOT_FOUND, "There is no such server.");
+    }
+    match parts.method {
+        Method::POST => post(hub, principal, route, headers, &body).await,
+        Method::GET => legacy::get(hub, principal, &route, headers).await,
+        Method::DELETE => legacy::delete(hub, principal, &route, headers).await,
+        _ => problem(StatusCode::METHOD_NOT_ALLOWED, message::INVALID_REQUEST, "Use POST, GET or DELETE."),
+    }
+}
+
+async fn post(
+    hub: &Arc<Hub>,
+    principal: &Principal,
+    route: Route,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Response<Body> {
+    let kind = text(headers, &CONTENT_TYPE).unwrap_or_default();
+    if !kind.to_ascii_lowercase().starts_with("application/json") {
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return problem(status, message::INVALID_REQUEST, "The body must be application/json.");
+    }
+    let message = match Message::parse_bytes(body) {
+        Ok(message) => message,
+        Err(why) => return problem(StatusCode::BAD_REQUEST, why.code(), &format!("This is no message: {why}.")),
+    };
+    if era_of(headers, &message) == Era::Modern {
+        return modern::post(hub, principal, route, headers, message).await;
+    }
+    legacy::post(hub, principal, route, headers, message).await
+}
+
+/// Chosen for each request: a session or a handshake is of the older era, everything else says its version itself.
+fn era_of(headers: &HeaderMap, message: &Message) -> Era {
+    if headers.contains_key(SESSION) {
+        return Era::Legacy;
+    }
+    let Message::Request(request) = message else {
+        let modern = text(headers, &VERSION).is_some_and(|version| Era::of_version(version) == Some(Era::Modern));
+        return if modern { Era::Modern } else { Era::Legacy };
+    };
+    let meta = Fields::of(request.params.as_deref()).object("_meta");
+    match (request.method.as_str(), meta.has(era::META_VERSION)) {
+        ("initialize", false) => Era::Legacy,
+        (_, true) | ("server/discover", _) => Era::Modern,
+        (_, false) => match text(headers, &VERSION).and_then(Era::of_version) {
+            Some(Era::Legacy) => Era::Legacy,
+            Some(Era::Modern) => Era::Modern,
+            None if headers.contains_key(&VERSION) || headers.contains_key("mcp-method") => Era::Modern,
+            None => Era::Legacy,
+        },
+    }
+}
+
+pub fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+pub fn version(headers: &HeaderMap) -> Option<&str> {
+    text(headers, &VERSION)
+}
+
+/// An error without an id, as HTTP says no.
+pub fn problem(status: StatusCode, code: i64, text: &str) -> Response<Body> {
+    json(status, &message::nameless_error(code, text))
+}
+
+pub fn json(status: StatusCode, body: &Raw) -> Response<Body> {
+    let mut response = Response::new(full(body.get().to_owned()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response
+}
+
+pub fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(full(String::new()));
+    *response.status_mut() = status;
+    response
+}
+
+fn full(text: String) -> Body {
+    Full::new(Bytes::from(text)).boxed_unsync()
+}
+
+pub fn event_stream(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response<Body> {
+    let body = StreamBody::new(stream.map(|chunk| chunk.map(http_body::Frame::data)));
+    let mut response = Response::new(BodyExt::boxed_unsync(body));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, http::HeaderValue::from_static("no-cache, no-transform"));
+    headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
+    response
+}

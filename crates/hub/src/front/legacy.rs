@@ -1,0 +1,354 @@
+//! The older era over HTTP: sessions, streams that can be taken up again, and questions to the client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_protocol::Principal;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use tokio::sync::oneshot;
+
+use super::http::{Body, SESSION, empty, event_stream, json, problem, text, version};
+use super::reader::{self, Reader};
+use super::{Client, aggregate, begin, transparent};
+use crate::clock;
+use crate::drive::conversation::{Reply, Step};
+use crate::era::{self, Era};
+use crate::fields::{Fields, Raw};
+use crate::hub::Hub;
+use crate::link::Inbound;
+use crate::message::{self, Message, Notification, Request};
+use crate::pending::Pending;
+use crate::session::{OWN_STREAM, Opened, Route, Session, SessionRecord};
+use crate::sessions::OpenError;
+use crate::sse;
+
+/// A call that is answered within this time is answered directly; a longer one gets a stream that survives its wire.
+const DIRECT_FOR: Duration = Duration::from_millis(100);
+/// What a client should wait before it takes a stream up again.
+const RETRY: &str = "retry: 1000\n";
+
+pub async fn post(
+    hub: &Arc<Hub>,
+    principal: &Principal,
+    route: Route,
+    headers: &HeaderMap,
+    message: Message,
+) -> Response<Body> {
+    if let Message::Request(request) = &message
+        && request.method == "initialize"
+        && !headers.contains_key(SESSION)
+    {
+        return initialize(hub, principal, route, request).await;
+    }
+    let session = match find(hub, principal, &route, headers).await {
+        Ok(session) => session,
+        Err(response) => return *response,
+    };
+    session.touch().await;
+    match message {
+        Message::Request(request) => call(hub, &session, request).await,
+        Message::Notification(notification) => {
+            notified(hub, &session, notification).await;
+            empty(StatusCode::ACCEPTED)
+        }
+        Message::Response(response) => {
+            if let Some(id) = response.id.and_then(|id| serde_json::from_str::<String>(id.as_json()).ok()) {
+                session.answer(&id, response.answer);
+            }
+            empty(StatusCode::ACCEPTED)
+        }
+    }
+}
+
+/// The session that the request names, if it is the caller's and for this path.
+async fn find(
+    hub: &Arc<Hub>,
+    principal: &Principal,
+    route: &Route,
+    headers: &HeaderMap,
+) -> Result<Arc<Session>, Box<Response<Body>>> {
+    let Some(id) = text(headers, &SESSION) else {
+        let text = "The Mcp-Session-Id header is missing. Begin with `initialize`.";
+        return Err(Box::new(problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text)));
+    };
+    if version(headers).is_some_and(|version| !era::LEGACY_VERSIONS.contains(&version)) {
+        let text = "This version of the protocol is not spoken in sessions.";
+        return Err(Box::new(problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text)));
+    }
+    let found = hub.sessions.find(&hub.store, principal, id).await.map_err(|error| {
+        tracing::warn!(%error, "a session of the hub cannot be read");
+        let text = "The store cannot be read now. Try again.";
+        Box::new(problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text))
+    })?;
+    found.filter(|session| session.record.route == *route && !session.record.handle).ok_or_else(|| {
+        Box::new(problem(
+            StatusCode::NOT_FOUND,
+            message::NOT_FOUND,
+            "There is no such session. Begin with `initialize`.",
+        ))
+    })
+}
+
+/// What the client asked for, if we speak it; else our newest.
+fn negotiate(asked: Option<&str>) -> &'static str {
+    let known = era::LEGACY_VERSIONS.iter().find(|version| Some(**version) == asked);
+    known.copied().unwrap_or_else(|| Era::Legacy.newest())
+}
+
+pub async fn open(
+    hub: &Arc<Hub>,
+    principal: &Principal,
+    route: Route,
+    params: &Fields,
+) -> Result<Arc<Session>, OpenError> {
+    let record = SessionRecord {
+        route,
+        version: negotiate(params.text("protocolVersion").as_deref()).to_owned(),
+        capabilities: params.get("capabilities").map_or_else(era::no_capabilities, ToOwned::to_owned),
+        info: params.get("clientInfo").map_or_else(era::our_info, ToOwned::to_owned),
+        created_ms: clock::now_ms(),
+        handle: false,
+    };
+    hub.sessions.create(&hub.store, principal, record).await
+}
+
+pub async fn greet(hub: &Arc<Hub>, session: &Arc<Session>) -> Reply {
+    match &session.record.route {
+        Route::All => Reply::new(Ok(aggregate::initialize(hub, &session.record.version))),
+        Route::One(name) => {
+            transparent::initialize(hub, &Client::of_session(session), name, &session.record.version).await
+        }
+    }
+}
+
+async fn initialize(hub: &Arc<Hub>, principal: &Principal, route: Route, request: &Request) -> Response<Body> {
+    let params = Fields::of(request.params.as_deref());
+    let session = match open(hub, principal, route, &params).await {
+        Ok(session) => session,
+        Err(error) => {
+            tracing::warn!(%error, "a session of the hub could not be made");
+            let status = match error {
+                OpenError::TooMany => StatusCode::TOO_MANY_REQUESTS,
+                OpenError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            return problem(status, message::INTERNAL_ERROR, "A session cannot be made now. Try again later.");
+        }
+    };
+    let reply = greet(hub, &session).await;
+    let mut response = json(StatusCode::OK, &message::response(&request.id, &reply.answer));
+    if let Ok(id) = HeaderValue::from_str(session.id.as_str()) {
+        response.headers_mut().insert(SESSION, id);
+    }
+    response
+}
+
+pub async fn notified(hub: &Arc<Hub>, session: &Arc<Session>, notification: Notification) {
+    let Notification { method, params } = notification;
+    match method.as_str() {
+        "notifications/initialized" => {}
+        "notifications/cancelled" => {
+            let fields = Fields::of(params.as_deref());
+            if let Some(id) = fields.get("requestId").and_then(|raw| message::Id::parse(raw.get())) {
+                session.take_back(&id);
+            }
+        }
+        _ => {
+            let backends = match &session.record.route {
+                Route::One(name) => hub.find(&session.principal, name).into_iter().collect(),
+                Route::All => hub.visible(&session.principal),
+            };
+            for backend in backends {
+                backend.notify(session.caller(), &method, params.clone()).await;
+            }
+        }
+    }
+}
+
+/// How a call is answered: in the response itself, or on a stream.
+enum Outlet {
+    Direct(Raw),
+    Stream(Opened),
+    /// It was taken back.
+    Nothing,
+}
+
+async fn call(hub: &Arc<Hub>, session: &Arc<Session>, request: Request) -> Response<Body> {
+    let (outlet, chosen) = oneshot::channel();
+    // The call is not this request's: if its wire breaks, the call goes on, and its answer is in the log.
+    tokio::spawn(run(hub.clone(), session.clone(), request, outlet));
+    match chosen.await {
+        Ok(Outlet::Direct(response)) => json(StatusCode::OK, &response),
+        Ok(Outlet::Stream(opened)) => {
+            let primed = session.record.version.as_str() >= "2025-11-25";
+            let first = primed.then(|| format!("{RETRY}{}", sse::encode(Some(&session.event_id(opened.at)), "")));
+            let reader = Reader::new(session, &opened.stream, opened.at, session.over.child_token());
+            event_stream(reader.into_sse(first))
+        }
+        Ok(Outlet::Nothing) | Err(_) => empty(StatusCode::ACCEPTED),
+    }
+}
+
+async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, outlet: oneshot::Sender<Outlet>) {
+    let taken_back = session.started(&request.id);
+    let mut conversation = begin(&hub, Client::of_session(&session), request.clone());
+    let mut on_stream = OnStream { session: &session, request: &request, outlet: Some(outlet), stream: None };
+    let direct_until = tokio::time::Instant::now() + DIRECT_FOR;
+    loop {
+        let next = taken_back.run_until_cancelled(conversation.next());
+        let step = if on_stream.stream.is_some() || on_stream.outlet.is_none() {
+            next.await
+        } else {
+            match tokio::time::timeout_at(direct_until, next).await {
+                Ok(step) => step,
+                Err(_) => {
+                    on_stream.open().await;
+                    continue;
+                }
+            }
+        };
+        match step {
+            None => {
+                on_stream.end(None).await;
+                break;
+            }
+            Some(Step::Said(Inbound::Notification { method, params })) => {
+                on_stream.say(&message::notification(&method, params.as_ref())).await;
+            }
+            Some(Step::Said(Inbound::Request { method, params, reply })) => {
+                let server = server_of(&session, &request);
+                on_stream.ask(Pending::new(&server, method, params, reply)).await;
+            }
+            Some(Step::Ended(reply)) => {
+                on_stream.end(Some(message::response(&request.id, &reply.answer))).await;
+                break;
+            }
+        }
+    }
+    session.finished(&request.id);
+}
+
+/// Which server a request is for, as its questions name it.
+pub fn server_of(session: &Session, request: &Request) -> String {
+    if let Route::One(name) = &session.record.route {
+        return name.to_string();
+    }
+    let params = Fields::of(request.params.as_deref());
+    let by_argument = params.object("arguments").text("server");
+    let name = params.text("name").unwrap_or_default();
+    let by_prefix = name.split_once("__").map(|(server, _)| server.to_owned());
+    by_argument.filter(|_| !name.contains("__")).or(by_prefix).unwrap_or_default()
+}
+
+/// A call's way to its client: undecided at first, then a stream.
+struct OnStream<'a> {
+    session: &'a Arc<Session>,
+    request: &'a Request,
+    outlet: Option<oneshot::Sender<Outlet>>,
+    stream: Option<String>,
+}
+
+impl OnStream<'_> {
+    async fn open(&mut self) {
+        if self.stream.is_some() || self.outlet.is_none() {
+            return;
+        }
+        match self.session.open_stream(&self.request.id, &self.request.method).await {
+            Ok(opened) => {
+                self.stream = Some(opened.stream.clone());
+                if let Some(outlet) = self.outlet.take() {
+                    let _ = outlet.send(Outlet::Stream(opened));
+                }
+            }
+            // Without a store there is no stream; the answer can still be given directly, if the wire holds.
+            Err(error) => tracing::warn!(%error, "a call has no stream"),
+        }
+    }
+
+    async fn say(&mut self, message: &Raw) {
+        self.open().await;
+        if let Some(stream) = &self.stream {
+            self.note(self.session.say(stream, Some(message), false).await.map(drop));
+        }
+    }
+
+    async fn ask(&mut self, pending: Pending) {
+        if self.session.can(&pending.method) {
+            self.open().await;
+            let stream = self.stream.as_deref().unwrap_or(OWN_STREAM);
+            self.note(self.session.ask(pending, Some(stream)).await.map(drop));
+        } else if pending.method == "roots/list" {
+            let _ = pending.reply.send(Ok(crate::fields::raw(&serde_json::json!({ "roots": [] }))));
+        } else if self.session.record.route == Route::All {
+            self.note(self.session.ask(pending, None).await.map(drop));
+        } else {
+            let text = "the client cannot answer this";
+            let _ = pending.reply.send(Err(message::error(message::METHOD_NOT_FOUND, text)));
+        }
+    }
+
+    async fn end(&mut self, response: Option<Raw>) {
+        if let Some(stream) = &self.stream {
+            return self.note(self.session.say(stream, response.as_ref(), true).await.map(drop));
+        }
+        if let Some(outlet) = self.outlet.take() {
+            let _ = outlet.send(response.map_or(Outlet::Nothing, Outlet::Direct));
+        }
+    }
+
+    fn note(&self, written: Result<(), bowline_store::StoreError>) {
+        if let Err(error) = written {
+            tracing::warn!(session = %self.session.id, %error, "a message for a client could not be kept");
+        }
+    }
+}
+
+/// The session's own stream, or any that is taken up again.
+pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: &HeaderMap) -> Response<Body> {
+    let session = match find(hub, principal, route, headers).await {
+        Ok(session) => session,
+        Err(response) => return *response,
+    };
+    session.touch().await;
+    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let (stream, after) = match last {
+        None => {
+            let Ok(extent) = session.store().extent(&session.id).await else {
+                return problem(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    message::INTERNAL_ERROR,
+                    "The log cannot be read now.",
+                );
+            };
+            if session.offer_again().await.is_err() {
+                tracing::warn!(session = %session.id, "open questions could not be offered again");
+            }
+            (OWN_STREAM.to_owned(), extent.last())
+        }
+        Some(last) => {
+            let known = match session.position(last) {
+                Some(at) => reader::stream_of(&session, at).await.ok().flatten().map(|stream| (stream, at)),
+                None => None,
+            };
+            match known {
+                Some(known) => known,
+                None => {
+                    let text = "What followed this event is not there any more. Open a stream without Last-Event-ID.";
+                    return problem(StatusCode::BAD_REQUEST, message::NOT_FOUND, text);
+                }
+            }
+        }
+    };
+    let stop = if stream == OWN_STREAM { session.take_own_stream() } else { session.over.child_token() };
+    let first = last.is_none().then(|| format!("{RETRY}: open\n\n"));
+    event_stream(Reader::new(&session, &stream, after, stop).into_sse(first))
+}
+
+pub async fn delete(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: &HeaderMap) -> Response<Body> {
+    match find(hub, principal, route, headers).await {
+        Ok(session) => {
+            hub.sessions.end(hub, &session).await;
+            empty(StatusCode::OK)
+        }
+        Err(response) => *response,
+    }
+}

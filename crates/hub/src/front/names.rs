@@ -1,0 +1,84 @@
+//! Names in the list of everything: each backend's own, with the backend's name in front where that is wanted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Client;
+use crate::backend::Backend;
+use crate::catalogue::ListKind;
+use crate::fields::{Fields, Raw};
+use crate::hub::{Hub, Prefix};
+
+/// Between a backend's name and that of its tool. No backend's name has it.
+const BETWEEN: &str = "__";
+
+/// One entry of a merged list.
+pub struct Entry {
+    pub backend: Backend,
+    /// What the backend calls it.
+    pub own_name: String,
+    pub shown: Raw,
+}
+
+/// All entries of a kind, under the names that clients see. Where two would have the same, the first keeps it.
+pub fn merged(backends: &[Backend], kind: ListKind, prefix: Prefix) -> Vec<(String, Entry)> {
+    let catalogues: Vec<_> = backends.iter().map(|backend| (backend, backend.catalogue())).collect();
+    let mut count: HashMap<String, usize> = HashMap::new();
+    let name_of = |entry: &Raw| Fields::of(Some(entry)).text("name").unwrap_or_default();
+    if prefix == Prefix::Conditional {
+        for entry in catalogues.iter().flat_map(|(_, catalogue)| catalogue.list(kind)) {
+            *count.entry(name_of(entry)).or_default() += 1;
+        }
+    }
+    let mut all = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for (backend, catalogue) in &catalogues {
+        for entry in catalogue.list(kind) {
+            let own_name = name_of(entry);
+            let prefixed = match prefix {
+                Prefix::Always => true,
+                Prefix::Conditional => count.get(&own_name).is_some_and(|count| *count > 1),
+                Prefix::Never => false,
+            };
+            let name = if prefixed { format!("{}{BETWEEN}{own_name}", backend.name()) } else { own_name.clone() };
+            let mut fields = Fields::of(Some(entry));
+            fields.put("name", &name);
+            // A resource is found by its address, which is its own; only tools and prompts are found by name.
+            let unique = match kind {
+                ListKind::Tools | ListKind::Prompts => name.clone(),
+                ListKind::Resources | ListKind::Templates => format!("{} {own_name} {}", backend.name(), all.len()),
+            };
+            if seen.insert(unique) {
+                all.push((name, Entry { backend: (*backend).clone(), own_name, shown: fields.to_raw() }));
+            }
+        }
+    }
+    all
+}
+
+/// Who offers what a client calls by this name, and what it is called there.
+pub fn resolve(hub: &Hub, client: &Client, kind: ListKind, name: &str) -> Option<(Backend, String)> {
+    // A prefixed name needs no list, so it works before the lists are there and while the backend is away.
+    if let Some((server, own)) = name.split_once(BETWEEN)
+        && let Some(backend) = hub.find(&client.principal, server)
+    {
+        return Some((backend, own.to_owned()));
+    }
+    let entries = merged(&hub.visible(&client.principal), kind, hub.options.prefix);
+    let found = entries.into_iter().find(|(shown, _)| shown == name);
+    found.map(|(_, entry)| (entry.backend, entry.own_name))
+}
+
+/// Who has this resource: by its address, or by a template that it fits.
+pub fn server_of_resource(hub: &Arc<Hub>, client: &Client, uri: &str) -> Option<Backend> {
+    let backends = hub.visible(&client.principal);
+    let listed = backends.iter().find(|backend| backend.catalogue().find(ListKind::Resources, uri).is_some());
+    let fits = |backend: &&Backend| {
+        backend.catalogue().list(ListKind::Templates).iter().any(|template| {
+            let template = Fields::of(Some(template)).text("uriTemplate").unwrap_or_default();
+            let fixed = template.split('{').next().unwrap_or_default();
+            !fixed.is_empty() && uri.starts_with(fixed)
+        })
+    };
+    listed.or_else(|| backends.iter().find(fits)).cloned()
+}

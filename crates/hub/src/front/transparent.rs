@@ -1,0 +1,132 @@
+//! One backend as it is: nothing is renamed, and what it cannot say while it is away is said from memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Client, answer, bridge, done, listen, refuse};
+use crate::backend::Backend;
+use crate::catalogue::ListKind;
+use crate::drive::conversation::Reply;
+use crate::era::Era;
+use crate::fields::{Fields, Raw, empty, raw};
+use crate::hub::Hub;
+use crate::link::Sink;
+use crate::message::{self, Request};
+
+/// How long the first request waits to learn what a backend is.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub async fn answer(hub: &Arc<Hub>, client: &Client, name: &str, request: &Request, sink: &Sink) -> Reply {
+    let Some(backend) = hub.find(&client.principal, name) else {
+        return refuse(message::NOT_FOUND, "there is no such server");
+    };
+    let reply = match (client.era(), request.method.as_str()) {
+        (Era::Legacy, "ping") => done(empty()),
+        (Era::Modern, method) if is_removed(method) && !is_modern(&backend) => {
+            refuse(message::METHOD_NOT_FOUND, "this method is gone since 2026-07-28")
+        }
+        (Era::Modern, "server/discover") if !is_modern(&backend) => discover(&backend).await,
+        (Era::Modern, "subscriptions/listen") => listen::answer(hub, client, Some(&backend), request, sink).await,
+        (Era::Legacy, "logging/setLevel") if is_modern_only(&backend) => set_level(client, request),
+        (Era::Legacy, "resources/subscribe" | "resources/unsubscribe") if is_modern_only(&backend) => {
+            listen::subscribe(hub, client, &backend, request)
+        }
+        (_, method) => match ListKind::of_method(method) {
+            Some(kind) => list(hub, client, &backend, kind, request, sink).await,
+            None => bridge::call(hub, client, &backend, request, sink).await,
+        },
+    };
+    let native = client.era() == Era::Modern && is_modern(&backend);
+    if native { reply } else { answer::adapt(client.era(), &request.method, reply) }
+}
+
+/// What modern clients cannot ask for any more.
+pub fn is_removed(method: &str) -> bool {
+    matches!(method, "initialize" | "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe")
+}
+
+pub fn is_modern(backend: &Backend) -> bool {
+    backend.snapshot().facts.is_some_and(|facts| facts.era == Era::Modern)
+}
+
+pub fn is_modern_only(backend: &Backend) -> bool {
+    backend.snapshot().facts.is_some_and(|facts| !facts.legacy_for(Era::Legacy))
+}
+
+/// A list comes from the backend; while that is away, it is the last one known, and never an empty success.
+async fn list(
+    hub: &Arc<Hub>,
+    client: &Client,
+    backend: &Backend,
+    kind: ListKind,
+    request: &Request,
+    sink: &Sink,
+) -> Reply {
+    let snapshot = backend.snapshot();
+    let first_page = !Fields::of(request.params.as_deref()).has("cursor");
+    let remembered = || {
+        let meta = json!({ "bowline/stale": true, "bowline/status": backend.snapshot().status.as_str() });
+        done(answer::list(kind.member(), snapshot.catalogue.list(kind), true, Some(raw(&meta))))
+    };
+    if snapshot.catalogue_known && !snapshot.is_connected() && first_page {
+        return remembered();
+    }
+    let reply = bridge::call(hub, client, backend, request, sink).await;
+    let away = reply.answer.is_err() && !backend.snapshot().is_connected();
+    if away && snapshot.catalogue_known && first_page { remembered() } else { reply }
+}
+
+async fn discover(backend: &Backend) -> Reply {
+    backend.settled(PATIENCE).await;
+    match backend.snapshot().facts {
+        Some(facts) => done(answer::discover_facts(&facts)),
+        None => done(answer::discover(
+            &unknown_capabilities(),
+            &raw(&json!({ "name": backend.name(), "version": "0" })),
+            None,
+        )),
+    }
+}
+
+/// A modern backend is told the level with each request, so it is kept here.
+fn set_level(client: &Client, request: &Request) -> Reply {
+    let level = Fields::of(request.params.as_deref()).text("level");
+    match (level, &client.session) {
+        (Some(level), Some(session)) => {
+            session.set_log_level(level);
+            done(empty())
+        }
+        _ => refuse(message::INVALID_PARAMS, "`level` is missing"),
+    }
+}
+
+/// What is said of a backend that was never reached: that it may have anything.
+pub fn unknown_capabilities() -> Raw {
+    raw(&json!({
+        "tools": { "listChanged": true }, "resources": { "listChanged": true }, "prompts": { "listChanged": true },
+    }))
+}
+
+/// The answer to `initialize`: the backend's own, or what is known of it.
+pub async fn initialize(hub: &Arc<Hub>, client: &Client, name: &str, version: &str) -> Reply {
+    let Some(backend) = hub.find(&client.principal, name) else {
+        return refuse(message::NOT_FOUND, "there is no such server");
+    };
+    let request = Request { id: message::Id::number(0), method: "initialize".into(), params: None };
+    let (sink, _said) = tokio::sync::mpsc::channel(1);
+    let reply = bridge::call(hub, client, &backend, &request, &sink).await;
+    let mut result = match (reply.answer, backend.snapshot().facts) {
+        (Ok(result), _) => Fields::of(Some(&result)),
+        (Err(_), Some(facts)) => Fields::of(Some(&crate::link::synthesised_initialize(&facts))),
+        (Err(_), None) => {
+            let mut result = Fields::default();
+            result.set("capabilities", unknown_capabilities());
+            result.put("serverInfo", &json!({ "name": name, "version": "0" }));
+            result
+        }
+    };
+    result.put("protocolVersion", version);
+    done(result.to_raw())
+}

@@ -1,0 +1,389 @@
+//! The hub: all backends and all clients, and who may see what.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use bowline_core::backend::Policy;
+use bowline_protocol::{LogId, Principal};
+use bowline_store::{Commit, Fence, Item, Kind, Record, Start, Store, StoreError};
+use serde_json::Value;
+use tokio::sync::{broadcast, mpsc};
+
+use crate::backend::{Backend, BackendEvent, Command, Key};
+use crate::clock;
+use crate::drive;
+use crate::guard;
+use crate::parked::ParkedCalls;
+use crate::sessions::Sessions;
+use crate::spec::{ServerSpec, SpecError, check_name};
+use crate::tasks::Tasks;
+
+/// Events of backends that may wait to be told.
+const EVENTS_MAX: usize = 4096;
+/// The log in which servers that were added at run time are kept.
+const SERVERS_LOG: &str = "hub_servers";
+
+/// What `/mcp` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expose {
+    /// The hub's own tools.
+    Meta,
+    /// The backends' tools, resources and prompts.
+    Direct,
+    Both,
+}
+
+impl Expose {
+    pub fn meta(self) -> bool {
+        self != Expose::Direct
+    }
+
+    pub fn direct(self) -> bool {
+        self != Expose::Meta
+    }
+}
+
+/// When a backend's names get its own name in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefix {
+    Always,
+    /// Only where two would be the same.
+    Conditional,
+    Never,
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub expose: Expose,
+    pub prefix: Prefix,
+    /// Servers that are added at run time may be on private and loopback addresses.
+    pub allow_private: bool,
+    /// Programs may be added at run time.
+    pub allow_stdio_add: bool,
+    /// Tools that say that they are read-only or idempotent are called again when their wire broke.
+    pub retry_idempotent: bool,
+    /// How long a call may take before it becomes a task.
+    pub call_timeout: Duration,
+    /// How long a backend's question waits for a person.
+    pub ask_timeout: Duration,
+    pub health_interval: Duration,
+    pub health_timeout: Duration,
+    pub policy: Policy,
+    pub session_ttl: Duration,
+    pub servers_per_principal_max: usize,
+    pub sessions_per_principal_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            expose: Expose::Both,
+            prefix: Prefix::Always,
+            allow_private: true,
+            allow_stdio_add: false,
+            retry_idempotent: false,
+            call_timeout: Duration::from_secs(120),
+            ask_timeout: Duration::from_secs(600),
+            health_interval: Duration::from_secs(120),
+            health_timeout: Duration::from_secs(60),
+            policy: Policy::default(),
+            session_ttl: Duration::from_secs(24 * 3600),
+            servers_per_principal_max: 100,
+            sessions_per_principal_max: 1000,
+        }
+    }
+}
+
+/// Why a server cannot be added.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddError {
+    #[error("{0}")]
+    Spec(#[from] SpecError),
+    #[error("there is a server named {0} already; remove it first or choose another name")]
+    Exists(String),
+    #[error("programs cannot be added at run time here; an operator can allow it with `hub.allow_stdio_add`")]
+    StdioForbidden,
+    #[error("there are as many servers as one client may add")]
+    TooMany,
+    #[error("the store cannot keep the server now: {0}")]
+    Store(StoreError),
+}
+
+/// What the hub counts, for whoever measures.
+pub trait Observer: Send + Sync {
+    fn call_ended(&self, outcome: &'static str, seconds: f64);
+    fn backend_event(&self, name: &'static str);
+}
+
+struct NoObserver;
+
+impl Observer for NoObserver {
+    fn call_ended(&self, _outcome: &'static str, _seconds: f64) {}
+    fn backend_event(&self, _name: &'static str) {}
+}
+
+pub type Happening = Arc<(Key, BackendEvent)>;
+
+pub struct Hub {
+    pub options: Options,
+    pub store: Arc<dyn Store>,
+    backends: RwLock<BTreeMap<Key, Backend>>,
+    pub sessions: Sessions,
+    pub parked: ParkedCalls,
+    pub tasks: Tasks,
+    around: drive::backend::Around,
+    happenings: broadcast::Sender<Happening>,
+    pub observer: Box<dyn Observer>,
+    /// Changes of the list of servers, one at a time.
+    changing: tokio::sync::Mutex<()>,
+    servers_fence: Mutex<Fence>,
+}
+
+impl Hub {
+    /// Starts the hub with what the configuration names, and with what was added at run time before.
+    pub async fn start(
+        options: Options,
+        store: Arc<dyn Store>,
+        observer: Option<Box<dyn Observer>>,
+    ) -> Result<Arc<Hub>, StoreError> {
+        let (events, told) = mpsc::channel(EVENTS_MAX);
+        let (happenings, _) = broadcast::channel(EVENTS_MAX);
+        let around = drive::backend::Around {
+            policy: options.policy,
+            health_interval: options.health_interval,
+            health_timeout: options.health_timeout,
+            http: guard::client(true),
+            events,
+        };
+        let hub = Arc::new(Hub {
+            sessions: Sessions::new(options.sessions_per_principal_max),
+            options,
+            store,
+            backends: RwLock::default(),
+            parked: ParkedCalls::default(),
+            tasks: Tasks::default(),
+            around,
+            happenings,
+            observer: observer.unwrap_or_else(|| Box::new(NoObserver)),
+            changing: tokio::sync::Mutex::default(),
+            servers_fence: Mutex::default(),
+        });
+        tokio::spawn(listen(Arc::downgrade(&hub), told));
+        tokio::spawn(sweep_for_ever(Arc::downgrade(&hub)));
+        hub.restore_servers().await?;
+        Ok(hub)
+    }
+
+    /// Everything that happens to backends from now on.
+    pub fn happenings(&self) -> broadcast::Receiver<Happening> {
+        self.happenings.subscribe()
+    }
+
+    /// The backends that this principal may use: everybody's and its own.
+    pub fn visible(&self, principal: &Principal) -> Vec<Backend> {
+        let backends = self.backends.read().unwrap_or_else(PoisonError::into_inner);
+        let mine = |key: &Key| key.owner.as_ref().is_none_or(|owner| owner == principal);
+        backends.iter().filter(|(key, _)| mine(key)).map(|(_, backend)| backend.clone()).collect()
+    }
+
+    pub fn find(&self, principal: &Principal, name: &str) -> Option<Backend> {
+        let backends = self.backends.read().unwrap_or_else(PoisonError::into_inner);
+        let key = |owner: Option<&Principal>| Key { owner: owner.cloned(), name: name.into() };
+        backends.get(&key(Some(principal))).or_else(|| backends.get(&key(None))).cloned()
+    }
+
+    /// All of them, for operators.
+    pub fn all(&self) -> Vec<Backend> {
+        let backends = self.backends.read().unwrap_or_else(PoisonError::into_inner);
+        backends.values().cloned().collect()
+    }
+
+    /// Makes the configured servers these: new ones are started, missing ones removed, changed ones replaced.
+    pub async fn configure(&self, servers: BTreeMap<String, ServerSpec>) {
+        let _changing = self.changing.lock().await;
+        let configured: Vec<Backend> = self.all().into_iter().filter(|backend| backend.key.owner.is_none()).collect();
+        for backend in &configured {
+            if servers.get(backend.name()) != Some(&*backend.spec) {
+                self.stop(&backend.key).await;
+            }
+        }
+        for (name, spec) in servers {
+            let key = Key { owner: None, name: name.as_str().into() };
+            if self.backend(&key).is_none() {
+                // Whoever writes the configuration may reach whatever this machine can.
+                self.launch(key, spec, true).await;
+            }
+        }
+    }
+
+    /// Adds a server at run time, for its owner only. It is kept, and returns after a restart.
+    pub async fn add(&self, owner: &Principal, name: &str, value: &Value) -> Result<Backend, AddError> {
+        let _changing = self.changing.lock().await;
+        check_name(name)?;
+        // Variables are the operator's, so a stranger's entry does not get to read them.
+        let spec = ServerSpec::read(value, &|_| None)?;
+        if spec.is_stdio() && !self.options.allow_stdio_add {
+            return Err(AddError::StdioForbidden);
+        }
+        guard::check(&spec, self.options.allow_private).await?;
+        if self.find(owner, name).is_some() {
+            return Err(AddError::Exists(name.to_owned()));
+        }
+        let own = self.visible(owner).iter().filter(|backend| backend.key.owner.is_some()).count();
+        if own >= self.options.servers_per_principal_max {
+            return Err(AddError::TooMany);
+        }
+        let key = Key { owner: Some(owner.clone()), name: name.into() };
+        self.remember(&key, Some(&spec)).await.map_err(AddError::Store)?;
+        Ok(self.launch(key, spec, self.options.allow_private).await)
+    }
+
+    /// Removes a server that was added at run time. False if it is not the caller's to remove.
+    pub async fn remove(&self, owner: &Principal, name: &str) -> Result<bool, StoreError> {
+        let _changing = self.changing.lock().await;
+        let key = Key { owner: Some(owner.clone()), name: name.into() };
+        if self.backend(&key).is_none() {
+            return Ok(false);
+        }
+        self.remember(&key, None).await?;
+        self.stop(&key).await;
+        Ok(true)
+    }
+
+    fn backend(&self, key: &Key) -> Option<Backend> {
+        self.backends.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    async fn launch(&self, key: Key, spec: ServerSpec, allow_private: bool) -> Backend {
+        let mut around = self.around.clone();
+        if !allow_private {
+            around.http = guard::client(false);
+        }
+        let backend = drive::backend::start(key.clone(), spec, allow_private, around);
+        self.backends.write().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), backend.clone());
+        let _ = self.around.events.send((key, BackendEvent::Added)).await;
+        backend
+    }
+
+    async fn stop(&self, key: &Key) {
+        let removed = self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(key);
+        if let Some(backend) = removed {
+            let _ = backend.commands.send(Command::Remove).await;
+        }
+    }
+
+    /// Ends every backend, so that no child outlives us.
+    pub async fn close(&self) {
+        let keys: Vec<Key> = self.all().into_iter().map(|backend| backend.key).collect();
+        for key in keys {
+            self.stop(&key).await;
+        }
+    }
+
+    async fn remember(&self, key: &Key, spec: Option<&ServerSpec>) -> Result<(), StoreError> {
+        let Some(log) = LogId::parse(SERVERS_LOG) else { return Ok(()) };
+        let owner = key.owner.as_ref().map_or("", |owner| owner.as_str());
+        let item = format!("{}/{owner}", key.name);
+        let fence = *self.servers_fence.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut commit = Commit::to(log, fence, clock::now_ms());
+        commit.items = vec![match spec {
+            Some(spec) => Item::put(item, spec.write().to_string().into_bytes()),
+            None => Item::delete(item),
+        }];
+        self.store.commit(commit).await.map(drop)
+    }
+
+    async fn restore_servers(&self) -> Result<(), StoreError> {
+        let (Some(log), Some(nobody)) = (LogId::parse(SERVERS_LOG), Principal::parse("hub")) else { return Ok(()) };
+        if self.store.record(&log).await?.is_none() {
+            let now = clock::now_ms();
+            let mut commit = Commit::to(log.clone(), Fence::default(), now);
+            let epoch = bowline_protocol::Epoch::from_random(clock::random_bits() as u64);
+            commit.create = Some(Start { epoch, after: bowline_protocol::Seq::ZERO });
+            commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: Vec::new().into() });
+            self.store.commit(commit).await?;
+        }
+        *self.servers_fence.lock().unwrap_or_else(PoisonError::into_inner) = self.store.lease(&log).await?;
+        for (item, value) in self.store.items(&log, "").await? {
+            let Some((name, owner)) = item.split_once('/') else { continue };
+            let spec = serde_json::from_slice(&value).ok().and_then(|value| ServerSpec::read(&value, &|_| None).ok());
+            match (spec, Principal::parse(owner)) {
+                (Some(spec), Some(owner)) => {
+                    let key = Key { owner: Some(owner), name: name.into() };
+                    self.launch(key, spec, self.options.allow_private).await;
+                }
+                _ => tracing::error!(server = name, "a server that was added before cannot be read; it is left alone"),
+            }
+        }
+        Ok(())
+    }
+
+    async fn sweep(&self) -> Result<(), StoreError> {
+        for session in self.sessions.awake() {
+            session.expire(self.options.ask_timeout).await?;
+        }
+        let ttl_ms = self.options.session_ttl.as_millis() as u64;
+        for (log, stored) in self.store.list(Kind::Mcp, None).await? {
+            let awake = self.sessions.awake().into_iter().find(|session| session.id == log);
+            let touched = awake.as_ref().map_or(stored.touched_ms, |session| session.touched_ms());
+            if clock::now_ms().saturating_sub(touched) < ttl_ms {
+                continue;
+            }
+            match self.sessions.find(&self.store, &stored.owner, log.as_str()).await? {
+                Some(session) => self.sessions.end(self, &session).await,
+                None => tracing::warn!(session = %log, "a session of the hub that has expired cannot be read"),
+            }
+        }
+        Ok(())
+    }
+
+    async fn happened(&self, key: Key, event: BackendEvent) {
+        self.observer.backend_event(event.name());
+        tracing::info!(server = %key.name, event = event.name(), data = %shown(&event, &key), "backend");
+        let happening: Happening = Arc::new((key, event));
+        let _ = self.happenings.send(happening.clone());
+        self.sessions.told(&happening).await;
+    }
+}
+
+/// What may stand in our own log: no content, and no line that a child wrote.
+fn shown(event: &BackendEvent, key: &Key) -> Value {
+    match event {
+        BackendEvent::Notification { method, .. } => method.as_str().into(),
+        BackendEvent::Stderr(_) | BackendEvent::Connected { .. } => Value::Null,
+        BackendEvent::Reconnected { attempts_taken, down, .. } => {
+            serde_json::json!({ "attemptsTaken": attempts_taken, "downMs": down.as_millis() as u64 })
+        }
+        event => event.data(&key.name),
+    }
+}
+
+/// Tells what happens to everyone whom it concerns, in the order in which it happened.
+async fn listen(hub: Weak<Hub>, mut told: mpsc::Receiver<(Key, BackendEvent)>) {
+    while let Some((key, event)) = told.recv().await {
+        let Some(hub) = hub.upgrade() else { return };
+        hub.happened(key, event).await;
+    }
+}
+
+/// Takes back questions that waited too long, and ends sessions that nobody used.
+async fn sweep_for_ever(hub: Weak<Hub>) {
+    loop {
+        let Some(every) = hub.upgrade().map(|hub| hub.options.session_ttl.min(hub.options.ask_timeout) / 4) else {
+            return;
+        };
+        tokio::time::sleep(every.clamp(Duration::from_millis(100), Duration::from_secs(30))).await;
+        let Some(hub) = hub.upgrade() else { return };
+        if let Err(error) = hub.sweep().await {
+            tracing::warn!(%error, "the hub's sweep failed; it will be tried again");
+        }
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hub({} backends)", self.all().len())
+    }
+}

@@ -1,0 +1,405 @@
+//! One transport to one backend: made by [`dial`], used by calls, gone for good when it is lost.
+
+mod http;
+mod http_stream;
+mod http_words;
+mod lane;
+mod pipe;
+mod renewals;
+mod sse;
+mod stdio;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::http_words::{header_text, mirror_headers};
+pub use self::renewals::Renewals;
+
+use bowline_core::backend::{DialError, Generation};
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::era::{self, Era};
+use crate::fields::{Fields, Raw, raw};
+use crate::message::{self, Answer, Id};
+use crate::spec::{Dialect, ServerSpec, Target};
+
+/// The largest message that a backend may send.
+pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// How long a server that knows nothing of `server/discover` is given to say so.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A child may have to download itself first.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Where the messages that belong to a call, or to a client, go.
+pub type Sink = mpsc::Sender<Inbound>;
+
+/// Something that a backend says of its own accord.
+pub enum Inbound {
+    Notification {
+        method: String,
+        params: Option<Raw>,
+    },
+    /// It wants an answer. Dropping `reply` says that there is none.
+    Request {
+        method: String,
+        params: Option<Raw>,
+        reply: oneshot::Sender<Answer>,
+    },
+}
+
+impl fmt::Debug for Inbound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Inbound::Notification { method, .. } => write!(f, "Notification({method})"),
+            Inbound::Request { method, .. } => write!(f, "Request({method})"),
+        }
+    }
+}
+
+/// On whose behalf a call is made.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Names the client: each has an upstream session of its own where the backend has sessions.
+    pub lane: Arc<str>,
+    pub owner: Arc<str>,
+    pub era: Era,
+    /// What the client can do, which is what the backend is told.
+    pub client: Arc<ClientFacts>,
+    /// Where requests and notifications go that belong to no call.
+    pub inbox: Option<Sink>,
+}
+
+pub struct ClientFacts {
+    pub capabilities: Raw,
+    pub info: Raw,
+}
+
+impl fmt::Debug for ClientFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientFacts({} bytes)", self.capabilities.get().len())
+    }
+}
+
+/// The lane of our own housekeeping, and of everyone whose backend has no sessions.
+pub const SHARED_LANE: &str = "";
+
+impl Caller {
+    /// The hub itself.
+    pub fn hub() -> Caller {
+        let capabilities = raw(&json!({ "sampling": {}, "elicitation": { "form": {}, "url": {} }, "roots": {} }));
+        Caller {
+            lane: SHARED_LANE.into(),
+            owner: SHARED_LANE.into(),
+            era: Era::Modern,
+            client: Arc::new(ClientFacts { capabilities, info: era::our_info() }),
+            inbox: None,
+        }
+    }
+}
+
+/// One request to a backend.
+pub struct Upcall {
+    pub method: String,
+    pub params: Option<Raw>,
+    pub caller: Caller,
+    pub sink: Option<Sink>,
+    /// `Mcp-*` headers as the client sent them. When given, none are made up.
+    pub headers: Option<Vec<(String, String)>>,
+    pub log_level: Option<String>,
+}
+
+impl fmt::Debug for Upcall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Upcall({})", self.method)
+    }
+}
+
+impl Upcall {
+    pub fn of_hub(method: &str, params: Option<Raw>) -> Upcall {
+        Upcall { method: method.to_owned(), params, caller: Caller::hub(), sink: None, headers: None, log_level: None }
+    }
+}
+
+/// How a call on one transport ended.
+pub enum Ending {
+    /// With a result or an error of the backend's own; `status` is the HTTP status that came with it.
+    Answered { answer: Answer, status: u16 },
+    /// The backend never saw it: the connection was refused.
+    NotExecuted(String),
+    /// It was sent, and then the wire broke.
+    Broken(String),
+}
+
+impl Ending {
+    pub fn answered(answer: Answer) -> Ending {
+        Ending::Answered { answer, status: 200 }
+    }
+
+    /// An error that is ours, about this call only.
+    pub fn failed(message: &str) -> Ending {
+        Ending::answered(Err(message::error(message::INTERNAL_ERROR, message)))
+    }
+}
+
+impl fmt::Debug for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ending::Answered { answer, status } => write!(f, "Answered(ok: {}, {status})", answer.is_ok()),
+            Ending::NotExecuted(why) => write!(f, "NotExecuted({why})"),
+            Ending::Broken(why) => write!(f, "Broken({why})"),
+        }
+    }
+}
+
+/// What a transport tells its driver.
+#[derive(Debug)]
+pub enum LinkEvent {
+    Lost {
+        reason: String,
+        exit: Option<Exit>,
+    },
+    /// Something that belongs to no client in particular.
+    Inbound(Inbound),
+    /// A line of a child's stderr.
+    Stderr(String),
+}
+
+/// How a child process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+}
+
+pub type LinkEvents = mpsc::Sender<(Generation, LinkEvent)>;
+
+/// What a backend said about itself.
+#[derive(Clone)]
+pub struct Facts {
+    pub era: Era,
+    /// It speaks the older era too, so older clients need no bridge.
+    pub speaks_legacy: bool,
+    pub version: String,
+    pub capabilities: Raw,
+    pub info: Option<Raw>,
+    pub instructions: Option<Raw>,
+    /// What `initialize` was answered with, where it was.
+    pub initialized: Option<Raw>,
+}
+
+impl fmt::Debug for Facts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Facts({})", self.version)
+    }
+}
+
+impl Facts {
+    /// From the result of `initialize`.
+    fn of_initialize(result: &Raw) -> Facts {
+        let fields = Fields::of(Some(result));
+        Facts {
+            era: Era::Legacy,
+            speaks_legacy: true,
+            version: fields.text("protocolVersion").unwrap_or_else(|| Era::Legacy.newest().to_owned()),
+            capabilities: fields.get("capabilities").map_or_else(era::no_capabilities, ToOwned::to_owned),
+            info: fields.get("serverInfo").map(ToOwned::to_owned),
+            instructions: fields.get("instructions").map(ToOwned::to_owned),
+            initialized: Some(result.clone()),
+        }
+    }
+
+    /// From the result of `server/discover`.
+    fn of_discover(result: &Raw) -> Facts {
+        let fields = Fields::of(Some(result));
+        let versions: Vec<String> = fields.read("supportedVersions").unwrap_or_default();
+        Facts {
+            era: Era::Modern,
+            speaks_legacy: versions.iter().any(|version| Era::of_version(version) == Some(Era::Legacy)),
+            version: Era::Modern.newest().to_owned(),
+            capabilities: fields.get("capabilities").map_or_else(era::no_capabilities, ToOwned::to_owned),
+            info: fields.object("_meta").get(era::META_SERVER).map(ToOwned::to_owned),
+            instructions: fields.get("instructions").map(ToOwned::to_owned),
+            initialized: None,
+        }
+    }
+
+    /// Whether calls of a client of this era go out in the older one.
+    pub fn legacy_for(&self, client: Era) -> bool {
+        self.era == Era::Legacy || (client == Era::Legacy && self.speaks_legacy)
+    }
+}
+
+/// What a first answer says about the era of a server: a result of `server/discover`, one of the errors that only
+/// modern servers know, or anything else, which means the older era.
+fn is_modern_error(error: &Raw) -> bool {
+    let code = message::code_of(error);
+    (message::UNSUPPORTED_VERSION..=message::HEADER_MISMATCH).contains(&code)
+}
+
+fn is_modern_error_answer(answer: &Answer) -> bool {
+    answer.as_ref().is_err_and(is_modern_error)
+}
+
+fn initialize_params(caller: &Caller) -> Raw {
+    let mut params = Fields::default();
+    params.put("protocolVersion", Era::Legacy.newest());
+    params.set("capabilities", caller.client.capabilities.clone());
+    params.set("clientInfo", caller.client.info.clone());
+    params.to_raw()
+}
+
+/// What `initialize` would have been answered with by a server that knows no `initialize`.
+pub fn synthesised_initialize(facts: &Facts) -> Raw {
+    let mut result = Fields::default();
+    result.put("protocolVersion", Era::Legacy.newest());
+    let mut capabilities = Fields::of(Some(&facts.capabilities));
+    // Logging became a matter of each request; the hub keeps the level for clients that set it once.
+    if !capabilities.has("logging") {
+        capabilities.set("logging", crate::fields::empty());
+    }
+    result.set("capabilities", capabilities.to_raw());
+    result.set("serverInfo", facts.info.clone().unwrap_or_else(era::our_info));
+    if let Some(instructions) = &facts.instructions {
+        result.set("instructions", instructions.clone());
+    }
+    result.to_raw()
+}
+
+pub enum Link {
+    Http(Arc<http::HttpLink>),
+    Pipe(Arc<pipe::Pipe>),
+}
+
+impl Link {
+    pub fn facts(&self) -> &Facts {
+        match self {
+            Link::Http(link) => link.facts(),
+            Link::Pipe(pipe) => pipe.facts(),
+        }
+    }
+
+    /// Dropping the future cancels the call upstream.
+    pub async fn call(&self, call: &Upcall) -> Ending {
+        match self {
+            Link::Http(link) => link.call(call).await,
+            Link::Pipe(pipe) => pipe.call(call).await,
+        }
+    }
+
+    pub async fn notify(&self, caller: &Caller, method: &str, params: Option<Raw>) {
+        match self {
+            Link::Http(link) => link.notify(caller, method, params).await,
+            Link::Pipe(pipe) => pipe.notify(method, params).await,
+        }
+    }
+
+    /// A client is gone, and its upstream session with it.
+    pub async fn end_lane(&self, lane: &str) {
+        match self {
+            Link::Http(link) => link.end_lane(lane).await,
+            Link::Pipe(_) => {}
+        }
+    }
+
+    /// After a reconnect: clients that wait for something get their sessions back.
+    pub async fn warm(&self) {
+        if let Link::Http(link) = self {
+            link.warm().await;
+        }
+    }
+
+    /// Whether clients of the older era have sessions of their own here.
+    pub fn has_lanes(&self) -> bool {
+        matches!(self, Link::Http(_))
+    }
+
+    pub fn close(&self) {
+        match self {
+            Link::Http(link) => link.close(),
+            Link::Pipe(pipe) => pipe.close(),
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({})", self.facts().version)
+    }
+}
+
+/// What a dial needs to know besides the target.
+#[derive(Clone)]
+pub struct Dial {
+    pub name: Arc<str>,
+    pub generation: Generation,
+    /// What the backend spoke last time, or is to be spoken to in.
+    pub era: Option<Era>,
+    /// It is to be spoken to in that era only.
+    pub only_era: bool,
+    pub events: LinkEvents,
+    pub http: reqwest::Client,
+    pub allow_private: bool,
+    pub renewals: Arc<Renewals>,
+}
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dial({}, {:?})", self.name, self.generation)
+    }
+}
+
+/// Makes a transport and asks the backend what it is.
+pub async fn dial(spec: &ServerSpec, dial: Dial) -> Result<Link, DialError> {
+    let made = async {
+        match &spec.target {
+            Target::Http { url, headers, dialect: Dialect::Streamable } => {
+                match http::dial(url, headers, dial.clone()).await {
+                    Err(http::HttpDialError::OlderTransport) => sse::dial(url, headers, dial).await.map(Link::Pipe),
+                    Err(http::HttpDialError::Failed(error)) => Err(error),
+                    Err(http::HttpDialError::Unreachable(why)) => Err(passing(why)),
+                    Ok(link) => Ok(Link::Http(link)),
+                }
+            }
+            Target::Http { url, headers, dialect: Dialect::Sse } => sse::dial(url, headers, dial).await.map(Link::Pipe),
+            Target::Invalid { reason } => Err(DialError::Fatal { reason: reason.clone() }),
+            Target::Stdio { command, args, env, cwd } => {
+                let child = stdio::Program { command, args, env, cwd: cwd.as_deref() };
+                stdio::dial(&child, dial).await.map(Link::Pipe)
+            }
+        }
+    };
+    match tokio::time::timeout(DIAL_TIMEOUT, made).await {
+        Ok(result) => result,
+        Err(_) => Err(passing("it did not answer in time")),
+    }
+}
+
+fn passing(reason: impl Into<String>) -> DialError {
+    DialError::Passing { reason: reason.into(), retry_after: None }
+}
+
+/// A request of the backend's that we can answer ourselves.
+fn own_answer(method: &str) -> Option<Answer> {
+    (method == "ping").then(|| Ok(crate::fields::empty()))
+}
+
+/// Hands a request of the backend's to `sink` and waits for the answer.
+async fn ask(sink: Option<&Sink>, method: String, params: Option<Raw>) -> Answer {
+    let nobody = || message::error(message::METHOD_NOT_FOUND, "no client here can answer this");
+    let Some(sink) = sink else { return Err(nobody()) };
+    let (reply, answered) = oneshot::channel();
+    if sink.send(Inbound::Request { method, params, reply }).await.is_err() {
+        return Err(nobody());
+    }
+    answered.await.unwrap_or_else(|_| Err(message::error(message::INTERNAL_ERROR, "the client did not answer")))
+}
+
+/// A notification that takes back a request.
+fn cancelled(id: &Id) -> Raw {
+    let mut params = Fields::default();
+    params.set("requestId", id.to_raw());
+    params.put("reason", "the caller does not want it any more");
+    params.to_raw()
+}

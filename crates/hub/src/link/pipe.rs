@@ -1,0 +1,298 @@
+//! One ordered way in and one way out, shared by all callers: a child's stdin and stdout, or the older HTTP+SSE.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_core::backend::{DialError, Generation};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Caller, Ending, Facts, Inbound, LinkEvent, LinkEvents, PROBE_TIMEOUT, Renewals, SHARED_LANE, Sink, Upcall, ask,
+    cancelled, initialize_params, is_modern_error, own_answer, passing, synthesised_initialize,
+};
+use crate::era::{self, Era};
+use crate::fields::{Fields, Raw};
+use crate::message::{self, Answer, Id, Message, Notification, Request, Response};
+
+/// Messages that may wait to be written.
+pub const OUT_QUEUE: usize = 256;
+
+pub struct Pipe {
+    facts: std::sync::OnceLock<Facts>,
+    out: mpsc::Sender<Raw>,
+    next_id: AtomicU64,
+    waiting: Mutex<BTreeMap<u64, Waiting>>,
+    /// Requests of the backend's that somebody is answering.
+    asked: Mutex<HashMap<Id, CancellationToken>>,
+    events: LinkEvents,
+    generation: Generation,
+    closed: CancellationToken,
+}
+
+/// Somebody who waits for the response to a request.
+struct Waiting {
+    answered: oneshot::Sender<Answer>,
+    sink: Option<Sink>,
+    owner: Arc<str>,
+    /// What the caller called its progress.
+    progress: Option<Raw>,
+}
+
+impl Pipe {
+    pub fn new(out: mpsc::Sender<Raw>, events: LinkEvents, generation: Generation, closed: CancellationToken) -> Pipe {
+        Pipe {
+            facts: std::sync::OnceLock::new(),
+            out,
+            next_id: AtomicU64::new(1),
+            waiting: Mutex::default(),
+            asked: Mutex::default(),
+            events,
+            generation,
+            closed,
+        }
+    }
+
+    /// Finds out what the backend is: a probe that every modern server must know, then the older handshake.
+    pub async fn shake_hands(self: &Arc<Self>, remembered: Option<Era>) -> Result<(), DialError> {
+        let facts = match self.discover(remembered).await? {
+            Some(facts) => facts,
+            None => self.initialize().await?,
+        };
+        let _ = self.facts.set(facts);
+        Ok(())
+    }
+
+    /// After a reconnect: what clients had subscribed to and set, so that nobody has to notice.
+    pub async fn renew(self: &Arc<Self>, renewals: &Renewals) {
+        for (method, params) in renewals.all() {
+            let _ = self.send(&method, params, &SHARED_LANE.into(), None).await;
+        }
+    }
+
+    async fn discover(self: &Arc<Self>, remembered: Option<Era>) -> Result<Option<Facts>, DialError> {
+        if remembered == Some(Era::Legacy) {
+            return Ok(None);
+        }
+        let hub = Caller::hub();
+        let params = era::with_meta(None, &hub.client.capabilities, &hub.client.info, None);
+        let probe = self.send("server/discover", Some(params), &hub.owner, None);
+        match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
+            Ok(Ending::Answered { answer: Ok(result), .. }) => Ok(Some(Facts::of_discover(&result))),
+            Ok(Ending::Answered { answer: Err(error), .. }) if is_modern_error(&error) => {
+                Err(passing(format!("it speaks no version that is known here: {}", message::message_of(&error))))
+            }
+            Ok(Ending::Answered { .. }) | Err(_) => Ok(None),
+            Ok(Ending::NotExecuted(why) | Ending::Broken(why)) => Err(passing(why)),
+        }
+    }
+
+    async fn initialize(self: &Arc<Self>) -> Result<Facts, DialError> {
+        let hub = Caller::hub();
+        match self.send("initialize", Some(initialize_params(&hub)), &hub.owner, None).await {
+            Ending::Answered { answer: Ok(result), .. } => {
+                self.notify("notifications/initialized", None).await;
+                Ok(Facts::of_initialize(&result))
+            }
+            Ending::Answered { answer: Err(error), .. } => {
+                Err(passing(format!("it refused to be initialized: {}", message::message_of(&error))))
+            }
+            Ending::NotExecuted(why) | Ending::Broken(why) => Err(passing(why)),
+        }
+    }
+
+    #[allow(clippy::expect_used)]
+    pub fn facts(&self) -> &Facts {
+        self.facts.get().expect("a pipe is handed out only after the handshake")
+    }
+
+    pub async fn call(self: &Arc<Self>, call: &Upcall) -> Ending {
+        let Upcall { method, params, caller, sink, log_level, .. } = call;
+        if method == "initialize" {
+            let facts = self.facts();
+            let result = facts.initialized.clone().unwrap_or_else(|| synthesised_initialize(facts));
+            return Ending::answered(Ok(result));
+        }
+        let params = if self.facts().era == Era::Modern {
+            let client = &caller.client;
+            Some(match caller.era {
+                Era::Modern if caller.lane.as_ref() != SHARED_LANE => {
+                    params.clone().unwrap_or_else(crate::fields::empty)
+                }
+                _ => era::with_meta(params.as_ref(), &client.capabilities, &client.info, log_level.as_deref()),
+            })
+        } else if caller.era == Era::Modern {
+            era::without_meta(params.as_ref())
+        } else {
+            params.clone()
+        };
+        self.send(method, params, &caller.owner, sink.clone()).await
+    }
+
+    pub async fn notify(&self, method: &str, params: Option<Raw>) {
+        let _ = self.out.send(message::notification(method, params.as_ref())).await;
+    }
+
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    async fn send(self: &Arc<Self>, method: &str, params: Option<Raw>, owner: &Arc<str>, sink: Option<Sink>) -> Ending {
+        if self.closed.is_cancelled() {
+            return Ending::NotExecuted("the connection is closed".into());
+        }
+        let number = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (params, progress) = own_progress_token(params, number);
+        let (answered, answer) = oneshot::channel();
+        let waiting = Waiting { answered, sink, owner: owner.clone(), progress };
+        lock(&self.waiting).insert(number, waiting);
+        let mut open = Open { pipe: self, number, over: false };
+        let text = message::request(&Id::number(number), method, params.as_ref());
+        if self.out.send(text).await.is_err() {
+            open.over = true;
+            return Ending::NotExecuted("the connection is closed".into());
+        }
+        let ending = answer.await;
+        open.over = true;
+        match ending {
+            Ok(answer) => Ending::answered(answer),
+            Err(_) => Ending::Broken("the connection closed before the answer".into()),
+        }
+    }
+
+    /// Everything that comes in, in its order.
+    pub async fn receive(self: &Arc<Self>, message: Message) {
+        match message {
+            Message::Response(Response { id, answer }) => {
+                let waiting = id.and_then(|id| id.as_number()).and_then(|number| lock(&self.waiting).remove(&number));
+                match waiting {
+                    Some(waiting) => drop(waiting.answered.send(answer)),
+                    // A wrong or repeated id hurts only the call that it should have answered.
+                    None => tracing::warn!("a backend answered something that was not asked"),
+                }
+            }
+            Message::Notification(notification) => self.notified(notification).await,
+            Message::Request(request) => self.requested(request),
+        }
+    }
+
+    async fn notified(self: &Arc<Self>, Notification { method, params }: Notification) {
+        if method == "notifications/cancelled" {
+            let fields = Fields::of(params.as_deref());
+            let taken_back = fields.get("requestId").map(|raw| raw.get().to_owned()).unwrap_or_default();
+            lock(&self.asked).retain(|id, token| {
+                let keep = id.as_json() != taken_back;
+                if !keep {
+                    token.cancel();
+                }
+                keep
+            });
+            return;
+        }
+        let (sink, params) = if method == "notifications/progress" {
+            self.whose_progress(params)
+        } else if belongs_to_calls(&method) {
+            (self.only_caller(), params)
+        } else {
+            (None, params)
+        };
+        let inbound = Inbound::Notification { method, params };
+        match sink {
+            Some(sink) => drop(sink.send(inbound).await),
+            None => drop(self.events.send((self.generation, LinkEvent::Inbound(inbound))).await),
+        }
+    }
+
+    /// Progress goes to whoever called, under the name that the caller gave it.
+    fn whose_progress(&self, params: Option<Raw>) -> (Option<Sink>, Option<Raw>) {
+        let mut fields = Fields::of(params.as_deref());
+        let number: Option<u64> = fields.read("progressToken");
+        let waiting = lock(&self.waiting);
+        let Some(found) = number.and_then(|number| waiting.get(&number)) else { return (None, params) };
+        let Some(token) = &found.progress else { return (None, params) };
+        fields.set("progressToken", token.clone());
+        (found.sink.clone(), Some(fields.to_raw()))
+    }
+
+    /// The pipe does not say which call a request or a log line belongs to. It goes to the newest call if all calls are
+    /// one owner's, and to nobody otherwise: guessing would show one person what is another's.
+    fn only_caller(&self) -> Option<Sink> {
+        let waiting = lock(&self.waiting);
+        let mut calls = waiting.values().filter(|call| call.sink.is_some());
+        let first = calls.next()?;
+        let newest = calls.try_fold(first, |_, call| (call.owner == first.owner).then_some(call))?;
+        newest.sink.clone()
+    }
+
+    fn requested(self: &Arc<Self>, Request { id, method, params }: Request) {
+        let pipe = self.clone();
+        let token = CancellationToken::new();
+        lock(&self.asked).insert(id.clone(), token.clone());
+        tokio::spawn(async move {
+            let answer = async {
+                match own_answer(&method) {
+                    Some(answer) => answer,
+                    None => ask(pipe.only_caller().as_ref(), method, params).await,
+                }
+            };
+            let answer = token.run_until_cancelled(answer).await;
+            lock(&pipe.asked).remove(&id);
+            if let Some(answer) = answer {
+                let _ = pipe.out.send(message::response(&id, &answer)).await;
+            }
+        });
+    }
+
+    /// The wire is gone: everyone who waits is told at once, by the loss of their sender.
+    pub fn lost(&self) {
+        self.closed.cancel();
+        lock(&self.waiting).clear();
+        for (_, token) in lock(&self.asked).drain() {
+            token.cancel();
+        }
+    }
+}
+
+/// Which notifications are about a call rather than about the server.
+fn belongs_to_calls(method: &str) -> bool {
+    matches!(method, "notifications/message" | "notifications/elicitation/complete" | "notifications/tasks/status")
+}
+
+/// Callers may use the same progress token, so each call gets its own: its number.
+fn own_progress_token(params: Option<Raw>, number: u64) -> (Option<Raw>, Option<Raw>) {
+    let mut fields = Fields::of(params.as_deref());
+    let mut meta = fields.object("_meta");
+    let Some(token) = meta.get("progressToken").map(ToOwned::to_owned) else { return (params, None) };
+    meta.put("progressToken", &number);
+    fields.set("_meta", meta.to_raw());
+    (Some(fields.to_raw()), Some(token))
+}
+
+/// A request whose caller may walk away.
+struct Open<'a> {
+    pipe: &'a Pipe,
+    number: u64,
+    over: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        lock(&self.pipe.waiting).remove(&self.number);
+        if !self.over {
+            let params = cancelled(&Id::number(self.number));
+            let _ = self.pipe.out.try_send(message::notification("notifications/cancelled", Some(&params)));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pipe({} waiting)", lock(&self.waiting).len())
+    }
+}

@@ -1,0 +1,285 @@
+//! JSON-RPC messages: told apart by their shape, with everything inside left as it was written.
+
+use std::fmt;
+
+use bowline_protocol::json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::fields::{Fields, Raw, raw};
+
+pub const PARSE_ERROR: i64 = -32700;
+pub const INVALID_REQUEST: i64 = -32600;
+pub const METHOD_NOT_FOUND: i64 = -32601;
+pub const INVALID_PARAMS: i64 = -32602;
+pub const INTERNAL_ERROR: i64 = -32603;
+pub const RESOURCE_NOT_FOUND: i64 = -32002;
+/// The session or the server that was asked for is not there.
+pub const NOT_FOUND: i64 = -32001;
+pub const HEADER_MISMATCH: i64 = -32020;
+pub const MISSING_CAPABILITY: i64 = -32021;
+pub const UNSUPPORTED_VERSION: i64 = -32022;
+
+/// A request's id: a string or a number, compared as it was written.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Id(String);
+
+impl Id {
+    pub fn number(number: u64) -> Id {
+        Id(number.to_string())
+    }
+
+    pub fn text(text: &str) -> Id {
+        Id(raw(text).get().to_owned())
+    }
+
+    fn of(raw: &Raw) -> Option<Id> {
+        let value: Value = serde_json::from_str(raw.get()).ok()?;
+        matches!(value, Value::String(_) | Value::Number(_)).then(|| Id(raw.get().trim().to_owned()))
+    }
+
+    /// An id as it was kept, if it is one.
+    pub fn parse(text: &str) -> Option<Id> {
+        Id::of(&serde_json::from_str::<Raw>(text).ok()?)
+    }
+
+    pub fn as_json(&self) -> &str {
+        &self.0
+    }
+
+    pub fn to_raw(&self) -> Raw {
+        serde_json::from_str::<Raw>(&self.0).unwrap_or_else(|_| raw(&self.0))
+    }
+
+    /// The number, if it is one of ours.
+    pub fn as_number(&self) -> Option<u64> {
+        self.0.parse().ok()
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a request came to: a result, or an error object.
+pub type Answer = Result<Raw, Raw>;
+
+#[derive(Clone)]
+pub struct Request {
+    pub id: Id,
+    pub method: String,
+    pub params: Option<Raw>,
+}
+
+#[derive(Clone)]
+pub struct Notification {
+    pub method: String,
+    pub params: Option<Raw>,
+}
+
+#[derive(Clone)]
+pub struct Response {
+    /// Missing when the other side could not tell what it answers.
+    pub id: Option<Id>,
+    pub answer: Answer,
+}
+
+#[derive(Clone)]
+pub enum Message {
+    Request(Request),
+    Notification(Notification),
+    Response(Response),
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    #[serde(default)]
+    jsonrpc: Option<Raw>,
+    #[serde(default)]
+    id: Option<Raw>,
+    #[serde(default)]
+    method: Option<String>,
+    #[serde(default)]
+    params: Option<Raw>,
+    #[serde(default, deserialize_with = "present")]
+    result: Option<Raw>,
+    #[serde(default)]
+    error: Option<Raw>,
+}
+
+/// A result of `null` is a result; a missing one is none.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
+    Raw::deserialize(deserializer).map(Some)
+}
+
+/// Why something is not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error("it is not JSON")]
+    NotJson,
+    #[error("it nests too deeply")]
+    TooDeep,
+    #[error("it is not a JSON-RPC 2.0 message")]
+    NotRpc,
+}
+
+impl Malformed {
+    pub fn code(self) -> i64 {
+        match self {
+            Malformed::NotJson | Malformed::TooDeep => PARSE_ERROR,
+            Malformed::NotRpc => INVALID_REQUEST,
+        }
+    }
+}
+
+/// How deeply a message may nest; below the limit of the parser.
+pub const DEPTH_MAX: usize = 100;
+
+impl Message {
+    pub fn parse(text: &str) -> Result<Message, Malformed> {
+        if json::depth(text, DEPTH_MAX) > DEPTH_MAX {
+            return Err(Malformed::TooDeep);
+        }
+        let envelope: Envelope = match serde_json::from_str(text) {
+            Ok(envelope) => envelope,
+            Err(_) if serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok() => {
+                return Err(Malformed::NotRpc);
+            }
+            Err(_) => return Err(Malformed::NotJson),
+        };
+        if envelope.jsonrpc.is_none_or(|version| version.get() != "\"2.0\"") {
+            return Err(Malformed::NotRpc);
+        }
+        let null = |raw: &Raw| raw.get() == "null";
+        let id = match envelope.id.filter(|id| !null(id)) {
+            Some(id) => Some(Id::of(&id).ok_or(Malformed::NotRpc)?),
+            None => None,
+        };
+        match (envelope.method, id, envelope.result, envelope.error.filter(|error| !null(error))) {
+            (Some(method), Some(id), _, _) => Ok(Message::Request(Request { id, method, params: envelope.params })),
+            (Some(method), None, _, _) => Ok(Message::Notification(Notification { method, params: envelope.params })),
+            (None, id, _, Some(error)) => Ok(Message::Response(Response { id, answer: Err(error) })),
+            (None, Some(id), Some(result), None) => {
+                Ok(Message::Response(Response { id: Some(id), answer: Ok(result) }))
+            }
+            _ => Err(Malformed::NotRpc),
+        }
+    }
+
+    pub fn parse_bytes(bytes: &[u8]) -> Result<Message, Malformed> {
+        Message::parse(std::str::from_utf8(bytes).map_err(|_| Malformed::NotJson)?)
+    }
+}
+
+#[derive(Serialize)]
+struct Out<'a> {
+    jsonrpc: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a serde_json::value::RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<&'a serde_json::value::RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a serde_json::value::RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a serde_json::value::RawValue>,
+}
+
+const OUT: Out<'static> = Out { jsonrpc: "2.0", id: None, method: None, params: None, result: None, error: None };
+
+pub fn request(id: &Id, method: &str, params: Option<&Raw>) -> Raw {
+    raw(&Out { id: Some(&id.to_raw()), method: Some(method), params: params.map(|raw| &**raw), ..OUT })
+}
+
+pub fn notification(method: &str, params: Option<&Raw>) -> Raw {
+    raw(&Out { method: Some(method), params: params.map(|raw| &**raw), ..OUT })
+}
+
+pub fn response(id: &Id, answer: &Answer) -> Raw {
+    let id = id.to_raw();
+    match answer {
+        Ok(result) => raw(&Out { id: Some(&id), result: Some(result), ..OUT }),
+        Err(error) => raw(&Out { id: Some(&id), error: Some(error), ..OUT }),
+    }
+}
+
+/// An error response to something whose id could not be read.
+pub fn nameless_error(code: i64, message: &str) -> Raw {
+    raw(&json!({ "jsonrpc": "2.0", "id": null, "error": { "code": code, "message": message } }))
+}
+
+pub fn error(code: i64, message: &str) -> Raw {
+    raw(&json!({ "code": code, "message": message }))
+}
+
+pub fn error_with(code: i64, message: &str, data: &Value) -> Raw {
+    raw(&json!({ "code": code, "message": message, "data": data }))
+}
+
+/// The code of an error object; an internal error if it has none.
+pub fn code_of(error: &Raw) -> i64 {
+    Fields::of(Some(error)).read("code").unwrap_or(INTERNAL_ERROR)
+}
+
+pub fn message_of(error: &Raw) -> String {
+    Fields::of(Some(error)).text("message").unwrap_or_else(|| "an error without a message".to_owned())
+}
+
+/// Messages may hold what people wrote, so only their kind is shown.
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Request({:?} {})", self.id, self.method)
+    }
+}
+
+impl fmt::Debug for Notification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Notification({})", self.method)
+    }
+}
+
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Response({:?}, ok: {})", self.id, self.answer.is_ok())
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Message::Request(request) => request.fmt(f),
+            Message::Notification(notification) => notification.fmt(f),
+            Message::Response(response) => response.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_apart_by_their_shape() {
+        let kind = |text: &str| Message::parse(text).map(|message| format!("{message:?}"));
+        assert_eq!(kind(r#"{"jsonrpc":"2.0","id":"a","method":"m","params":{}}"#).unwrap(), "Request(\"a\" m)");
+        assert_eq!(kind(r#"{"jsonrpc":"2.0","method":"m"}"#).unwrap(), "Notification(m)");
+        assert_eq!(kind(r#"{"jsonrpc":"2.0","id":1,"result":null}"#).unwrap(), "Response(Some(1), ok: true)");
+        assert_eq!(kind(r#"{"jsonrpc":"2.0","error":{"code":1}}"#).unwrap(), "Response(None, ok: false)");
+        assert_eq!(kind("{").unwrap_err(), Malformed::NotJson);
+        for text in ["[]", "1", "{}", r#"{"jsonrpc":"1.0","method":"m"}"#, r#"{"jsonrpc":"2.0","id":1}"#] {
+            assert_eq!(kind(text).unwrap_err(), Malformed::NotRpc, "{text}");
+        }
+        assert_eq!(kind(r#"{"jsonrpc":"2.0","id":{},"method":"m"}"#).unwrap_err(), Malformed::NotRpc);
+        assert_eq!(kind(&"[".repeat(100_000)).unwrap_err(), Malformed::TooDeep);
+    }
+
+    #[test]
+    fn a_response_carries_the_result_as_it_was() {
+        let result: Raw = serde_json::from_str(r#"{"n":1.0,"x":{"new":"field"}}"#).unwrap();
+        let text = response(&Id::text("q\"1"), &Ok(result));
+        assert_eq!(text.get(), r#"{"jsonrpc":"2.0","id":"q\"1","result":{"n":1.0,"x":{"new":"field"}}}"#);
+    }
+}

@@ -1,0 +1,106 @@
+//! The hub's own tools: fixed, so that any client that knows tools can use everything else.
+
+mod activity;
+mod asked;
+mod offers;
+mod schema;
+mod servers;
+mod tasks;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::drive::conversation::Reply;
+use crate::fields::{Fields, Raw, raw};
+use crate::front::Client;
+use crate::hub::Hub;
+use crate::link::Sink;
+use crate::session::{Route, Session, SessionRecord};
+
+pub use schema::{is_ours, schemas};
+
+/// What a tool comes to: facts, somebody else's result as it is, or a reason why not.
+pub(crate) enum Outcome {
+    Facts(Value),
+    Result(Raw),
+    Reply(Reply),
+    Refused(String),
+}
+
+pub(crate) struct Call<'a> {
+    pub hub: &'a Arc<Hub>,
+    pub client: &'a Client,
+    pub arguments: &'a Fields,
+    pub sink: &'a Sink,
+}
+
+impl Call<'_> {
+    pub fn text(&self, name: &str) -> Result<String, String> {
+        self.arguments.text(name).ok_or_else(|| format!("`{name}` is missing or not text"))
+    }
+
+    /// The session whose events and questions are meant: the client's own, the one that `handle` names, or a new one.
+    pub async fn session(&self) -> Result<Arc<Session>, String> {
+        if let Some(handle) = self.arguments.text("handle") {
+            let found = self.hub.sessions.find(&self.hub.store, &self.client.principal, &handle).await;
+            let found = found.map_err(|error| error.to_string())?;
+            return found.ok_or_else(|| "there is no such handle; call without one to get a new one".to_owned());
+        }
+        if let Some(session) = &self.client.session {
+            return Ok(session.clone());
+        }
+        let record = SessionRecord {
+            route: Route::All,
+            version: crate::era::Era::Modern.newest().to_owned(),
+            capabilities: crate::era::no_capabilities(),
+            info: self.client.caller.client.info.clone(),
+            created_ms: crate::clock::now_ms(),
+            handle: true,
+        };
+        let made = self.hub.sessions.create(&self.hub.store, &self.client.principal, record).await;
+        made.map_err(|error| error.to_string())
+    }
+
+    /// The session if there is one, without making any.
+    pub async fn known_session(&self) -> Result<Option<Arc<Session>>, String> {
+        if self.client.session.is_none() && !self.arguments.has("handle") {
+            return Ok(None);
+        }
+        self.session().await.map(Some)
+    }
+}
+
+pub async fn call(hub: &Arc<Hub>, client: &Client, name: &str, arguments: &Fields, sink: &Sink) -> Reply {
+    let call = Call { hub, client, arguments, sink };
+    let outcome = match name {
+        "add_server" => servers::add(&call).await,
+        "remove_server" => servers::remove(&call).await,
+        "list_servers" => Ok(servers::list(&call)),
+        "reconnect_server" => servers::reconnect(&call).await,
+        "list_tools" | "list_resources" | "list_resource_templates" | "list_prompts" => offers::list(&call, name).await,
+        "execute_tool" => tasks::execute(&call).await,
+        "read_resource" | "subscribe_resource" | "unsubscribe_resource" | "get_prompt" => {
+            offers::pass(&call, name).await
+        }
+        "await_activity" => activity::wait(&call).await,
+        "get_notifications" | "get_logs" => activity::past(&call, name).await,
+        "get_sampling_requests" | "get_elicitations" => asked::list(&call, name).await,
+        "respond_to_sampling" | "respond_to_elicitation" => asked::respond(&call, name).await,
+        "cancel_sampling_request" | "cancel_elicitation_request" => asked::cancel(&call, name).await,
+        "list_tasks" => Ok(Outcome::Facts(json!({ "tasks": hub.tasks.list(&client.principal) }))),
+        "get_task" | "get_task_result" | "cancel_task" => tasks::about(&call, name).await,
+        _ => Err(format!("there is no tool {name}")),
+    };
+    match outcome.unwrap_or_else(Outcome::Refused) {
+        Outcome::Facts(facts) => Reply::new(Ok(result(&facts))),
+        Outcome::Result(result) => Reply::new(Ok(result)),
+        Outcome::Reply(reply) => reply,
+        Outcome::Refused(why) => Reply::new(Ok(crate::outcome::tool_error(&json!({ "error": why })))),
+    }
+}
+
+/// Facts as a tool's result: text for models, and the same for programs.
+fn result(facts: &Value) -> Raw {
+    raw(&json!({ "content": [{ "type": "text", "text": facts.to_string() }], "structuredContent": facts }))
+}

@@ -1,0 +1,190 @@
+//! What the hub's tools are called and what they take.
+
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value, json};
+
+use crate::fields::{Raw, raw};
+
+const HANDLE: &str = "handle?:string:Names your session, if your client has none; await_activity gives you one";
+
+/// Name, description, parameters as `name[?]:type:description`.
+const TOOLS: &[(&str, &str, &[&str])] = &[
+    (
+        "add_server",
+        "Adds an MCP server, by URL or as a program. A server that is down is added too, and dialled until it answers.",
+        &[
+            "name:string:Letters, digits, _ - .",
+            "url?:string:Where it is, for a server over HTTP",
+            "headers?:object:HTTP headers to send",
+            "command?:string:The program, for a server over stdio",
+            "args?:array:Its arguments",
+            "env?:object:Its environment",
+            "cwd?:string:Its working directory",
+        ],
+    ),
+    ("remove_server", "Removes a server that was added with add_server.", &["name:string:The server"]),
+    ("list_servers", "Lists all servers with their status, as it is now.", &[]),
+    (
+        "reconnect_server",
+        "Dials a server now, whatever its state, and tells whether that worked.",
+        &["name:string:The server"],
+    ),
+    (
+        "list_tools",
+        "Lists the tools of the servers.",
+        &[
+            "server?:string:Only servers that match, * stands for anything",
+            "tool?:string:Only names that match, * stands for anything",
+        ],
+    ),
+    (
+        "list_resources",
+        "Lists the resources of the servers.",
+        &["server?:string:Only servers that match", "tool?:string:Only names that match"],
+    ),
+    (
+        "list_resource_templates",
+        "Lists the resource templates of the servers.",
+        &["server?:string:Only servers that match", "tool?:string:Only names that match"],
+    ),
+    (
+        "list_prompts",
+        "Lists the prompts of the servers.",
+        &["server?:string:Only servers that match", "tool?:string:Only names that match"],
+    ),
+    (
+        "execute_tool",
+        "Calls a tool of a server. A call that takes longer than timeout_ms goes on as a task.",
+        &[
+            "server:string:The server",
+            "tool:string:The tool, as the server calls it",
+            "args?:object:Its arguments",
+            "timeout_ms?:integer:How long to wait for the result, 120000 if not given",
+            "as_task?:boolean:Do not wait at all",
+            HANDLE,
+        ],
+    ),
+    ("read_resource", "Reads a resource of a server.", &["server:string:The server", "uri:string:The resource"]),
+    (
+        "subscribe_resource",
+        "Subscribes to changes of a resource; they come as notifications.",
+        &["server:string:The server", "uri:string:The resource", HANDLE],
+    ),
+    ("unsubscribe_resource", "Ends a subscription.", &["server:string:The server", "uri:string:The resource", HANDLE]),
+    (
+        "get_prompt",
+        "Gets a prompt of a server.",
+        &["server:string:The server", "name:string:The prompt", "arguments?:object:Its arguments"],
+    ),
+    (
+        "await_activity",
+        "Waits until something happens: a server comes or goes, a task ends, a server asks something. Gives every event after last_event_id once.",
+        &[
+            "timeout_ms:integer:How long to wait, 100 to 900000",
+            "last_event_id?:string:The last event you have; without it all events are given",
+            HANDLE,
+        ],
+    ),
+    (
+        "get_notifications",
+        "Gives notifications that servers sent.",
+        &["server?:string:Only this server", "last_event_id?:string:Only later ones", HANDLE],
+    ),
+    (
+        "get_logs",
+        "Gives what servers logged.",
+        &[
+            "server?:string:Only this server",
+            "level?:string:Only this level",
+            "last_event_id?:string:Only later ones",
+            HANDLE,
+        ],
+    ),
+    (
+        "get_sampling_requests",
+        "Lists what servers want a model to write.",
+        &["server?:string:Only this server", HANDLE],
+    ),
+    (
+        "respond_to_sampling",
+        "Answers a sampling request.",
+        &["id:string:The request", "result:object:role, content, model, stopReason", HANDLE],
+    ),
+    (
+        "cancel_sampling_request",
+        "Refuses a sampling request.",
+        &["id:string:The request", "reason?:string:Why", HANDLE],
+    ),
+    ("get_elicitations", "Lists what servers want to ask a person.", &["server?:string:Only this server", HANDLE]),
+    (
+        "respond_to_elicitation",
+        "Answers an elicitation.",
+        &[
+            "id:string:The request",
+            "action:string:accept, decline or cancel",
+            "content?:object:What the person entered",
+            HANDLE,
+        ],
+    ),
+    ("cancel_elicitation_request", "Cancels an elicitation.", &["id:string:The request", "reason?:string:Why", HANDLE]),
+    ("list_tasks", "Lists your tasks.", &[]),
+    ("get_task", "Tells how a task is doing.", &["task_id:string:The task"]),
+    ("get_task_result", "Gives the result of a task that has ended.", &["task_id:string:The task"]),
+    ("cancel_task", "Cancels a task.", &["task_id:string:The task"]),
+];
+
+pub fn is_ours(name: &str) -> bool {
+    TOOLS.iter().any(|(ours, _, _)| *ours == name)
+}
+
+/// All of them, as `tools/list` gives them.
+pub fn schemas() -> Vec<Raw> {
+    static SCHEMAS: OnceLock<Vec<Raw>> = OnceLock::new();
+    SCHEMAS.get_or_init(|| TOOLS.iter().map(schema).collect()).clone()
+}
+
+fn schema((name, about, parameters): &(&str, &str, &[&str])) -> Raw {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for parameter in *parameters {
+        let mut parts = parameter.splitn(3, ':');
+        let (mut name, kind, about) =
+            (parts.next().unwrap_or_default(), parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        match name.strip_suffix('?') {
+            Some(optional) => name = optional,
+            None => required.push(name),
+        }
+        let mut property = json!({ "type": kind, "description": about });
+        match (kind, name) {
+            ("array", _) => property["items"] = json!({ "type": "string" }),
+            ("integer", "timeout_ms") => {
+                property["minimum"] = 100.into();
+                property["maximum"] = 900_000.into();
+            }
+            _ => {}
+        }
+        properties.insert(name.to_owned(), property);
+    }
+    let reads = name.starts_with("list_") || name.starts_with("get_") || *name == "await_activity";
+    let input = json!({ "type": "object", "properties": Value::Object(properties), "required": required });
+    let annotations = json!({ "readOnlyHint": reads });
+    raw(&json!({ "name": name, "description": about, "inputSchema": input, "annotations": annotations }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tool_has_a_description_and_typed_parameters() {
+        for schema in schemas() {
+            let value: Value = serde_json::from_str(schema.get()).unwrap();
+            assert!(value["description"].as_str().unwrap().ends_with('.'), "{value}");
+            for (name, property) in value["inputSchema"]["properties"].as_object().unwrap() {
+                assert!(!name.contains('?'), "{name}");
+                assert!(!property["description"].as_str().unwrap().is_empty(), "{name}");
+            }
+        }
+    }
+}

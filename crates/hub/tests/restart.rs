@@ -1,0 +1,179 @@
+//! Backends that die and come back: each call has one honest ending, nothing runs twice, and nothing is forgotten.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use bowline_hub::Route;
+use serde_json::{Value, json};
+use support::{Client, Fixture, PATIENCE, hub, until};
+
+fn one() -> Route {
+    Route::One("b".into())
+}
+
+/// What a call came to: its text, or the code of what went wrong.
+fn ending(result: &Value) -> String {
+    let code = result["structuredContent"]["code"].as_str();
+    code.map(ToOwned::to_owned).unwrap_or_else(|| result["content"][0]["text"].as_str().unwrap_or("?").to_owned())
+}
+
+async fn drill(era: &str, restarts: usize, calls: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let counted = dir.path().join("ran");
+    std::fs::write(&counted, "").unwrap();
+    let count = format!("--count={}", counted.display());
+    let mut fixture = Fixture::start(&[&format!("--era={era}"), &count]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", one(), json!({})).await;
+    let mut endings: HashMap<String, usize> = HashMap::new();
+    for round in 0..restarts {
+        let running = (0..calls).map(|n| {
+            let (client, id) = (client.clone(), format!("{round}-{n}"));
+            tokio::spawn(async move { client.call("count", json!({ "id": id, "ms": n % 40 })).await })
+        });
+        let running: Vec<_> = running.collect();
+        tokio::time::sleep(Duration::from_millis(15)).await;
+        fixture.kill().await;
+        let killed = Instant::now();
+        fixture.restart().await;
+        for call in running {
+            let result = tokio::time::timeout(PATIENCE, call).await.expect("each call ends").unwrap();
+            let word = ending(&result);
+            let known = word.starts_with("done ") || word == "OUTCOME_UNKNOWN" || word == "SERVER_UNAVAILABLE";
+            assert!(known, "{result}");
+            *endings.entry(word.split(' ').next().unwrap().to_owned()).or_default() += 1;
+        }
+        // The first call after the backend is back works, without anybody's help.
+        let result = client.call("count", json!({ "id": format!("{round}-after"), "ms": 0 })).await;
+        assert_eq!(ending(&result), format!("done {round}-after"), "{:?} after the kill", killed.elapsed());
+    }
+    let ran = std::fs::read_to_string(&counted).unwrap();
+    let mut times: HashMap<&str, usize> = HashMap::new();
+    for id in ran.lines() {
+        *times.entry(id).or_default() += 1;
+    }
+    let twice: Vec<_> = times.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(twice.is_empty(), "these ran twice: {twice:?}");
+    println!("{era}: {endings:?}, {} executions", times.len());
+    assert!(endings.values().sum::<usize>() == restarts * calls);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_calls_survive_twenty_restarts_of_an_older_backend_and_none_runs_twice() {
+    drill("legacy", 20, 50).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_calls_survive_twenty_restarts_of_a_modern_backend_and_none_runs_twice() {
+    drill("modern", 20, 50).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_in_flight_when_the_backend_dies_ends_at_once_and_says_that_it_may_have_run() {
+    for era in ["legacy", "modern"] {
+        let dir = tempfile::tempdir().unwrap();
+        let ran = dir.path().join("ran");
+        let mut fixture = Fixture::start(&[&format!("--era={era}"), &format!("--count={}", ran.display())]).await;
+        let hub = hub(&[("b", fixture.spec())]).await;
+        let (client, _) = Client::open(&hub, "alice", one(), json!({})).await;
+        let calling = client.clone();
+        let call = tokio::spawn(async move { calling.call("count", json!({ "id": "x", "ms": 60_000 })).await });
+        until("the call has begun", || !std::fs::read_to_string(&ran).unwrap_or_default().is_empty()).await;
+        fixture.kill().await;
+        let result = tokio::time::timeout(Duration::from_secs(20), call).await.expect("it ends at once").unwrap();
+        assert_eq!(result["isError"], true);
+        assert_eq!(result["structuredContent"]["outcome"], "unknown", "{result}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_backend_is_away_its_lists_stay_and_calls_say_why() {
+    let mut fixture = Fixture::start(&[]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let (direct, _) = Client::open(&hub, "alice", one(), json!({})).await;
+    fixture.kill().await;
+    let backend = hub.all().remove(0);
+    until("the loss is seen", || !backend.snapshot().is_connected()).await;
+    let listed = direct.ask("tools/list", json!({})).await["result"].clone();
+    assert_eq!(listed["tools"].as_array().unwrap().len(), 8);
+    assert_eq!((&listed["ttlMs"], &listed["_meta"]["bowline/stale"]), (&json!(0), &json!(true)));
+    let merged = client.ask("tools/list", json!({})).await["result"].clone();
+    assert!(merged["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "b__echo"));
+    assert_eq!(merged["_meta"]["bowline/servers"][0]["name"], "b");
+    let failed = client.call("b__echo", json!({ "text": "x" })).await;
+    let facts = &failed["structuredContent"];
+    assert_eq!((&failed["isError"], &facts["status"]), (&json!(true), &json!("reconnecting")));
+    assert!(
+        facts["nextRetryMs"].is_u64() && facts["lastError"].is_string() && facts["lastAttempt"].is_u64(),
+        "{facts}"
+    );
+    let servers = client.tool("list_servers", json!({})).await;
+    assert_eq!(
+        (&servers["servers"][0]["status"], &servers["servers"][0]["connected"]),
+        (&json!("reconnecting"), &json!(false))
+    );
+    // It comes back with one tool more, which is told once.
+    fixture.with("--extra=newcomer");
+    fixture.restart().await;
+    let answered = client.call("b__echo", json!({ "text": "hello" })).await;
+    assert_eq!(answered["content"][0]["text"], "hello");
+    let mut cursor = Value::Null;
+    let mut told = Vec::new();
+    while !told.iter().any(|event: &Value| {
+        event["type"] == "notification" && event["data"]["method"] == "notifications/tools/list_changed"
+    }) {
+        let seen = client.tool("await_activity", json!({ "timeout_ms": 20_000, "last_event_id": cursor })).await;
+        assert_eq!(seen["triggered_by"], "event", "{told:?}");
+        told.extend(seen["events"].as_array().unwrap().clone());
+        cursor = seen["last_event_id"].clone();
+    }
+    let kinds: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let at = |kind: &str| kinds.iter().position(|one| *one == kind).unwrap_or_else(|| panic!("{kind} in {kinds:?}"));
+    assert!(
+        at("server_disconnected") < at("server_reconnecting") && at("server_reconnecting") < at("server_reconnected")
+    );
+    assert_eq!(kinds.iter().filter(|kind| **kind == "server_disconnected").count(), 1);
+    let names = client.tool("list_tools", json!({ "tool": "newc*" })).await;
+    assert_eq!(names["tools"][0]["name"], "newcomer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reconnect_server_works_from_every_state_and_tells_how_it_went() {
+    let mut fixture = Fixture::start(&[]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let connected = client.tool("reconnect_server", json!({ "name": "b" })).await;
+    assert_eq!((&connected["success"], &connected["status"]), (&json!(true), &json!("connected")));
+    fixture.kill().await;
+    let away = client.tool("reconnect_server", json!({ "name": "b" })).await;
+    assert_eq!(away["success"], false);
+    fixture.restart().await;
+    let back = client.tool("reconnect_server", json!({ "name": "b" })).await;
+    assert_eq!((&back["success"], &back["status"]), (&json!(true), &json!("connected")));
+    let unknown = client.call("reconnect_server", json!({ "name": "nobody" })).await;
+    assert_eq!(unknown["isError"], true);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscriptions_are_renewed_after_a_reconnect() {
+    let mut fixture = Fixture::start(&[]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", one(), json!({})).await;
+    let mut own = support::Pieces::of(client.get(None).await);
+    client.ask("resources/subscribe", json!({ "uri": "test://one" })).await;
+    assert_eq!(own.message().await["method"], "notifications/resources/updated");
+    fixture.kill().await;
+    fixture.restart().await;
+    // The fixture tells an update to whoever subscribes; so one that comes now was subscribed to again.
+    loop {
+        let message = own.message().await;
+        if message["method"] == "notifications/resources/updated" {
+            assert_eq!(message["params"]["uri"], "test://one");
+            break;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What strangers may not do: reach inside, run programs, see what is not theirs, or fill us up.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use bowline_hub::{Options, Route};
+use serde_json::{Value, json};
+use support::{Client, Fixture, hub_with, stdio_entry, store};
+
+async fn client(options: Options) -> Client {
+    let hub = hub_with(options, store(), &[]).await;
+    Client::open(&hub, "alice", Route::All, json!({})).await.0
+}
+
+async fn refused(client: &Client, entry: Value) -> String {
+    let mut arguments = entry;
+    arguments["name"] = "x".into();
+    let result = client.call("add_server", arguments).await;
+    assert_eq!(result["isError"], true, "{result}");
+    result["structuredContent"]["error"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn addresses_inside_are_refused_to_those_who_add_servers_at_run_time() {
+    let strict = client(Options { allow_private: false, ..Options::default() }).await;
+    for url in ["http://127.0.0.1:1/", "http://localhost:1/", "http://[::1]/", "http://10.0.0.1/", "http://2130706433/"]
+    {
+        let why = refused(&strict, json!({ "url": url })).await;
+        assert!(why.contains("may not be reached"), "{url}: {why}");
+    }
+    let loose = client(Options { allow_private: true, ..Options::default() }).await;
+    for url in ["http://169.254.169.254/latest", "http://[fe80::1]/", "http://0xa9fea9fe/"] {
+        let why = refused(&loose, json!({ "url": url })).await;
+        assert!(why.contains("may not be reached"), "{url}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn programs_are_added_only_where_an_operator_allows_it() {
+    let strict = client(Options::default()).await;
+    let why = refused(&strict, stdio_entry(&[])).await;
+    assert!(why.contains("hub.allow_stdio_add"), "{why}");
+    let loose = client(Options { allow_stdio_add: true, ..Options::default() }).await;
+    let mut entry = stdio_entry(&[]);
+    entry["name"] = "x".into();
+    let added = loose.tool("add_server", entry).await;
+    assert_eq!(added["status"], "connected", "{added}");
+}
+
+#[tokio::test]
+async fn a_server_belongs_to_whoever_added_it_and_returns_after_a_restart() {
+    let fixture = Fixture::start(&[]).await;
+    let store = store();
+    let first = hub_with(Options::default(), store.clone(), &[]).await;
+    let (alice, _) = Client::open(&first, "alice", Route::All, json!({})).await;
+    let (bob, _) = Client::open(&first, "bob", Route::All, json!({})).await;
+    let entry = json!({ "name": "mine", "url": fixture.url(), "headers": { "authorization": "Bearer s3cret" } });
+    let added = alice.tool("add_server", entry.clone()).await;
+    assert_eq!(added["status"], "connected");
+    assert!(!added.to_string().contains("s3cret"));
+    let again = alice.call("add_server", entry).await;
+    assert_eq!(again["isError"], true, "an existing name is refused");
+    assert_eq!(bob.tool("list_servers", json!({})).await["servers"], json!([]));
+    let stranger = bob.call("mine__echo", json!({ "text": "x" })).await;
+    assert_eq!(stranger, Value::Null, "to bob there is no such tool: {stranger}");
+    assert_eq!(bob.call("remove_server", json!({ "name": "mine" })).await["isError"], true);
+    let heard = bob.tool("await_activity", json!({ "timeout_ms": 100 })).await;
+    assert_eq!(heard["events"], json!([]));
+    first.close().await;
+    let second = hub_with(Options::default(), store, &[]).await;
+    let (alice, _) = Client::open(&second, "alice", Route::All, json!({})).await;
+    let servers = alice.tool("list_servers", json!({})).await;
+    assert_eq!(
+        (&servers["servers"][0]["name"], &servers["servers"][0]["status"]),
+        (&json!("mine"), &json!("connected"))
+    );
+    assert_eq!(alice.tool("remove_server", json!({ "name": "mine" })).await["removed"], true);
+    assert_eq!(alice.tool("list_servers", json!({})).await["servers"], json!([]));
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_is_added_and_shows_that_it_is_being_dialled() {
+    let alice = client(Options::default()).await;
+    let added = alice.tool("add_server", json!({ "name": "down", "url": "http://127.0.0.1:9/mcp" })).await;
+    assert_eq!((&added["status"], &added["connected"]), (&json!("reconnecting"), &json!(false)), "{added}");
+    assert!(added["lastError"].is_string() && added["reconnectAttempt"].is_u64() && added["nextRetryMs"].is_u64());
+}
+
+#[tokio::test]
+async fn sessions_of_one_principal_are_limited_and_bad_messages_are_refused() {
+    let hub = hub_with(Options { sessions_per_principal_max: 1, ..Options::default() }, store(), &[]).await;
+    let (alice, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let second = Client { session: String::new(), ..alice.clone() };
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {} });
+    assert_eq!(second.post(&hello).await.status, 429);
+    for body in ["{", "[]", "{\"jsonrpc\":\"2.0\"}"] {
+        let request = http::Request::post("/mcp").header("content-type", "application/json");
+        let request = request.header("mcp-session-id", &alice.session).body(body.into()).unwrap();
+        assert_eq!(support::send(&hub, &alice.who, &Route::All, request).await.status, 400, "{body}");
+    }
+    let unknown = Client { session: "mcp_nothing".into(), ..alice.clone() };
+    assert_eq!(unknown.post(&json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" })).await.status, 404);
+    let nowhere = Client { route: Route::One("nobody".into()), ..alice };
+    assert_eq!(nowhere.get(None).await.status, 404);
+}

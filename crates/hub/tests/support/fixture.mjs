@@ -1,0 +1,258 @@
+// An MCP server to try the hub with: both eras over HTTP, the older one over stdio. Needs nothing but Node.js.
+// It writes down each execution before it answers, so that a test can count what really ran.
+import { createServer } from 'node:http';
+import { appendFileSync } from 'node:fs';
+import { createInterface } from 'node:readline';
+import { randomUUID } from 'node:crypto';
+import { spawn } from 'node:child_process';
+
+const options = Object.fromEntries(process.argv.slice(2).map((word) => word.replace(/^--/, '').split('=')));
+const era = options.era ?? 'legacy';
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const tools = ['echo', 'count', 'ask', 'sample', 'grow', 'garbage', 'progress', 'odd'];
+if (options.extra) tools.push(options.extra);
+if (options.child) spawn('sleep', ['1000'], { stdio: 'ignore' });
+if (options.stderr) console.error(options.stderr);
+
+const describe = (name) => ({
+  name,
+  description: `the tool ${name}`,
+  inputSchema: { type: 'object' },
+  annotations: { readOnlyHint: name === 'echo', 'x-vendor': 1.5 },
+});
+
+const text = (value) => ({ content: [{ type: 'text', text: String(value) }] });
+
+// What a tool does. `wire.ask` asks the client something, `wire.say` tells it something.
+async function run(name, args, meta, wire) {
+  switch (name) {
+    case 'echo':
+      return text(args.text ?? '');
+    case 'count':
+      if (options.count) appendFileSync(options.count, `${args.id}\n`);
+      await sleep(args.ms ?? 0);
+      return text(`done ${args.id}`);
+    case 'ask': {
+      const asked = await wire.ask('elicitation/create', {
+        mode: 'form',
+        message: args.question ?? 'your name?',
+        requestedSchema: { type: 'object', properties: { name: { type: 'string' } } },
+      });
+      return text(`${asked.action} ${asked.content?.name ?? ''}`.trim());
+    }
+    case 'sample': {
+      const asked = await wire.ask('sampling/createMessage', {
+        messages: [{ role: 'user', content: { type: 'text', text: args.prompt ?? 'hi' } }],
+        maxTokens: 10,
+      });
+      return text(asked.content?.text ?? 'nothing');
+    }
+    case 'grow':
+      tools.push(args.name);
+      wire.broadcast('notifications/tools/list_changed');
+      return text('grown');
+    case 'progress':
+      for (let step = 1; step <= 3; step += 1) {
+        wire.say('notifications/progress', { progressToken: meta?.progressToken, progress: step, total: 3 });
+        await sleep(args.ms ?? 10);
+      }
+      return text('progressed');
+    case 'odd':
+      return { content: [{ type: 'hologram', depth: 3 }], vendor: { exact: 1.5 }, isError: false };
+    default:
+      throw { code: -32602, message: `no tool ${name}` };
+  }
+}
+
+async function answer(method, params, wire) {
+  switch (method) {
+    case 'ping':
+      return {};
+    case 'server/discover':
+      if (era === 'legacy') throw { code: -32601, message: 'Method not found' };
+      return {
+        supportedVersions: era === 'both' ? ['2026-07-28', '2025-11-25'] : ['2026-07-28'],
+        capabilities: { tools: { listChanged: true } },
+        _meta: { 'io.modelcontextprotocol/serverInfo': { name: 'fixture', version: '1' } },
+      };
+    case 'tools/list':
+      return { tools: tools.map(describe) };
+    case 'resources/list':
+      return { resources: [{ uri: 'test://one', name: 'one' }] };
+    case 'resources/templates/list':
+      return { resourceTemplates: [] };
+    case 'resources/read':
+      return { contents: [{ uri: params.uri, text: 'contents', 'x-new': true }] };
+    case 'resources/subscribe':
+      wire.subscribe(params.uri);
+      return {};
+    case 'resources/unsubscribe':
+      return {};
+    case 'prompts/list':
+      return { prompts: [{ name: 'greet' }] };
+    case 'prompts/get':
+      return { messages: [{ role: 'user', content: { type: 'text', text: 'hello' } }] };
+    case 'logging/setLevel':
+      return {};
+    case 'tools/call':
+      return run(params.name, params.arguments ?? {}, params._meta, wire);
+    default:
+      throw { code: -32601, message: 'Method not found' };
+  }
+}
+
+const initialize = (params) => ({
+  protocolVersion: params.protocolVersion,
+  capabilities: { tools: { listChanged: true }, resources: { subscribe: true }, prompts: {}, logging: {} },
+  serverInfo: { name: 'fixture', version: '1' },
+});
+
+// One client's questions that wait for an answer.
+class Questions {
+  waiting = new Map();
+  next = 1;
+  ask(send, method, params) {
+    const id = `q${this.next++}`;
+    return new Promise((resolve, reject) => {
+      this.waiting.set(id, { resolve, reject });
+      send({ jsonrpc: '2.0', id, method, params });
+    });
+  }
+  settle(message) {
+    const waiting = this.waiting.get(message.id);
+    this.waiting.delete(message.id);
+    if (message.error) waiting?.reject({ code: -32000, message: `refused: ${message.error.message}` });
+    else waiting?.resolve(message.result);
+  }
+}
+
+async function respond(message, wire, send) {
+  try {
+    const result = message.method === 'initialize' ? initialize(message.params) : await answer(message.method, message.params ?? {}, wire);
+    if (message.params?.name === 'garbage') return send({ jsonrpc: '2.0', id: 'not-yours', result: {} });
+    send({ jsonrpc: '2.0', id: message.id, result });
+  } catch (error) {
+    if (message.params?.name === 'garbage') return send({ jsonrpc: '2.0', id: 'not-yours', result: {} });
+    send({ jsonrpc: '2.0', id: message.id, error: { code: error.code ?? -32603, message: error.message ?? 'broken' } });
+  }
+}
+
+function stdio() {
+  const questions = new Questions();
+  const send = (message) => process.stdout.write(`${JSON.stringify(message)}\n`);
+  const wire = {
+    ask: (method, params) => questions.ask(send, method, params),
+    say: (method, params) => send({ jsonrpc: '2.0', method, params }),
+    broadcast: (method) => send({ jsonrpc: '2.0', method }),
+    subscribe: (uri) => setTimeout(() => send({ jsonrpc: '2.0', method: 'notifications/resources/updated', params: { uri } }), 50),
+  };
+  createInterface({ input: process.stdin }).on('line', (line) => {
+    const message = JSON.parse(line);
+    if (message.method && message.id !== undefined) respond(message, wire, send);
+    else if (!message.method) questions.settle(message);
+  }).on('close', () => process.exit(0));
+}
+
+const sessions = new Map();
+
+function legacy(request, response, message) {
+  const id = request.headers['mcp-session-id'];
+  if (message?.method === 'initialize') {
+    const made = randomUUID();
+    sessions.set(made, { questions: new Questions(), stream: null });
+    response.writeHead(200, { 'content-type': 'application/json', 'mcp-session-id': made });
+    return response.end(JSON.stringify({ jsonrpc: '2.0', id: message.id, result: initialize(message.params) }));
+  }
+  const session = sessions.get(id);
+  if (!session) {
+    // As the reference server does: no id, so that nobody can tell what it answers.
+    response.writeHead(400, { 'content-type': 'application/json' });
+    return response.end(JSON.stringify({ jsonrpc: '2.0', error: { code: -32000, message: 'Bad Request: No valid session ID provided' } }));
+  }
+  if (request.method === 'GET') {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(': open\n\n');
+    session.stream = response;
+    return undefined;
+  }
+  if (request.method === 'DELETE') {
+    sessions.delete(id);
+    return response.writeHead(200).end();
+  }
+  if (!message.method) {
+    session.questions.settle(message);
+    return response.writeHead(202).end();
+  }
+  if (message.id === undefined) return response.writeHead(202).end();
+  response.writeHead(200, { 'content-type': 'text/event-stream' });
+  const event = (stream, value) => stream?.write(`data: ${JSON.stringify(value)}\n\n`);
+  const wire = {
+    ask: (method, params) => session.questions.ask((value) => event(response, value), method, params),
+    say: (method, params) => event(response, { jsonrpc: '2.0', method, params }),
+    broadcast: (method) => sessions.forEach((other) => event(other.stream, { jsonrpc: '2.0', method })),
+    subscribe: (uri) => setTimeout(() => event(session.stream, { jsonrpc: '2.0', method: 'notifications/resources/updated', params: { uri } }), 50),
+  };
+  return respond(message, wire, (value) => {
+    event(response, value);
+    response.end();
+  });
+}
+
+const listeners = new Set();
+
+// The modern era: each request stands alone; a question is a result, and its answer comes with the next request.
+async function modern(response, message) {
+  const reply = (status, body) => {
+    response.writeHead(status, { 'content-type': 'application/json' });
+    response.end(JSON.stringify(body));
+  };
+  if (message.method === 'subscriptions/listen') {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    const meta = { 'io.modelcontextprotocol/subscriptionId': message.id };
+    response.write(`data: ${JSON.stringify({ jsonrpc: '2.0', method: 'notifications/subscriptions/acknowledged', params: { _meta: meta, notifications: message.params.notifications } })}\n\n`);
+    const listener = { response, meta };
+    listeners.add(listener);
+    response.on('close', () => listeners.delete(listener));
+    return;
+  }
+  if (message.id === undefined) return void response.writeHead(202).end();
+  const state = {};
+  const wire = {
+    ask: async (method, params) => {
+      const given = message.params.inputResponses?.question;
+      if (given) return given;
+      state.question = { method, params };
+      throw state;
+    },
+    say: () => {},
+    broadcast: (method) => listeners.forEach(({ response: stream, meta }) => stream.write(`data: ${JSON.stringify({ jsonrpc: '2.0', method, params: { _meta: meta } })}\n\n`)),
+    subscribe: () => {},
+  };
+  try {
+    const result = await answer(message.method, message.params ?? {}, wire);
+    reply(200, { jsonrpc: '2.0', id: message.id, result: { resultType: 'complete', ttlMs: 0, cacheScope: 'public', ...result } });
+  } catch (error) {
+    if (error === state) {
+      return reply(200, { jsonrpc: '2.0', id: message.id, result: { resultType: 'input_required', inputRequests: { question: state.question }, requestState: 'asked' } });
+    }
+    reply(error.code === -32601 ? 404 : 200, { jsonrpc: '2.0', id: message.id, error: { code: error.code ?? -32603, message: error.message ?? 'broken' } });
+  }
+}
+
+function http() {
+  const server = createServer((request, response) => {
+    let body = '';
+    request.on('data', (chunk) => (body += chunk)).on('end', () => {
+      const message = body ? JSON.parse(body) : null;
+      const isModern = message?.params?._meta?.['io.modelcontextprotocol/protocolVersion'] !== undefined;
+      if (isModern && era !== 'legacy') modern(response, message);
+      else if (era === 'modern') response.writeHead(404).end();
+      else legacy(request, response, message);
+    });
+  });
+  server.keepAliveTimeout = 60_000;
+  server.listen(Number(options.port ?? 0), '127.0.0.1', () => console.log(`listening ${server.address().port}`));
+}
+
+if ('stdio' in options) stdio();
+else http();
