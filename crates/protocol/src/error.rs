@@ -36,13 +36,13 @@ macro_rules! codes {
 }
 
 codes! {
-    InvalidJson = "INVALID_JSON", FixRequest, 400, "The frame is not JSON, or nests too deeply.";
+    InvalidJson = "INVALID_JSON", FixRequest, 400, "The frame or body is not JSON, or nests too deeply.";
     InvalidPayload = "INVALID_PAYLOAD", FixRequest, 400, "A field is missing or has the wrong shape; the message names it.";
     UnknownEvent = "UNKNOWN_EVENT", FixRequest, 400, "No such client event.";
     UnknownStep = "UNKNOWN_STEP", FixRequest, 404, "No confirmation with this step_id is waiting.";
     NotSupported = "NOT_SUPPORTED", FixRequest, 400, "This agent or server cannot do that.";
-    MessageTooLarge = "MESSAGE_TOO_LARGE", FixRequest, 413, "The message is longer than limits.message_bytes_max.";
-    RateLimited = "RATE_LIMITED", RetryLater, 429, "More frames per second than limits.events_per_second.";
+    MessageTooLarge = "MESSAGE_TOO_LARGE", FixRequest, 413, "The message or body is larger than its limit.";
+    RateLimited = "RATE_LIMITED", RetryLater, 429, "More than a limit allows at once: frames per second, streams, running tasks.";
     Unauthorized = "UNAUTHORIZED", Authenticate, 401, "No credential, or one that is wrong or has expired.";
     SessionNotFound = "SESSION_NOT_FOUND", CreateNewSession, 404, "No such session, or it is somebody else's.";
     SessionExpired = "SESSION_EXPIRED", CreateNewSession, 410, "The session was quiet for longer than session.ttl.";
