@@ -36,11 +36,22 @@ pub fn modern_result(method: &str, result: &Raw) -> Raw {
     fields.to_raw()
 }
 
+/// A missing resource has another code now.
+fn modern_error(error: Raw) -> Raw {
+    if message::code_of(&error) != message::RESOURCE_NOT_FOUND {
+        return error;
+    }
+    let mut fields = Fields::of(Some(&error));
+    fields.put("code", &message::INVALID_PARAMS);
+    fields.to_raw()
+}
+
 /// The whole reply for a client of this era.
 pub fn adapt(era: Era, method: &str, reply: Reply) -> Reply {
     match (era, reply.answer) {
         (Era::Modern, Ok(result)) => Reply { answer: Ok(modern_result(method, &result)), status: 200 },
         (Era::Modern, Err(error)) => {
+            let error = modern_error(error);
             let status = match (reply.status, message::code_of(&error)) {
                 (200, message::METHOD_NOT_FOUND) => 404,
                 (200, message::UNSUPPORTED_VERSION..=message::HEADER_MISMATCH) => 400,
