@@ -354,13 +354,14 @@ async fn a_session_may_be_followed_by_an_operator_with_a_cursor() {
     let server = Server::start().await;
     let (mut client, session) = server.session().await;
     client.ask("/long 5 0").await;
+    let api = support::api::Api::new(server.address);
+    let mut events = api.stream(&format!("/api/admin/sessions/{session}/events?from=3")).await;
+    assert_eq!(events.status, 200);
+    assert!(events.next().await.unwrap().id.unwrap().ends_with("-4"));
     client.send(json!({ "event": "user.end_session" })).await;
-    client.expect("agent.session_end").await;
-    // The stream ends when the log is let go.
-    let (status, body) = server.get(&format!("/api/admin/sessions/{session}/events?from=3")).await;
-    assert_eq!(status, 200);
-    let ids: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
-    assert!(ids[0].ends_with("-4"), "{body}");
+    // The stream ends with the session.
+    let last = events.all().await.pop().unwrap();
+    assert_eq!(last.data, "{}");
     let (status, _) = server.get(&format!("/api/admin/sessions/{session}/events?from=x")).await;
     assert_eq!(status, 400);
     server.stop().await;

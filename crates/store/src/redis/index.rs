@@ -21,7 +21,15 @@ use super::writing::{self, RECORD_FIELDS};
 use crate::{Kind, Record, StoreError};
 
 /// Kinds that have a list, and those without a record.
-const KINDS: [Option<Kind>; 5] = [None, Some(Kind::Session), Some(Kind::Task), Some(Kind::Alias), Some(Kind::Restored)];
+const KINDS: [Option<Kind>; 7] = [
+    None,
+    Some(Kind::Session),
+    Some(Kind::Task),
+    Some(Kind::Alias),
+    Some(Kind::Restored),
+    Some(Kind::Mcp),
+    Some(Kind::Hub),
+];
 
 #[derive(Clone, Debug)]
 pub struct Index {
