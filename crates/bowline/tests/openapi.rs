@@ -33,7 +33,7 @@ fn words(list: Option<String>) -> BTreeSet<String> {
 }
 
 /// The body, which must be JSON.
-async fn json_of(response: reqwest::Response) -> Value {
+async fn json_of(response: Response) -> Value {
     serde_json::from_str(&response.text().await.unwrap()).expect("the body is JSON")
 }
 

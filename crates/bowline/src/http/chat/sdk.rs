@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::super::problem::Problem;
 use super::read::{self, Body, Fields, Name};
 use super::sessions::{make, turn_of};
-use super::sse::{self, Asked};
+use super::sse::{self, Reading};
 use super::{Owner, RESUME_TOKEN};
 use crate::dice;
 use crate::node::{self, Shared};
@@ -176,7 +176,7 @@ pub async fn resume(
     owner: Owner,
     State(shared): Shares,
     Name(id): Name,
-    asked: Result<Query<Asked>, QueryRejection>,
+    asked: Result<Query<Reading>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
     let wanted = read::query(asked)?.wanted(&headers)?;

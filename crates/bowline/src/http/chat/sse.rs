@@ -28,7 +28,7 @@ const TAIL_INDEX: &str = "x-workflow-stream-tail-index";
 
 /// How a reader asks for its stream, as it wrote it.
 #[derive(Debug, Default, Deserialize)]
-pub struct Asked {
+pub struct Reading {
     last_message_id: Option<String>,
     frame: Option<String>,
     fold: Option<String>,
@@ -45,7 +45,7 @@ pub enum Wanted {
     Index(i64),
 }
 
-impl Asked {
+impl Reading {
     /// What it means. Told before anything is looked up, so that a wrong request is wrong whatever it is for.
     pub fn wanted(&self, headers: &HeaderMap) -> Result<Wanted, Refusal> {
         let asked = cursor("last_message_id", self.last_message_id.as_deref().unwrap_or_default())?;

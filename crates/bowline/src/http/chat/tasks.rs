@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::super::problem::Problem;
 use super::read::{self, Body, Name};
-use super::sse::{self, Asked};
+use super::sse::{self, Reading};
 use super::{Owner, task_id};
 use crate::node::Shared;
 use crate::session::turns::Status;
@@ -32,7 +32,7 @@ pub async fn stream(
     owner: Owner,
     State(shared): Shares,
     Name(tid): Name,
-    asked: Result<Query<Asked>, QueryRejection>,
+    asked: Result<Query<Reading>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
     let wanted = read::query(asked)?.wanted(&headers)?;
