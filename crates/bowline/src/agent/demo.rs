@@ -143,12 +143,18 @@ impl Agent for Demo {
     }
 
     async fn operate(&self, operation: Operation) -> Result<Value, AgentError> {
-        let argument = |name: &str| operation.args.get(name).and_then(Value::as_u64);
-        let steps = argument("steps").unwrap_or(OPERATION_STEPS);
+        let argument = |name: &str| match operation.args.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => {
+                let wrong = || AgentError::failed(format!("`{name}` must be a whole number from 0."));
+                value.as_u64().map(Some).ok_or_else(wrong)
+            }
+        };
+        let steps = argument("steps")?.unwrap_or(OPERATION_STEPS);
         if steps > WORDS_MAX {
             return Err(AgentError::failed(format!("`steps` may be at most {WORDS_MAX}.")));
         }
-        let pause = argument("delay_ms").map_or_else(|| self.scaled(OPERATION_PAUSE), Duration::from_millis);
+        let pause = argument("delay_ms")?.map_or_else(|| self.scaled(OPERATION_PAUSE), Duration::from_millis);
         for step in 1..=steps {
             operation.pause(pause).await?;
             operation.emit.progress(step, steps, &format!("step {step} of {steps}")).await?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq, TaskId};
@@ -29,8 +30,12 @@ pub async fn upgrade(
     owner: Owner,
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
-    upgrade: WebSocketUpgrade,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
+    let Ok(upgrade) = upgrade else {
+        let refusal = Refusal::new(ErrorCode::InvalidPayload, "This door takes WebSockets only. Ask for an upgrade.");
+        return Problem::from(refusal).into_response();
+    };
     if shared.is_draining() {
         return Problem::from(node::draining()).into_response();
     }
@@ -83,6 +88,15 @@ struct Written {
     chunks: Option<Vec<Box<RawValue>>>,
 }
 
+impl About {
+    /// What can be told of a frame that could not be read.
+    fn of(text: &str) -> About {
+        let frame: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+        let task_id = frame["task_id"].as_str().map(str::to_owned);
+        About { task_id, producer_seq: frame["producer_seq"].as_u64() }
+    }
+}
+
 impl Frame {
     pub fn read(shared: &Shared, producer: &ProducerId, text: &str) -> (About, Result<Frame, Refusal>) {
         let written = read::text(shared, text.as_bytes()).and_then(|text| {
@@ -92,7 +106,7 @@ impl Frame {
             })
         });
         match written {
-            Err(refusal) => (About::default(), Err(refusal)),
+            Err(refusal) => (About::of(text), Err(refusal)),
             Ok(written) => {
                 let about = About { task_id: written.task_id.clone(), producer_seq: written.producer_seq };
                 (about, Frame::check(producer, written))

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::actor::TaskActor;
 use super::command::{Append, Appended, Ending};
+use super::ending::owed;
 use super::record::keys;
 use crate::node;
 
@@ -105,8 +106,13 @@ impl TaskActor {
             match imported {
                 Ok(Imported::Event(draft)) => batch.drafts.push(draft),
                 Ok(Imported::Nothing) => {}
-                // What comes after an ending is not heard any more.
                 Ok(Imported::End(end)) => {
+                    let rest = &append.chunks[place + 1..];
+                    if let Some(behind) = rest.iter().position(|chunk| !belongs_to_an_end(chunk)) {
+                        (batch.importer, _) = (before.0, batch.drafts.truncate(before.1));
+                        let field = format!("[{}]", place + 1 + behind);
+                        return Taking::Refused(Refusal::field(&field, "stands behind the end of the stream"));
+                    }
                     batch.end = Some(Ending::from(end));
                     break;
                 }
@@ -117,7 +123,8 @@ impl TaskActor {
                 }
             }
         }
-        let last = self.next.plus(batch.drafts.len() as u64).prev();
+        // The terminal event, if there is one, follows at once and belongs to this append.
+        let last = self.next.plus(batch.drafts.len() as u64 + u64::from(batch.end.is_some())).prev();
         if let Some((id, seq)) = &append.place
             && let Some((_, position)) = batch.positions.iter_mut().find(|(known, _)| known == id)
         {
@@ -142,11 +149,15 @@ impl TaskActor {
                 self.importer = importer;
                 self.producers.extend(positions);
                 self.shared.metrics.producer_appends.inc_by(waiting.len() as u64);
-                for (append, last) in waiting {
-                    let _ = append.reply.send(Ok(Appended { last_message_id: self.cursor(last) }));
-                }
                 if let Some(ending) = end {
                     self.end(ending).await;
+                }
+                let next = self.next;
+                for (append, last) in waiting {
+                    // An end that could not be written yet is not durable, so its append is not either.
+                    let durable =
+                        if last < next { Ok(Appended { last_message_id: self.cursor(last) }) } else { Err(owed()) };
+                    let _ = append.reply.send(durable);
                 }
             }
             Err(refusal) => {
@@ -193,6 +204,12 @@ enum Taking {
     Accepted { last: Seq },
     Known(Appended),
     Refused(Refusal),
+}
+
+/// Whether a chunk may follow the one that ends a stream: an error is followed by the end of its step and message.
+fn belongs_to_an_end(chunk: &RawValue) -> bool {
+    let kind = serde_json::from_str::<serde_json::Value>(chunk.get()).unwrap_or_default();
+    matches!(kind["type"].as_str(), Some("finish" | "finish-step" | "error" | "abort"))
 }
 
 pub(super) fn ended() -> Refusal {

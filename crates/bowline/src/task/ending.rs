@@ -41,7 +41,7 @@ impl Facts<'_> {
     }
 }
 
-fn owed() -> Refusal {
+pub(super) fn owed() -> Refusal {
     let message = "The task was stopped; that cannot be written down yet. Ask again.";
     Refusal::new(ErrorCode::StoreUnavailable, message).retry_after_ms(1000)
 }

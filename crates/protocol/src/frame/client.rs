@@ -217,7 +217,16 @@ impl Envelope<'_> {
                 Ok(Request::Plan { session, command: self.plan_command(&event)? })
             }
             names::WATCH_TASK => {
-                let last_message_id = self.fields()?.scalar("last_message_id");
+                let fields = self.fields()?;
+                let last_message_id = match fields.0.get("last_message_id") {
+                    None | Some(Value::Null) => None,
+                    Some(Value::String(text)) => Some(text.clone()),
+                    Some(number) if number.is_u64() => Some(number.to_string()),
+                    Some(_) => {
+                        let problem = "must be `<epoch>-<seq>` or a whole number";
+                        return Err(Refusal::field("content.last_message_id", problem));
+                    }
+                };
                 Ok(Request::WatchTask { task_id: self.task_id()?, last_message_id })
             }
             names::UNWATCH_TASK => Ok(Request::UnwatchTask { task_id: self.task_id()? }),

@@ -141,11 +141,12 @@ fn digest(text: &str) -> u128 {
 /// The task of an operation of the owner's.
 pub async fn task_of(shared: &Shared, owner: &Principal, operation: &OperationId) -> Result<TaskId, Refusal> {
     // The names that we give belong together.
-    if let Some(task) = operation.as_str().strip_prefix("op_").and_then(|rest| TaskId::parse(&format!("task_{rest}")))
-        && let Ok(record) = Tasks::look_up(shared, &task, owner).await
-        && record.operation_id == *operation
-    {
-        return Ok(task);
+    if let Some(task) = operation.as_str().strip_prefix("op_").and_then(|rest| TaskId::parse(&format!("task_{rest}"))) {
+        match Tasks::look_up(shared, &task, owner).await {
+            Ok(record) if record.operation_id == *operation => return Ok(task),
+            Err(refusal) if refusal.code == ErrorCode::TaskExpired => return Err(refusal),
+            Ok(_) | Err(_) => {}
+        }
     }
     let log = operation_log(owner, operation)?;
     let alias = shared.store.record(&log).await.map_err(|error| node::task_refusal(&error))?;

@@ -11,6 +11,7 @@ use crate::session::operations;
 use crate::session::record::keys;
 use crate::session::turns::Status;
 use crate::stream::cursor;
+use crate::task::TaskRecord;
 
 /// What lists show of a session.
 pub fn summary(log: &LogId, record: &SessionRecord) -> Value {
@@ -49,16 +50,23 @@ async fn active_stream(shared: &Shared, log: &LogId, record: &SessionRecord) -> 
         return Ok(Value::Null);
     }
     let entries = operations::entries(shared, log).await?;
-    let Some((_, entry)) = entries.into_iter().rev().find(|(_, entry)| entry.status == Status::Running) else {
-        return Ok(Value::Null);
-    };
-    let extent = shared.store.extent(&LogId::from(&entry.task_id)).await.map_err(refuse)?;
-    Ok(json!({
-        "task_id": entry.task_id,
-        "last_message_id": cursor(&extent, extent.last()),
-        "operation_id": entry.operation_id,
-        "tool_name": entry.tool_name,
-    }))
+    for (_, entry) in entries.into_iter().rev().filter(|(_, entry)| entry.status == Status::Running) {
+        let task = LogId::from(&entry.task_id);
+        // The task knows first that it has ended; the session hears of it a moment later.
+        let stored = shared.store.record(&task).await.map_err(refuse)?;
+        let record = stored.and_then(|stored| TaskRecord::decode(&stored.body).ok());
+        if !record.is_some_and(|record| record.is_running()) {
+            continue;
+        }
+        let extent = shared.store.extent(&task).await.map_err(refuse)?;
+        return Ok(json!({
+            "task_id": entry.task_id,
+            "last_message_id": cursor(&extent, extent.last()),
+            "operation_id": entry.operation_id,
+            "tool_name": entry.tool_name,
+        }));
+    }
+    Ok(Value::Null)
 }
 
 /// A message in the shape of the AI SDK. An answer has the name that its stream gave it.
