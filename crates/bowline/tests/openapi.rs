@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 use support::api::Api;
 use support::{PATIENCE, Server, config};
 
-/// Doors that speak no HTTP that a document could describe: the page for people, WebSockets, and MCP, which describes
-/// itself.
+/// Doors that speak no HTTP that a document could describe: the page for people, WebSockets, and MCP.
 const UNDESCRIBED: [&str; 5] = ["/", "/ws", "/produce", "/mcp", "/mcp/{server}"];
 
 async fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {

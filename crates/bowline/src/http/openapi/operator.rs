@@ -77,7 +77,8 @@ pub fn operations() -> [Operation; 12] {
         )
         .path("name", "The server")
         .query("owner", "Whose it is, if it was added at run time", &json!({ "type": "string" }))
-        .answers(200, "How it went", "Facts"),
+        .answers(200, "How it went", "Facts")
+        .answers(404, "There is no server of this name", "Problem"),
         admin("/api/admin/tasks", "listAllTasks", "Everybody's tasks with a log of their own, the newest first")
             .query("limit", "How many; 100 if left out, at most 1000", &page)
             .query("offset", "How many to skip", &page)
