@@ -5,7 +5,9 @@ mod support;
 
 use std::time::Duration;
 
+use bowline::agent::{ToolCall, ToolOutcome, ToolSpec, Tools};
 use bowline::config::StoreUrl;
+use bowline::node::Own;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use support::api::{Api, kinds, text};
@@ -167,6 +169,54 @@ async fn a_background_operation_answers_at_once_and_tells_its_session_when_it_is
     );
     let events = api.stream(&format!("{task}/stream")).await.all().await;
     assert_eq!(kinds(&events)[events.len() - 2..], ["abort", "[DONE]"]);
+}
+
+/// Something that can add, and can be cut in the middle of it.
+struct Abacus;
+
+#[async_trait::async_trait]
+impl Tools for Abacus {
+    async fn list(&self, _owner: &bowline_protocol::Principal) -> Vec<ToolSpec> {
+        let tool = |tool: &str| ToolSpec {
+            name: format!("calc__{tool}"),
+            server: "calc".into(),
+            tool: tool.into(),
+            description: String::new(),
+            input_schema: json!({ "type": "object" }),
+        };
+        vec![tool("add"), tool("cut")]
+    }
+
+    async fn call(&self, call: ToolCall, _cancel: tokio_util::sync::CancellationToken) -> ToolOutcome {
+        match call.name.as_str() {
+            "calc__add" => {
+                let sum = call.args.values().filter_map(Value::as_i64).sum::<i64>();
+                ToolOutcome::Success { text: sum.to_string(), data: Some(json!({ "sum": sum })) }
+            }
+            _ => ToolOutcome::Unknown { error: "It was cut.".into() },
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tool_of_the_hub_can_work_in_the_background() {
+    let own = Own { tools: Some(std::sync::Arc::new(Abacus)), ..Own::default() };
+    let server = Server::with_own(config(), own).await;
+    let api = Api::new(server.address);
+    let session = api.session().await;
+    let ended = async |tool: &str| {
+        let order = json!({ "tool_name": tool, "arguments": { "a": 2, "b": 3 } });
+        let (status, begun) = api.post(&format!("{session}/operations"), &order).await;
+        assert_eq!(status, 202, "{begun}");
+        let path = format!("/api/chat/tasks/{}", begun["task_id"].as_str().unwrap());
+        let events = api.stream(&format!("{path}/stream")).await.all().await;
+        (kinds(&events), api.get(&path).await.1)
+    };
+    let (kinds, shown) = ended("calc__add").await;
+    assert_eq!((&shown["status"], &shown["result"]), (&json!("completed"), &json!({ "sum": 5 })));
+    assert!(kinds.contains(&"tool-input-available".to_owned()) && kinds.contains(&"tool-output-available".to_owned()));
+    let (_, shown) = ended("calc__cut").await;
+    assert_eq!((&shown["status"], &shown["error"]["code"]), (&json!("failed"), &json!("OUTCOME_UNKNOWN")));
 }
 
 #[tokio::test]

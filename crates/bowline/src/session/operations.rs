@@ -1,7 +1,10 @@
 //! Background operations of a session: begun once for each key, at work in a task of their own, and their end is told.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, ErrorCode, LogId, MessageId, OperationId, Refusal, StepId, TaskId};
+use bowline_protocol::{Draft, ErrorCode, LogId, MessageId, OperationId, Principal, Refusal, RunId, StepId, TaskId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -14,7 +17,7 @@ use super::record::keys;
 use super::run::EMISSIONS_MAX;
 use super::turns::Status;
 use super::{Caller, Outcome};
-use crate::agent::{AgentError, Emitter, Operation};
+use crate::agent::{Agent, AgentError, Emitter, Operation, ToolCall, ToolOutcome, Tools};
 use crate::dice;
 use crate::node::{self, Shared};
 use crate::task::record::{TaskRecord, VERSION, Worker};
@@ -128,7 +131,7 @@ impl Actor {
             return Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(1000));
         }
         let begun = Begun::new(dice::u128(), order.operation_id.clone(), order.tool_name.clone());
-        let Assigned { worker, work, go } = self.work_for(&begun, order)?;
+        let Assigned { worker, work, go } = self.work_for(&begun, order).await?;
         let now_ms = self.shared.clock.now_ms();
         let record = TaskRecord {
             version: VERSION,
@@ -181,20 +184,13 @@ impl Actor {
     }
 
     /// The process that will do the work, if it is ours to do.
-    fn work_for(&self, begun: &Begun, order: &Order) -> Result<Assigned, Refusal> {
+    async fn work_for(&self, begun: &Begun, order: &Order) -> Result<Assigned, Refusal> {
         if order.by == OrderedBy::Producer {
             return Ok(Assigned { worker: Worker::Producer, work: None, go: None });
         }
         let name = self.record.agent.clone();
         let tool = order.tool_name.clone().unwrap_or_default();
-        let agent = self.shared.agents.get(&name);
-        let offered = agent.map(|agent| agent.operations()).unwrap_or_default();
-        let able = agent.filter(|_| order.by != OrderedBy::Caller || offered.contains(&tool.as_str()));
-        let Some(agent) = able.cloned() else {
-            let known = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
-            let problem = format!("is not an operation of the agent `{name}`; it offers: {known}");
-            return Err(Refusal::field("tool_name", &problem));
-        };
+        let doer = self.doer(&tool, &order.by).await?;
         let (emit, emissions) = mpsc::channel(EMISSIONS_MAX);
         let cancel = CancellationToken::new();
         let (go, begin) = oneshot::channel();
@@ -206,14 +202,35 @@ impl Actor {
             cancel: cancel.clone(),
             emit: Emitter::new(emit),
         };
+        let owner = self.owner.clone();
         let process = tokio::spawn(async move {
             if begin.await.is_err() {
                 return Err(AgentError::cancelled("It was never begun."));
             }
-            agent.operate(operation).await
+            match doer {
+                Doer::Agent(agent) => agent.operate(operation).await,
+                Doer::Tools(tools) => call_tool(&*tools, owner, operation).await,
+            }
         });
         let worker = Worker::Agent { name, args: order.args.clone() };
         Ok(Assigned { worker, work: Some(Work::new(cancel, emissions, process)), go: Some(go) })
+    }
+
+    /// Who does what is asked for: the session's agent, or a tool of the hub.
+    async fn doer(&self, tool: &str, by: &OrderedBy) -> Result<Doer, Refusal> {
+        let name = &self.record.agent;
+        let agent = self.shared.agents.get(name);
+        let offered = agent.map(|agent| agent.operations()).unwrap_or_default();
+        if let Some(agent) = agent.filter(|_| *by != OrderedBy::Caller || offered.contains(&tool)) {
+            return Ok(Doer::Agent(agent.clone()));
+        }
+        if self.shared.tools.list(&self.owner).await.iter().any(|known| known.name == tool) {
+            return Ok(Doer::Tools(self.shared.tools.clone()));
+        }
+        let known = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
+        let problem =
+            format!("is neither an operation of the agent `{name}` (it offers: {known}) nor a tool of the hub");
+        Err(Refusal::field("tool_name", &problem))
     }
 
     /// An operation's task has ended: the log says so, once.
@@ -262,6 +279,31 @@ impl Actor {
 pub async fn entries(shared: &Shared, log: &LogId) -> Result<Vec<(String, OperationEntry)>, Refusal> {
     let items = shared.store.items(log, keys::OPERATIONS).await.map_err(|error| node::store_refusal(&error))?;
     Ok(items.into_iter().filter_map(|(key, bytes)| Some((key, serde_json::from_slice(&bytes).ok()?))).collect())
+}
+
+enum Doer {
+    Agent(Arc<dyn Agent>),
+    Tools(Arc<dyn Tools>),
+}
+
+/// One call of a tool, as work in the background.
+async fn call_tool(tools: &dyn Tools, owner: Principal, operation: Operation) -> Result<Value, AgentError> {
+    let Operation { session, tool, args, cancel, emit, .. } = operation;
+    let server = tool.split_once("__").map(|(server, _)| server);
+    let step = emit.tool_call(&format!("Calls {tool}."), &tool, &args, server).await?;
+    let fields = args.as_object().cloned().unwrap_or_default();
+    let run = RunId::from_random(dice::u128());
+    let call = ToolCall { name: tool.clone(), args: fields, owner, session, run, step: step.clone() };
+    let began = Instant::now();
+    let outcome = tools.call(call, cancel).await;
+    emit.tool_result(step, outcome.text(), &outcome.facts(&tool, began.elapsed().as_millis() as u64)).await?;
+    match outcome {
+        ToolOutcome::Success { text, data } => Ok(data.unwrap_or(Value::String(text))),
+        ToolOutcome::Failed { error, .. } => Err(AgentError::failed(error)),
+        ToolOutcome::Unknown { error } => {
+            Err(AgentError { code: ErrorCode::OutcomeUnknown, ..AgentError::failed(error) })
+        }
+    }
 }
 
 impl Order {
