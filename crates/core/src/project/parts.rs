@@ -54,7 +54,7 @@ pub enum Ends {
     ByName,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Part {
     pub flow: Flow,
     pub id: Box<str>,
@@ -62,6 +62,12 @@ pub struct Part {
     /// The chunk that began it.
     start: Bytes,
     opened: u64,
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Part({:?}, {:?}, {} bytes)", self.flow, self.ends, self.start.len())
+    }
 }
 
 /// How far a tool call has come.
