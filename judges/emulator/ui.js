@@ -1,7 +1,16 @@
 // An agent made with the AI SDK, as a chat route is written with it. Prints its URL, then serves until it is killed.
 import { createServer } from "node:http";
 import { Readable } from "node:stream";
-import { convertToModelMessages, simulateReadableStream, stepCountIs, streamText, tool, validateUIMessages } from "ai";
+import {
+  convertToModelMessages,
+  createUIMessageStream,
+  createUIMessageStreamResponse,
+  simulateReadableStream,
+  stepCountIs,
+  streamText,
+  tool,
+  validateUIMessages,
+} from "ai";
 import { MockLanguageModelV3 } from "ai/test";
 import { z } from "zod";
 
@@ -53,6 +62,7 @@ const weather = tool({ inputSchema: z.object({ city: z.string() }), execute: asy
 
 async function chat(request, signal) {
   const messages = await validateUIMessages({ messages: request.messages });
+  if (messages.at(-1).parts[0].text === "parts") return parts(messages);
   const result = streamText({
     model,
     messages: await convertToModelMessages(messages),
@@ -66,6 +76,19 @@ async function chat(request, signal) {
     messageMetadata: ({ part }) => (part.type === "finish" ? { tokens: part.totalUsage.outputTokens } : undefined),
     onError: String,
   });
+}
+
+/** Answers with what each message consists of. */
+function parts(messages) {
+  const text = messages.map(({ id, parts }) => `${id}:${parts.map((part) => part.type)}`).join("|");
+  const stream = createUIMessageStream({
+    execute: ({ writer }) => {
+      writer.write({ type: "text-start", id: "p" });
+      writer.write({ type: "text-delta", id: "p", delta: text });
+      writer.write({ type: "text-end", id: "p" });
+    },
+  });
+  return createUIMessageStreamResponse({ stream });
 }
 
 const server = createServer(async (request, response) => {

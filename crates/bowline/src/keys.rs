@@ -67,7 +67,7 @@ impl Keys {
                 })?;
                 Ok(Keys { ring: file.ring()?, origin: Origin::File(dir.join(FILE_NAME)) })
             }
-            (None, StoreUrl::Memory) => {
+            (None, StoreUrl::Memory | StoreUrl::Redis(_)) => {
                 let key = StoredKey::random().key()?;
                 Ok(Keys { ring: Ring::new(vec![key])?, origin: Origin::Volatile })
             }

@@ -11,10 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bowline_core::scrub::Scrubber;
-use bowline_protocol::{Cursor, ErrorCode, LogId, Refusal, Seq, SessionId};
+use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Refusal, Seq, SessionId};
 use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
-use bowline_store::{Batch, Commit, Committed, ReadLimit, Retention, Retentions, Store, StoreError, Trimmed};
+use bowline_store::{
+    Batch, Commit, Committed, Directory, ReadLimit, RedisOptions, RedisStore, Retention, Retentions, Store, StoreError,
+    Trimmed,
+};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -23,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::agent::{Agent, NoTools, Tools, roster};
 use crate::auth::Authenticator;
 use crate::clock::Clock;
-use crate::config::{Config, Loaded, StoreUrl, SyncMode};
+use crate::config::{Config, Loaded, StoreConfig, StoreUrl, SyncMode};
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::session::Registry;
@@ -84,12 +87,19 @@ impl Shared {
         committed.inspect_err(|error| self.metrics.store_errors.inc(error_kind(error)))
     }
 
-    /// A read, measured.
-    pub async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
+    /// A read of one epoch, measured. A reader's number means something else in another one, so a log that has changed
+    /// its epoch cannot be read on: the reader is cut, comes back with its cursor, and is told.
+    pub async fn read(&self, log: &LogId, epoch: &Epoch, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
         let started = Instant::now();
         let batch = self.store.read(log, from, limit).await;
         self.metrics.store_read_seconds.observe(started.elapsed().as_secs_f64());
-        batch
+        batch.and_then(|batch| if batch.epoch == *epoch { Ok(batch) } else { Err(other_epoch()) })
+    }
+
+    /// Where a log ends that is read in one epoch.
+    pub async fn end_of(&self, log: &LogId, epoch: &Epoch) -> Result<Seq, StoreError> {
+        let extent = self.store.extent(log).await?;
+        if extent.epoch == *epoch { Ok(extent.next) } else { Err(other_epoch()) }
     }
 
     /// Counts what retention let go of, by whether the holder had acknowledged it.
@@ -104,6 +114,10 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Shared({:?})", self.registry)
     }
+}
+
+fn other_epoch() -> StoreError {
+    StoreError::Io("the log goes on in another epoch".into())
 }
 
 /// What this server can do, as clients are told.
@@ -161,6 +175,11 @@ pub fn store_refusal(error: &StoreError) -> Refusal {
         StoreError::TooLarge { .. } => {
             Refusal::new(ErrorCode::MessageTooLarge, "This is more than the store takes at once.")
         }
+        StoreError::InDoubt(_) => {
+            let message = "The store was lost while it kept this, so it may or may not have been accepted. Look, or try \
+                           again under the same id.";
+            Refusal::new(ErrorCode::StoreUnavailable, message).retry_after_ms(1000).details(json!({ "in_doubt": true }))
+        }
         _ => {
             let message = "The store cannot keep this now, so it was not accepted. Try again.";
             Refusal::new(ErrorCode::StoreUnavailable, message).retry_after_ms(1000)
@@ -177,24 +196,20 @@ fn error_kind(error: &StoreError) -> &'static str {
         StoreError::ReadOnly(_) => "read_only",
         StoreError::Quarantined(_) => "quarantined",
         StoreError::TooLarge { .. } => "too_large",
+        StoreError::Unavailable(_) => "unavailable",
+        StoreError::InDoubt(_) => "in_doubt",
         StoreError::Closed => "closed",
         StoreError::Io(_) => "io",
     }
 }
 
 /// What a program that runs a server of its own brings along.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Own {
     /// Agents by name, beside the configured ones.
     pub agents: BTreeMap<String, Arc<dyn Agent>>,
     /// What all agents may call.
-    pub tools: Arc<dyn Tools>,
-}
-
-impl Default for Own {
-    fn default() -> Own {
-        Own { agents: BTreeMap::new(), tools: Arc::new(NoTools) }
-    }
+    pub tools: Option<Arc<dyn Tools>>,
 }
 
 impl fmt::Debug for Own {
@@ -236,7 +251,7 @@ impl Node {
             scrubber: Scrubber::new(&config.state.scrub),
             restoring: tokio::sync::Mutex::default(),
             agents: configured.into_iter().chain(own.agents).collect(),
-            tools: own.tools,
+            tools: own.tools.unwrap_or_else(|| Arc::new(NoTools)),
             registry: Registry::default(),
             tasks: Tasks::default(),
             naming: tokio::sync::Mutex::default(),
@@ -285,10 +300,7 @@ pub async fn serve(loaded: Loaded) -> anyhow::Result<()> {
 /// Says on standard output what a person wants to know first. If nobody reads it, that is no reason to stop.
 fn announce(node: &Node) {
     let config = &node.shared.config;
-    let store = match &config.store.url {
-        StoreUrl::Memory => "memory:".to_owned(),
-        StoreUrl::Disk(dir) => format!("disk:{}", dir.display()),
-    };
+    let store = &config.store.url;
     let text = format!(
         "bowline {} is serving at http://{address}/\n\
          \x20 store   {store} — loss window: {}\n\
@@ -344,13 +356,19 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             events_max: config.buffer.events_max,
             age_max_ms: config.buffer.age_max.as_millis() as u64,
         },
-        // A task's contents are released by this server, some time after the task has ended; until then they stay.
         // A task's events do not age: they go together, some time after its end.
         tasks: Retention { events_max: config.stream.events_max, age_max_ms: u64::MAX },
     };
     match &config.store.url {
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::new(retention))),
         StoreUrl::Disk(dir) => open_disk(dir.clone(), config.store.sync, retention).await,
+        StoreUrl::Redis(url) => {
+            let StoreConfig { wait_replicas, timeout, .. } = config.store;
+            let options = RedisOptions { wait_replicas, timeout, ..RedisOptions::new(url.clone(), retention) };
+            let store = RedisStore::open(options).await?;
+            tracing::info!(%url, logs = store.health().logs, "opened the store");
+            Ok(Arc::new(store))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline::config::{AgentConfig, AgentKind, Config, Format, HttpConfig, WireConfig};
@@ -15,6 +16,7 @@ use support::process::Process;
 use support::upstream::{Act, Program, Scripted, answer, data, end, head, piece, sse, status, text};
 use support::{Client, Server, config, post, seqs, streamed};
 use tempfile::TempDir;
+use tokio::sync::Notify;
 
 fn http(url: &str, format: Option<Format>) -> HttpConfig {
     HttpConfig { url: url.to_owned(), format, wire: WireConfig::default() }
@@ -123,7 +125,9 @@ async fn a_question_outlives_the_server_that_passed_it_on() {
     let program = Program::python("events.py").await;
     // The flag takes a URL as it takes a name.
     let args = ["--agent".to_owned(), program.url.clone()];
-    let process = Process::start_with(&dir.path().join("data"), &[], &args).await;
+    // A machine without certificates can still speak plain HTTP.
+    let bare = [("SSL_CERT_FILE", "/nonexistent".to_owned()), ("SSL_CERT_DIR", "/nonexistent".to_owned())];
+    let process = Process::start_with(&dir.path().join("data"), &bare, &args).await;
     let mut client = Client::dial(process.address, &[]).await.unwrap();
     let session = client.create().await;
     client.say("deploy web").await;
@@ -174,6 +178,38 @@ async fn events_come_as_an_event_stream_too() {
     assert_eq!((&request.body["id"], &request.body["session_id"]), (&json!(session), &json!(session)));
     assert_eq!((&request.body["trigger"], &request.body["message"]), (&json!("submit-message"), &json!("hello")));
     assert!(request.body["run_id"].as_str().unwrap().starts_with("run_") && request.body["answer"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_that_was_heard_is_not_lost_with_the_wire() {
+    let asks = json!({ "event": "agent.user_confirm", "content": "Shall I?", "state": 7 });
+    let done = json!({ "event": "agent.final_answer", "content": "Done." });
+    let scripted = Scripted::start(vec![vec![sse(), data(&asks), Act::Reset], vec![sse(), data(&done), end()]]).await;
+    let server = server(&scripted.url(), None).await;
+    let (mut client, session) = server.session().await;
+    client.say("hello").await;
+    let step = client.expect("agent.user_confirm").await["step_id"].clone();
+    let content = json!({ "confirmed": true, "tasks": [1] });
+    client.send(json!({ "event": "user.response", "session_id": session, "step_id": step, "content": content })).await;
+    assert_eq!(client.until(support::is_terminal).await.last().unwrap()["content"], "Done.");
+    let requests = scripted.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[1].body["answer"], json!({ "step_id": step, "confirmed": true, "tasks": [1], "state": 7 }));
+    assert_eq!(requests[0].body["run_id"], requests[1].body["run_id"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_has_answered_may_finish_in_peace() {
+    let done = json!({ "event": "agent.final_answer", "content": "Done." });
+    let answered = Arc::new(Notify::new());
+    // Two pieces, since the first one to a closed connection seems to arrive.
+    let rest = vec![Act::Wait(answered.clone()), piece(": saving\n\n"), piece(": saved\n\n"), end()];
+    let mut scripted = Scripted::start(vec![[vec![sse(), data(&done)], rest].concat()]).await;
+    let server = server(&scripted.url(), None).await;
+    let (mut client, _) = server.session().await;
+    assert_eq!(client.ask("hello").await.last().unwrap()["content"], "Done.");
+    answered.notify_one();
+    scripted.played(1).await;
 }
 
 /// A POST that may have been taken up goes out once, whatever becomes of it.
@@ -289,6 +325,16 @@ async fn a_program_with_the_ai_sdk_is_kept_and_replayed_word_for_word() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_that_talked_to_the_program_can_talk_to_the_server_instead() {
+    let program = Program::node("ui.js").await;
+    let server = server(&program.url, None).await;
+    let own = said_by_itself(&program.url, "weather please").await;
+    // The same request, to the same path at another address.
+    let ours = said_by_itself(&format!("http://{}/api/chat", server.address), "weather please").await;
+    assert_eq!(ours[1..], own[1..], "the start alone differs: it names the message");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_with_the_ai_sdk_is_also_one_over_a_websocket() {
     let program = Program::node("ui.js").await;
     let server = server(&program.url, None).await;
@@ -307,11 +353,21 @@ async fn a_program_with_the_ai_sdk_is_also_one_over_a_websocket() {
     assert_eq!(error(&frames), ("AGENT_FAILED".into(), "overloaded".into()));
     assert_eq!(streamed(&frames), "Half an answer");
 
-    // The SDK takes the whole conversation as we post it, the half answer included.
+    // The SDK takes the whole conversation as we post it: thoughts, calls with their results, the half answer.
     let frames = client.ask("recall").await;
-    let expected = "user:hello|assistant:Hello from the SDK.|user:weather please|assistant:It rains.|user:fail|\
-                    assistant:Half an answer|user:recall";
+    let expected = "user:hello|assistant:Who is that?Hello from the SDK.|user:weather please|assistant:|tool:|\
+                    assistant:It rains.|user:fail|assistant:Half an answer|user:recall";
     assert_eq!(frames.last().unwrap()["content"], expected);
+
+    // Files and calls go along, in the shape that the SDK knows.
+    let file = json!({ "type": "file", "mediaType": "text/plain", "url": "data:text/plain,x" });
+    let parts = json!([{ "type": "text", "text": "parts" }, file]);
+    let content = json!({ "text": "parts", "parts": parts });
+    client.send(json!({ "event": "user.message", "content": content, "message_id": "with-a-file" })).await;
+    let frames = client.until(support::is_terminal).await;
+    let told = frames.last().unwrap()["content"].as_str().unwrap();
+    assert!(told.ends_with("with-a-file:text,file"), "{told}");
+    assert!(told.contains(":step-start,tool-weather,step-start,text|"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -343,13 +399,13 @@ async fn a_program_with_the_ai_sdk_sees_a_cancel_and_its_death_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chunks_that_end_without_a_finish_are_no_answer_and_what_is_no_chunk_is_a_failure() {
+async fn chunks_that_end_without_an_end_mark_are_no_answer_and_what_is_no_chunk_is_a_failure() {
     let chunk = |text: &str| piece(&format!("data: {text}\n\n"));
     let begun = || {
         let delta = chunk(r#"{"type":"text-delta","id":"t","delta":"Half"}"#);
         vec![sse(), chunk(r#"{"type":"start"}"#), chunk(r#"{"type":"text-start","id":"t"}"#), delta]
     };
-    for rest in [vec![end()], vec![chunk("[DONE]"), end()], vec![Act::Reset]] {
+    for rest in [vec![end()], vec![Act::Reset]] {
         assert_eq!(sent_once([begun(), rest].concat(), "AGENT_UNREACHABLE").await, "Half");
     }
     for rest in [r#"{"type":"nonsense"}"#, r#"{"type":"text-end","id":"other"}"#, "hello", r#"{"event":"agent.mood"}"#]

@@ -88,7 +88,7 @@ impl Tools for Sky {
 
 async fn with_tools(agent: OpenAiConfig, sky: Sky) -> (Server, Arc<Mutex<Vec<ToolCall>>>) {
     let calls = sky.calls.clone();
-    (Server::with_own(served_by(agent), Own { tools: Arc::new(sky), ..Own::default() }).await, calls)
+    (Server::with_own(served_by(agent), Own { tools: Some(Arc::new(sky)), ..Own::default() }).await, calls)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -325,19 +325,6 @@ async fn a_message_may_follow_its_create_without_waiting() {
 }
 
 #[tokio::test]
-async fn what_is_not_built_is_refused_and_not_faked() {
-    let server = Server::start().await;
-    let (mut client, _) = server.session().await;
-    for frame in
-        [json!({ "event": "user.watch_task", "task_id": "t" }), json!({ "event": "user.unwatch_task", "task_id": "t" })]
-    {
-        client.send(frame).await;
-        assert_eq!(client.refusal().await.0, "NOT_SUPPORTED");
-    }
-    server.stop().await;
-}
-
-#[tokio::test]
 async fn a_conversation_keeps_its_newest_messages_and_their_keys() {
     let mut config = support::config();
     config.limits.messages_kept_max = 4;

@@ -39,7 +39,6 @@ const PRIVATE: &[&str] = &[
     "ToolCall",
     "ToolOutcome",
     "Trouble",
-    "Wanted",
     "SignedState",
     "MemoryMessage",
     "PendingConfirmation",

@@ -98,6 +98,11 @@ impl Link {
         &self.session
     }
 
+    /// The epoch that its numbers belong to.
+    pub fn epoch(&self) -> &Epoch {
+        &self.epoch
+    }
+
     /// The last event that was sent.
     pub fn sent(&self) -> Seq {
         self.sent

@@ -2,7 +2,7 @@
 
 use bowline_protocol::{Chunk, Extent, Recorded, Seq, StreamCursor};
 
-use crate::project::{Fold, Projector};
+use crate::project::{Fold, Parser, Projector};
 
 /// The most events asked of the log at once.
 const READ_EVENTS_MAX: usize = 512;
@@ -85,11 +85,12 @@ impl Watch {
             gap: false,
         };
         let trimmed = first < extent.first;
+        let parser = if matches!(start, Start::After(_)) { Parser::Same } else { Parser::Fresh };
         match start {
-            Start::Fresh => watch.begin_at(first, extent.first),
+            Start::Fresh => watch.begin_at(parser, first, extent.first),
             Start::Index(index) => {
                 // Chunks that are gone cannot be counted, so the reader begins with what is left.
-                watch.begin_at(first, extent.first);
+                watch.begin_at(parser, first, extent.first);
                 if !trimmed {
                     watch.has = Has::Chunks(index);
                 }
@@ -98,24 +99,24 @@ impl Watch {
                 // Its numbers mean nothing here. It is told so, and begins anew.
                 let _ = cursor;
                 let from = first.max(extent.first);
-                watch.tell_gap(0, from);
+                watch.tell_gap(parser, 0, from);
                 watch.next = from;
             }
-            Start::After(cursor) => watch.come_back(cursor, first, extent.first, false),
-            Start::Framed(cursor) => watch.come_back(cursor, first, extent.first, true),
+            Start::After(cursor) => watch.come_back(cursor, first, extent.first, parser),
+            Start::Framed(cursor) => watch.come_back(cursor, first, extent.first, parser),
         }
         watch.settle();
         watch
     }
 
     /// Starts at the first event, or at the first that is left.
-    fn begin_at(&mut self, first: Seq, retained: Seq) {
+    fn begin_at(&mut self, parser: Parser, first: Seq, retained: Seq) {
         if first < retained {
-            self.skip_to(first, retained);
+            self.skip_to(parser, first, retained);
         }
     }
 
-    fn come_back(&mut self, cursor: StreamCursor, first: Seq, retained: Seq, framed: bool) {
+    fn come_back(&mut self, cursor: StreamCursor, first: Seq, retained: Seq, parser: Parser) {
         let owed = match cursor.part {
             Some(_) => cursor.cursor.seq,
             None => cursor.cursor.seq.next(),
@@ -124,10 +125,10 @@ impl Watch {
         let before = owed < first || (owed == first && cursor.part.is_none());
         if before {
             // What follows is everything.
-            return self.begin_at(first, retained);
+            return self.begin_at(parser, first, retained);
         }
         if owed < retained {
-            return self.skip_to(owed, retained);
+            return self.skip_to(parser, owed, retained);
         }
         let forgotten = first < retained;
         if forgotten {
@@ -135,19 +136,19 @@ impl Watch {
             self.projector.lose();
             self.next = retained;
         }
-        self.has = Has::UpTo { cursor, framed: framed || forgotten };
+        self.has = Has::UpTo { cursor, framed: parser == Parser::Fresh || forgotten };
     }
 
-    fn skip_to(&mut self, wanted: Seq, retained: Seq) {
+    fn skip_to(&mut self, parser: Parser, wanted: Seq, retained: Seq) {
         self.flush();
-        self.tell_gap(wanted.until(retained), retained);
+        self.tell_gap(parser, wanted.until(retained), retained);
         self.next = retained;
         self.has = Has::Nothing;
     }
 
-    fn tell_gap(&mut self, lost: u64, first_retained: Seq) {
+    fn tell_gap(&mut self, parser: Parser, lost: u64, first_retained: Seq) {
         self.gap = true;
-        self.projector.gap(lost, first_retained, &mut self.out);
+        self.projector.gap(parser, lost, first_retained, &mut self.out);
     }
 
     /// Whether the reader was told of a gap since the last time this was asked.
@@ -175,7 +176,7 @@ impl Watch {
         self.reading = false;
         self.handle_tail(next);
         if first > self.next {
-            self.skip_to(self.next, first);
+            self.skip_to(Parser::Same, self.next, first);
         }
         for event in events {
             if self.stage == Stage::Over {

@@ -63,7 +63,7 @@ fn a_reader_that_comes_back_gets_exactly_what_follows_each_chunk() {
 }
 
 #[test]
-fn a_gap_is_told_inside_the_message_before_anything_else() {
+fn a_gap_is_told_before_anything_else_and_makes_no_message_of_its_own() {
     let (log, first) = two_turns();
     let other_epoch = StreamCursor::parse("other-4").unwrap().unwrap();
     for (retained, start) in [
@@ -75,7 +75,9 @@ fn a_gap_is_told_inside_the_message_before_anything_else() {
         let chunks = watched_from(&log, retained, first, start.clone());
         let kinds: Vec<Value> = chunks.iter().map(|chunk| serde_json::from_slice(&chunk.json).unwrap()).collect();
         let kinds: Vec<&str> = kinds.iter().map(|chunk| chunk["type"].as_str().unwrap()).collect();
-        assert_eq!(kinds[..3], ["start", "data-gap", "start-step"], "{start:?}");
+        assert_eq!(kinds[..3], ["data-gap", "start", "start-step"], "{start:?}");
+        let passes = serde_json::from_slice::<Value>(&chunks[0].json).unwrap()["transient"] == true;
+        assert_eq!(passes, !matches!(start, Start::After(_)), "a parser without a message gets a notice that passes");
         assert_eq!(kinds.iter().filter(|kind| **kind == "start").count(), 1, "{start:?}");
         assert_eq!(kinds.last(), Some(&"finish"), "{start:?}");
     }

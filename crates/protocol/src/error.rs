@@ -96,6 +96,19 @@ pub enum RecoveryAction {
 }
 
 impl RecoveryAction {
+    pub const ALL: &[RecoveryAction] = &[
+        RecoveryAction::CreateNewSession,
+        RecoveryAction::ExportStateAgain,
+        RecoveryAction::RequestState,
+        RecoveryAction::Reconnect,
+        RecoveryAction::TakeOver,
+        RecoveryAction::Retry,
+        RecoveryAction::RetryLater,
+        RecoveryAction::Authenticate,
+        RecoveryAction::FixRequest,
+        RecoveryAction::None,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             RecoveryAction::CreateNewSession => "create_new_session",

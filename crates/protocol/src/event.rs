@@ -74,14 +74,13 @@ pub mod names {
         PIPELINE_COMPLETED,
     ];
 
-    /// What tells of an agent's work: everything but how a run begins, asks and ends.
+    /// What tells of an agent's work: everything but how a run begins, asks and ends, and what begins work of its own.
     pub const WORK: &[&str] = &[
         THINKING,
         TOOL_CALL,
         TOOL_RESULT,
         PARTIAL_ANSWER,
-        OPERATION_STARTED,
-        OPERATION_COMPLETED,
+        PROGRESS,
         PLAN_START,
         PLAN_COMPLETED,
         PLAN_CANCELLED,
@@ -223,6 +222,12 @@ impl Unnumbered {
         let mut out = Vec::with_capacity(self.len_max());
         self.number_into(&mut out, epoch, seq);
         out.into()
+    }
+
+    /// What stands before and behind the slot, for a log that fills it in a place where this code does not run. What
+    /// belongs there is exactly what [`number_into`](Unnumbered::number_into) writes.
+    pub fn around_slot(&self) -> (&[u8], &[u8]) {
+        self.bytes.split_at(self.split)
     }
 
     /// An upper bound of the finished event's size.

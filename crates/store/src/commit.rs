@@ -110,6 +110,17 @@ impl Commit {
         Commit { log, fence, create: None, events: Vec::new(), at_ms, record: None, items: Vec::new(), release: None }
     }
 
+    /// Names are checked when they are made from text, but not when they come through `serde`. One that could not be
+    /// read back would look like damage. A log that exists has been checked when it was created.
+    pub(crate) fn check_names(&self) -> Result<(), StoreError> {
+        let owner = self.record.as_ref().map(|record| record.owner.as_str());
+        let epoch = self.create.as_ref().map(|start| start.epoch.as_str());
+        let sound = self.create.as_ref().is_none_or(|_| LogId::parse(self.log.as_str()).is_some())
+            && owner.is_none_or(|owner| Principal::parse(owner).is_some())
+            && epoch.is_none_or(|epoch| Epoch::parse(epoch).is_some());
+        sound.then_some(()).ok_or_else(|| StoreError::Io("a name in this commit is not one that can be stored".into()))
+    }
+
     /// About how many bytes this will take.
     pub fn len_hint(&self) -> usize {
         let events: usize = self.events.iter().map(Unnumbered::len_max).sum();
@@ -148,6 +159,8 @@ pub struct ReadLimit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     pub events: Vec<Recorded>,
+    /// The epoch that the log is in now: while a reader has been away, the log may have changed to another.
+    pub epoch: Epoch,
     /// Where the log begins now.
     pub first: Seq,
     pub next: Seq,
@@ -173,6 +186,13 @@ pub enum StoreError {
     /// The commit is larger than the store can hold in one piece.
     #[error("a commit of {bytes} bytes is larger than {max}")]
     TooLarge { bytes: usize, max: usize },
+    /// The store is out of reach and did nothing; it heals when it is back.
+    #[error("the store cannot be reached: {0}")]
+    Unavailable(String),
+    /// The store was lost on the way, and nobody knows whether it did what it was asked. The fence of this commit is
+    /// shut out, so that nothing can be done twice: take a new lease, and look what the log holds.
+    #[error("it is not known whether the store kept this: {0}")]
+    InDoubt(String),
     #[error("the store is closed")]
     Closed,
     #[error("input or output failed: {0}")]

@@ -1,12 +1,13 @@
 //! The memory of Bowline: append-only logs of events, and a directory of what they are for.
 //!
-//! No HTTP and no rules live here. Both stores owe the same promises and pass the same [`contract`] suite.
+//! No HTTP and no rules live here. All stores owe the same promises and pass the same [`contract`] suite.
 
 pub mod commit;
 #[doc(hidden)]
 pub mod contract;
 pub mod disk;
 pub mod memory;
+pub mod redis;
 pub mod tail;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use bytes::Bytes;
 
 pub use commit::{Batch, Commit, Committed, Fence, Item, Kind, ReadLimit, Record, Release, Start, StoreError, Trimmed};
 pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
+pub use redis::{RedisOptions, RedisStore, RedisUrl};
 pub use tail::{TailGuard, WakeSet};
 
 /// Append-only logs with numbered events.

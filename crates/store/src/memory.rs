@@ -140,7 +140,7 @@ impl EventLog for MemoryStore {
                 events.push(Recorded { seq, bytes: bytes.clone() });
                 seq = seq.next();
             }
-            Batch { events, first: log.first, next: log.next() }
+            Batch { events, epoch: log.epoch.clone(), first: log.first, next: log.next() }
         })
     }
 

@@ -65,6 +65,11 @@ impl Tails {
         self.wake_each(std::slice::from_ref(log));
     }
 
+    /// Logs that somebody waits for.
+    pub fn logs(&self) -> Vec<LogId> {
+        lock(&self.waiters).keys().cloned().collect()
+    }
+
     pub fn wake_each(&self, logs: &[LogId]) {
         let waiters = lock(&self.waiters);
         if waiters.is_empty() {

@@ -75,6 +75,8 @@ pub struct Run {
     /// Whose session it is.
     pub owner: Principal,
     pub input: Input,
+    /// The message that is to be answered, as it is kept: also what it holds besides text. None for plan commands.
+    pub message: Option<Message>,
     /// The conversation before the input, oldest first.
     pub conversation: Vec<Message>,
     /// The last plan of this session, as the agent kept it.

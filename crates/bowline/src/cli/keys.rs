@@ -125,7 +125,9 @@ fn editable(loaded: &Loaded) -> anyhow::Result<PathBuf> {
 fn data_dir(loaded: &Loaded) -> anyhow::Result<PathBuf> {
     match &loaded.config.store.url {
         StoreUrl::Disk(dir) => Ok(dir.clone()),
-        StoreUrl::Memory => bail!("a store in `memory:` keeps no keys; name the directory with --store disk:DIR"),
+        StoreUrl::Memory | StoreUrl::Redis(_) => {
+            bail!("only a store on disk keeps keys; name its directory with --store disk:DIR, or set `state.keys`")
+        }
     }
 }
 

@@ -103,7 +103,7 @@ struct ChatArgs {
 
 #[derive(Debug, Args)]
 struct TailArgs {
-    /// The session to follow
+    /// The session or task to follow
     session: String,
     /// Begin after this event: <epoch>-<seq> or <seq> [default: the first retained]
     #[arg(long, value_name = "CURSOR")]

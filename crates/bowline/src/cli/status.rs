@@ -40,6 +40,10 @@ fn screen(node: &Value, sessions: &Value) -> String {
     let states =
         ["idle", "running", "waiting", "ended"].map(|state| format!("{} {state}", word(&node["sessions"][state])));
     let _ = writeln!(text, "sessions     {}", states.join(", "));
+    let tasks =
+        ["running", "completed", "failed", "cancelled"].map(|state| format!("{} {state}", word(&node["tasks"][state])));
+    let _ = writeln!(text, "tasks        {}", tasks.join(", "));
+    let _ = writeln!(text, "streams      {}", word(&node["streams"]));
     let _ = writeln!(text, "events       {} appended", word(&node["events_appended"]));
     let list = sessions["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
     if list.is_empty() {

@@ -1,4 +1,4 @@
-//! `bowline tail`: follows the events of one session, and comes back by itself to where it was.
+//! `bowline tail`: follows the events of one session or task, and comes back by itself to where it was.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl Tail {
                 },
                 Err(error) if error.is_passing() => error.to_string(),
                 Err(HttpError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
-                    bail!("there is no session `{}`; `bowline status` lists those there are", self.session)
+                    bail!("there is no session or task `{}`; `bowline status` lists those there are", self.session)
                 }
                 Err(error) => return Err(error.into()),
             };
@@ -57,7 +57,10 @@ impl Tail {
     }
 
     fn path(&self) -> String {
-        let base = format!("/api/admin/sessions/{}/events", segment(&self.session));
+        // Tasks are told from sessions by how their names begin.
+        let is_task = self.session.starts_with("task_") || self.session.starts_with("turn_");
+        let room = if is_task { "tasks" } else { "sessions" };
+        let base = format!("/api/admin/{room}/{}/events", segment(&self.session));
         match &self.from {
             Some(cursor) => format!("{base}?from={}", segment(cursor)),
             None => base,

@@ -85,10 +85,13 @@ fn refusals_name_the_key_the_place_and_what_would_be_right() {
         ("store = 5", "unknown setting `store` (bowline.toml:1)"),
         ("[session]\nttl.x = 1", "`session.ttl` (bowline.toml:2): expected a duration"),
         ("[store]\nsync = \"never\"", "expected one of \"always\", \"interval\", got \"never\""),
-        ("[store]\nurl = \"redis://x\"", "`store.url` (bowline.toml:2) is not supported by this version: Redis stores"),
-        ("[store]\nurl = \"disc:x\"", "expected \"disk:DIR\" or \"memory:\", got \"disc:x\""),
+        (
+            "[store]\nurl = \"redis://:pw@x?y=z\"",
+            "`store.url` (bowline.toml:2): expected a Redis URL (y is not known in a Redis URL",
+        ),
+        ("[store]\nurl = \"disc:x\"", "expected \"disk:DIR\", \"memory:\" or \"redis://HOST\", got \"disc:x\""),
         ("[tls]\ncert = \"x\"", "`tls` (bowline.toml:1) is not supported by this version"),
-        ("[stream]\nttl = \"1h\"", "is not supported by this version"),
+        ("[lease]\nttl = \"10s\"", "is not supported by this version"),
         (
             "[agents.mine]\nseed = 2",
             "`agents.mine.kind` (bowline.toml:2): expected \"demo\", \"openai\" or \"http\", got nothing",

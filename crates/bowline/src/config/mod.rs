@@ -14,6 +14,7 @@ mod value;
 mod written;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use bowline_core::seal::{Key, OpenLimits};
 use bowline_core::shorten::StateLimits;
 use bowline_protocol::Principal;
 use bowline_protocol::frame::client::Secret;
+use bowline_store::RedisUrl;
 
 pub use error::{ConfigError, Source};
 pub use load::{FILE_NAME, Flags, Loaded, Setting, Surroundings};
@@ -49,13 +51,30 @@ pub struct Config {
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
     pub url: StoreUrl,
+    /// On disk.
     pub sync: SyncMode,
+    /// On Redis: how many replicas must have a commit before it is answered.
+    pub wait_replicas: u32,
+    /// On Redis: how long a command may take, with all its attempts.
+    pub timeout: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     Memory,
     Disk(PathBuf),
+    Redis(RedisUrl),
+}
+
+/// As it is shown: without a password.
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreUrl::Memory => f.write_str("memory:"),
+            StoreUrl::Disk(dir) => write!(f, "disk:{}", dir.display()),
+            StoreUrl::Redis(url) => url.fmt(f),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -346,7 +365,12 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             default_agent: "demo".into(),
             insecure_no_auth: false,
-            store: StoreConfig { url: StoreUrl::Disk("./bowline-data".into()), sync: SyncMode::Always },
+            store: StoreConfig {
+                url: StoreUrl::Disk("./bowline-data".into()),
+                sync: SyncMode::Always,
+                wait_replicas: 0,
+                timeout: Duration::from_secs(5),
+            },
             session: SessionConfig {
                 ttl: 24 * HOUR,
                 when_busy: WhenBusy::Reject,

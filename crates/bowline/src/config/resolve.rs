@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use super::error::ConfigError;
 use super::load::Surroundings;
+use bowline_store::RedisUrl;
+
 use super::value::{HIDDEN, Value};
 use super::written::Written;
 use super::{
@@ -72,16 +74,18 @@ impl Resolver<'_> {
         let url = match text.split_once(':') {
             Some(("disk", dir)) if !dir.is_empty() => StoreUrl::Disk(PathBuf::from(dir)),
             Some(("memory", "")) => StoreUrl::Memory,
-            Some(("redis" | "rediss", _)) => {
-                return Err(self.unsupported("store.url", "Redis stores; use `disk:DIR` or `memory:`"));
-            }
-            _ => return Err(self.wrong("store.url", "\"disk:DIR\" or \"memory:\"")),
+            Some((scheme, _)) if scheme.starts_with("redis") => match RedisUrl::parse(&text) {
+                Ok(url) => StoreUrl::Redis(url),
+                Err(why) => return Err(self.wrong("store.url", &format!("a Redis URL ({why})"))),
+            },
+            _ => return Err(self.wrong("store.url", "\"disk:DIR\", \"memory:\" or \"redis://HOST\"")),
         };
         let sync = match self.text("store.sync")?.as_str() {
             "interval" => SyncMode::Interval,
             _ => SyncMode::Always,
         };
-        Ok(StoreConfig { url, sync })
+        let wait_replicas = self.number("store.wait_replicas")? as u32;
+        Ok(StoreConfig { url, sync, wait_replicas, timeout: self.span("store.timeout")? })
     }
 
     fn session(&self, has_auth: bool, loopback: bool) -> Result<SessionConfig> {
@@ -189,11 +193,6 @@ impl Resolver<'_> {
             shown => shown.to_string(),
         };
         ConfigError::Wrong { key: key.to_owned(), source_of, given, expected: expected.to_owned() }
-    }
-
-    fn unsupported(&self, key: &str, what: &str) -> ConfigError {
-        let source_of = self.written.get(key).1;
-        ConfigError::Unsupported { key: key.to_owned(), source_of, what: what.to_owned() }
     }
 }
 

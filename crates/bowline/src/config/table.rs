@@ -118,8 +118,10 @@ pub const KEYS: &[Key] = &[
     key("default_agent", Kind::Text, "demo", "The agent of a session that does not name one: one of `agents`, or a URL, which makes an agent `http` of that kind."),
     key("insecure_no_auth", Kind::Bool, "false", "Allows a listen address that is not loopback without auth."),
 
-    key("store.url", Kind::Text, "disk:./bowline-data", "Where events live: `disk:DIR` or `memory:`."),
-    key("store.sync", Kind::Choice(&["always", "interval"]), "always", "`always` syncs to disk before anyone sees an event; `interval` syncs every 50 ms."),
+    key("store.url", Kind::Text, "disk:./bowline-data", "Where events live: `disk:DIR`, `memory:`, or a [Redis](scaling.md) at `redis://`, `rediss://` or `redis+sentinel://`."),
+    key("store.sync", Kind::Choice(&["always", "interval"]), "always", "`always` syncs to disk before anyone sees an event; `interval` syncs every 50 ms. For `disk:` only."),
+    key("store.wait_replicas", Kind::Number { min: 0, max: 100 }, "0", "On Redis: replicas that must have an event before it is answered."),
+    key("store.timeout", SPAN, "5s", "On Redis: how long a command may take, with all attempts, before whoever waits is told that the store is away."),
 
     key("session.ttl", SPAN, "24h", "A session expires when it was quiet for this long, unless it is held or a run is active."),
     key("session.when_busy", Kind::Choice(&["reject", "queue"]), "reject", "What happens to a message while a run is active."),

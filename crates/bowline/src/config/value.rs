@@ -1,5 +1,6 @@
 //! One setting's value, read by its kind from TOML or from plain text.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::json;
@@ -93,7 +94,7 @@ impl Value {
     pub fn shown(&self) -> serde_json::Value {
         match self {
             Value::Unset => json!(null),
-            Value::Text(text) => json!(text),
+            Value::Text(text) => json!(without_password(text)),
             Value::Secret(_) => json!(HIDDEN),
             Value::Bool(flag) => json!(flag),
             Value::Number(number) => json!(number),
@@ -107,6 +108,15 @@ impl Value {
                 tokens.iter().map(one).collect()
             }
         }
+    }
+}
+
+/// A URL may hold a password, which is shown nowhere.
+pub fn without_password(text: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
+    match rest.rsplit_once('@').map(|(who, rest)| (who.split_once(':'), rest)) {
+        Some((Some((user, _)), rest)) => format!("{scheme}://{user}:{HIDDEN}@{rest}").into(),
+        _ => text.into(),
     }
 }
 

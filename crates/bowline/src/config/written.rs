@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Source};
 use super::table::{self, Key};
-use super::value::{HIDDEN, Value};
+use super::value::{HIDDEN, Value, without_password};
 
 /// Variables that the client commands read; they are no settings.
 const CLIENT_VARIABLES: &[&str] = &["BOWLINE_TOKEN", "BOWLINE_RESUME_TOKEN"];
@@ -156,6 +156,6 @@ fn known(path: &str, source: &Source) -> Result<&'static Key, ConfigError> {
 
 fn wrong(key: &Key, path: &str, source: &Source, given: &str) -> ConfigError {
     // A value of the wrong shape may still hold the secret.
-    let given = if key.kind.is_secret() { HIDDEN.to_owned() } else { given.to_owned() };
+    let given = if key.kind.is_secret() { HIDDEN.to_owned() } else { without_password(given).into_owned() };
     ConfigError::Wrong { key: path.to_owned(), source_of: source.clone(), given, expected: key.kind.expected() }
 }

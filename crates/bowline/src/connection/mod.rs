@@ -236,6 +236,12 @@ impl Connection {
                     json!({ "code": code.as_str(), "action": "taken_over", "recovery_action": code.action().as_str() });
                 self.say(&Control::notice(Some(session), "Another connection has taken the session over.", facts));
             }
+            // It comes back by itself, with its position, and is told what became of its session.
+            Mail::Cut { session } => {
+                if self.links.iter().any(|attached| *attached.link.session() == session) {
+                    self.close(CloseCode::ReadFailed);
+                }
+            }
             Mail::Superseded { session, by } => {
                 self.unlink(&session);
                 let facts = json!({ "reason": "superseded", "superseded_by": by });
@@ -291,8 +297,9 @@ impl Connection {
 
     /// Looks where the log of a link ends now.
     async fn look(&mut self, at: usize) {
-        match self.shared.store.extent(&self.links[at].log).await {
-            Ok(extent) => self.links[at].link.handle_tail(extent.next),
+        let Attached { log, link, .. } = &mut self.links[at];
+        match self.shared.end_of(log, link.epoch()).await {
+            Ok(next) => link.handle_tail(next),
             Err(error) => self.cannot_read(at, &error).await,
         }
     }
@@ -384,8 +391,9 @@ impl Connection {
 
     async fn read(&mut self, at: usize, from: Seq, events_max: usize) {
         let limit = ReadLimit { events: events_max, bytes: self.shared.config.limits.send_window_bytes };
-        match self.shared.read(&self.links[at].log, from, limit).await {
-            Ok(batch) => self.links[at].link.handle_events(batch.events, batch.first, batch.next),
+        let Attached { log, link, .. } = &mut self.links[at];
+        match self.shared.read(log, link.epoch(), from, limit).await {
+            Ok(batch) => link.handle_events(batch.events, batch.first, batch.next),
             Err(error) => {
                 self.links[at].link.handle_read_failed();
                 self.shared.metrics.store_errors.inc("read");

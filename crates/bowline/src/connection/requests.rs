@@ -135,7 +135,7 @@ impl Connection {
         if let Err(refusal) = self.room_for_another() {
             return self.refuse(None, &refusal);
         }
-        if let Err(refusal) = new.within(&self.shared, "content.config") {
+        if let Err(refusal) = new.check(&self.shared, "content.") {
             return self.refuse(None, &refusal);
         }
         let (owner, client_id) = (new.owner.clone(), new.client_id.clone());

@@ -55,10 +55,11 @@ impl Connection {
         let tail = self.shared.store.tail(&watched.log, &self.wake, token);
         let mut watch = Watch::new(id.as_str(), watched.first, &watched.extent, start, fresh);
         // Subscribed first, looked second: an event in between is seen by one of the two.
-        let extent = self.shared.store.extent(&watched.log).await.map_err(|error| node::task_refusal(&error))?;
-        watch.handle_tail(extent.next);
+        let epoch = watched.extent.epoch.clone();
+        let next = self.shared.end_of(&watched.log, &epoch).await.map_err(|error| node::task_refusal(&error))?;
+        watch.handle_tail(next);
         let Watched { log, session, .. } = watched;
-        self.watches.push(Watching { token, task: id, session, log, epoch: extent.epoch, watch, _tail: tail });
+        self.watches.push(Watching { token, task: id, session, log, epoch, watch, _tail: tail });
         Ok(())
     }
 
@@ -74,8 +75,9 @@ impl Connection {
     /// A log that is watched may have grown.
     pub(super) async fn look_at_watched(&mut self, token: u64) {
         let Some(at) = self.watches.iter().position(|watching| watching.token == token) else { return };
-        match self.shared.store.extent(&self.watches[at].log).await {
-            Ok(extent) => self.watches[at].watch.handle_tail(extent.next),
+        let Watching { log, epoch, watch, .. } = &mut self.watches[at];
+        match self.shared.end_of(log, epoch).await {
+            Ok(next) => watch.handle_tail(next),
             Err(error) => self.cannot_watch(at, &error),
         }
     }
@@ -97,9 +99,9 @@ impl Connection {
                 Some(Output::Over) => self.end_watch(at).await,
                 Some(Output::Read { from, events_max }) => {
                     let limit = ReadLimit { events: events_max, bytes: window };
-                    match self.shared.read(&self.watches[at].log, from, limit).await {
+                    let Watching { log, epoch, watch, .. } = &mut self.watches[at];
+                    match self.shared.read(log, epoch, from, limit).await {
                         Ok(batch) => {
-                            let watch = &mut self.watches[at].watch;
                             watch.handle_events(&batch.events, batch.first, batch.next);
                             if watch.take_gap() {
                                 self.shared.metrics.gaps_told.inc();

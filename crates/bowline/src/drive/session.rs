@@ -1,14 +1,17 @@
 //! Drives one session's actor: commands, what its run says, and time.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use bowline_protocol::Refusal;
+use bowline_protocol::{ErrorCode, Refusal};
 
 use crate::node::Shared;
 use crate::session::actor::Actor;
 use crate::session::run::{EMISSIONS_MAX, LiveRun, Said, died};
 use crate::session::{Command, Commands};
+
+/// How often a session whose last commit is in doubt looks whether the store can tell.
+pub const DOUBT_RETRY: Duration = Duration::from_millis(250);
 
 enum Happened {
     Command(Box<Command>),
@@ -40,6 +43,22 @@ pub async fn drive(shared: Arc<Shared>, mut actor: Box<Actor>, mut commands: Com
             Happened::Command(command) => Box::pin(actor.handle(*command)).await,
             Happened::Said(said) => Box::pin(actor.handle_said(said)).await,
             Happened::Time => Box::pin(actor.handle_timeout(Instant::now())).await,
+        }
+        while actor.is_in_doubt() {
+            match Box::pin(actor.begin_again()).await {
+                Ok(()) => {}
+                Err(refusal) if refusal.code == ErrorCode::SessionNotFound => {
+                    return turn_away(&shared, &actor, &mut commands, &refusal);
+                }
+                Err(refusal) => {
+                    // The store is away. Nobody is kept waiting for it.
+                    while let Ok(command) = commands.try_recv() {
+                        command.refuse(actor.id(), &refusal);
+                    }
+                    tokio::time::sleep(DOUBT_RETRY).await;
+                    actor.doubt();
+                }
+            }
         }
     }
 }

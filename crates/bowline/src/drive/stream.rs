@@ -64,12 +64,13 @@ impl Stream {
 
     async fn look(&mut self) -> Result<(), StoreError> {
         match &mut self.stage {
-            Stage::Watching(watch) => watch.handle_tail(self.shared.store.extent(&self.log).await?.next),
+            Stage::Watching(watch) => watch.handle_tail(self.shared.end_of(&self.log, &self.epoch).await?),
             Stage::Queued(message) => {
                 let item = self.shared.store.item(&self.log, &keys::idempotency(message)).await?;
                 let accepted: Option<Accepted> = item.and_then(|bytes| serde_json::from_slice(&bytes).ok());
                 if let Some(turn) = accepted.and_then(|accepted| accepted.seq).and_then(Seq::new) {
                     let extent = self.shared.store.extent(&self.log).await?;
+                    self.epoch = extent.epoch.clone();
                     let task = TaskId::of_turn(&self.log, turn);
                     let watch = Watch::new(task.as_str(), turn, &extent, Start::Fresh, false);
                     self.stage = Stage::Watching(Box::new(watch));
@@ -109,7 +110,7 @@ impl Stream {
 
     async fn read(&mut self, from: Seq, events_max: usize) -> Result<(), StoreError> {
         let limit = ReadLimit { events: events_max, bytes: READ_BYTES_MAX };
-        let batch = self.shared.read(&self.log, from, limit).await?;
+        let batch = self.shared.read(&self.log, &self.epoch, from, limit).await?;
         if let Stage::Watching(watch) = &mut self.stage {
             watch.handle_events(&batch.events, batch.first, batch.next);
             if watch.take_gap() {

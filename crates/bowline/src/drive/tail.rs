@@ -47,8 +47,8 @@ impl Tail {
     }
 
     async fn look(&mut self) -> Result<(), StoreError> {
-        let extent = self.shared.store.extent(&self.log).await?;
-        self.link.handle_tail(extent.next);
+        let next = self.shared.end_of(&self.log, self.link.epoch()).await?;
+        self.link.handle_tail(next);
         Ok(())
     }
 
@@ -61,7 +61,7 @@ impl Tail {
                 Some(Output::Replayed { .. } | Output::Skipped { .. }) => {}
                 Some(Output::Read { from, events_max }) => {
                     let limit = ReadLimit { events: events_max, bytes: READ_BYTES_MAX };
-                    let batch = self.shared.read(&self.log, from, limit).await?;
+                    let batch = self.shared.read(&self.log, self.link.epoch(), from, limit).await?;
                     self.link.handle_events(batch.events, batch.first, batch.next);
                 }
                 None => {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::session::sleep_until;
+use bowline_protocol::ErrorCode;
+
+use super::session::{DOUBT_RETRY, sleep_until};
 use crate::agent::AgentError;
 use crate::node::Shared;
 use crate::session::run::EMISSIONS_MAX;
@@ -50,6 +52,19 @@ pub async fn drive(shared: Arc<Shared>, mut actor: Box<TaskActor>, mut commands:
             Happened::Commands(asked) => Box::pin(actor.handle(asked)).await,
             Happened::Said(said) => Box::pin(actor.handle_said(said)).await,
             Happened::Time => Box::pin(actor.handle_timeout(Instant::now())).await,
+        }
+        while actor.is_in_doubt() {
+            let Err(refusal) = Box::pin(actor.begin_again()).await else { continue };
+            // The store is away, and nobody is kept waiting for it; or the task is gone, and this ends.
+            while let Ok(command) = commands.try_recv() {
+                command.refuse(&refusal);
+            }
+            let gone = matches!(refusal.code, ErrorCode::TaskNotFound | ErrorCode::TaskExpired);
+            if gone && shared.tasks.retire(actor.id(), &commands) {
+                return;
+            }
+            tokio::time::sleep(DOUBT_RETRY).await;
+            actor.doubt();
         }
     }
 }

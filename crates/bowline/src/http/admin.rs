@@ -7,18 +7,19 @@ use std::sync::atomic::Ordering;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::extract::{FromRequestParts, Query, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_core::{Link, Resume};
 use bowline_protocol::event::names;
-use bowline_protocol::{Cursor, ErrorCode, LogId, Recorded, Refusal, SessionId};
+use bowline_protocol::{Cursor, ErrorCode, LogId, Recorded, Refusal, SessionId, TaskId};
 use bowline_store::{Kind, Record};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::chat::read::Name;
 use super::problem::Problem;
 use super::ws::{check_host, check_origin};
 use crate::auth::token_from_headers;
@@ -26,7 +27,9 @@ use crate::clock;
 use crate::config::{StoreUrl, SyncMode};
 use crate::drive::tail::{Piece, Tail};
 use crate::node::{self, Shared};
+use crate::session::turns::Status;
 use crate::session::{Life, SessionRecord};
+use crate::task::TaskRecord;
 
 /// An operator.
 #[derive(Debug)]
@@ -53,10 +56,6 @@ pub async fn node(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
     let health = shared.store.health();
     let config = &shared.config;
     let count = |state| shared.metrics.session_state(state).get();
-    let url = match &config.store.url {
-        StoreUrl::Memory => "memory:".to_owned(),
-        StoreUrl::Disk(dir) => format!("disk:{}", dir.display()),
-    };
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": shared.clock.uptime().as_secs(),
@@ -66,8 +65,12 @@ pub async fn node(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
         "default_agent": config.default_agent,
         "agents": shared.agents.keys().collect::<Vec<_>>(),
         "store": {
-            "url": url,
-            "sync": match config.store.sync { SyncMode::Always => "always", SyncMode::Interval => "interval" },
+            "url": config.store.url.to_string(),
+            "sync": match (&config.store.url, config.store.sync) {
+                (StoreUrl::Redis(_), _) => "by Redis",
+                (_, SyncMode::Always) => "always",
+                (_, SyncMode::Interval) => "interval",
+            },
             "writable": health.writable,
             "loss_window": health.loss_window,
             "troubles": health.troubles,
@@ -83,9 +86,18 @@ pub async fn node(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
             "ended": count("ended"),
             "held": shared.metrics.sessions_held.get(),
         },
+        "tasks": task_counts(&shared),
+        "streams": shared.metrics.streams.get(),
         "runs_active": shared.metrics.runs_active.get(),
         "events_appended": shared.metrics.events_appended.get(),
     }))
+}
+
+fn task_counts(shared: &Shared) -> Value {
+    Status::ALL
+        .iter()
+        .map(|status| (status.as_str().to_owned(), Value::from(shared.metrics.task_state(status.as_str()).get())))
+        .collect()
 }
 
 pub async fn config(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
@@ -117,11 +129,7 @@ pub async fn sessions(_: Admin, State(shared): State<Arc<Shared>>, page: Asked<P
     Ok(Json(json!({ "sessions": sessions, "total": total })))
 }
 
-pub async fn session(
-    _: Admin,
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
+pub async fn session(_: Admin, State(shared): State<Arc<Shared>>, Name(id): Name) -> Result<Json<Value>, Problem> {
     let (log, record) = find(&shared, &id).await?;
     let mut shown = summary(&shared, &log, &record).await;
     let (first, last) = (shown["first_retained_seq"].as_u64().unwrap_or(0), shown["last_seq"].as_u64().unwrap_or(0));
@@ -195,22 +203,90 @@ pub struct From {
 pub async fn events(
     _: Admin,
     State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
+    Name(id): Name,
     asked: Asked<From>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let From { from } = asked.map_err(|rejection| bad_query(&rejection))?.0;
     let (log, record) = find(&shared, &id).await?;
-    let last_event_id = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let cursor = match last_event_id.or(from) {
-        None => None,
-        Some(text) => {
-            Some(Cursor::parse(&text).ok_or_else(|| Refusal::field("from", "must be `<epoch>-<seq>` or a number"))?)
+    let over = SessionRecord::decode(&record.body).is_ok_and(|record| record.life != Life::Active);
+    follow(shared, log, over, from, &headers).await
+}
+
+/// Everybody's tasks with a log of their own, the newest first.
+pub async fn tasks(_: Admin, State(shared): State<Arc<Shared>>, page: Asked<Page>) -> Result<Json<Value>, Problem> {
+    let page = page.map_err(|rejection| bad_query(&rejection))?.0;
+    let listed = shared.store.list(Kind::Task, None).await;
+    let mut listed = listed.map_err(|error| node::store_refusal(&error))?;
+    let total = listed.len();
+    listed.sort_by_key(|(_, record)| std::cmp::Reverse(record.touched_ms));
+    let shown = listed.iter().skip(page.offset.unwrap_or(0)).take(page.limit.unwrap_or(100).min(1000));
+    let mut tasks = Vec::new();
+    for (log, stored) in shown {
+        let last = shared.store.extent(log).await.ok().map(|extent| extent.last());
+        let mut task = json!({ "task_id": log, "owner": stored.owner, "last_seq": last });
+        match TaskRecord::decode(&stored.body) {
+            Ok(record) => {
+                task["session_id"] = json!(record.session);
+                task["operation_id"] = json!(record.operation_id);
+                task["tool_name"] = json!(record.tool_name);
+                task["status"] = json!(record.status);
+                task["released"] = record.released.into();
+                task["created_at"] = clock::rfc3339(record.created_ms).into();
+                task["finished_at"] = record.finished_ms.map(clock::rfc3339).into();
+            }
+            Err(why) => task["unreadable"] = why.into(),
         }
+        tasks.push(task);
+    }
+    Ok(Json(json!({ "tasks": tasks, "total": total })))
+}
+
+/// The log of one task, live; of a turn, that of its session from the turn's beginning.
+pub async fn task_events(
+    _: Admin,
+    State(shared): State<Arc<Shared>>,
+    Name(id): Name,
+    asked: Asked<From>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let From { from } = asked.map_err(|rejection| bad_query(&rejection))?.0;
+    let task = TaskId::parse(&id).ok_or_else(node::task_not_found)?;
+    if let Some((log, started)) = task.turn() {
+        let (log, record) = find(&shared, log.as_str()).await?;
+        let over = SessionRecord::decode(&record.body).is_ok_and(|record| record.life != Life::Active);
+        let from = from.or_else(|| Some(started.prev().to_string()));
+        return follow(shared, log, over, from, &headers).await;
+    }
+    let log = LogId::from(&task);
+    let record = shared.store.record(&log).await.map_err(|error| node::task_refusal(&error))?;
+    let record = record.filter(|record| record.kind == Kind::Task).ok_or_else(node::task_not_found)?;
+    let over = TaskRecord::decode(&record.body).is_ok_and(|record| !record.is_running());
+    follow(shared, log, over, from, &headers).await
+}
+
+async fn record_kind(shared: &Shared, log: &LogId) -> Result<Option<Kind>, Refusal> {
+    let record = shared.store.record(log).await.map_err(|error| node::store_refusal(&error))?;
+    Ok(record.map(|record| record.kind))
+}
+
+/// A log as Server-Sent Events, from a cursor on; if it is over, only what is there.
+async fn follow(
+    shared: Arc<Shared>,
+    log: LogId,
+    over: bool,
+    from: Option<String>,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let last_event_id = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let read = |field: &str, text: &String| {
+        Cursor::parse(text).ok_or_else(|| Refusal::field(field, "must be `<epoch>-<seq>` or a number"))
     };
+    let asked = from.as_ref().map(|text| read("from", text)).transpose()?;
+    let cursor = last_event_id.as_ref().map(|text| read("Last-Event-ID", text)).transpose()?.or(asked);
     let extent = shared.store.extent(&log).await.map_err(|error| node::store_refusal(&error))?;
     let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));
-    let over = SessionRecord::decode(&record.body).is_ok_and(|record| record.life != Life::Active);
+    let is_task = record_kind(&shared, &log).await? == Some(Kind::Task);
     let link = Link::resume(SessionId::from(&log), &extent, resume);
     let tail = Tail::new(shared, log, link).await.map_err(|error| node::store_refusal(&error))?;
     // Of a session that is over there is only what is still kept; otherwise the stream ends with the session.
@@ -219,7 +295,7 @@ pub async fn events(
         let mut tail = tail?;
         let caught_up = last.is_some_and(|last| tail.position() > last);
         let piece = if caught_up { None } else { tail.next().await.ok() };
-        let goes_on = piece.as_ref().is_some_and(|piece| !ends_session(piece));
+        let goes_on = piece.as_ref().is_some_and(|piece| !ends(piece, is_task));
         let mut bytes = sse(piece.as_ref());
         if piece.is_some() && !goes_on {
             bytes.extend_from_slice(&sse(None));
@@ -253,8 +329,12 @@ fn sse(piece: Option<&Piece>) -> Vec<u8> {
     out
 }
 
-/// Whether this piece holds the last event of its session.
-fn ends_session(piece: &Piece) -> bool {
+/// Whether this piece holds the last event of its session or task.
+fn ends(piece: &Piece, is_task: bool) -> bool {
     let Piece::Events(events) = piece else { return false };
-    events.last().and_then(Recorded::decode).is_some_and(|event| event.event == names::SESSION_END)
+    let last = events.last().and_then(Recorded::decode);
+    last.is_some_and(|event| match is_task {
+        true => names::TERMINAL.contains(&event.event.as_str()),
+        false => event.event == names::SESSION_END,
+    })
 }

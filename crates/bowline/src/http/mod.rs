@@ -2,7 +2,9 @@
 
 mod admin;
 pub mod chat;
+mod cors;
 mod health;
+pub mod openapi;
 mod page;
 mod problem;
 pub mod produce;
@@ -13,6 +15,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -22,42 +25,49 @@ use tokio_util::task::TaskTracker;
 
 use crate::node::Shared;
 
-/// Plain HTTP requests that may be open beside the WebSockets.
+/// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
 /// How long to wait when there are no descriptors left, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Every path that answers, for the documents.
-pub const PATHS: &[&str] = &[
-    "/",
-    "/ws",
-    "/produce",
-    "/healthz",
-    "/readyz",
-    "/metrics",
-    "/api/admin/node",
-    "/api/admin/config",
-    "/api/admin/sessions",
-    "/api/admin/sessions/{id}",
-    "/api/admin/sessions/{id}/events",
-];
+/// Routes and the list of their paths, written once, so that a path that answers cannot be missing from the documents.
+macro_rules! doors {
+    ($($path:literal => $methods:expr,)*) => {
+        /// Every path of these doors, for the documents.
+        pub const PATHS: &[&str] = &[$($path),*];
+
+        pub fn routes() -> axum::Router<std::sync::Arc<$crate::node::Shared>> {
+            axum::Router::new()$(.route($path, $methods))*
+        }
+    };
+}
+pub(crate) use doors;
+
+doors! {
+    "/" => get(page::index),
+    "/ws" => get(ws::upgrade),
+    "/produce" => get(produce::upgrade),
+    "/healthz" => get(health::healthz),
+    "/readyz" => get(health::readyz),
+    "/metrics" => get(health::metrics),
+    "/api/admin/node" => get(admin::node),
+    "/api/admin/config" => get(admin::config),
+    "/api/admin/sessions" => get(admin::sessions),
+    "/api/admin/sessions/{id}" => get(admin::session),
+    "/api/admin/sessions/{id}/events" => get(admin::events),
+    "/api/admin/tasks" => get(admin::tasks),
+    "/api/admin/tasks/{id}/events" => get(admin::task_events),
+}
 
 fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
-        .route("/", get(page::index))
-        .route("/ws", get(ws::upgrade))
-        .route("/produce", get(produce::upgrade))
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .route("/metrics", get(health::metrics))
-        .route("/api/admin/node", get(admin::node))
-        .route("/api/admin/config", get(admin::config))
-        .route("/api/admin/sessions", get(admin::sessions))
-        .route("/api/admin/sessions/{id}", get(admin::session))
-        .route("/api/admin/sessions/{id}/events", get(admin::events))
-        .merge(chat::routes())
+    let from_pages = chat::routes()
+        .merge(openapi::routes())
+        .method_not_allowed_fallback(problem::no_such_method)
+        .layer(from_fn_with_state(shared.clone(), cors::share));
+    routes()
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
+        .merge(from_pages)
         .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))
         .with_state(shared)
 }
@@ -65,7 +75,9 @@ fn router(shared: Arc<Shared>) -> Router {
 /// Accepts connections until the server closes, then waits for those that are open to end.
 pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let router = router(shared.clone());
-    let places = Arc::new(Semaphore::new(shared.config.limits.connections_max + OTHER_CONNECTIONS_MAX));
+    let limits = &shared.config.limits;
+    let places = limits.connections_max + limits.streams_max + OTHER_CONNECTIONS_MAX;
+    let places = Arc::new(Semaphore::new(places));
     let tracker = TaskTracker::new();
     let accept = async {
         loop {

@@ -1,7 +1,7 @@
 //! How HTTP says no: the code, a sentence, and what to do next.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, Refusal};
 use serde_json::json;
@@ -36,7 +36,13 @@ impl IntoResponse for Problem {
         if let Some(details) = details {
             body["details"] = details;
         }
-        (self.status, Json(body)).into_response()
+        let mut response = (self.status, Json(body)).into_response();
+        let later = matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        if let Some(ms) = retry_after_ms.filter(|_| later) {
+            // For proxies and libraries, which count in seconds: never earlier than the body says.
+            response.headers_mut().insert(header::RETRY_AFTER, ms.div_ceil(1000).into());
+        }
+        response
     }
 }
 

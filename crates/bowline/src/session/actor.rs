@@ -51,6 +51,8 @@ pub struct Actor {
     flush_at: Option<Instant>,
     mark_dirty: bool,
     begun: bool,
+    /// Nobody knows whether the last commit was kept, so nothing that this actor believes counts any more.
+    in_doubt: bool,
 }
 
 #[derive(Debug)]
@@ -89,6 +91,7 @@ impl Actor {
             flush_at: None,
             mark_dirty: false,
             begun: false,
+            in_doubt: false,
         }
     }
 
@@ -106,6 +109,21 @@ impl Actor {
         self.recover().await?;
         self.begun = true;
         Ok(())
+    }
+
+    /// Whether it must [`begin_again`](Actor::begin_again) before anything else.
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    pub fn doubt(&mut self) {
+        self.in_doubt = true;
+    }
+
+    /// Nothing is begun, owed or due any more.
+    pub(super) fn forget_doubt(&mut self) {
+        (self.release_at, self.checkpoint_at, self.flush_at) = (None, None, None);
+        (self.mark_dirty, self.begun, self.in_doubt) = (false, false, false);
     }
 
     pub fn id(&self) -> &SessionId {
@@ -238,7 +256,10 @@ impl Actor {
             commit.items.push(Item::put(keys::MARK, mark.to_string().into_bytes()));
         }
         let events = commit.events.len() as u64;
-        let committed = self.shared.commit(commit).await.map_err(|error| node::store_refusal(&error))?;
+        let committed = self.shared.commit(commit).await.map_err(|error| {
+            self.in_doubt |= matches!(error, StoreError::InDoubt(_));
+            node::store_refusal(&error)
+        })?;
         self.shared.metrics.events_appended.inc_by(events);
         if let Some(trimmed) = &committed.trimmed {
             let acked = self.mark.as_ref().map_or(Seq::ZERO, |mark| mark.seq);

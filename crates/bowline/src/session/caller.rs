@@ -17,7 +17,6 @@ pub enum Caller {
     Request(Request),
 }
 
-#[derive(Debug)]
 pub struct Request {
     /// What proves ownership where a name does not.
     pub proof: Option<Secret>,
@@ -53,6 +52,12 @@ pub enum Outcome {
     Operation(Box<Begun>),
     /// Done, and there is nothing to add.
     Done,
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Request")
+    }
 }
 
 impl Request {

@@ -144,6 +144,10 @@ pub enum Mail {
         refusal: Refusal,
         way: Option<Way>,
     },
+    /// What this connection knows of the session may not be so any more, and it must come back.
+    Cut {
+        session: SessionId,
+    },
     /// Somebody else holds the session now; this connection's link to it is over.
     TakenOver {
         session: SessionId,

@@ -2,15 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use bowline_core::Hold;
 use bowline_core::turn::{Active, AfterCrash};
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, Recorded, Refusal};
+use bowline_protocol::{Draft, ErrorCode, Recorded, Refusal};
 use serde_json::json;
 
 use super::actor::Actor;
 use super::caller::Answered;
 use super::ending::End;
-use super::{Caller, Life, Mail, Outcome};
+use super::{Caller, Life, Mail, Outcome, SessionRecord};
+use crate::node;
 
 /// How long the last event of a session may take to reach its readers before its buffers are released all the same.
 const LAST_WORD: Duration = Duration::from_secs(10);
@@ -60,6 +62,35 @@ impl Actor {
 
     /// What an earlier process left behind: a run that waits for a person goes on waiting, any other is continued by an
     /// agent that can, or ended honestly.
+    /// Begins anew with what the store knows, as after a crash: the doubtful commit is shut out by a new lease, and what
+    /// it did or did not do is seen. Everybody attached comes back for that, and the run is ended or continued.
+    pub async fn begin_again(&mut self) -> Result<(), Refusal> {
+        for member in std::mem::take(&mut self.members).into_values() {
+            member.mailbox.send(Mail::Cut { session: self.id.clone() });
+        }
+        for claimant in std::mem::take(&mut self.claims).into_values() {
+            claimant.mailbox.send(Mail::Cut { session: self.id.clone() });
+        }
+        if let Some(run) = self.run.take() {
+            run.stop();
+        }
+        self.hold = Hold::default();
+        self.count_presence();
+        let stored = self.shared.store.record(&self.log).await.map_err(|error| node::store_refusal(&error))?;
+        let record = SessionRecord::decode(&stored.ok_or_else(node::not_found)?.body);
+        let record = record.map_err(|why| {
+            Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
+        })?;
+        if self.record.life == Life::Active && record.life != Life::Active {
+            self.shared.registry.forget_live(&self.owner);
+        }
+        self.shared.metrics.session_state(self.record.state()).dec();
+        self.shared.metrics.session_state(record.state()).inc();
+        self.record = record;
+        self.forget_doubt();
+        self.begin().await
+    }
+
     pub(super) async fn recover(&mut self) -> Result<(), Refusal> {
         if self.record.life != Life::Active {
             if !self.record.released {

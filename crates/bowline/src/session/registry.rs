@@ -46,15 +46,19 @@ pub struct NewSession {
 }
 
 impl NewSession {
-    /// Whether what its creator wrote fits. `field` is where the configuration stood.
-    pub fn within(&self, shared: &Shared, field: &str) -> Result<(), Refusal> {
+    /// Whether what its creator wrote can be had. `place` is where it was written.
+    pub fn check(&self, shared: &Shared, place: &str) -> Result<(), Refusal> {
+        if self.agent.as_ref().is_some_and(|agent| !shared.agents.contains_key(agent)) {
+            let known: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
+            return Err(Refusal::field(&format!("{place}agent"), &format!("is not one of: {}", known.join(", "))));
+        }
         let max = shared.config.limits.config_bytes_max;
         let bytes = serde_json::to_vec(&self.config).map_or(0, |bytes| bytes.len());
         if bytes + self.app_version.as_ref().map_or(0, String::len) <= max {
             return Ok(());
         }
         shared.metrics.limits_hit.inc("limits.config_bytes_max");
-        let message = format!("`{field}` takes {bytes} bytes; limits.config_bytes_max is {max}.");
+        let message = format!("`{place}config` takes {bytes} bytes; limits.config_bytes_max is {max}.");
         Err(Refusal::new(ErrorCode::MessageTooLarge, message))
     }
 }
@@ -259,10 +263,6 @@ impl Registry {
         resume_token: Option<ResumeToken>,
     ) -> Result<SessionId, Refusal> {
         let agent = new.agent.unwrap_or_else(|| shared.config.default_agent.clone());
-        if !shared.agents.contains_key(&agent) {
-            let known: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
-            return Err(Refusal::field("agent", &format!("is not one of: {}", known.join(", "))));
-        }
         let id = SessionId::from_random(dice::u128());
         let now_ms = shared.clock.now_ms();
         let record = SessionRecord {

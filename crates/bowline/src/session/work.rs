@@ -154,6 +154,7 @@ impl Actor {
             session: self.id.clone(),
             id: id.clone(),
             owner: self.owner.clone(),
+            message: self.message_for(&input).await,
             input,
             conversation,
             plan: self.item(keys::PLAN).await.ok().flatten(),
@@ -181,6 +182,13 @@ impl Actor {
         if self.wants_checkpoints() {
             self.checkpoint_at = Some(std::time::Instant::now() + self.shared.config.state.checkpoint_interval);
         }
+    }
+
+    /// The message that an input is about: the last one, since an answer follows it only when the run has ended.
+    async fn message_for(&self, input: &Input) -> Option<Message> {
+        let number = self.record.messages.checked_sub(1).filter(|_| matches!(input, Input::Message { .. }))?;
+        let message: Option<Message> = self.item(&keys::message(number)).await.ok()?;
+        message.filter(|message| message.role == Role::User)
     }
 
     pub(super) async fn start_next(&mut self) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bowline_core::project::Importer;
@@ -13,6 +14,7 @@ use bowline_store::{Commit, Committed, Fence, Item, ReadLimit, StoreError};
 use super::append::Position;
 use super::command::{Append, Command, Ending};
 use super::record::{TaskRecord, Worker};
+use super::registry::Tasks;
 use super::work::Work;
 use crate::node::Shared;
 use crate::{clock, node};
@@ -41,6 +43,8 @@ pub struct TaskActor {
     pub(super) retry_at: Option<Instant>,
     idle_since: Instant,
     begun: bool,
+    /// Nobody knows whether the last commit was kept, so nothing that this actor believes counts any more.
+    in_doubt: bool,
 }
 
 impl TaskActor {
@@ -62,6 +66,7 @@ impl TaskActor {
             retry_at: None,
             idle_since: Instant::now(),
             begun: false,
+            in_doubt: false,
         }
     }
 
@@ -91,6 +96,34 @@ impl TaskActor {
             self.retry_at = Some(Instant::now());
         }
         Ok(())
+    }
+
+    /// Whether it must [`begin_again`](TaskActor::begin_again) before anything else.
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    pub fn doubt(&mut self) {
+        self.in_doubt = true;
+    }
+
+    /// Begins anew with what the store knows, as after a crash: a new lease shuts the doubtful commit out, and what it
+    /// did or did not do is seen.
+    pub async fn begin_again(&mut self) -> Result<(), Refusal> {
+        if let Some(work) = self.work.take() {
+            self.shared.tasks.at_work.fetch_sub(1, Ordering::Relaxed);
+            work.stop();
+        }
+        let record = Tasks::look_up(&self.shared, &self.id, &self.owner).await?;
+        self.shared.metrics.task_state(self.record.status.as_str()).dec();
+        self.shared.metrics.task_state(record.status.as_str()).inc();
+        if self.record.is_running() && !record.is_running() {
+            self.shared.tasks.forget_running(&self.owner);
+        }
+        self.record = record;
+        (self.importer, self.producers) = (Importer::default(), HashMap::new());
+        (self.owed, self.retry_at, self.begun, self.in_doubt) = (None, None, false, false);
+        self.begin().await
     }
 
     pub fn id(&self) -> &TaskId {
@@ -179,7 +212,11 @@ impl TaskActor {
         commit.items = items;
         record.touched_ms = commit.at_ms;
         commit.record = Some(record.stored(&self.owner));
-        let committed = self.shared.commit(commit).await.map_err(|error| node::task_refusal(&error))?;
+        let committed = self.shared.commit(commit).await.map_err(|error| {
+            self.in_doubt |= matches!(error, StoreError::InDoubt(_));
+            node::task_refusal(&error)
+        })?;
+        self.epoch = Some(committed.epoch.clone());
         self.shared.metrics.events_appended.inc_by(drafts.len() as u64);
         if let Some(trimmed) = &committed.trimmed {
             self.shared.count_trimmed(trimmed, Seq::ZERO);

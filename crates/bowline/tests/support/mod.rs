@@ -1,6 +1,7 @@
 //! What the end-to-end tests share: a server in this process, and a client that speaks raw frames over a real socket.
 #![allow(dead_code)]
 
+pub mod api;
 pub mod process;
 pub mod upstream;
 

@@ -67,8 +67,11 @@ impl Process {
 /// `bowline serve` on a free port.
 pub fn command(dir: &Path, env: &[(&'static str, String)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
+    command.args(["serve", "--listen", "127.0.0.1:0"]);
+    if !env.iter().any(|(key, _)| *key == "BOWLINE_STORE__URL") {
+        command.args(["--store", &format!("disk:{}", dir.display())]);
+    }
     command
-        .args(["serve", "--listen", "127.0.0.1:0", "--store", &format!("disk:{}", dir.display())])
         .current_dir(dir.parent().unwrap())
         .env("BOWLINE_LOG__LEVEL", "warn")
         // The tests' own variable; to the server it would be an unknown setting.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::PATIENCE;
 
@@ -61,6 +61,8 @@ impl Program {
 #[derive(Clone, Debug)]
 pub enum Act {
     Send(Vec<u8>),
+    /// Waits until the test says so.
+    Wait(Arc<Notify>),
     /// Waits until the other side has closed.
     Hold,
     /// Breaks the connection so that the other side gets an error.
@@ -73,6 +75,8 @@ pub struct Scripted {
     requests: Arc<Mutex<Vec<Request>>>,
     /// How many connections the other side has closed while they were held.
     closed: watch::Receiver<usize>,
+    /// How many scripts were played to their end.
+    played: watch::Receiver<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -87,16 +91,22 @@ impl Scripted {
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let (closing, closed) = watch::channel(0);
-        let (seen, closing) = (requests.clone(), Arc::new(closing));
+        let (playing, played) = watch::channel(0);
+        let (seen, closing, playing) = (requests.clone(), Arc::new(closing), Arc::new(playing));
         tokio::spawn(async move {
             let mut count = 0;
             while let Ok((socket, _)) = listener.accept().await {
                 let script = scripts[count.min(scripts.len() - 1)].clone();
                 count += 1;
-                tokio::spawn(play(socket, script, seen.clone(), closing.clone()));
+                let (seen, closing, playing) = (seen.clone(), closing.clone(), playing.clone());
+                tokio::spawn(async move {
+                    if play(socket, script, seen, closing).await.is_some() {
+                        playing.send_modify(|played| *played += 1);
+                    }
+                });
             }
         });
-        Scripted { address, requests, closed }
+        Scripted { address, requests, closed, played }
     }
 
     pub fn url(&self) -> String {
@@ -107,6 +117,12 @@ impl Scripted {
         self.requests.lock().unwrap().clone()
     }
 
+    /// Waits until so many scripts were played to their end, which the other side has waited for.
+    pub async fn played(&mut self, count: usize) {
+        let seen = self.played.wait_for(|played| *played >= count);
+        tokio::time::timeout(PATIENCE, seen).await.expect("the script is played to its end").unwrap();
+    }
+
     /// Waits until the other side has closed so many connections that were held.
     pub async fn closed(&mut self, count: usize) {
         let seen = self.closed.wait_for(|closed| *closed >= count);
@@ -114,38 +130,36 @@ impl Scripted {
     }
 }
 
+/// None if the other side did not let it end.
 async fn play(
     mut socket: TcpStream,
     script: Vec<Act>,
     requests: Arc<Mutex<Vec<Request>>>,
     closing: Arc<watch::Sender<usize>>,
-) {
-    let Some(request) = request(&mut socket).await else { return };
+) -> Option<()> {
+    let request = request(&mut socket).await?;
     requests.lock().unwrap().push(request);
     for act in script {
         match act {
-            Act::Send(bytes) => {
-                if socket.write_all(&bytes).await.is_err() {
-                    return;
-                }
-            }
+            Act::Send(bytes) => socket.write_all(&bytes).await.ok()?,
+            Act::Wait(signal) => signal.notified().await,
             Act::Hold => {
                 let mut rest = [0; 64];
                 while let Ok(1..) = socket.read(&mut rest).await {}
                 closing.send_modify(|closed| *closed += 1);
-                return;
+                return None;
             }
             Act::Reset => {
                 socket.set_zero_linger().unwrap();
-                return;
+                return None;
             }
         }
     }
-    let _ = socket.shutdown().await;
+    socket.shutdown().await.ok()?;
     // The other side reads to the end before the socket goes.
     let mut rest = [0; 64];
-    let _ = tokio::time::timeout(Duration::from_secs(5), async { while let Ok(1..) = socket.read(&mut rest).await {} })
-        .await;
+    let end = async { while let Ok(1..) = socket.read(&mut rest).await {} };
+    tokio::time::timeout(Duration::from_secs(5), end).await.ok()
 }
 
 async fn request(socket: &mut TcpStream) -> Option<Request> {

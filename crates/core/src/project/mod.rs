@@ -48,6 +48,15 @@ enum Stage {
     Over,
 }
 
+/// What the reader reads with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parser {
+    /// One that has no message yet. A notice that stays would make one of its own, so it is given one that passes.
+    Fresh,
+    /// The one that read what came before.
+    Same,
+}
+
 /// What the chunks of one event are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbers {
@@ -133,13 +142,13 @@ impl Projector {
         }
     }
 
-    /// Events were lost here, and the reader is told so at once. The notice stands inside the message, behind its start:
-    /// before it, a parser would make another message for it.
-    pub fn gap(&mut self, lost: u64, first_retained: Seq, out: &mut Vec<Chunk>) {
+    /// Events were lost here, and the reader is told so before anything else; then its parser is framed anew.
+    pub fn gap(&mut self, parser: Parser, lost: u64, first_retained: Seq, out: &mut Vec<Chunk>) {
         self.lose();
         if self.stage == Stage::Lost {
+            out.push(Chunk::gap(lost, first_retained, parser == Parser::Fresh));
             self.page = Page::default();
-            self.begin(Some(Chunk::gap(lost, first_retained)));
+            self.begin();
             self.page.chunks.iter_mut().for_each(|chunk| chunk.at = None);
             out.append(&mut self.page.chunks);
         }
@@ -166,7 +175,7 @@ impl Projector {
             return;
         }
         if self.stage != Stage::Within {
-            self.begin(None);
+            self.begin();
         }
         // A message begins the stream and says nothing else; a second one belongs to the next turn.
         if view.event != names::USER_MESSAGE {
@@ -174,7 +183,7 @@ impl Projector {
         }
     }
 
-    fn begin(&mut self, notice: Option<Chunk>) {
+    fn begin(&mut self) {
         if self.stage == Stage::Lost {
             for part in self.parts.lose() {
                 self.own(end(part.flow, &part.id));
@@ -182,7 +191,6 @@ impl Projector {
         }
         self.stage = Stage::Within;
         self.own(Chunk::start(&self.message_id));
-        notice.into_iter().for_each(|notice| self.own(notice));
         self.parts.begin_step();
         self.own(Chunk::bare(ChunkKind::StartStep));
     }

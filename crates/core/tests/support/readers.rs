@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bowline_core::project::{Assembler, Fold, Projector};
+use bowline_core::project::{Assembler, Fold, Parser, Projector};
 use bowline_protocol::{Chunk, Place, Recorded, Seq};
 use serde_json::Value;
 
@@ -49,7 +49,8 @@ pub fn bereft(events: &[Recorded], lost: Range<usize>) -> Vec<Chunk> {
             break;
         }
         if at == lost.start && !lost.is_empty() {
-            projector.gap(lost.len() as u64, Seq::new(lost.end as u64 + 1).unwrap(), &mut out);
+            let parser = if at == 0 { Parser::Fresh } else { Parser::Same };
+            projector.gap(parser, lost.len() as u64, Seq::new(lost.end as u64 + 1).unwrap(), &mut out);
         }
         if !lost.contains(&at) {
             projector.handle_event(event, &mut out);
@@ -61,7 +62,7 @@ pub fn bereft(events: &[Recorded], lost: Range<usize>) -> Vec<Chunk> {
 /// A fresh parser, when the first `lost` events are gone.
 pub fn late(events: &[Recorded], lost: usize) -> Vec<Chunk> {
     let (mut projector, mut out) = (Projector::turn(MESSAGE_ID), Vec::new());
-    projector.gap(lost as u64, Seq::new(lost as u64 + 1).unwrap(), &mut out);
+    projector.gap(Parser::Fresh, lost as u64, Seq::new(lost as u64 + 1).unwrap(), &mut out);
     events[lost..].iter().for_each(|event| projector.handle_event(event, &mut out));
     out
 }

@@ -12,6 +12,8 @@ macro_rules! kinds {
         }
 
         impl ChunkKind {
+            pub const ALL: &[ChunkKind] = &[$(ChunkKind::$kind,)* ChunkKind::Data];
+
             pub fn parse(name: &str) -> Option<ChunkKind> {
                 match name {
                     $($name => Some(ChunkKind::$kind),)*

@@ -79,10 +79,12 @@ impl Chunk {
         ChunkBuilder::new(kind.as_str(), 0).done()
     }
 
-    /// Says that events between the reader's cursor and the first retained one are gone.
-    pub fn gap(lost: u64, first_retained: Seq) -> Chunk {
+    /// Says that events between the reader's cursor and the first retained one are gone. A transient one is told to the
+    /// page and leaves nothing in the message.
+    pub fn gap(lost: u64, first_retained: Seq, transient: bool) -> Chunk {
         let data = format!("{{\"lost\":{lost},\"first_retained\":{first_retained}}}");
-        ChunkBuilder::new("data-gap", data.len()).raw("data", &data).done()
+        let chunk = ChunkBuilder::new("data-gap", data.len()).raw("data", &data);
+        if transient { chunk.flag("transient", true).done() } else { chunk.done() }
     }
 
     /// The delta that this chunk is, taken apart; `None` if it is something else.

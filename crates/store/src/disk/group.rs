@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
 use std::sync::Arc;
 
-use bowline_protocol::{Epoch, LogId, Principal};
+use bowline_protocol::LogId;
 use bytes::Bytes;
 
 use super::frame::{Flags, HEADER_BYTES, Header, Meta, RecordHead, encode_frame};
@@ -85,7 +85,7 @@ impl Group {
             let max = COMMIT_BYTES_MAX;
             return Err(StoreError::TooLarge { bytes, max });
         }
-        check_names(commit)?;
+        commit.check_names()?;
         let lsn = self.next_lsn;
         let before = match self.head(&commit.log, index) {
             Ok(head) => {
@@ -234,15 +234,4 @@ pub fn slices(body: &Bytes, lens: &[u32]) -> Arc<[Bytes]> {
             body.slice(start..at)
         })
         .collect()
-}
-
-/// Names are checked when they are made from text, but not when they come through `serde`. One that could not be read
-/// back would look like damage. A log that exists has been checked when it was created.
-fn check_names(commit: &Commit) -> Result<(), StoreError> {
-    let owner = commit.record.as_ref().map(|record| record.owner.as_str());
-    let epoch = commit.create.as_ref().map(|start| start.epoch.as_str());
-    let sound = commit.create.as_ref().is_none_or(|_| LogId::parse(commit.log.as_str()).is_some())
-        && owner.is_none_or(|owner| Principal::parse(owner).is_some())
-        && epoch.is_none_or(|epoch| Epoch::parse(epoch).is_some());
-    sound.then_some(()).ok_or_else(|| StoreError::Io("a name in this commit is not one that can be stored".into()))
 }

@@ -50,6 +50,7 @@ use crate::{
     Trimmed, WakeSet,
 };
 
+pub use group::COMMIT_BYTES_MAX;
 pub use open::{DiskOptions, OpenError, OpenReport, Sync};
 
 /// How often a read looks again when what it wanted has moved meanwhile. Each move takes a whole compaction.

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use bowline_protocol::{Recorded, Seq};
+use bowline_protocol::{Epoch, Recorded, Seq};
 use bytes::Bytes;
 
 use super::frame::{Meta, decode_frame};
@@ -23,6 +23,7 @@ pub struct Plan {
     pieces: Vec<Piece>,
     from: Seq,
     limit: ReadLimit,
+    epoch: Epoch,
     first: Seq,
     next: Seq,
 }
@@ -58,7 +59,7 @@ impl Plan {
             bytes += if skipped == 0 { entry.events_len as usize } else { 0 };
             pieces.push(Piece { base: entry.base, place: entry.place, hot: entry.hot.clone() });
         }
-        Plan { pieces, from, limit, first: log.first, next: log.next }
+        Plan { pieces, from, limit, epoch: log.epoch.clone(), first: log.first, next: log.next }
     }
 
     pub fn is_hot(&self) -> bool {
@@ -92,7 +93,7 @@ impl Plan {
                 events.push(Recorded { seq: piece.base.plus(at as u64), bytes: bytes.clone() });
             }
         }
-        Ok(Batch { events, first: self.first, next: self.next })
+        Ok(Batch { events, epoch: self.epoch, first: self.first, next: self.next })
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bowline_store::contract::{self, PLENTY, id, texts};
 use bowline_store::disk::faults::FaultyFiles;
 use bowline_store::disk::files::Files;
-use bowline_store::{Commit, DiskOptions, DiskStore, Item, OpenReport, StoreError};
+use bowline_store::{Commit, DiskOptions, DiskStore, Item, OpenReport, Store, StoreError};
 
 /// A directory in memory where there is one: these tests are about what is written, not about how fast.
 pub fn scratch() -> tempfile::TempDir {
@@ -68,8 +68,7 @@ pub struct Look {
     pub record: Option<Vec<u8>>,
 }
 
-pub async fn look(store: &DiskStore, log: &str) -> Result<Look, StoreError> {
-    use bowline_store::{Directory, EventLog};
+pub async fn look(store: &dyn Store, log: &str) -> Result<Look, StoreError> {
     // Read first: what is found damaged on the way shows in the extent.
     let items = store.items(&id(log), "").await?;
     let from = bowline_protocol::Seq::ZERO;

@@ -1,15 +1,17 @@
 //! What is posted to an agent behind a URL: one body that serves programs written for Bowline and for the AI SDK alike.
 
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::agent::{Asked, Message, Reply, Role, Run};
 
 /// The request for a run. `answer` is what a person has answered to a question of this run.
 pub fn body(run: &Run, input: &str, answer: Option<&Value>) -> Bytes {
-    let past = run.conversation.iter().enumerate().map(|(at, message)| past(at, message));
-    let asked = spoken(run.id.as_str(), Role::User, input);
-    let messages: Value = past.chain([Value::Object(asked)]).collect();
+    let asked = match &run.message {
+        Some(message) => spoken(message),
+        None => shape(run.id.as_str(), Role::User, input, None),
+    };
+    let messages: Value = run.conversation.iter().map(spoken).chain([asked]).collect();
     let mut body = json!({
         "id": run.session,
         "session_id": run.session,
@@ -27,21 +29,29 @@ pub fn body(run: &Run, input: &str, answer: Option<&Value>) -> Bytes {
 }
 
 /// A message in both shapes: `content` is the text, and `parts` is what the AI SDK reads.
-fn spoken(id: &str, role: Role, text: &str) -> Map<String, Value> {
-    let message = json!({ "id": id, "role": role, "content": text, "parts": [{ "type": "text", "text": text }] });
-    match message {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    }
+fn shape(id: &str, role: Role, text: &str, parts: Option<Value>) -> Value {
+    let parts = parts.unwrap_or_else(|| json!([{ "type": "text", "text": text }]));
+    json!({ "id": id, "role": role, "content": text, "parts": parts })
 }
 
-fn past(at: usize, message: &Message) -> Value {
-    let id = message.message_id.clone().unwrap_or_else(|| format!("msg_{}_{at}", message.at_ms));
-    let mut fields = spoken(&id, message.role, &message.content);
+fn spoken(message: &Message) -> Value {
+    let role = if message.role == Role::User { "user" } else { "assistant" };
+    let id = message.message_id.clone().unwrap_or_else(|| format!("msg_{}_{role}", message.at_ms));
+    let parts = message.parts.clone().map(|parts| if message.interrupted { whole(parts) } else { parts });
+    let mut shaped = shape(&id, message.role, &message.content, parts);
     if message.interrupted {
-        fields.insert("interrupted".into(), true.into());
+        shaped["interrupted"] = true.into();
     }
-    Value::Object(fields)
+    shaped
+}
+
+/// An answer that was cut short may hold calls without a result, which no model takes.
+fn whole(parts: Value) -> Value {
+    let Value::Array(parts) = parts else { return parts };
+    let open = |part: &Value| {
+        part["toolCallId"].is_string() && !["output-available", "output-error"].iter().any(|end| part["state"] == *end)
+    };
+    parts.into_iter().filter(|part| !open(part)).collect()
 }
 
 /// What is kept beside the log of a question: the upstream's own name for it, and its state.
@@ -69,4 +79,30 @@ pub fn answer(step: &str, kept: &Value, reply: &Reply) -> Value {
 /// The same, from what is left after the process that asked has gone.
 pub fn answer_to(asked: &Asked, reply: &Reply) -> Value {
     answer(asked.step_id.as_str(), &asked.state, reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_half_answer_is_told_without_the_calls_that_were_cut() {
+        let part = |id: &str, state: &str| json!({ "type": "tool-x", "toolCallId": id, "state": state });
+        let text = json!({ "type": "text", "text": "Let me see." });
+        let parts =
+            json!([text, part("a", "output-available"), part("b", "input-available"), part("c", "output-error")]);
+        let message = Message {
+            role: Role::Assistant,
+            content: "Let me see.".into(),
+            at_ms: 7,
+            message_id: None,
+            interrupted: true,
+            turn: None,
+            parts: Some(parts.clone()),
+        };
+        let told = spoken(&message);
+        assert_eq!(told["parts"], json!([text, parts[1], parts[3]]));
+        assert_eq!((&told["id"], &told["interrupted"]), (&json!("msg_7_assistant"), &json!(true)));
+        assert_eq!(spoken(&Message { interrupted: false, ..message })["parts"], parts);
+    }
 }

@@ -36,7 +36,12 @@ pub async fn read(
                 spoken.keep(&words.rest())?;
                 return ended(end, spoken).map(Outcome::Answered);
             }
-            Imported::Done => break,
+            // The SDK writes its end mark only behind a stream that was closed in order: a program that puts its chunks
+            // together by hand often says no other end.
+            Imported::Done => {
+                spoken.keep(&words.rest())?;
+                return Ok(Outcome::Answered(Answer::text(spoken.take())));
+            }
         }
         next = received.next(&run.cancel).await?;
     }

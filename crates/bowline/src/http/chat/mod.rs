@@ -11,13 +11,13 @@ pub mod tasks;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{Principal, Refusal, SessionId, TaskId};
 
+use super::doors;
 use super::problem::Problem;
 use super::ws::{check_host, check_origin};
 use crate::auth::token_from_headers;
@@ -29,44 +29,23 @@ use crate::session::{Caller, Command, Registry};
 /// Where a resume token travels, for servers on which it proves ownership.
 pub const RESUME_TOKEN: &str = "bowline-resume-token";
 
-/// Every path of this door, for the documents.
-pub const PATHS: &[&str] = &[
-    "/api/chat",
-    "/api/chat/{id}/stream",
-    "/api/chat/sessions",
-    "/api/chat/sessions/{sid}",
-    "/api/chat/sessions/{sid}/stream",
-    "/api/chat/sessions/{sid}/cancel",
-    "/api/chat/sessions/{sid}/operations",
-    "/api/chat/sessions/{sid}/respond",
-    "/api/chat/tasks",
-    "/api/chat/tasks/{tid}",
-    "/api/chat/tasks/{tid}/stream",
-    "/api/chat/tasks/{tid}/cancel",
-    "/api/chat/tasks/{tid}/messages",
-    "/api/chat/tasks/{tid}/complete",
-    "/api/chat/operations/{oid}/complete",
-    "/api/chat/config/ttl",
-];
-
-pub fn routes() -> Router<Arc<Shared>> {
-    Router::new()
-        .route("/api/chat", post(sdk::submit))
-        .route("/api/chat/{id}/stream", get(sdk::resume))
-        .route("/api/chat/sessions", post(sessions::create).get(sessions::list))
-        .route("/api/chat/sessions/{sid}", get(sessions::show).delete(sessions::delete))
-        .route("/api/chat/sessions/{sid}/stream", post(sessions::start).get(sessions::follow))
-        .route("/api/chat/sessions/{sid}/cancel", post(sessions::cancel))
-        .route("/api/chat/sessions/{sid}/operations", post(operations::start))
-        .route("/api/chat/sessions/{sid}/respond", post(sessions::respond))
-        .route("/api/chat/tasks", post(producers::create))
-        .route("/api/chat/tasks/{tid}", get(tasks::show))
-        .route("/api/chat/tasks/{tid}/stream", get(tasks::stream))
-        .route("/api/chat/tasks/{tid}/cancel", post(tasks::cancel))
-        .route("/api/chat/tasks/{tid}/messages", post(producers::append))
-        .route("/api/chat/tasks/{tid}/complete", post(producers::complete))
-        .route("/api/chat/operations/{oid}/complete", post(operations::complete))
-        .route("/api/chat/config/ttl", get(tasks::ttl))
+doors! {
+    "/api/chat" => post(sdk::submit),
+    "/api/chat/{id}/stream" => get(sdk::resume),
+    "/api/chat/sessions" => post(sessions::create).get(sessions::list),
+    "/api/chat/sessions/{sid}" => get(sessions::show).delete(sessions::delete),
+    "/api/chat/sessions/{sid}/stream" => post(sessions::start).get(sessions::follow),
+    "/api/chat/sessions/{sid}/cancel" => post(sessions::cancel),
+    "/api/chat/sessions/{sid}/operations" => post(operations::start),
+    "/api/chat/sessions/{sid}/respond" => post(sessions::respond),
+    "/api/chat/tasks" => post(producers::create),
+    "/api/chat/tasks/{tid}" => get(tasks::show),
+    "/api/chat/tasks/{tid}/stream" => get(tasks::stream),
+    "/api/chat/tasks/{tid}/cancel" => post(tasks::cancel),
+    "/api/chat/tasks/{tid}/messages" => post(producers::append),
+    "/api/chat/tasks/{tid}/complete" => post(producers::complete),
+    "/api/chat/operations/{oid}/complete" => post(operations::complete),
+    "/api/chat/config/ttl" => get(tasks::ttl),
 }
 
 /// Who is asking, and what proves that a session is theirs.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{MessageId, OperationId, Refusal};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::super::problem::Problem;
 use super::producers::{ending, finished, task_of};
-use super::read::{self, Body};
+use super::read::{self, Body, Name};
 use super::{Owner, session_id};
 use crate::node::{self, Shared};
 use crate::session::operations::{Order, OrderedBy};
@@ -25,21 +25,13 @@ type Shares = State<Arc<Shared>>;
 const TOOL_NAME_BYTES_MAX: usize = 256;
 
 /// Answers at once; the work goes on in the background.
-pub async fn start(
-    owner: Owner,
-    State(shared): Shares,
-    Path(sid): Path<String>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
+pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers: HeaderMap, body: Body) -> Answer {
     let mut fields = body.fields();
     let tool_name = tool_name(fields.text("tool_name")?)?;
     let tool_name = Some(tool_name.ok_or_else(|| Refusal::field("tool_name", "is missing"))?);
     let args = Value::Object(fields.object("arguments")?.unwrap_or_default());
-    let key = match fields.name("tool_call_id", MessageId::parse)? {
-        Some(key) => Some(key),
-        None => read::idempotency_key(&headers)?,
-    };
+    let header = read::idempotency_key(&headers)?;
+    let key = fields.name("tool_call_id", MessageId::parse)?.or(header);
     let order = Box::new(Order { tool_name, args, key, operation_id: None, by: OrderedBy::Caller });
     let outcome = owner.ask(&shared, &session_id(&sid)?, |from| Command::Operate { from, order }).await?;
     let Outcome::Operation(begun) = outcome else { return Err(node::not_found().into()) };
@@ -58,10 +50,10 @@ pub fn tool_name(name: Option<String>) -> Result<Option<String>, Refusal> {
 }
 
 /// Completion by webhook.
-pub async fn complete(owner: Owner, State(shared): Shares, Path(oid): Path<String>, body: Body) -> Answer {
+pub async fn complete(owner: Owner, State(shared): Shares, Name(oid): Name, body: Body) -> Answer {
+    let ending = ending(body.fields(), true)?;
     let operation = OperationId::parse(&oid).ok_or_else(node::task_not_found)?;
     let task = task_of(&shared, &owner.principal, &operation).await?;
-    let ending = ending(body.fields(), true)?;
     let ended = Tasks::end(&shared, &task, &owner.principal, ending).await?;
     Ok(Json(finished(&task, &ended)).into_response())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::super::problem::Problem;
 use super::operations::tool_name;
-use super::read::{self, Body, Fields};
+use super::read::{self, Body, Fields, Name};
 use super::{Owner, task_id};
 use crate::dice;
 use crate::node::{self, Shared};
@@ -99,11 +99,16 @@ async fn found(
         untold: false,
         released: false,
     };
-    if key.is_some()
-        && let Ok(known) = Tasks::look_up(shared, &begun.task_id, owner).await
-    {
-        shared.metrics.duplicates_avoided.inc();
-        return Ok(Begun { operation_id: known.operation_id, tool_name: known.tool_name, ..begun });
+    if key.is_some() {
+        match Tasks::look_up(shared, &begun.task_id, owner).await {
+            Ok(known) => {
+                shared.metrics.duplicates_avoided.inc();
+                return Ok(Begun { operation_id: known.operation_id, tool_name: known.tool_name, ..begun });
+            }
+            Err(refusal) if refusal.code == ErrorCode::TaskNotFound => {}
+            // It is known and gone, or cannot be looked at now: making another would be doing it twice.
+            Err(refusal) => return Err(refusal),
+        }
     }
     Tasks::found(shared, owner, &begun.task_id, record, None).await?;
     Ok(begun)
@@ -153,14 +158,14 @@ pub async fn task_of(shared: &Shared, owner: &Principal, operation: &OperationId
 pub async fn append(
     owner: Owner,
     State(shared): Shares,
-    Path(tid): Path<String>,
+    Name(tid): Name,
     headers: HeaderMap,
     request: Request,
 ) -> Answer {
-    let id = task_id(&tid)?;
     let place = place(&headers)?;
     let bytes = read::bytes(&shared, request).await?;
     let chunks = chunks(read::text(&shared, &bytes)?)?;
+    let id = task_id(&tid)?;
     Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
     if id.turn().is_some() {
         return Err(not_a_producers().into());
@@ -214,13 +219,13 @@ pub fn chunks(text: &str) -> Result<Vec<Box<RawValue>>, Refusal> {
 }
 
 /// Ends a task. Ending it twice in the same way is harmless.
-pub async fn complete(owner: Owner, State(shared): Shares, Path(tid): Path<String>, body: Body) -> Answer {
+pub async fn complete(owner: Owner, State(shared): Shares, Name(tid): Name, body: Body) -> Answer {
+    let ending = ending(body.fields(), false)?;
     let id = task_id(&tid)?;
     Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
     if id.turn().is_some() {
         return Err(not_a_producers().into());
     }
-    let ending = ending(body.fields(), false)?;
     let ended = Tasks::end(&shared, &id, &owner.principal, ending).await?;
     Ok(Json(finished(&id, &ended)).into_response())
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::{BytesRejection, QueryRejection};
-use axum::extract::{FromRequest, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::{ErrorCode, MessageId, Refusal, json};
 use bytes::Bytes;
@@ -116,6 +117,21 @@ impl Fields {
                 Some(name) => Ok(Some(name)),
                 None => Err(Refusal::field(key, "is empty, too long, or holds control characters")),
             },
+        }
+    }
+}
+
+/// The name in a path. Percent signs can spell bytes that are no text.
+#[derive(Debug)]
+pub struct Name(pub String);
+
+impl FromRequestParts<Arc<Shared>> for Name {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Name, Problem> {
+        match Path::<String>::from_request_parts(parts, shared).await {
+            Ok(Path(name)) => Ok(Name(name)),
+            Err(_) => Err(Refusal::new(ErrorCode::InvalidPayload, "The path is not UTF-8.").into()),
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::frame::client::Secret;
@@ -16,10 +16,9 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::problem::Problem;
-use super::read::{self, Body, Fields};
+use super::read::{self, Body, Fields, Name};
 use super::sessions::{make, turn_of};
-use super::sse::{self, Wanted};
-use super::tasks::last_event_id;
+use super::sse::{self, Asked};
 use super::{Owner, RESUME_TOKEN};
 use crate::dice;
 use crate::node::{self, Shared};
@@ -73,6 +72,8 @@ pub async fn submit(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
 }
 
 fn trigger(fields: &mut Fields, headers: &HeaderMap) -> Result<Trigger, Refusal> {
+    let key = read::idempotency_key(headers)?;
+    let replaces = fields.name("messageId", MessageId::parse)?;
     let messages = match fields.take("messages") {
         Some(Value::Array(messages)) => messages,
         Some(_) => return Err(Refusal::field("messages", "must be a list")),
@@ -88,15 +89,11 @@ fn trigger(fields: &mut Fields, headers: &HeaderMap) -> Result<Trigger, Refusal>
             let message_id = match own_id.map(MessageId::parse) {
                 Some(Some(id)) => Some(id),
                 Some(None) => return Err(Refusal::field("messages", "end with a message whose id is too long")),
-                None => read::idempotency_key(headers)?,
+                None => key,
             };
             Ok(Trigger::Submit { content: content_of(last)?, message_id })
         }
-        Some("regenerate-message") => {
-            let replaces = fields.name("messageId", MessageId::parse)?;
-            let key = read::idempotency_key(headers)?;
-            Ok(Trigger::Regenerate { replaces: replaces.or(key) })
-        }
+        Some("regenerate-message") => Ok(Trigger::Regenerate { replaces: replaces.or(key) }),
         Some(_) => Err(Refusal::field("trigger", "must be submit-message or regenerate-message")),
     }
 }
@@ -177,11 +174,11 @@ fn chat_log(owner: &Principal, chat: &str) -> Option<LogId> {
 pub async fn resume(
     owner: Owner,
     State(shared): Shares,
-    Path(id): Path<String>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    Name(id): Name,
+    asked: Result<Query<Asked>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
-    let wanted = read::query(wanted)?;
+    let wanted = read::query(asked)?.wanted(&headers)?;
     sse::admit(&shared)?;
     let nothing = || Ok(StatusCode::NO_CONTENT.into_response());
     let chat = match chat_log(&owner.principal, &id) {
@@ -203,7 +200,7 @@ pub async fn resume(
     };
     let Some(task) = task else { return nothing() };
     match Watched::find(&shared, &task, &owner.principal, owner.proof.as_ref()).await {
-        Ok(watched) => Ok(sse::of_task(&shared, &watched, &wanted, last_event_id(&headers)?).await?),
+        Ok(watched) => Ok(sse::of_task(&shared, &watched, wanted).await?),
         Err(refusal) if refusal.code == ErrorCode::TaskNotFound => nothing(),
         Err(refusal) => Err(refusal.into()),
     }

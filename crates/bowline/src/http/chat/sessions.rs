@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::frame::client::Secret;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::problem::Problem;
-use super::read::{self, Body};
+use super::read::{self, Body, Name};
 use super::{Owner, session_id, shown, sse};
 use crate::agent::Reply;
 use crate::config::Ownership;
@@ -37,7 +37,6 @@ pub async fn create(owner: Owner, State(shared): Shares, body: Body) -> Answer {
         app_version: fields.text("app_version")?,
         config: fields.object("config")?.unwrap_or_default(),
     };
-    new.within(&shared, "config")?;
     let made = make(&shared, new).await?;
     let location = HeaderValue::from_str(&format!("/api/chat/sessions/{}", made.id));
     let mut response = (StatusCode::CREATED, Json(made.shown())).into_response();
@@ -66,6 +65,7 @@ impl Made {
 }
 
 pub async fn make(shared: &Arc<Shared>, new: NewSession) -> Result<Made, Refusal> {
+    new.check(shared, "")?;
     let token = (shared.config.session.ownership == Ownership::Token).then(dice::secret);
     let id = Registry::create_unheld(shared, new, token.as_deref()).await?;
     let token = token.map(Secret::new);
@@ -99,32 +99,24 @@ pub async fn list(owner: Owner, State(shared): Shares, page: Result<Query<Page>,
     Ok(Json(json!({ "sessions": sessions, "total": mine.len() })).into_response())
 }
 
-pub async fn show(owner: Owner, State(shared): Shares, Path(sid): Path<String>) -> Answer {
+pub async fn show(owner: Owner, State(shared): Shares, Name(sid): Name) -> Answer {
     let (log, record) = Registry::own(&shared, &session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
     Ok(Json(shown::whole(&shared, &log, &record).await?).into_response())
 }
 
-pub async fn delete(owner: Owner, State(shared): Shares, Path(sid): Path<String>) -> Answer {
+pub async fn delete(owner: Owner, State(shared): Shares, Name(sid): Name) -> Answer {
     let by = owner.name();
     owner.ask(&shared, &session_id(&sid)?, |from| Command::End { from, by }).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Starts a turn, or joins the one that the same message started before.
-pub async fn start(
-    owner: Owner,
-    State(shared): Shares,
-    Path(sid): Path<String>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
+pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers: HeaderMap, body: Body) -> Answer {
     let mut fields = body.fields();
     let message = fields.take("message").ok_or_else(|| Refusal::field("message", "is missing"))?;
     let content = read::content(&shared, "message", &message)?;
-    let key = match fields.name("message_id", MessageId::parse)? {
-        Some(key) => Some(key),
-        None => read::idempotency_key(&headers)?,
-    };
+    let header = read::idempotency_key(&headers)?;
+    let key = fields.name("message_id", MessageId::parse)?.or(header);
     sse::admit(&shared)?;
     let session = session_id(&sid)?;
     // A message that has to wait needs a name by which its turn is found.
@@ -159,7 +151,7 @@ pub async fn turn_of(
 }
 
 /// The running turn from its start; 204 when nothing runs.
-pub async fn follow(owner: Owner, State(shared): Shares, Path(sid): Path<String>) -> Answer {
+pub async fn follow(owner: Owner, State(shared): Shares, Name(sid): Name) -> Answer {
     sse::admit(&shared)?;
     let (log, record) = Registry::own(&shared, &session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
     let Some(active) = record.turn.active() else { return Ok(StatusCode::NO_CONTENT.into_response()) };
@@ -169,7 +161,7 @@ pub async fn follow(owner: Owner, State(shared): Shares, Path(sid): Path<String>
 }
 
 /// Really stops the turn that runs.
-pub async fn cancel(owner: Owner, State(shared): Shares, Path(sid): Path<String>, body: Body) -> Answer {
+pub async fn cancel(owner: Owner, State(shared): Shares, Name(sid): Name, body: Body) -> Answer {
     let reason = body.fields().text("reason")?;
     let (session, by) = (session_id(&sid)?, owner.name());
     let outcome = owner.ask(&shared, &session, |from| Command::Cancel { from, by, reason, turn: None }).await?;
@@ -179,7 +171,7 @@ pub async fn cancel(owner: Owner, State(shared): Shares, Path(sid): Path<String>
 }
 
 /// Answers a question of the agent's.
-pub async fn respond(owner: Owner, State(shared): Shares, Path(sid): Path<String>, body: Body) -> Answer {
+pub async fn respond(owner: Owner, State(shared): Shares, Name(sid): Name, body: Body) -> Answer {
     let mut fields = body.fields();
     let step = fields.name("step_id", StepId::parse)?.ok_or_else(|| Refusal::field("step_id", "is missing"))?;
     let confirmed = match fields.flag("confirmed")? {

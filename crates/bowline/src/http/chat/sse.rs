@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_core::watch::Start;
 use bowline_protocol::{ErrorCode, Refusal, StreamCursor, TaskId};
@@ -12,6 +12,9 @@ use serde::Deserialize;
 use crate::drive::stream::Stream;
 use crate::node::{self, Shared};
 use crate::stream::Watched;
+
+/// Where a browser that comes back says how far it is.
+const LAST_EVENT_ID: &str = "Last-Event-ID";
 
 const HEADERS: [(&str, &str); 4] = [
     ("content-type", "text/event-stream"),
@@ -23,14 +26,54 @@ const HEADERS: [(&str, &str); 4] = [
 const RUN_ID: &str = "x-workflow-run-id";
 const TAIL_INDEX: &str = "x-workflow-stream-tail-index";
 
-/// How a reader wants its stream.
+/// How a reader asks for its stream, as it wrote it.
 #[derive(Debug, Default, Deserialize)]
-pub struct Wanted {
+pub struct Asked {
     last_message_id: Option<String>,
     frame: Option<String>,
     fold: Option<String>,
     #[serde(rename = "startIndex")]
     start_index: Option<String>,
+}
+
+/// How a reader wants its stream.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// What follows the cursor; everything without one.
+    After { cursor: Option<StreamCursor>, framed: bool, fold: bool },
+    /// From the chunk with this number on; a negative one counts from the end.
+    Index(i64),
+}
+
+impl Asked {
+    /// What it means. Told before anything is looked up, so that a wrong request is wrong whatever it is for.
+    pub fn wanted(&self, headers: &HeaderMap) -> Result<Wanted, Refusal> {
+        let asked = cursor("last_message_id", self.last_message_id.as_deref().unwrap_or_default())?;
+        // The header wins: a browser that comes back keeps the address it first asked for.
+        let cursor = match last_event_id(headers)? {
+            Some(text) => cursor(LAST_EVENT_ID, text)?,
+            None => asked,
+        };
+        let framed = flag("frame", self.frame.as_deref())?.unwrap_or(false);
+        let fold = flag("fold", self.fold.as_deref())?.unwrap_or(cursor.is_none() || framed);
+        match &self.start_index {
+            None => Ok(Wanted::After { cursor, framed, fold }),
+            Some(index) => {
+                let index = index.parse().map_err(|_| Refusal::field("startIndex", "must be a whole number"))?;
+                Ok(Wanted::Index(index))
+            }
+        }
+    }
+}
+
+fn cursor(field: &str, text: &str) -> Result<Option<StreamCursor>, Refusal> {
+    StreamCursor::parse(text).map_err(|_| Refusal::field(field, "must be `<epoch>-<seq>` or a number"))
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| Refusal::field(LAST_EVENT_ID, "must be `<epoch>-<seq>` or a number"))?;
+    Ok(Some(text.trim()).filter(|text| !text.is_empty()))
 }
 
 /// Whether one more stream may be opened.
@@ -53,23 +96,11 @@ pub async fn of_turn(shared: &Arc<Shared>, watched: &Watched) -> Result<Response
 }
 
 /// What a reader asked for; 204 if the task has ended and the reader has all of it.
-pub async fn of_task(
-    shared: &Arc<Shared>,
-    watched: &Watched,
-    wanted: &Wanted,
-    last_event_id: Option<&str>,
-) -> Result<Response, Refusal> {
-    if let Some(index) = &wanted.start_index {
-        return from_index(shared, watched, index).await;
-    }
-    let (field, text) = match (last_event_id, wanted.last_message_id.as_deref()) {
-        // The header wins: a browser that comes back keeps the address it first asked for.
-        (Some(text), _) => ("Last-Event-ID", text),
-        (None, text) => ("last_message_id", text.unwrap_or_default()),
+pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) -> Result<Response, Refusal> {
+    let (cursor, framed, fold) = match wanted {
+        Wanted::After { cursor, framed, fold } => (cursor, framed, fold),
+        Wanted::Index(index) => return from_index(shared, watched, index).await,
     };
-    let cursor = StreamCursor::parse(text).map_err(|_| Refusal::field(field, "must be `<epoch>-<seq>` or a number"))?;
-    let framed = flag("frame", wanted.frame.as_deref())?.unwrap_or(false);
-    let fold = flag("fold", wanted.fold.as_deref())?.unwrap_or(cursor.is_none() || framed);
     let Some(start) = watched.start(cursor, framed)? else { return Ok(StatusCode::NO_CONTENT.into_response()) };
     let may_be_over = watched.last.is_some() && matches!(start, Start::After(_) | Start::Framed(_));
     shared.metrics.stream_starts.inc(match &start {
@@ -86,8 +117,7 @@ pub async fn of_task(
 }
 
 /// From the chunk with this number on; a negative one counts from the end. Nothing is folded, so that numbers hold.
-async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: &str) -> Result<Response, Refusal> {
-    let index: i64 = index.parse().map_err(|_| Refusal::field("startIndex", "must be a whole number"))?;
+async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: i64) -> Result<Response, Refusal> {
     watched.start(None, false)?;
     let refuse = |error| node::task_refusal(&error);
     let mut counting = Stream::watch(shared.clone(), watched, Start::Fresh, false).await.map_err(refuse)?;

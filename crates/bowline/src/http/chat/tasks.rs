@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use bowline_protocol::Refusal;
 use serde_json::json;
 
 use super::super::problem::Problem;
-use super::read::{self, Body};
-use super::sse::{self, Wanted};
+use super::read::{self, Body, Name};
+use super::sse::{self, Asked};
 use super::{Owner, task_id};
 use crate::node::Shared;
 use crate::session::turns::Status;
@@ -23,7 +22,7 @@ use crate::task::{Ending, Tasks};
 type Answer = Result<Response, Problem>;
 type Shares = State<Arc<Shared>>;
 
-pub async fn show(owner: Owner, State(shared): Shares, Path(tid): Path<String>) -> Answer {
+pub async fn show(owner: Owner, State(shared): Shares, Name(tid): Name) -> Answer {
     let watched = Watched::find(&shared, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
     Ok(Json(watched.resource(&shared).await?).into_response())
 }
@@ -32,24 +31,18 @@ pub async fn show(owner: Owner, State(shared): Shares, Path(tid): Path<String>) 
 pub async fn stream(
     owner: Owner,
     State(shared): Shares,
-    Path(tid): Path<String>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    Name(tid): Name,
+    asked: Result<Query<Asked>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
-    let wanted = read::query(wanted)?;
+    let wanted = read::query(asked)?.wanted(&headers)?;
     sse::admit(&shared)?;
     let watched = Watched::find(&shared, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
-    Ok(sse::of_task(&shared, &watched, &wanted, last_event_id(&headers)?).await?)
-}
-
-pub fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
-    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
-    let text = value.to_str().map_err(|_| Refusal::field("Last-Event-ID", "must be `<epoch>-<seq>` or a number"))?;
-    Ok(Some(text.trim()).filter(|text| !text.is_empty()))
+    Ok(sse::of_task(&shared, &watched, wanted).await?)
 }
 
 /// Really stops the work. A task that has ended is told as it is.
-pub async fn cancel(owner: Owner, State(shared): Shares, Path(tid): Path<String>, body: Body) -> Answer {
+pub async fn cancel(owner: Owner, State(shared): Shares, Name(tid): Name, body: Body) -> Answer {
     let reason = body.fields().text("reason")?;
     let id = task_id(&tid)?;
     let watched = Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;

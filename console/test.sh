@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs everything about the console: types, whether the committed build is what the sources give, and the page in a real browser.
+# Needs what sdk/typescript/test.sh needs, and its packages (the console is built from the SDK's sources).
+set -euo pipefail
+cd "$(dirname "$0")"
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    exit 1
+}
+
+export CHROMIUM="${CHROMIUM:-$(command -v chromium || true)}"
+[[ -n "$CHROMIUM" ]] || fail 'chromium is missing. Install it (Debian: chromium), or set CHROMIUM.'
+[[ -d ../sdk/typescript/node_modules ]] || fail 'run sdk/typescript/test.sh first, or npm ci there.'
+
+npm ci --no-audit --no-fund
+npm run typecheck
+
+fresh=$(mktemp -d)
+trap 'rm -rf "$fresh"' EXIT
+npx vite build --outDir "$fresh" --emptyOutDir --logLevel warn
+diff -r "$fresh" dist >/dev/null || fail 'console/dist is not what the sources give. Run npm run build in console/ and commit it.'
+
+npm test

@@ -1,0 +1,129 @@
+// What a person can do on the chat page.
+
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { words } from "../../sdk/typescript/test/support/clients.ts";
+import { Site, say, state } from "./page.ts";
+
+const KEY = { BOWLINE_STATE__KEYS: '["k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="]' };
+
+let site: Site;
+
+beforeEach(async () => {
+  site = await Site.start(KEY);
+});
+
+afterEach(() => site.stop());
+
+test("an answer is shown whole though the connection is dropped, and the pill tells the truth", async () => {
+  const page = await site.page();
+  await state(page, "connected");
+  await say(page, "/long 300 10");
+  await page.getByText("tok40").waitFor();
+  await page.getByRole("button", { name: "Drop the connection" }).click();
+  await state(page, "connection_lost");
+  expect(await page.locator(".pill").textContent()).toMatch(/Connection lost · attempt 1.*next in \d s/);
+  await state(page, "connected");
+  expect(await page.getByRole("status").textContent()).toMatch(/^Connected · \d+ replayed$/);
+  await page.getByText("tok300").waitFor();
+  expect(await page.locator(".answer .markdown").textContent()).toBe(words(300));
+  expect(site.complaints).toEqual([]);
+});
+
+test("a question is approved with the keyboard, and Stop stops", async () => {
+  const page = await site.page();
+  await state(page, "connected");
+  await say(page, "/confirm the launch");
+  const approve = page.getByRole("button", { name: "Approve" });
+  await approve.waitFor();
+  await approve.focus();
+  await page.keyboard.press("Enter");
+  await page.getByText("confirmed: the launch").waitFor();
+  await say(page, "/long 100000 10");
+  await page.getByText("tok20").waitFor();
+  await page.getByRole("button", { name: "Stop" }).click();
+  await page.locator(".note.cancelled").waitFor();
+  await page.getByRole("button", { name: "Send" }).waitFor();
+});
+
+test("a plan is shown with its tasks until all are done", async () => {
+  const page = await site.page();
+  await state(page, "connected");
+  await say(page, "/plan a garden");
+  await page.getByRole("region", { name: "Plan" }).waitFor();
+  await page.locator(".turn[aria-busy=false] .answer").waitFor();
+  expect(await page.locator(".plan li.done").count()).toBe(3);
+});
+
+test("a reload in the middle of an answer shows all of it; a second tab shows the same", async () => {
+  const page = await site.page();
+  await state(page, "connected");
+  await say(page, "/long 300 10");
+  await page.getByText("tok40").waitFor();
+  await page.reload();
+  const opened = site.context.waitForEvent("page");
+  await page.getByRole("button", { name: "Open a second tab" }).click();
+  const second = await opened;
+  for (const tab of [page, second]) {
+    await tab.getByText("tok300").waitFor();
+    expect(await tab.locator(".answer .markdown").textContent()).toBe(words(300));
+  }
+});
+
+test("a state is saved to a file, and restored on a server that has forgotten everything", async () => {
+  const page = await site.page();
+  await state(page, "connected");
+  await say(page, "/echo remember me");
+  await page.locator(".turn[aria-busy=false]").waitFor();
+  const saving = page.waitForEvent("download");
+  await page.getByRole("button", { name: "Save state" }).click();
+  const file = await (await saving).path();
+  expect(JSON.parse(readFileSync(file, "utf8"))).toHaveProperty("signedState");
+  await page.evaluate("localStorage.clear()");
+  await site.server.wipe();
+  await page.reload();
+  await state(page, "connected");
+  await page.getByLabel("Saved state").setInputFiles(file);
+  await page.getByText("The session was rebuilt from the saved state.").waitFor();
+  await say(page, "/recall");
+  await page.locator(".answer").getByText("/echo remember me").waitFor();
+});
+
+test("markdown is shown as such, and nothing in it runs", async () => {
+  const page = await site.page();
+  await state(page, "connected");
+  await say(page, "/echo **bold** `code` <img src=x onerror=alert(1)> [a](javascript:alert(1)) [b](https://example.com)");
+  await page.locator(".answer strong").waitFor();
+  expect(await page.locator(".answer img").count()).toBe(0);
+  expect(await page.locator(".answer a").evaluateAll((links) => links.map((link) => link.getAttribute("href")))).toEqual(["https://example.com"]);
+});
+
+test("a token is asked for where one is wanted", async () => {
+  await site.stop();
+  site = await Site.start({ BOWLINE_AUTH__MODE: "tokens", BOWLINE_AUTH__TOKENS: '[{ token = "a-token-of-some-length-0123456789", principal = "alice", admin = true }]' });
+  const page = await site.page();
+  await state(page, "disconnected");
+  await page.getByLabel("Token").fill("a-token-of-some-length-0123456789");
+  await page.keyboard.press("Enter");
+  await state(page, "connected");
+});
+
+test("it fits 390 pixels, in light and dark, and a screen reader finds nothing amiss", async () => {
+  const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+  for (const colorScheme of ["light", "dark"] as const) {
+    const page = await site.page();
+    await page.emulateMedia({ colorScheme });
+    await page.setViewportSize({ width: 390, height: 844 });
+    await state(page, "connected");
+    await say(page, "/confirm with a-very-long-word-that-does-not-fit-into-a-narrow-page-at-all-and-has-to-be-broken-somewhere");
+    await page.getByRole("button", { name: "Approve" }).first().waitFor();
+    expect(await page.evaluate("document.documentElement.scrollWidth")).toBeLessThanOrEqual(390);
+    await page.evaluate(axe);
+    const { violations } = (await page.evaluate("axe.run()")) as { violations: { id: string; nodes: { html: string }[] }[] };
+    expect(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`)).toEqual([]);
+    await page.getByRole("button", { name: "Decline" }).first().click();
+    await page.getByText("declined").first().waitFor();
+    await page.close();
+  }
+});

@@ -1,0 +1,90 @@
+//! `/openapi.json`: the HTTP doors, described for programs. Written by hand beside the router; tests hold the two together.
+
+mod chat;
+mod operation;
+mod operator;
+mod schemas;
+mod tasks;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::routing::get;
+use serde_json::{Map, Value, json};
+
+use super::doors;
+use crate::node::Shared;
+use operation::{Door, Operation, named};
+
+doors! {
+    "/openapi.json" => get(show),
+}
+
+/// The document, as it is true for this server.
+pub async fn show(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let agents: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
+    Json(document(shared.auth.is_required(), &agents))
+}
+
+/// The document for a server that asks for a credential, or does not, and has these agents.
+pub fn document(auth_required: bool, agents: &[&str]) -> Value {
+    let own = Operation::new(Door::Open, "get", "/openapi.json", "getDocument", "This document", "server")
+        .answers_content(200, "The document", json!({ "application/json": { "schema": { "type": "object" } } }))
+        .checks_origin();
+    let operations =
+        chat::operations().into_iter().chain(tasks::operations()).chain(operator::operations()).chain([own]);
+    let mut paths: Map<String, Value> = Map::new();
+    for operation in operations {
+        let (path, method) = (operation.path, operation.method);
+        let place = paths.entry(path).or_insert_with(|| json!({}));
+        place[method] = operation.shown(auth_required);
+    }
+    let mut components = json!({
+        "schemas": schemas::schemas(agents),
+        "parameters": schemas::parameters(),
+        "headers": { "RetryAfter": {
+            "description": "`retry_after_ms` in whole seconds, rounded up.",
+            "schema": { "type": "string", "pattern": "^[0-9]+$" },
+        } },
+    });
+    if auth_required {
+        let about = "A static token or a JSON Web Token, as the server is configured.";
+        components["securitySchemes"] =
+            json!({ "bearer": { "type": "http", "scheme": "bearer", "description": about } });
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Bowline",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "Agent sessions that stay whole when any link breaks: tasks and their streams over HTTP.",
+            "description": ABOUT,
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "servers": [{ "url": "/" }],
+        "tags": [
+            { "name": "sessions", "description": "Conversations, and the turns in them." },
+            { "name": "tasks", "description": "Turns and background operations: how they stand, and their streams." },
+            { "name": "producers", "description": "Programs outside that do work, push its chunks and end it." },
+            { "name": "ai-sdk", "description": "The two requests that the Vercel AI SDK's own transport makes." },
+            { "name": "server", "description": "For load balancers, Prometheus and programmers." },
+            { "name": "admin", "description": "For operators." },
+        ],
+        "paths": paths,
+        "components": components,
+    })
+}
+
+const ABOUT: &str = "\
+A task is work with a stream: one chat turn, or one background operation. It survives every disconnect; readers come and go.
+
+Streams are server-sent events in the UI message stream of the Vercel AI SDK. `id:` is a cursor: come back with it as \
+`Last-Event-ID` or `last_message_id`, and exactly what follows is sent. `data: [DONE]` is the last line; a stream that ends \
+without it was cut.
+
+In request bodies `null` means the same as leaving a field out, and unknown fields are ignored. An error has the body \
+`{code, message, recovery_action, retry_after_ms?, details?}`; a name that does not exist and one that is somebody else's are \
+answered alike.
+
+Beside this there are two WebSockets: `/ws` for sessions and `/produce` for busy producers.";

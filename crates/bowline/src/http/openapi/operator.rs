@@ -1,0 +1,84 @@
+//! What load balancers, Prometheus and operators ask for.
+
+use bowline_protocol::ErrorCode::{SessionNotFound, TaskNotFound};
+use serde_json::{Value, json};
+
+use super::schemas::log_cursor;
+use super::{Door, Operation, named};
+
+fn server(path: &'static str, id: &str, summary: &str) -> Operation {
+    Operation::new(Door::Open, "get", path, id, summary, "server")
+}
+
+fn admin(path: &'static str, id: &str, summary: &str) -> Operation {
+    Operation::new(Door::Admin, "get", path, id, summary, "admin")
+}
+
+fn text(kind: &str) -> Value {
+    let mut content = json!({});
+    content[kind] = json!({ "schema": { "type": "string" } });
+    content
+}
+
+pub fn operations() -> [Operation; 10] {
+    let page = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
+    [
+        server("/healthz", "isAlive", "Whether the process answers").answers_content(
+            200,
+            "It does",
+            text("text/plain"),
+        ),
+        server("/readyz", "isReady", "Whether the server takes traffic").answers(200, "It does", "Readiness").answers(
+            503,
+            "It does not: it is starting or leaving, or the store takes no events",
+            "Readiness",
+        ),
+        server("/metrics", "getMetrics", "Metrics for Prometheus").answers_content(
+            200,
+            "In the OpenMetrics text format",
+            text("application/openmetrics-text"),
+        ),
+        admin("/api/admin/node", "getNode", "This server: version, store, counts").answers(200, "The server", "Facts"),
+        admin("/api/admin/config", "getConfig", "The settings in force, without secrets").answers(
+            200,
+            "The settings",
+            "Facts",
+        ),
+        admin("/api/admin/sessions", "listAllSessions", "Everybody's sessions, the newest activity first")
+            .query("limit", "How many; 100 if left out, at most 1000", &page)
+            .query("offset", "How many to skip", &page)
+            .answers(200, "Some of them, and how many there are", "AllSessions"),
+        admin("/api/admin/sessions/{id}", "getAnySession", "One session, with how full its buffer is")
+            .path("id", "The session")
+            .answers(200, "The session", "AnySession")
+            .refuses(&[SessionNotFound]),
+        admin("/api/admin/sessions/{id}/events", "tailSession", "A session's log, live")
+            .path("id", "The session")
+            .header("LastEventIdOfLog")
+            .query("from", "The cursor; the header wins", &log_cursor())
+            .answers_content(
+                200,
+                "Events as they are logged; `event: end` when the session is over",
+                json!({ "text/event-stream": { "schema": named("StreamEvent") } }),
+            )
+            .refuses(&[SessionNotFound]),
+        admin("/api/admin/tasks", "listAllTasks", "Everybody's tasks with a log of their own, the newest first")
+            .query("limit", "How many; 100 if left out, at most 1000", &page)
+            .query("offset", "How many to skip", &page)
+            .answers(200, "Some of them, and how many there are", "Facts"),
+        admin(
+            "/api/admin/tasks/{id}/events",
+            "tailTask",
+            "A task's log, live; a turn's is its session's from there on",
+        )
+        .path("id", "The task")
+        .header("LastEventIdOfLog")
+        .query("from", "The cursor; the header wins", &log_cursor())
+        .answers_content(
+            200,
+            "Events as they are logged; `event: end` when the task is over",
+            json!({ "text/event-stream": { "schema": named("StreamEvent") } }),
+        )
+        .refuses(&[SessionNotFound, TaskNotFound]),
+    ]
+}

@@ -1,0 +1,264 @@
+//! Tasks with a log of their own: what producers push, and what goes on in the background of a session.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use std::time::Duration;
+
+use bowline::config::StoreUrl;
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use support::api::{Api, kinds, text};
+use support::{PATIENCE, Server, config};
+use tokio_tungstenite::tungstenite::Message;
+
+fn delta(text: &str) -> Value {
+    json!({ "type": "text-delta", "id": "t1", "delta": text })
+}
+
+async fn task(api: &Api) -> (String, String) {
+    let (status, made) = api.post("/api/chat/tasks", &json!({ "tool_name": "painter" })).await;
+    assert_eq!(status, 201, "{made}");
+    (made["task_id"].as_str().unwrap().to_owned(), made["operation_id"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn an_append_is_durable_once_however_often_it_is_sent() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let (task, _) = task(&api).await;
+    let path = format!("/api/chat/tasks/{task}");
+    let messages = format!("{path}/messages");
+    let producer = api.with("producer-id", "p1");
+    let nth = |n: u64| producer.with("producer-seq", &n.to_string());
+    let first = nth(0).post(&messages, &json!([{ "type": "text-start", "id": "t1" }, delta("Hello")])).await;
+    assert_eq!(first.0, 200, "{}", first.1);
+    let second = nth(1).post(&messages, &json!([delta(", ")])).await;
+    let third = nth(2).post(&messages, &json!([delta("world")])).await;
+    assert_eq!(nth(1).post(&messages, &json!([delta(", ")])).await, second, "the same answer for a repetition");
+    assert_eq!(nth(2).post(&messages, &json!([delta("world")])).await, third);
+    let other = nth(1).post(&messages, &json!([delta("other")])).await;
+    assert_eq!((other.0, &other.1["code"]), (409, &json!("IDEMPOTENCY_CONFLICT")));
+    let hole = nth(4).post(&messages, &json!([delta("!")])).await;
+    assert_eq!((hole.0, &hole.1["details"]["expected"]), (409, &json!(3)));
+    let alone = producer.post(&messages, &json!([delta("!")])).await;
+    assert_eq!((alone.0, &alone.1["details"]["field"]), (400, &json!("Producer-Seq")));
+    // One wrong chunk, and none of the append is taken; NDJSON is as good as an array.
+    let wrong = nth(3).post(&messages, &json!([delta("!"), { "type": "no-such-chunk" }])).await;
+    assert_eq!((wrong.0, &wrong.1["code"]), (400, &json!("INVALID_PAYLOAD")));
+    let lines = format!("{}\n{}\n", delta("!"), json!({ "type": "text-end", "id": "t1" }));
+    assert_eq!(nth(3).call("POST".parse().unwrap(), &messages, Some(lines)).await.0, 200);
+    let (_, running) = api.get(&path).await;
+    assert_eq!((&running["status"], &running["tool_name"]), (&json!("running"), &json!("painter")));
+    let mut live = api.stream(&format!("{path}/stream")).await;
+    live.until("text-end").await;
+    let done = api.post(&format!("{path}/complete"), &json!({ "result": { "picture": 7 } })).await;
+    assert_eq!((done.0, &done.1["status"]), (200, &json!("completed")));
+    assert_eq!(api.post(&format!("{path}/complete"), &json!({})).await, done, "ending it twice is harmless");
+    let ended = nth(4).post(&messages, &json!([delta("late")])).await;
+    assert_eq!((ended.0, &ended.1["code"]), (409, &json!("TASK_ENDED")));
+    assert_eq!(kinds(&live.all().await), ["finish-step", "finish", "[DONE]"]);
+    let events = api.stream(&format!("{path}/stream")).await.all().await;
+    assert_eq!(text(&events), "Hello, world!");
+    assert_eq!(api.get(&path).await.1["result"], json!({ "picture": 7 }));
+}
+
+#[tokio::test]
+async fn a_producer_that_ends_its_own_stream_ends_the_task_with_its_own_words() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let (task, _) = task(&api).await;
+    let path = format!("/api/chat/tasks/{task}");
+    let chunks = json!([
+        { "type": "start", "messageId": "theirs" }, { "type": "start-step" },
+        { "type": "text-start", "id": "t1" }, delta("x"), { "type": "text-end", "id": "t1" },
+        { "type": "finish-step" }, { "type": "finish", "messageMetadata": { "z": 1, "a": 2 } },
+    ]);
+    assert_eq!(api.post(&format!("{path}/messages"), &chunks).await.0, 200);
+    let events = api.stream(&format!("{path}/stream")).await.all().await;
+    let expected = ["start", "start-step", "text-start", "text-delta", "text-end", "finish-step", "finish", "[DONE]"];
+    assert_eq!(kinds(&events), expected);
+    assert_eq!(events[6].data, chunks[6].to_string());
+    assert_eq!(api.get(&path).await.1["status"], "completed");
+}
+
+#[tokio::test]
+async fn one_connection_serves_a_busy_producer() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let (one, _) = task(&api).await;
+    let (two, _) = task(&api).await;
+    let (mut socket, _) = tokio_tungstenite::connect_async(format!("ws://{}/produce", server.address)).await.unwrap();
+    for n in 0..200u64 {
+        for task in [&one, &two] {
+            let frame = json!({ "task_id": task, "producer_seq": n, "chunks": [delta(&format!("{n} "))] });
+            socket.send(Message::text(frame.to_string())).await.unwrap();
+        }
+    }
+    // Repeated, out of order, unknown, and garbage: each is answered, and costs nobody else anything.
+    for bad in [
+        json!({ "task_id": one, "producer_seq": 999, "chunks": [delta("x")] }).to_string(),
+        json!({ "task_id": "task_none", "producer_seq": 0, "chunks": [delta("x")] }).to_string(),
+        json!({ "task_id": one }).to_string(),
+        "{".to_owned(),
+        json!({ "task_id": one, "producer_seq": 199, "chunks": [delta("199 ")] }).to_string(),
+    ] {
+        socket.send(Message::text(bad)).await.unwrap();
+    }
+    let mut answers: Vec<Value> = Vec::new();
+    while answers.len() < 405 {
+        let message = tokio::time::timeout(PATIENCE, socket.next()).await.unwrap().unwrap().unwrap();
+        if let Message::Text(text) = message {
+            answers.push(serde_json::from_str(&text).unwrap());
+        }
+    }
+    for (at, answer) in answers[..400].iter().enumerate() {
+        assert_eq!(answer["producer_seq"], at / 2);
+        assert!(answer["last_message_id"].is_string(), "{answer}");
+    }
+    let codes: Vec<&str> = answers[400..404].iter().map(|answer| answer["code"].as_str().unwrap()).collect();
+    assert_eq!(codes, ["CURSOR_AHEAD", "TASK_NOT_FOUND", "INVALID_PAYLOAD", "INVALID_JSON"]);
+    assert_eq!(answers[404]["last_message_id"], answers[398]["last_message_id"], "a repetition is answered as before");
+    let expected: String = (0..200).map(|n| format!("{n} ")).collect();
+    for task in [one, two] {
+        api.post(&format!("/api/chat/tasks/{task}/complete"), &json!({})).await;
+        assert_eq!(text(&api.stream(&format!("/api/chat/tasks/{task}/stream")).await.all().await), expected);
+    }
+}
+
+/// Waits for an event in the session's log.
+async fn logged(server: &Server, session: &str, event: &str) -> Value {
+    let mut client = server.connect().await;
+    let content = json!({ "mode": "observe", "last_seq": 0 });
+    client.reconnect(session.rsplit('/').next().unwrap(), content).await;
+    client.until(|frame| frame["event"] == event).await.pop().unwrap()
+}
+
+#[tokio::test]
+async fn a_background_operation_answers_at_once_and_tells_its_session_when_it_is_done() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let session = api.session().await;
+    let order = json!({ "tool_name": "demo", "arguments": { "steps": 3, "delay_ms": 1 }, "tool_call_id": "c1" });
+    let (status, begun) = api.post(&format!("{session}/operations"), &order).await;
+    assert_eq!((status, &begun["type"]), (202, &json!("operation_started")));
+    assert_eq!(api.post(&format!("{session}/operations"), &order).await, (202, begun.clone()), "one operation");
+    let other = json!({ "tool_name": "demo", "arguments": {}, "tool_call_id": "c1" });
+    assert_eq!(api.post(&format!("{session}/operations"), &other).await.0, 409);
+    let done = logged(&server, &session, "agent.operation_completed").await;
+    assert_eq!(done["content"]["operation_id"], begun["operation_id"]);
+    assert_eq!((&done["content"]["status"], &done["content"]["result"]["steps"]), (&json!("completed"), &json!(3)));
+    let path = format!("/api/chat/tasks/{}", begun["task_id"].as_str().unwrap());
+    let events = api.stream(&format!("{path}/stream")).await.all().await;
+    let progress = kinds(&events).iter().filter(|kind| *kind == "data-progress").count();
+    assert_eq!(progress, 3);
+    let (_, shown) = api.get(&path).await;
+    assert_eq!((&shown["status"], &shown["operation_id"]), (&json!("completed"), &begun["operation_id"]));
+    // The agent itself can begin one; its turn ends while the work goes on.
+    let turn = api.start(&format!("{session}/stream"), &json!({ "message": "/op sweep 100000 1" })).await.all().await;
+    let started = turn.iter().find(|event| event.kind() == "tool-output-available").unwrap().chunk();
+    assert_eq!(started["output"]["type"], "operation_started");
+    let (_, shown) = api.get(&session).await;
+    assert_eq!((&shown["status"], &shown["active_stream"]["tool_name"]), (&json!("idle"), &json!("sweep")));
+    let task = format!("/api/chat/tasks/{}", started["output"]["task_id"].as_str().unwrap());
+    assert_eq!(
+        api.post(&format!("{task}/cancel"), &json!({})).await.1,
+        json!({ "cancelled": true, "status": "cancelled" })
+    );
+    let events = api.stream(&format!("{task}/stream")).await.all().await;
+    assert_eq!(kinds(&events)[events.len() - 2..], ["abort", "[DONE]"]);
+}
+
+#[tokio::test]
+async fn a_webhook_completes_what_a_program_outside_does() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let session = api.session().await;
+    let id = session.rsplit('/').next().unwrap();
+    let body = json!({ "session_id": id, "tool_name": "render", "operation_id": "job 7/ö" });
+    let (status, made) = api.post("/api/chat/tasks", &body).await;
+    assert_eq!((status, &made["operation_id"]), (201, &json!("job 7/ö")));
+    assert_eq!(api.post("/api/chat/tasks", &body).await, (201, made.clone()), "the same name is the same task");
+    let hook = "/api/chat/operations/job%207%2F%C3%B6/complete";
+    assert_eq!(api.post(hook, &json!({})).await.0, 400, "success is missing");
+    assert_eq!(api.post(hook, &json!({ "success": false, "error": "out of paint" })).await.0, 200);
+    assert_eq!(api.post(hook, &json!({ "success": false, "error": "out of paint" })).await.0, 200, "again is harmless");
+    let contrary = api.post(hook, &json!({ "success": true })).await;
+    assert_eq!((contrary.0, &contrary.1["code"]), (409, &json!("TASK_ENDED")));
+    let done = logged(&server, &session, "agent.operation_completed").await;
+    assert_eq!(
+        (&done["content"]["status"], &done["content"]["error"]["message"]),
+        (&json!("failed"), &json!("out of paint"))
+    );
+    assert_eq!(api.post("/api/chat/operations/unknown/complete", &json!({ "success": true })).await.0, 404);
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_is_the_end_of_its_work() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let session = api.session().await;
+    let order = json!({ "tool_name": "demo", "arguments": { "steps": 100000, "delay_ms": 1 } });
+    let (_, begun) = api.post(&format!("{session}/operations"), &order).await;
+    let stream = api.stream(&format!("/api/chat/tasks/{}/stream", begun["task_id"].as_str().unwrap())).await;
+    assert_eq!(api.delete(&session).await.0, 204);
+    assert_eq!(kinds(&stream.all().await).last().unwrap(), "[DONE]");
+    assert_eq!(api.get(&session).await.1["code"], "SESSION_INACTIVE");
+}
+
+#[tokio::test]
+async fn a_finished_stream_is_kept_for_a_while_and_then_its_tombstone_says_so() {
+    let mut config = config();
+    config.stream.ttl = Duration::from_millis(200);
+    let server = Server::with(config).await;
+    let api = Api::new(server.address);
+    let ttl = json!({ "stream_ttl_seconds": 0.2, "stream_ttl_ms": 200 });
+    assert_eq!(api.get("/api/chat/config/ttl").await, (200, ttl));
+    let (running, _) = task(&api).await;
+    let (task, _) = task(&api).await;
+    let path = format!("/api/chat/tasks/{task}");
+    api.post(&format!("{path}/complete"), &json!({})).await;
+    let expired = loop {
+        let answer = api.get(&format!("{path}/stream")).await;
+        if answer.0 != 200 {
+            break answer;
+        }
+    };
+    assert_eq!((expired.0, &expired.1["code"]), (410, &json!("TASK_EXPIRED")));
+    assert_eq!(api.get(&path).await.0, 410);
+    assert_eq!(api.get(&format!("/api/chat/tasks/{running}")).await.1["status"], "running", "never while it runs");
+}
+
+#[tokio::test]
+async fn a_restart_ends_our_work_and_not_a_producers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config();
+    config.store.url = StoreUrl::Disk(dir.path().join("data"));
+    config.drain_timeout = Duration::ZERO;
+    let server = Server::with(config.clone()).await;
+    let api = Api::new(server.address);
+    let session = api.session().await;
+    let order = json!({ "tool_name": "demo", "arguments": { "steps": 400000, "delay_ms": 1 } });
+    let (_, begun) = api.post(&format!("{session}/operations"), &order).await;
+    let (pushed, _) = task(&api).await;
+    let messages = format!("/api/chat/tasks/{pushed}/messages");
+    let nth = |api: &Api, n: u64| api.with("producer-id", "p").with("producer-seq", &n.to_string());
+    let open = json!([{ "type": "text-start", "id": "t1" }, delta("before ")]);
+    let first = nth(&api, 0).post(&messages, &open).await;
+    server.stop().await;
+
+    let server = Server::with(config).await;
+    let api = Api::new(server.address);
+    assert_eq!(nth(&api, 0).post(&messages, &open).await, first, "what it repeats is known after a restart too");
+    assert_eq!(nth(&api, 1).post(&messages, &json!([delta("after"), { "type": "text-end", "id": "t1" }])).await.0, 200);
+    api.post(&format!("/api/chat/tasks/{pushed}/complete"), &json!({})).await;
+    let events = api.stream(&format!("/api/chat/tasks/{pushed}/stream")).await.all().await;
+    assert_eq!(text(&events), "before after");
+    let path = format!("/api/chat/tasks/{}", begun["task_id"].as_str().unwrap());
+    let (_, shown) = api.get(&path).await;
+    assert_eq!((&shown["status"], &shown["error"]["code"]), (&json!("failed"), &json!("AGENT_LOST")));
+    let events = api.stream(&format!("{path}/stream")).await.all().await;
+    assert_eq!(kinds(&events)[events.len() - 3..], ["error", "finish", "[DONE]"]);
+    let done = logged(&server, &session, "agent.operation_completed").await;
+    assert_eq!(done["content"]["error"]["code"], "AGENT_LOST");
+}

@@ -1,0 +1,230 @@
+//! A server on Redis: its own end, and that of Redis, at any moment. What was seen stays, or is told to be gone.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "../../store/tests/real_redis/mod.rs"]
+mod real_redis;
+mod support;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use real_redis::Redis;
+use serde_json::{Value, json};
+use support::process::Process;
+use support::{Client, Dice, Incoming, get, is_terminal};
+use tempfile::TempDir;
+
+const ALWAYS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+
+struct Scene {
+    redis: Redis,
+    server: Process,
+    _dir: TempDir,
+}
+
+impl Scene {
+    async fn new(redis: &[&str]) -> Scene {
+        let (redis, dir) = (Redis::start(redis), TempDir::new().unwrap());
+        let env = [
+            ("BOWLINE_STORE__URL", redis.url()),
+            ("BOWLINE_STORE__TIMEOUT", "1500ms".to_owned()),
+            ("BOWLINE_LOG__LEVEL", "error".to_owned()),
+        ];
+        let server = Process::start(&dir.path().join("data"), &env).await;
+        Scene { redis, server, _dir: dir }
+    }
+}
+
+/// A client that comes back by itself, and checks that it sees each event once and in order.
+struct Survivor {
+    session: String,
+    last: Option<String>,
+    next: u64,
+    verdicts: Vec<String>,
+}
+
+impl Survivor {
+    fn new(session: String) -> Survivor {
+        Survivor { session, last: None, next: 1, verdicts: Vec::new() }
+    }
+
+    async fn back(&mut self, address: SocketAddr) -> Option<Client> {
+        let mut client = Client::dial(address, &[]).await.ok()?;
+        client.session = self.session.clone();
+        let mut content = self.last.as_ref().map_or(json!({ "last_seq": 0 }), |id| json!({ "last_event_id": id }));
+        content["take_over"] = true.into();
+        let frame = json!({ "event": "user.reconnect", "session_id": self.session, "content": content });
+        futures_util::SinkExt::send(&mut client.socket, frame.to_string().into()).await.ok()?;
+        Some(client)
+    }
+
+    /// Follows until a frame fits (that frame), or the wire breaks or the way back is refused (none).
+    async fn follow(&mut self, client: &mut Client, fits: impl Fn(&Value) -> bool) -> Option<Value> {
+        loop {
+            let Incoming::Frame(frame) = client.incoming().await else { return None };
+            if let Some(verdict) = frame["metadata"]["resume"]["verdict"].as_str() {
+                self.verdicts.push(verdict.to_owned());
+            }
+            if let Some(seq) = frame["seq"].as_u64() {
+                assert_eq!(seq, self.next, "once, in order, nothing missing: {frame}");
+                self.next += 1;
+                self.last = frame["event_id"].as_str().map(str::to_owned);
+            }
+            if fits(&frame) {
+                return Some(frame);
+            }
+            if frame["seq"].is_null() && frame["metadata"]["error_code"] == "STORE_UNAVAILABLE" {
+                return None;
+            }
+        }
+    }
+
+    /// Comes back as often as it must until a frame fits.
+    async fn insist(&mut self, address: SocketAddr, fits: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            assert!(Instant::now() < until, "it did not come");
+            if let Some(mut client) = self.back(address).await
+                && let Some(frame) = self.follow(&mut client, &fits).await
+            {
+                return frame;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn assert_nothing_was_lost(&self) {
+        let fine = |verdict: &String| verdict == "replay" || verdict == "caught_up";
+        assert!(self.verdicts.iter().all(fine), "{:?}", self.verdicts);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_goes_on_where_redis_stands() {
+    let Scene { redis: _redis, mut server, _dir } = Scene::new(&[]).await;
+    let mut dice = Dice::new();
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    let mut survivor = Survivor::new(client.create().await);
+    drop(client);
+    for _ in 0..8 {
+        let mut client = survivor.back(server.address).await.unwrap();
+        let ready = |frame: &Value| frame["metadata"]["action"] == "replay";
+        survivor.follow(&mut client, ready).await.unwrap();
+        client.say("/long 300 1").await;
+        let seen = survivor.next + 2 + dice.below(200);
+        survivor.follow(&mut client, |frame| frame["seq"].as_u64() >= Some(seen)).await;
+        server = server.kill_and_restart().await;
+        let end = survivor.insist(server.address, is_terminal).await;
+        assert_eq!(end["metadata"]["error_code"], "AGENT_LOST", "{end}");
+    }
+    survivor.assert_nothing_was_lost();
+    let mut client = survivor.back(server.address).await.unwrap();
+    survivor.follow(&mut client, |frame| frame["metadata"]["action"] == "replay").await.unwrap();
+    client.say("/echo still here").await;
+    let answer = survivor.follow(&mut client, is_terminal).await.unwrap();
+    assert_eq!(answer["content"], "still here");
+    assert_eq!(server.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_is_killed_and_comes_back_is_hardly_noticed() {
+    let Scene { mut redis, server, _dir } = Scene::new(ALWAYS).await;
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    let mut survivor = Survivor::new(client.create().await);
+    client.say("/long 400 5").await;
+    survivor.follow(&mut client, |frame| frame["seq"].as_u64() >= Some(50)).await;
+    redis.kill();
+    redis.start_again();
+    // The wire may have broken or not; the run may have lost its footing or not. No event is lost, repeated or moved.
+    let end = match survivor.follow(&mut client, is_terminal).await {
+        Some(end) => end,
+        None => survivor.insist(server.address, is_terminal).await,
+    };
+    println!("{} events, {}", survivor.next - 1, end["event"]);
+    survivor.assert_nothing_was_lost();
+    drop(client);
+    let mut client = survivor.back(server.address).await.unwrap();
+    survivor.follow(&mut client, |frame| frame["metadata"]["action"] == "replay").await.unwrap();
+    client.say("/echo again").await;
+    assert_eq!(survivor.follow(&mut client, is_terminal).await.unwrap()["content"], "again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_hangs_leaves_no_session_behind() {
+    let Scene { redis, server, _dir } = Scene::new(&[]).await;
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    let mut survivor = Survivor::new(client.create().await);
+    client.say("/long 2000 2").await;
+    survivor.follow(&mut client, |frame| frame["seq"].as_u64() >= Some(50)).await;
+    // Longer than the server waits, so that the commit under way is in doubt.
+    redis.cli(&["client", "pause", "5000", "all"]);
+    let end = survivor.insist(server.address, is_terminal).await;
+    assert_eq!(end["metadata"]["error_code"], "AGENT_LOST", "{end}");
+    survivor.assert_nothing_was_lost();
+    let mut client = survivor.back(server.address).await.unwrap();
+    survivor.follow(&mut client, |frame| frame["metadata"]["action"] == "replay").await.unwrap();
+    client.say("/echo again").await;
+    assert_eq!(survivor.follow(&mut client, is_terminal).await.unwrap()["content"], "again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_may_have_lost_something_tells_a_new_epoch() {
+    let Scene { mut redis, server, _dir } = Scene::new(&["--appendonly", "yes", "--appendfsync", "everysec"]).await;
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    let session = client.create().await;
+    let frames = client.ask("/echo one").await;
+    let cursor = frames.last().unwrap()["event_id"].clone();
+    redis.kill();
+    redis.start_again();
+    drop(client);
+    // The next one writes, and so finds out.
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        assert!(Instant::now() < until, "it was not told");
+        let mut client = Client::dial(server.address, &[]).await.unwrap();
+        let content = json!({ "last_event_id": cursor, "take_over": true });
+        let frame = json!({ "event": "user.reconnect", "session_id": session, "content": content });
+        futures_util::SinkExt::send(&mut client.socket, frame.to_string().into()).await.unwrap();
+        let mut survivor = Survivor { next: u64::MAX, ..Survivor::new(session.clone()) };
+        let greeted = survivor.follow(&mut client, |frame| frame["event"] == "agent.session_created").await;
+        if greeted.is_some() && survivor.verdicts == ["other_epoch"] {
+            break;
+        }
+        client.session = session.clone();
+        client.say("/echo two").await;
+        while let Incoming::Frame(frame) = client.incoming().await {
+            if is_terminal(&frame) || frame["metadata"]["error_code"].is_string() {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flushed_redis_is_told_and_a_dead_one_makes_the_server_unready() {
+    let Scene { mut redis, server, _dir } = Scene::new(&[]).await;
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    client.create().await;
+    client.ask("/echo one").await;
+    redis.cli(&["flushall"]);
+    client.say("/echo two").await;
+    let (code, _) = client.refusal().await;
+    assert_eq!(code, "SESSION_NOT_FOUND");
+    client.create().await;
+    client.ask("/echo three").await;
+    redis.kill();
+    client.say("/echo four").await;
+    let until = Instant::now() + Duration::from_secs(60);
+    while get(server.address, "/readyz", &[]).await.0 != 503 {
+        assert!(Instant::now() < until, "it is still ready");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    redis.start_again();
+    while get(server.address, "/readyz", &[]).await.0 != 200 {
+        assert!(Instant::now() < until, "it is not ready again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    client.create().await;
+    assert_eq!(client.ask("/echo five").await.last().unwrap()["content"], "five");
+}

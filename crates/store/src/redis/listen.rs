@@ -1,0 +1,198 @@
+//! Wake-ups from other nodes: one connection to each server for all logs that somebody here waits for.
+//!
+//! Each log has a sharded channel, on which every commit says that there was one and nothing else. So Redis tells only
+//! the nodes that have a reader for a log, thousands of readers share a connection, and in a cluster no server tells
+//! another. (Blocking reads of thousands of streams would cost Redis a walk over all of them for each; one channel for
+//! everything would have every node hear every commit.)
+//!
+//! What was said while nobody listened is not repeated. So whoever has just been subscribed is woken once, and every few
+//! seconds the logs that are waited for are looked at.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_protocol::LogId;
+use redis::{Pipeline, PushInfo, PushKind, Value};
+use tokio::sync::mpsc;
+
+use super::act::Act;
+use super::fleet::{Fleet, Post};
+use super::keys::Keys;
+use super::reply::text;
+use super::server::{Push, Wire, rest};
+use crate::tail::Tails;
+
+/// How often logs are looked at although nothing was heard of them.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// So many logs are subscribed to in one piece.
+const CHUNK: usize = 512;
+
+pub enum Heard {
+    /// Somebody waits for this log now.
+    Want(LogId),
+    /// A connection was lost.
+    Lost,
+}
+
+pub struct Listener {
+    pub fleet: Arc<Fleet>,
+    pub keys: Keys,
+    pub tails: Arc<Tails>,
+    pub tell: mpsc::WeakUnboundedSender<Heard>,
+    ears: Vec<Ear>,
+    /// Where each log stood when it was last looked at.
+    seen: HashMap<LogId, Value>,
+}
+
+/// A connection to one server, and what it is subscribed to there.
+struct Ear {
+    post: Arc<Post>,
+    wire: Wire,
+    logs: HashSet<LogId>,
+}
+
+impl Listener {
+    pub fn new(fleet: Arc<Fleet>, keys: Keys, tails: Arc<Tails>, tell: mpsc::WeakUnboundedSender<Heard>) -> Listener {
+        Listener { fleet, keys, tails, tell, ears: Vec::new(), seen: HashMap::new() }
+    }
+
+    pub async fn run(mut self, mut heard: mpsc::UnboundedReceiver<Heard>) {
+        let (mut look_at, mut attempt) = (Instant::now() + LOOK_EVERY, 0);
+        loop {
+            let left = look_at.saturating_duration_since(Instant::now());
+            let mut wanted = Vec::new();
+            match tokio::time::timeout(left, heard.recv()).await {
+                Ok(None) => return,
+                Ok(Some(Heard::Want(log))) => wanted.push(log),
+                Ok(Some(Heard::Lost)) => {
+                    // All at once would be hard on a server that has just come back.
+                    tokio::time::sleep(rest(2)).await;
+                    self.ears.clear();
+                    look_at = Instant::now();
+                }
+                Err(_) => {
+                    look_at = Instant::now() + LOOK_EVERY;
+                    wanted = self.put_in_order().await;
+                    self.look().await;
+                }
+            }
+            while let Ok(Heard::Want(log)) = heard.try_recv() {
+                wanted.push(log);
+            }
+            if self.subscribe(wanted).await {
+                attempt = 0;
+            } else {
+                look_at = Instant::now() + rest(attempt);
+                attempt += 1;
+            }
+        }
+    }
+
+    /// Subscribes to what is not subscribed yet, and wakes it. False if a server could not be reached.
+    async fn subscribe(&mut self, wanted: Vec<LogId>) -> bool {
+        let mut fine = true;
+        let mut by_post: Vec<(Arc<Post>, Vec<LogId>)> = Vec::new();
+        for log in wanted {
+            let post = self.fleet.post(self.keys.of(&log).slot);
+            match by_post.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &post)) {
+                Some((_, logs)) => logs.push(log),
+                None => by_post.push((post, vec![log])),
+            }
+        }
+        for (post, logs) in by_post {
+            fine &= self.subscribe_at(&post, logs).await.is_ok();
+        }
+        fine
+    }
+
+    async fn subscribe_at(&mut self, post: &Arc<Post>, logs: Vec<LogId>) -> Result<(), String> {
+        let at = match self.ears.iter().position(|ear| Arc::ptr_eq(&ear.post, post)) {
+            Some(at) => at,
+            None => {
+                let wire = post.server.dial(Some(&self.push())).await?;
+                self.ears.push(Ear { post: post.clone(), wire, logs: HashSet::new() });
+                self.ears.len() - 1
+            }
+        };
+        let ear = &mut self.ears[at];
+        let new: Vec<LogId> = logs.into_iter().filter(|log| ear.logs.insert(log.clone())).collect();
+        for chunk in new.chunks(CHUNK) {
+            let mut commands = Pipeline::new();
+            for log in chunk {
+                commands.cmd("SSUBSCRIBE").arg(self.keys.of(log).channel());
+            }
+            let sent = ear.wire.send(&commands, self.fleet.options.timeout).await;
+            let refused = sent.as_ref().is_ok_and(|said| said.iter().any(Result::is_err));
+            // Whether or not it worked: a wake-up too many costs little.
+            self.tails.wake_each(chunk);
+            if refused {
+                // The map is old; everything is subscribed anew with the next one.
+                self.fleet.moved.notify_one();
+            }
+            if refused || sent.is_err() {
+                self.ears.remove(at);
+                return Err("a subscription failed".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Wakes right where the message arrives, so that no wait of this driver delays it.
+    fn push(&self) -> Push {
+        let (keys, tails, tell) = (self.keys.clone(), self.tails.clone(), self.tell.clone());
+        Arc::new(move |info: PushInfo| match info.kind {
+            PushKind::SMessage => {
+                let channel = info.data.into_iter().next().and_then(text);
+                if let Some(log) = channel.and_then(|channel| keys.log_of_channel(&channel)) {
+                    tails.wake(&log);
+                }
+            }
+            PushKind::Disconnection => {
+                if let Some(tell) = tell.upgrade() {
+                    // Nobody is told any more when the store goes.
+                    let _ = tell.send(Heard::Lost);
+                }
+            }
+            _ => {}
+        })
+    }
+
+    /// Lets go of subscriptions that nobody needs or that are at the wrong server; gives those that are missing.
+    async fn put_in_order(&mut self) -> Vec<LogId> {
+        let wanted: HashSet<LogId> = self.tails.logs().into_iter().collect();
+        self.seen.retain(|log, _| wanted.contains(log));
+        let mut served = HashSet::new();
+        for ear in &mut self.ears {
+            let fits =
+                |log: &LogId| wanted.contains(log) && Arc::ptr_eq(&self.fleet.post(self.keys.of(log).slot), &ear.post);
+            let idle: Vec<LogId> = ear.logs.iter().filter(|log| !fits(log)).cloned().collect();
+            for chunk in idle.chunks(CHUNK) {
+                let mut commands = Pipeline::new();
+                for log in chunk {
+                    commands.cmd("SUNSUBSCRIBE").arg(self.keys.of(log).channel());
+                    ear.logs.remove(log);
+                }
+                // One that stays by mistake only wakes nobody.
+                let _ = ear.wire.send(&commands, self.fleet.options.timeout).await;
+            }
+            served.extend(ear.logs.iter().cloned());
+        }
+        wanted.into_iter().filter(|log| !served.contains(log)).collect()
+    }
+
+    /// Looks whether a log has changed since the last time, and wakes its readers if so.
+    async fn look(&mut self) {
+        let logs = self.tails.logs();
+        let ask = |log: &LogId| Act::command("HMGET", &self.keys.of(log).head()).arg("e").arg("f").arg("n");
+        let acts: Vec<Act> = logs.iter().map(ask).collect();
+        // A store that is away is told by others.
+        let Ok(answers) = self.fleet.call_each(&acts).await else { return };
+        for (log, answer) in logs.into_iter().zip(answers) {
+            if self.seen.get(&log) != Some(&answer) {
+                self.tails.wake(&log);
+                self.seen.insert(log, answer);
+            }
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! One Redis server: how it is reached, who it says it is, and the connection that all reads share.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use redis::aio::{MultiplexedConnection, SendError};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo,
+    RedisConnectionInfo, Value,
+};
+
+use super::options::{Address, RedisUrl};
+use super::reply::{Refused, list, server_error, text};
+use super::script::{Hashes, Script};
+use crate::disk::files::random_bits;
+use crate::tail::lock;
+
+/// Longest wait between two attempts to dial.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+const BACKOFF_MIN: Duration = Duration::from_millis(25);
+
+/// The oldest Redis that has all we use: sharded channels, and scripts that replicate what they did.
+const MAJOR_MIN: u32 = 7;
+
+/// Who is told what a server says unasked.
+pub type Push = Arc<dyn Fn(PushInfo) + Send + Sync>;
+
+/// A refusal says something about the next moment, but not for ever.
+const REFUSAL_COUNTS: Duration = Duration::from_secs(5);
+
+/// One connection, which always leads to one and the same life of one server.
+#[derive(Clone)]
+pub struct Wire {
+    connection: MultiplexedConnection,
+    pub facts: Facts,
+    hashes: Hashes,
+}
+
+/// What a server says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Names this life of this server: another one after a restart, and after it was promoted.
+    pub run: String,
+    pub cluster: bool,
+    pub replicas: u64,
+    pub bytes: u64,
+    pub keeping: Keeping,
+    /// It became a master by a promotion, not by a start.
+    pub promoted: bool,
+}
+
+/// How the server keeps what it was told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Keeping {
+    /// Nothing survives its end.
+    #[default]
+    Nothing,
+    Snapshots,
+    /// An append-only file, synced as it says (`always`, `everysec`, `no`); unknown if it will not tell.
+    File {
+        sync: Option<String>,
+    },
+}
+
+impl Facts {
+    /// Whether what was answered was on its disk.
+    pub fn syncs_first(&self) -> bool {
+        matches!(&self.keeping, Keeping::File { sync: Some(sync) } if sync == "always")
+    }
+
+    /// Whether it started with what its own file held.
+    pub fn began_with_its_file(&self) -> bool {
+        matches!(self.keeping, Keeping::File { .. }) && !self.promoted
+    }
+}
+
+impl Wire {
+    /// Sends commands in one go, and gives an answer for each.
+    pub async fn send(
+        &mut self,
+        commands: &Pipeline,
+        timeout: Duration,
+    ) -> Result<Vec<Result<Value, Refused>>, String> {
+        let sent = self.connection.send_packed_commands(commands, 0, commands.len());
+        let answers = match tokio::time::timeout(timeout, sent).await {
+            Err(_) => return Err(format!("no answer within {} ms", timeout.as_millis())),
+            Ok(Err(error)) => return Err(error.to_string()),
+            Ok(Ok(answers)) => answers,
+        };
+        if answers.len() != commands.len() {
+            return Err("fewer answers than questions".into());
+        }
+        Ok(answers.into_iter().map(server_error).collect())
+    }
+
+    pub fn hash(&self, script: Script) -> &str {
+        self.hashes.of(script)
+    }
+
+    /// Gives the server the scripts (again: somebody may have flushed them).
+    pub async fn load(&mut self, timeout: Duration) -> Result<(), String> {
+        let mut commands = Pipeline::new();
+        for script in Script::ALL {
+            commands.cmd("SCRIPT").arg("LOAD").arg(script.source());
+        }
+        let answers = self.send(&commands, timeout).await?;
+        for (hash, answer) in self.hashes.0.iter_mut().zip(answers) {
+            *hash = text(answer.map_err(|refused| refused.to_string())?).ok_or("a script has no hash")?;
+        }
+        Ok(())
+    }
+
+    /// Who is at the other end now.
+    pub async fn ask(&mut self, era: &str, timeout: Duration) -> Result<Facts, String> {
+        let mut commands = Pipeline::new();
+        for section in ["server", "replication", "persistence", "memory"] {
+            commands.cmd("INFO").arg(section);
+        }
+        commands.cmd("CONFIG").arg("GET").arg("appendfsync").arg("save");
+        let mut answers = self.send(&commands, timeout).await?;
+        // Hosted servers may not let us ask this; then we assume the worst.
+        let config = answers.pop().and_then(Result::ok).map(pairs).unwrap_or_default();
+        let mut info = HashMap::new();
+        for answer in answers {
+            let section = text(answer.map_err(|refused| refused.to_string())?).unwrap_or_default();
+            let lines = section.lines().filter_map(|line| line.split_once(':'));
+            info.extend(lines.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        }
+        Facts::read(&info, &config, era)
+    }
+}
+
+impl Facts {
+    fn read(info: &HashMap<String, String>, config: &HashMap<String, String>, era: &str) -> Result<Facts, String> {
+        let say = |key: &str| info.get(key).map(String::as_str).unwrap_or_default();
+        let version = say("redis_version");
+        let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
+        if major < MAJOR_MIN {
+            return Err(format!("it is Redis {version}; {MAJOR_MIN} or newer is needed"));
+        }
+        if say("role") != "master" {
+            return Err("it is a replica, and takes no commits".into());
+        }
+        if say("loading") == "1" {
+            return Err("it is still loading its data".into());
+        }
+        let (run, lineage) = (say("run_id"), say("master_replid"));
+        let short = |name: &str| name.get(..12).unwrap_or(name).to_owned();
+        let keeping = match (say("aof_enabled"), config.get("save").map(String::as_str)) {
+            ("1", _) => Keeping::File { sync: config.get("appendfsync").cloned() },
+            (_, Some("")) => Keeping::Nothing,
+            _ => Keeping::Snapshots,
+        };
+        Ok(Facts {
+            run: format!("{era}/{}-{}", short(run), short(lineage)),
+            cluster: say("redis_mode") == "cluster",
+            replicas: say("connected_slaves").parse().unwrap_or(0),
+            bytes: say("used_memory").parse().unwrap_or(0),
+            keeping,
+            promoted: say("master_replid2").bytes().any(|byte| byte != b'0'),
+        })
+    }
+}
+
+fn pairs(value: Value) -> HashMap<String, String> {
+    match value {
+        Value::Map(pairs) => pairs.into_iter().filter_map(|(key, value)| Some((text(key)?, text(value)?))).collect(),
+        other => {
+            let mut list = list(other).into_iter();
+            let mut pairs = HashMap::new();
+            while let (Some(key), Some(value)) = (list.next(), list.next()) {
+                pairs.extend(text(key).zip(text(value)));
+            }
+            pairs
+        }
+    }
+}
+
+/// How to reach one server.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// Any of these that is a master.
+    Hosts(Vec<Address>),
+    /// Whoever the sentinels name.
+    Sentinels(Vec<Address>, String),
+}
+
+pub struct Server {
+    way: Way,
+    url: RedisUrl,
+    timeout: Duration,
+    reader: tokio::sync::Mutex<Reader>,
+    /// Why it cannot be reached, and since when.
+    trouble: Mutex<Option<(Instant, String)>>,
+    /// Why it would not take a commit, and when that was.
+    refusal: Mutex<Option<(Instant, String)>>,
+    facts: Mutex<Facts>,
+    /// How often a server of the fleet was found to be another one than before.
+    changes: Arc<AtomicU64>,
+    /// Connections made before this was set lead to a server that has changed since.
+    stale: AtomicBool,
+}
+
+#[derive(Default)]
+struct Reader {
+    wire: Option<Wire>,
+    attempts: u32,
+    not_before: Option<Instant>,
+}
+
+impl Server {
+    pub fn new(way: Way, url: RedisUrl, timeout: Duration, changes: Arc<AtomicU64>) -> Server {
+        Server {
+            way,
+            url,
+            timeout,
+            changes,
+            reader: tokio::sync::Mutex::default(),
+            trouble: Mutex::default(),
+            refusal: Mutex::default(),
+            facts: Mutex::default(),
+            stale: AtomicBool::new(false),
+        }
+    }
+
+    /// A connection of its own, with the scripts loaded.
+    pub async fn dial(&self, push: Option<&Push>) -> Result<Wire, String> {
+        let dialled = tokio::time::timeout(self.timeout, self.try_each(push)).await;
+        let dialled = dialled.unwrap_or_else(|_| Err(format!("no answer within {} ms", self.timeout.as_millis())));
+        match dialled {
+            Ok(wire) => {
+                self.note_fine();
+                self.note_facts(wire.facts.clone());
+                Ok(wire)
+            }
+            Err(why) => {
+                let why = format!("Redis at {self} cannot be used: {why}");
+                self.note_trouble(&why);
+                Err(why)
+            }
+        }
+    }
+
+    async fn try_each(&self, push: Option<&Push>) -> Result<Wire, String> {
+        let hosts = match &self.way {
+            Way::Hosts(hosts) => hosts.clone(),
+            Way::Sentinels(sentinels, name) => vec![self.ask_sentinels(sentinels, name).await?],
+        };
+        let share = self.timeout / hosts.len().max(1) as u32;
+        let mut why = String::from("no host is known");
+        for host in &hosts {
+            match tokio::time::timeout(share, self.shake_hands(host, push)).await {
+                Ok(Ok(wire)) => return Ok(wire),
+                Ok(Err(error)) => why = error,
+                Err(_) => why = format!("{host} does not answer"),
+            }
+        }
+        Err(why)
+    }
+
+    async fn shake_hands(&self, host: &Address, push: Option<&Push>) -> Result<Wire, String> {
+        let connection = self.connect(host, self.url.db, push).await?;
+        let mut wire = Wire { connection, facts: Facts::default(), hashes: Hashes::default() };
+        wire.facts = wire.ask(&self.url.era, self.timeout).await?;
+        wire.load(self.timeout).await?;
+        Ok(wire)
+    }
+
+    async fn connect(&self, host: &Address, db: i64, push: Option<&Push>) -> Result<MultiplexedConnection, String> {
+        let addr = match self.url.tls {
+            false => ConnectionAddr::Tcp(host.host.clone(), host.port),
+            true => {
+                // Whoever came first has chosen, and that is as well.
+                let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+                let host = host.clone();
+                ConnectionAddr::TcpTls { host: host.host, port: host.port, insecure: false, tls_params: None }
+            }
+        };
+        let mut who = RedisConnectionInfo::default().set_db(db).set_protocol(ProtocolVersion::RESP3);
+        if let Some(user) = &self.url.user {
+            who = who.set_username(user);
+        }
+        if let Some(password) = &self.url.password {
+            who = who.set_password(password);
+        }
+        let info = addr.into_connection_info().map_err(|error| error.to_string())?.set_redis_settings(who);
+        let client = Client::open(info).map_err(|error| error.to_string())?;
+        // Each use has a timeout of its own; the connection's would be half a second for everything.
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(self.timeout)).set_response_timeout(None);
+        let config = match push {
+            Some(push) => {
+                let push = push.clone();
+                config.set_push_sender(move |info| -> Result<(), SendError> {
+                    push(info);
+                    Ok(())
+                })
+            }
+            None => config,
+        };
+        client.get_multiplexed_async_connection_with_config(&config).await.map_err(|error| error.to_string())
+    }
+
+    async fn ask_sentinels(&self, sentinels: &[Address], name: &str) -> Result<Address, String> {
+        let share = self.timeout / (2 * sentinels.len().max(1)) as u32;
+        let mut why = String::from("no sentinel is known");
+        for sentinel in sentinels {
+            match tokio::time::timeout(share, self.ask_sentinel(sentinel, name)).await {
+                Ok(Ok(address)) => return Ok(address),
+                Ok(Err(error)) => why = format!("sentinel {sentinel}: {error}"),
+                Err(_) => why = format!("sentinel {sentinel} does not answer"),
+            }
+        }
+        Err(why)
+    }
+
+    async fn ask_sentinel(&self, sentinel: &Address, name: &str) -> Result<Address, String> {
+        let mut connection = self.connect(sentinel, 0, None).await?;
+        let command = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
+        let answer = connection.send_packed_command(&command).await.map_err(|error| error.to_string())?;
+        let mut parts = list(answer).into_iter().map(text);
+        match (parts.next().flatten(), parts.next().flatten().and_then(|port| port.parse().ok())) {
+            (Some(host), Some(port)) => Ok(Address { host, port }),
+            _ => Err(format!("no master is called {name}")),
+        }
+    }
+
+    /// The connection that all reads share. While the server is away, one attempt after another is made, and those who
+    /// come in between are told at once.
+    pub async fn reader(&self) -> Result<Wire, String> {
+        let mut reader = self.reader.lock().await;
+        if self.stale.swap(false, Ordering::AcqRel) {
+            reader.wire = None;
+        }
+        if let Some(wire) = &reader.wire {
+            return Ok(wire.clone());
+        }
+        if reader.not_before.is_some_and(|then| Instant::now() < then) {
+            return Err(self.trouble().map(|(_, why)| why).unwrap_or_default());
+        }
+        match self.dial(None).await {
+            Ok(wire) => {
+                *reader = Reader { wire: Some(wire.clone()), ..Reader::default() };
+                Ok(wire)
+            }
+            Err(why) => {
+                reader.not_before = Some(Instant::now() + rest(reader.attempts));
+                reader.attempts = reader.attempts.saturating_add(1);
+                Err(why)
+            }
+        }
+    }
+
+    /// The shared connection does not serve any more.
+    pub fn drop_reader(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    pub fn note_facts(&self, facts: Facts) {
+        let mut known = lock(&self.facts);
+        if !known.run.is_empty() && known.run != facts.run {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+        }
+        *known = facts;
+    }
+
+    pub fn facts(&self) -> Facts {
+        lock(&self.facts).clone()
+    }
+
+    pub fn note_trouble(&self, why: &str) {
+        let mut trouble = lock(&self.trouble);
+        match &mut *trouble {
+            Some((_, known)) => why.clone_into(known),
+            None => {
+                tracing::warn!(%why, "the store is out of reach; this is tried again until it is back");
+                *trouble = Some((Instant::now(), why.to_owned()));
+            }
+        }
+    }
+
+    pub fn note_fine(&self) {
+        if let Some((since, _)) = lock(&self.trouble).take() {
+            tracing::info!(server = %self, away_ms = since.elapsed().as_millis() as u64, "the store is back");
+        }
+    }
+
+    /// It is there, and takes no commits.
+    pub fn note_refusal(&self, why: &str) {
+        let mut refusal = lock(&self.refusal);
+        if refusal.is_none() {
+            tracing::warn!(%why, "the store takes no commits");
+        }
+        *refusal = Some((Instant::now(), why.to_owned()));
+    }
+
+    pub fn note_taken(&self) {
+        *lock(&self.refusal) = None;
+    }
+
+    pub fn refusal(&self) -> Option<String> {
+        let refusal = lock(&self.refusal);
+        refusal.as_ref().filter(|(then, _)| then.elapsed() < REFUSAL_COUNTS).map(|(_, why)| why.clone())
+    }
+
+    /// Since when and why it cannot be used.
+    pub fn trouble(&self) -> Option<(Instant, String)> {
+        lock(&self.trouble).clone()
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let join = |hosts: &[Address]| hosts.iter().map(Address::to_string).collect::<Vec<_>>().join(",");
+        match &self.way {
+            Way::Hosts(hosts) => f.write_str(&join(hosts)),
+            Way::Sentinels(sentinels, name) => write!(f, "{name} (sentinels {})", join(sentinels)),
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({self})")
+    }
+}
+
+/// How long to rest before the next attempt: longer each time, and never the same for two of us.
+pub fn rest(attempt: u32) -> Duration {
+    let longest = (BACKOFF_MIN * 2u32.saturating_pow(attempt.min(16))).min(BACKOFF_MAX);
+    let chance = random_bits().unwrap_or(u64::MAX / 2) as f64 / u64::MAX as f64;
+    BACKOFF_MIN + longest.mul_f64(chance)
+}

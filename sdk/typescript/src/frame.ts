@@ -1,0 +1,83 @@
+// What travels over the WebSocket: the frames of PROTOCOL.md as types, and how one is read.
+
+/** A frame about a session or a connection. Only logged events have `seq`. */
+export interface Frame {
+  readonly event: string;
+  readonly session_id?: string;
+  readonly seq?: number;
+  readonly event_id?: string;
+  readonly timestamp?: string;
+  readonly step_id?: string;
+  readonly content?: unknown;
+  readonly metadata?: Readonly<Record<string, unknown>>;
+}
+
+/** A logged event: stored before it was sent, numbered once and for all. */
+export interface LoggedEvent extends Frame {
+  readonly seq: number;
+}
+
+/** A frame that we send. */
+export interface ClientFrame {
+  readonly event: string;
+  readonly [field: string]: unknown;
+}
+
+export type RunState = "idle" | "running" | "waiting";
+
+/** What the server made of our cursor. */
+export type Verdict = "caught_up" | "replay" | "gap" | "other_epoch" | "ahead_of_log";
+
+/** The verdict with its figures, as `metadata.resume` has it. */
+export interface Resume {
+  readonly verdict: Verdict;
+  readonly from_seq?: number;
+  readonly to_seq?: number;
+  readonly first_retained_seq?: number;
+  readonly lost?: number;
+}
+
+export function isLogged(frame: Frame): frame is LoggedEvent {
+  return typeof frame.seq === "number";
+}
+
+/** Reads one text frame. Anything that is not a frame is `null`: a peer may send what it likes. */
+export function readFrame(text: unknown): Frame | null {
+  if (typeof text !== "string") return null;
+  try {
+    const frame: unknown = JSON.parse(text);
+    return isObject(frame) && typeof frame["event"] === "string" ? (frame as unknown as Frame) : null;
+  } catch {
+    return null;
+  }
+}
+
+export function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** A number from `metadata`, or `undefined`. */
+export function figure(frame: Frame, name: string): number | undefined {
+  const value = frame.metadata?.[name];
+  return typeof value === "number" ? value : undefined;
+}
+
+/** A text from `metadata`, or `undefined`. */
+export function word(frame: Frame, name: string): string | undefined {
+  const value = frame.metadata?.[name];
+  return typeof value === "string" ? value : undefined;
+}
+
+const ENDS = new Set(["agent.final_answer", "agent.error", "agent.cancelled"]);
+
+/** Whether this logged event is the last one of its run. */
+export function endsRun(event: LoggedEvent): boolean {
+  return ENDS.has(event.event);
+}
+
+/** What a logged event does to the state of the run. */
+export function runStateAfter(event: LoggedEvent, before: RunState): RunState {
+  if (endsRun(event)) return "idle";
+  if (event.event === "agent.user_confirm") return "waiting";
+  return event.event === "user.message" || event.event === "user.response" || event.event === "plan.start" ? "running" : before;
+}

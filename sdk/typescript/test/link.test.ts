@@ -1,0 +1,303 @@
+// The link's rules, one at a time.
+
+import { expect, test } from "vitest";
+import { backoffMs } from "../src/backoff.ts";
+import type { Frame } from "../src/frame.ts";
+import { sealedFrom } from "../src/sealed.ts";
+import { HELLO, Log, SESSION } from "./support/log.ts";
+import { Rig } from "./support/rig.ts";
+
+const KNOWN = { session: { id: SESSION, ids: [SESSION], resumeToken: null }, position: { epoch: "current", seq: 0 } };
+
+function heartbeat(seq: number): Frame {
+  return { event: "system.heartbeat", session_id: SESSION, metadata: { seq } };
+}
+
+function refused(error_code: string, recovery_action: string, more: object = {}): Frame {
+  return { event: "agent.error", session_id: SESSION, content: "No.", metadata: { error_code, recovery_action, ...more } };
+}
+
+/** Answers the last `user.reconnect`. */
+function answer(rig: Rig, log: Log): void {
+  const request = rig.lastSent;
+  if (request?.event !== "user.reconnect") throw new Error(`not asked: ${JSON.stringify(request)}`);
+  rig.frame(...log.answer(request));
+}
+
+/** A link that is live in a log of `count` events. */
+function live(count = 0, policy: ConstructorParameters<typeof Rig>[1] = {}): { rig: Rig; log: Log } {
+  const log = new Log();
+  for (let n = 0; n < count; n++) log.append();
+  const rig = new Rig(KNOWN, policy);
+  rig.happen({ on: "start", intent: { to: "resume" } });
+  rig.frame(HELLO);
+  answer(rig, log);
+  expect(rig.state).toBe("connected");
+  return { rig, log };
+}
+
+test("the waits are 1, 2, 4, 8, 16, 30, 60 seconds, with jitter, and never end", () => {
+  const rig = new Rig(KNOWN);
+  rig.happen({ on: "start", intent: { to: "resume" } });
+  const waits: number[] = [];
+  for (let n = 0; n < 50; n++) {
+    rig.happen({ on: "closed", code: 1006 });
+    if (rig.link.phase.at !== "waiting") throw new Error(rig.link.phase.at);
+    waits.push((rig.link.phase.retryAtMs - rig.nowMs) / 1000);
+    expect(rig.tick()).toBe("retry");
+  }
+  expect(waits.slice(0, 8)).toEqual([1, 2, 4, 8, 16, 30, 60, 60]);
+  expect(new Set(waits.slice(6))).toEqual(new Set([60]));
+  expect(backoffMs(1, 0)).toBe(800);
+  expect(backoffMs(1, 0.999)).toBeGreaterThan(1_190);
+});
+
+test("with a limit it gives up, says so, and starts again when asked", () => {
+  const rig = new Rig(KNOWN, { attemptsMax: 2 });
+  rig.happen({ on: "start", intent: { to: "resume" } });
+  for (let n = 0; n < 3; n++) {
+    rig.happen({ on: "closed", code: 1006 });
+    rig.tick();
+  }
+  expect(rig.link.phase).toMatchObject({ at: "disconnected", cause: { code: "GAVE_UP" } });
+  rig.happen({ on: "start", intent: { to: "resume" } });
+  expect(rig.state).toBe("connecting");
+});
+
+test("acks are gathered for 200 ms, and count what they cover", () => {
+  const { rig, log } = live();
+  for (let n = 0; n < 7; n++) rig.frame(log.append());
+  expect(rig.sentOf("user.ack")).toEqual([]);
+  rig.pass(199);
+  expect(rig.sentOf("user.ack")).toEqual([]);
+  rig.pass(1);
+  expect(rig.sentOf("user.ack")).toEqual([
+    { event: "user.ack", session_id: SESSION, content: { last_event_id: "current-7", received_count: 7 } },
+  ]);
+});
+
+test("a heartbeat is answered with an ack at once", () => {
+  const { rig } = live(3);
+  rig.frame(heartbeat(3));
+  expect(rig.lastSent).toMatchObject({ event: "user.ack", content: { last_event_id: "current-3" } });
+});
+
+test("a heartbeat that stays ahead of us is a gap: what is missing is asked for", () => {
+  const { rig, log } = live(3);
+  log.append();
+  rig.frame(heartbeat(4));
+  rig.pass(2_000);
+  expect(rig.state).toBe("reconnecting");
+  answer(rig, log);
+  expect(rig.state).toBe("connected");
+  expect(rig.delivered.map(({ seq }) => seq)).toEqual([1, 2, 3, 4]);
+  rig.pass(200);
+  expect(rig.lastSent).toMatchObject({ event: "user.ack", content: { gap_detected: true } });
+});
+
+test("a heartbeat that overtook its events is no gap", () => {
+  const { rig, log } = live(3);
+  const event = log.append();
+  rig.frame(heartbeat(4), event);
+  rig.pass(5_000);
+  expect(rig.sentOf("user.reconnect")).toHaveLength(1);
+});
+
+test("somebody else's heartbeat is a sign of life and nothing more", () => {
+  const { rig } = live(3);
+  rig.frame({ event: "system.heartbeat", session_id: "sess_other", metadata: { seq: 99 } });
+  rig.pass(5_000);
+  expect(rig.sentOf("user.reconnect")).toHaveLength(1);
+  expect(rig.sentOf("user.ack")).toHaveLength(1);
+});
+
+test("silence for two intervals, as the greeting told them, is loss; any frame is a sign of life", () => {
+  const { rig } = live();
+  rig.pass(59_000);
+  rig.frame(heartbeat(0));
+  rig.pass(59_000);
+  expect(rig.state).toBe("connected");
+  rig.pass(1_000);
+  expect(rig.states).toContain("connection_lost");
+});
+
+test("a wake ends the wait, and makes a link that seems sound prove it", () => {
+  const { rig, log } = live();
+  rig.happen({ on: "closed", code: 1006 });
+  rig.happen({ on: "wake" });
+  expect(rig.state).toBe("reconnecting");
+  rig.frame(HELLO);
+  answer(rig, log);
+  rig.pass(20_000);
+  rig.happen({ on: "wake" });
+  expect(rig.state).toBe("connected");
+  expect(rig.lastSent?.event).toBe("user.reconnect");
+  // Nobody answers: the wire was half open.
+  rig.pass(10_000);
+  expect(rig.states.at(-1)).toBe("connection_lost");
+});
+
+test("a frame of a dead wire's cannot come, but a late one changes nothing", () => {
+  const { rig, log } = live();
+  rig.happen({ on: "closed", code: 1006 });
+  rig.frame(log.append());
+  expect(rig.delivered).toEqual([]);
+});
+
+test("an expiring token is renewed in band, and the link stays", () => {
+  const { rig } = live();
+  rig.frame({ event: "system.notice", metadata: { action: "token_expiring", expires_at: 1 } });
+  expect(rig.tokensFetched).toBe(1);
+  rig.happen({ on: "token", token: "fresh" });
+  expect(rig.lastSent).toEqual({ event: "user.authenticate", content: { token: "fresh" } });
+  expect(rig.state).toBe("connected");
+});
+
+test("a refused credential is tried once more with a fresh one, then told", () => {
+  const { rig } = live();
+  rig.happen({ on: "closed", code: 4203 });
+  expect(rig.state).toBe("connection_lost");
+  rig.tick();
+  rig.happen({ on: "closed", code: 4203 });
+  expect(rig.link.phase).toMatchObject({ at: "disconnected", cause: { code: "UNAUTHORIZED", action: "authenticate" } });
+});
+
+test("who was taken over stays away, also if the close comes first", () => {
+  for (const news of ["notice", "close"]) {
+    const { rig } = live();
+    if (news === "close") rig.happen({ on: "closed", code: 4201 });
+    else rig.frame({ event: "system.notice", session_id: SESSION, metadata: { code: "SESSION_TAKEN_OVER", action: "taken_over" } });
+    expect(rig.link.phase).toMatchObject({ at: "disconnected", cause: { code: "SESSION_TAKEN_OVER" } });
+    expect(rig.timers.size).toBe(0);
+  }
+});
+
+test("41xx means to start anew", () => {
+  const { rig } = live();
+  rig.happen({ on: "closed", code: 4100 });
+  rig.tick();
+  rig.frame(HELLO);
+  expect(rig.lastSent?.event).toBe("user.create_session");
+});
+
+test("the ways back are quick, then with state, then a new session", () => {
+  const sealed = { ...sealedFrom({ state: { session_id: SESSION } }), validUntilMs: 2_000_000 };
+  const rig = new Rig({ ...KNOWN, sealed });
+  rig.happen({ on: "start", intent: { to: "resume" } });
+  rig.frame(HELLO);
+  expect(rig.lastSent?.event).toBe("user.reconnect");
+  rig.frame(refused("SESSION_EXPIRED", "create_new_session"));
+  expect(rig.lastSent).toMatchObject({ event: "user.reconnect_with_state", signed_state: sealed.signedState, content: { last_seq: 0 } });
+  rig.frame({ event: "error.recovery_failed", metadata: { error_code: "STATE_STALE", recovery_action: "create_new_session" } });
+  expect(rig.lastSent?.event).toBe("user.create_session");
+  expect(rig.link.sealed).toBeNull();
+  expect(rig.told).toContainEqual({ kind: "reset", why: "new_session" });
+  rig.frame({ event: "agent.session_created", session_id: "sess_new", metadata: { epoch: "e", last_seq: 0 } });
+  expect(rig.states).toEqual(["disconnected", "connecting", "connected"]);
+});
+
+test("a state that has expired is not sent", () => {
+  const rig = new Rig({ sealed: { ...sealedFrom("token"), validUntilMs: 999_999 } });
+  rig.happen({ on: "start", intent: { to: "resume" } });
+  rig.frame(HELLO);
+  expect(rig.lastSent?.event).toBe("user.create_session");
+});
+
+test("what a lost session may have taken is not run again in another", () => {
+  const { rig } = live();
+  const sent = rig.ask({ kind: "message", messageId: "m-1", content: "pay" });
+  const waiting = rig.ask({ kind: "message", messageId: "m-2", content: "thank" });
+  rig.happen({ on: "closed", code: 1006 });
+  rig.tick();
+  rig.frame(HELLO, refused("SESSION_NOT_FOUND", "create_new_session"));
+  rig.frame({ event: "agent.session_created", session_id: "sess_new", metadata: { epoch: "e", last_seq: 0 } });
+  expect(rig.failures.get(sent)?.code).toBe("SESSION_NOT_FOUND");
+  expect(rig.sentOf("user.message").map((frame) => [frame["session_id"], frame["message_id"]])).toEqual([
+    [SESSION, "m-1"],
+    ["sess_new", "m-2"],
+  ]);
+  expect(rig.failures.has(waiting)).toBe(false);
+});
+
+test("a message is sent again after a loss only if the replay does not hold it", () => {
+  const { rig, log } = live();
+  const key = rig.ask({ kind: "message", messageId: "m-1", content: "hello" });
+  rig.happen({ on: "closed", code: 1006 });
+  rig.tick();
+  log.append({ event: "user.message", metadata: { message_id: "m-1" } });
+  rig.frame(HELLO);
+  answer(rig, log);
+  expect(rig.answers.get(key)).toMatchObject({ seq: 1 });
+  expect(rig.sentOf("user.message")).toHaveLength(1);
+});
+
+test("a plan request that was cut has an unknown outcome, and is not sent again", () => {
+  const { rig, log } = live();
+  const key = rig.ask({ kind: "plan", action: "restart_task", fields: { task_id: "t1" } });
+  rig.happen({ on: "closed", code: 1006 });
+  expect(rig.failures.get(key)?.code).toBe("OUTCOME_UNKNOWN");
+  rig.tick();
+  rig.frame(HELLO);
+  answer(rig, log);
+  expect(rig.sentOf("user.restart_task")).toHaveLength(1);
+});
+
+test("what the server cannot take for the moment is sent again when it says", () => {
+  const { rig } = live();
+  const key = rig.ask({ kind: "message", messageId: "m-1", content: "hello" });
+  for (let n = 0; n < 4; n++) {
+    rig.frame(refused("STORE_UNAVAILABLE", "retry_later", { retry_after_ms: 500 }));
+    rig.pass(500);
+  }
+  expect(rig.sentOf("user.message")).toHaveLength(5);
+  rig.frame(refused("STORE_UNAVAILABLE", "retry_later", { retry_after_ms: 500 }));
+  expect(rig.failures.get(key)?.code).toBe("STORE_UNAVAILABLE");
+});
+
+test("a live reader that was trimmed past is told before its next event", () => {
+  const { rig, log } = live(2);
+  const metadata = { code: "REPLAY_GAP", first_retained_seq: 6, lost: 3, from_seq: 3, to_seq: 5 };
+  for (let n = 0; n < 3; n++) log.append();
+  rig.frame({ event: "system.notice", session_id: SESSION, metadata }, log.append());
+  expect(rig.told).toContainEqual({ kind: "gap", fromSeq: 3, toSeq: 5, lost: 3 });
+  expect(rig.delivered.at(-1)?.seq).toBe(6);
+});
+
+test("events keep the name they were logged under, and a newcomer learns it", () => {
+  const log = new Log();
+  log.append({ session_id: "sess_older" });
+  log.append();
+  const rig = new Rig(KNOWN);
+  rig.happen({ on: "start", intent: { to: "resume" } });
+  rig.frame(HELLO);
+  answer(rig, log);
+  expect(rig.delivered).toHaveLength(2);
+  rig.frame(log.append({ session_id: "sess_older" }));
+  expect(rig.delivered).toHaveLength(3);
+  rig.frame({ event: "agent.thinking", session_id: "sess_stranger", seq: 4 });
+  expect(rig.delivered).toHaveLength(3);
+});
+
+test("another session gets a wire of its own, and what was asked of the old one is told to have failed", () => {
+  const { rig } = live(1);
+  const key = rig.ask({ kind: "message", messageId: "m-1", content: "hello" });
+  rig.happen({ on: "start", intent: { to: "create" } });
+  expect(rig.failures.get(key)?.code).toBe("CLOSED");
+  expect(rig.hungUpWith).toEqual([1000]);
+  expect(rig.link.phase.at).toBe("dialing");
+});
+
+test("held by another: it asks, takes over, or watches, as it was told", () => {
+  const outcomes = (["ask", "take_over", "observe"] as const).map((whenHeld) => {
+    const rig = new Rig(KNOWN, { whenHeld });
+    rig.happen({ on: "start", intent: { to: "resume" } });
+    rig.frame(HELLO, refused("SESSION_ALREADY_ACTIVE", "take_over"));
+    const { mode, take_over } = (rig.lastSent?.["content"] ?? {}) as Record<string, unknown>;
+    return [rig.state, mode, take_over];
+  });
+  expect(outcomes).toEqual([
+    ["disconnected", undefined, undefined],
+    ["connecting", undefined, true],
+    ["connecting", "observe", undefined],
+  ]);
+});
