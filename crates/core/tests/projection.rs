@@ -386,6 +386,32 @@ fn after_a_gap_the_stream_is_framed_anew_and_only_whole_events_are_places() {
 }
 
 #[test]
+fn a_gap_in_an_input_leaves_the_call_its_name() {
+    let mut log = Log::default();
+    log.push(&event(names::USER_MESSAGE, "hi"));
+    log.push(&event(names::CHUNK, json!({"type": "tool-input-start", "toolCallId": "c", "toolName": "t"})));
+    let lost = json!({"type": "tool-input-delta", "toolCallId": "c", "inputTextDelta": "lost"});
+    log.push(&event(names::CHUNK, lost.clone()));
+    log.push(&event(names::CHUNK, lost));
+    let output = json!({"type": "tool-output-available", "toolCallId": "c", "output": 1, "preliminary": true});
+    log.push(&with(event(names::CHUNK, output), json!({"tool": "t"})));
+    let kinds = |projector: &mut Projector| -> Vec<String> {
+        let mut out = Vec::new();
+        log.events[3..].iter().for_each(|event| projector.handle_event(event, &mut out));
+        shown(&out).into_iter().map(|(_, json)| json).collect()
+    };
+    let mut same = Projector::turn("m");
+    log.events[..2].iter().for_each(|event| same.pass_event(event));
+    same.lose();
+    let output = r#"{"output":1,"preliminary":true,"toolCallId":"c","type":"tool-output-available"}"#;
+    assert_eq!(kinds(&mut same)[2..], [output], "its parser has the call, and more of the input would be garbage");
+    let mut fresh = Projector::turn("m");
+    fresh.lose();
+    let input = r#"{"type":"tool-input-available","toolCallId":"c","toolName":"t","input":{}}"#;
+    assert_eq!(kinds(&mut fresh)[2..], [input, output]);
+}
+
+#[test]
 fn a_debug_line_shows_nothing_of_what_was_said() {
     let mut log = Log::default();
     log.push(&event(names::USER_MESSAGE, "marker"));

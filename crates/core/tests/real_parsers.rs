@@ -92,7 +92,11 @@ fn expected(parts: Vec<Value>, generation: &str) -> Vec<Value> {
         // One generation looks for a call in all steps, and changes it where it is.
         let call = part.get("toolCallId").filter(|_| generation == "ai6");
         match call.and_then(|id| expected.iter_mut().find(|known| known.get("toolCallId") == Some(id))) {
-            Some(known) => *known = part,
+            Some(known) => {
+                let kind = known["type"].take();
+                *known = part;
+                known["type"] = kind;
+            }
             None => expected.push(part),
         }
     }

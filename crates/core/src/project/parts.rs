@@ -282,10 +282,15 @@ impl Parts {
     }
 
     /// After a gap nobody knows what is open. What the reader's parser still has open is returned, to be ended; the
-    /// calls that it has, it keeps, but an input that was arriving has a hole in it and is given up.
+    /// calls that it has, it keeps, but an input that was arriving has a hole in it, and nothing is added to it.
     pub fn lose(&mut self) -> impl Iterator<Item = Part> + use<> {
         self.in_step = false;
-        self.tools.retain(|_, tool| tool.known && !matches!(tool.progress, Progress::Streaming { .. }));
+        self.tools.retain(|_, tool| tool.known);
+        for tool in self.tools.values_mut() {
+            if matches!(tool.progress, Progress::Streaming { .. }) {
+                tool.progress = Progress::Done;
+            }
+        }
         self.take_parts().into_values()
     }
 
