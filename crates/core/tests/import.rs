@@ -9,8 +9,12 @@ use bowline_core::project::{Ending, Imported, Importer, Projector};
 use bowline_protocol::chunk::ChunkError;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, json};
+use proptest::prelude::*;
+use proptest::sample::Index;
 use serde_json::Value;
 use support::log::{Log, event};
+use support::parser::Parser;
+use support::readers::{folded, parts, uncut};
 
 /// An upstream as its authors write it: other key orders, other escapes, fields of their own, white space.
 const UPSTREAM: &[&str] = &[
@@ -35,7 +39,7 @@ const UPSTREAM: &[&str] = &[
     r#"{"type":"tool-output-available","toolCallId":"d","output":null}"#,
     r#"{"type":"tool-input-available","toolCallId":"e","toolName":"t"}"#,
     r#"{"type":"tool-output-available","toolCallId":"e"}"#,
-    r#"{"type":"tool-input-available","toolCallId":"f","toolName":"t","input":"x","dynamic":true}"#,
+    r#"{"type":"tool-input-available","toolCallId":"f","toolName":"t","input":"x","providerExecuted":true}"#,
     r#"{"type":"tool-output-available","toolCallId":"f","output":"text"}"#,
     r#"{"type":"tool-input-available","toolCallId":"g","toolName":"t","input":[]}"#,
     r#"{"type":"tool-output-error","toolCallId":"g","errorText":"no"}"#,
@@ -189,4 +193,37 @@ fn what_no_reader_could_be_shown_is_refused_by_the_name_of_its_field() {
     // Whoever has lost some of the log cannot know what has begun.
     importer.lose();
     assert!(importer.handle_chunk(r#"{"type":"text-end","id":"x"}"#).is_ok());
+}
+
+/// A change to a text: at some byte, something else.
+fn edits() -> impl Strategy<Value = Vec<(Index, String)>> {
+    let pieces =
+        prop_oneof![Just("\\"), Just("\""), Just("\\u"), Just("\\ud83d"), Just("{"), Just("]"), Just(""), Just("é")];
+    prop::collection::vec((any::<Index>(), pieces.prop_map(str::to_owned)), 0..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #[test]
+    fn whatever_an_upstream_says_is_refused_or_can_be_read(
+        said in prop::collection::vec((any::<Index>(), edits()), 1..12),
+    ) {
+        let mut log = Log::default();
+        log.push(&event(names::USER_MESSAGE, "hi"));
+        let mut importer = Importer::new();
+        for (which, edits) in said {
+            let mut chunk = UPSTREAM[which.index(UPSTREAM.len())].to_owned();
+            for (at, piece) in edits {
+                let at = (0..=at.index(chunk.len() + 1)).rev().find(|at| chunk.is_char_boundary(*at)).unwrap();
+                let end = (at + 1..=chunk.len()).find(|end| chunk.is_char_boundary(*end)).unwrap_or(at);
+                chunk.replace_range(at..end, &piece);
+            }
+            if let Ok(Imported::Event(draft)) = importer.handle_chunk(&chunk) {
+                log.push_draft(&draft);
+            }
+        }
+        let chunks = uncut(&log.events);
+        Parser::read(&chunks);
+        parts(&folded(&chunks));
+    }
 }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use bowline_core::project::Projector;
+use bowline_core::project::{Assembler, Fold, Importer, Projector};
 use bowline_protocol::Chunk;
 use bowline_protocol::event::names;
 use serde_json::{Value, json};
@@ -383,4 +383,52 @@ fn after_a_gap_the_stream_is_framed_anew_and_only_whole_events_are_places() {
     let expected: Vec<_> = expected.iter().map(|(id, json)| (id.to_string(), json.to_string())).collect();
     assert_eq!(shown(&out), expected);
     assert!(projector.is_over());
+}
+
+#[test]
+fn a_gap_in_an_input_leaves_the_call_its_name() {
+    let mut log = Log::default();
+    log.push(&event(names::USER_MESSAGE, "hi"));
+    log.push(&event(names::CHUNK, json!({"type": "tool-input-start", "toolCallId": "c", "toolName": "t"})));
+    let lost = json!({"type": "tool-input-delta", "toolCallId": "c", "inputTextDelta": "lost"});
+    log.push(&event(names::CHUNK, lost.clone()));
+    log.push(&event(names::CHUNK, lost));
+    let output = json!({"type": "tool-output-available", "toolCallId": "c", "output": 1, "preliminary": true});
+    log.push(&with(event(names::CHUNK, output), json!({"tool": "t"})));
+    let kinds = |projector: &mut Projector| -> Vec<String> {
+        let mut out = Vec::new();
+        log.events[3..].iter().for_each(|event| projector.handle_event(event, &mut out));
+        shown(&out).into_iter().map(|(_, json)| json).collect()
+    };
+    let mut same = Projector::turn("m");
+    log.events[..2].iter().for_each(|event| same.pass_event(event));
+    same.lose();
+    let output = r#"{"output":1,"preliminary":true,"toolCallId":"c","type":"tool-output-available"}"#;
+    assert_eq!(kinds(&mut same)[2..], [output], "its parser has the call, and more of the input would be garbage");
+    let mut fresh = Projector::turn("m");
+    fresh.lose();
+    let input = r#"{"type":"tool-input-available","toolCallId":"c","toolName":"t","input":{}}"#;
+    assert_eq!(kinds(&mut fresh)[2..], [input, output]);
+}
+
+#[test]
+fn a_debug_line_shows_nothing_of_what_was_said() {
+    let mut log = Log::default();
+    log.push(&event(names::USER_MESSAGE, "marker"));
+    let tagged = json!({"type": "text-start", "id": "p", "providerMetadata": {"x": {"y": "marker"}}});
+    log.push(&event(names::CHUNK, tagged));
+    log.push(&with(event(names::PARTIAL_ANSWER, "marker"), json!({"part": "p"})));
+    log.push(&with(step_event(names::TOOL_CALL, "s1", "marker"), json!({"tool": "t", "args": "marker"})));
+    log.push(&event(names::CHUNK, json!({"type": "tool-input-start", "toolCallId": "c", "toolName": "t"})));
+    log.push(&event(names::CHUNK, json!({"type": "tool-input-delta", "toolCallId": "c", "inputTextDelta": "marker"})));
+    let (mut projector, mut fold, mut assembler) = (Projector::turn("m"), Fold::default(), Assembler::new());
+    let (mut importer, mut out) = (Importer::new(), Vec::new());
+    for event in &log.events {
+        projector.handle_event(event, &mut out);
+        importer.follow(event);
+    }
+    out.iter().for_each(|chunk| assembler.handle_chunk(chunk));
+    out.drain(..).for_each(|chunk| fold.push(chunk, &mut Vec::new()));
+    let shown = format!("{projector:?} {fold:?} {assembler:?} {importer:?} {log:?}", log = log.events);
+    assert!(!shown.contains("marker"), "{shown}");
 }

@@ -92,7 +92,11 @@ fn expected(parts: Vec<Value>, generation: &str) -> Vec<Value> {
         // One generation looks for a call in all steps, and changes it where it is.
         let call = part.get("toolCallId").filter(|_| generation == "ai6");
         match call.and_then(|id| expected.iter_mut().find(|known| known.get("toolCallId") == Some(id))) {
-            Some(known) => *known = part,
+            Some(known) => {
+                let kind = known["type"].take();
+                *known = part;
+                known["type"] = kind;
+            }
             None => expected.push(part),
         }
     }
@@ -266,6 +270,53 @@ fn a_name_that_the_sdk_refuses_does_not_end_the_stream() {
     let case = Case::new("nasty", uncut(&log.events));
     let verdicts = judge(std::slice::from_ref(&case));
     assert_accepted(&case, &verdicts["nasty"]);
+}
+
+#[test]
+fn what_only_the_newest_generation_knows_is_assembled_as_it_does() {
+    let chunks = [
+        r#"{"type":"start","messageId":"msg_1","messageMetadata":{"a":{"b":1},"l":[1]}}"#,
+        r#"{"type":"start-step"}"#,
+        r#"{"type":"tool-input-start","toolCallId":"a","toolName":"t","title":"T","toolMetadata":{"k":1},"inputEncoding":"text"}"#,
+        r#"{"type":"tool-input-delta","toolCallId":"a","inputTextDelta":"{\"x"}"#,
+        r#"{"type":"tool-input-start","toolCallId":"b","toolName":"t","dynamic":true,"providerExecuted":true}"#,
+        r#"{"type":"tool-input-delta","toolCallId":"b","inputTextDelta":"{\"x\":[1,"}"#,
+        r#"{"type":"tool-output-error","toolCallId":"b","errorText":"e","dynamic":true,"providerMetadata":{"p":{"r":1}}}"#,
+        r#"{"type":"tool-input-start","toolCallId":"c","toolName":"t"}"#,
+        r#"{"type":"tool-input-delta","toolCallId":"c","inputTextDelta":"{\"x\":tr"}"#,
+        r#"{"type":"tool-output-error","toolCallId":"c","errorText":"e"}"#,
+        r#"{"type":"tool-input-available","toolCallId":"d","toolName":"t","input":1,"title":"D","providerMetadata":{"p":{"c":1}}}"#,
+        r#"{"type":"tool-approval-request","toolCallId":"d","approvalId":"q","reason":"why","isAutomatic":true,"signature":"s"}"#,
+        r#"{"type":"tool-approval-response","approvalId":"q","approved":true,"reason":"because","providerExecuted":true}"#,
+        r#"{"type":"tool-input-available","toolCallId":"e","toolName":"t","input":2}"#,
+        r#"{"type":"tool-approval-request","toolCallId":"e","approvalId":"r","inputSchemaInput":null}"#,
+        r#"{"type":"tool-output-denied","toolCallId":"e"}"#,
+        r#"{"type":"custom","kind":"x.y","providerMetadata":{"p":{}}}"#,
+        r#"{"type":"file","url":"u","mediaType":"m","providerMetadata":{"p":{}}}"#,
+        r#"{"type":"reasoning-file","url":"u","mediaType":"m"}"#,
+        r#"{"type":"source-document","sourceId":"s","mediaType":"m","title":"t","filename":"f"}"#,
+        r#"{"type":"steering-message","id":"s","parts":[{"type":"text","text":"left"}]}"#,
+        r#"{"type":"text-start","id":"1"}"#,
+        r#"{"type":"text-delta","id":"1","delta":"cited"}"#,
+        r#"{"type":"text-end","id":"1","citations":[]}"#,
+        r#"{"type":"finish-step"}"#,
+        r#"{"type":"start-step"}"#,
+        r#"{"type":"text-start","id":"2"}"#,
+        r#"{"type":"text-delta","id":"2","delta":"taken back"}"#,
+        r#"{"type":"data-x","id":"1","data":"taken back"}"#,
+        r#"{"type":"tool-input-start","toolCallId":"f","toolName":"t"}"#,
+        r#"{"type":"reset-step"}"#,
+        r#"{"type":"data-x","id":"1","data":1}"#,
+        r#"{"type":"tool-output-available","toolCallId":"c","output":"late"}"#,
+        r#"{"type":"message-metadata","messageMetadata":{"a":{"c":2},"l":[2],"n":null}}"#,
+        r#"{"type":"finish","finishReason":"interrupted"}"#,
+    ];
+    let case = Case::new("new", chunks.iter().map(|chunk| Chunk::verbatim(chunk)).collect());
+    let result = &judge(std::slice::from_ref(&case))["new"]["ai7"];
+    assert_eq!(result["errors"], json!([]));
+    let assembled = assembled(&case.chunks);
+    assert_eq!(result["message"]["parts"], Value::Array(assembled.parts()));
+    assert_eq!(result["message"].get("metadata"), assembled.metadata());
 }
 
 #[test]

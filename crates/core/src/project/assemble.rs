@@ -24,6 +24,10 @@ pub struct Assembler {
     message_id: Option<String>,
     metadata: Option<Value>,
     parts: Vec<Part>,
+    /// Where the parts of the current step begin.
+    step: usize,
+    /// Data that later data of the same type and id replaces.
+    data: BTreeMap<(String, String), usize>,
     active_texts: BTreeMap<String, usize>,
     active_thoughts: BTreeMap<String, usize>,
     tools: Tools,
@@ -32,23 +36,25 @@ pub struct Assembler {
 /// One part of the message.
 pub(super) struct Part {
     pub fields: Fields,
-    /// What grows by deltas, a text or a tool's input: the body of a JSON string, so that the halves of a character find
-    /// each other.
-    pub body: Option<String>,
+    pub growing: Growing,
+}
+
+/// What of a part grows by deltas.
+pub(super) enum Growing {
+    Nothing,
+    /// Its text: the body of a JSON string, so that the halves of a character find each other.
+    Text(String),
+    /// Its input, which is kept with the call.
+    Input,
 }
 
 impl Part {
     pub fn new(fields: Fields) -> Part {
-        Part { fields, body: None }
+        Part { fields, growing: Growing::Nothing }
     }
 
     pub fn kind(&self) -> &str {
         self.fields.get("type").and_then(Value::as_str).unwrap_or_default()
-    }
-
-    /// Adds the body to the text so far.
-    fn grow(&mut self, body: &str) {
-        self.body.get_or_insert_default().push_str(body);
     }
 }
 
@@ -75,7 +81,7 @@ impl Assembler {
 
     /// The parts of the message, as the SDK would have them now.
     pub fn parts(&self) -> Vec<Value> {
-        self.parts.iter().map(render).collect()
+        self.parts.iter().map(|part| self.render(part)).collect()
     }
 
     pub fn handle_chunk(&mut self, chunk: &Chunk) {
@@ -99,7 +105,10 @@ impl Assembler {
                 self.merge_metadata(fields.get("messageMetadata"));
             }
             ChunkKind::Finish | ChunkKind::MessageMetadata => self.merge_metadata(fields.get("messageMetadata")),
-            ChunkKind::StartStep => self.push(picked("step-start", &fields, &[])),
+            ChunkKind::StartStep => {
+                self.push(picked("step-start", &fields, &[]));
+                self.step = self.parts.len();
+            }
             ChunkKind::ResetStep => self.reset_step(),
             // The parsers of two generations forget their open texts here; a legal stream does not notice.
             ChunkKind::FinishStep | ChunkKind::Abort | ChunkKind::Error => {}
@@ -130,7 +139,7 @@ impl Assembler {
             ChunkKind::Data => self.data(fields),
             kind => {
                 let update = ToolUpdate { kind, id: &view.tool_call_id(), delta: body_of(delta), fields: &fields };
-                self.tools.handle(&mut self.parts, &update);
+                self.tools.handle(&mut self.parts, self.step, &update);
             }
         }
     }
@@ -156,13 +165,13 @@ impl Assembler {
         let mut fields = picked(flow.prefix(), chunk, keys);
         fields.insert("state".into(), "streaming".into());
         let at = self.parts.len();
-        self.parts.push(Part { fields, body: Some(String::new()) });
+        self.parts.push(Part { fields, growing: Growing::Text(String::new()) });
         self.active(flow).insert(id.to_owned(), at);
     }
 
     fn grow(&mut self, flow: Flow, id: &str, body: &str) {
-        if let Some(part) = self.active_part(flow, id) {
-            part.grow(body);
+        if let Some(Part { growing: Growing::Text(text), .. }) = self.active_part(flow, id) {
+            text.push_str(body);
         }
     }
 
@@ -188,22 +197,33 @@ impl Assembler {
         if fields.get("transient") == Some(&Value::Bool(true)) {
             return;
         }
-        let same = |part: &&mut Part| {
-            part.fields.get("type") == fields.get("type") && part.fields.get("id") == fields.get("id")
-        };
-        let known = fields.contains_key("id").then(|| self.parts.iter_mut().find(same)).flatten();
-        match known {
+        let name = |key: &str| fields.get(key).and_then(text_of);
+        let Some(key) = name("type").zip(name("id")) else { return self.push(fields) };
+        match self.data.get(&key).and_then(|at| self.parts.get_mut(*at)) {
             Some(part) => set(&mut part.fields, "data", fields.get("data")),
-            None => self.push(fields),
+            None => {
+                self.data.insert(key, self.parts.len());
+                self.push(fields);
+            }
         }
     }
 
     fn reset_step(&mut self) {
-        let kept = self.parts.iter().rposition(|part| part.kind() == "step-start").map_or(0, |at| at + 1);
-        self.parts.truncate(kept);
+        self.parts.truncate(self.step);
+        self.data.retain(|_, at| *at < self.step);
         self.active_texts.clear();
         self.active_thoughts.clear();
-        self.tools = Tools::default();
+        self.tools.reset_step(&mut self.parts, self.step);
+    }
+
+    fn render(&self, part: &Part) -> Value {
+        let mut fields = part.fields.clone();
+        match &part.growing {
+            Growing::Nothing => {}
+            Growing::Text(body) => drop(fields.insert("text".into(), unescaped(body).into())),
+            Growing::Input => self.tools.settle(&mut fields),
+        }
+        Value::Object(fields)
     }
 
     fn merge_metadata(&mut self, metadata: Option<&Value>) {
@@ -246,17 +266,6 @@ pub(super) fn set(fields: &mut Fields, key: &str, value: Option<&Value>) {
 
 fn text_of(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
-}
-
-fn render(part: &Part) -> Value {
-    let mut fields = part.fields.clone();
-    if let Some(body) = &part.body {
-        match part.kind() {
-            "text" | "reasoning" => drop(fields.insert("text".into(), unescaped(body).into())),
-            _ => super::tool_part::settle(&mut fields, body),
-        }
-    }
-    Value::Object(fields)
 }
 
 /// The text of a JSON string's body.

@@ -82,7 +82,7 @@ impl Projector {
             names::TOOL_CALL => self.tool_call(view, facts),
             names::TOOL_RESULT => self.tool_result(view, facts),
             names::OPERATION_STARTED => self.operation_started(view, facts),
-            names::CHUNK => self.upstream_chunk(view),
+            names::CHUNK => self.upstream_chunk(view, facts),
             names::FINAL_ANSWER => self.final_answer(view, facts),
             names::CANCELLED => self.cancelled(facts),
             names::ERROR => self.error(view, facts),
@@ -221,8 +221,8 @@ impl Projector {
         self.own(tool_output(&id, view.content));
     }
 
-    fn upstream_chunk(&mut self, view: &EventView<'_>) {
-        if !self.verbatim(view.content, &Facts::default()) {
+    fn upstream_chunk(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
+        if !self.verbatim(view.content, facts) {
             self.data(view);
         }
     }

@@ -153,7 +153,7 @@ impl Importer {
             ChunkKind::Error => end(Ending::Failed, view.fields.error_text, line),
             ChunkKind::TextDelta => Imported::Event(self.delta(Flow::Text, line, view)),
             ChunkKind::ReasoningDelta => Imported::Event(self.delta(Flow::Reasoning, line, view)),
-            _ => Imported::Event(self.tool(line, view).unwrap_or_else(|| upstream_chunk(line))),
+            _ => Imported::Event(self.tool(line, view).unwrap_or_else(|| self.upstream_chunk(line, view))),
         }
     }
 
@@ -201,6 +201,19 @@ impl Importer {
                 Some(Draft::new(names::TOOL_RESULT, error).step(step()?).metadata(&facts))
             }
             _ => None,
+        }
+    }
+
+    /// Anything else, word for word. What changes a call says of which tool: its beginning may be gone when it is read.
+    fn upstream_chunk(&self, line: &RawValue, view: &ChunkView<'_>) -> Draft {
+        let draft = Draft::new(names::CHUNK, line);
+        let changes_call = matches!(
+            view.kind,
+            ChunkKind::ToolOutputAvailable | ChunkKind::ToolOutputDenied | ChunkKind::ToolApprovalRequest
+        );
+        match self.calls.get(&*view.tool_call_id()).filter(|_| changes_call) {
+            Some(tool) => draft.metadata(&BTreeMap::from([("tool", tool)])),
+            None => draft,
         }
     }
 
@@ -301,10 +314,6 @@ impl Importer {
 /// The upstream's chunk, if ours would not be the same.
 fn differing<'a>(ours: &Chunk, line: &'a RawValue) -> Option<&'a RawValue> {
     (ours.json != line.get().as_bytes()).then_some(line)
-}
-
-fn upstream_chunk(line: &RawValue) -> Draft {
-    Draft::new(names::CHUNK, line)
 }
 
 fn metadata_chunk(metadata: &RawValue) -> Draft {

@@ -54,14 +54,19 @@ pub enum Ends {
     ByName,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Part {
     pub flow: Flow,
     pub id: Box<str>,
     pub ends: Ends,
     /// The chunk that began it.
     start: Bytes,
-    opened: u64,
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Part({:?}, {:?}, {} bytes)", self.flow, self.ends, self.start.len())
+    }
 }
 
 /// How far a tool call has come.
@@ -85,7 +90,6 @@ struct Tool {
     known: bool,
     opened: u64,
     step: u64,
-    approval: Option<Box<str>>,
 }
 
 impl fmt::Debug for Tool {
@@ -101,8 +105,16 @@ impl fmt::Debug for Tool {
 
 #[derive(Debug, Default)]
 pub struct Parts {
-    parts: Vec<Part>,
+    /// By when they were opened.
+    parts: BTreeMap<u64, Part>,
+    /// Where an id is found among them.
+    texts: BTreeMap<Box<str>, u64>,
+    thoughts: BTreeMap<Box<str>, u64>,
+    /// The one that the next other thing ends.
+    fleeting: Option<u64>,
     tools: BTreeMap<Box<str>, Tool>,
+    /// The calls that questions belong to.
+    approvals: BTreeMap<Box<str>, Box<str>>,
     in_step: bool,
     steps: u64,
     /// Counts what was opened, so that framing keeps the order.
@@ -127,52 +139,73 @@ impl Parts {
     /// Two generations of the SDK forget their open texts when a step ends, so nothing may refer to them afterwards.
     pub fn end_step(&mut self) {
         self.in_step = false;
-        self.parts.clear();
+        self.take_parts();
     }
 
     /// The newest generation can take back what it was told in this step.
     pub fn reset_step(&mut self) {
         let step = self.steps;
-        self.parts.clear();
+        self.take_parts();
         self.tools.retain(|_, tool| tool.step != step);
+    }
+
+    fn take_parts(&mut self) -> BTreeMap<u64, Part> {
+        self.texts.clear();
+        self.thoughts.clear();
+        self.fleeting = None;
+        std::mem::take(&mut self.parts)
+    }
+
+    fn ids(&mut self, flow: Flow) -> &mut BTreeMap<Box<str>, u64> {
+        match flow {
+            Flow::Text => &mut self.texts,
+            Flow::Reasoning => &mut self.thoughts,
+        }
     }
 
     pub fn open(&mut self, flow: Flow, id: &str, ends: Ends, start: Bytes) {
         // An id that is opened twice means the newer part from then on, in every parser.
         self.close(flow, id);
         let opened = self.next_opened();
-        self.parts.push(Part { flow, id: id.into(), ends, start, opened });
+        self.parts.insert(opened, Part { flow, id: id.into(), ends, start });
+        self.ids(flow).insert(id.into(), opened);
+        if ends == Ends::ByItself {
+            self.fleeting = Some(opened);
+        }
     }
 
     pub fn is_open(&self, flow: Flow, id: &str) -> bool {
-        self.parts.iter().any(|part| part.flow == flow && *part.id == *id)
+        match flow {
+            Flow::Text => self.texts.contains_key(id),
+            Flow::Reasoning => self.thoughts.contains_key(id),
+        }
     }
 
     /// The part that the next other thing ends.
     pub fn fleeting(&self) -> Option<&Part> {
-        self.parts.iter().find(|part| part.ends == Ends::ByItself)
+        self.parts.get(&self.fleeting?)
     }
 
     pub fn newest_text(&self) -> Option<&Part> {
-        self.parts.iter().rev().find(|part| part.flow == Flow::Text)
+        self.parts.values().rev().find(|part| part.flow == Flow::Text)
+    }
+
+    pub fn oldest(&self) -> Option<&Part> {
+        self.parts.values().next()
     }
 
     /// False if there was nothing to close.
     pub fn close(&mut self, flow: Flow, id: &str) -> bool {
-        let before = self.parts.len();
-        self.parts.retain(|part| part.flow != flow || *part.id != *id);
-        self.parts.len() < before
-    }
-
-    pub fn oldest(&self) -> Option<&Part> {
-        self.parts.first()
+        let Some(opened) = self.ids(flow).remove(id) else { return false };
+        self.fleeting = self.fleeting.filter(|fleeting| *fleeting != opened);
+        self.parts.remove(&opened).is_some()
     }
 
     fn put_tool(&mut self, id: &str, progress: Progress) {
         // A call whose input streamed in stays where it began.
         let same = self.tools.get(id).filter(|tool| tool.known && tool.step == self.steps);
         let opened = same.map(|tool| tool.opened).unwrap_or_else(|| self.next_opened());
-        let tool = Tool { progress, known: true, opened, step: self.steps, approval: None };
+        let tool = Tool { progress, known: true, opened, step: self.steps };
         self.tools.insert(id.into(), tool);
     }
 
@@ -216,15 +249,12 @@ impl Parts {
 
     pub fn tool_asks(&mut self, id: &str, approval: &str, chunk: Bytes) {
         self.tool_shows(id, chunk, false);
-        if let Some(tool) = self.tools.get_mut(id) {
-            tool.approval = Some(approval.into());
-        }
+        self.approvals.insert(approval.into(), id.into());
     }
 
     /// The call that waits for this approval, if the reader has it.
     pub fn tool_asking(&self, approval: &str) -> Option<Box<str>> {
-        let mut asking = self.tools.iter().filter(|(_, tool)| tool.known && tool.approval.as_deref() == Some(approval));
-        asking.next().map(|(id, _)| id.clone())
+        self.approvals.get(approval).filter(|id| self.is_tool_known(id)).cloned()
     }
 
     pub fn tool_ends(&mut self, id: &str) {
@@ -252,20 +282,23 @@ impl Parts {
     }
 
     /// After a gap nobody knows what is open. What the reader's parser still has open is returned, to be ended; the
-    /// calls that it has, it keeps, but an input that was arriving has a hole in it and is given up.
-    pub fn lose(&mut self) -> Vec<Part> {
+    /// calls that it has, it keeps, but an input that was arriving has a hole in it, and nothing is added to it.
+    pub fn lose(&mut self) -> impl Iterator<Item = Part> + use<> {
         self.in_step = false;
-        self.tools.retain(|_, tool| tool.known && !matches!(tool.progress, Progress::Streaming { .. }));
-        std::mem::take(&mut self.parts)
+        self.tools.retain(|_, tool| tool.known);
+        for tool in self.tools.values_mut() {
+            if matches!(tool.progress, Progress::Streaming { .. }) {
+                tool.progress = Progress::Done;
+            }
+        }
+        self.take_parts().into_values()
     }
 
     /// What a fresh parser needs before it can follow from here, in the order in which it was opened. From now on the
     /// reader is that parser: it does not have what is already over.
     pub fn framing(&mut self) -> Vec<Chunk> {
         let mut opened: Vec<(u64, Vec<Chunk>)> = Vec::new();
-        for part in &self.parts {
-            opened.push((part.opened, vec![again(&part.start)]));
-        }
+        opened.extend(self.parts.iter().map(|(order, part)| (*order, vec![again(&part.start)])));
         for (id, tool) in &mut self.tools {
             match &tool.progress {
                 Progress::Streaming { start, text } => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bowline_protocol::ChunkKind;
 use serde_json::{Map, Value};
 
-use super::assemble::{Fields, Part, set, unescaped};
+use super::assemble::{Fields, Growing, Part, set, unescaped};
 use super::partial_json;
 
 /// A chunk about a tool call.
@@ -17,147 +17,194 @@ pub struct ToolUpdate<'a> {
     pub fields: &'a Fields,
 }
 
-/// The calls whose input streams in: the chunk that began each, and the text so far.
+/// What is known of the calls besides their parts.
 #[derive(Default)]
 pub struct Tools {
+    /// The calls whose input streams in: the chunk that began each, and the text so far.
     streaming: BTreeMap<String, (Fields, String)>,
+    /// Where the parts of each call are.
+    places: BTreeMap<String, Vec<usize>>,
 }
 
 impl Tools {
-    pub fn handle(&mut self, parts: &mut Vec<Part>, update: &ToolUpdate<'_>) {
+    /// `step` is where the parts of the current step begin.
+    pub fn handle(&mut self, parts: &mut Vec<Part>, step: usize, update: &ToolUpdate<'_>) {
         match update.kind {
             ChunkKind::ToolInputStart => {
+                self.freeze(parts, update.id);
                 self.streaming.insert(update.id.to_owned(), (update.fields.clone(), String::new()));
-                let state = [("state", "input-streaming".into())];
                 let keys = ["inputEncoding", "providerExecuted", "title", "toolMetadata", "providerMetadata"];
-                write(parts, None, update, &options(update.fields, &keys, state));
+                let options = options("input-streaming", update.fields, &keys);
+                self.write(parts, self.find(parts, step, update), update, &options);
             }
-            ChunkKind::ToolInputDelta => self.grow(parts, update),
+            ChunkKind::ToolInputDelta => self.grow(parts, step, update),
             ChunkKind::ToolInputAvailable => {
-                let state = [("state", "input-available".into())];
                 let keys = ["input", "providerExecuted", "providerMetadata", "title", "toolMetadata"];
-                write(parts, None, update, &options(update.fields, &keys, state));
+                let options = options("input-available", update.fields, &keys);
+                self.write(parts, self.find(parts, step, update), update, &options);
             }
             ChunkKind::ToolInputError => {
-                let state = [("state", "output-error".into())];
                 let keys = ["input", "errorText", "providerExecuted", "providerMetadata", "toolMetadata"];
                 // The call stays what it was, whatever the chunk says.
-                let known = in_step(parts).find(|at| is_call(&parts[*at], update.id));
-                write(parts, known, update, &options(update.fields, &keys, state));
+                let known = self.places(update.id).find(|at| *at >= step);
+                self.write(parts, known, update, &options("output-error", update.fields, &keys));
             }
             ChunkKind::ToolOutputAvailable => {
                 let keys = ["output", "preliminary", "providerExecuted", "providerMetadata"];
-                output(parts, update, "output-available", &keys);
+                self.output(parts, step, update, "output-available", &keys);
             }
             ChunkKind::ToolOutputError => {
-                output(parts, update, "output-error", &["errorText", "providerExecuted", "providerMetadata"]);
+                let keys = ["errorText", "providerExecuted", "providerMetadata"];
+                self.output(parts, step, update, "output-error", &keys);
             }
             ChunkKind::ToolOutputDenied => {
-                if let Some(at) = find_call(parts, update.id) {
+                if let Some(at) = self.find_any(step, update.id) {
                     parts[at].fields.insert("state".into(), "output-denied".into());
                 }
             }
-            ChunkKind::ToolApprovalRequest => request(parts, update),
+            ChunkKind::ToolApprovalRequest => {
+                if let Some(at) = self.find_any(step, update.id) {
+                    request(&mut parts[at], update.fields);
+                }
+            }
             ChunkKind::ToolApprovalResponse => response(parts, update.fields),
             _ => {}
         }
     }
 
-    fn grow(&mut self, parts: &mut Vec<Part>, update: &ToolUpdate<'_>) {
+    /// The parts from `step` on are gone.
+    pub fn reset_step(&mut self, parts: &mut [Part], step: usize) {
+        self.places.values_mut().for_each(|places| places.retain(|at| *at < step));
+        let ids: Vec<String> = self.streaming.keys().cloned().collect();
+        ids.iter().for_each(|id| self.freeze(parts, id));
+        self.streaming.clear();
+    }
+
+    /// An input that nothing will be added to stays as it is.
+    fn freeze(&self, parts: &mut [Part], id: &str) {
+        for at in self.places(id) {
+            if matches!(parts[at].growing, Growing::Input) {
+                self.settle(&mut parts[at].fields);
+                parts[at].growing = Growing::Nothing;
+            }
+        }
+    }
+
+    fn places(&self, id: &str) -> impl DoubleEndedIterator<Item = usize> {
+        self.places.get(id).into_iter().flatten().copied()
+    }
+
+    /// The call with this id: of the current step, or else the newest.
+    fn find_any(&self, step: usize, id: &str) -> Option<usize> {
+        self.places(id).find(|at| *at >= step).or_else(|| self.places(id).next_back())
+    }
+
+    /// The call of the current step with this id, if it is dynamic or not as the chunk says.
+    fn find(&self, parts: &[Part], step: usize, update: &ToolUpdate<'_>) -> Option<usize> {
+        self.places(update.id).find(|at| *at >= step && is_dynamic(&parts[*at]) == says_dynamic(update.fields))
+    }
+
+    fn grow(&mut self, parts: &mut Vec<Part>, step: usize, update: &ToolUpdate<'_>) {
         let Some((begun, body)) = self.streaming.get_mut(update.id) else { return };
         body.push_str(update.delta);
-        let state = [("state", "input-streaming".into())];
-        let options = options(begun, &["inputEncoding", "title", "toolMetadata"], state);
-        let at = write(parts, None, &ToolUpdate { fields: begun, ..*update }, &options);
-        parts[at].body = Some(body.clone());
+        let begun = begun.clone();
+        let update = ToolUpdate { fields: &begun, ..*update };
+        let options = options("input-streaming", &begun, &["inputEncoding", "title", "toolMetadata"]);
+        let at = self.write(parts, self.find(parts, step, &update), &update, &options);
+        parts[at].growing = Growing::Input;
+    }
+
+    /// What the SDK makes of an input that has come so far.
+    pub fn settle(&self, fields: &mut Fields) {
+        let id = fields.get("toolCallId").and_then(Value::as_str).unwrap_or_default();
+        let Some((_, body)) = self.streaming.get(id) else { return };
+        let text = unescaped(body);
+        let is_text = fields.get("inputEncoding").and_then(Value::as_str) == Some("text");
+        let input = if is_text { Some(text.clone().into()) } else { partial_json::parse(&text) };
+        set(fields, "input", input.as_ref());
+        fields.insert("rawInput".into(), text.into());
+    }
+
+    /// Writes `options` into the call's part, or into a new one. Says where it is.
+    fn write(
+        &mut self,
+        parts: &mut Vec<Part>,
+        known: Option<usize>,
+        update: &ToolUpdate<'_>,
+        options: &Fields,
+    ) -> usize {
+        let dynamic = known.map_or_else(|| says_dynamic(update.fields), |at| is_dynamic(&parts[at]));
+        let at = known.unwrap_or_else(|| {
+            let mut fields = Fields::new();
+            fields.insert("toolCallId".into(), update.id.into());
+            self.places.entry(update.id.to_owned()).or_default().push(parts.len());
+            parts.push(Part::new(fields));
+            parts.len() - 1
+        });
+        let part = &mut parts[at];
+        if let Some(name) = update.fields.get("toolName").and_then(Value::as_str) {
+            if dynamic {
+                part.fields.insert("toolName".into(), name.into());
+            }
+            let kind = if dynamic { "dynamic-tool".to_owned() } else { format!("tool-{name}") };
+            part.fields.insert("type".into(), kind.into());
+        }
+        part.growing = Growing::Nothing;
+        for key in ["state", "input", "output", "errorText", "rawInput", "inputEncoding", "preliminary"] {
+            set(&mut part.fields, key, options.get(key));
+        }
+        for key in ["title", "toolMetadata", "providerExecuted"] {
+            if let Some(value) = options.get(key) {
+                part.fields.insert(key.into(), value.clone());
+            }
+        }
+        if let Some(metadata) = options.get("providerMetadata") {
+            let is_result = options["state"].as_str().is_some_and(|state| state.starts_with("output-"));
+            let key = if is_result { "resultProviderMetadata" } else { "callProviderMetadata" };
+            part.fields.insert(key.into(), metadata.clone());
+        }
+        at
+    }
+
+    /// An output keeps what is known of its call.
+    fn output(&mut self, parts: &mut Vec<Part>, step: usize, update: &ToolUpdate<'_>, state: &str, keys: &[&str]) {
+        let Some(at) = self.find_any(step, update.id) else { return };
+        let part = &mut parts[at];
+        if matches!(part.growing, Growing::Input) {
+            self.settle(&mut part.fields);
+        }
+        let mut options = options(state, update.fields, keys);
+        set(&mut options, "input", part.fields.get("input"));
+        let metadata = update.fields.get("toolMetadata").or_else(|| part.fields.get("toolMetadata"));
+        set(&mut options, "toolMetadata", metadata);
+        let keeps_text = state == "output-error" && !is_dynamic(part);
+        set(&mut options, "rawInput", part.fields.get("rawInput").filter(|_| keeps_text));
+        // The name is the call's own.
+        let mut unnamed = update.fields.clone();
+        unnamed.remove("toolName");
+        self.write(parts, Some(at), &ToolUpdate { fields: &unnamed, ..*update }, &options);
     }
 }
 
-/// What the SDK's update of a part is given: some fields of the chunk, and some of its own.
-fn options<const N: usize>(chunk: &Fields, keys: &[&str], own: [(&str, Value); N]) -> Fields {
-    let mut options: Fields = own.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+/// What the SDK's update of a part is given: its state, and some fields of the chunk.
+fn options(state: &str, chunk: &Fields, keys: &[&str]) -> Fields {
+    let mut options = Fields::new();
+    options.insert("state".into(), state.into());
     for key in keys {
         set(&mut options, key, chunk.get(*key));
     }
     options
 }
 
-fn is_call(part: &Part, id: &str) -> bool {
-    let is_tool = part.kind().starts_with("tool-") || part.kind() == "dynamic-tool";
-    is_tool && part.fields.get("toolCallId").and_then(Value::as_str) == Some(id)
+fn is_dynamic(part: &Part) -> bool {
+    part.kind() == "dynamic-tool"
 }
 
-/// The places of the parts of the current step.
-fn in_step(parts: &[Part]) -> std::ops::Range<usize> {
-    parts.iter().rposition(|part| part.kind() == "step-start").map_or(0, |at| at + 1)..parts.len()
+fn says_dynamic(chunk: &Fields) -> bool {
+    chunk.get("dynamic") == Some(&Value::Bool(true))
 }
 
-/// The call with this id: of the current step, or else the newest.
-fn find_call(parts: &[Part], id: &str) -> Option<usize> {
-    let here = in_step(parts).find(|at| is_call(&parts[*at], id));
-    here.or_else(|| parts.iter().rposition(|part| is_call(part, id)))
-}
-
-/// Writes `options` into the call's part, or into a new one. Says where it is.
-fn write(parts: &mut Vec<Part>, known: Option<usize>, update: &ToolUpdate<'_>, options: &Fields) -> usize {
-    let dynamic = match known {
-        Some(at) => parts[at].kind() == "dynamic-tool",
-        None => update.fields.get("dynamic") == Some(&Value::Bool(true)),
-    };
-    let fits = |part: &Part| is_call(part, update.id) && (part.kind() == "dynamic-tool") == dynamic;
-    let at = known.or_else(|| in_step(parts).find(|at| fits(&parts[*at]))).unwrap_or_else(|| {
-        let mut fields = Fields::new();
-        fields.insert("toolCallId".into(), update.id.into());
-        parts.push(Part::new(fields));
-        parts.len() - 1
-    });
-    let part = &mut parts[at];
-    if let Some(name) = update.fields.get("toolName").and_then(Value::as_str) {
-        if dynamic {
-            part.fields.insert("toolName".into(), name.into());
-        }
-        let kind = if dynamic { "dynamic-tool".to_owned() } else { format!("tool-{name}") };
-        part.fields.insert("type".into(), kind.into());
-    }
-    part.body = None;
-    for key in ["state", "input", "output", "errorText", "rawInput", "inputEncoding", "preliminary"] {
-        set(&mut part.fields, key, options.get(key));
-    }
-    for key in ["title", "toolMetadata", "providerExecuted"] {
-        if let Some(value) = options.get(key) {
-            part.fields.insert(key.into(), value.clone());
-        }
-    }
-    if let Some(metadata) = options.get("providerMetadata") {
-        let is_result = options["state"].as_str().is_some_and(|state| state.starts_with("output-"));
-        let key = if is_result { "resultProviderMetadata" } else { "callProviderMetadata" };
-        part.fields.insert(key.into(), metadata.clone());
-    }
-    at
-}
-
-/// An output keeps what is known of its call.
-fn output(parts: &mut Vec<Part>, update: &ToolUpdate<'_>, state: &str, keys: &[&str]) {
-    let Some(at) = find_call(parts, update.id) else { return };
-    let part = &mut parts[at];
-    if let Some(body) = part.body.take() {
-        settle(&mut part.fields, &body);
-    }
-    let known = part.fields.clone();
-    let mut options = options(update.fields, keys, [("state", state.into())]);
-    set(&mut options, "input", known.get("input"));
-    let metadata = update.fields.get("toolMetadata").or_else(|| known.get("toolMetadata"));
-    set(&mut options, "toolMetadata", metadata);
-    let keeps_text = state == "output-error" && part.kind() != "dynamic-tool";
-    set(&mut options, "rawInput", known.get("rawInput").filter(|_| keeps_text));
-    // The name is the call's own.
-    let mut unnamed = update.fields.clone();
-    unnamed.remove("toolName");
-    write(parts, Some(at), &ToolUpdate { fields: &unnamed, ..*update }, &options);
-}
-
-fn request(parts: &mut [Part], update: &ToolUpdate<'_>) {
-    let Some(at) = find_call(parts, update.id) else { return };
+fn request(part: &mut Part, chunk: &Fields) {
     let mut approval = Map::new();
     let keys = [
         ("id", "approvalId"),
@@ -168,7 +215,7 @@ fn request(parts: &mut [Part], update: &ToolUpdate<'_>) {
         ("signature", "signature"),
     ];
     for (key, field) in keys {
-        let value = update.fields.get(field);
+        let value = chunk.get(field);
         let absent = match key {
             "inputSchemaInput" => value.is_none(),
             "isAutomatic" => value != Some(&Value::Bool(true)),
@@ -178,8 +225,8 @@ fn request(parts: &mut [Part], update: &ToolUpdate<'_>) {
             set(&mut approval, key, value);
         }
     }
-    parts[at].fields.insert("state".into(), "approval-requested".into());
-    parts[at].fields.insert("approval".into(), Value::Object(approval));
+    part.fields.insert("state".into(), "approval-requested".into());
+    part.fields.insert("approval".into(), Value::Object(approval));
 }
 
 fn response(parts: &mut [Part], chunk: &Fields) {
@@ -200,13 +247,4 @@ fn response(parts: &mut [Part], chunk: &Fields) {
             part.fields.insert(key.into(), value.clone());
         }
     }
-}
-
-/// What the SDK makes of an input that has come so far.
-pub fn settle(fields: &mut Fields, body: &str) {
-    let text = unescaped(body);
-    let is_text = fields.get("inputEncoding").and_then(Value::as_str) == Some("text");
-    let input = if is_text { Some(text.clone().into()) } else { partial_json::parse(&text) };
-    set(fields, "input", input.as_ref());
-    fields.insert("rawInput".into(), text.into());
 }
