@@ -115,7 +115,8 @@ fn up() -> impl Strategy<Value = Up> {
         8 => (0..3u8, text(), any::<bool>()).prop_map(|(which, text, odd)| Up::Delta { which, text, odd }),
         2 => (0..3u8).prop_map(|which| Up::End { which }),
         2 => any::<bool>().prop_map(|dynamic| Up::InputStart { dynamic }),
-        4 => "[\\[\\]{}\",:0-9a-z.eu\\\\ -]{0,5}".prop_map(Up::InputDelta),
+        // Brackets and backslashes, older generations complete otherwise.
+        4 => "[{}\",:0-9a-z. -]{0,5}".prop_map(Up::InputDelta),
         2 => value().prop_map(Up::InputAvailable),
         1 => Just(Up::InputError),
         1 => value().prop_map(Up::Preliminary),
