@@ -81,6 +81,13 @@ fn assert_continues(before: &[Chunk], framed: &[Chunk], whole: &[Chunk]) {
     assert_eq!(new, whole[before.len()..]);
 }
 
+/// What is not made up is the same for every reader, ids and all.
+fn check_numbers(framed: &[Chunk], rest: &[Chunk]) {
+    let numbered =
+        |chunks: &[Chunk]| -> Vec<Chunk> { chunks.iter().filter(|chunk| chunk.at.is_some()).cloned().collect() };
+    assert_eq!(shown(&numbered(framed)), shown(&numbered(rest)));
+}
+
 fn check_same_parser(events: &[Recorded], chunks: &[Chunk], at: usize) {
     let rest = resumed(events, chunks[at].at.unwrap(), false);
     assert_eq!(shown(&rest), shown(&chunks[at + 1..]));
@@ -99,6 +106,7 @@ proptest! {
 
         let framed = resumed(events, chunks[at].at.unwrap(), true);
         Parser::read(&framed);
+        check_numbers(&framed, &chunks[at + 1..]);
         // Behind the terminal nothing follows, and nothing is framed.
         if at + 1 < chunks.len() || !story.ends {
             assert_continues(&chunks[..=at], &framed, &chunks);
@@ -148,6 +156,7 @@ proptest! {
         check_same_parser(events, &chunks, at);
         let framed = resumed(events, chunks[at].at.unwrap(), true);
         Parser::read(&framed);
+        check_numbers(&framed, &chunks[at + 1..]);
 
         let (a, b) = (from.index(events.len() + 1), to.index(events.len() + 1));
         let with_gap = bereft(events, a.min(b)..a.max(b));

@@ -412,6 +412,39 @@ fn a_gap_in_an_input_leaves_the_call_its_name() {
 }
 
 #[test]
+fn the_answer_to_a_question_is_one_for_every_reader() {
+    let mut log = Log::default();
+    let chunk = |json: Value| event(names::CHUNK, json);
+    log.push(&event(names::USER_MESSAGE, "hi"));
+    log.push(&with(step_event(names::TOOL_CALL, "s1", ""), json!({"tool": "t"})));
+    log.push(&chunk(json!({"type": "tool-approval-request", "toolCallId": "s1", "approvalId": "q"})));
+    log.push(&with(step_event(names::TOOL_RESULT, "s1", "r"), json!({"tool": "t"})));
+    log.push(&partial("x"));
+    log.push(&with(
+        chunk(json!({"type": "tool-approval-response", "approvalId": "q", "approved": true})),
+        json!({"tool": "t"}),
+    ));
+    let answered = |framed: bool| {
+        let (mut projector, mut out) = (Projector::turn("m"), Vec::new());
+        log.events[..5].iter().for_each(|event| projector.pass_event(event));
+        if framed {
+            projector.framing(&mut Vec::new());
+        }
+        projector.handle_event(&log.events[5], &mut out);
+        shown(&out)
+    };
+    let end = ("6.1".to_owned(), r#"{"type":"text-end","id":"text-5"}"#.to_owned());
+    let answer = ("6.2".to_owned(), r#"{"approvalId":"q","approved":true,"type":"tool-approval-response"}"#.to_owned());
+    assert_eq!(answered(false), [end.clone(), answer.clone()]);
+    let made_up = [
+        r#"{"type":"tool-input-available","toolCallId":"s1","toolName":"t","input":{}}"#,
+        r#"{"approvalId":"q","toolCallId":"s1","type":"tool-approval-request"}"#,
+    ];
+    let made_up = made_up.map(|json| ("-".to_owned(), json.to_owned()));
+    assert_eq!(answered(true), [&[end], &made_up[..], &[answer]].concat());
+}
+
+#[test]
 fn a_debug_line_shows_nothing_of_what_was_said() {
     let mut log = Log::default();
     log.push(&event(names::USER_MESSAGE, "marker"));

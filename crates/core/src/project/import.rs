@@ -69,7 +69,8 @@ pub struct Importer {
     /// Calls by their id: the name of the tool.
     calls: BTreeMap<Box<str>, Box<str>>,
     streaming: BTreeSet<Box<str>>,
-    approvals: BTreeSet<Box<str>>,
+    /// Questions by their id: the call.
+    approvals: BTreeMap<Box<str>, Box<str>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -207,11 +208,16 @@ impl Importer {
     /// Anything else, word for word. What changes a call says of which tool: its beginning may be gone when it is read.
     fn upstream_chunk(&self, line: &RawValue, view: &ChunkView<'_>) -> Draft {
         let draft = Draft::new(names::CHUNK, line);
-        let changes_call = matches!(
-            view.kind,
-            ChunkKind::ToolOutputAvailable | ChunkKind::ToolOutputDenied | ChunkKind::ToolApprovalRequest
-        );
-        match self.calls.get(&*view.tool_call_id()).filter(|_| changes_call) {
+        let call = match view.kind {
+            ChunkKind::ToolOutputAvailable | ChunkKind::ToolOutputDenied | ChunkKind::ToolApprovalRequest => {
+                self.calls.get(&*view.tool_call_id())
+            }
+            ChunkKind::ToolApprovalResponse => {
+                self.approvals.get(&*view.approval_id()).and_then(|call| self.calls.get(call))
+            }
+            _ => None,
+        };
+        match call {
             Some(tool) => draft.metadata(&BTreeMap::from([("tool", tool)])),
             None => draft,
         }
@@ -267,7 +273,7 @@ impl Importer {
             ChunkKind::TextEnd => ("id", self.open_texts.contains(&*view.id())),
             ChunkKind::ReasoningEnd => ("id", self.open_thoughts.contains(&*view.id())),
             ChunkKind::ToolInputDelta => ("toolCallId", self.streaming.contains(&*view.tool_call_id())),
-            ChunkKind::ToolApprovalResponse => ("approvalId", self.approvals.contains(&*view.approval_id())),
+            ChunkKind::ToolApprovalResponse => ("approvalId", self.approvals.contains_key(&*view.approval_id())),
             _ => return Ok(()),
         };
         let refused = !begun && self.sight == Sight::Whole;
@@ -298,7 +304,9 @@ impl Importer {
                 self.calls.insert(call(), view.tool_name().as_ref().into());
                 self.streaming.remove(&*view.tool_call_id());
             }
-            ChunkKind::ToolApprovalRequest => drop(self.approvals.insert(view.approval_id().as_ref().into())),
+            ChunkKind::ToolApprovalRequest => {
+                self.approvals.insert(view.approval_id().as_ref().into(), call());
+            }
             _ => {}
         }
         self.stage = match (view.kind, self.stage) {

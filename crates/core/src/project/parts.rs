@@ -103,6 +103,20 @@ impl fmt::Debug for Tool {
     }
 }
 
+/// A question whether a call may be made.
+struct Approval {
+    call: Box<str>,
+    request: Bytes,
+    /// Whether the reader's parser has it.
+    known: bool,
+}
+
+impl fmt::Debug for Approval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Approval({} bytes, known: {})", self.request.len(), self.known)
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Parts {
     /// By when they were opened.
@@ -113,8 +127,7 @@ pub struct Parts {
     /// The one that the next other thing ends.
     fleeting: Option<u64>,
     tools: BTreeMap<Box<str>, Tool>,
-    /// The calls that questions belong to.
-    approvals: BTreeMap<Box<str>, Box<str>>,
+    approvals: BTreeMap<Box<str>, Approval>,
     in_step: bool,
     steps: u64,
     /// Counts what was opened, so that framing keeps the order.
@@ -147,6 +160,7 @@ impl Parts {
         let step = self.steps;
         self.take_parts();
         self.tools.retain(|_, tool| tool.step != step);
+        self.approvals.retain(|_, approval| self.tools.contains_key(&approval.call));
     }
 
     fn take_parts(&mut self) -> BTreeMap<u64, Part> {
@@ -247,14 +261,34 @@ impl Parts {
         }
     }
 
-    pub fn tool_asks(&mut self, id: &str, approval: &str, chunk: Bytes) {
-        self.tool_shows(id, chunk, false);
-        self.approvals.insert(approval.into(), id.into());
+    pub fn tool_asks(&mut self, id: &str, approval: &str, request: Bytes) {
+        self.tool_shows(id, request.clone(), false);
+        self.approvals.insert(approval.into(), Approval { call: id.into(), request, known: true });
     }
 
-    /// The call that waits for this approval, if the reader has it.
-    pub fn tool_asking(&self, approval: &str) -> Option<Box<str>> {
-        self.approvals.get(approval).filter(|id| self.is_tool_known(id)).cloned()
+    /// The answer to a question about a call.
+    pub fn tool_answered(&mut self, id: &str, approval: &str, response: Bytes) {
+        let request = self.approvals.get(approval).map(|approval| approval.request.clone());
+        let has = |chunks: &[Bytes]| request.as_ref().is_none_or(|request| chunks.contains(request));
+        // A call that was made once more since it was asked for stands behind the question.
+        let asked_before = match self.tools.get(id) {
+            Some(Tool { progress: Progress::Waiting { chunks, .. }, .. }) => !has(chunks),
+            _ => false,
+        };
+        request.filter(|_| asked_before).into_iter().for_each(|request| self.tool_shows(id, request, false));
+        self.tool_shows(id, response, false);
+    }
+
+    /// The call that this question is about.
+    pub fn tool_asked(&self, approval: &str) -> Option<Box<str>> {
+        self.approvals.get(approval).map(|approval| approval.call.clone())
+    }
+
+    /// The question, if the reader's parser does not have it. From now on it has.
+    pub fn tell_approval(&mut self, approval: &str) -> Option<Bytes> {
+        let approval = self.approvals.get_mut(approval)?;
+        let unknown = !std::mem::replace(&mut approval.known, true);
+        unknown.then(|| approval.request.clone())
     }
 
     pub fn tool_ends(&mut self, id: &str) {
@@ -286,6 +320,7 @@ impl Parts {
     pub fn lose(&mut self) -> impl Iterator<Item = Part> + use<> {
         self.in_step = false;
         self.tools.retain(|_, tool| tool.known);
+        self.approvals.retain(|_, approval| approval.known && self.tools.contains_key(&approval.call));
         for tool in self.tools.values_mut() {
             if matches!(tool.progress, Progress::Streaming { .. }) {
                 tool.progress = Progress::Done;
@@ -312,6 +347,11 @@ impl Parts {
                 Progress::Waiting { chunks, .. } => opened.push((tool.opened, chunks.iter().map(again).collect())),
                 Progress::Done => tool.known = false,
             }
+        }
+        for approval in self.approvals.values_mut() {
+            let call = self.tools.get(&approval.call).map(|tool| &tool.progress);
+            approval.known =
+                matches!(call, Some(Progress::Waiting { chunks, .. }) if chunks.contains(&approval.request));
         }
         opened.sort_by_key(|(order, _)| *order);
         let step = self.in_step.then(|| Chunk::bare(ChunkKind::StartStep));

@@ -48,9 +48,12 @@ impl Projector {
             }
             ChunkKind::ToolApprovalResponse => {
                 // The parser looks for the call by its question; without it, it would refuse the stream.
-                if let Some(id) = self.parts.tool_asking(&view.approval_id()) {
+                let approval = view.approval_id();
+                if let Some(id) = self.parts.tool_asked(&approval) {
                     self.end_fleeting();
-                    self.parts.tool_shows(&id, chunk.json.clone(), false);
+                    self.ensure_tool(&id, facts, false);
+                    self.parts.tell_approval(&approval).into_iter().for_each(|json| self.made_up(Chunk::made_up(json)));
+                    self.parts.tool_answered(&id, &approval, chunk.json.clone());
                     self.own(chunk);
                 }
             }
