@@ -84,6 +84,25 @@ pub fn unescape(body: &str, mut piece: impl FnMut(usize, &[u8])) {
     }
 }
 
+/// The text of a JSON string's body. Half a pair becomes one sign that something is missing.
+pub fn unescaped(body: &str) -> String {
+    let mut bytes = Vec::with_capacity(body.len());
+    unescape(body, |_, piece| bytes.extend_from_slice(piece));
+    String::from_utf8(bytes).unwrap_or_else(|error| whole_characters(error.as_bytes()))
+}
+
+/// Half a pair has three bytes, of which the first is told from all that characters begin with.
+fn whole_characters(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        if chunk.invalid().first() == Some(&0xED) {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    text
+}
+
 /// The three bytes of half a surrogate pair.
 fn half_pair(code: u32) -> [u8; 3] {
     [0xE0 | (code >> 12) as u8, 0x80 | ((code >> 6) & 0x3F) as u8, 0x80 | (code & 0x3F) as u8]

@@ -18,13 +18,14 @@ const RETRY_MS = 1;
 function listen(url) {
     return new Promise((resolve, reject) => {
         const frames = [];
-        let [opened, asked] = [0, 0];
+        let [opened, answered] = [0, 0];
         const hung = setTimeout(() => reject(new Error(`the EventSource never stopped; ${frames.length} frames`)), PATIENCE_MS * 3);
         const source = new EventSource(url, {
             // `retry:` is the server's to say; here the client's first wait is shortened as a server would by it.
             fetch: async (input, init) => {
-                asked += 1;
                 const response = await fetch(input, init);
+                // A wire that was cut before the headers has answered nothing.
+                answered += 1;
                 if (response.status !== 200) return response;
                 return new Response(prefixed(response.body, `retry: ${RETRY_MS}\n\n`), response);
             },
@@ -37,7 +38,7 @@ function listen(url) {
             // While it means to come back, it says CONNECTING.
             if (source.readyState !== EventSource.CLOSED) return;
             clearTimeout(hung);
-            resolve({ frames, opened, asked, code, source });
+            resolve({ frames, opened, answered, code, source });
         };
     });
 }
@@ -74,7 +75,7 @@ async function judge(t, server, task, wire) {
     endsOnce(chunksOf(heard.frames));
     assert.equal(heard.code, 204);
     assert.equal(heard.source.readyState, EventSource.CLOSED);
-    assert.equal(heard.asked, heard.opened + 1, 'the last answer is the first that is no stream');
+    assert.equal(heard.answered, heard.opened + 1, 'the last answer is the first that is no stream');
     t.diagnostic(`${heard.frames.length} frames over ${heard.opened} answers, ${wire.cuts} cuts`);
     return heard;
 }

@@ -3,7 +3,7 @@
 use bowline_core::project::{Assembler, Projector};
 use bowline_core::turn::Active;
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, LogId, MessageId, Recorded, Refusal, Seq, TaskId};
+use bowline_protocol::{Draft, LogId, MessageId, Recorded, Refusal, Seq, TaskId, json as text};
 use bowline_store::ReadLimit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -76,6 +76,13 @@ impl Status {
     }
 }
 
+/// What partial answers add up to. They are joined as they were written: a character may be cut in two between them.
+fn spoken(logged: &[Recorded]) -> String {
+    let views = logged.iter().filter_map(Recorded::view).filter(|event| event.event == names::PARTIAL_ANSWER);
+    let bodies = views.filter_map(|event| event.content.get().strip_prefix('"')?.strip_suffix('"'));
+    text::unescaped(&bodies.collect::<String>())
+}
+
 /// The parts of the message that a reader of the whole turn ends up with.
 fn assemble(log: &LogId, started: Seq, logged: &[Recorded]) -> Value {
     let mut projector = Projector::turn(TaskId::of_turn(log, started).as_str());
@@ -130,8 +137,7 @@ impl Actor {
             return Ok((run.partial.clone(), None));
         }
         let mut logged = self.logged_since(active.started).await?;
-        let partials = logged.iter().filter_map(Recorded::decode).filter(|event| event.event == names::PARTIAL_ANSWER);
-        let text: String = partials.filter_map(|event| event.content.as_str().map(str::to_owned)).collect();
+        let text = spoken(&logged);
         // The end is about to be logged; what the reader of a stream makes of it belongs to the message.
         let epoch = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?.epoch;
         let bytes = end.draft.seal(&self.id, "").number(&epoch, ended);
@@ -203,5 +209,20 @@ impl Actor {
         }
         Actor::open_turn(&mut change, started, true);
         self.start_run(change, Input::Message { text: last.content }, started, conversation).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_that_was_cut_in_two_between_deltas_is_whole_again() {
+        let raw = |content: &str| {
+            let text = r#"{"event":"agent.partial_answer","content":CONTENT}"#.replace("CONTENT", content);
+            Recorded { seq: Seq::ZERO.next(), bytes: text.into_bytes().into() }
+        };
+        let logged = [raw(r#""a \ud83d""#), raw(r#""\ude00 b\n""#), raw("7")];
+        assert_eq!(spoken(&logged), "a \u{1f600} b\n");
     }
 }

@@ -220,7 +220,7 @@ impl Assembler {
         let mut fields = part.fields.clone();
         match &part.growing {
             Growing::Nothing => {}
-            Growing::Text(body) => drop(fields.insert("text".into(), unescaped(body).into())),
+            Growing::Text(body) => drop(fields.insert("text".into(), json::unescaped(body).into())),
             Growing::Input => self.tools.settle(&mut fields),
         }
         Value::Object(fields)
@@ -268,25 +268,6 @@ fn text_of(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// The text of a JSON string's body.
-pub(super) fn unescaped(body: &str) -> String {
-    let mut bytes = Vec::with_capacity(body.len());
-    json::unescape(body, |_, piece| bytes.extend_from_slice(piece));
-    String::from_utf8(bytes).unwrap_or_else(|error| whole_characters(error.as_bytes()))
-}
-
-/// Half a pair has three bytes, and becomes one sign that something is missing.
-fn whole_characters(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        if chunk.invalid().first() == Some(&0xED) {
-            text.push(char::REPLACEMENT_CHARACTER);
-        }
-    }
-    text
-}
-
 /// The fields of a chunk. Its texts may have halves of pairs, which a tree cannot hold.
 fn object(text: &str) -> Fields {
     serde_json::from_str(text).unwrap_or_else(|_| {
@@ -297,7 +278,7 @@ fn object(text: &str) -> Fields {
             let (before, string) = rest.split_at(open + 1);
             let close = string_end(string);
             whole.push_str(&before[..open]);
-            whole.push_str(json::raw(&unescaped(&string[..close])).get());
+            whole.push_str(json::raw(&json::unescaped(&string[..close])).get());
             rest = string.get(close + 1..).unwrap_or_default();
         }
         whole.push_str(rest);

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bowline_protocol::ChunkKind;
+use bowline_protocol::{ChunkKind, json};
 use serde_json::{Map, Value};
 
-use super::assemble::{Fields, Growing, Part, set, unescaped};
+use super::assemble::{Fields, Growing, Part, set};
 use super::partial_json;
 
 /// A chunk about a tool call.
@@ -118,7 +118,7 @@ impl Tools {
     pub fn settle(&self, fields: &mut Fields) {
         let id = fields.get("toolCallId").and_then(Value::as_str).unwrap_or_default();
         let Some((_, body)) = self.streaming.get(id) else { return };
-        let text = unescaped(body);
+        let text = json::unescaped(body);
         let is_text = fields.get("inputEncoding").and_then(Value::as_str) == Some("text");
         let input = if is_text { Some(text.clone().into()) } else { partial_json::parse(&text) };
         set(fields, "input", input.as_ref());

@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::problem::Problem;
 use super::read::{self, Body, Name};
@@ -69,11 +69,6 @@ pub async fn cancel(owner: Owner, State(shared): Shares, Name(tid): Name, body: 
 
 pub async fn ttl(_: Owner, State(shared): Shares) -> Answer {
     let ttl = shared.config.stream.ttl;
-    let shown = json!({ "stream_ttl_seconds": ttl.as_secs_f64(), "stream_ttl_ms": ttl.as_millis() as u64 });
-    let shown = if ttl.subsec_nanos() == 0 {
-        json!({ "stream_ttl_seconds": ttl.as_secs(), "stream_ttl_ms": ttl.as_millis() as u64 })
-    } else {
-        shown
-    };
-    Ok(Json(shown).into_response())
+    let seconds: Value = if ttl.subsec_nanos() == 0 { ttl.as_secs().into() } else { ttl.as_secs_f64().into() };
+    Ok(Json(json!({ "stream_ttl_seconds": seconds, "stream_ttl_ms": ttl.as_millis() as u64 })).into_response())
 }
