@@ -1,7 +1,6 @@
 //! What can be watched: a turn in its session's log, or a task with a log of its own, found by one name for its owner.
 
 use bowline_core::watch::Start;
-use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{Cursor, ErrorCode, Extent, LogId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId};
 use bowline_store::Kind;
 use serde_json::{Value, json};
@@ -10,14 +9,14 @@ use crate::agent::Message;
 use crate::clock;
 use crate::node::{self, Shared};
 use crate::session::SessionRecord;
-use crate::session::record::keys;
+use crate::session::record::{Presented, keys};
 use crate::session::turns::{Status, TurnEntry};
 use crate::task::{TaskRecord, Tasks};
 
 /// What shows that a session is the asker's, beyond its name.
 #[derive(Clone, Debug)]
 pub enum Proof<'a> {
-    Token(Option<&'a Secret>),
+    Token(Option<&'a Presented>),
     /// The logs of the sessions that the asker's connection is attached to.
     Attached(Vec<LogId>),
 }
@@ -48,7 +47,7 @@ impl Watched {
         shared: &Shared,
         id: &TaskId,
         asker: &Principal,
-        proof: Option<&Secret>,
+        proof: Option<&Presented>,
     ) -> Result<Watched, Refusal> {
         Watched::find_with(shared, id, asker, &Proof::Token(proof)).await
     }

@@ -8,7 +8,7 @@ use bowline_store::{Commit, Kind, Record, Release, StoreError};
 
 use crate::node::{Shared, acked};
 use crate::session::actor::Actor;
-use crate::session::{Command, Life, Registry, SessionRecord};
+use crate::session::{Ask, Command, Life, Registry, SessionRecord};
 use crate::task::actor::TaskActor;
 use crate::task::record::Worker;
 use crate::task::{Command as TaskCommand, TaskRecord, Tasks};
@@ -141,7 +141,7 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
         let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
         let id = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
         if record.life == Life::Active && older_than(stored.touched_ms, shared.config.session.ttl) {
-            let _ = Registry::send(shared, &id, &stored.owner, Command::Expire).await;
+            let _ = Registry::send(shared, &id, &stored.owner, Command::unasked(Ask::Expire)).await;
         } else if record.life != Life::Active && older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
             match forget(shared, &log, now_ms).await {
                 Ok(()) => drop(shared.metrics.session_state("ended").dec()),

@@ -1,11 +1,12 @@
 //! The answer to "I was last at this cursor; what am I owed?"
 
 use bowline_protocol::{Cursor, ErrorCode, Extent, Seq};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Five answers, not a list that may be empty: "nothing new" and "too late" look the same as an empty list and are
 /// opposite facts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resume {
     CaughtUp,
     Replay {

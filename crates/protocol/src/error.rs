@@ -2,13 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 macro_rules! codes {
     ($($variant:ident = $text:literal, $action:ident, $http:literal, $about:literal;)*) => {
         /// What went wrong, for programs. Closed: a new code is a change of the protocol.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum ErrorCode { $(#[doc = $about] $variant,)* }
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum ErrorCode { $(#[doc = $about] #[serde(rename = $text)] $variant,)* }
 
         impl ErrorCode {
             pub const ALL: &[ErrorCode] = &[$(ErrorCode::$variant,)*];
@@ -126,7 +127,7 @@ impl RecoveryAction {
 }
 
 /// A request that was not granted: the code for programs, a sentence for people, and what may help.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
     pub code: ErrorCode,
     pub message: String,

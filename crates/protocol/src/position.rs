@@ -84,7 +84,7 @@ impl fmt::Display for Epoch {
 }
 
 /// "I have seen everything up to and including `seq`." Without an epoch it means the current one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     pub epoch: Option<Epoch>,
     pub seq: Seq,
@@ -189,7 +189,7 @@ fn part_number(digits: &str) -> Option<u32> {
 }
 
 /// What a log holds now. Retained events are `first .. next`; those of this epoch begin at `epoch_first`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
     pub epoch: Epoch,
     /// The first number that was given out in this epoch (whether or not it is still retained).

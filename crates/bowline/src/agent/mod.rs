@@ -160,7 +160,7 @@ pub struct Asked {
 }
 
 /// A person's answer to a question.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
     pub confirmed: bool,
     /// The plan as the person edited it.

@@ -20,7 +20,7 @@ use watching::Watching;
 
 use crate::auth::{Identity, SUBPROTOCOL};
 use crate::node::{self, Shared};
-use crate::session::{Command, Grant, Inbox, Mail, Mailbox, Registry, Way};
+use crate::session::{Ask, Caller, Command, Grant, Inbox, Mail, Mailbox, Registry, Way};
 use crate::{clock, dice};
 
 /// An empty outbox that once held more frames than this gives its memory back.
@@ -205,16 +205,20 @@ impl Connection {
     /// Anything at all came in.
     pub async fn handle_heard(&mut self) {
         self.heart.handle_heard(Instant::now());
-        let party = self.mailbox.party;
         for session in std::mem::take(&mut self.probed) {
-            self.command_quietly(&session, Command::Alive { party }).await;
+            self.command_quietly(&session, Ask::Alive).await;
         }
     }
 
+    /// Something asked of a session by this connection.
+    fn asking(&self, ask: Ask) -> Command {
+        Command { from: Caller::Connection(self.mailbox.clone()), ask }
+    }
+
     /// Sends a command whose failure would interest nobody.
-    async fn command_quietly(&mut self, session: &SessionId, command: Command) {
+    async fn command_quietly(&mut self, session: &SessionId, ask: Ask) {
         if let Standing::Known { identity, .. } = &self.standing {
-            let asker = identity.principal.clone();
+            let (asker, command) = (identity.principal.clone(), self.asking(ask));
             let _ = Registry::send(&self.shared, session, &asker, command).await;
         }
     }
@@ -314,8 +318,7 @@ impl Connection {
         }
         self.links.swap_remove(at);
         self.refuse(Some(session.clone()), &node::store_refusal(error));
-        let party = self.mailbox.party;
-        self.command_quietly(&session, Command::Detach { party }).await;
+        self.command_quietly(&session, Ask::Detach).await;
     }
 
     pub async fn handle_wake(&mut self) {
@@ -379,8 +382,7 @@ impl Connection {
                 let text = "The session is over.".into();
                 self.say(&Control::new(event::names::SESSION_END, Some(session.clone()), text, json!({})));
             }
-            let party = self.mailbox.party;
-            self.command_quietly(&session, Command::Detach { party }).await;
+            self.command_quietly(&session, Ask::Detach).await;
         }
     }
 
@@ -479,10 +481,9 @@ impl Connection {
 
     /// The connection is over: its sessions are let go. Their work goes on.
     pub async fn leave(mut self: Box<Self>) {
-        let party = self.mailbox.party;
         let links: Vec<SessionId> = self.links.drain(..).map(|attached| attached.link.session().clone()).collect();
         for session in links.into_iter().chain(std::mem::take(&mut self.attaching)) {
-            self.command_quietly(&session, Command::Detach { party }).await;
+            self.command_quietly(&session, Ask::Detach).await;
         }
     }
 }

@@ -12,9 +12,10 @@ use crate::agent::Reply;
 use crate::auth::Identity;
 use crate::clock;
 use crate::session::export::ExportOptions;
+use crate::session::record::Presented;
 use crate::session::registry::NewSession;
 use crate::session::restore::{self, Restored};
-use crate::session::{Caller, Claimant, Command, Registry, Way};
+use crate::session::{Approach, Ask, Registry, Way};
 
 impl Connection {
     /// One text frame of the client's.
@@ -60,29 +61,24 @@ impl Connection {
                 self.message(session, message_id, content, &identity).await;
             }
             Request::Response { session, step_id, confirmed, tasks, reason } => {
-                let from = Caller::Connection(self.mailbox.clone());
                 let reply = Reply { confirmed, tasks, reason };
-                self.command(session, &identity, Command::Response { from, step_id, reply }).await;
+                self.command(session, &identity, Ask::Response { step_id, reply }).await;
             }
             Request::Cancel { session, reason } => {
-                let (from, by) = (Caller::Connection(self.mailbox.clone()), identity.principal.to_string());
-                self.command(session, &identity, Command::Cancel { from, by, reason, turn: None }).await;
+                let by = identity.principal.to_string();
+                self.command(session, &identity, Ask::Cancel { by, reason, turn: None }).await;
             }
             Request::Plan { session, command } => {
-                let from = Caller::Connection(self.mailbox.clone());
-                self.command(session, &identity, Command::Plan { from, command }).await;
+                self.command(session, &identity, Ask::Plan(command)).await;
             }
             Request::EndSession { session } => {
-                let (from, by) = (Caller::Connection(self.mailbox.clone()), identity.principal.to_string());
-                self.command(session, &identity, Command::End { from, by }).await;
+                let by = identity.principal.to_string();
+                self.command(session, &identity, Ask::End { by }).await;
             }
             Request::Restore { signed_state, attach } => self.restore(&signed_state, attach, &identity).await,
             Request::RequestState { session, options } => match ExportOptions::read(&options) {
                 Err(refusal) => self.bad_frame(&refusal),
-                Ok(options) => {
-                    let from = self.mailbox.clone();
-                    self.command(session, &identity, Command::Export { from, options }).await;
-                }
+                Ok(options) => self.command(session, &identity, Ask::Export(options)).await,
             },
             Request::WatchTask { task_id, last_message_id } => {
                 self.watch_task(&task_id, last_message_id.as_deref(), &identity).await;
@@ -181,19 +177,18 @@ impl Connection {
     async fn claim_with(&mut self, attach: Attach, way: Way, principal: Principal, restored: Option<Box<Restored>>) {
         let Some(session) = attach.session else { return };
         self.attaching.push(session.clone());
-        let claimant = Claimant {
-            mailbox: self.mailbox.clone(),
+        let approach = Approach {
             principal: principal.clone(),
             way,
             cursor: attach.cursor,
             client_id: attach.client_id,
-            resume_token: attach.resume_token,
+            proof: attach.resume_token.as_ref().map(Presented::from),
             observe: attach.observe,
             take_over: attach.take_over,
             restored,
             since: Instant::now(),
         };
-        let command = Command::Attach(Box::new(claimant));
+        let command = self.asking(Ask::Attach(Box::new(approach)));
         if let Err(refusal) = Registry::send(&self.shared, &session, &principal, command).await {
             self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
             self.handle_refused(session, &refusal, Some(way));
@@ -235,16 +230,16 @@ impl Connection {
                 format!("The message is {} bytes long; limits.message_bytes_max is {max}.", content.0.get().len());
             return self.refuse(session, &Refusal::new(ErrorCode::MessageTooLarge, message));
         }
-        let from = Caller::Connection(self.mailbox.clone());
-        self.command(session, identity, Command::Message { from, message_id, content }).await;
+        self.command(session, identity, Ask::Message { message_id, content }).await;
     }
 
     /// Sends a command to a session, or says why not.
-    async fn command(&mut self, session: Option<SessionId>, identity: &Identity, command: Command) {
+    async fn command(&mut self, session: Option<SessionId>, identity: &Identity, ask: Ask) {
         let session = match self.resolve(session) {
             Ok(session) => session,
             Err(refusal) => return self.refuse(None, &refusal),
         };
+        let command = self.asking(ask);
         if let Err(refusal) = Registry::send(&self.shared, &session, &identity.principal, command).await {
             self.refuse(Some(session), &refusal);
         }
@@ -288,7 +283,7 @@ impl Connection {
                 self.refuse(Some(session), &Refusal::new(ErrorCode::CursorAhead, message));
             }
             Ok(Some(seq)) if !attached.observe => {
-                let command = Command::Ack { party: self.mailbox.party, seq };
+                let command = self.asking(Ask::Ack { seq });
                 let _ = Registry::send(&self.shared, &session, &identity.principal, command).await;
             }
             Ok(_) => {}

@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::caller::Answered;
 use super::record::{SessionRecord, keys};
 use super::run::LiveRun;
-use super::{Caller, Claimant, Command, Mailbox};
+use super::{Ask, Caller, Claimant, Command, Mailbox, Outcome};
 use crate::config::Ownership;
 use crate::node::Shared;
 use crate::{clock, node};
@@ -140,45 +140,35 @@ impl Actor {
 
     pub async fn handle(&mut self, command: Command) {
         self.idle_since = Instant::now();
-        match command {
-            Command::Attach(claimant) => self.attach(*claimant).await,
-            Command::Detach { party } => self.detach(party).await,
-            Command::Alive { party } => self.alive(party),
-            Command::Message { from, message_id, content } => {
-                let answered = self.message(&from, message_id, content).await;
-                self.settle(from, answered);
-            }
-            Command::Regenerate { from, by, replaces } => {
-                let answered = self.regenerate(&from, by, replaces).await;
-                self.settle(from, answered);
-            }
-            Command::Response { from, step_id, reply } => {
-                let answered = self.response(&from, &step_id, reply).await;
-                self.settle(from, answered);
-            }
-            Command::Cancel { from, by, reason, turn } => {
-                let answered = self.cancel(&from, by, reason, turn).await;
-                self.settle(from, answered);
-            }
-            Command::Plan { from, command } => {
-                let answered = self.plan_command(&from, command).await;
-                self.settle(from, answered);
-            }
-            Command::Operate { from, order } => {
-                let answered = self.operate(&from, *order).await;
-                self.settle(from, answered);
-            }
-            Command::OperationEnded { from, task, content } => {
-                let answered = self.operation_ended(&task, &content).await;
-                self.settle(from, answered);
-            }
-            Command::End { from, by } => {
-                let answered = self.end(&from, &by).await;
-                self.settle(from, answered);
-            }
-            Command::Export { from, options } => self.export(&from, options).await,
-            Command::Ack { party, seq } => self.ack(party, seq),
-            Command::Expire => self.expire().await,
+        let Command { from, ask } = command;
+        let answered = match ask {
+            Ask::Message { message_id, content } => self.message(&from, message_id, content).await,
+            Ask::Regenerate { by, replaces } => self.regenerate(&from, by, replaces).await,
+            Ask::Response { step_id, reply } => self.response(&from, &step_id, reply).await,
+            Ask::Cancel { by, reason, turn } => self.cancel(&from, by, reason, turn).await,
+            Ask::Plan(command) => self.plan_command(&from, command).await,
+            Ask::Operate(order) => self.operate(&from, *order).await,
+            Ask::OperationEnded { task, content } => self.operation_ended(&task, &content).await,
+            Ask::End { by } => self.end(&from, &by).await,
+            Ask::Expire => return self.expire().await,
+            Ask::Verify => return self.verify().await,
+            // The rest is between a session and the connections at it.
+            ask => match from {
+                Caller::Connection(mailbox) => return self.handle_connection(mailbox, ask).await,
+                Caller::Request(_) | Caller::Nobody => Ok(Outcome::Done),
+            },
+        };
+        self.settle(from, answered);
+    }
+
+    async fn handle_connection(&mut self, mailbox: Mailbox, ask: Ask) {
+        match ask {
+            Ask::Attach(approach) => self.attach(Claimant { mailbox, approach: *approach }).await,
+            Ask::Detach => self.detach(mailbox.party).await,
+            Ask::Alive => self.alive(mailbox.party),
+            Ask::Ack { seq } => self.ack(mailbox.party, seq),
+            Ask::Export(options) => self.export(&mailbox, options).await,
+            _ => {}
         }
     }
 
@@ -313,6 +303,7 @@ impl Actor {
     pub(super) fn may_write(&self, from: &Caller) -> Result<(), Refusal> {
         match from {
             Caller::Connection(mailbox) => self.may_hold_and_write(mailbox),
+            Caller::Nobody => self.alive_or_refusal(),
             Caller::Request(request) => {
                 self.record.is_proven(self.shared.config.session.ownership, request.proof.as_ref())?;
                 self.alive_or_refusal()

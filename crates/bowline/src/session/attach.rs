@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::actor::{Actor, Member};
 use super::record::ResumeToken;
 use super::restore::Source;
-use super::{Claimant, Grant, Mail, Way};
+use super::{Approach, Claimant, Grant, Mail, Way};
 use crate::config::Ownership;
 use crate::{clock, dice, node};
 
@@ -24,7 +24,7 @@ impl Actor {
             return self.refuse(&claimant, refusal);
         }
         let party = claimant.mailbox.party;
-        if claimant.observe {
+        if claimant.approach.observe {
             // A holder that only wants to watch gives up its seat.
             let left = self.hold.handle_gone(party);
             self.grant(claimant, None).await;
@@ -32,7 +32,7 @@ impl Actor {
         }
         // If the claim cannot be granted after all, everything is as it was.
         let before = self.hold.clone();
-        match self.hold.claim(Instant::now(), party, claimant.client_id.clone(), claimant.take_over) {
+        match self.hold.claim(Instant::now(), party, claimant.approach.client_id.clone(), claimant.approach.take_over) {
             Claim::Granted { superseded, refused } => {
                 if self.grant(claimant, superseded).await {
                     refused.into_iter().for_each(|party| self.refuse_held(party));
@@ -55,10 +55,10 @@ impl Actor {
     fn admits(&self, claimant: &Claimant) -> Result<(), Refusal> {
         let proven = match self.shared.config.session.ownership {
             // A signed state is proof enough: it was given to the owner only.
-            Ownership::Token if matches!(claimant.way, Way::Created | Way::Restored) => Ok(()),
-            ownership => self.record.is_proven(ownership, claimant.resume_token.as_ref()),
+            Ownership::Token if matches!(claimant.approach.way, Way::Created | Way::Restored) => Ok(()),
+            ownership => self.record.is_proven(ownership, claimant.approach.proof.as_ref()),
         };
-        if self.owner != claimant.principal {
+        if self.owner != claimant.approach.principal {
             return Err(node::not_found());
         }
         proven.and_then(|()| self.alive_or_refusal())
@@ -119,7 +119,7 @@ impl Actor {
 
     fn refuse(&self, claimant: &Claimant, refusal: Refusal) {
         self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
-        claimant.mailbox.send(Mail::Refused { session: self.id.clone(), refusal, way: Some(claimant.way) });
+        claimant.mailbox.send(Mail::Refused { session: self.id.clone(), refusal, way: Some(claimant.approach.way) });
     }
 
     /// Hands over the right to read, and to write unless it only observes. Whoever held the session before is told only
@@ -136,10 +136,10 @@ impl Actor {
             self.shared.metrics.takeovers.inc("granted");
             member.mailbox.send(Mail::TakenOver { session: self.id.clone() });
         }
-        if let Some(restored) = &claimant.restored {
+        if let Some(restored) = &claimant.approach.restored {
             self.shared.metrics.state_restores.inc(restored.source.word());
         }
-        let Claimant { mailbox, observe, .. } = claimant;
+        let Claimant { mailbox, approach: Approach { observe, .. } } = claimant;
         self.claims.remove(&mailbox.party);
         self.members.insert(mailbox.party, Member { mailbox: mailbox.clone(), observe });
         mailbox.send(Mail::Granted(Box::new(grant)));
@@ -149,32 +149,33 @@ impl Actor {
 
     async fn prepare(&mut self, claimant: &Claimant) -> Result<Grant, Refusal> {
         let claimed = self.id.clone();
-        if let Some(restored) = claimant.restored.as_deref().filter(|restored| restored.source == Source::Live) {
+        if let Some(restored) = claimant.approach.restored.as_deref().filter(|restored| restored.source == Source::Live)
+        {
             self.supersede(&restored.new, restored.last_seq).await?;
         }
         let extent = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?;
         let mut resume_token = None;
-        if !claimant.observe {
+        if !claimant.approach.observe {
             resume_token = self.take_seat(claimant).await?;
         }
-        let resume = match (&claimant.cursor, claimant.observe) {
+        let resume = match (&claimant.approach.cursor, claimant.approach.observe) {
             (Some(cursor), _) => Resume::decide(&extent, cursor),
             (None, true) => Resume::from_the_start(&extent),
             (None, false) => Resume::decide(&extent, &self.mark.clone().unwrap_or_else(|| before_everything(&extent))),
         };
-        if !claimant.observe {
+        if !claimant.approach.observe {
             self.adopt_epoch(&extent);
         }
         Ok(Grant {
             session: self.id.clone(),
             claimed,
             log: self.log.clone(),
-            observe: claimant.observe,
-            way: claimant.way,
+            observe: claimant.approach.observe,
+            way: claimant.approach.way,
             greeting: self.greeting(claimant, &extent, resume, resume_token),
             resume,
             extent,
-            since: claimant.since,
+            since: claimant.approach.since,
         })
     }
 
@@ -196,7 +197,7 @@ impl Actor {
             return Ok(None);
         }
         let token = dice::secret();
-        let used = claimant.resume_token.as_ref().map(|token| ResumeToken::hash(token.expose()));
+        let used = claimant.approach.proof.as_ref().map(|shown| shown.0.clone());
         let mut change = self.change();
         // Whichever token was used stays good until the new one is: the answer with the new one may never arrive.
         change.record.resume_token = Some(ResumeToken { current: ResumeToken::hash(&token), previous: used });
@@ -217,7 +218,7 @@ impl Actor {
         if let Some(token) = resume_token {
             facts["resume_token"] = token.into();
         }
-        if let Some(restored) = claimant.restored.as_deref() {
+        if let Some(restored) = claimant.approach.restored.as_deref() {
             if let (Value::Object(facts), Value::Object(more)) = (&mut facts, Actor::restored_facts(restored)) {
                 facts.extend(more);
             }
@@ -225,7 +226,7 @@ impl Actor {
             let content = "Session restored successfully".into();
             return Control::new(names::STATE_RESTORED, Some(self.id.clone()), content, facts);
         }
-        let content = if claimant.way == Way::Created {
+        let content = if claimant.approach.way == Way::Created {
             json!({ "session_id": self.id, "created_at": clock::rfc3339(self.record.created_ms) })
         } else {
             facts["reconnected"] = true.into();

@@ -1,11 +1,12 @@
 //! Who sent a command, and how it is answered: a connection by frames, an HTTP request by one outcome.
 
 use bowline_protocol::frame::Control;
-use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{MessageId, Refusal, Seq, SessionId};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use super::record::Presented;
 use super::{Mail, Mailbox};
 use crate::task::Begun;
 
@@ -15,18 +16,20 @@ pub enum Caller {
     Connection(Mailbox),
     /// One HTTP request. Its owner may always write.
     Request(Request),
+    /// The server itself, which waits for no answer.
+    Nobody,
 }
 
 pub struct Request {
     /// What proves ownership where a name does not.
-    pub proof: Option<Secret>,
+    pub proof: Option<Presented>,
     reply: oneshot::Sender<Answered>,
 }
 
 pub type Answered = Result<Outcome, Refusal>;
 
 /// What came of a command.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Outcome {
     /// A turn began with this event; the events that follow are the answer.
     Started {
@@ -46,7 +49,7 @@ pub enum Outcome {
         ran: bool,
     },
     Plan {
-        action: &'static str,
+        action: String,
         ok: bool,
     },
     Operation(Box<Begun>),
@@ -61,7 +64,7 @@ impl std::fmt::Debug for Request {
 }
 
 impl Request {
-    pub fn new(proof: Option<Secret>) -> (Request, oneshot::Receiver<Answered>) {
+    pub fn new(proof: Option<Presented>) -> (Request, oneshot::Receiver<Answered>) {
         let (reply, answer) = oneshot::channel();
         (Request { proof, reply }, answer)
     }
@@ -72,6 +75,7 @@ impl Caller {
     pub fn settle(self, session: &SessionId, state: &str, answered: Answered) {
         match (self, answered) {
             (Caller::Request(request), answered) => drop(request.reply.send(answered)),
+            (Caller::Nobody, _) => {}
             (Caller::Connection(mailbox), Err(refusal)) => mailbox.refuse(session, refusal),
             (Caller::Connection(mailbox), Ok(outcome)) => {
                 if let Some((sentence, facts)) = outcome.notice(state) {

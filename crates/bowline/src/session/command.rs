@@ -5,109 +5,97 @@ use std::time::Instant;
 
 use bowline_core::Resume;
 use bowline_core::hold::Party;
-use bowline_protocol::frame::client::{Content, Secret};
+use bowline_protocol::frame::client::Content;
 use bowline_protocol::frame::{Control, PlanCommand};
 use bowline_protocol::{
     ClientId, Cursor, Extent, LogId, MessageId, Principal, Refusal, Seq, SessionId, StepId, TaskId,
 };
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::caller::Caller;
 use super::export::ExportOptions;
 use super::operations::Order;
+use super::record::Presented;
 use super::restore::Restored;
 use crate::agent::Reply;
 
-/// Anybody → session.
+/// Anybody → session: what is asked, and whom to answer.
 #[derive(Debug)]
-pub enum Command {
-    Attach(Box<Claimant>),
-    Detach {
-        party: Party,
-    },
+pub struct Command {
+    pub from: Caller,
+    pub ask: Ask,
+}
+
+/// What may be asked of a session. Nothing but facts, so that it can travel to the node where the session lives.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Ask {
+    Attach(Box<Approach>),
+    Detach,
     /// The connection showed a sign of life after it was probed.
-    Alive {
-        party: Party,
-    },
+    Alive,
     Message {
-        from: Caller,
         message_id: Option<MessageId>,
         content: Content,
     },
     /// Answers the last message anew; the new turn takes the place of the last one.
     Regenerate {
-        from: Caller,
         by: String,
         /// The answer that is to be replaced, as the client calls it: the same one twice runs once.
         replaces: Option<MessageId>,
     },
     Response {
-        from: Caller,
         step_id: StepId,
         reply: Reply,
     },
     Cancel {
-        from: Caller,
         by: String,
         reason: Option<String>,
         /// Only the turn that began with this event.
         turn: Option<Seq>,
     },
-    Plan {
-        from: Caller,
-        command: PlanCommand,
-    },
-    Operate {
-        from: Caller,
-        order: Box<Order>,
-    },
+    Plan(PlanCommand),
+    Operate(Box<Order>),
     /// A background operation of this session has ended.
     OperationEnded {
-        from: Caller,
         task: TaskId,
         content: Box<serde_json::Value>,
     },
-    Export {
-        from: Mailbox,
-        options: ExportOptions,
-    },
+    Export(ExportOptions),
     Ack {
-        party: Party,
         seq: Seq,
     },
     End {
-        from: Caller,
         by: String,
     },
     /// Nobody needed the session for its lifetime; the actor looks for itself.
     Expire,
+    /// This node was away for so long that others may have taken the session; the actor looks for itself.
+    Verify,
 }
 
 impl Command {
+    /// Something that nobody waits for.
+    pub fn unasked(ask: Ask) -> Command {
+        Command { from: Caller::Nobody, ask }
+    }
+
     /// Answers whoever waits for an answer.
     pub fn refuse(self, session: &SessionId, refusal: &Refusal) {
-        match self {
-            Command::Attach(claimant) => {
+        match (self.ask, self.from) {
+            (Ask::Attach(approach), Caller::Connection(mailbox)) => {
                 let mail =
-                    Mail::Refused { session: session.clone(), refusal: refusal.clone(), way: Some(claimant.way) };
-                claimant.mailbox.send(mail);
+                    Mail::Refused { session: session.clone(), refusal: refusal.clone(), way: Some(approach.way) };
+                mailbox.send(mail);
             }
-            Command::Message { from, .. }
-            | Command::Regenerate { from, .. }
-            | Command::Response { from, .. }
-            | Command::Cancel { from, .. }
-            | Command::Plan { from, .. }
-            | Command::Operate { from, .. }
-            | Command::OperationEnded { from, .. }
-            | Command::End { from, .. } => from.settle(session, "", Err(refusal.clone())),
-            Command::Export { from, .. } => from.refuse(session, refusal.clone()),
-            Command::Detach { .. } | Command::Alive { .. } | Command::Ack { .. } | Command::Expire => {}
+            (Ask::Detach | Ask::Alive | Ask::Ack { .. } | Ask::Expire | Ask::Verify, _) => {}
+            (_, from) => from.settle(session, "", Err(refusal.clone())),
         }
     }
 }
 
 /// How the client found its way to a session, which decides how success and failure are worded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
     Created,
     Reconnect,
@@ -117,24 +105,48 @@ pub enum Way {
     Restored,
 }
 
-/// A connection that wants to hold or observe a session.
-#[derive(Debug)]
-pub struct Claimant {
-    pub mailbox: Mailbox,
+/// How a connection wants to hold or observe a session.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Approach {
     pub principal: Principal,
     pub way: Way,
     pub cursor: Option<Cursor>,
     pub client_id: Option<ClientId>,
-    pub resume_token: Option<Secret>,
+    pub proof: Option<Presented>,
     pub observe: bool,
     pub take_over: bool,
     /// What a signed state led to.
     pub restored: Option<Box<Restored>>,
+    /// When the client asked, to measure how long its way back took.
+    #[serde(with = "elapsed")]
     pub since: Instant,
 }
 
-/// Session → connection.
+/// A connection with its claim on a session.
 #[derive(Debug)]
+pub struct Claimant {
+    pub mailbox: Mailbox,
+    pub approach: Approach,
+}
+
+/// An instant means nothing elsewhere; how long ago it was does.
+mod elapsed {
+    use std::time::{Duration, Instant};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(since: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
+        (since.elapsed().as_micros() as u64).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Instant, D::Error> {
+        let (now, elapsed) = (Instant::now(), Duration::from_micros(u64::deserialize(deserializer)?));
+        Ok(now.checked_sub(elapsed).unwrap_or(now))
+    }
+}
+
+/// Session → connection.
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Mail {
     Granted(Box<Grant>),
     Control(Control),
@@ -169,7 +181,7 @@ pub enum Mail {
 }
 
 /// The right to read a session's log from here on, and to write to it if it was not only to observe.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Grant {
     pub session: SessionId,
     /// The id that was asked for; a restored session goes on under another.
@@ -181,6 +193,7 @@ pub struct Grant {
     pub extent: Extent,
     pub resume: Resume,
     /// When the client asked, to measure how long its way back took.
+    #[serde(with = "elapsed")]
     pub since: Instant,
     /// `agent.session_created`, to be sent before anything else.
     pub greeting: Control,

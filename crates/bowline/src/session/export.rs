@@ -7,6 +7,7 @@ use bowline_core::shorten::shorten;
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::state::{MemoryMessage, PendingConfirmation, State, StateMetadata};
 use bowline_protocol::{ErrorCode, MessageId, Refusal, StepId};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::actor::Actor;
@@ -16,7 +17,7 @@ use crate::agent::{Asked, Message, Role};
 use crate::{clock, dice, node};
 
 /// What the client wants in its state, and how it wants it written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ExportOptions {
     pub memory: bool,
     pub plan: bool,

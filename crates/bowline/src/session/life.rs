@@ -91,6 +91,11 @@ impl Actor {
         self.begin().await
     }
 
+    /// After this node was away for so long that others may have taken what is its own.
+    pub(super) async fn verify(&mut self) {
+        self.doubt();
+    }
+
     pub(super) async fn recover(&mut self) -> Result<(), Refusal> {
         if self.record.life != Life::Active {
             if !self.record.released {

@@ -18,6 +18,6 @@ pub mod turns;
 mod work;
 
 pub use caller::{Caller, Outcome};
-pub use command::{Claimant, Command, Commands, Grant, Inbox, Mail, Mailbox, Way};
+pub use command::{Approach, Ask, Claimant, Command, Commands, Grant, Inbox, Mail, Mailbox, Way};
 pub use record::{Life, SessionRecord};
 pub use registry::Registry;

@@ -28,6 +28,7 @@ use crate::task::{Begun, Ending, Tasks};
 const REMEMBERED: u64 = 1000;
 
 /// What is to be done in the background.
+#[derive(Serialize, Deserialize)]
 pub struct Order {
     pub tool_name: Option<String>,
     pub args: Value,
@@ -39,7 +40,7 @@ pub struct Order {
 }
 
 /// Who does the work.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OrderedBy {
     /// Somebody asked for one of the operations that the session's agent offers.
     Caller,

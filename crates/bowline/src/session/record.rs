@@ -95,17 +95,33 @@ impl ResumeToken {
         Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn is(&self, token: &Secret) -> bool {
-        let hashed = ResumeToken::hash(token.expose());
-        let same = |known: &str| bool::from(known.as_bytes().ct_eq(hashed.as_bytes()));
+    fn is(&self, token: &Presented) -> bool {
+        let same = |known: &str| bool::from(known.as_bytes().ct_eq(token.0.as_bytes()));
         same(&self.current) | self.previous.as_deref().is_some_and(same)
+    }
+}
+
+/// A secret that somebody showed, hashed at the door: enough to compare with, and of no use to a thief.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Presented(pub String);
+
+impl From<&Secret> for Presented {
+    fn from(secret: &Secret) -> Presented {
+        Presented(ResumeToken::hash(secret.expose()))
+    }
+}
+
+impl std::fmt::Debug for Presented {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Presented({} bytes)", self.0.len())
     }
 }
 
 impl SessionRecord {
     /// Whether the caller has shown that the session is its own, beyond being its owner by name. A stranger is answered
     /// as if there were no such session.
-    pub fn is_proven(&self, ownership: Ownership, token: Option<&Secret>) -> Result<(), Refusal> {
+    pub fn is_proven(&self, ownership: Ownership, token: Option<&Presented>) -> Result<(), Refusal> {
         let proven = match ownership {
             Ownership::Token => {
                 self.resume_token.as_ref().zip(token).is_some_and(|(known, presented)| known.is(presented))

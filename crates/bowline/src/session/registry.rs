@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{ClientId, Epoch, ErrorCode, LogId, Principal, Refusal, SessionId};
 use bowline_store::{Commit, Fence, Item, Kind, Record, Start, StoreError};
 use serde_json::{Map, Value};
@@ -12,8 +11,8 @@ use tokio::sync::mpsc;
 
 use super::actor::{Actor, Presence, store_record};
 use super::caller::{Answered, Caller, Request};
-use super::record::{Queue, ResumeToken, SessionRecord, VERSION};
-use super::{Command, Commands, Life};
+use super::record::{Presented, Queue, ResumeToken, SessionRecord, VERSION};
+use super::{Ask, Command, Commands, Life};
 use crate::config::Ownership;
 use crate::node::{self, Shared};
 use crate::{dice, drive};
@@ -177,7 +176,7 @@ impl Registry {
         shared: &Shared,
         id: &SessionId,
         asker: &Principal,
-        proof: Option<&Secret>,
+        proof: Option<&Presented>,
     ) -> Result<(LogId, SessionRecord), Refusal> {
         let (log, record) = Registry::look_up(shared, id, asker).await?;
         record.is_proven(shared.config.session.ownership, proof)?;
@@ -231,11 +230,11 @@ impl Registry {
         shared: &Arc<Shared>,
         id: &SessionId,
         asker: &Principal,
-        proof: Option<Secret>,
-        command: impl FnOnce(Caller) -> Command,
+        proof: Option<Presented>,
+        ask: Ask,
     ) -> Answered {
         let (request, answer) = Request::new(proof);
-        Registry::send(shared, id, asker, command(Caller::Request(request))).await?;
+        Registry::send(shared, id, asker, Command { from: Caller::Request(request), ask }).await?;
         answer.await.unwrap_or_else(|_gone| Err(unreachable()))
     }
 

@@ -21,7 +21,7 @@ use crate::node::{self, Shared};
 use crate::{clock, dice};
 
 /// What `agent.state_restored` tells, besides what every greeting does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Restored {
     pub original: SessionId,
     pub new: SessionId,
@@ -33,7 +33,7 @@ pub struct Restored {
     pub warnings: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// The log was still there: nothing was rolled back.
     Live,

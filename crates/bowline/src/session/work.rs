@@ -217,7 +217,7 @@ impl Actor {
     pub(super) async fn plan_command(&mut self, from: &Caller, command: PlanCommand) -> Answered {
         let action = command.action();
         let ok = self.take_plan_command(from, command).await?;
-        Ok(Outcome::Plan { action, ok })
+        Ok(Outcome::Plan { action: action.to_owned(), ok })
     }
 
     async fn take_plan_command(&mut self, from: &Caller, command: PlanCommand) -> Result<bool, Refusal> {

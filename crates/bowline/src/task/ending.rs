@@ -14,7 +14,7 @@ use super::append::ended;
 use super::command::{Ended, Ending};
 use super::record::TaskRecord;
 use crate::session::turns::{Status, TurnError};
-use crate::session::{Command, Registry};
+use crate::session::{Ask, Registry};
 
 /// What the terminal event says to programs. A producer's last chunk is kept as it was written.
 #[derive(Default, Serialize)]
@@ -152,7 +152,7 @@ impl TaskActor {
         let told = match Registry::living(&self.shared, &session, &self.owner).await {
             Ok(Some(session)) => {
                 let (task, content) = (self.id.clone(), Box::new(content));
-                let command = |from| Command::OperationEnded { from, task, content };
+                let command = Ask::OperationEnded { task, content };
                 Registry::ask(&self.shared, &session, &self.owner, None, command).await.map(drop)
             }
             Ok(None) => Ok(()),

@@ -11,6 +11,7 @@ pub mod registry;
 pub mod work;
 
 use bowline_protocol::{OperationId, TaskId};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use command::{Command, Commands, Ending};
@@ -18,7 +19,7 @@ pub use record::TaskRecord;
 pub use registry::Tasks;
 
 /// An operation that was accepted: its work goes on in the background.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Begun {
     pub task_id: TaskId,
     pub operation_id: OperationId,

@@ -2,7 +2,7 @@
 //!
 //! Generous in what is accepted (a cursor has five spellings in the wild), strict about types.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -88,7 +88,7 @@ pub struct Attach {
 }
 
 /// What a client may ask of a plan → solve → aggregate run.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub enum PlanCommand {
     CancelTask { task_id: String },
     RestartTask { task_id: String },

@@ -1,12 +1,14 @@
 //! What must not be shown: a person's words and credentials. `Debug` gives lengths only.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::json;
 
 /// Something a person wrote or holds; `Debug` shows only its length.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Content(pub Box<RawValue>);
 
 impl std::fmt::Debug for Content {

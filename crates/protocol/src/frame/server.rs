@@ -1,7 +1,9 @@
 //! What the server says besides logged events: control frames. They have no number and are never stored.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json as object};
 
 use super::names;
@@ -12,9 +14,9 @@ use crate::json;
 use crate::position::Epoch;
 
 /// A control frame, before it is given its time and turned into text.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Control {
-    pub event: &'static str,
+    pub event: Cow<'static, str>,
     pub session: Option<SessionId>,
     pub content: Value,
     pub metadata: Value,
@@ -32,7 +34,7 @@ struct Wire<'a> {
 
 impl Control {
     pub fn new(event: &'static str, session: Option<SessionId>, content: Value, metadata: Value) -> Control {
-        Control { event, session, content, metadata }
+        Control { event: Cow::Borrowed(event), session, content, metadata }
     }
 
     /// `system.notice`: a sentence for people, facts for programs.
@@ -69,7 +71,7 @@ impl Control {
 
     pub fn encode(&self, timestamp: &str) -> Bytes {
         let wire = Wire {
-            event: self.event,
+            event: &self.event,
             session_id: self.session.as_ref(),
             timestamp,
             content: &self.content,

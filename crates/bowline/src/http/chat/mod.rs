@@ -24,7 +24,8 @@ use crate::auth::token_from_headers;
 use crate::clock;
 use crate::node::{self, Shared};
 use crate::session::caller::Answered;
-use crate::session::{Caller, Command, Registry};
+use crate::session::record::Presented;
+use crate::session::{Ask, Registry};
 
 /// Where a resume token travels, for servers on which it proves ownership.
 pub const RESUME_TOKEN: &str = "bowline-resume-token";
@@ -52,7 +53,7 @@ doors! {
 #[derive(Debug)]
 pub struct Owner {
     pub principal: Principal,
-    pub proof: Option<Secret>,
+    pub proof: Option<Presented>,
 }
 
 impl FromRequestParts<Arc<Shared>> for Owner {
@@ -63,20 +64,19 @@ impl FromRequestParts<Arc<Shared>> for Owner {
         check_host(shared, &parts.headers)?;
         let presented = token_from_headers(&parts.headers);
         let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds()).map_err(Refusal::from)?;
-        let proof = parts.headers.get(RESUME_TOKEN).and_then(|value| value.to_str().ok()).map(Secret::new);
+        let proof = parts
+            .headers
+            .get(RESUME_TOKEN)
+            .and_then(|value| value.to_str().ok())
+            .map(|token| Presented::from(&Secret::new(token)));
         Ok(Owner { principal: identity.principal, proof })
     }
 }
 
 impl Owner {
     /// Asks something of a session of the owner's.
-    async fn ask(
-        &self,
-        shared: &Arc<Shared>,
-        session: &SessionId,
-        command: impl FnOnce(Caller) -> Command,
-    ) -> Answered {
-        Registry::ask(shared, session, &self.principal, self.proof.clone(), command).await
+    async fn ask(&self, shared: &Arc<Shared>, session: &SessionId, ask: Ask) -> Answered {
+        Registry::ask(shared, session, &self.principal, self.proof.clone(), ask).await
     }
 
     fn name(&self) -> String {

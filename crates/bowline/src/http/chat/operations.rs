@@ -15,7 +15,7 @@ use super::read::{self, Body, Name};
 use super::{Owner, session_id};
 use crate::node::{self, Shared};
 use crate::session::operations::{Order, OrderedBy};
-use crate::session::{Command, Outcome};
+use crate::session::{Ask, Outcome};
 use crate::task::Tasks;
 
 type Answer = Result<Response, Problem>;
@@ -33,7 +33,7 @@ pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers
     let header = read::idempotency_key(&headers)?;
     let key = fields.name("tool_call_id", MessageId::parse)?.or(header);
     let order = Box::new(Order { tool_name, args, key, operation_id: None, by: OrderedBy::Caller });
-    let outcome = owner.ask(&shared, &session_id(&sid)?, |from| Command::Operate { from, order }).await?;
+    let outcome = owner.ask(&shared, &session_id(&sid)?, Ask::Operate(order)).await?;
     let Outcome::Operation(begun) = outcome else { return Err(node::not_found().into()) };
     Ok((StatusCode::ACCEPTED, Json(begun.content())).into_response())
 }

@@ -22,7 +22,7 @@ use crate::dice;
 use crate::node::{self, Shared};
 use crate::session::operations::{Order, OrderedBy};
 use crate::session::turns::Status;
-use crate::session::{Command, Outcome};
+use crate::session::{Ask, Outcome};
 use crate::stream::Watched;
 use crate::task::command::Ended;
 use crate::task::record::{TaskRecord, VERSION, Worker};
@@ -56,7 +56,7 @@ pub async fn create(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
         Some(session) => {
             let (args, by) = (json!({}), OrderedBy::Producer);
             let order = Box::new(Order { tool_name, args, key, operation_id: named.clone(), by });
-            match owner.ask(&shared, &session, |from| Command::Operate { from, order }).await? {
+            match owner.ask(&shared, &session, Ask::Operate(order)).await? {
                 Outcome::Operation(begun) => *begun,
                 _ => return Err(node::not_found().into()),
             }

@@ -22,8 +22,9 @@ use super::sse::{self, Reading};
 use super::{Owner, RESUME_TOKEN};
 use crate::dice;
 use crate::node::{self, Shared};
+use crate::session::record::Presented;
 use crate::session::registry::NewSession;
-use crate::session::{Command, Life, Registry};
+use crate::session::{Ask, Life, Registry};
 use crate::stream::Watched;
 
 type Answer = Result<Response, Problem>;
@@ -53,12 +54,12 @@ pub async fn submit(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
             let content = read::content(&shared, "messages", &content)?;
             let message_id = message_id.unwrap_or_else(|| MessageId::from_random(dice::u128()));
             let key = Some(message_id.clone());
-            let command = |from| Command::Message { from, message_id: key, content };
+            let command = Ask::Message { message_id: key, content };
             (owner.ask(&shared, &session, command).await?, Some(message_id))
         }
         Trigger::Regenerate { replaces } => {
             let by = owner.name();
-            (owner.ask(&shared, &session, |from| Command::Regenerate { from, by, replaces }).await?, None)
+            (owner.ask(&shared, &session, Ask::Regenerate { by, replaces }).await?, None)
         }
     };
     let mut response = turn_of(&shared, &owner, &session, outcome, message_id).await?;
@@ -135,7 +136,7 @@ async fn session_of(
     let new = NewSession { owner: owner.principal.clone(), agent, client_id: None, app_version: None, config };
     let made = make(shared, new).await?;
     name_chat(shared, &owner.principal, log, &made.id).await?;
-    let proof = made.token.clone().or(owner.proof);
+    let proof = made.token.as_ref().map(Presented::from).or(owner.proof);
     Ok((made.id, Owner { proof, ..owner }, made.token))
 }
 

@@ -21,7 +21,7 @@ use crate::config::Ownership;
 use crate::drive::stream::Stream;
 use crate::node::{self, Shared};
 use crate::session::registry::NewSession;
-use crate::session::{Command, Life, Outcome, Registry, SessionRecord};
+use crate::session::{Ask, Life, Outcome, Registry, SessionRecord};
 use crate::stream::Watched;
 use crate::{clock, dice};
 
@@ -106,7 +106,7 @@ pub async fn show(owner: Owner, State(shared): Shares, Name(sid): Name) -> Answe
 
 pub async fn delete(owner: Owner, State(shared): Shares, Name(sid): Name) -> Answer {
     let by = owner.name();
-    owner.ask(&shared, &session_id(&sid)?, |from| Command::End { from, by }).await?;
+    owner.ask(&shared, &session_id(&sid)?, Ask::End { by }).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -121,7 +121,7 @@ pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers
     let session = session_id(&sid)?;
     // A message that has to wait needs a name by which its turn is found.
     let message_id = key.unwrap_or_else(|| MessageId::from_random(dice::u128()));
-    let command = |from| Command::Message { from, message_id: Some(message_id.clone()), content };
+    let command = Ask::Message { message_id: Some(message_id.clone()), content };
     let outcome = owner.ask(&shared, &session, command).await?;
     turn_of(&shared, &owner, &session, outcome, Some(message_id)).await
 }
@@ -164,7 +164,7 @@ pub async fn follow(owner: Owner, State(shared): Shares, Name(sid): Name) -> Ans
 pub async fn cancel(owner: Owner, State(shared): Shares, Name(sid): Name, body: Body) -> Answer {
     let reason = body.fields().text("reason")?;
     let (session, by) = (session_id(&sid)?, owner.name());
-    let outcome = owner.ask(&shared, &session, |from| Command::Cancel { from, by, reason, turn: None }).await?;
+    let outcome = owner.ask(&shared, &session, Ask::Cancel { by, reason, turn: None }).await?;
     let cancelled = matches!(outcome, Outcome::Cancelled { ran: true });
     let status = if cancelled { "cancelled" } else { "idle" };
     Ok(Json(json!({ "cancelled": cancelled, "status": status })).into_response())
@@ -187,6 +187,6 @@ pub async fn respond(owner: Owner, State(shared): Shares, Name(sid): Name, body:
     let reply = Reply { confirmed, tasks, reason: fields.text("reason")? };
     let session = session_id(&sid)?;
     let step_id = step.clone();
-    owner.ask(&shared, &session, |from| Command::Response { from, step_id, reply }).await?;
+    owner.ask(&shared, &session, Ask::Response { step_id, reply }).await?;
     Ok(Json(json!({ "step_id": step, "confirmed": confirmed, "accepted": true })).into_response())
 }

@@ -15,7 +15,7 @@ use super::sse::{self, Reading};
 use super::{Owner, task_id};
 use crate::node::Shared;
 use crate::session::turns::Status;
-use crate::session::{Command, Outcome};
+use crate::session::{Ask, Outcome};
 use crate::stream::Watched;
 use crate::task::{Ending, Tasks};
 
@@ -50,7 +50,7 @@ pub async fn cancel(owner: Owner, State(shared): Shares, Name(tid): Name, body: 
     let (cancelled, status) = match (id.turn(), &watched.session) {
         (Some((_, started)), Some(session)) => {
             let turn = Some(started);
-            let outcome = owner.ask(&shared, session, |from| Command::Cancel { from, by, reason, turn }).await?;
+            let outcome = owner.ask(&shared, session, Ask::Cancel { by, reason, turn }).await?;
             match outcome {
                 Outcome::Cancelled { ran: true } => (true, Status::Cancelled),
                 _ => {
