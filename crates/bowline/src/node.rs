@@ -195,6 +195,7 @@ fn error_kind(error: &StoreError) -> &'static str {
         StoreError::NoSuchLog => "no_such_log",
         StoreError::Exists => "exists",
         StoreError::StaleFence { .. } => "stale_fence",
+        StoreError::Held(_) => "held",
         StoreError::Full(_) => "full",
         StoreError::ReadOnly(_) => "read_only",
         StoreError::Quarantined(_) => "quarantined",
@@ -364,6 +365,7 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
         },
         // A task's events do not age: they go together, some time after its end.
         tasks: Retention { events_max: config.stream.events_max, age_max_ms: u64::MAX },
+        nodes: Retention::NODES,
     };
     match &config.store.url {
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::new(retention))),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_protocol::{LogId, SessionId, TaskId};
-use bowline_store::{Commit, Kind, Record, Release, StoreError};
+use bowline_store::{Claim, Commit, Kind, Leased, Record, Release, StoreError};
 
 use crate::node::{Shared, acked};
 use crate::session::actor::Actor;
@@ -97,7 +97,11 @@ async fn sweep_tasks(shared: &Arc<Shared>, now_ms: u64) -> Result<(), StoreError
                 let _ = Tasks::send(shared, &id, &stored.owner, TaskCommand::Look).await;
             }
         } else if !record.untold && older_than(stored.touched_ms, shared.config.stream.ttl) {
-            let mut release = Commit::to(log.clone(), shared.store.lease(&log).await?, now_ms);
+            let mut release = Commit::to(
+                log.clone(),
+                shared.store.lease(&log, &Claim::alone()).await.and_then(Leased::fence)?,
+                now_ms,
+            );
             let tombstone = TaskRecord { released: true, touched_ms: now_ms, result: None, error: None, ..record };
             release.record = Some(tombstone.stored(&stored.owner));
             release.release = Some(Release::Contents);
@@ -179,7 +183,8 @@ async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
 
 /// The last trace of a session goes.
 async fn forget(shared: &Shared, log: &LogId, now_ms: u64) -> Result<(), StoreError> {
-    let mut forget = Commit::to(log.clone(), shared.store.lease(log).await?, now_ms);
+    let mut forget =
+        Commit::to(log.clone(), shared.store.lease(log, &Claim::alone()).await.and_then(Leased::fence)?, now_ms);
     forget.release = Some(Release::Log);
     shared.commit(forget).await.map(drop)
 }

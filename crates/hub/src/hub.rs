@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowline_core::backend::Policy;
 use bowline_protocol::{LogId, Principal};
-use bowline_store::{Commit, Fence, Item, Kind, Record, Start, Store, StoreError};
+use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Start, Store, StoreError};
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc};
 
@@ -305,7 +305,8 @@ impl Hub {
             commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: Vec::new().into() });
             self.store.commit(commit).await?;
         }
-        *self.servers_fence.lock().unwrap_or_else(PoisonError::into_inner) = self.store.lease(&log).await?;
+        *self.servers_fence.lock().unwrap_or_else(PoisonError::into_inner) =
+            self.store.lease(&log, &Claim::alone()).await.and_then(Leased::fence)?;
         for (item, value) in self.store.items(&log, "").await? {
             let Some((name, owner)) = item.split_once('/') else { continue };
             let spec = serde_json::from_slice(&value).ok().and_then(|value| ServerSpec::read(&value, &|_| None).ok());

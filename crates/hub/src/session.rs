@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bowline_protocol::event::{Draft, EventName};
 use bowline_protocol::{Cursor, Epoch, LogId, Principal, Seq, SessionId};
-use bowline_store::{Commit, Fence, Item, Kind, Record, Release, Start, Store, StoreError};
+use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Release, Start, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -111,7 +111,7 @@ impl Session {
         record: SessionRecord,
         inbox: Sink,
     ) -> Result<Session, StoreError> {
-        let fence = store.lease(&id).await?;
+        let fence = store.lease(&id, &Claim::alone()).await.and_then(Leased::fence)?;
         let epoch = store.extent(&id).await?.epoch;
         let session = Session::awake(store, id, principal, record, fence, epoch, inbox);
         session.end_cut_streams().await?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bowline_protocol::event::{Draft, names};
 use bowline_protocol::{Epoch, LogId, Seq, SessionId, Unnumbered};
 use bowline_store::{
-    Commit, Directory, EventLog, Fence, ReadLimit, RedisOptions, RedisStore, RedisUrl, Retention, Start,
+    Claim, Commit, Directory, EventLog, Fence, Leased, ReadLimit, RedisOptions, RedisStore, RedisUrl, Retention, Start,
 };
 use redis::aio::MultiplexedConnection;
 
@@ -44,7 +44,7 @@ async fn commits(store: &Arc<RedisStore>, count: usize, per_commit: usize) -> f6
         let create = Some(Start { epoch: Epoch::from_random(1), after: Seq::ZERO });
         // They are there from the round before; a lease is all that is needed then.
         let _ = store.commit(Commit { create, ..Commit::to(log(n), Fence(0), 0) }).await;
-        fences.push(store.lease(&log(n)).await.unwrap());
+        fences.push(store.lease(&log(n), &Claim::alone()).await.and_then(Leased::fence).unwrap());
     }
     rate(count, |n, started| {
         let (store, fence) = (store.clone(), fences[n]);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bowline_protocol::event::{Draft, names};
 use bowline_protocol::{Epoch, LogId, Seq, SessionId, Unnumbered};
 use bowline_store::disk::Sync;
-use bowline_store::{Commit, Directory, DiskOptions, DiskStore, EventLog, Fence, Retention, Start};
+use bowline_store::{Claim, Commit, Directory, DiskOptions, DiskStore, EventLog, Fence, Leased, Retention, Start};
 
 const KEEP: Retention = Retention { events_max: 10_000_000, age_max_ms: u64::MAX };
 
@@ -29,7 +29,7 @@ async fn create(store: &DiskStore, log: &LogId) -> Fence {
     let create = Some(Start { epoch: Epoch::from_random(1), after: Seq::ZERO });
     let commit = Commit { create, ..Commit::to(log.clone(), Fence(0), 0) };
     store.commit(commit).await.unwrap();
-    store.lease(log).await.unwrap()
+    store.lease(log, &Claim::alone()).await.and_then(Leased::fence).unwrap()
 }
 
 /// Each committer has a log of its own and waits for each answer before its next commit.

@@ -1,6 +1,7 @@
 //! The one way to change anything: a commit to one log, and what comes back.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bowline_protocol::{Epoch, LogId, Principal, Recorded, Seq, Unnumbered};
 use bytes::Bytes;
@@ -8,6 +9,73 @@ use bytes::Bytes;
 /// The growing number of a right to write. The newest wins; a stale one cannot write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fence(pub u64);
+
+/// Whoever may write to a log: the name of a running server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holder(Arc<str>);
+
+impl Holder {
+    /// Long enough for any name of a log.
+    pub const LEN_MAX: usize = 128;
+
+    /// Printable ASCII without spaces.
+    pub fn parse(text: &str) -> Option<Holder> {
+        let sound = (1..=Holder::LEN_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        sound.then(|| Holder(text.into()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Who asks for the right to write, and from whom it may be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub by: Holder,
+    /// Somebody who is known not to write any more, or is to be shut out.
+    pub instead_of: Option<Holder>,
+}
+
+impl Claim {
+    pub fn by(by: Holder) -> Claim {
+        Claim { by, instead_of: None }
+    }
+
+    /// That of a server which shares its store with no other: it gets whatever it asks for.
+    pub fn alone() -> Claim {
+        Claim::by(Holder("node".into()))
+    }
+
+    /// Whether this is granted while `holder` has the log.
+    pub(crate) fn beats(&self, holder: Option<&Holder>) -> bool {
+        holder.is_none_or(|holder| *holder == self.by || Some(holder) == self.instead_of.as_ref())
+    }
+}
+
+/// What a claim came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leased {
+    Granted(Fence),
+    /// Somebody else has the log, and it changed nothing.
+    Held(Holder),
+}
+
+impl Leased {
+    /// The fence, for those who can do nothing without it.
+    pub fn fence(self) -> Result<Fence, StoreError> {
+        match self {
+            Leased::Granted(fence) => Ok(fence),
+            Leased::Held(by) => Err(StoreError::Held(by)),
+        }
+    }
+}
 
 /// What a log is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +91,8 @@ pub enum Kind {
     Mcp = 5,
     /// What the MCP hub itself has to remember.
     Hub = 6,
+    /// A running server: the log is its inbox, the record its sign of life.
+    Node = 7,
 }
 
 impl Kind {
@@ -34,6 +104,7 @@ impl Kind {
             4 => Some(Kind::Restored),
             5 => Some(Kind::Mcp),
             6 => Some(Kind::Hub),
+            7 => Some(Kind::Node),
             _ => None,
         }
     }
@@ -181,6 +252,8 @@ pub enum StoreError {
     Exists,
     #[error("fence {given:?} is stale, {current:?} was granted since")]
     StaleFence { given: Fence, current: Fence },
+    #[error("the right to write is {0}'s")]
+    Held(Holder),
     /// The disk is full; it heals when there is space again.
     #[error("no space left: {0}")]
     Full(String),

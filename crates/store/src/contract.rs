@@ -1,6 +1,7 @@
 //! One suite that every store passes: each function tries one promise of the two traits.
 
 mod directory;
+mod lease;
 mod log;
 
 use std::sync::Arc;
@@ -10,9 +11,12 @@ use bowline_protocol::event::{Draft, names};
 use bowline_protocol::{Epoch, LogId, Principal, Seq, SessionId, Unnumbered};
 use bytes::Bytes;
 
-use crate::{Commit, Committed, Fence, Kind, ReadLimit, Record, Retention, Retentions, Start, Store, StoreError};
+use crate::{
+    Claim, Commit, Committed, Fence, Kind, Leased, ReadLimit, Record, Retention, Retentions, Start, Store, StoreError,
+};
 
 pub use directory::*;
+pub use lease::*;
 pub use log::*;
 
 /// Makes stores to try.
@@ -26,7 +30,7 @@ pub trait Fixture: Send + Sync {
 }
 
 const MUCH: Retention = Retention { events_max: 1_000_000, age_max_ms: 1_000_000 };
-pub const PLENTY: Retentions = Retentions { sessions: MUCH, tasks: MUCH };
+pub const PLENTY: Retentions = Retentions { sessions: MUCH, tasks: MUCH, nodes: MUCH };
 pub const ALL: ReadLimit = ReadLimit { events: usize::MAX, bytes: usize::MAX };
 
 pub fn id(name: &str) -> LogId {
@@ -64,7 +68,7 @@ pub async fn append(store: &dyn Store, log: &str, texts: &[&str]) -> Result<Comm
 }
 
 pub async fn append_at(store: &dyn Store, log: &str, at_ms: u64, texts: &[&str]) -> Result<Committed, StoreError> {
-    let fence = store.lease(&id(log)).await?;
+    let fence = store.lease(&id(log), &Claim::alone()).await.and_then(Leased::fence)?;
     let events = texts.iter().map(|text| event(text)).collect();
     let commit = Commit { events, ..Commit::to(id(log), fence, at_ms) };
     store.commit(commit).await
@@ -100,10 +104,15 @@ macro_rules! contract {
         $each!(a_log_is_created_once_and_must_exist);
         $each!(the_newest_fence_wins);
         $each!(the_fence_of_the_creator_holds_until_a_higher_one_comes);
+        $each!(a_lease_is_taken_from_nobody_but_its_holder_and_whom_the_claim_names);
+        $each!(of_many_claimants_one_is_granted_each_fence);
+        $each!(what_is_given_back_is_anybodys_and_only_its_holder_can);
+        $each!(a_fence_that_was_not_granted_ends_the_holding);
+        $each!(the_holder_goes_with_the_log_but_not_with_its_contents);
         $each!(reads_keep_to_their_limits_but_give_at_least_one_event);
         $each!(retention_by_count_lets_go_of_the_oldest);
         $each!(retention_by_age_lets_go_when_swept);
-        $each!(a_task_has_a_retention_of_its_own);
+        $each!(tasks_and_nodes_have_a_retention_of_their_own);
         $each!(releasing_contents_keeps_the_record_and_the_numbers);
         $each!(releasing_the_log_leaves_nothing);
         $each!(items_come_by_key_and_by_prefix_in_order);

@@ -16,7 +16,10 @@ use async_trait::async_trait;
 use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
 
-pub use commit::{Batch, Commit, Committed, Fence, Item, Kind, ReadLimit, Record, Release, Start, StoreError, Trimmed};
+pub use commit::{
+    Batch, Claim, Commit, Committed, Fence, Holder, Item, Kind, Leased, ReadLimit, Record, Release, Start, StoreError,
+    Trimmed,
+};
 pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
 pub use redis::{RedisOptions, RedisStore, RedisUrl};
 pub use tail::{TailGuard, WakeSet};
@@ -68,8 +71,20 @@ pub trait Directory: Send + Sync {
     /// How many records [`list`](Directory::list) would give, without fetching them.
     async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError>;
 
-    /// The right to write to a log: each grant is higher than all before it, and shuts the earlier ones out.
-    async fn lease(&self, log: &LogId) -> Result<Fence, StoreError>;
+    /// The right to write to a log, if nobody holds it, or the claimant does, or the one whom it names. Each grant is
+    /// higher than all before it, and shuts the earlier ones out.
+    ///
+    /// The holder is who was granted the newest fence. So nobody holds a log that was written under a higher fence
+    /// than was granted, as it may be after the store lost what it knew; and nobody holds a log of a store that one
+    /// process has to itself, when that process begins.
+    async fn lease(&self, log: &LogId, claim: &Claim) -> Result<Leased, StoreError>;
+
+    /// Gives the right back if it is still `by`'s under that fence; nobody holds the log then. Its fence is not shut
+    /// out by that, but by the next grant.
+    async fn give_back(&self, log: &LogId, by: &Holder, fence: Fence) -> Result<(), StoreError>;
+
+    /// Who holds the log, if anybody does.
+    async fn holder(&self, log: &LogId) -> Result<Option<Holder>, StoreError>;
 
     /// Trims everything older than the retention allows at `now_ms` and frees what nobody can read any more.
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError>;
@@ -90,6 +105,12 @@ pub struct Retention {
     pub age_max_ms: u64,
 }
 
+impl Retention {
+    /// That of a server's inbox. Whoever wrote to it waits for seconds, not minutes, and asks again after that; and a
+    /// server which is so many letters behind is lost anyway.
+    pub const NODES: Retention = Retention { events_max: 10_000, age_max_ms: 60_000 };
+}
+
 /// How much is kept of each kind of log. The record says of which kind a log is; one without a record counts as a
 /// session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +119,14 @@ pub struct Retentions {
     /// A task's events are kept while it runs and for a time after its end, which only the server knows: it releases
     /// them itself.
     pub tasks: Retention,
+    pub nodes: Retention,
 }
 
 impl Retentions {
     pub fn of(&self, kind: Option<Kind>) -> Retention {
         match kind {
             Some(Kind::Task) => self.tasks,
+            Some(Kind::Node) => self.nodes,
             None | Some(Kind::Session | Kind::Alias | Kind::Restored | Kind::Mcp | Kind::Hub) => self.sessions,
         }
     }
@@ -112,7 +135,7 @@ impl Retentions {
 /// The same for all.
 impl From<Retention> for Retentions {
     fn from(all: Retention) -> Retentions {
-        Retentions { sessions: all, tasks: all }
+        Retentions { sessions: all, tasks: all, nodes: all }
     }
 }
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 
 use crate::tail::{Tails, lock};
 use crate::{
-    Batch, Commit, Committed, Directory, EventLog, Fence, Health, Kind, ReadLimit, Record, Release, Retentions,
-    StoreError, TailGuard, Trimmed, WakeSet,
+    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Kind, Leased, ReadLimit, Record,
+    Release, Retentions, StoreError, TailGuard, Trimmed, WakeSet,
 };
 
 pub struct MemoryStore {
@@ -25,6 +25,7 @@ struct Log {
     epoch_first: Seq,
     first: Seq,
     fence: Fence,
+    holder: Option<Holder>,
     /// Events `first ..`, each with its time.
     events: VecDeque<(u64, Bytes)>,
     record: Option<Record>,
@@ -81,6 +82,7 @@ impl MemoryStore {
                 epoch_first: first,
                 first,
                 fence: commit.fence,
+                holder: None,
                 events: VecDeque::new(),
                 record: None,
                 items: BTreeMap::new(),
@@ -88,7 +90,9 @@ impl MemoryStore {
             logs.insert(commit.log.clone(), log);
         }
         let log = logs.get_mut(&commit.log).ok_or(StoreError::NoSuchLog)?;
-        log.fence = commit.fence;
+        if log.fence != commit.fence {
+            (log.fence, log.holder) = (commit.fence, None);
+        }
         let first = log.next();
         for event in &commit.events {
             let bytes = event.number(&log.epoch, log.next());
@@ -188,11 +192,27 @@ impl Directory for MemoryStore {
         Ok(records.filter(|record| record.kind == kind && owner.is_none_or(|owner| *owner == record.owner)).count())
     }
 
-    async fn lease(&self, log: &LogId) -> Result<Fence, StoreError> {
+    async fn lease(&self, log: &LogId, claim: &Claim) -> Result<Leased, StoreError> {
         let mut logs = lock(&self.logs);
         let log = logs.get_mut(log).ok_or(StoreError::NoSuchLog)?;
+        if let Some(holder) = log.holder.as_ref().filter(|holder| !claim.beats(Some(holder))) {
+            return Ok(Leased::Held(holder.clone()));
+        }
         log.fence = Fence(log.fence.0 + 1);
-        Ok(log.fence)
+        log.holder = Some(claim.by.clone());
+        Ok(Leased::Granted(log.fence))
+    }
+
+    async fn give_back(&self, log: &LogId, by: &Holder, fence: Fence) -> Result<(), StoreError> {
+        let mut logs = lock(&self.logs);
+        if let Some(log) = logs.get_mut(log).filter(|log| log.fence == fence && log.holder.as_ref() == Some(by)) {
+            log.holder = None;
+        }
+        Ok(())
+    }
+
+    async fn holder(&self, log: &LogId) -> Result<Option<Holder>, StoreError> {
+        Ok(lock(&self.logs).get(log).and_then(|log| log.holder.clone()))
     }
 
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError> {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use bowline_store::contract::{ALL, id, seq};
 use bowline_store::{
-    Commit, Directory, DiskOptions, DiskStore, EventLog, Item, OpenError, Release, Retention, StoreError,
+    Claim, Commit, Directory, DiskOptions, DiskStore, EventLog, Item, Leased, OpenError, Release, Retention, StoreError,
 };
 use common::*;
 
@@ -33,19 +33,29 @@ async fn history(dir: &Path) -> Vec<Snapshot> {
         snapshots.push(look_at_all(&store, &LOGS).await);
         let commit = Commit {
             items: vec![Item::put("item", format!("written over {step} {}", "w".repeat(70)))],
-            ..Commit::to(id("busy"), store.lease(&id("busy")).await.unwrap(), 0)
+            ..Commit::to(
+                id("busy"),
+                store.lease(&id("busy"), &Claim::alone()).await.and_then(Leased::fence).unwrap(),
+                0,
+            )
         };
         store.commit(commit).await.unwrap();
         snapshots.push(look_at_all(&store, &LOGS).await);
         let commit = Commit {
             items: vec![Item::put(format!("k{step}"), "v".repeat(80)), Item::delete("item")],
-            ..Commit::to(id("other"), store.lease(&id("other")).await.unwrap(), 0)
+            ..Commit::to(
+                id("other"),
+                store.lease(&id("other"), &Claim::alone()).await.and_then(Leased::fence).unwrap(),
+                0,
+            )
         };
         store.commit(commit).await.unwrap();
         snapshots.push(look_at_all(&store, &LOGS).await);
     }
-    let commit =
-        Commit { release: Some(Release::Log), ..Commit::to(id("gone"), store.lease(&id("gone")).await.unwrap(), 0) };
+    let commit = Commit {
+        release: Some(Release::Log),
+        ..Commit::to(id("gone"), store.lease(&id("gone"), &Claim::alone()).await.and_then(Leased::fence).unwrap(), 0)
+    };
     store.commit(commit).await.unwrap();
     snapshots.push(look_at_all(&store, &LOGS).await);
     drop(store);
@@ -199,7 +209,7 @@ async fn damage_under_a_running_store_costs_the_log_what_is_before_it() {
     append(&store, "events", &["after"]).await.unwrap();
     let commit = Commit {
         items: vec![Item::put("k", "FLIPITEM".repeat(20))],
-        ..Commit::to(id("items"), store.lease(&id("items")).await.unwrap(), 0)
+        ..Commit::to(id("items"), store.lease(&id("items"), &Claim::alone()).await.and_then(Leased::fence).unwrap(), 0)
     };
     store.commit(commit).await.unwrap();
     let file = segments(dir.path()).pop().unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bowline_store::contract::{event, id, texts};
 use bowline_store::disk::Sync;
 use bowline_store::disk::faults::FaultyFiles;
-use bowline_store::{Commit, Directory, DiskOptions, DiskStore, EventLog, StoreError};
+use bowline_store::{Claim, Commit, Directory, DiskOptions, DiskStore, EventLog, Leased, StoreError};
 use common::*;
 
 struct Bench {
@@ -53,7 +53,7 @@ async fn after_a_failed_sync_nothing_is_written_and_everything_is_served() {
     let health = store.health();
     assert!(!health.writable && health.troubles[0].contains("the disk did not answer"), "{health:?}");
     assert_eq!(texts(&store, "log").await, [(1, "kept".to_owned())]);
-    store.lease(&id("log")).await.unwrap();
+    store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
     store.close().await;
     drop(store);
     let (store, report) = bench.reopen(Sync::Always);
@@ -79,7 +79,7 @@ async fn a_full_disk_refuses_and_heals_by_itself() {
     assert!(matches!(refused, StoreError::Full(_)), "{refused}");
     assert!(!store.health().writable);
     assert_eq!(look(&store, "log").await.unwrap().events.len(), kept, "reading goes on");
-    store.lease(&id("log")).await.expect("a lease needs no space");
+    store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a lease needs no space");
     bench.files.set_full(false);
     store.sweep(0).await.unwrap();
     assert!(store.health().writable, "a sweep notices that there is space again");
@@ -120,7 +120,7 @@ async fn commit_until_the_cut(store: DiskStore, bench: &Bench, dice: &mut Dice) 
             let store = store.clone();
             tokio::spawn(async move {
                 let log = format!("log-{}", task % 3);
-                let Ok(fence) = store.lease(&id(&log)).await else {
+                let Ok(fence) = store.lease(&id(&log), &Claim::alone()).await.and_then(Leased::fence) else {
                     return vec![];
                 };
                 let mut answered = Vec::new();
@@ -278,7 +278,7 @@ async fn a_segment_that_somebody_else_removed_is_not_missed() {
     }
     std::fs::remove_file(&bench.segments()[0]).unwrap();
     // The record and the item are carried from a file that is gone, so these must go first.
-    let fence = store.lease(&id("log")).await.unwrap();
+    let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
     let all = bowline_store::Release::Log;
     store.commit(Commit { release: Some(all), ..Commit::to(id("log"), fence, 0) }).await.unwrap();
     while bench.files.removals() == 0 {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bowline_store::contract::{event, id, texts};
 use bowline_store::disk::Sync;
 use bowline_store::disk::faults::FaultyFiles;
-use bowline_store::{Commit, Directory, DiskOptions, DiskStore, EventLog, Retention};
+use bowline_store::{Claim, Commit, Directory, DiskOptions, DiskStore, EventLog, Leased, Retention};
 use common::*;
 
 const CHILD: &str = "STORE_KILL_CHILD";
@@ -52,7 +52,7 @@ fn child_process() {
                 if store.extent(&id(log)).await.is_err() {
                     create(&store, log).await.unwrap();
                 }
-                let fence = store.lease(&id(log)).await.unwrap();
+                let fence = store.lease(&id(log), &Claim::alone()).await.and_then(Leased::fence).unwrap();
                 for n in 0u64.. {
                     let text = format!("{} {n} {}", std::process::id(), "x".repeat(n as usize % 700));
                     let commit = Commit { events: vec![event(&text)], ..Commit::to(id(log), fence, 0) };

@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 
 use bowline_store::contract::{append_at, id};
-use bowline_store::{Commit, Directory, DiskOptions, DiskStore, EventLog, Item, Retention};
+use bowline_store::{Claim, Commit, Directory, DiskOptions, DiskStore, EventLog, Item, Leased, Retention};
 use common::*;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -39,12 +39,16 @@ async fn endless_appends_stay_bounded_and_an_idle_log_keeps_everything() {
     append(&store, "idle", &["one", &large]).await.unwrap();
     let commit = Commit {
         items: vec![Item::put("large", large.clone()), Item::put("small", "s")],
-        ..Commit::to(id("idle"), store.lease(&id("idle")).await.unwrap(), 0)
+        ..Commit::to(id("idle"), store.lease(&id("idle"), &Claim::alone()).await.and_then(Leased::fence).unwrap(), 0)
     };
     store.commit(commit).await.unwrap();
     let commit = Commit {
         release: Some(bowline_store::Release::Log),
-        ..Commit::to(id("deleted"), store.lease(&id("deleted")).await.unwrap(), 0)
+        ..Commit::to(
+            id("deleted"),
+            store.lease(&id("deleted"), &Claim::alone()).await.and_then(Leased::fence).unwrap(),
+            0,
+        )
     };
     store.commit(commit).await.unwrap();
     let idle = look(&store, "idle").await.unwrap();
@@ -55,7 +59,11 @@ async fn endless_appends_stay_bounded_and_an_idle_log_keeps_everything() {
         if round % 100 == 50 {
             let commit = Commit {
                 items: vec![Item::put("mark", format!("{round}")), Item::put("big", large.clone())],
-                ..Commit::to(id("busy"), store.lease(&id("busy")).await.unwrap(), 0)
+                ..Commit::to(
+                    id("busy"),
+                    store.lease(&id("busy"), &Claim::alone()).await.and_then(Leased::fence).unwrap(),
+                    0,
+                )
             };
             store.commit(commit).await.unwrap();
         }

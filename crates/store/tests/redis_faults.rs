@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use bowline_protocol::Seq;
 use bowline_store::contract::{ALL, append, create, event, id, record, seq, texts};
 use bowline_store::{
-    Commit, Directory, EventLog, Fence, Kind, RedisOptions, RedisStore, Release, Store, StoreError, WakeSet,
+    Claim, Commit, Directory, EventLog, Fence, Holder, Kind, Leased, RedisOptions, RedisStore, Release, Store,
+    StoreError, WakeSet,
 };
 use real_redis::{Proxy, Redis, options};
 
@@ -25,7 +26,7 @@ fn hasty(redis: &Redis) -> RedisOptions {
 
 async fn started(store: &dyn Store, texts: &[&str]) -> Fence {
     store.commit(Commit { record: Some(record("ann", "body")), ..create("log") }).await.unwrap();
-    let fence = store.lease(&id("log")).await.unwrap();
+    let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
     add(store, fence, texts).await.unwrap();
     fence
 }
@@ -72,7 +73,7 @@ async fn after_flushall_there_is_no_such_log_and_fences_from_before_are_shut_out
     let start = bowline_store::Start { epoch: bowline_protocol::Epoch::from_random(8), after: Seq::ZERO };
     let commit = Commit { create: Some(start), record: Some(record("ann", "body")), ..create("log") };
     store.commit(commit).await.unwrap();
-    let new = store.lease(&id("log")).await.unwrap();
+    let new = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
     assert!(new > old);
     assert!(matches!(add(&store, old, &["zombie"]).await, Err(StoreError::StaleFence { .. })));
     assert_ne!(store.extent(&id("log")).await.unwrap().epoch, before.epoch);
@@ -193,6 +194,29 @@ async fn a_restart_from_an_old_snapshot_gives_no_number_twice_within_an_epoch() 
 }
 
 #[tokio::test]
+async fn a_restart_from_an_old_snapshot_does_not_bring_an_earlier_holder_back() {
+    let mut redis = Redis::start(&[]);
+    let store = redis.open().await;
+    let who = |name| Holder::parse(name).unwrap();
+    let lease = async |claim: Claim| store.lease(&id("log"), &claim).await;
+    store.commit(create("log")).await.unwrap();
+    let first = lease(Claim::by(who("first"))).await.unwrap().fence().unwrap();
+    redis.cli(&["save"]);
+    let second = Claim { by: who("second"), instead_of: Some(who("first")) };
+    let second = lease(second).await.unwrap().fence().unwrap();
+    redis.kill();
+    redis.start_again();
+    insist(async || store.holder(&id("log")).await).await;
+    assert_eq!(store.holder(&id("log")).await, Ok(Some(who("first"))), "it knows no better");
+    add(&store, second, &["a"]).await.unwrap();
+    assert_eq!(store.holder(&id("log")).await, Ok(None), "until it is shown");
+    assert!(matches!(add(&store, first, &["b"]).await, Err(StoreError::StaleFence { .. })));
+    let third = lease(Claim::by(who("third"))).await.unwrap().fence().unwrap();
+    assert!(third > second);
+    assert_eq!(lease(Claim::by(who("first"))).await, Ok(Leased::Held(who("third"))));
+}
+
+#[tokio::test]
 async fn another_era_is_another_epoch() {
     let mut redis = Redis::start(ALWAYS);
     let store = redis.open().await;
@@ -219,7 +243,7 @@ async fn a_server_that_hangs_leaves_a_doubt_that_is_told_and_cannot_become_two()
     // Under the same fence nothing more is taken, also when the server is back.
     let burnt = add(&store, fence, &["b"]).await;
     assert!(matches!(burnt, Err(StoreError::InDoubt(_))), "{burnt:?}");
-    let fence = insist(async || store.lease(&id("log")).await).await;
+    let fence = insist(async || store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence)).await;
     insist(async || add(&store, fence, &["b"]).await).await;
     assert!(store.health().writable);
     let found: Vec<String> = texts(&store, "log").await.into_iter().map(|(_, text)| text).collect();
@@ -235,12 +259,12 @@ async fn what_was_never_sent_is_not_in_doubt_and_everything_heals() {
     // The lane learns of it with this one, whose fate is open.
     let first = add(&store, fence, &["x"]).await;
     assert!(matches!(first, Err(StoreError::InDoubt(_) | StoreError::Unavailable(_))), "{first:?}");
-    let lease = store.lease(&id("log")).await;
+    let lease = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence);
     assert!(matches!(lease, Err(StoreError::Unavailable(_))), "{lease:?}");
     let health = store.health();
     assert!(!health.writable && health.troubles[0].contains("cannot be used"), "{health:?}");
     redis.start_again();
-    let fence = insist(async || store.lease(&id("log")).await).await;
+    let fence = insist(async || store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence)).await;
     assert_eq!(insist(async || add(&store, fence, &["b"]).await).await, seq(2));
     assert!(store.health().writable, "{:?}", store.health().troubles);
 }
@@ -306,7 +330,7 @@ async fn a_commit_whose_answer_is_lost_is_done_once_and_answered_as_it_was() {
     };
     let made = lossy(Commit { record: Some(record("ann", "body")), events: vec![event("0")], ..create("log") }).await;
     assert_eq!(made.unwrap().first, seq(1));
-    let fence = store.lease(&id("log")).await.unwrap();
+    let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
     for n in 1..10 {
         let commit = Commit { events: vec![event(&n.to_string())], ..Commit::to(id("log"), fence, 0) };
         assert_eq!(lossy(commit).await.unwrap().first, seq(n + 1));
@@ -338,7 +362,7 @@ async fn a_server_that_is_killed_again_and_again_loses_and_repeats_nothing() {
             Err(StoreError::Unavailable(_)) => {}
             Err(StoreError::InDoubt(_)) => {
                 // A new lease shuts the doubtful commit out; then one look tells whether it was done.
-                fence = insist(async || store.lease(&id("log")).await).await;
+                fence = insist(async || store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence)).await;
                 n = insist(async || store.extent(&id("log")).await).await.last().get();
                 doubts += 1;
             }

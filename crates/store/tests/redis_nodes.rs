@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_store::contract::{PLENTY, append, create, event, id, record, seq, texts};
-use bowline_store::{Commit, Directory, EventLog, Fence, Kind, RedisOptions, RedisStore, StoreError, WakeSet};
+use bowline_store::{
+    Claim, Commit, Directory, EventLog, Fence, Kind, Leased, RedisOptions, RedisStore, StoreError, WakeSet,
+};
 use real_redis::{Cluster, Redis, free_port, options};
 
 fn one(text: &str, fence: Fence) -> Commit {
@@ -38,7 +40,7 @@ async fn of_two_nodes_that_race_for_a_log_the_newest_lease_wins_five_hundred_tim
         let race = |node: usize| {
             let store = nodes[node].clone();
             tokio::spawn(async move {
-                let fence = store.lease(&id("log")).await.unwrap();
+                let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
                 let mut mine = Vec::new();
                 for n in 0..3 {
                     let text = format!("{round}/{node}/{n}");
@@ -70,7 +72,7 @@ async fn a_reader_on_another_node_is_woken_by_each_of_five_hundred_commits() {
     let redis = Redis::start(&[]);
     let (here, there) = (redis.open().await, redis.open().await);
     here.commit(create("log")).await.unwrap();
-    let fence = here.lease(&id("log")).await.unwrap();
+    let fence = here.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
     let wake = WakeSet::new();
     let guard = there.tail(&id("log"), &wake, 7);
     for n in 1..=500 {
@@ -97,7 +99,7 @@ async fn a_record_of_one_node_is_listed_by_the_other() {
     here.commit(Commit { record: Some(record("ann", "1")), ..create("log") }).await.unwrap();
     assert_eq!(there.count(Kind::Session, None).await, Ok(1));
     // The owner changes, on the other node.
-    let fence = there.lease(&id("log")).await.unwrap();
+    let fence = there.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
     let commit = Commit { record: Some(record("bob", "2")), ..Commit::to(id("log"), fence, 0) };
     there.commit(commit).await.unwrap();
     for (owner, count) in [("ann", 0), ("bob", 1)] {
@@ -129,7 +131,7 @@ async fn with_wait_replicas_nothing_is_answered_that_only_the_master_has() {
     let troubles = store.health().troubles;
     assert!(troubles.iter().any(|trouble| trouble.contains("fewer than 1 replicas")), "{troubles:?}");
     let replica = replica_of(&master);
-    let fence = insist(async || store.lease(&id("log")).await).await;
+    let fence = insist(async || store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence)).await;
     store.commit(one("a", fence)).await.unwrap();
     assert_eq!(replica.cli(&["xlen", "bowline:{log}:e"]), "1");
 }
@@ -142,7 +144,7 @@ async fn a_promoted_replica_goes_on_in_a_new_epoch() {
     let options = RedisOptions { wait_replicas: 0, ..options(&url, PLENTY) };
     let store = RedisStore::open(options).await.unwrap();
     let made = store.commit(create("log")).await.unwrap();
-    let fence = store.lease(&id("log")).await.unwrap();
+    let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
     store.commit(one("a", fence)).await.unwrap();
     let until = Instant::now() + Duration::from_secs(60);
     while replica.cli(&["xlen", "bowline:{log}:e"]) != "1" {
@@ -205,7 +207,7 @@ async fn sentinels_are_asked_for_the_master_and_followed_to_the_next_one() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     master.kill();
-    let fence = insist(async || store.lease(&id("log")).await).await;
+    let fence = insist(async || store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence)).await;
     insist(async || store.commit(one("b", fence)).await).await;
     assert!(replica.cli(&["info", "replication"]).contains("role:master"));
     assert!(texts(&store, "log").await.iter().any(|(_, text)| text == "b"));
@@ -225,7 +227,7 @@ async fn slots_that_move_while_everybody_writes_cost_nothing() {
         .map(|name| {
             let (store, name, stopped) = (store.clone(), name.clone(), stopped.clone());
             tokio::spawn(async move {
-                let fence = store.lease(&id(&name)).await.unwrap();
+                let fence = store.lease(&id(&name), &Claim::alone()).await.and_then(Leased::fence).unwrap();
                 let mut n = 0;
                 while !*stopped.borrow() || n == 0 {
                     let commit = Commit { events: vec![event(&n.to_string())], ..Commit::to(id(&name), fence, 0) };

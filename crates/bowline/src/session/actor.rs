@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bowline_core::Hold;
 use bowline_core::hold::Party;
 use bowline_protocol::{Cursor, Draft, ErrorCode, LogId, Principal, Refusal, Seq, SessionId};
-use bowline_store::{Commit, Committed, Fence, Item, Kind, Record, Release, StoreError};
+use bowline_store::{Claim, Commit, Committed, Fence, Item, Kind, Leased, Record, Release, StoreError};
 use serde::Serialize;
 
 use super::caller::Answered;
@@ -102,7 +102,8 @@ impl Actor {
             return Ok(());
         }
         let refuse = |error: StoreError| node::store_refusal(&error);
-        self.fence = self.shared.store.lease(&self.log).await.map_err(refuse)?;
+        self.fence =
+            self.shared.store.lease(&self.log, &Claim::alone()).await.and_then(Leased::fence).map_err(refuse)?;
         let mark = self.shared.store.item(&self.log, keys::MARK).await.map_err(refuse)?;
         self.mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
         self.presence.acked.store(self.mark.as_ref().map_or(0, |mark| mark.seq.get()), Ordering::Relaxed);

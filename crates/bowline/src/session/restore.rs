@@ -8,7 +8,7 @@ use bowline_core::turn::Active;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::state::State;
 use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Principal, Refusal, RunId, SessionId, StepId};
-use bowline_store::{Commit, Fence, Item, Kind, Record, Start, StoreError};
+use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Start, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -164,7 +164,7 @@ async fn remember(shared: &Shared, owner: &Principal, log: LogId, body: Vec<u8>)
     let known = shared.store.record(&log).await.map_err(refuse)?.is_some();
     let mut commit = Commit::to(log.clone(), Fence::default(), now_ms);
     if known {
-        commit.fence = shared.store.lease(&log).await.map_err(refuse)?;
+        commit.fence = shared.store.lease(&log, &Claim::alone()).await.and_then(Leased::fence).map_err(refuse)?;
     } else {
         commit.create = Some(beginning(bowline_protocol::Seq::ZERO));
     }

@@ -9,7 +9,7 @@ use bowline_core::project::Importer;
 use bowline_protocol::{
     Cursor, Draft, Epoch, ErrorCode, LogId, Principal, ProducerId, Refusal, Seq, SessionId, TaskId,
 };
-use bowline_store::{Commit, Committed, Fence, Item, ReadLimit, StoreError};
+use bowline_store::{Claim, Commit, Committed, Fence, Item, Leased, ReadLimit, StoreError};
 
 use super::append::Position;
 use super::command::{Append, Command, Ending};
@@ -76,7 +76,8 @@ impl TaskActor {
             return Ok(());
         }
         let refuse = |error: StoreError| node::task_refusal(&error);
-        self.fence = self.shared.store.lease(&self.log).await.map_err(refuse)?;
+        self.fence =
+            self.shared.store.lease(&self.log, &Claim::alone()).await.and_then(Leased::fence).map_err(refuse)?;
         let extent = self.shared.store.extent(&self.log).await.map_err(refuse)?;
         (self.epoch, self.next) = (Some(extent.epoch.clone()), extent.next);
         let mut from = extent.first;

@@ -6,13 +6,15 @@ use bowline_protocol::Principal;
 use bytes::Bytes;
 
 use super::{ALL, Fixture, PLENTY, append, append_at, create, event, id, owned, record, seq, texts};
-use crate::{Commit, Fence, Item, Kind, Record, Release, Retention, Retentions, Store, StoreError, Trimmed};
+use crate::{
+    Claim, Commit, Fence, Item, Kind, Leased, Record, Release, Retention, Retentions, Store, StoreError, Trimmed,
+};
 
 pub async fn the_newest_fence_wins(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");
-    let old = store.lease(&id("log")).await.expect("a lease");
-    let new = store.lease(&id("log")).await.expect("a second lease");
+    let old = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a lease");
+    let new = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a second lease");
     assert!(old < new);
     let by = |fence| Commit {
         events: vec![event("x")],
@@ -25,7 +27,7 @@ pub async fn the_newest_fence_wins(fixture: &dyn Fixture) {
     store.commit(by(new)).await.expect("the newest holder");
     assert_eq!(store.commit(by(old)).await, stale);
     if let Some(store) = fixture.reopen(store, PLENTY).await {
-        let after = store.lease(&id("log")).await.expect("a lease");
+        let after = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a lease");
         assert!(after > new, "a fence from before the restart is shut out");
         assert!(matches!(store.commit(by(new)).await, Err(StoreError::StaleFence { .. })));
         store.commit(by(after)).await.expect("the newest holder");
@@ -42,7 +44,7 @@ pub async fn the_fence_of_the_creator_holds_until_a_higher_one_comes(fixture: &d
     by(9).await.expect("a higher one");
     let stale = StoreError::StaleFence { given: Fence(5), current: Fence(9) };
     assert_eq!(by(5).await, Err(stale), "which shuts the creator out");
-    assert!(store.lease(&id("log")).await.expect("a lease") > Fence(9));
+    assert!(store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a lease") > Fence(9));
 }
 
 pub async fn retention_by_count_lets_go_of_the_oldest(fixture: &dyn Fixture) {
@@ -81,13 +83,14 @@ pub async fn retention_by_age_lets_go_when_swept(fixture: &dyn Fixture) {
     }
 }
 
-pub async fn a_task_has_a_retention_of_its_own(fixture: &dyn Fixture) {
+pub async fn tasks_and_nodes_have_a_retention_of_their_own(fixture: &dyn Fixture) {
     let retention = Retentions {
         sessions: Retention { events_max: 2, age_max_ms: 100 },
         tasks: Retention { events_max: 3, age_max_ms: u64::MAX },
+        nodes: Retention { events_max: 1, age_max_ms: 50 },
     };
     let store = fixture.open(retention).await;
-    for (log, kind) in [("session", Kind::Session), ("task", Kind::Task)] {
+    for (log, kind) in [("session", Kind::Session), ("task", Kind::Task), ("node", Kind::Node)] {
         let record = Record { kind, ..record("ann", log) };
         let four = ["a", "b", "c", "d"].map(event).into();
         // The record that comes with the events counts already.
@@ -98,11 +101,14 @@ pub async fn a_task_has_a_retention_of_its_own(fixture: &dyn Fixture) {
     store.commit(bare).await.expect("a log without a record");
     assert_eq!(texts(&*store, "session").await, owned(&[(3, "c"), (4, "d")]));
     assert_eq!(texts(&*store, "task").await, owned(&[(2, "b"), (3, "c"), (4, "d")]));
+    assert_eq!(texts(&*store, "node").await, owned(&[(4, "d")]));
     assert_eq!(texts(&*store, "bare").await, owned(&[(3, "c"), (4, "d")]), "as a session's");
     let store = match fixture.reopen(store.clone(), retention).await {
         Some(store) => store,
         None => store,
     };
+    let trimmed = Trimmed { log: id("node"), from: seq(4), to: seq(5) };
+    assert_eq!(store.sweep(52).await, Ok(vec![trimmed]), "a letter is soon too old");
     let swept = store.sweep(1_000_000).await.expect("a sweep");
     let swept: BTreeSet<_> = swept.iter().map(|trimmed| trimmed.log.to_string()).collect();
     assert_eq!(swept, BTreeSet::from(["bare".into(), "session".into()]), "a task's events do not age");
@@ -124,7 +130,11 @@ pub async fn releasing_contents_keeps_the_record_and_the_numbers(fixture: &dyn F
         record: Some(record("ann", "tombstone")),
         items: vec![Item::put("late", "v")],
         release: Some(Release::Contents),
-        ..Commit::to(id("log"), store.lease(&id("log")).await.expect("a lease"), 0)
+        ..Commit::to(
+            id("log"),
+            store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a lease"),
+            0,
+        )
     };
     let done = store.commit(commit).await.expect("a release");
     assert_eq!((done.first, done.next), (seq(3), seq(4)));
@@ -152,7 +162,11 @@ pub async fn releasing_the_log_leaves_nothing(fixture: &dyn Fixture) {
     store.commit(commit).await.expect("a new log");
     let commit = Commit {
         release: Some(Release::Log),
-        ..Commit::to(id("log"), store.lease(&id("log")).await.expect("a lease"), 0)
+        ..Commit::to(
+            id("log"),
+            store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a lease"),
+            0,
+        )
     };
     store.commit(commit).await.expect("a release");
     let gone = async |store: &dyn Store| {
@@ -191,7 +205,11 @@ pub async fn items_come_by_key_and_by_prefix_in_order(fixture: &dyn Fixture) {
             Item::put("brief", "1"),
             Item::delete("brief"),
         ],
-        ..Commit::to(id("log"), store.lease(&id("log")).await.expect("a lease"), 0)
+        ..Commit::to(
+            id("log"),
+            store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a lease"),
+            0,
+        )
     };
     store.commit(commit).await.expect("a commit");
     let check = async |store: &dyn Store| {

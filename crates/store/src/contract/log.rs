@@ -4,7 +4,7 @@ use bowline_protocol::{Epoch, Seq};
 use bytes::Bytes;
 
 use super::{ALL, Fixture, PLENTY, append, create, event, id, owned, record, seq, texts};
-use crate::{Commit, Fence, Item, ReadLimit, Start, Store, StoreError, WakeSet};
+use crate::{Claim, Commit, Fence, Item, Leased, ReadLimit, Start, Store, StoreError, WakeSet};
 
 pub async fn events_are_numbered_from_where_the_log_starts(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
@@ -30,7 +30,7 @@ pub async fn a_log_is_created_once_and_must_exist(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     assert_eq!(store.extent(&id("log")).await, Err(StoreError::NoSuchLog));
     assert_eq!(store.read(&id("log"), Seq::ZERO, ALL).await, Err(StoreError::NoSuchLog));
-    assert_eq!(store.lease(&id("log")).await, Err(StoreError::NoSuchLog));
+    assert_eq!(store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence), Err(StoreError::NoSuchLog));
     assert_eq!(store.items(&id("log"), "").await, Err(StoreError::NoSuchLog));
     assert_eq!(store.item(&id("log"), "k").await, Ok(None));
     assert_eq!(store.record(&id("log")).await, Ok(None));
@@ -101,7 +101,7 @@ pub async fn whoever_subscribes_and_then_looks_misses_nothing(fixture: &dyn Fixt
 pub async fn concurrent_commits_get_numbers_without_holes(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");
-    let fence = store.lease(&id("log")).await.expect("a lease");
+    let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a lease");
     let tasks: Vec<_> = (0..40u64)
         .map(|task| {
             let store = store.clone();

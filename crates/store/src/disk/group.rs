@@ -14,7 +14,7 @@ use super::log::Applied;
 use super::pen::Written;
 use super::segment::Place;
 use super::space::Space;
-use crate::{Commit, Committed, Fence, Release, Retentions, StoreError};
+use crate::{Claim, Commit, Committed, Fence, Holder, Leased, Release, Retentions, StoreError};
 
 /// The largest commit that is taken; a frame is read in one piece, so this bounds what one read may need.
 pub const COMMIT_BYTES_MAX: usize = 64 << 20;
@@ -26,7 +26,7 @@ pub struct Group {
     frames: Vec<Frame>,
     /// Logs as they will be; `None` once they are gone.
     heads: HashMap<LogId, Option<Head>>,
-    /// Logs whose fence was raised without a frame that says so.
+    /// Logs whose fence or holder changed without a frame that says so.
     leased: Vec<LogId>,
     next_lsn: u64,
     scratch: Vec<u8>,
@@ -135,13 +135,27 @@ impl Group {
         Ok(committed)
     }
 
-    /// Grants the right to write.
-    pub fn lease(&mut self, log: &LogId, index: &Index) -> Result<Fence, StoreError> {
+    /// Grants the right to write, or says who has it.
+    pub fn lease(&mut self, log: &LogId, claim: &Claim, index: &Index) -> Result<Leased, StoreError> {
         let head = self.head(log, index)?.as_mut().ok_or(StoreError::NoSuchLog)?;
+        if let Some(holder) = head.holder.as_ref().filter(|holder| !claim.beats(Some(holder))) {
+            return Ok(Leased::Held(holder.clone()));
+        }
         head.fence = Fence(head.fence.0.saturating_add(1));
+        head.holder = Some(claim.by.clone());
         let fence = head.fence;
         self.leased.push(log.clone());
-        Ok(fence)
+        Ok(Leased::Granted(fence))
+    }
+
+    /// Nobody holds the log any more, if this one did.
+    pub fn give_back(&mut self, log: &LogId, by: &Holder, fence: Fence, index: &Index) -> Result<(), StoreError> {
+        let head = self.head(log, index)?.as_mut();
+        if let Some(head) = head.filter(|head| head.fence == fence && head.holder.as_ref() == Some(by)) {
+            head.holder = None;
+            self.leased.push(log.clone());
+        }
+        Ok(())
     }
 
     /// Writes down where a log stands, after `change` moved it.
@@ -207,7 +221,7 @@ impl Group {
         }
         for id in &self.leased {
             if let Some(Some(head)) = self.heads.get(id) {
-                index.change(id, |log| log.fence = head.fence);
+                index.change(id, |log| (log.fence, log.holder) = (head.fence, head.holder.clone()));
             }
         }
         published.logs.extend(self.heads.into_keys());

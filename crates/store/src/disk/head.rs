@@ -7,7 +7,7 @@ use bowline_protocol::{Epoch, LogId, Seq};
 use super::frame::{Flags, Meta};
 use super::index::Index;
 use super::log::Log;
-use crate::{Commit, Committed, Fence, Item, Kind, Release, Retentions, StoreError, Trimmed};
+use crate::{Commit, Committed, Fence, Holder, Item, Kind, Release, Retentions, StoreError, Trimmed};
 
 /// The next position of one log. Nothing of it is visible before it is on disk.
 #[derive(Clone, Debug)]
@@ -17,6 +17,7 @@ pub struct Head {
     pub first: Seq,
     pub next: Seq,
     pub fence: Fence,
+    pub holder: Option<Holder>,
     prev_lsn: u64,
     facts_lsn: u64,
     has_record: bool,
@@ -37,6 +38,7 @@ impl Head {
             first: log.first,
             next: log.next,
             fence: log.fence,
+            holder: log.holder.clone(),
             prev_lsn: log.last_lsn,
             facts_lsn: log.facts_lsn,
             has_record: log.record.is_some(),
@@ -54,6 +56,7 @@ impl Head {
             first,
             next: first,
             fence,
+            holder: None,
             prev_lsn: 0,
             facts_lsn: 0,
             has_record: false,
@@ -93,7 +96,9 @@ impl Head {
             (Some(start), _) => Head::new(start.epoch.clone(), start.after.next(), commit.fence),
             (None, head) => head.ok_or(StoreError::NoSuchLog)?,
         };
-        head.fence = commit.fence;
+        if head.fence != commit.fence {
+            (head.fence, head.holder) = (commit.fence, None);
+        }
         let (base, from) = (head.next, head.first);
         head.next = base.plus(commit.events.len() as u64);
         head.kind = commit.record.as_ref().map(|record| record.kind).or(head.kind);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::frame::{Flags, HEADER_BYTES, Meta, RecordHead};
 use super::segment::Place;
 use super::space::Space;
-use crate::{Fence, Kind, Record, StoreError};
+use crate::{Fence, Holder, Kind, Record, StoreError};
 
 /// Values up to this size are kept in memory: a mark or a key costs less there than a read.
 const INLINE_BYTES_MAX: usize = 64;
@@ -25,6 +25,8 @@ pub struct Log {
     pub first: Seq,
     pub next: Seq,
     pub fence: Fence,
+    /// Who was granted that fence, in this life of the process.
+    pub holder: Option<Holder>,
     /// This log's newest frame, and the segment that it lies in.
     pub last_lsn: u64,
     pub anchor: u32,
@@ -113,6 +115,7 @@ impl Log {
             first: meta.first,
             next: meta.next,
             fence: Fence(meta.fence),
+            holder: None,
             last_lsn: 0,
             anchor: place.segment,
             facts_lsn: meta.facts_lsn,
@@ -157,7 +160,9 @@ impl Log {
         self.last_lsn = lsn;
         self.epoch_first = meta.epoch_first;
         self.next = meta.next;
-        self.fence = Fence(meta.fence);
+        if self.fence != Fence(meta.fence) {
+            (self.fence, self.holder) = (Fence(meta.fence), None);
+        }
         self.items_stated = meta.items_total;
         self.record_stated = meta.flags.has(Flags::HAS_RECORD);
         if meta.has_facts() {

@@ -46,8 +46,8 @@ use self::shared::Shared;
 use self::writer::Request;
 use crate::tail::lock;
 use crate::{
-    Batch, Commit, Committed, Directory, EventLog, Fence, Health, Kind, ReadLimit, Record, StoreError, TailGuard,
-    Trimmed, WakeSet,
+    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Kind, Leased, ReadLimit, Record,
+    StoreError, TailGuard, Trimmed, WakeSet,
 };
 
 pub use group::COMMIT_BYTES_MAX;
@@ -175,8 +175,16 @@ impl Directory for DiskStore {
         Ok(self.shared.index.collect(count).len())
     }
 
-    async fn lease(&self, log: &LogId) -> Result<Fence, StoreError> {
-        self.ask(|answer| Request::Lease(log.clone(), answer)).await?
+    async fn lease(&self, log: &LogId, claim: &Claim) -> Result<Leased, StoreError> {
+        self.ask(|answer| Request::Lease(log.clone(), claim.clone(), answer)).await?
+    }
+
+    async fn give_back(&self, log: &LogId, by: &Holder, fence: Fence) -> Result<(), StoreError> {
+        self.ask(|answer| Request::GiveBack(log.clone(), by.clone(), fence, answer)).await?
+    }
+
+    async fn holder(&self, log: &LogId) -> Result<Option<Holder>, StoreError> {
+        Ok(self.look(log, |log| log.holder.clone())?.flatten())
     }
 
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError> {

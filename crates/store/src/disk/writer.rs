@@ -19,7 +19,7 @@ use super::segment::{Place, segment_path};
 use super::shared::Shared;
 use super::space::Space;
 use super::state::{State, Witness};
-use crate::{Commit, Committed, Fence, Retentions, StoreError, Trimmed};
+use crate::{Claim, Commit, Committed, Fence, Holder, Leased, Retentions, StoreError, Trimmed};
 
 /// A group grows no larger than this, so that the first in it does not wait for long.
 const GROUP_EVENTS_MAX: usize = 4096;
@@ -36,7 +36,8 @@ type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
 pub enum Request {
     Commit(Box<Commit>, Answer<Committed>),
-    Lease(LogId, Answer<Fence>),
+    Lease(LogId, Claim, Answer<Leased>),
+    GiveBack(LogId, Holder, Fence, Answer<()>),
     Sweep(u64, Answer<Vec<Trimmed>>),
     /// A reader found something unreadable.
     Damaged(LogId, Place, oneshot::Sender<()>),
@@ -66,7 +67,8 @@ pub struct Writer {
 /// Who waits for the group.
 enum Waiting {
     Commit(Answer<Committed>, Result<Committed, StoreError>),
-    Lease(LogId, Answer<Fence>, Result<Fence, StoreError>),
+    Lease(LogId, Claim, Answer<Leased>, Result<Leased, StoreError>),
+    GiveBack(LogId, Holder, Fence, Answer<()>, Result<(), StoreError>),
 }
 
 /// Answers that are given at the latest when this is dropped, so that none can be lost on the way.
@@ -78,7 +80,8 @@ impl Drop for Answers {
             // Whoever does not wait any more has lost nothing: the commit stands.
             match one {
                 Waiting::Commit(answer, done) => drop(answer.send(done)),
-                Waiting::Lease(_, answer, granted) => drop(answer.send(granted)),
+                Waiting::Lease(_, _, answer, leased) => drop(answer.send(leased)),
+                Waiting::GiveBack(_, _, _, answer, given) => drop(answer.send(given)),
             }
         }
     }
@@ -128,9 +131,13 @@ impl Writer {
                     };
                     waiting.push(Waiting::Commit(answer, done));
                 }
-                Request::Lease(log, answer) => {
-                    let granted = group.lease(&log, &self.shared.index);
-                    waiting.push(Waiting::Lease(log, answer, granted));
+                Request::Lease(log, claim, answer) => {
+                    let leased = group.lease(&log, &claim, &self.shared.index);
+                    waiting.push(Waiting::Lease(log, claim, answer, leased));
+                }
+                Request::GiveBack(log, by, fence, answer) => {
+                    let given = group.give_back(&log, &by, fence, &self.shared.index);
+                    waiting.push(Waiting::GiveBack(log, by, fence, answer, given));
                 }
                 other => {
                     last = Some(other);
@@ -150,7 +157,7 @@ impl Writer {
             }
             Request::Sync => self.sync(),
             Request::Close(answer) => return Some(answer),
-            Request::Commit(..) | Request::Lease(..) => {}
+            Request::Commit(..) | Request::Lease(..) | Request::GiveBack(..) => {}
         }
         None
     }
@@ -172,20 +179,23 @@ impl Writer {
             Err(error) => {
                 // What was refused may have been refused because of something that did not happen, so all share the
                 // failure; only leases need no disk, and a full one must not keep people out.
+                let index = &self.shared.index;
                 let mut leases = self.group();
-                let mut granted = Vec::new();
+                let mut answers = Answers(Vec::new());
                 for one in waiting {
-                    match one {
-                        Waiting::Commit(answer, _) => drop(answer.send(Err(error.clone()))),
-                        Waiting::Lease(log, answer, _) => {
-                            granted.push((answer, leases.lease(&log, &self.shared.index)));
+                    answers.0.push(match one {
+                        Waiting::Commit(answer, _) => Waiting::Commit(answer, Err(error.clone())),
+                        Waiting::Lease(log, claim, answer, _) => {
+                            let leased = leases.lease(&log, &claim, index);
+                            Waiting::Lease(log, claim, answer, leased)
                         }
-                    }
+                        Waiting::GiveBack(log, by, fence, answer, _) => {
+                            let given = leases.give_back(&log, &by, fence, index);
+                            Waiting::GiveBack(log, by, fence, answer, given)
+                        }
+                    });
                 }
-                leases.publish(None, &self.shared.index, &mut self.space);
-                for (answer, fence) in granted {
-                    let _ = answer.send(fence);
-                }
+                leases.publish(None, index, &mut self.space);
             }
         }
     }

@@ -21,7 +21,7 @@ use super::writing::{self, RECORD_FIELDS};
 use crate::{Kind, Record, StoreError};
 
 /// Kinds that have a list, and those without a record.
-const KINDS: [Option<Kind>; 7] = [
+const KINDS: [Option<Kind>; 8] = [
     None,
     Some(Kind::Session),
     Some(Kind::Task),
@@ -29,6 +29,7 @@ const KINDS: [Option<Kind>; 7] = [
     Some(Kind::Restored),
     Some(Kind::Mcp),
     Some(Kind::Hub),
+    Some(Kind::Node),
 ];
 
 #[derive(Clone, Debug)]

@@ -35,7 +35,7 @@ use tokio::task::JoinHandle;
 use self::act::Act;
 use self::fleet::Fleet;
 use self::index::Index;
-use self::keys::{Keys, LogKeys};
+use self::keys::Keys;
 use self::known::Known;
 use self::listen::{Heard, Listener};
 use self::pulse::Pulse;
@@ -46,8 +46,8 @@ use crate::disk::COMMIT_BYTES_MAX;
 use crate::disk::files::random_bits;
 use crate::tail::Tails;
 use crate::{
-    Batch, Commit, Committed, Directory, EventLog, Fence, Health, Kind, ReadLimit, Record, Release, StoreError,
-    TailGuard, Trimmed, WakeSet,
+    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Kind, Leased, ReadLimit, Record,
+    Release, StoreError, TailGuard, Trimmed, WakeSet,
 };
 
 pub use options::{Address, RedisOptions, RedisUrl};
@@ -119,9 +119,13 @@ impl RedisStore {
         }
     }
 
-    /// Sends a write down the lane of its server, behind those of its log that came before.
-    async fn write(&self, log: &LogId, keys: &LogKeys, act: Act, wants_run: bool) -> Result<Value, StoreError> {
-        let answered = self.fleet.post(keys.slot).lane.send(log, act, wants_run, self.fleet.options.timeout);
+    /// Changes the head of a log, behind the writes to it that came before.
+    async fn write(&self, log: &LogId, script: Script, args: [&str; 2]) -> Result<Value, StoreError> {
+        self.check_open()?;
+        let _errand = self.errands.acquire().await.map_err(|_| StoreError::Closed)?;
+        let keys = self.keys.of(log);
+        let act = args.into_iter().fold(Act::script(script, vec![keys.head()]), |act, arg| act.arg(arg.to_owned()));
+        let answered = self.fleet.post(keys.slot).lane.send(log, act, false, self.fleet.options.timeout);
         answered.await.unwrap_or(Err(StoreError::Closed))
     }
 
@@ -304,20 +308,28 @@ impl Directory for RedisStore {
         self.index.count(kind, owner).await
     }
 
-    async fn lease(&self, log: &LogId) -> Result<Fence, StoreError> {
-        self.check_open()?;
-        let _errand = self.errands.acquire().await.map_err(|_| StoreError::Closed)?;
-        let keys = self.keys.of(log);
-        let act = Act::script(Script::Lease, vec![keys.head()]);
-        let mut parts = list(self.write(log, &keys, act, false).await?).into_iter();
-        match (parts.next().and_then(text).as_deref(), parts.next().and_then(number)) {
+    async fn lease(&self, log: &LogId, claim: &Claim) -> Result<Leased, StoreError> {
+        let instead_of = claim.instead_of.as_ref().map_or("", Holder::as_str);
+        let answer = self.write(log, Script::Lease, [claim.by.as_str(), instead_of]).await?;
+        let mut parts = list(answer).into_iter().filter_map(text);
+        match (parts.next().as_deref(), parts.next()) {
             (Some("none"), _) => Err(StoreError::NoSuchLog),
-            (_, Some(granted)) => {
+            (Some("held"), Some(by)) => Ok(Leased::Held(Holder::parse(&by).ok_or_else(strange)?)),
+            (Some("done"), Some(granted)) => {
                 self.known.note_lease(log);
-                Ok(Fence(granted))
+                Ok(Leased::Granted(Fence(granted.parse().map_err(|_| strange())?)))
             }
             _ => Err(strange()),
         }
+    }
+
+    async fn give_back(&self, log: &LogId, by: &Holder, fence: Fence) -> Result<(), StoreError> {
+        self.write(log, Script::GiveBack, [by.as_str(), &fence.0.to_string()]).await.map(drop)
+    }
+
+    async fn holder(&self, log: &LogId) -> Result<Option<Holder>, StoreError> {
+        let act = Act::command("HGET", &self.keys.of(log).head()).arg("h");
+        Ok(text(self.fleet.call(&act).await?).as_deref().and_then(Holder::parse))
     }
 
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError> {

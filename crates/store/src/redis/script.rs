@@ -5,6 +5,7 @@
 pub enum Script {
     Commit,
     Lease,
+    GiveBack,
     Read,
     Items,
     Trim,
@@ -13,13 +14,22 @@ pub enum Script {
 }
 
 impl Script {
-    pub const ALL: [Script; 7] =
-        [Script::Commit, Script::Lease, Script::Read, Script::Items, Script::Trim, Script::Enter, Script::Leave];
+    pub const ALL: [Script; 8] = [
+        Script::Commit,
+        Script::Lease,
+        Script::GiveBack,
+        Script::Read,
+        Script::Items,
+        Script::Trim,
+        Script::Enter,
+        Script::Leave,
+    ];
 
     pub fn source(self) -> &'static str {
         match self {
             Script::Commit => include_str!("lua/commit.lua"),
             Script::Lease => include_str!("lua/lease.lua"),
+            Script::GiveBack => include_str!("lua/give_back.lua"),
             Script::Read => include_str!("lua/read.lua"),
             Script::Items => include_str!("lua/items.lua"),
             Script::Trim => include_str!("lua/trim.lua"),

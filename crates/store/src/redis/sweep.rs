@@ -32,12 +32,12 @@ pub async fn sweep(
     let all = index.all().await?;
     let mut due: Vec<(LogId, Listed)> = all.into_iter().filter(|(log, _)| known.is_due(log, now_ms)).collect();
     let oldest = |kind| now_ms.saturating_sub(retention.of(kind).age_max_ms).to_string();
-    let (others, tasks) = (oldest(None), oldest(Some(Kind::Task)));
+    let (others, tasks, nodes) = (oldest(None), oldest(Some(Kind::Task)), oldest(Some(Kind::Node)));
     while !due.is_empty() {
         let ask = |(log, _): &(LogId, Listed)| {
             let keys = index.keys.of(log);
             let act = Act::script(Script::Trim, vec![keys.head(), keys.events(), keys.channel()]);
-            act.arg(others.clone()).arg(tasks.clone())
+            act.arg(others.clone()).arg(tasks.clone()).arg(nodes.clone())
         };
         let acts: Vec<Act> = due.iter().map(ask).collect();
         let answers = index.fleet.call_each(&acts).await?;

@@ -22,7 +22,8 @@ pub fn act(commit: &Commit, keys: &LogKeys, retention: &Retentions, id: &str) ->
             .arg(fresh.as_str().to_owned())
             .arg(commit.at_ms.to_string())
             .arg(retention.sessions.events_max.to_string())
-            .arg(retention.tasks.events_max.to_string());
+            .arg(retention.tasks.events_max.to_string())
+            .arg(retention.nodes.events_max.to_string());
     match &commit.create {
         Some(start) => {
             act.push(start.epoch.as_str().to_owned());

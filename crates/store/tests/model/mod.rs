@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bowline_store::contract::{append_at, create, event, id, record};
-use bowline_store::{Commit, Fence, Item, Kind, Release, Retention, Store, StoreError};
+use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Release, Retention, Store, StoreError};
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -139,7 +139,7 @@ impl<S: Subject> World<S> {
     async fn commit(&self, log: u8, change: impl FnOnce(&mut Commit)) -> bool {
         let id = id(&name(log));
         let there = self.model.contains_key(&log);
-        let leased = self.store().lease(&id).await;
+        let leased = self.store().lease(&id, &Claim::alone()).await.and_then(Leased::fence);
         assert_eq!(leased.is_ok(), there);
         let mut commit = Commit::to(id, leased.unwrap_or_default(), self.now_ms);
         change(&mut commit);
@@ -203,7 +203,7 @@ impl<S: Subject> World<S> {
                 }
             }
             Op::Stale(log) => {
-                if self.store().lease(&id(&name(log))).await.is_ok() {
+                if self.store().lease(&id(&name(log)), &Claim::alone()).await.and_then(Leased::fence).is_ok() {
                     let done = self.store().commit(Commit::to(id(&name(log)), Fence(0), now_ms)).await;
                     assert!(matches!(done, Err(StoreError::StaleFence { .. })));
                 }

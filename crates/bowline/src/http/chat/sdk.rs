@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{Epoch, ErrorCode, LogId, MessageId, Principal, Refusal, Seq, SessionId, TaskId};
-use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
+use bowline_store::{Claim, Commit, Fence, Kind, Leased, Record, Start, StoreError};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -153,7 +153,11 @@ async fn name_chat(shared: &Shared, owner: &Principal, log: &LogId, session: &Se
     let refuse = |error: StoreError| node::store_refusal(&error);
     let now_ms = shared.clock.now_ms();
     let known = shared.store.record(log).await.map_err(refuse)?.is_some();
-    let fence = if known { shared.store.lease(log).await.map_err(refuse)? } else { Fence::default() };
+    let fence = if known {
+        shared.store.lease(log, &Claim::alone()).await.and_then(Leased::fence).map_err(refuse)?
+    } else {
+        Fence::default()
+    };
     let mut commit = Commit::to(log.clone(), fence, now_ms);
     commit.create = (!known).then(|| Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
     let body = session.as_str().as_bytes().to_vec().into();

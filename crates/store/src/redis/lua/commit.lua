@@ -20,7 +20,7 @@ end
 
 local run, trusted = take(), take() == '1'
 local id, fence, fresh_epoch, at_ms = take(), take(), take(), take()
-local others_max, tasks_max = tonumber(take()), tonumber(take())
+local others_max, tasks_max, nodes_max = tonumber(take()), tonumber(take()), tonumber(take())
 local create_epoch, create_after, release = take(), take(), take()
 
 local known = redis.call('HMGET', head, 'e', 's', 'f', 'n', 'x', 'r', 'l', 'a', 'k', 'o')
@@ -65,6 +65,10 @@ if create_epoch == '' and string.match(known[6], '^[^+]*') ~= string.match(run, 
   end
 end
 
+if create_epoch == '' and fence ~= known[5] then
+  -- Nobody was granted this fence, as far as this server still knows; so its holder, if it knows one, is of the past.
+  redis.call('HDEL', head, 'h')
+end
 if create_epoch ~= '' then
   -- What is left of a log whose head somebody deleted.
   redis.call('DEL', events, items)
@@ -104,7 +108,7 @@ for _ = 1, tonumber(take()) do
   end
 end
 
-local events_max = (kind == '2') and tasks_max or others_max
+local events_max = (kind == '2') and tasks_max or (kind == '7') and nodes_max or others_max
 local from = first
 if next - first > events_max then
   first = next - events_max

@@ -1,8 +1,13 @@
--- Grants the right to write: higher than every grant before, also than those which a flushed server has forgotten, as
--- long as its clock goes forward.
-local head = KEYS[1]
-if redis.call('HEXISTS', head, 'x') == 0 then
+-- Grants the right to write, unless somebody holds it who is neither the claimant nor whom it names: higher than every
+-- grant before, also than those which a flushed server has forgotten, as long as its clock goes forward.
+local head, by, instead_of = KEYS[1], ARGV[1], ARGV[2]
+local known = redis.call('HMGET', head, 'x', 'h')
+local holder = known[2]
+if not known[1] then
   return {'none'}
+end
+if holder and holder ~= by and holder ~= instead_of then
+  return {'held', holder}
 end
 redis.call('HINCRBY', head, 'x', 1)
 local granted = redis.call('HGET', head, 'x')
@@ -10,6 +15,6 @@ local time = redis.call('TIME')
 local now = string.format('%.0f', tonumber(time[1]) * 1000000 + tonumber(time[2]))
 if #granted < #now or (#granted == #now and granted < now) then
   granted = now
-  redis.call('HSET', head, 'x', granted)
 end
+redis.call('HSET', head, 'x', granted, 'h', by)
 return {'done', granted}

@@ -7,7 +7,7 @@ end
 local function digits(number)
   return string.format('%.0f', number)
 end
-local oldest = tonumber((known[4] == '2') and ARGV[2] or ARGV[1])
+local oldest = tonumber((known[4] == '2') and ARGV[2] or (known[4] == '7') and ARGV[3] or ARGV[1])
 local from, next = tonumber(known[2]), tonumber(known[3])
 local first, since = from, ''
 while first < next and since == '' and first - from < 5000 do

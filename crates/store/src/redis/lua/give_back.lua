@@ -1,0 +1,7 @@
+-- Nobody holds the log any more, if this one still did under this fence.
+local head, by, fence = KEYS[1], ARGV[1], ARGV[2]
+local known = redis.call('HMGET', head, 'x', 'h')
+if known[1] == fence and known[2] == by then
+  redis.call('HDEL', head, 'h')
+end
+return {'done'}
