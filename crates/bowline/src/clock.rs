@@ -22,6 +22,10 @@ impl Clock {
         self.started_ms + self.uptime().as_millis() as u64
     }
 
+    pub fn started_ms(&self) -> u64 {
+        self.started_ms
+    }
+
     pub fn uptime(&self) -> Duration {
         since_boot().saturating_sub(self.started)
     }

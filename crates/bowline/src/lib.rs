@@ -1,9 +1,11 @@
 //! The hands of Bowline: doors, drivers, agents, settings, metrics and the command line around the machines.
 
 pub mod agent;
+mod alias;
 pub mod auth;
 pub mod cli;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod connection;
 pub mod dice;
@@ -13,6 +15,7 @@ pub mod hub;
 pub mod keys;
 pub mod metrics;
 pub mod node;
+mod reply;
 pub mod session;
 pub mod stream;
 pub mod task;

@@ -68,6 +68,7 @@ macro_rules! metrics {
 
 metrics! {
     connections: gauge = "connections", "WebSocket connections open now";
+    nodes_lost: counter = "nodes_lost", "Other nodes that were taken for dead";
     connections_accepted: counter = "connections_accepted", "WebSocket connections accepted";
     closes: labelled("code") = "connection_closes", "Connections closed by the server, by close code";
     heartbeat_losses: counter = "heartbeat_losses", "Connections lost to silence";

@@ -15,8 +15,8 @@ use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Refusal, Seq, SessionId}
 use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{
-    Batch, Commit, Committed, Directory, ReadLimit, RedisOptions, RedisStore, Retention, Retentions, Store, StoreError,
-    Trimmed,
+    Batch, Claim, Commit, Committed, Directory, Fence, Leased, ReadLimit, RedisOptions, RedisStore, Retention,
+    Retentions, Store, StoreError, Trimmed,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::agent::{Agent, Tools, roster};
 use crate::auth::Authenticator;
 use crate::clock::Clock;
+use crate::cluster::Cluster;
 use crate::config::{Config, Loaded, StoreConfig, StoreUrl, SyncMode};
 use crate::hub::HubTools;
 use crate::keys::Keys;
@@ -33,7 +34,7 @@ use crate::metrics::Metrics;
 use crate::session::Registry;
 use crate::session::record::keys;
 use crate::task::Tasks;
-use crate::{dice, http, hub, upkeep};
+use crate::{alias, dice, drive, http, hub, upkeep};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
@@ -59,6 +60,8 @@ pub struct Shared {
     pub tools: Arc<dyn Tools>,
     pub registry: Registry,
     pub tasks: Tasks,
+    /// The other nodes on this store, where there can be any.
+    pub cluster: Option<Arc<Cluster>>,
     /// Held while a client's own name for a chat is given to a session.
     pub naming: tokio::sync::Mutex<()>,
     /// Fires when the server wants to leave: clients are told, nothing new is accepted.
@@ -103,6 +106,56 @@ impl Shared {
     pub async fn end_of(&self, log: &LogId, epoch: &Epoch) -> Result<Seq, StoreError> {
         let extent = self.store.extent(log).await?;
         if extent.epoch == *epoch { Ok(extent.next) } else { Err(other_epoch()) }
+    }
+
+    /// The right to write to a log, unless another node has it.
+    pub async fn take_up(&self, log: &LogId) -> Result<Leased, StoreError> {
+        match &self.cluster {
+            Some(cluster) => cluster.lease(log).await,
+            None => self.store.lease(log, &Claim::alone()).await,
+        }
+    }
+
+    /// Lets other nodes have a log that nothing here needs any more.
+    pub async fn give_back(&self, log: &LogId, fence: Fence) {
+        if let Some(cluster) = &self.cluster
+            && let Err(error) = self.store.give_back(log, &cluster.name, fence).await
+        {
+            // Others will ask here for it, and it is woken again.
+            tracing::debug!(%log, %error, "a lease could not be given back");
+        }
+    }
+
+    /// Writes once to a log that nobody has in hand for long. If another node has it just now, that is waited for.
+    pub async fn write_once(&self, commit: Commit) -> Result<Committed, StoreError> {
+        let log = commit.log.clone();
+        for _ in 0..50 {
+            match self.take_up(&log).await? {
+                Leased::Held(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Leased::Granted(fence) => {
+                    let committed = self.commit(Commit { fence, ..commit }).await;
+                    self.give_back(&log, fence).await;
+                    return committed;
+                }
+            }
+        }
+        self.take_up(&log).await.and_then(Leased::fence).and_then(|_| Err(StoreError::Unavailable("held".into())))
+    }
+
+    /// Does something that only one may do at a time, on this node and on all others.
+    pub async fn alone<T>(
+        &self,
+        here: &tokio::sync::Mutex<()>,
+        what: &str,
+        work: impl Future<Output = Result<T, Refusal>>,
+    ) -> Result<T, Refusal> {
+        let _turn = here.lock().await;
+        let Some(cluster) = &self.cluster else { return work.await };
+        let name = LogId::parse(&format!("lock_{:032x}", alias::digest(what))).ok_or_else(not_found)?;
+        cluster.lock(&name).await?;
+        let done = work.await;
+        cluster.unlock(&name).await;
+        done
     }
 
     /// Counts what retention let go of, by whether the holder had acknowledged it.
@@ -247,6 +300,10 @@ impl Node {
         let metrics = Metrics::new();
         let hub = hub::start(&config.hub, store.clone(), &metrics).await?;
         let configured = roster::configured(&config, &metrics)?;
+        let cluster = match config.store.url {
+            StoreUrl::Redis(_) => Some(Arc::new(Cluster::new(store.clone(), config.lease_ttl)?)),
+            StoreUrl::Memory | StoreUrl::Disk(_) => None,
+        };
         let shared = Arc::new(Shared {
             effective: loaded.effective(),
             metrics,
@@ -260,6 +317,7 @@ impl Node {
             tools: own.tools.unwrap_or_else(|| Arc::new(HubTools(hub.clone()))),
             registry: Registry::default(),
             tasks: Tasks::default(),
+            cluster,
             naming: tokio::sync::Mutex::default(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -269,6 +327,11 @@ impl Node {
             store,
             config,
         });
+        if let Some(cluster) = &shared.cluster {
+            drive::cluster::enter(&shared, cluster).await?;
+            tokio::spawn(drive::cluster::inbox(shared.clone(), cluster.clone()));
+            tokio::spawn(drive::cluster::pulse(shared.clone(), cluster.clone()));
+        }
         upkeep::recover(&shared).await?;
         shared.ready.store(true, Ordering::Release);
         Ok(Node { address: shared.address, shared, listener })
@@ -287,6 +350,11 @@ impl Node {
         shared.connections.close();
         let _ = tokio::time::timeout(Duration::from_secs(5), shared.connections.wait()).await;
         let _ = tokio::time::timeout(Duration::from_secs(5), doors).await;
+        if let Some(cluster) = &shared.cluster
+            && let Err(error) = drive::cluster::show(&shared, cluster, u64::MAX, true).await
+        {
+            tracing::warn!(%error, "the other nodes could not be told goodbye; they will notice");
+        }
         shared.store.close().await;
     }
 }

@@ -1,13 +1,15 @@
 //! What nobody asks for: recovery after a crash, expiry, tombstones, and what a sweep lets go of.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_protocol::{LogId, SessionId, TaskId};
-use bowline_store::{Claim, Commit, Kind, Leased, Record, Release, StoreError};
+use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, StoreError};
 
 use crate::node::{Shared, acked};
-use crate::session::actor::Actor;
+use crate::session::actor::{Actor, Unbegun};
+use crate::session::turns::Status;
 use crate::session::{Ask, Command, Life, Registry, SessionRecord};
 use crate::task::actor::TaskActor;
 use crate::task::record::Worker;
@@ -30,9 +32,7 @@ pub async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
         if record.life == Life::Active {
             shared.registry.count_live(&stored.owner);
         }
-        let over = record.life != Life::Active && !record.released;
-        let cut = record.turn.active().is_some_and(|active| active.pending.is_empty());
-        if !(over || cut || record.held || !record.queue.is_empty()) {
+        if !needs_care(&record) {
             continue;
         }
         woken += 1;
@@ -40,7 +40,10 @@ pub async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
         match Box::pin(actor.begin()).await {
             // It stays as long as it has something to do, as any other that was woken.
             Ok(()) => drop(Registry::install(shared, actor, stored.owner)),
-            Err(refusal) => tracing::error!(session = %log, %refusal, "a session could not be recovered yet"),
+            Err(Unbegun::Elsewhere(_)) => {}
+            Err(Unbegun::Refused(refusal)) => {
+                tracing::error!(session = %log, %refusal, "a session could not be recovered yet");
+            }
         }
     }
     let tasks = recover_tasks(shared).await?;
@@ -59,16 +62,54 @@ async fn recover_tasks(shared: &Arc<Shared>) -> anyhow::Result<u64> {
         if record.is_running() {
             shared.tasks.count_running(&stored.owner);
         }
-        let cut = record.is_running() && matches!(record.worker, Worker::Agent { .. });
-        if cut || record.untold {
+        if task_needs_care(&record) {
             let mut actor = TaskActor::new(shared.clone(), id, stored.owner.clone(), record, None);
             match Box::pin(actor.begin()).await {
                 Ok(()) => drop(Tasks::install(shared, actor, &stored.owner)),
-                Err(refusal) => tracing::error!(task = %log, %refusal, "a task could not be recovered yet"),
+                Err(Unbegun::Elsewhere(_)) => {}
+                Err(Unbegun::Refused(refusal)) => {
+                    tracing::error!(task = %log, %refusal, "a task could not be recovered yet");
+                }
             }
         }
     }
     Ok(tasks)
+}
+
+/// Whether a process that died has left something to be done in a session.
+fn needs_care(record: &SessionRecord) -> bool {
+    let over = record.life != Life::Active && !record.released;
+    let cut = record.turn.active().is_some_and(|active| active.pending.is_empty());
+    over || cut || record.held || !record.queue.is_empty()
+}
+
+fn task_needs_care(record: &TaskRecord) -> bool {
+    let cut = record.is_running() && matches!(record.worker, Worker::Agent { .. });
+    cut || record.untold
+}
+
+/// Another node is dead: what it had in hand is continued or ended here, unless a third was faster.
+pub async fn take_over(shared: &Arc<Shared>, node: &Holder) -> Result<(), StoreError> {
+    let (mut sessions, mut tasks) = (0u64, 0u64);
+    for (log, stored) in shared.store.list(Kind::Session, None).await? {
+        let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
+        if needs_care(&record) && shared.store.holder(&log).await?.as_ref() == Some(node) {
+            sessions += 1;
+            let actor = Actor::new(shared.clone(), log, stored.owner.clone(), record);
+            // It takes the lease, and sees to the rest.
+            Registry::install(shared, actor, stored.owner);
+        }
+    }
+    for (log, stored) in shared.store.list(Kind::Task, None).await? {
+        let Some((id, record)) = task_of(&log, &stored) else { continue };
+        if task_needs_care(&record) && shared.store.holder(&log).await?.as_ref() == Some(node) {
+            tasks += 1;
+            let actor = TaskActor::new(shared.clone(), id, stored.owner.clone(), record, None);
+            Tasks::install(shared, actor, &stored.owner);
+        }
+    }
+    tracing::info!(%node, sessions, tasks, "took over from a dead node");
+    Ok(())
 }
 
 fn task_of(log: &LogId, stored: &Record) -> Option<(TaskId, TaskRecord)> {
@@ -97,15 +138,11 @@ async fn sweep_tasks(shared: &Arc<Shared>, now_ms: u64) -> Result<(), StoreError
                 let _ = Tasks::send(shared, &id, &stored.owner, TaskCommand::Look).await;
             }
         } else if !record.untold && older_than(stored.touched_ms, shared.config.stream.ttl) {
-            let mut release = Commit::to(
-                log.clone(),
-                shared.store.lease(&log, &Claim::alone()).await.and_then(Leased::fence)?,
-                now_ms,
-            );
+            let mut release = Commit::to(log.clone(), Fence::default(), now_ms);
             let tombstone = TaskRecord { released: true, touched_ms: now_ms, result: None, error: None, ..record };
             release.record = Some(tombstone.stored(&stored.owner));
             release.release = Some(Release::Contents);
-            shared.commit(release).await?;
+            shared.write_once(release).await?;
         }
     }
     Ok(())
@@ -154,9 +191,41 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
         }
     }
     sweep_tasks(shared, now_ms).await?;
+    if shared.cluster.is_some() {
+        recount(shared).await?;
+    }
     sweep_marks(shared, now_ms).await?;
     shared.metrics.buffer_events.set(retained as i64);
     shared.metrics.buffer_fullest.set(fullest as i64);
+    Ok(())
+}
+
+/// What other nodes did is not seen as it happens, so what is counted here is counted anew from time to time.
+async fn recount(shared: &Shared) -> Result<(), StoreError> {
+    let (mut sessions, mut living) = (HashMap::new(), HashMap::new());
+    for (_, stored) in shared.store.list(Kind::Session, None).await? {
+        let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
+        *sessions.entry(record.state()).or_default() += 1;
+        if record.life == Life::Active {
+            *living.entry(stored.owner).or_default() += 1;
+        }
+    }
+    let (mut tasks, mut running) = (HashMap::new(), HashMap::new());
+    for (log, stored) in shared.store.list(Kind::Task, None).await? {
+        let Some((_, record)) = task_of(&log, &stored) else { continue };
+        *tasks.entry(record.status.as_str()).or_default() += 1;
+        if record.is_running() {
+            *running.entry(stored.owner).or_default() += 1;
+        }
+    }
+    shared.registry.recount(living);
+    shared.tasks.recount(running);
+    for state in ["idle", "running", "waiting", "ended"] {
+        shared.metrics.session_state(state).set(sessions.get(state).copied().unwrap_or(0));
+    }
+    for status in Status::ALL {
+        shared.metrics.task_state(status.as_str()).set(tasks.get(status.as_str()).copied().unwrap_or(0));
+    }
     Ok(())
 }
 
@@ -183,8 +252,11 @@ async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
 
 /// The last trace of a session goes.
 async fn forget(shared: &Shared, log: &LogId, now_ms: u64) -> Result<(), StoreError> {
-    let mut forget =
-        Commit::to(log.clone(), shared.store.lease(log, &Claim::alone()).await.and_then(Leased::fence)?, now_ms);
+    let mut forget = Commit::to(log.clone(), Fence::default(), now_ms);
     forget.release = Some(Release::Log);
-    shared.commit(forget).await.map(drop)
+    match shared.write_once(forget).await {
+        // Another node was faster.
+        Err(StoreError::NoSuchLog) => Ok(()),
+        done => done.map(drop),
+    }
 }

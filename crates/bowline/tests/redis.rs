@@ -5,12 +5,12 @@
 mod real_redis;
 mod support;
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use real_redis::Redis;
 use serde_json::{Value, json};
 use support::process::Process;
+use support::survivor::Survivor;
 use support::{Client, Dice, Incoming, get, is_terminal};
 use tempfile::TempDir;
 
@@ -32,70 +32,6 @@ impl Scene {
         ];
         let server = Process::start(&dir.path().join("data"), &env).await;
         Scene { redis, server, _dir: dir }
-    }
-}
-
-/// A client that comes back by itself, and checks that it sees each event once and in order.
-struct Survivor {
-    session: String,
-    last: Option<String>,
-    next: u64,
-    verdicts: Vec<String>,
-}
-
-impl Survivor {
-    fn new(session: String) -> Survivor {
-        Survivor { session, last: None, next: 1, verdicts: Vec::new() }
-    }
-
-    async fn back(&mut self, address: SocketAddr) -> Option<Client> {
-        let mut client = Client::dial(address, &[]).await.ok()?;
-        client.session = self.session.clone();
-        let mut content = self.last.as_ref().map_or(json!({ "last_seq": 0 }), |id| json!({ "last_event_id": id }));
-        content["take_over"] = true.into();
-        let frame = json!({ "event": "user.reconnect", "session_id": self.session, "content": content });
-        futures_util::SinkExt::send(&mut client.socket, frame.to_string().into()).await.ok()?;
-        Some(client)
-    }
-
-    /// Follows until a frame fits (that frame), or the wire breaks or the way back is refused (none).
-    async fn follow(&mut self, client: &mut Client, fits: impl Fn(&Value) -> bool) -> Option<Value> {
-        loop {
-            let Incoming::Frame(frame) = client.incoming().await else { return None };
-            if let Some(verdict) = frame["metadata"]["resume"]["verdict"].as_str() {
-                self.verdicts.push(verdict.to_owned());
-            }
-            if let Some(seq) = frame["seq"].as_u64() {
-                assert_eq!(seq, self.next, "once, in order, nothing missing: {frame}");
-                self.next += 1;
-                self.last = frame["event_id"].as_str().map(str::to_owned);
-            }
-            if fits(&frame) {
-                return Some(frame);
-            }
-            if frame["seq"].is_null() && frame["metadata"]["error_code"] == "STORE_UNAVAILABLE" {
-                return None;
-            }
-        }
-    }
-
-    /// Comes back as often as it must until a frame fits.
-    async fn insist(&mut self, address: SocketAddr, fits: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + Duration::from_secs(60);
-        loop {
-            assert!(Instant::now() < until, "it did not come");
-            if let Some(mut client) = self.back(address).await
-                && let Some(frame) = self.follow(&mut client, &fits).await
-            {
-                return frame;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    fn assert_nothing_was_lost(&self) {
-        let fine = |verdict: &String| verdict == "replay" || verdict == "caught_up";
-        assert!(self.verdicts.iter().all(fine), "{:?}", self.verdicts);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// A node at whose inbox nobody listens is dead if that stays so for this long: its process is gone, and its sockets with
 /// it. Long enough for a listener that is just dialling anew.
-pub const UNHEARD: Duration = Duration::from_millis(400);
+pub const UNHEARD: Duration = Duration::from_millis(300);
 /// How often it must have been looked at in that time.
 const UNHEARD_LOOKS: u32 = 3;
 
@@ -72,6 +72,14 @@ impl<N: Ord + Clone> Peers<N> {
         unheard.looks += 1;
         let gone = unheard.looks >= UNHEARD_LOOKS && now.duration_since(unheard.since) >= UNHEARD;
         gone && !std::mem::replace(&mut peer.dead, true)
+    }
+
+    /// It wrote to us, so it lives; for how long, its beat tells.
+    pub fn handle_heard(&mut self, now: Instant, name: &N) {
+        let peer = self.peers.entry(name.clone()).or_insert_with(|| Peer::heard_of(now));
+        if !peer.sign.is_some_and(|sign| sign.left) {
+            *peer = Peer { sign: peer.sign, ..Peer::heard_of(now) };
+        }
     }
 
     /// Somebody was heard of whose record was not seen yet, or is gone.
@@ -179,6 +187,18 @@ mod tests {
         assert!(!peers.handle_listeners(start + ms(1000), &"a", false));
         assert!(peers.handle_listeners(start + ms(1200), &"a", false));
         assert!(!peers.handle_listeners(start + ms(1400), &"a", false), "it dies once");
+    }
+
+    #[test]
+    fn a_dead_node_that_writes_lives_unless_it_said_goodbye() {
+        let (start, mut peers) = (t0(), Peers::new(PATIENCE));
+        peers.handle_look(start, [("a", beat(1)), ("b", Sign { beat: 1, left: true })]);
+        peers.handle_look(start + ms(8000), []);
+        assert!(peers.is_dead(&"a") && peers.is_dead(&"b"));
+        peers.handle_heard(start + ms(8001), &"a");
+        peers.handle_heard(start + ms(8001), &"b");
+        assert!(!peers.is_dead(&"a") && peers.is_dead(&"b"));
+        assert_eq!(peers.handle_look(start + ms(15_501), []), ["a"], "its beat has to move again");
     }
 
     proptest! {

@@ -108,6 +108,7 @@ macro_rules! contract {
         $each!(of_many_claimants_one_is_granted_each_fence);
         $each!(what_is_given_back_is_anybodys_and_only_its_holder_can);
         $each!(a_fence_that_was_not_granted_ends_the_holding);
+        $each!(whether_anybody_waits_for_a_log_can_be_asked);
         $each!(the_holder_goes_with_the_log_but_not_with_its_contents);
         $each!(reads_keep_to_their_limits_but_give_at_least_one_event);
         $each!(retention_by_count_lets_go_of_the_oldest);

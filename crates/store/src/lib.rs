@@ -50,6 +50,10 @@ pub trait EventLog: Send + Sync {
     /// Subscribe first, then look at the extent once: the other order has a race.
     fn tail(&self, log: &LogId, wake: &Arc<WakeSet>, token: u64) -> TailGuard;
 
+    /// Whether anybody has a [`tail`](EventLog::tail) on this log, in any process that shares the store. A new one may take
+    /// a moment to count, and so may one that was dropped; those of a process that dies end with it.
+    async fn is_awaited(&self, log: &LogId) -> Result<bool, StoreError>;
+
     /// Stops taking commits, makes what was taken durable, and returns.
     async fn close(&self);
 }

@@ -156,6 +156,10 @@ impl EventLog for MemoryStore {
         self.tails.subscribe(log, wake, token)
     }
 
+    async fn is_awaited(&self, log: &LogId) -> Result<bool, StoreError> {
+        Ok(self.tails.has(log))
+    }
+
     async fn close(&self) {}
 }
 

@@ -65,6 +65,10 @@ impl Tails {
         self.wake_each(std::slice::from_ref(log));
     }
 
+    pub fn has(&self, log: &LogId) -> bool {
+        lock(&self.waiters).contains_key(log)
+    }
+
     /// Logs that somebody waits for.
     pub fn logs(&self) -> Vec<LogId> {
         lock(&self.waiters).keys().cloned().collect()

@@ -95,7 +95,7 @@ fn refusals_name_the_key_the_place_and_what_would_be_right() {
         ),
         ("[store]\nurl = \"disc:x\"", "expected \"disk:DIR\", \"memory:\" or \"redis://HOST\", got \"disc:x\""),
         ("[tls]\ncert = \"x\"", "`tls` (bowline.toml:1) is not supported by this version"),
-        ("[lease]\nttl = \"10s\"", "is not supported by this version"),
+        ("[tls]\ncert = \"a.pem\"", "is not supported by this version"),
         (
             "[agents.mine]\nseed = 2",
             "`agents.mine.kind` (bowline.toml:2): expected \"demo\", \"openai\" or \"http\", got nothing",

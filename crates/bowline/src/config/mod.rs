@@ -46,6 +46,8 @@ pub struct Config {
     pub agents: BTreeMap<String, AgentConfig>,
     pub hub: HubConfig,
     pub limits: Limits,
+    /// How long a node that shows no sign of life keeps what it holds.
+    pub lease_ttl: Duration,
     pub drain_timeout: Duration,
     pub log: LogConfig,
 }
@@ -399,6 +401,7 @@ impl Default for Config {
             agents: BTreeMap::from([("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 1.0 } })]),
             hub: HubConfig::default(),
             limits: Limits::default(),
+            lease_ttl: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
             log: LogConfig { format: LogFormat::Text, level: "info".into() },
         }

@@ -17,6 +17,9 @@ use super::{
 
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
+/// Signs of life come eight times as often, and cannot come any faster than this allows.
+const LEASE_MIN: Duration = Duration::from_millis(400);
+
 pub struct Resolver<'a> {
     pub written: &'a Written,
     pub around: &'a Surroundings,
@@ -56,6 +59,7 @@ impl Resolver<'_> {
             agents,
             hub: self.hub(&listen)?,
             limits: self.limits()?,
+            lease_ttl: self.span("lease.ttl")?.max(LEASE_MIN),
             drain_timeout: self.span("drain.timeout")?,
             log: self.log()?,
         })

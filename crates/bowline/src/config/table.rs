@@ -217,6 +217,7 @@ pub const KEYS: &[Key] = &[
     key("limits.watches_per_connection_max", COUNT, "64", "Tasks that one WebSocket connection may watch."),
     key("limits.header_timeout", SPAN, "10s", "How long a client may take to send its request headers."),
 
+    key("lease.ttl", SPAN, "10s", "With several nodes on one Redis: after so long without a sign of life a node is dead, and others end or continue its runs. At least 400 ms."),
     key("drain.timeout", SPAN_OR_NONE, "30s", "How long runs may finish after SIGTERM."),
 
     key("log.format", Kind::Choice(&["text", "json"]), "text", "How log lines look."),
@@ -226,7 +227,6 @@ pub const KEYS: &[Key] = &[
 /// Names that are planned but not built: they get an honest answer instead of "unknown".
 #[rustfmt::skip]
 pub const PLANNED: &[(&str, &str)] = &[
-    ("lease", "several nodes on one store"),
     ("tls", "serving TLS itself (put a TLS proxy in front)"),
     ("auth.jwks_url", "fetching a key set from a URL (use `auth.jwks_file`)"),
 ];
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_is_planned_is_told_apart_from_what_is_unknown() {
-        for path in ["lease.ttl", "tls", "auth.jwks_url"] {
+        for path in ["tls", "tls.cert", "auth.jwks_url"] {
             assert!(planned(path).is_some(), "{path}");
         }
         for path in ["stream.ttl", "state.keys", "store.url", "hub.expose", "session.ttl", "agents.helper.model"] {

@@ -1,5 +1,6 @@
 //! One client's connection: its links to sessions, what waits to be sent to it, and its standing with us.
 
+mod pulse;
 mod requests;
 mod watching;
 
@@ -7,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::heartbeat::Pulse;
 use bowline_core::link::{Link, Output};
 use bowline_core::{Bucket, Heartbeat};
 use bowline_protocol::frame::{Control, names};
@@ -27,8 +27,6 @@ use crate::{clock, dice};
 const OUTBOX_FRAMES_KEPT: usize = 256;
 /// About what an answer takes, for answers that are still on their way from a session.
 const ANSWER_BYTES: usize = 512;
-/// A client whose credential is about to expire is told this long before.
-const EXPIRY_WARNING: Duration = Duration::from_secs(60);
 
 pub struct Connection {
     shared: Arc<Shared>,
@@ -212,7 +210,7 @@ impl Connection {
 
     /// Something asked of a session by this connection.
     fn asking(&self, ask: Ask) -> Command {
-        Command { from: Caller::Connection(self.mailbox.clone()), ask }
+        Command::new(Caller::Connection(self.mailbox.clone()), ask)
     }
 
     /// Sends a command whose failure would interest nobody.
@@ -242,7 +240,7 @@ impl Connection {
             }
             // It comes back by itself, with its position, and is told what became of its session.
             Mail::Cut { session } => {
-                if self.links.iter().any(|attached| *attached.link.session() == session) {
+                if self.is_linked(&session) {
                     self.close(CloseCode::ReadFailed);
                 }
             }
@@ -402,81 +400,6 @@ impl Connection {
                 self.cannot_read(at, &error).await;
             }
         }
-    }
-
-    /// When [`handle_timeout`](Connection::handle_timeout) is due.
-    pub fn poll_timeout(&self) -> Instant {
-        let heart = self.heart.poll_timeout();
-        match &self.standing {
-            Standing::Unknown { until } => heart.min(*until),
-            Standing::Known { expires: Some(at), warned: true, .. } => heart.min(*at),
-            Standing::Known { expires: Some(at), .. } => heart.min(at.checked_sub(EXPIRY_WARNING).unwrap_or(*at)),
-            Standing::Known { .. } => heart,
-        }
-    }
-
-    pub fn handle_timeout(&mut self, now: Instant) {
-        match self.heart.handle_timeout(now) {
-            Some(Pulse::Lost) => {
-                self.shared.metrics.heartbeat_losses.inc();
-                self.close(CloseCode::HeartbeatLost);
-            }
-            Some(Pulse::Beat) => self.beat(),
-            None => {}
-        }
-        match &mut self.standing {
-            Standing::Unknown { until } if *until <= now => self.close(CloseCode::Unauthorized),
-            Standing::Known { expires: Some(at), .. } if *at <= now => {
-                let refusal =
-                    Refusal::new(ErrorCode::Unauthorized, "Your credential has expired. Connect with a new one.");
-                self.refuse(None, &refusal);
-                self.close(CloseCode::Unauthorized);
-            }
-            Standing::Known { expires: Some(at), warned, identity } if !*warned && *at <= now + EXPIRY_WARNING => {
-                *warned = true;
-                let facts = json!({ "action": "token_expiring", "expires_at": identity.expires_at });
-                self.say(&Control::notice(
-                    None,
-                    "Your credential is about to expire; send `user.authenticate`.",
-                    facts,
-                ));
-            }
-            _ => {}
-        }
-    }
-
-    fn beat(&mut self) {
-        if self.taken_over && self.links.is_empty() && self.attaching.is_empty() {
-            // It was told, and nothing keeps it here any more.
-            return self.close(CloseCode::TakenOver);
-        }
-        self.ping_due = true;
-        // A client that does not read gets no heartbeats piled up; the ping is enough to find out about it.
-        if !self.outbox.is_empty() {
-            return;
-        }
-        let (time, uptime) = (clock::timestamp(), self.shared.clock.uptime().as_secs());
-        if self.live_links().next().is_none() {
-            self.push(Control::heartbeat(None, &time, None, uptime).encode(&time));
-        }
-        let beat = |attached: &Attached| {
-            let (session, last) = (attached.link.session().clone(), attached.link.log_last().get());
-            Control::heartbeat(Some(session), &time, Some(last), uptime).encode(&time)
-        };
-        let beats: Vec<Bytes> = self.live_links().map(beat).collect();
-        beats.into_iter().for_each(|beat| self.push(beat));
-    }
-
-    /// The server is about to leave; come back a moment later, each at its own.
-    pub fn handle_draining(&mut self) {
-        let retry_after_ms = 500 + (dice::chance() * 2500.0) as u64;
-        let code = ErrorCode::ServerDraining;
-        let facts = json!({
-            "code": code.as_str(),
-            "recovery_action": code.action().as_str(),
-            "retry_after_ms": retry_after_ms,
-        });
-        self.say(&Control::notice(None, "The server is shutting down; reconnect in a moment.", facts));
     }
 
     /// The connection is over: its sessions are let go. Their work goes on.

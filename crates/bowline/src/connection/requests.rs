@@ -245,7 +245,7 @@ impl Connection {
         }
     }
 
-    fn is_linked(&self, session: &SessionId) -> bool {
+    pub(super) fn is_linked(&self, session: &SessionId) -> bool {
         self.links.iter().any(|attached| attached.link.session() == session) || self.attaching.contains(session)
     }
 

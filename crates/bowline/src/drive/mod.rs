@@ -1,6 +1,7 @@
 //! The only places that wait for several things at once. A driver feeds a machine one thing and drains it; it holds no
 //! rule of its own.
 
+pub mod cluster;
 pub mod connection;
 pub mod produce;
 pub mod session;

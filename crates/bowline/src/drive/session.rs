@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_protocol::{ErrorCode, Refusal};
+use bowline_protocol::ErrorCode;
 
 use crate::node::Shared;
-use crate::session::actor::Actor;
+use crate::session::actor::{Actor, Unbegun};
 use crate::session::run::{EMISSIONS_MAX, LiveRun, Said, died};
-use crate::session::{Command, Commands};
+use crate::session::{Command, Commands, Registry};
 
 /// How often a session whose last commit is in doubt looks whether the store can tell.
 pub const DOUBT_RETRY: Duration = Duration::from_millis(250);
@@ -21,13 +21,13 @@ enum Happened {
 
 /// Boxed, because a task keeps room for its arguments beside what it made of them.
 pub async fn drive(shared: Arc<Shared>, mut actor: Box<Actor>, mut commands: Commands) {
-    if let Err(refusal) = Box::pin(actor.begin()).await {
-        return turn_away(&shared, &actor, &mut commands, &refusal);
+    if let Err(unbegun) = Box::pin(actor.begin()).await {
+        return turn_away(&shared, &actor, &mut commands, &unbegun);
     }
     loop {
         let now = Instant::now();
         if actor.may_leave(now) && shared.registry.retire(actor.id(), &commands) {
-            return;
+            return Box::pin(actor.give_back()).await;
         }
         let deadline = actor.poll_timeout();
         let happened = tokio::select! {
@@ -47,10 +47,9 @@ pub async fn drive(shared: Arc<Shared>, mut actor: Box<Actor>, mut commands: Com
         while actor.is_in_doubt() {
             match Box::pin(actor.begin_again()).await {
                 Ok(()) => {}
-                Err(refusal) if refusal.code == ErrorCode::SessionNotFound => {
-                    return turn_away(&shared, &actor, &mut commands, &refusal);
-                }
-                Err(refusal) => {
+                Err(unbegun) if is_final(&unbegun) => return turn_away(&shared, &actor, &mut commands, &unbegun),
+                Err(Unbegun::Elsewhere(_)) => {}
+                Err(Unbegun::Refused(refusal)) => {
                     // The store is away. Nobody is kept waiting for it.
                     while let Ok(command) = commands.try_recv() {
                         command.refuse(actor.id(), &refusal);
@@ -63,12 +62,29 @@ pub async fn drive(shared: Arc<Shared>, mut actor: Box<Actor>, mut commands: Com
     }
 }
 
-/// The session could not be taken up: everybody who asks until the door is shut is told so, and may try again.
-fn turn_away(shared: &Shared, actor: &Actor, commands: &mut Commands, refusal: &Refusal) {
-    tracing::warn!(session = %actor.id(), %refusal, "a session could not be taken up");
+/// Whether there is nothing here to try again.
+fn is_final(unbegun: &Unbegun) -> bool {
+    match unbegun {
+        Unbegun::Elsewhere(_) => true,
+        Unbegun::Refused(refusal) => refusal.code == ErrorCode::SessionNotFound,
+    }
+}
+
+/// The session could not be taken up: everybody who asks until the door is shut is told so, and may try again. If another
+/// node has it, they are passed on.
+fn turn_away(shared: &Shared, actor: &Actor, commands: &mut Commands, unbegun: &Unbegun) {
+    tracing::debug!(session = %actor.id(), ?unbegun, "a session could not be taken up");
     loop {
         while let Ok(command) = commands.try_recv() {
-            command.refuse(actor.id(), refusal);
+            match unbegun {
+                Unbegun::Refused(refusal) => command.refuse(actor.id(), refusal),
+                Unbegun::Elsewhere(node) => {
+                    let passed = Registry::pass_on(shared, node, actor.id(), actor.owner(), *command);
+                    if let Err((command, refusal)) = passed {
+                        command.refuse(actor.id(), &refusal);
+                    }
+                }
+            }
         }
         if shared.registry.retire(actor.id(), commands) {
             return;

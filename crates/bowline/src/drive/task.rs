@@ -8,10 +8,11 @@ use bowline_protocol::ErrorCode;
 use super::session::{DOUBT_RETRY, sleep_until};
 use crate::agent::AgentError;
 use crate::node::Shared;
+use crate::session::actor::Unbegun;
 use crate::session::run::EMISSIONS_MAX;
 use crate::task::actor::TaskActor;
 use crate::task::work::{Said, Work};
-use crate::task::{Command, Commands};
+use crate::task::{Command, Commands, Tasks};
 
 /// Commands that are looked at together.
 const COMMANDS_AT_ONCE: usize = 64;
@@ -23,20 +24,12 @@ enum Happened {
 }
 
 pub async fn drive(shared: Arc<Shared>, mut actor: Box<TaskActor>, mut commands: Commands) {
-    if let Err(refusal) = Box::pin(actor.begin()).await {
-        tracing::warn!(task = %actor.id(), %refusal, "a task could not be taken up");
-        loop {
-            while let Ok(command) = commands.try_recv() {
-                command.refuse(&refusal);
-            }
-            if shared.tasks.retire(actor.id(), &commands) {
-                return;
-            }
-        }
+    if let Err(unbegun) = Box::pin(actor.begin()).await {
+        return turn_away(&shared, &actor, &mut commands, &unbegun);
     }
     loop {
         if actor.may_leave(Instant::now()) && shared.tasks.retire(actor.id(), &commands) {
-            return;
+            return Box::pin(actor.give_back()).await;
         }
         let deadline = actor.poll_timeout();
         let mut asked = Vec::new();
@@ -54,17 +47,46 @@ pub async fn drive(shared: Arc<Shared>, mut actor: Box<TaskActor>, mut commands:
             Happened::Time => Box::pin(actor.handle_timeout(Instant::now())).await,
         }
         while actor.is_in_doubt() {
-            let Err(refusal) = Box::pin(actor.begin_again()).await else { continue };
-            // The store is away, and nobody is kept waiting for it; or the task is gone, and this ends.
-            while let Ok(command) = commands.try_recv() {
-                command.refuse(&refusal);
+            let Err(unbegun) = Box::pin(actor.begin_again()).await else { continue };
+            if is_final(&unbegun) {
+                return turn_away(&shared, &actor, &mut commands, &unbegun);
             }
-            let gone = matches!(refusal.code, ErrorCode::TaskNotFound | ErrorCode::TaskExpired);
-            if gone && shared.tasks.retire(actor.id(), &commands) {
-                return;
+            // The store is away, and nobody is kept waiting for it.
+            while let (Ok(command), Unbegun::Refused(refusal)) = (commands.try_recv(), &unbegun) {
+                command.refuse(refusal);
             }
             tokio::time::sleep(DOUBT_RETRY).await;
             actor.doubt();
+        }
+    }
+}
+
+/// Whether there is nothing here to try again.
+fn is_final(unbegun: &Unbegun) -> bool {
+    match unbegun {
+        Unbegun::Elsewhere(_) => true,
+        Unbegun::Refused(refusal) => matches!(refusal.code, ErrorCode::TaskNotFound | ErrorCode::TaskExpired),
+    }
+}
+
+/// The task could not be taken up: everybody who asks until the door is shut is told so. If another node has it, they are
+/// passed on.
+fn turn_away(shared: &Shared, actor: &TaskActor, commands: &mut Commands, unbegun: &Unbegun) {
+    tracing::debug!(task = %actor.id(), ?unbegun, "a task could not be taken up");
+    loop {
+        while let Ok(command) = commands.try_recv() {
+            match unbegun {
+                Unbegun::Refused(refusal) => command.refuse(refusal),
+                Unbegun::Elsewhere(node) => {
+                    let passed = Tasks::pass_on(shared, node, actor.id(), actor.owner(), command, 0);
+                    if let Err((command, refusal)) = passed {
+                        command.refuse(&refusal);
+                    }
+                }
+            }
+        }
+        if shared.tasks.retire(actor.id(), commands) {
+            return;
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bowline_core::Hold;
 use bowline_core::hold::Party;
 use bowline_protocol::{Cursor, Draft, ErrorCode, LogId, Principal, Refusal, Seq, SessionId};
-use bowline_store::{Claim, Commit, Committed, Fence, Item, Kind, Leased, Record, Release, StoreError};
+use bowline_store::{Commit, Committed, Fence, Holder, Item, Kind, Leased, Record, Release, StoreError};
 use serde::Serialize;
 
 use super::caller::Answered;
@@ -53,6 +53,20 @@ pub struct Actor {
     begun: bool,
     /// Nobody knows whether the last commit was kept, so nothing that this actor believes counts any more.
     in_doubt: bool,
+}
+
+/// Why an actor could not take up its work.
+#[derive(Debug)]
+pub enum Unbegun {
+    Refused(Refusal),
+    /// Another node has it.
+    Elsewhere(Holder),
+}
+
+impl From<Refusal> for Unbegun {
+    fn from(refusal: Refusal) -> Unbegun {
+        Unbegun::Refused(refusal)
+    }
 }
 
 #[derive(Debug)]
@@ -97,19 +111,30 @@ impl Actor {
 
     /// Takes the right to write, and settles what an earlier process left behind. Only the actor that others find in
     /// the registry may do this: each lease shuts out the one before it.
-    pub async fn begin(&mut self) -> Result<(), Refusal> {
+    pub async fn begin(&mut self) -> Result<(), Unbegun> {
         if self.begun {
             return Ok(());
         }
         let refuse = |error: StoreError| node::store_refusal(&error);
-        self.fence =
-            self.shared.store.lease(&self.log, &Claim::alone()).await.and_then(Leased::fence).map_err(refuse)?;
+        self.fence = match self.shared.take_up(&self.log).await.map_err(refuse)? {
+            Leased::Granted(fence) => fence,
+            Leased::Held(node) => return Err(Unbegun::Elsewhere(node)),
+        };
         let mark = self.shared.store.item(&self.log, keys::MARK).await.map_err(refuse)?;
         self.mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
         self.presence.acked.store(self.mark.as_ref().map_or(0, |mark| mark.seq.get()), Ordering::Relaxed);
         self.recover().await?;
         self.begun = true;
         Ok(())
+    }
+
+    /// Lets other nodes have the session, now that nobody here needs it.
+    pub async fn give_back(&self) {
+        self.shared.give_back(&self.log, self.fence).await;
+    }
+
+    pub fn owner(&self) -> &Principal {
+        &self.owner
     }
 
     /// Whether it must [`begin_again`](Actor::begin_again) before anything else.
@@ -141,7 +166,7 @@ impl Actor {
 
     pub async fn handle(&mut self, command: Command) {
         self.idle_since = Instant::now();
-        let Command { from, ask } = command;
+        let Command { from, ask, .. } = command;
         let answered = match ask {
             Ask::Message { message_id, content } => self.message(&from, message_id, content).await,
             Ask::Regenerate { by, replaces } => self.regenerate(&from, by, replaces).await,
@@ -175,7 +200,7 @@ impl Actor {
 
     /// When [`handle_timeout`](Actor::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let idle = self.is_idle().then(|| self.idle_since + LINGER);
+        let idle = self.is_idle().then(|| self.idle_since + self.linger());
         let stuck = self.run.as_ref().and_then(|run| run.retry_at());
         [idle, self.hold.poll_timeout(), stuck, self.release_at, self.checkpoint_at, self.flush_at]
             .into_iter()
@@ -210,7 +235,12 @@ impl Actor {
     }
 
     pub fn may_leave(&self, now: Instant) -> bool {
-        self.is_idle() && now >= self.idle_since + LINGER
+        self.is_idle() && now >= self.idle_since + self.linger()
+    }
+
+    /// A node that drains keeps nothing that another could have.
+    fn linger(&self) -> Duration {
+        if self.shared.cluster.is_some() && self.shared.is_draining() { Duration::ZERO } else { LINGER }
     }
 
     /// A change to this session's log, to be filled in.
@@ -248,7 +278,7 @@ impl Actor {
         }
         let events = commit.events.len() as u64;
         let committed = self.shared.commit(commit).await.map_err(|error| {
-            self.in_doubt |= matches!(error, StoreError::InDoubt(_));
+            self.in_doubt |= matches!(error, StoreError::InDoubt(_) | StoreError::StaleFence { .. });
             node::store_refusal(&error)
         })?;
         self.shared.metrics.events_appended.inc_by(events);

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::record::Presented;
 use super::{Mail, Mailbox};
+use crate::reply::Reply;
 use crate::task::Begun;
 
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub enum Caller {
 pub struct Request {
     /// What proves ownership where a name does not.
     pub proof: Option<Presented>,
-    reply: oneshot::Sender<Answered>,
+    pub reply: Reply<Answered>,
 }
 
 pub type Answered = Result<Outcome, Refusal>;
@@ -65,7 +66,7 @@ impl std::fmt::Debug for Request {
 
 impl Request {
     pub fn new(proof: Option<Presented>) -> (Request, oneshot::Receiver<Answered>) {
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = Reply::here();
         (Request { proof, reply }, answer)
     }
 }
@@ -74,7 +75,7 @@ impl Caller {
     /// Says what came of it. A request that is gone needs no answer.
     pub fn settle(self, session: &SessionId, state: &str, answered: Answered) {
         match (self, answered) {
-            (Caller::Request(request), answered) => drop(request.reply.send(answered)),
+            (Caller::Request(request), answered) => request.reply.send(answered),
             (Caller::Nobody, _) => {}
             (Caller::Connection(mailbox), Err(refusal)) => mailbox.refuse(session, refusal),
             (Caller::Connection(mailbox), Ok(outcome)) => {

@@ -1,5 +1,6 @@
 //! What is said between those who ask and a session's actor.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -25,6 +26,8 @@ use crate::agent::Reply;
 pub struct Command {
     pub from: Caller,
     pub ask: Ask,
+    /// How many nodes it came through.
+    pub hops: u8,
 }
 
 /// What may be asked of a session. Nothing but facts, so that it can travel to the node where the session lives.
@@ -75,9 +78,13 @@ pub enum Ask {
 }
 
 impl Command {
+    pub fn new(from: Caller, ask: Ask) -> Command {
+        Command { from, ask, hops: 0 }
+    }
+
     /// Something that nobody waits for.
     pub fn unasked(ask: Ask) -> Command {
-        Command { from: Caller::Nobody, ask }
+        Command::new(Caller::Nobody, ask)
     }
 
     /// Answers whoever waits for an answer.
@@ -180,6 +187,22 @@ pub enum Mail {
     },
 }
 
+impl Mail {
+    /// The session that it is about, under the name by which it was asked for.
+    pub fn about(&self) -> Option<&SessionId> {
+        match self {
+            Mail::Granted(grant) => Some(&grant.claimed),
+            Mail::Control(control) => control.session.as_ref(),
+            Mail::Refused { session, .. }
+            | Mail::Cut { session }
+            | Mail::TakenOver { session }
+            | Mail::Superseded { session, .. }
+            | Mail::Probe { session }
+            | Mail::Over { session, .. } => Some(session),
+        }
+    }
+}
+
 /// The right to read a session's log from here on, and to write to it if it was not only to observe.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Grant {
@@ -204,27 +227,61 @@ pub type Inbox = mpsc::UnboundedReceiver<Box<Mail>>;
 /// Where an actor reads its commands.
 pub type Commands = mpsc::Receiver<Box<Command>>;
 
-/// The way back to one connection. Unbounded, because a connection stops reading its socket while answers pile up, so
-/// a client cannot make it grow.
-#[derive(Clone, Debug)]
+/// The way back to one connection.
+#[derive(Clone)]
 pub struct Mailbox {
     pub party: Party,
-    mail: mpsc::UnboundedSender<Box<Mail>>,
+    route: Route,
+}
+
+#[derive(Clone)]
+enum Route {
+    /// Unbounded, because a connection stops reading its socket while answers pile up, so a client cannot make it grow.
+    Here(mpsc::UnboundedSender<Box<Mail>>),
+    /// The connection is another node's.
+    Away(Arc<dyn Fn(Mail) + Send + Sync>),
 }
 
 impl Mailbox {
     pub fn new() -> (Mailbox, Inbox) {
-        static PARTIES: AtomicU64 = AtomicU64::new(1);
         let (mail, inbox) = mpsc::unbounded_channel();
-        (Mailbox { party: PARTIES.fetch_add(1, Ordering::Relaxed), mail }, inbox)
+        (Mailbox { party: next_party(), route: Route::Here(mail) }, inbox)
+    }
+
+    /// Stands for a connection of another node's.
+    pub fn away(carry: impl Fn(Mail) + Send + Sync + 'static) -> Mailbox {
+        Mailbox { party: next_party(), route: Route::Away(Arc::new(carry)) }
+    }
+
+    pub fn is_away(&self) -> bool {
+        matches!(self.route, Route::Away(_))
+    }
+
+    /// Whether the connection is gone, as far as this process can know.
+    pub fn is_closed(&self) -> bool {
+        matches!(&self.route, Route::Here(mail) if mail.is_closed())
     }
 
     /// A connection that is gone needs no mail.
     pub fn send(&self, mail: Mail) {
-        let _ = self.mail.send(Box::new(mail));
+        match &self.route {
+            Route::Here(sender) => drop(sender.send(Box::new(mail))),
+            Route::Away(carry) => carry(mail),
+        }
     }
 
     pub fn refuse(&self, session: &SessionId, refusal: Refusal) {
         self.send(Mail::Refused { session: session.clone(), refusal, way: None });
     }
+}
+
+impl std::fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mailbox({}{})", self.party, if self.is_away() { ", away" } else { "" })
+    }
+}
+
+fn next_party() -> Party {
+    static PARTIES: AtomicU64 = AtomicU64::new(1);
+    PARTIES.fetch_add(1, Ordering::Relaxed)
 }

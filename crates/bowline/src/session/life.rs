@@ -8,10 +8,11 @@ use bowline_protocol::event::names;
 use bowline_protocol::{Draft, ErrorCode, Recorded, Refusal};
 use serde_json::json;
 
-use super::actor::Actor;
+use super::actor::{Actor, Unbegun};
 use super::caller::Answered;
 use super::ending::End;
 use super::{Caller, Life, Mail, Outcome, SessionRecord};
+use crate::cluster::Place;
 use crate::node;
 
 /// How long the last event of a session may take to reach its readers before its buffers are released all the same.
@@ -60,11 +61,9 @@ impl Actor {
         Ok(())
     }
 
-    /// What an earlier process left behind: a run that waits for a person goes on waiting, any other is continued by an
-    /// agent that can, or ended honestly.
     /// Begins anew with what the store knows, as after a crash: the doubtful commit is shut out by a new lease, and what
     /// it did or did not do is seen. Everybody attached comes back for that, and the run is ended or continued.
-    pub async fn begin_again(&mut self) -> Result<(), Refusal> {
+    pub async fn begin_again(&mut self) -> Result<(), Unbegun> {
         for member in std::mem::take(&mut self.members).into_values() {
             member.mailbox.send(Mail::Cut { session: self.id.clone() });
         }
@@ -93,9 +92,14 @@ impl Actor {
 
     /// After this node was away for so long that others may have taken what is its own.
     pub(super) async fn verify(&mut self) {
-        self.doubt();
+        let Some(cluster) = self.shared.cluster.clone() else { return };
+        if !matches!(cluster.place(&self.log).await, Ok(Place::Here)) {
+            self.doubt();
+        }
     }
 
+    /// What an earlier process left behind: a run that waits for a person goes on waiting, any other is continued by an
+    /// agent that can, or ended honestly.
     pub(super) async fn recover(&mut self) -> Result<(), Refusal> {
         if self.record.life != Life::Active {
             if !self.record.released {

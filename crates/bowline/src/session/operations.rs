@@ -20,7 +20,7 @@ use super::{Caller, Outcome};
 use crate::agent::{Agent, AgentError, Emitter, Operation, ToolCall, ToolOutcome, Tools};
 use crate::dice;
 use crate::node::{self, Shared};
-use crate::task::record::{TaskRecord, VERSION, Worker};
+use crate::task::record::{TaskRecord, Worker};
 use crate::task::work::Work;
 use crate::task::{Begun, Ending, Tasks};
 
@@ -133,22 +133,8 @@ impl Actor {
         }
         let begun = Begun::new(dice::u128(), order.operation_id.clone(), order.tool_name.clone());
         let Assigned { worker, work, go } = self.work_for(&begun, order).await?;
-        let now_ms = self.shared.clock.now_ms();
-        let record = TaskRecord {
-            version: VERSION,
-            session: Some(bowline_protocol::SessionId::from(&self.log)),
-            operation_id: begun.operation_id.clone(),
-            tool_name: begun.tool_name.clone(),
-            worker,
-            status: Status::Running,
-            created_ms: now_ms,
-            touched_ms: now_ms,
-            finished_ms: None,
-            result: None,
-            error: None,
-            untold: false,
-            released: false,
-        };
+        let session = Some(bowline_protocol::SessionId::from(&self.log));
+        let record = TaskRecord::new(&begun, worker, session, self.shared.clock.now_ms());
         Tasks::found(&self.shared, &self.owner, &begun.task_id, record, work).await?;
         self.remember_operation(change, &entries, order, &begun, digest);
         Ok(Prepared { begun, go })

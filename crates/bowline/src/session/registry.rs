@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::{ClientId, Epoch, ErrorCode, LogId, Principal, Refusal, SessionId};
-use bowline_store::{Commit, Fence, Item, Kind, Record, Start, StoreError};
+use bowline_store::{Commit, Fence, Holder, Item, Kind, Record, Start, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
@@ -13,6 +13,7 @@ use super::actor::{Actor, Presence, store_record};
 use super::caller::{Answered, Caller, Request};
 use super::record::{Presented, Queue, ResumeToken, SessionRecord, VERSION};
 use super::{Ask, Command, Commands, Life};
+use crate::cluster::Place;
 use crate::config::Ownership;
 use crate::node::{self, Shared};
 use crate::{dice, drive};
@@ -32,6 +33,12 @@ struct Entry {
     owner: Principal,
     commands: mpsc::Sender<Box<Command>>,
     presence: Arc<Presence>,
+}
+
+/// Where the actor of a session is.
+enum Found {
+    Here(mpsc::Sender<Box<Command>>),
+    There(Holder),
 }
 
 /// What a client asks for when it creates a session.
@@ -92,11 +99,16 @@ impl Registry {
     pub fn forget_live(&self, owner: &Principal) {
         let mut counts = self.counts();
         if let Some(count) = counts.get_mut(owner) {
-            *count -= 1;
+            *count = count.saturating_sub(1);
             if *count == 0 {
                 counts.remove(owner);
             }
         }
+    }
+
+    /// How many sessions each owner has, as they were just counted.
+    pub fn recount(&self, living: HashMap<Principal, usize>) {
+        *self.counts() = living;
     }
 
     /// Whether its owner may have another session now.
@@ -134,20 +146,26 @@ impl Registry {
         commands
     }
 
-    async fn find(
-        shared: &Arc<Shared>,
-        id: &SessionId,
-        asker: &Principal,
-    ) -> Result<mpsc::Sender<Box<Command>>, Refusal> {
+    /// `hops` says through how many nodes the question came: those may have believed what is not so any more.
+    async fn find(shared: &Arc<Shared>, id: &SessionId, asker: &Principal, hops: u8) -> Result<Found, Refusal> {
         // A closed door belongs to an actor that is gone; the next one is let in by `install`.
         let awake = shared.registry.live().get(id).filter(|entry| !entry.commands.is_closed()).cloned();
         if let Some(entry) = awake {
-            return if entry.owner == *asker { Ok(entry.commands) } else { Err(node::not_found()) };
+            return if entry.owner == *asker { Ok(Found::Here(entry.commands)) } else { Err(node::not_found()) };
+        }
+        let known = shared.cluster.as_ref().filter(|_| hops == 0).and_then(|cluster| cluster.route(id, asker));
+        if let Some(elsewhere) = known {
+            return Ok(Found::There(elsewhere));
         }
         let (log, record) = Registry::look_up(shared, id, asker).await?;
         goes_by(shared, &log, &record, id)?;
+        if let Some(cluster) = &shared.cluster
+            && let Place::There(elsewhere) = cluster.place(&log).await.map_err(|error| node::store_refusal(&error))?
+        {
+            return Ok(Found::There(elsewhere));
+        }
         let actor = Actor::new(shared.clone(), log, asker.clone(), record);
-        Ok(Registry::install(shared, actor, asker.clone()))
+        Ok(Found::Here(Registry::install(shared, actor, asker.clone())))
     }
 
     /// The log and the record of a session of the asker's own, by any name it ever had.
@@ -205,24 +223,65 @@ impl Registry {
         }
     }
 
-    /// Delivers a command to a session of the asker's own.
+    /// Delivers a command to a session of the asker's own, wherever it lives.
     pub async fn send(
         shared: &Arc<Shared>,
         id: &SessionId,
         asker: &Principal,
         command: Command,
     ) -> Result<(), Refusal> {
+        Registry::try_send(shared, id, asker, command).await.map_err(|(_, refusal)| refusal)
+    }
+
+    /// The same for somebody who is not there any more; whoever asked is told if it cannot be.
+    pub async fn deliver(shared: &Arc<Shared>, id: &SessionId, asker: &Principal, command: Command) {
+        if let Err((command, refusal)) = Registry::try_send(shared, id, asker, command).await {
+            command.refuse(id, &refusal);
+        }
+    }
+
+    async fn try_send(
+        shared: &Arc<Shared>,
+        id: &SessionId,
+        asker: &Principal,
+        command: Command,
+    ) -> Result<(), (Box<Command>, Refusal)> {
         let mut command = Box::new(command);
         // An actor that leaves at this very moment is woken again; that cannot go on for long.
         for _ in 0..100 {
-            let commands = Registry::find(shared, id, asker).await?;
-            match commands.send(command).await {
-                Ok(()) => return Ok(()),
-                Err(returned) => command = returned.0,
+            match Registry::find(shared, id, asker, command.hops).await {
+                Err(refusal) => return Err((command, refusal)),
+                Ok(Found::There(node)) => return Registry::pass_on(shared, &node, id, asker, *command),
+                Ok(Found::Here(commands)) => match commands.send(command).await {
+                    Ok(()) => return Ok(()),
+                    Err(returned) => command = returned.0,
+                },
             }
             tokio::task::yield_now().await;
         }
-        Err(unreachable())
+        Err((command, unreachable()))
+    }
+
+    /// Hands a command over to the node that holds its session.
+    pub fn pass_on(
+        shared: &Shared,
+        node: &Holder,
+        id: &SessionId,
+        asker: &Principal,
+        command: Command,
+    ) -> Result<(), (Box<Command>, Refusal)> {
+        match &shared.cluster {
+            Some(cluster) => cluster.forward(node, id, asker, command),
+            None => Err((Box::new(command), unreachable())),
+        }
+    }
+
+    /// Lets every actor look whether its session is still this node's.
+    pub fn verify_all(&self) {
+        for entry in self.live().values() {
+            // One that is too busy to hear it finds out when it writes.
+            let _ = entry.commands.try_send(Box::new(Command::unasked(Ask::Verify)));
+        }
     }
 
     /// Asks something of a session on behalf of its owner, and waits for what comes of it.
@@ -234,7 +293,7 @@ impl Registry {
         ask: Ask,
     ) -> Answered {
         let (request, answer) = Request::new(proof);
-        Registry::send(shared, id, asker, Command { from: Caller::Request(request), ask }).await?;
+        Registry::send(shared, id, asker, Command::new(Caller::Request(request), ask)).await?;
         answer.await.unwrap_or_else(|_gone| Err(unreachable()))
     }
 

@@ -8,7 +8,7 @@ use bowline_core::turn::Active;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::state::State;
 use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Principal, Refusal, RunId, SessionId, StepId};
-use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Start, StoreError};
+use bowline_store::{Commit, Fence, Item, Kind, Record, Start, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use super::registry::Registry;
 use super::{Life, Mail};
 use crate::agent::{Asked, Input, Message, Role};
 use crate::node::{self, Shared};
-use crate::{clock, dice};
+use crate::{alias, clock, dice};
 
 /// What `agent.state_restored` tells, besides what every greeting does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ pub async fn restore(
 ) -> Result<Way, Refusal> {
     let limits = shared.config.state.open_limits(&shared.config.limits);
     let opened = shared.keys.ring.open(signed.0.get(), owner, clock::unix_seconds(), &limits);
-    let Opened { mut state, .. } = opened.map_err(|refusal| {
+    let Opened { state, .. } = opened.map_err(|refusal| {
         shared.metrics.state_refusals.inc(refusal.reason());
         Refusal::from(refusal)
     })?;
@@ -83,8 +83,19 @@ pub async fn restore(
         let message = format!("The agent `{}` of this state is no longer configured.", state.metadata.agent_name);
         return Err(Refusal::new(ErrorCode::StateRestoreFailed, message));
     }
+    let lineage = lineage_of(&state);
     // One restore at a time: what the first takes, the second must not find.
-    let _turn = shared.restoring.lock().await;
+    let turn = found(shared, owner, state, cursor, &lineage);
+    shared.alone(&shared.restoring, lineage.as_str(), turn).await
+}
+
+async fn found(
+    shared: &Arc<Shared>,
+    owner: &Principal,
+    mut state: State,
+    cursor: Option<Cursor>,
+    lineage: &SessionId,
+) -> Result<Way, Refusal> {
     let mut restored = Restored {
         original: state.session_id.clone(),
         new: SessionId::from_random(dice::u128()),
@@ -94,8 +105,7 @@ pub async fn restore(
         last_seq: state.last_seq.get(),
         warnings: Vec::new(),
     };
-    let lineage = lineage_of(&state);
-    if shared.config.state.single_use && taken(shared, &lineage).await? >= Some(state.last_seq.get()) {
+    if shared.config.state.single_use && taken(shared, lineage).await? >= Some(state.last_seq.get()) {
         shared.metrics.state_refusals.inc("stale");
         let message = "This state, or a later one of its session, was restored before.";
         return Err(Refusal::new(ErrorCode::StateStale, message));
@@ -107,7 +117,7 @@ pub async fn restore(
     restored.source = Source::Snapshot;
     // What is taken is gone from the state, so nothing is taken for a session that cannot be made.
     Registry::admits_another(shared, owner)?;
-    take(shared, owner, &lineage, state.last_seq.get()).await?;
+    take(shared, owner, lineage, state.last_seq.get()).await?;
     let asked = state.pending_confirmations.len();
     let mut open = Vec::new();
     for question in std::mem::take(&mut state.pending_confirmations) {
@@ -163,12 +173,11 @@ async fn remember(shared: &Shared, owner: &Principal, log: LogId, body: Vec<u8>)
     let now_ms = shared.clock.now_ms();
     let known = shared.store.record(&log).await.map_err(refuse)?.is_some();
     let mut commit = Commit::to(log.clone(), Fence::default(), now_ms);
-    if known {
-        commit.fence = shared.store.lease(&log, &Claim::alone()).await.and_then(Leased::fence).map_err(refuse)?;
-    } else {
-        commit.create = Some(beginning(bowline_protocol::Seq::ZERO));
-    }
     commit.record = Some(Record { kind: Kind::Restored, owner: owner.clone(), touched_ms: now_ms, body: body.into() });
+    if known {
+        return shared.write_once(commit).await.map(drop).map_err(refuse);
+    }
+    commit.create = Some(beginning(bowline_protocol::Seq::ZERO));
     shared.commit(commit).await.map(drop).map_err(refuse)
 }
 
@@ -271,12 +280,7 @@ impl Actor {
     /// The session goes on under a new id; the old one is over for everybody who knows it.
     pub(super) async fn supersede(&mut self, new: &SessionId, last_seq: u64) -> Result<(), Refusal> {
         take(&self.shared, &self.owner, &self.lineage(), last_seq).await?;
-        let now_ms = self.shared.clock.now_ms();
-        let mut alias = Commit::to(LogId::from(new), Fence::default(), now_ms);
-        alias.create = Some(beginning(bowline_protocol::Seq::ZERO));
-        let body = self.log.as_str().as_bytes().to_vec().into();
-        alias.record = Some(Record { kind: Kind::Alias, owner: self.owner.clone(), touched_ms: now_ms, body });
-        self.shared.commit(alias).await.map_err(|error| node::store_refusal(&error))?;
+        alias::give(&self.shared, &LogId::from(new), &self.owner, self.log.as_str()).await?;
         let mut change = self.change();
         change.record.current = Some(new.clone());
         self.commit(change).await?;

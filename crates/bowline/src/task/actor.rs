@@ -9,7 +9,7 @@ use bowline_core::project::Importer;
 use bowline_protocol::{
     Cursor, Draft, Epoch, ErrorCode, LogId, Principal, ProducerId, Refusal, Seq, SessionId, TaskId,
 };
-use bowline_store::{Claim, Commit, Committed, Fence, Item, Leased, ReadLimit, StoreError};
+use bowline_store::{Commit, Committed, Fence, Item, Leased, ReadLimit, StoreError};
 
 use super::append::Position;
 use super::command::{Append, Command, Ending};
@@ -17,6 +17,7 @@ use super::record::{TaskRecord, Worker};
 use super::registry::Tasks;
 use super::work::Work;
 use crate::node::Shared;
+use crate::session::actor::Unbegun;
 use crate::{clock, node};
 
 /// How long an actor without work stays, so that the next append finds it warm.
@@ -71,13 +72,15 @@ impl TaskActor {
     }
 
     /// Takes the right to write, and settles what an earlier process left behind.
-    pub async fn begin(&mut self) -> Result<(), Refusal> {
+    pub async fn begin(&mut self) -> Result<(), Unbegun> {
         if self.begun {
             return Ok(());
         }
         let refuse = |error: StoreError| node::task_refusal(&error);
-        self.fence =
-            self.shared.store.lease(&self.log, &Claim::alone()).await.and_then(Leased::fence).map_err(refuse)?;
+        self.fence = match self.shared.take_up(&self.log).await.map_err(refuse)? {
+            Leased::Granted(fence) => fence,
+            Leased::Held(node) => return Err(Unbegun::Elsewhere(node)),
+        };
         let extent = self.shared.store.extent(&self.log).await.map_err(refuse)?;
         (self.epoch, self.next) = (Some(extent.epoch.clone()), extent.next);
         let mut from = extent.first;
@@ -99,6 +102,15 @@ impl TaskActor {
         Ok(())
     }
 
+    /// Lets other nodes have the task, now that nobody here needs it.
+    pub async fn give_back(&self) {
+        self.shared.give_back(&self.log, self.fence).await;
+    }
+
+    pub fn owner(&self) -> &Principal {
+        &self.owner
+    }
+
     /// Whether it must [`begin_again`](TaskActor::begin_again) before anything else.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
@@ -110,7 +122,7 @@ impl TaskActor {
 
     /// Begins anew with what the store knows, as after a crash: a new lease shuts the doubtful commit out, and what it
     /// did or did not do is seen.
-    pub async fn begin_again(&mut self) -> Result<(), Refusal> {
+    pub async fn begin_again(&mut self) -> Result<(), Unbegun> {
         if let Some(work) = self.work.take() {
             self.shared.tasks.at_work.fetch_sub(1, Ordering::Relaxed);
             work.stop();
@@ -145,7 +157,7 @@ impl TaskActor {
                 Command::End { ending, reply } => {
                     self.append_all(std::mem::take(&mut appends)).await;
                     let answered = self.asked_to_end(ending).await;
-                    let _ = reply.send(answered.map(Box::new));
+                    reply.send(answered.map(Box::new));
                 }
                 Command::Look => self.look().await,
             }
@@ -214,7 +226,7 @@ impl TaskActor {
         record.touched_ms = commit.at_ms;
         commit.record = Some(record.stored(&self.owner));
         let committed = self.shared.commit(commit).await.map_err(|error| {
-            self.in_doubt |= matches!(error, StoreError::InDoubt(_));
+            self.in_doubt |= matches!(error, StoreError::InDoubt(_) | StoreError::StaleFence { .. });
             node::task_refusal(&error)
         })?;
         self.epoch = Some(committed.epoch.clone());

@@ -40,8 +40,8 @@ impl TaskActor {
         for append in appends {
             match self.take(&mut batch, &append).await {
                 Taking::Accepted { last } => batch.waiting.push((append, last)),
-                Taking::Known(appended) => drop(append.reply.send(Ok(appended))),
-                Taking::Refused(refusal) => drop(append.reply.send(Err(refusal))),
+                Taking::Known(appended) => append.reply.send(Ok(appended)),
+                Taking::Refused(refusal) => append.reply.send(Err(refusal)),
             }
         }
         self.store(batch).await;
@@ -157,12 +157,12 @@ impl TaskActor {
                     // An end that could not be written yet is not durable, so its append is not either.
                     let durable =
                         if last < next { Ok(Appended { last_message_id: self.cursor(last) }) } else { Err(owed()) };
-                    let _ = append.reply.send(durable);
+                    append.reply.send(durable);
                 }
             }
             Err(refusal) => {
                 for (append, _) in waiting {
-                    let _ = append.reply.send(Err(refusal.clone()));
+                    append.reply.send(Err(refusal.clone()));
                 }
             }
         }

@@ -2,19 +2,21 @@
 
 use bowline_core::project;
 use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::record::TaskRecord;
 use crate::agent::AgentError;
+use crate::reply::Reply;
 
 #[derive(Debug)]
 pub enum Command {
     Append(Append),
     End {
         ending: Ending,
-        reply: oneshot::Sender<Result<Box<Ended>, Refusal>>,
+        reply: Reply<Result<Box<Ended>, Refusal>>,
     },
     /// Its session may not have heard of its end yet; or its producer may be gone.
     Look,
@@ -24,8 +26,8 @@ impl Command {
     /// Answers whoever waits for an answer.
     pub fn refuse(self, refusal: &Refusal) {
         match self {
-            Command::Append(append) => drop(append.reply.send(Err(refusal.clone()))),
-            Command::End { reply, .. } => drop(reply.send(Err(refusal.clone()))),
+            Command::Append(append) => append.reply.send(Err(refusal.clone())),
+            Command::End { reply, .. } => reply.send(Err(refusal.clone())),
             Command::Look => {}
         }
     }
@@ -36,7 +38,7 @@ pub struct Append {
     /// Which append of which producer this is; none if it does not say, and then a repetition is not noticed.
     pub place: Option<(ProducerId, u64)>,
     pub chunks: Vec<Box<RawValue>>,
-    pub reply: oneshot::Sender<Result<Appended, Refusal>>,
+    pub reply: Reply<Result<Appended, Refusal>>,
 }
 
 impl std::fmt::Debug for Append {
@@ -46,14 +48,14 @@ impl std::fmt::Debug for Append {
 }
 
 /// The chunks are durable, now or since the first time they were sent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Appended {
     /// The cursor after them.
     pub last_message_id: String,
 }
 
 /// How a task is to end.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub enum Ending {
     Completed { result: Option<Value>, finish: Option<Box<RawValue>> },
     Failed { code: ErrorCode, message: String, finish: Option<Box<RawValue>> },
@@ -106,7 +108,7 @@ impl std::fmt::Debug for Ending {
 }
 
 /// How the task stands after it was asked to end.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Ended {
     /// Whether it is this request that ended it.
     pub by_this: bool,

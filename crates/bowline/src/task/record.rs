@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::session::turns::{Status, TurnError};
+use crate::task::Begun;
 
 /// The record's own version; an older server refuses a newer one.
 pub const VERSION: u32 = 1;
@@ -49,6 +50,25 @@ pub enum Worker {
 }
 
 impl TaskRecord {
+    /// A task that has just begun. `session` is the name of its session's log.
+    pub fn new(begun: &Begun, worker: Worker, session: Option<SessionId>, now_ms: u64) -> TaskRecord {
+        TaskRecord {
+            version: VERSION,
+            session,
+            operation_id: begun.operation_id.clone(),
+            tool_name: begun.tool_name.clone(),
+            worker,
+            status: Status::Running,
+            created_ms: now_ms,
+            touched_ms: now_ms,
+            finished_ms: None,
+            result: None,
+            error: None,
+            untold: false,
+            released: false,
+        }
+    }
+
     pub fn encode(&self) -> Bytes {
         // String keys and finite numbers only, so this cannot fail.
         serde_json::to_vec(self).unwrap_or_default().into()

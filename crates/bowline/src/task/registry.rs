@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq, TaskId};
-use bowline_store::{Commit, Fence, Kind, Start};
+use bowline_store::{Commit, Fence, Holder, Kind, Start};
 use tokio::sync::{mpsc, oneshot};
 
 use super::actor::TaskActor;
 use super::command::{Append, Appended, Command, Commands, Ended, Ending};
 use super::record::TaskRecord;
 use super::work::Work;
+use crate::cluster::Place;
 use crate::node::{self, Shared};
+use crate::reply::Reply;
 use crate::{dice, drive};
 
 /// Commands that may wait for one task before its senders wait too.
@@ -31,6 +33,12 @@ pub struct Tasks {
 struct Entry {
     owner: Principal,
     commands: mpsc::Sender<Command>,
+}
+
+/// Where the actor of a task is.
+enum Found {
+    Here(mpsc::Sender<Command>),
+    There(Holder),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,11 +69,16 @@ impl Tasks {
     pub fn forget_running(&self, owner: &Principal) {
         let mut running = lock(&self.running);
         if let Some(count) = running.get_mut(owner) {
-            *count -= 1;
+            *count = count.saturating_sub(1);
             if *count == 0 {
                 running.remove(owner);
             }
         }
+    }
+
+    /// How many running tasks each owner has, as they were just counted.
+    pub fn recount(&self, running: HashMap<Principal, usize>) {
+        *lock(&self.running) = running;
     }
 
     /// Counts one more running task, if there is room: looked at and counted in one step.
@@ -123,14 +136,20 @@ impl Tasks {
         commands
     }
 
-    async fn find(shared: &Arc<Shared>, id: &TaskId, asker: &Principal) -> Result<mpsc::Sender<Command>, Refusal> {
+    async fn find(shared: &Arc<Shared>, id: &TaskId, asker: &Principal) -> Result<Found, Refusal> {
         let awake = lock(&shared.tasks.live).get(id).filter(|entry| !entry.commands.is_closed()).cloned();
         if let Some(entry) = awake {
-            return if entry.owner == *asker { Ok(entry.commands) } else { Err(node::task_not_found()) };
+            return if entry.owner == *asker { Ok(Found::Here(entry.commands)) } else { Err(node::task_not_found()) };
         }
         let record = Tasks::look_up(shared, id, asker).await?;
+        if let Some(cluster) = &shared.cluster {
+            let place = cluster.place(&LogId::from(id)).await.map_err(|error| node::task_refusal(&error))?;
+            if let Place::There(elsewhere) = place {
+                return Ok(Found::There(elsewhere));
+            }
+        }
         let actor = TaskActor::new(shared.clone(), id.clone(), asker.clone(), record, None);
-        Ok(Tasks::install(shared, actor, asker))
+        Ok(Found::Here(Tasks::install(shared, actor, asker)))
     }
 
     /// The record of a task of the asker's own. Unknown and foreign are answered alike.
@@ -147,19 +166,54 @@ impl Tasks {
         Ok(record)
     }
 
-    /// Delivers a command to a task of the asker's own.
+    /// Delivers a command to a task of the asker's own, wherever it lives.
     pub async fn send(shared: &Arc<Shared>, id: &TaskId, asker: &Principal, command: Command) -> Result<(), Refusal> {
+        Tasks::try_send(shared, id, asker, command, 0).await.map_err(|(_, refusal)| refusal)
+    }
+
+    /// The same for another node; whoever asked there is told if it cannot be.
+    pub async fn deliver(shared: &Arc<Shared>, id: &TaskId, asker: &Principal, command: Command, hops: u8) {
+        if let Err((command, refusal)) = Tasks::try_send(shared, id, asker, command, hops).await {
+            command.refuse(&refusal);
+        }
+    }
+
+    async fn try_send(
+        shared: &Arc<Shared>,
+        id: &TaskId,
+        asker: &Principal,
+        command: Command,
+        hops: u8,
+    ) -> Result<(), (Box<Command>, Refusal)> {
         let mut command = command;
         // An actor that leaves at this very moment is woken again; that cannot go on for long.
         for _ in 0..100 {
-            let commands = Tasks::find(shared, id, asker).await?;
-            match commands.send(command).await {
-                Ok(()) => return Ok(()),
-                Err(returned) => command = returned.0,
+            match Tasks::find(shared, id, asker).await {
+                Err(refusal) => return Err((Box::new(command), refusal)),
+                Ok(Found::There(node)) => return Tasks::pass_on(shared, &node, id, asker, command, hops),
+                Ok(Found::Here(commands)) => match commands.send(command).await {
+                    Ok(()) => return Ok(()),
+                    Err(returned) => command = returned.0,
+                },
             }
             tokio::task::yield_now().await;
         }
-        Err(gone())
+        Err((Box::new(command), gone()))
+    }
+
+    /// Hands a command over to the node that holds its task.
+    pub fn pass_on(
+        shared: &Shared,
+        node: &Holder,
+        id: &TaskId,
+        asker: &Principal,
+        command: Command,
+        hops: u8,
+    ) -> Result<(), (Box<Command>, Refusal)> {
+        match &shared.cluster {
+            Some(cluster) => cluster.forward_task(node, id, asker, command, hops),
+            None => Err((Box::new(command), gone())),
+        }
     }
 
     /// Hands an append over; the answer comes once it is durable.
@@ -170,7 +224,7 @@ impl Tasks {
         place: Option<(bowline_protocol::ProducerId, u64)>,
         chunks: Vec<Box<serde_json::value::RawValue>>,
     ) -> Result<oneshot::Receiver<Result<Appended, Refusal>>, Refusal> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = Reply::here();
         Tasks::send(shared, id, asker, Command::Append(Append { place, chunks, reply })).await?;
         Ok(answer)
     }
@@ -182,7 +236,7 @@ impl Tasks {
         asker: &Principal,
         ending: Ending,
     ) -> Result<Box<Ended>, Refusal> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = Reply::here();
         Tasks::send(shared, id, asker, Command::End { ending, reply }).await?;
         answer.await.unwrap_or_else(|_gone| Err(gone()))
     }

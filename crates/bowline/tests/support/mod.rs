@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod process;
+pub mod survivor;
 pub mod upstream;
 
 use std::net::SocketAddr;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::{Fixture, PLENTY, create, event, id};
-use crate::{Claim, Commit, Fence, Holder, Leased, Release, Store, StoreError};
+use crate::{Claim, Commit, Fence, Holder, Leased, Release, Store, StoreError, WakeSet};
 
 fn who(name: &str) -> Holder {
     Holder::parse(name).expect("tests use sound names")
@@ -131,4 +132,23 @@ pub async fn the_holder_goes_with_the_log_but_not_with_its_contents(fixture: &dy
     store.commit(create("log")).await.expect("the name is free again");
     assert_eq!(store.holder(&id("log")).await, Ok(None));
     granted(&*store, &claim("b", "")).await;
+}
+
+pub async fn whether_anybody_waits_for_a_log_can_be_asked(fixture: &dyn Fixture) {
+    let store = fixture.open(PLENTY).await;
+    store.commit(create("log")).await.expect("a new log");
+    assert_eq!(store.is_awaited(&id("log")).await, Ok(false));
+    let wake = WakeSet::new();
+    let tail = store.tail(&id("log"), &wake, 0);
+    becomes(&*store, true).await;
+    drop(tail);
+    becomes(&*store, false).await;
+}
+
+async fn becomes(store: &dyn Store, awaited: bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while store.is_awaited(&id("log")).await != Ok(awaited) {
+        assert!(Instant::now() < until, "it never became {awaited}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

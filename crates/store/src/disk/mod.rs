@@ -129,6 +129,10 @@ impl EventLog for DiskStore {
         self.shared.tails.subscribe(log, wake, token)
     }
 
+    async fn is_awaited(&self, log: &LogId) -> Result<bool, StoreError> {
+        Ok(self.shared.tails.has(log))
+    }
+
     async fn close(&self) {
         // A second close finds nobody there, which is as well.
         let _ = self.ask(Request::Close).await;

@@ -32,6 +32,11 @@ impl Act {
         Act { slot: keys::slot(key.as_bytes()), what: What::Command(name), args }
     }
 
+    /// A command that does not begin with its key, to the server that has it.
+    pub fn about(name: &'static str, key: &str) -> Act {
+        Act { slot: keys::slot(key.as_bytes()), what: What::Command(name), args: Vec::new() }
+    }
+
     #[must_use]
     pub fn arg(mut self, arg: impl Into<Bytes>) -> Act {
         self.push(arg);

@@ -265,6 +265,13 @@ impl EventLog for RedisStore {
         guard
     }
 
+    async fn is_awaited(&self, log: &LogId) -> Result<bool, StoreError> {
+        let channel = self.keys.of(log).channel();
+        let act = Act::about("PUBSUB", &channel).arg("SHARDNUMSUB").arg(channel.clone().into_bytes());
+        let Value::Array(told) = self.fleet.call(&act).await? else { return Ok(false) };
+        Ok(told.into_iter().nth(1).is_some_and(|count| !matches!(count, Value::Int(0))))
+    }
+
     async fn close(&self) {
         self.closed.store(true, Ordering::Release);
         // Whoever was under way is answered; each of them has a limited time.

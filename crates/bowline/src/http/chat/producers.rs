@@ -9,25 +9,22 @@ use axum::response::{IntoResponse, Response};
 use bowline_protocol::{
     ErrorCode, LogId, MessageId, OperationId, Principal, ProducerId, Refusal, Seq, SessionId, TaskId,
 };
-use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::super::problem::Problem;
 use super::operations::tool_name;
 use super::read::{self, Body, Fields, Name};
 use super::{Owner, task_id};
-use crate::dice;
 use crate::node::{self, Shared};
 use crate::session::operations::{Order, OrderedBy};
-use crate::session::turns::Status;
 use crate::session::{Ask, Outcome};
 use crate::stream::Watched;
 use crate::task::command::Ended;
-use crate::task::record::{TaskRecord, VERSION, Worker};
+use crate::task::record::{TaskRecord, Worker};
 use crate::task::registry::gone;
 use crate::task::{Begun, Ending, Tasks};
+use crate::{alias, dice};
 
 type Answer = Result<Response, Problem>;
 type Shares = State<Arc<Shared>>;
@@ -42,32 +39,57 @@ pub async fn create(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
     let tool_name = tool_name(fields.text("tool_name")?)?;
     let named = fields.name("operation_id", OperationId::parse)?;
     let key = read::idempotency_key(&headers)?;
+    let wanted = Wanted { session, tool_name, named, key };
+    let what = match (&wanted.named, &wanted.key) {
+        (Some(named), _) => named.to_string(),
+        (None, Some(key)) => key.to_string(),
+        (None, None) => return made(&owner, &shared, wanted).await.map(shown_as_created).map_err(Problem::from),
+    };
     // One at a time, so that two who choose the same name do not both get it.
-    let _turn = shared.naming.lock().await;
+    let making = made(&owner, &shared, wanted);
+    Ok(shown_as_created(shared.alone(&shared.naming, &format!("{}\0{what}", owner.principal), making).await?))
+}
+
+/// What a program outside asks for.
+struct Wanted {
+    session: Option<SessionId>,
+    tool_name: Option<String>,
+    named: Option<OperationId>,
+    key: Option<MessageId>,
+}
+
+fn shown_as_created(begun: Begun) -> Response {
+    let shown = json!({ "task_id": begun.task_id, "operation_id": begun.operation_id });
+    (StatusCode::CREATED, Json(shown)).into_response()
+}
+
+async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Begun, Refusal> {
+    let Wanted { session, tool_name, named, key } = wanted;
     if let Some(named) = &named
-        && let Ok(known) = task_of(&shared, &owner.principal, named).await
+        && let Ok(known) = task_of(shared, &owner.principal, named).await
     {
         // The same name twice is one task.
         shared.metrics.duplicates_avoided.inc();
-        let watched = Watched::find(&shared, &known, &owner.principal, owner.proof.as_ref()).await?;
-        return Ok((StatusCode::CREATED, Json(json!({ "task_id": watched.id, "operation_id": named }))).into_response());
+        let watched = Watched::find(shared, &known, &owner.principal, owner.proof.as_ref()).await?;
+        return Ok(Begun { task_id: watched.id, operation_id: named.clone(), tool_name });
     }
     let begun = match session {
         Some(session) => {
             let (args, by) = (json!({}), OrderedBy::Producer);
             let order = Box::new(Order { tool_name, args, key, operation_id: named.clone(), by });
-            match owner.ask(&shared, &session, Ask::Operate(order)).await? {
+            match owner.ask(shared, &session, Ask::Operate(order)).await? {
                 Outcome::Operation(begun) => *begun,
-                _ => return Err(node::not_found().into()),
+                _ => return Err(node::not_found()),
             }
         }
-        None => found(&shared, &owner.principal, tool_name, named.clone(), key).await?,
+        None => found(shared, &owner.principal, tool_name, named.clone(), key).await?,
     };
     if named.is_some() {
-        name_operation(&shared, &owner.principal, &begun).await?;
+        // A webhook that knows only the operation finds its task.
+        let log = operation_log(&owner.principal, &begun.operation_id)?;
+        alias::give(shared, &log, &owner.principal, begun.task_id.as_str()).await?;
     }
-    Ok((StatusCode::CREATED, Json(json!({ "task_id": begun.task_id, "operation_id": begun.operation_id })))
-        .into_response())
+    Ok(begun)
 }
 
 /// A task that belongs to no session. With a key, its name follows from that, so that a repetition finds it.
@@ -79,26 +101,11 @@ async fn found(
     key: Option<MessageId>,
 ) -> Result<Begun, Refusal> {
     let bits = match &key {
-        Some(key) => digest(&format!("{owner}\0task\0{key}")),
+        Some(key) => alias::digest(&format!("{owner}\0task\0{key}")),
         None => dice::u128(),
     };
     let begun = Begun::new(bits, named, tool_name);
-    let now_ms = shared.clock.now_ms();
-    let record = TaskRecord {
-        version: VERSION,
-        session: None,
-        operation_id: begun.operation_id.clone(),
-        tool_name: begun.tool_name.clone(),
-        worker: Worker::Producer,
-        status: Status::Running,
-        created_ms: now_ms,
-        touched_ms: now_ms,
-        finished_ms: None,
-        result: None,
-        error: None,
-        untold: false,
-        released: false,
-    };
+    let record = TaskRecord::new(&begun, Worker::Producer, None, shared.clock.now_ms());
     if key.is_some() {
         match Tasks::look_up(shared, &begun.task_id, owner).await {
             Ok(known) => {
@@ -114,28 +121,8 @@ async fn found(
     Ok(begun)
 }
 
-/// Remembers which task an operation has, so that a webhook that knows only the operation finds it.
-async fn name_operation(shared: &Shared, owner: &Principal, begun: &Begun) -> Result<(), Refusal> {
-    let now_ms = shared.clock.now_ms();
-    let log = operation_log(owner, &begun.operation_id)?;
-    let mut commit = Commit::to(log, Fence::default(), now_ms);
-    commit.create = Some(Start { epoch: bowline_protocol::Epoch::from_random(dice::u64()), after: Seq::ZERO });
-    let body = begun.task_id.as_str().as_bytes().to_vec().into();
-    commit.record = Some(Record { kind: Kind::Alias, owner: owner.clone(), touched_ms: now_ms, body });
-    match shared.commit(commit).await {
-        Ok(_) | Err(StoreError::Exists) => Ok(()),
-        Err(error) => Err(node::store_refusal(&error)),
-    }
-}
-
 fn operation_log(owner: &Principal, operation: &OperationId) -> Result<LogId, Refusal> {
-    let name = format!("operation_{:032x}", digest(&format!("{owner}\0operation\0{operation}")));
-    LogId::parse(&name).ok_or_else(node::task_not_found)
-}
-
-fn digest(text: &str) -> u128 {
-    let hash = Sha256::digest(text.as_bytes());
-    hash.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
+    alias::log_of(owner, "operation", operation.as_str()).ok_or_else(node::task_not_found)
 }
 
 /// The task of an operation of the owner's.
@@ -149,10 +136,8 @@ pub async fn task_of(shared: &Shared, owner: &Principal, operation: &OperationId
         }
     }
     let log = operation_log(owner, operation)?;
-    let alias = shared.store.record(&log).await.map_err(|error| node::task_refusal(&error))?;
-    let alias = alias.filter(|alias| alias.kind == Kind::Alias && alias.owner == *owner);
-    let task = alias.and_then(|alias| TaskId::parse(std::str::from_utf8(&alias.body).ok()?));
-    task.ok_or_else(node::task_not_found)
+    let task = alias::target(shared, &log, owner).await?;
+    task.as_deref().and_then(TaskId::parse).ok_or_else(node::task_not_found)
 }
 
 /// Chunks become durable before this answers.

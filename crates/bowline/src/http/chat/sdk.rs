@@ -10,17 +10,15 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::frame::client::Secret;
-use bowline_protocol::{Epoch, ErrorCode, LogId, MessageId, Principal, Refusal, Seq, SessionId, TaskId};
-use bowline_store::{Claim, Commit, Fence, Kind, Leased, Record, Start, StoreError};
+use bowline_protocol::{ErrorCode, LogId, MessageId, Principal, Refusal, SessionId, TaskId};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::super::problem::Problem;
 use super::read::{self, Body, Fields, Name};
 use super::sessions::{make, turn_of};
 use super::sse::{self, Reading};
 use super::{Owner, RESUME_TOKEN};
-use crate::dice;
+use crate::{alias, dice};
 use crate::node::{self, Shared};
 use crate::session::record::Presented;
 use crate::session::registry::NewSession;
@@ -128,51 +126,39 @@ async fn session_of(
         return Err(node::not_found());
     }
     // One at a time, so that a submit that comes twice makes one session.
-    let _turn = shared.naming.lock().await;
+    shared.alone(&shared.naming, log.as_str(), named(shared, owner, log, agent)).await
+}
+
+async fn named(
+    shared: &Arc<Shared>,
+    owner: Owner,
+    log: &LogId,
+    agent: Option<String>,
+) -> Result<(SessionId, Owner, Option<Secret>), Refusal> {
     if let Some(session) = living(shared, &owner.principal, log).await? {
         return Ok((session, owner, None));
     }
     let config = serde_json::Map::new();
     let new = NewSession { owner: owner.principal.clone(), agent, client_id: None, app_version: None, config };
     let made = make(shared, new).await?;
-    name_chat(shared, &owner.principal, log, &made.id).await?;
+    alias::point(shared, log, &owner.principal, made.id.as_str()).await?;
     let proof = made.token.as_ref().map(Presented::from).or(owner.proof);
     Ok((made.id, Owner { proof, ..owner }, made.token))
 }
 
 async fn living(shared: &Shared, owner: &Principal, log: &LogId) -> Result<Option<SessionId>, Refusal> {
-    let alias = shared.store.record(log).await.map_err(|error| node::store_refusal(&error))?;
-    let alias = alias.filter(|alias| alias.kind == Kind::Alias && alias.owner == *owner);
-    match alias.and_then(|alias| SessionId::parse(std::str::from_utf8(&alias.body).ok()?)) {
+    match alias::target(shared, log, owner).await?.as_deref().and_then(SessionId::parse) {
         Some(session) => Registry::living(shared, &session, owner).await,
         None => Ok(None),
     }
 }
 
-async fn name_chat(shared: &Shared, owner: &Principal, log: &LogId, session: &SessionId) -> Result<(), Refusal> {
-    let refuse = |error: StoreError| node::store_refusal(&error);
-    let now_ms = shared.clock.now_ms();
-    let known = shared.store.record(log).await.map_err(refuse)?.is_some();
-    let fence = if known {
-        shared.store.lease(log, &Claim::alone()).await.and_then(Leased::fence).map_err(refuse)?
-    } else {
-        Fence::default()
-    };
-    let mut commit = Commit::to(log.clone(), fence, now_ms);
-    commit.create = (!known).then(|| Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
-    let body = session.as_str().as_bytes().to_vec().into();
-    commit.record = Some(Record { kind: Kind::Alias, owner: owner.clone(), touched_ms: now_ms, body });
-    shared.commit(commit).await.map(drop).map_err(refuse)
-}
-
-/// The log that remembers which session a chat is. Principals cannot see each other's, whatever they call them.
+/// The log that remembers which session a chat is.
 fn chat_log(owner: &Principal, chat: &str) -> Option<LogId> {
     if chat.is_empty() || chat.len() > CHAT_ID_BYTES_MAX {
         return None;
     }
-    let hash = Sha256::digest(format!("{owner}\0chat\0{chat}").as_bytes());
-    let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    LogId::parse(&format!("chat_{name}"))
+    alias::log_of(owner, "chat", chat)
 }
 
 /// `GET /api/chat/{id}/stream`: the running turn of a chat; or, for transports that come back to a run, of that run.

@@ -1,0 +1,136 @@
+//! What is asked here of sessions and tasks that live elsewhere.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use bowline_protocol::{Principal, Refusal, SessionId, TaskId};
+use bowline_store::Holder;
+
+use super::letter::{Answer, Parcel, Sender, TaskAsk};
+use super::{Abroad, Away, Cluster, ROUTES_MAX, Waiting, unreachable};
+use crate::session::caller::Request;
+use crate::session::{Ask, Caller, Command, Mailbox};
+use crate::task::Command as TaskCommand;
+use crate::task::command::Append;
+
+/// Nodes that a command may come through before it is refused: the session moves faster than it can be followed.
+const HOPS_MAX: u8 = 4;
+/// Requests that may wait for other nodes.
+const WAITING_MAX: usize = 65_536;
+
+impl Cluster {
+    /// Sends what is asked of a session to the node that holds it.
+    pub fn forward(
+        self: &Arc<Self>,
+        to: &Holder,
+        session: &SessionId,
+        asker: &Principal,
+        command: Command,
+    ) -> Result<(), (Box<Command>, Refusal)> {
+        if let Err(refusal) = self.may_forward(command.hops) {
+            return Err((Box::new(command), refusal));
+        }
+        let Command { from, ask, hops } = command;
+        let answered = matches!(ask, Ask::Attach(_)) || matches!(from, Caller::Request(_));
+        let from = match from {
+            Caller::Connection(mailbox) => self.remember(to, session, mailbox, &ask),
+            Caller::Request(Request { proof, reply }) => {
+                let reply = move |answer| match answer {
+                    Ok(Answer::Session(answered)) => reply.send(answered),
+                    Ok(_) => reply.send(Err(unreachable())),
+                    Err(refusal) => reply.send(Err(refusal)),
+                };
+                Sender::Request { number: self.await_answer(to, Box::new(reply)), proof }
+            }
+            Caller::Nobody => Sender::Nobody,
+        };
+        {
+            let mut state = self.state();
+            if state.routes.len() >= ROUTES_MAX {
+                state.routes.clear();
+            }
+            state.routes.insert(session.clone(), (to.clone(), asker.clone()));
+            if answered {
+                state.silent.entry(to.clone()).or_insert_with(Instant::now);
+            }
+        }
+        self.post(to, Parcel::Session { session: session.clone(), asker: asker.clone(), from, ask, hops });
+        Ok(())
+    }
+
+    /// The same for a task.
+    pub fn forward_task(
+        self: &Arc<Self>,
+        to: &Holder,
+        task: &TaskId,
+        asker: &Principal,
+        command: TaskCommand,
+        hops: u8,
+    ) -> Result<(), (Box<TaskCommand>, Refusal)> {
+        if let Err(refusal) = self.may_forward(hops) {
+            return Err((Box::new(command), refusal));
+        }
+        let (ask, number) = match command {
+            TaskCommand::Look => (TaskAsk::Look, 0),
+            TaskCommand::Append(Append { place, chunks, reply }) => {
+                let reply = move |answer| match answer {
+                    Ok(Answer::Appended(appended)) => reply.send(appended),
+                    Ok(_) => reply.send(Err(unreachable())),
+                    Err(refusal) => reply.send(Err(refusal)),
+                };
+                (TaskAsk::Append { place, chunks }, self.await_answer(to, Box::new(reply)))
+            }
+            TaskCommand::End { ending, reply } => {
+                let reply = move |answer| match answer {
+                    Ok(Answer::Ended(ended)) => reply.send(ended),
+                    Ok(_) => reply.send(Err(unreachable())),
+                    Err(refusal) => reply.send(Err(refusal)),
+                };
+                (TaskAsk::End(ending), self.await_answer(to, Box::new(reply)))
+            }
+        };
+        if number > 0 {
+            self.state().silent.entry(to.clone()).or_insert_with(Instant::now);
+        }
+        self.post(to, Parcel::Task { task: task.clone(), asker: asker.clone(), number, ask, hops });
+        Ok(())
+    }
+
+    fn may_forward(&self, hops: u8) -> Result<(), Refusal> {
+        if hops >= HOPS_MAX || self.state().waiting.len() >= WAITING_MAX || !self.store.health().writable {
+            return Err(unreachable());
+        }
+        Ok(())
+    }
+
+    /// Keeps a connection's mailbox for the mail that will come back.
+    fn remember(&self, to: &Holder, session: &SessionId, mailbox: Mailbox, ask: &Ask) -> Sender {
+        let party = mailbox.party;
+        let mut state = self.state();
+        let away = state.away.entry(party).or_insert_with(|| Away { mailbox, sessions: HashMap::new() });
+        match ask {
+            Ask::Detach => drop(away.sessions.remove(session)),
+            Ask::Attach(_) => {
+                let coming = serde_json::to_string(ask).ok();
+                away.sessions.insert(session.clone(), Abroad { node: to.clone(), coming });
+            }
+            _ => {
+                let abroad = away.sessions.entry(session.clone()).or_insert_with(|| Abroad::at(to));
+                abroad.node = to.clone();
+            }
+        }
+        if away.sessions.is_empty() {
+            state.away.remove(&party);
+        }
+        Sender::Connection(party)
+    }
+
+    fn await_answer(&self, node: &Holder, reply: Box<dyn FnOnce(Result<Answer, Refusal>) + Send>) -> u64 {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let until = Instant::now() + self.ttl * 3;
+        self.state().waiting.insert(number, Waiting { node: node.clone(), until, reply });
+        number
+    }
+}

@@ -1,0 +1,73 @@
+//! What nodes say to each other: things asked of sessions and tasks that live elsewhere, answers, and mail for connections.
+
+use bowline_core::hold::Party;
+use bowline_protocol::{Principal, ProducerId, Refusal, SessionId, TaskId};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::session::caller::Answered;
+use crate::session::record::Presented;
+use crate::session::{Ask, Mail};
+use crate::task::command::{Appended, Ended, Ending};
+
+/// How the events of an inbox are called.
+pub const LETTER: &str = "node.letter";
+
+#[derive(Serialize, Deserialize)]
+pub struct Letter {
+    /// The node that wrote it.
+    pub from: String,
+    /// Counted by the sender for each receiver, from 1: a letter that was sent again is read once, and one that is
+    /// missing is noticed.
+    pub number: u64,
+    pub parcel: Parcel,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Parcel {
+    Session { session: SessionId, asker: Principal, from: Sender, ask: Ask, hops: u8 },
+    Task { task: TaskId, asker: Principal, number: u64, ask: TaskAsk, hops: u8 },
+    Mail { party: Party, mail: Box<Mail> },
+    Answer { number: u64, answer: Answer },
+}
+
+/// Who asks, as the node knows them that they came to.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Sender {
+    Connection(Party),
+    Request { number: u64, proof: Option<Presented> },
+    Nobody,
+}
+
+/// What may be asked of a task.
+#[derive(Serialize, Deserialize)]
+pub enum TaskAsk {
+    Append { place: Option<(ProducerId, u64)>, chunks: Vec<Box<RawValue>> },
+    End(Ending),
+    Look,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    Session(Answered),
+    Appended(Result<Appended, Refusal>),
+    Ended(Result<Box<Ended>, Refusal>),
+    /// The one who was asked went away without a word.
+    Gone,
+}
+
+impl std::fmt::Debug for TaskAsk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            TaskAsk::Append { .. } => "Append",
+            TaskAsk::End(_) => "End",
+            TaskAsk::Look => "Look",
+        })
+    }
+}
+
+impl std::fmt::Debug for Letter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Letter({} from {})", self.number, self.from)
+    }
+}

@@ -1,0 +1,283 @@
+//! Many nodes on one store: who holds what, who is alive, and how what is asked reaches the node where it can be done.
+//!
+//! A session or task is changed by one actor, on the node that holds its log's lease. Every other node reads the log itself
+//! and sends what is asked of it to that node's inbox, which is a log like any other. So nodes need no way to each other
+//! but the store, and no address of their own.
+//!
+//! Nothing here is the truth. A node that is wrongly taken for dead is shut out by a fence; a letter that is lost cuts the
+//! connections that waited for it, and they come back.
+
+mod forward;
+pub mod letter;
+mod lock;
+mod post;
+mod receive;
+mod record;
+mod visitors;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bowline_core::Peers;
+use bowline_core::hold::Party;
+use bowline_core::peers::Sign;
+use bowline_protocol::{ErrorCode, LogId, Principal, Refusal, SessionId};
+use bowline_store::{Claim, Holder, Leased, Store, StoreError};
+use serde_json::json;
+
+use crate::dice;
+use crate::session::{Ask, Caller, Command, Mail, Mailbox};
+use letter::Answer;
+use post::Lane;
+pub use post::read as read_letter;
+pub use receive::Errand;
+pub use record::NodeRecord;
+use visitors::{Gone, Visitors};
+
+/// Sessions elsewhere whose node is remembered.
+const ROUTES_MAX: usize = 100_000;
+/// A node that has not answered for so long is looked after.
+const OVERDUE: Duration = Duration::from_millis(50);
+/// And for so long.
+const LOOKED_AFTER: Duration = Duration::from_secs(2);
+
+pub struct Cluster {
+    /// This node. New with each process: whoever held something under an older name is dead.
+    pub name: Holder,
+    pub(crate) log: LogId,
+    /// Nodes belong to nobody.
+    pub(crate) owner: Principal,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) ttl: Duration,
+    numbers: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    peers: Peers<Holder>,
+    lanes: HashMap<Holder, Lane>,
+    /// The last letter that was written to each.
+    written: HashMap<Holder, u64>,
+    /// Requests of ours that wait for another node.
+    waiting: HashMap<u64, Waiting>,
+    /// Connections here with a session elsewhere.
+    away: HashMap<Party, Away>,
+    /// Connections of other nodes whose session is here.
+    visitors: Visitors,
+    /// Where sessions were found last, and whose they are.
+    routes: HashMap<SessionId, (Holder, Principal)>,
+    /// Nodes that owe us an answer since then.
+    silent: HashMap<Holder, Instant>,
+    /// The last letter that was read from each.
+    read: HashMap<Holder, u64>,
+}
+
+struct Waiting {
+    node: Holder,
+    until: Instant,
+    reply: Box<dyn FnOnce(Result<Answer, Refusal>) + Send>,
+}
+
+struct Away {
+    mailbox: Mailbox,
+    sessions: HashMap<SessionId, Abroad>,
+}
+
+/// A session as a connection of another node knows it.
+struct Abroad {
+    node: Holder,
+    /// What it asked when it came, until that is answered: it can be asked of another node.
+    coming: Option<String>,
+}
+
+impl Abroad {
+    fn at(node: &Holder) -> Abroad {
+        Abroad { node: node.clone(), coming: None }
+    }
+}
+
+/// Where a session or task can be changed.
+#[derive(Debug)]
+pub enum Place {
+    Here,
+    There(Holder),
+}
+
+impl Cluster {
+    pub fn new(store: Arc<dyn Store>, ttl: Duration) -> anyhow::Result<Cluster> {
+        let name = format!("node_{:032x}", dice::u128());
+        let (Some(holder), Some(log), Some(owner)) =
+            (Holder::parse(&name), LogId::parse(&name), Principal::parse("node"))
+        else {
+            anyhow::bail!("`{name}` cannot be a node's name");
+        };
+        let state = State {
+            // With beats and looks of an eighth each, a death is noticed within the lease.
+            peers: Peers::new(ttl * 3 / 4),
+            lanes: HashMap::new(),
+            written: HashMap::new(),
+            waiting: HashMap::new(),
+            away: HashMap::new(),
+            visitors: Visitors::default(),
+            routes: HashMap::new(),
+            silent: HashMap::new(),
+            read: HashMap::new(),
+        };
+        Ok(Cluster { name: holder, log, owner, store, ttl, numbers: AtomicU64::new(1), state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The right to write to a log; a dead node's is taken.
+    pub async fn lease(&self, log: &LogId) -> Result<Leased, StoreError> {
+        let mut claim = Claim::by(self.name.clone());
+        loop {
+            match self.store.lease(log, &claim).await? {
+                Leased::Held(holder) if self.is_dead(&holder) && claim.instead_of.as_ref() != Some(&holder) => {
+                    claim.instead_of = Some(holder);
+                }
+                leased => return Ok(leased),
+            }
+        }
+    }
+
+    /// Where a log can be written to. A dead node's can be taken here.
+    pub async fn place(&self, log: &LogId) -> Result<Place, StoreError> {
+        match self.store.holder(log).await? {
+            Some(holder) if holder != self.name && !self.is_dead(&holder) => Ok(Place::There(holder)),
+            _ => Ok(Place::Here),
+        }
+    }
+
+    fn is_dead(&self, holder: &Holder) -> bool {
+        let mut state = self.state();
+        state.peers.handle_named(Instant::now(), holder);
+        state.peers.is_dead(holder)
+    }
+
+    /// Where a session of the asker's was found the last time, if it was elsewhere.
+    pub fn route(&self, session: &SessionId, asker: &Principal) -> Option<Holder> {
+        let state = self.state();
+        let (holder, owner) = state.routes.get(session)?;
+        (owner == asker && !state.peers.is_dead(holder)).then(|| holder.clone())
+    }
+
+    /// Nothing that this node owes us will come: whoever waits for it is told.
+    pub(crate) fn lose(&self, node: &Holder) {
+        let (cut, waiting) = {
+            let mut state = self.state();
+            let State { away, waiting, routes, silent, .. } = &mut *state;
+            let mut cut = Vec::new();
+            for away in away.values_mut() {
+                let lost = away.sessions.extract_if(|_, abroad| abroad.node == *node);
+                cut.extend(lost.map(|(session, _)| (away.mailbox.clone(), session)));
+            }
+            away.retain(|_, away| !away.sessions.is_empty());
+            routes.retain(|_, (holder, _)| holder != node);
+            silent.remove(node);
+            let waiting: Vec<_> = waiting.extract_if(|_, waiting| waiting.node == *node).collect();
+            (cut, waiting)
+        };
+        for (mailbox, session) in cut {
+            mailbox.send(Mail::Cut { session });
+        }
+        for (_, waiting) in waiting {
+            (waiting.reply)(Err(in_doubt()));
+        }
+    }
+
+    /// Answers those who have waited too long, and forgets connections that are gone.
+    pub(crate) fn tidy(&self, now: Instant) {
+        let late: Vec<_> = {
+            let mut state = self.state();
+            state.away.retain(|_, away| !away.mailbox.is_closed());
+            state.waiting.extract_if(|_, waiting| waiting.until <= now).collect()
+        };
+        late.into_iter().for_each(|(_, waiting)| (waiting.reply)(Err(in_doubt())));
+    }
+
+    /// Nodes of which an answer is overdue.
+    pub(crate) fn suspects(&self, now: Instant) -> Vec<Holder> {
+        let overdue = |since: &Instant| now.duration_since(*since) >= OVERDUE;
+        self.state().silent.iter().filter(|(_, since)| overdue(since)).map(|(node, _)| node.clone()).collect()
+    }
+
+    /// Looks after a node that may have died.
+    pub(crate) fn suspect(&self, node: &Holder) {
+        self.state().silent.entry(node.clone()).or_insert_with(Instant::now);
+    }
+
+    /// All records were seen. Gives the nodes that are dead since.
+    pub(crate) fn looked(&self, now: Instant, signs: Vec<(Holder, Sign)>) -> Vec<Holder> {
+        self.state().peers.handle_look(now, signs)
+    }
+
+    /// Whether somebody listens at a node's inbox was seen. True if it is dead since.
+    pub(crate) fn heard(&self, now: Instant, node: &Holder, any: bool) -> bool {
+        let mut state = self.state();
+        if any && state.silent.get(node).is_some_and(|since| now.duration_since(*since) >= LOOKED_AFTER) {
+            // It lives, or looks as if it did; then only its beat tells.
+            state.silent.remove(node);
+        }
+        state.peers.handle_listeners(now, node, any)
+    }
+
+    /// The last trace of these may go.
+    pub(crate) fn forgettable(&self, now: Instant) -> Vec<Holder> {
+        self.state().peers.forgettable(now, self.ttl * 6)
+    }
+
+    pub(crate) fn forget(&self, node: &Holder) {
+        let mut state = self.state();
+        state.peers.forget(node);
+        state.written.remove(node);
+        state.read.remove(node);
+    }
+
+    /// A node is dead: what it owed is lost, and so are the connections that came from it. Those who were on their way
+    /// to a session there can ask elsewhere.
+    pub(crate) fn bury(&self, node: &Holder) -> (Vec<Gone>, Vec<Errand>) {
+        let again = {
+            let mut state = self.state();
+            let mut again = Vec::new();
+            for away in state.away.values_mut() {
+                let coming = away.sessions.extract_if(|_, abroad| abroad.node == *node && abroad.coming.is_some());
+                for (session, abroad) in coming {
+                    let ask = abroad.coming.as_deref().and_then(|coming| serde_json::from_str(coming).ok());
+                    let Some(Ask::Attach(approach)) = ask else { continue };
+                    let asker = approach.principal.clone();
+                    let command = Command::new(Caller::Connection(away.mailbox.clone()), Ask::Attach(approach));
+                    again.push(Errand::Session { session, asker, command: Box::new(command) });
+                }
+            }
+            again
+        };
+        self.lose(node);
+        let mut state = self.state();
+        state.lanes.remove(node);
+        (state.visitors.lose(node), again)
+    }
+}
+
+/// The node that was asked did not answer; it may have done it all the same.
+fn in_doubt() -> Refusal {
+    let message = "The node that was asked went away, so this may or may not have been done. Look, or try again under \
+                   the same id.";
+    Refusal::new(ErrorCode::StoreUnavailable, message).retry_after_ms(1000).details(json!({ "in_doubt": true }))
+}
+
+fn unreachable() -> Refusal {
+    let message = "The node where this lives could not be reached. Try again.";
+    Refusal::new(ErrorCode::StoreUnavailable, message).retry_after_ms(1000)
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cluster({})", self.name)
+    }
+}

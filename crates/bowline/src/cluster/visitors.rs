@@ -1,0 +1,63 @@
+//! Connections of other nodes whose session is here: each has a mailbox that carries its mail back.
+
+use std::collections::HashMap;
+
+use bowline_core::hold::Party;
+use bowline_protocol::{Principal, SessionId};
+use bowline_store::Holder;
+
+use crate::session::{Ask, Mailbox};
+
+#[derive(Default)]
+pub struct Visitors(HashMap<(Holder, Party), Visitor>);
+
+struct Visitor {
+    mailbox: Mailbox,
+    /// What it is attached to, and in whose name.
+    sessions: HashMap<SessionId, Principal>,
+}
+
+/// A visitor that is gone, and what it was attached to.
+pub struct Gone {
+    pub mailbox: Mailbox,
+    pub sessions: HashMap<SessionId, Principal>,
+}
+
+impl Visitors {
+    /// The mailbox that stands for a connection elsewhere; the same one for all that it asks while it is attached.
+    pub fn mailbox(
+        &mut self,
+        (node, party): (&Holder, Party),
+        (session, asker, ask): (&SessionId, &Principal, &Ask),
+        make: impl FnOnce() -> Mailbox,
+    ) -> Mailbox {
+        let key = (node.clone(), party);
+        let visitor =
+            self.0.entry(key.clone()).or_insert_with(|| Visitor { mailbox: make(), sessions: HashMap::new() });
+        let mailbox = visitor.mailbox.clone();
+        match ask {
+            Ask::Attach(_) => drop(visitor.sessions.insert(session.clone(), asker.clone())),
+            Ask::Detach => drop(visitor.sessions.remove(session)),
+            _ => {}
+        }
+        if visitor.sessions.is_empty() {
+            self.0.remove(&key);
+        }
+        mailbox
+    }
+
+    /// A session that its visitor attached to under one name goes on under another.
+    pub fn rename(&mut self, node: &Holder, party: Party, from: &SessionId, to: &SessionId) {
+        if let Some(visitor) = self.0.get_mut(&(node.clone(), party))
+            && let Some(asker) = visitor.sessions.remove(from)
+        {
+            visitor.sessions.insert(to.clone(), asker);
+        }
+    }
+
+    /// All of a node's are gone with it.
+    pub fn lose(&mut self, node: &Holder) -> Vec<Gone> {
+        let gone = self.0.extract_if(|(known, _), _| known == node);
+        gone.map(|(_, Visitor { mailbox, sessions })| Gone { mailbox, sessions }).collect()
+    }
+}

@@ -1,0 +1,92 @@
+//! A connection's sense of time: heartbeats, credentials that expire, a server that is about to leave.
+
+use std::time::{Duration, Instant};
+
+use bowline_core::heartbeat::Pulse;
+use bowline_protocol::frame::Control;
+use bowline_protocol::{CloseCode, ErrorCode, Refusal};
+use bytes::Bytes;
+use serde_json::json;
+
+use super::{Attached, Connection, Standing};
+use crate::{clock, dice};
+
+/// A client whose credential is about to expire is told this long before.
+const EXPIRY_WARNING: Duration = Duration::from_secs(60);
+
+impl Connection {
+    /// When [`handle_timeout`](Connection::handle_timeout) is due.
+    pub fn poll_timeout(&self) -> Instant {
+        let heart = self.heart.poll_timeout();
+        match &self.standing {
+            Standing::Unknown { until } => heart.min(*until),
+            Standing::Known { expires: Some(at), warned: true, .. } => heart.min(*at),
+            Standing::Known { expires: Some(at), .. } => heart.min(at.checked_sub(EXPIRY_WARNING).unwrap_or(*at)),
+            Standing::Known { .. } => heart,
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant) {
+        match self.heart.handle_timeout(now) {
+            Some(Pulse::Lost) => {
+                self.shared.metrics.heartbeat_losses.inc();
+                self.close(CloseCode::HeartbeatLost);
+            }
+            Some(Pulse::Beat) => self.beat(),
+            None => {}
+        }
+        match &mut self.standing {
+            Standing::Unknown { until } if *until <= now => self.close(CloseCode::Unauthorized),
+            Standing::Known { expires: Some(at), .. } if *at <= now => {
+                let refusal =
+                    Refusal::new(ErrorCode::Unauthorized, "Your credential has expired. Connect with a new one.");
+                self.refuse(None, &refusal);
+                self.close(CloseCode::Unauthorized);
+            }
+            Standing::Known { expires: Some(at), warned, identity } if !*warned && *at <= now + EXPIRY_WARNING => {
+                *warned = true;
+                let facts = json!({ "action": "token_expiring", "expires_at": identity.expires_at });
+                self.say(&Control::notice(
+                    None,
+                    "Your credential is about to expire; send `user.authenticate`.",
+                    facts,
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    fn beat(&mut self) {
+        if self.taken_over && self.links.is_empty() && self.attaching.is_empty() {
+            // It was told, and nothing keeps it here any more.
+            return self.close(CloseCode::TakenOver);
+        }
+        self.ping_due = true;
+        // A client that does not read gets no heartbeats piled up; the ping is enough to find out about it.
+        if !self.outbox.is_empty() {
+            return;
+        }
+        let (time, uptime) = (clock::timestamp(), self.shared.clock.uptime().as_secs());
+        if self.live_links().next().is_none() {
+            self.push(Control::heartbeat(None, &time, None, uptime).encode(&time));
+        }
+        let beat = |attached: &Attached| {
+            let (session, last) = (attached.link.session().clone(), attached.link.log_last().get());
+            Control::heartbeat(Some(session), &time, Some(last), uptime).encode(&time)
+        };
+        let beats: Vec<Bytes> = self.live_links().map(beat).collect();
+        beats.into_iter().for_each(|beat| self.push(beat));
+    }
+
+    /// The server is about to leave; come back a moment later, each at its own.
+    pub fn handle_draining(&mut self) {
+        let retry_after_ms = 500 + (dice::chance() * 2500.0) as u64;
+        let code = ErrorCode::ServerDraining;
+        let facts = json!({
+            "code": code.as_str(),
+            "recovery_action": code.action().as_str(),
+            "retry_after_ms": retry_after_ms,
+        });
+        self.say(&Control::notice(None, "The server is shutting down; reconnect in a moment.", facts));
+    }
+}

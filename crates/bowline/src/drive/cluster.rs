@@ -1,0 +1,218 @@
+//! Drives this node's part among the others: its inbox, its signs of life, and what becomes of those who die.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_core::peers::Sign;
+use bowline_protocol::{Epoch, LogId, Seq};
+use bowline_store::{Commit, Fence, Holder, Kind, ReadLimit, Record, Release, Start, StoreError, WakeSet};
+use tokio::sync::mpsc;
+
+use crate::cluster::{Cluster, Errand, NodeRecord, read_letter};
+use crate::node::Shared;
+use crate::session::{Ask, Caller, Command, Registry};
+use crate::task::Tasks;
+use crate::{dice, hub, upkeep};
+
+/// What is asked from elsewhere is done by so many at once, and for one session in order.
+const HANDS: usize = 16;
+/// How often nodes that owe an answer are looked after.
+const LOOK_AFTER: Duration = Duration::from_millis(100);
+const RETRY_EVERY: Duration = Duration::from_millis(100);
+
+/// Reads the inbox for ever.
+pub async fn inbox(shared: Arc<Shared>, cluster: Arc<Cluster>) {
+    let wake = WakeSet::new();
+    let _tail = cluster.store.tail(&cluster.log, &wake, 0);
+    let hands: Vec<mpsc::UnboundedSender<Errand>> = (0..HANDS).map(|_| hand(shared.clone())).collect();
+    let (mut epoch, mut from): (Option<Epoch>, Seq) = (None, Seq::ZERO);
+    loop {
+        let limit = ReadLimit { events: 1024, bytes: 4 << 20 };
+        match cluster.store.read(&cluster.log, from, limit).await {
+            Ok(batch) if epoch.as_ref() != Some(&batch.epoch) => {
+                // The store has forgotten the inbox, and it began anew.
+                (epoch, from) = (Some(batch.epoch), batch.first);
+                continue;
+            }
+            Ok(batch) if !batch.events.is_empty() => {
+                for event in &batch.events {
+                    from = event.seq.next();
+                    if let Some(errand) = read_letter(event).and_then(|letter| cluster.handle(letter)) {
+                        // A hand ends only with this loop.
+                        let _ = hands[hand_for(&errand)].send(errand);
+                    }
+                }
+                continue;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "the inbox cannot be read yet");
+                tokio::time::sleep(RETRY_EVERY).await;
+                continue;
+            }
+        }
+        wake.woken().await;
+        wake.take();
+    }
+}
+
+fn hand_for(errand: &Errand) -> usize {
+    let mut hasher = DefaultHasher::new();
+    match errand {
+        Errand::Session { session, .. } => session.hash(&mut hasher),
+        Errand::Task { task, .. } => task.hash(&mut hasher),
+    }
+    hasher.finish() as usize % HANDS
+}
+
+fn hand(shared: Arc<Shared>) -> mpsc::UnboundedSender<Errand> {
+    let (errands, mut todo) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(errand) = todo.recv().await {
+            run(&shared, errand).await;
+        }
+    });
+    errands
+}
+
+async fn run(shared: &Arc<Shared>, errand: Errand) {
+    match errand {
+        Errand::Session { session, asker, command } => Registry::deliver(shared, &session, &asker, *command).await,
+        Errand::Task { task, asker, command, hops } => Tasks::deliver(shared, &task, &asker, command, hops).await,
+    }
+}
+
+/// Shows this node's signs of life, and looks at those of the others, for ever.
+pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
+    let every = cluster.ttl / 8;
+    let (mut beat, mut due, mut shown) = (1, Instant::now(), shared.clock.uptime());
+    loop {
+        let now = Instant::now();
+        if now >= due {
+            due = now + every;
+            beat += 1;
+            match show(&shared, &cluster, beat, false).await {
+                Ok(()) => {
+                    let uptime = shared.clock.uptime();
+                    if uptime.saturating_sub(shown) >= cluster.ttl * 3 / 4 {
+                        // Others may have taken what was ours. Each session finds out for itself.
+                        tracing::warn!("this node was away for longer than its leases last");
+                        shared.registry.verify_all();
+                    }
+                    shown = uptime;
+                }
+                Err(error) => tracing::warn!(%error, "a sign of life could not be given"),
+            }
+            match look(&cluster).await {
+                Ok(dead) => dead.into_iter().for_each(|node| bury(&shared, &cluster, node)),
+                Err(error) => tracing::debug!(%error, "the other nodes cannot be seen"),
+            }
+            cluster.tidy(now);
+            clean_up(&cluster).await;
+        }
+        for node in cluster.suspects(Instant::now()) {
+            if is_gone(&cluster, &node).await {
+                bury(&shared, &cluster, node);
+            }
+        }
+        tokio::time::sleep(LOOK_AFTER.min(every)).await;
+    }
+}
+
+/// Whether nobody listens at a node's inbox, seen often enough to believe it.
+async fn is_gone(cluster: &Cluster, node: &Holder) -> bool {
+    let Some(log) = LogId::parse(node.as_str()) else { return false };
+    // If nobody hears us either, it is the store that has just come back.
+    let (theirs, ours) = (cluster.store.is_awaited(&log).await, cluster.store.is_awaited(&cluster.log).await);
+    match (theirs, ours) {
+        (Ok(theirs), Ok(true)) => cluster.heard(Instant::now(), node, theirs),
+        _ => {
+            cluster.heard(Instant::now(), node, true);
+            false
+        }
+    }
+}
+
+fn bury(shared: &Arc<Shared>, cluster: &Arc<Cluster>, node: Holder) {
+    tracing::warn!(%node, "a node is gone; what it held is taken over");
+    shared.metrics.nodes_lost.inc();
+    let (gone, again) = cluster.bury(&node);
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        for errand in again {
+            run(&shared, errand).await;
+        }
+        for visitor in gone {
+            for (session, asker) in visitor.sessions {
+                let command = Command::new(Caller::Connection(visitor.mailbox.clone()), Ask::Detach);
+                Registry::deliver(&shared, &session, &asker, command).await;
+            }
+        }
+        if let Err(error) = upkeep::take_over(&shared, &node).await {
+            tracing::warn!(%error, %node, "what a dead node held could not all be taken over");
+        }
+    });
+}
+
+/// Writes this node's record.
+pub async fn show(shared: &Shared, cluster: &Cluster, beat: u64, left: bool) -> Result<(), StoreError> {
+    let record = NodeRecord {
+        beat,
+        left,
+        draining: shared.is_draining(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        address: shared.address.to_string(),
+        started_ms: shared.clock.started_ms(),
+        backends: hub::shown(&shared.hub),
+    };
+    let body = serde_json::to_vec(&record).unwrap_or_default().into();
+    let now_ms = shared.clock.now_ms();
+    let mut commit = Commit::to(cluster.log.clone(), Fence::default(), now_ms);
+    commit.record = Some(Record { kind: Kind::Node, owner: cluster.owner.clone(), touched_ms: now_ms, body });
+    match cluster.store.commit(commit.clone()).await {
+        Err(StoreError::NoSuchLog) => {
+            commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
+            cluster.store.commit(commit).await.map(drop)
+        }
+        done => done.map(drop),
+    }
+}
+
+/// The records of all nodes but this one.
+pub async fn others(cluster: &Cluster) -> Result<Vec<(Holder, NodeRecord)>, StoreError> {
+    let records = cluster.store.list(Kind::Node, None).await?;
+    let nodes = records.into_iter().filter_map(|(log, record)| {
+        Some((Holder::parse(log.as_str())?, serde_json::from_slice::<NodeRecord>(&record.body).ok()?))
+    });
+    Ok(nodes.filter(|(node, _)| *node != cluster.name).collect())
+}
+
+async fn look(cluster: &Cluster) -> Result<Vec<Holder>, StoreError> {
+    let signs = others(cluster).await?.into_iter();
+    let signs = signs.map(|(node, record)| (node, Sign { beat: record.beat, left: record.left })).collect();
+    Ok(cluster.looked(Instant::now(), signs))
+}
+
+/// Begins: shows itself, and looks after all whose records are there, since they may be of the dead.
+pub async fn enter(shared: &Shared, cluster: &Cluster) -> Result<(), StoreError> {
+    show(shared, cluster, 1, false).await?;
+    for (node, record) in others(cluster).await? {
+        if !record.left {
+            cluster.suspect(&node);
+        }
+    }
+    look(cluster).await.map(drop)
+}
+
+/// The records of those who are long dead go.
+async fn clean_up(cluster: &Cluster) {
+    for node in cluster.forgettable(Instant::now()) {
+        let Some(log) = LogId::parse(node.as_str()) else { continue };
+        let mut commit = Commit::to(log, Fence::default(), 0);
+        commit.release = Some(Release::Log);
+        if matches!(cluster.store.commit(commit).await, Ok(_) | Err(StoreError::NoSuchLog)) {
+            cluster.forget(&node);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! An answer that somebody waits for, in this process or on another node.
+
+use std::fmt;
+
+use tokio::sync::oneshot;
+
+/// The way back for one answer.
+pub struct Reply<T>(Box<dyn FnOnce(T) + Send + Sync>);
+
+impl<T: Send + 'static> Reply<T> {
+    pub fn new(send: impl FnOnce(T) + Send + Sync + 'static) -> Reply<T> {
+        Reply(Box::new(send))
+    }
+
+    /// For somebody in this process. Whoever is gone needs no answer.
+    pub fn here() -> (Reply<T>, oneshot::Receiver<T>) {
+        let (reply, answer) = oneshot::channel();
+        (Reply::new(move |answered| drop(reply.send(answered))), answer)
+    }
+
+    pub fn send(self, answer: T) {
+        (self.0)(answer);
+    }
+}
+
+impl<T> fmt::Debug for Reply<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reply")
+    }
+}
