@@ -3,6 +3,7 @@
 import { BowlineClient, BowlineError, type Connection, type Sealed, type SessionInfo } from "bowline";
 import { batch, signal } from "@preact/signals";
 import { keepToken, token } from "./admin.ts";
+import { foldHistory } from "./history.ts";
 import { type Transcript, fold, foldGap } from "./transcript.ts";
 
 /** Which agent the session was begun with. Beside the session itself, which is kept in the same place. */
@@ -46,6 +47,10 @@ client.on("event", (event) => {
 });
 client.on("gap", (gap) => {
   folded = foldGap(folded, gap);
+  show();
+});
+client.on("history", (history) => {
+  folded = foldHistory(folded, history);
   show();
 });
 client.on("reset", () => {
