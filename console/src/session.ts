@@ -2,6 +2,7 @@
 
 import { BowlineClient, BowlineError, type Connection, type Sealed, type SessionInfo } from "bowline";
 import { batch, signal } from "@preact/signals";
+import { foldHistory } from "./history.ts";
 import { type Transcript, fold, foldGap } from "./transcript.ts";
 
 const TOKEN_KEY = "bowline:token";
@@ -48,6 +49,10 @@ client.on("event", (event) => {
 });
 client.on("gap", (gap) => {
   folded = foldGap(folded, gap);
+  show();
+});
+client.on("history", (history) => {
+  folded = foldHistory(folded, history);
   show();
 });
 client.on("reset", () => {

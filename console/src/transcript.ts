@@ -47,13 +47,13 @@ export interface Turn {
 
 export type Item =
   | Turn
-  | { readonly kind: "gap"; readonly key: string; readonly fromSeq: number; readonly toSeq: number }
+  | { readonly kind: "gap"; readonly key: string; readonly fromSeq: number; readonly toSeq: number; readonly filled: boolean }
   | { readonly kind: "note"; readonly key: string; readonly text: string };
 
 export type Transcript = readonly Item[];
 
 export function foldGap(items: Transcript, gap: { fromSeq: number; toSeq: number }): Transcript {
-  return [...items, { kind: "gap", key: `gap-${gap.fromSeq}`, fromSeq: gap.fromSeq, toSeq: gap.toSeq }];
+  return [...items, { kind: "gap", key: `gap-${gap.fromSeq}`, fromSeq: gap.fromSeq, toSeq: gap.toSeq, filled: false }];
 }
 
 export function fold(items: Transcript, event: LoggedEvent): Transcript {

@@ -1,14 +1,26 @@
 // One turn: what was asked, how it was worked on, what was answered.
 
-import type { VNode } from "preact";
+import { Component, type VNode } from "preact";
 import { Markdown } from "./markdown.tsx";
 import { QuestionCard } from "./question.tsx";
 import { attempt, client } from "./session.ts";
 import { type Item, type Task, type Tool, type Turn, isOpen } from "./transcript.ts";
 
-export function ItemView({ item }: { item: Item }): VNode {
+/** Drawn anew only if its item has changed: a replay of thousands does not redraw the turns that are done. */
+export class ItemView extends Component<{ item: Item }> {
+  override shouldComponentUpdate(next: { item: Item }): boolean {
+    return next.item !== this.props.item;
+  }
+
+  override render(): VNode {
+    return draw(this.props.item);
+  }
+}
+
+function draw(item: Item): VNode {
   if (item.kind === "gap") {
-    return <p class="note warning">Events {item.fromSeq} to {item.toSeq} are no longer retained. The conversation is not lost: it is in the saved state.</p>;
+    const filled = item.filled ? "What was said was filled in from the session's state." : "The conversation is not lost: it is in the session's state.";
+    return <p class={item.filled ? "note" : "note warning"}>Events {item.fromSeq} to {item.toSeq} are no longer retained. {filled}</p>;
   }
   return item.kind === "note" ? <p class="note">{item.text}</p> : <TurnView turn={item} />;
 }

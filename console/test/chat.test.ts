@@ -56,12 +56,11 @@ test("a plan is shown with its tasks until all are done", async () => {
   expect(await page.locator(".plan li.done").count()).toBe(3);
 });
 
-test("a reload in the middle of an answer shows all of it; a second tab shows the same", async () => {
+test("a second tab shows what the first one shows", async () => {
   const page = await site.page();
   await state(page, "connected");
   await say(page, "/long 300 10");
   await page.getByText("tok40").waitFor();
-  await page.reload();
   const opened = site.context.waitForEvent("page");
   await page.getByRole("button", { name: "Open a second tab" }).click();
   const second = await opened;

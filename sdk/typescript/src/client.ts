@@ -1,10 +1,10 @@
 // One session over one WebSocket: feeds the link what happens, and does what it says. It holds no rule of its own.
 
-import { Emitter } from "./emitter.ts";
+import { Emitter, guarded } from "./emitter.ts";
 import { BowlineError, type Refusal, refusal } from "./failure.ts";
-import { type Frame, type LoggedEvent, type Resume, type RunState, readFrame } from "./frame.ts";
+import { type Frame, type LoggedEvent, type Resume, type RunState, type StreamChunk, readFrame } from "./frame.ts";
 import { Keeping, defaultStore } from "./keeping.ts";
-import type { Answer, Exported, PlanAction, Question } from "./link/ask.ts";
+import type { Answer, Exported, History, PlanAction, Question } from "./link/ask.ts";
 import {
   type ConnectionState,
   type Effect,
@@ -56,6 +56,8 @@ export interface BowlineEvents {
   gap: { readonly fromSeq: number; readonly toSeq: number; readonly lost: number };
   /** What was shown so far is no longer what the log holds: clear it. What the log has follows as events. */
   reset: { readonly why: "other_epoch" | "ahead_of_log" | "new_session" };
+  /** After a gap: what was said, from the session's state, as far as the server lets a client read it. */
+  history: History;
   resumed: Resume;
   restored: { readonly source: string; readonly originalSessionId: string; readonly warnings: readonly string[] };
   /** A sealed state was pushed, and is kept. */
@@ -67,7 +69,8 @@ export interface BowlineEvents {
 
 interface Waiter {
   resolve(value: never): void;
-  reject(error: BowlineError): void;
+  reject(error: unknown): void;
+  readonly onChunk?: (chunk: StreamChunk) => void;
 }
 
 export class BowlineClient {
@@ -177,6 +180,30 @@ export class BowlineClient {
     return this.#ask({ kind: "plan", action, fields });
   }
 
+  /**
+   * Reads a task's stream over this connection, from `lastMessageId` to its end, through any number of cuts; each chunk once,
+   * in order. Who watches the same task next, in any tab, takes it over: `status` is then `elsewhere`.
+   */
+  async watchTask(
+    taskId: string,
+    lastMessageId: string,
+    onChunk: (chunk: StreamChunk) => void,
+    { signal }: { readonly signal?: AbortSignal } = {},
+  ): Promise<Extract<Answer, { kind: "watch" }>> {
+    signal?.throwIfAborted();
+    const key = ++this.#keys;
+    const stop = () => {
+      this.#happen({ on: "unwatch", key });
+      this.#settle(key, (waiter) => waiter.reject(signal?.reason));
+    };
+    signal?.addEventListener("abort", stop);
+    const ended = new Promise<Extract<Answer, { kind: "watch" }>>((resolve, reject) => {
+      this.#waiters.set(key, { resolve, reject, onChunk });
+      this.#happen({ on: "watch", watch: { key, taskId, cursor: lastMessageId, asked: false } });
+    });
+    return ended.finally(() => signal?.removeEventListener("abort", stop));
+  }
+
   /** Ends the session for good. */
   async end(): Promise<void> {
     await this.#ask({ kind: "end" });
@@ -273,6 +300,8 @@ export class BowlineClient {
         return this.#tell(effect.told);
       case "answer":
         return this.#settle(effect.key, (waiter) => waiter.resolve(effect.answer as never));
+      case "chunk":
+        return guarded(() => this.#waiters.get(effect.key)?.onChunk?.(effect.chunk));
       case "fail":
         return this.#settle(effect.key, (waiter) => waiter.reject(new BowlineError(effect.refusal)));
       case "keep":
@@ -416,14 +445,10 @@ async function tabName(): Promise<string | null> {
 function listen(wake: () => void, leave: () => void): () => void {
   if (typeof document === "undefined") return () => {};
   const shown = () => document.visibilityState === "visible" && wake();
-  addEventListener("online", wake);
-  addEventListener("pageshow", wake);
-  addEventListener("pagehide", leave);
-  document.addEventListener("visibilitychange", shown);
-  return () => {
-    removeEventListener("online", wake);
-    removeEventListener("pageshow", wake);
-    removeEventListener("pagehide", leave);
-    document.removeEventListener("visibilitychange", shown);
-  };
+  const listening = new AbortController();
+  addEventListener("online", wake, listening);
+  addEventListener("pageshow", wake, listening);
+  addEventListener("pagehide", leave, listening);
+  document.addEventListener("visibilitychange", shown, listening);
+  return () => listening.abort();
 }

@@ -13,14 +13,18 @@ export class Emitter<Events> {
 
   emit<Name extends keyof Events>(name: Name, value: Events[Name]): void {
     for (const listener of [...(this.#listeners.get(name) ?? [])]) {
-      try {
-        (listener as (value: Events[Name]) => void)(value);
-      } catch (error) {
-        // It surfaces as an uncaught error, as it would from any event listener.
-        queueMicrotask(() => {
-          throw error;
-        });
-      }
+      guarded(() => (listener as (value: Events[Name]) => void)(value));
     }
+  }
+}
+
+/** What it throws surfaces as an uncaught error, as it would from any event listener. */
+export function guarded(listener: () => void): void {
+  try {
+    listener();
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
   }
 }

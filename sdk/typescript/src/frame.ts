@@ -8,6 +8,9 @@ export interface Frame {
   readonly event_id?: string;
   readonly timestamp?: string;
   readonly step_id?: string;
+  readonly task_id?: string;
+  /** The cursor of a `task.chunk`; `null` for one that was made up. */
+  readonly id?: string | null;
   readonly content?: unknown;
   readonly metadata?: Readonly<Record<string, unknown>>;
 }
@@ -17,7 +20,14 @@ export interface LoggedEvent extends Frame {
   readonly seq: number;
 }
 
-/** A frame that we send. */
+/** A chunk of the AI SDK's UI message stream. `idx` is the cursor after it. Made-up chunks have none. */
+export interface StreamChunk {
+  readonly type: string;
+  readonly idx?: string;
+  readonly [field: string]: unknown;
+}
+
+/** A frame that we send. What is `undefined` in it is left out. */
 export interface ClientFrame {
   readonly event: string;
   readonly [field: string]: unknown;

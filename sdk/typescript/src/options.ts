@@ -52,9 +52,9 @@ export function policyFrom(options: BowlineOptions, clientId: string): Policy {
   return {
     clientId,
     create: {
-      ...(agent === undefined ? {} : { agent }),
-      ...(wanted === undefined ? {} : { config: wanted }),
-      ...(appVersion === undefined ? {} : { app_version: appVersion }),
+      agent,
+      config: wanted,
+      app_version: appVersion,
     },
     whenHeld: options.whenHeld ?? "ask",
     whenGone: options.whenGone ?? "create",

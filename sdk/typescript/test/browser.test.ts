@@ -17,6 +17,8 @@ import { BowlineClient } from "/dist/index.js";
 window.seen = [];
 window.client = new BowlineClient({ url: ${JSON.stringify(url)}, name: new URLSearchParams(location.search).get("name") ?? "bowline", backoffSeconds: [0.05] });
 window.client.on("event", (event) => window.seen.push(event));
+window.states = [];
+window.client.on("connection", ({ state }) => window.states.at(-1) !== state && window.states.push(state));
 window.ready = window.client.connect();
 </script>`;
 
@@ -87,6 +89,16 @@ test("eight tabs share one connection, and outlive the one that leads", async ()
     expect(seqs).toEqual(upTo(152));
   }
   expect(wire.count).toBe(2);
+});
+
+test("a tab that joins others is connected by its first dial", async () => {
+  await open("first");
+  for (let n = 0; n < 12; n++) {
+    const { page } = await open(`tab${n}`);
+    expect(await page.evaluate("window.states")).toEqual(["connecting", "connected"]);
+    if (n % 2 === 0) await page.close();
+  }
+  expect(wire.count).toBe(1);
 });
 
 test("two tabs on one session both show all of it", async () => {

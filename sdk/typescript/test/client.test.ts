@@ -341,6 +341,32 @@ test("what is no longer retained is told with its bounds before any later event"
   expect(late.connection.gap).toEqual({ fromSeq: 1, toSeq: 32, lost: 32 });
 });
 
+test("a gap is filled with what was said, from the session's state", async () => {
+  await server.stop();
+  server = await Server.start({ ...KEY, BOWLINE_BUFFER__EVENTS_MAX: "10" });
+  const storage = new MemoryStore();
+  const client = makeClient({ url: server.url, storage });
+  await client.connect();
+  for (const text of ["/echo first", "/long 40 0"]) {
+    const answered = nextEvent(client, "agent.final_answer");
+    await client.message(text);
+    await answered;
+  }
+  client.close();
+  const reloaded = makeClient({ url: server.url, storage });
+  const told = next(reloaded, "history");
+  await reloaded.connect();
+  expect(reloaded.connection.gap).toMatchObject({ fromSeq: 1 });
+  const { messages, steps, lastSeq } = await told;
+  expect(messages.map(({ role, content }) => `${role}: ${String(content)}`)).toEqual([
+    "user: /echo first",
+    "assistant: first",
+    "user: /long 40 0",
+    `assistant: ${words(40)}`,
+  ]);
+  expect([steps, lastSeq]).toEqual([2, 44]);
+});
+
 test("a resume token is kept, renewed and used, where a session's name proves nothing", async () => {
   await server.stop();
   server = await Server.start({ ...KEY, BOWLINE_SESSION__OWNERSHIP: "token" });

@@ -49,6 +49,9 @@ class World {
       const metadata = { action: "duplicate_message", message_id: id, seq: known?.seq };
       if (known === undefined) this.append({ event: "user.message", metadata: { message_id: id } });
       else this.down.push({ event: "system.notice", session_id: SESSION, metadata });
+    } else if (frame.event === "user.request_state") {
+      const signed_state = { state: { memory_snapshot: [], current_step: 0, last_seq: this.log.last } };
+      this.down.push({ event: "agent.state_exported", session_id: SESSION, metadata: { signed_state } });
     } else if (frame.event === "user.ack") {
       // Never ahead of what the log has, and never after the wire is gone.
       const acked = String((frame["content"] as Record<string, unknown>)["last_event_id"]);

@@ -263,6 +263,101 @@ test("a live reader that was trimmed past is told before its next event", () => 
   expect(rig.delivered.at(-1)?.seq).toBe(6);
 });
 
+/** A link that comes back to a log which begins after its place. */
+function gapped(intent: { seat: "hold" | "observe" } = { seat: "hold" }): { rig: Rig; log: Log } {
+  const log = new Log(3);
+  for (let n = 0; n < 9; n++) log.append();
+  const rig = new Rig(KNOWN);
+  rig.happen({ on: "start", intent: { to: "attach", takeOver: false, ...intent } });
+  rig.frame(HELLO);
+  answer(rig, log);
+  expect(rig.told).toContainEqual({ kind: "gap", fromSeq: 1, toSeq: 6, lost: 6 });
+  return { rig, log };
+}
+
+test("a gap is filled from the session's state, also if the wire is lost once more before the answer", () => {
+  const { rig, log } = gapped();
+  expect(rig.sentOf("user.request_state")).toHaveLength(1);
+  rig.happen({ on: "closed", code: 1006 });
+  rig.tick();
+  rig.frame(HELLO);
+  answer(rig, log);
+  expect(rig.sentOf("user.request_state")).toHaveLength(2);
+  const messages = [{ role: "user", content: "hello" }];
+  const signed_state = { state: { memory_snapshot: messages, current_step: 1, last_seq: 9 } };
+  rig.frame({ event: "agent.state_exported", session_id: SESSION, metadata: { signed_state } });
+  expect(rig.told.at(-1)).toEqual({ kind: "history", messages, steps: 1, lastSeq: 9 });
+  expect(rig.link.sealed?.signedState).toEqual(signed_state);
+  expect(rig.answers.size + rig.failures.size).toBe(0);
+});
+
+test("who only watches cannot ask for the state, and a state that cannot be read fills nothing", () => {
+  expect(gapped({ seat: "observe" }).rig.sentOf("user.request_state")).toEqual([]);
+  const { rig } = gapped();
+  rig.frame({ event: "agent.state_exported", session_id: SESSION, metadata: { signed_state: "Yndsc3Qx" } });
+  expect(rig.told.some(({ kind }) => kind === "history")).toBe(false);
+  expect(rig.link.asks).toEqual([]);
+});
+
+function chunk(task_id: string, id: string | null, type = "text-delta"): Frame {
+  return { event: "task.chunk", session_id: SESSION, task_id, id, content: { type } };
+}
+
+const over = (task_id: string): Frame => ({ event: "task.end", session_id: SESSION, task_id, content: { status: "completed" } });
+
+test("a watched task is read on after a loss, from the last chunk that had a cursor", () => {
+  const { rig, log } = live();
+  const key = rig.watch("task_1");
+  expect(rig.lastSent).toEqual({ event: "user.watch_task", task_id: "task_1", content: { last_message_id: "0" } });
+  rig.frame(chunk("task_1", "e-1"), chunk("task_1", "e-2"), chunk("task_1", null, "data-gap"), chunk("task_2", "e-7"));
+  rig.happen({ on: "closed", code: 1006 });
+  rig.tick();
+  rig.frame(HELLO);
+  answer(rig, log);
+  expect(rig.lastSent).toEqual({ event: "user.watch_task", task_id: "task_1", content: { last_message_id: "e-2" } });
+  rig.frame(chunk("task_1", "e-3"), over("task_1"), chunk("task_1", "e-4"));
+  expect(rig.chunks.map(({ idx }) => idx)).toEqual(["e-1", "e-2", undefined, "e-3"]);
+  expect(rig.answers.get(key)).toEqual({ kind: "watch", status: "completed", lastMessageId: "e-3" });
+});
+
+test("a probe over the same wire asks for no task again: what is on its way would come twice", () => {
+  const { rig, log } = live();
+  rig.watch("task_1");
+  rig.nowMs += 5_000;
+  rig.happen({ on: "wake" });
+  answer(rig, log);
+  expect(rig.sentOf("user.watch_task")).toHaveLength(1);
+});
+
+test("a task that cannot be watched is told, and fails no other request", () => {
+  const { rig } = live();
+  const asked = rig.ask({ kind: "message", messageId: "m-1", content: "hello" });
+  const [gone, later] = [rig.watch("task_1"), rig.watch("task_2")];
+  const no = (code: string, action: string, task_id: string): Frame => {
+    return { event: "system.error", content: "No.", metadata: { error_code: code, recovery_action: action, details: { task_id } } };
+  };
+  rig.frame(no("TASK_NOT_FOUND", "none", "task_1"), no("STORE_UNAVAILABLE", "retry_later", "task_2"), no("TASK_EXPIRED", "none", "task_3"));
+  expect(rig.failures.get(gone)?.code).toBe("TASK_NOT_FOUND");
+  rig.pass(1_000);
+  expect(rig.sentOf("user.watch_task").map(({ task_id }) => task_id)).toEqual(["task_1", "task_2", "task_2"]);
+  rig.frame(over("task_2"));
+  expect(rig.answers.has(later)).toBe(true);
+  expect(rig.failures.has(asked)).toBe(false);
+});
+
+test("the next watch of a task takes it over, an ended one is asked for no more, and none outlives the client", () => {
+  const { rig } = live();
+  const [first, second] = [rig.watch("task_1"), rig.watch("task_1", "e-5")];
+  expect(rig.answers.get(first)).toMatchObject({ status: "elsewhere" });
+  rig.happen({ on: "unwatch", key: second });
+  expect(rig.lastSent).toEqual({ event: "user.unwatch_task", task_id: "task_1" });
+  const third = rig.watch("task_3");
+  rig.happen({ on: "stop" });
+  expect(rig.failures.get(third)?.code).toBe("CLOSED");
+  expect(rig.failures.get(rig.watch("task_4"))?.code).toBe("CLOSED");
+  expect(rig.link.watches).toEqual([]);
+});
+
 test("events keep the name they were logged under, and a newcomer learns it", () => {
   const log = new Log();
   log.append({ session_id: "sess_older" });

@@ -126,6 +126,24 @@ test("events of a session that its tab has left go to nobody, however well they 
   expect(stage.heard("b")).toHaveLength(1);
 });
 
+test("a task's chunks go to the tab that watched it last, and the one before is told", () => {
+  const stage = attached("a", "b");
+  const watch = (port: string) => stage.ask(port, { event: "user.watch_task", task_id: "t", content: { last_message_id: "0" } });
+  const chunk: Frame = { event: "task.chunk", task_id: "t", id: "e-1", content: { type: "text-delta" } };
+  watch("a");
+  stage.say(chunk);
+  expect([stage.heard("a"), stage.heard("b")]).toEqual([[chunk], []]);
+  watch("b");
+  expect(stage.heard("a")).toEqual([{ event: "task.end", task_id: "t", content: { status: "elsewhere" } }]);
+  const refusal: Frame = { event: "system.error", metadata: { error_code: "STORE_UNAVAILABLE", details: { task_id: "t" } } };
+  stage.say(chunk);
+  stage.say(refusal);
+  expect([stage.heard("a"), stage.heard("b")]).toEqual([[], [chunk, refusal]]);
+  stage.sent.length = 0;
+  stage.mux.close("b", 1000);
+  expect(stage.sent).toEqual([{ event: "user.unwatch_task", task_id: "t" }]);
+});
+
 test("one tab that finds the wire dead ends it for all; a stranger is told that it has none", () => {
   const stage = attached("a", "b");
   stage.mux.close("a", 3000);

@@ -2,11 +2,11 @@
 
 import { backoffMs } from "../backoff.ts";
 import { BowlineError, refusal } from "../failure.ts";
-import { isObject } from "../frame.ts";
+import { type StreamChunk, isObject } from "../frame.ts";
 import type { KeyValueStore } from "../keeping.ts";
 import { randomId } from "../random.ts";
 import { type ActiveTask, type ActiveTaskInfo, ActiveTasks } from "./active.ts";
-import { type Reading, type StreamChunk, readStream, refusedBy } from "./stream.ts";
+import { type Reading, readStream, refusedBy } from "./stream.ts";
 
 export type { ActiveTask, ActiveTaskInfo, StreamChunk };
 

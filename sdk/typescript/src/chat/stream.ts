@@ -1,15 +1,8 @@
 // One reading of a task's stream over `fetch`: chunks as they come, and how the reading ended.
 
 import type { RecoveryAction } from "../failure.ts";
-import { isObject } from "../frame.ts";
+import { type StreamChunk, isObject } from "../frame.ts";
 import { SSE_START, type SseState, sseStep } from "./sse.ts";
-
-/** A chunk of the AI SDK's UI message stream. `idx` is the SSE id: the cursor after it. Made-up chunks have none. */
-export interface StreamChunk {
-  readonly type: string;
-  readonly idx?: string;
-  readonly [field: string]: unknown;
-}
 
 export type Reading =
   /** `[DONE]` came. A body that merely ends was cut, however cleanly. */

@@ -1,6 +1,6 @@
 // What an application asks of its session, as frames, and which server frame answers it.
 
-import { type ClientFrame, type Frame, type LoggedEvent, endsRun, figure, word } from "../frame.ts";
+import { type ClientFrame, type Frame, type LoggedEvent, endsRun, figure, isObject, word } from "../frame.ts";
 import { type Sealed, sealedIn } from "../sealed.ts";
 
 /** What is asked. */
@@ -30,11 +30,30 @@ export type Answer =
   | { readonly kind: "cancel"; readonly cancelled: boolean }
   | { readonly kind: "export"; readonly exported: Exported }
   | { readonly kind: "plan"; readonly ok: boolean }
-  | { readonly kind: "end" };
+  | { readonly kind: "end" }
+  /** A watched task is over: `completed`, `failed`, `cancelled`, `expired`; or `elsewhere`: it is watched by another tab now. */
+  | { readonly kind: "watch"; readonly status: string; readonly lastMessageId: string };
 
 /** A sealed state with the facts that came with it. */
 export interface Exported extends Sealed {
   readonly metadata: Readonly<Record<string, unknown>>;
+}
+
+/** What was said, as an exported state has it. */
+export interface History {
+  /** Oldest first. */
+  readonly messages: readonly { readonly role: string; readonly content: unknown }[];
+  /** How many messages the person has sent in all; `messages` may lack the oldest. */
+  readonly steps: number;
+  /** The last event that is part of it. */
+  readonly lastSeq: number;
+}
+
+/** `null` if the state is sealed so that only the server can read it. */
+export function historyIn({ signedState }: Sealed): History | null {
+  const state = isObject(signedState) ? signedState["state"] : null;
+  if (!isObject(state) || !Array.isArray(state["memory_snapshot"])) return null;
+  return { messages: state["memory_snapshot"], steps: Number(state["current_step"]), lastSeq: Number(state["last_seq"]) };
 }
 
 export function askFrame(question: Question, sessionId: string): ClientFrame {
@@ -45,7 +64,7 @@ export function askFrame(question: Question, sessionId: string): ClientFrame {
     case "response":
       return { event: "user.response", ...about, step_id: question.stepId, content: question.content };
     case "cancel":
-      return { event: "user.cancel", ...about, ...(question.reason === null ? {} : { reason: question.reason }) };
+      return { event: "user.cancel", ...about, reason: question.reason ?? undefined };
     case "export":
       return { event: "user.request_state", ...about, content: question.content };
     case "plan":

@@ -2,12 +2,15 @@
 
 import { type Refusal, refusal } from "../failure.ts";
 import type { Frame, LoggedEvent } from "../frame.ts";
-import { type Answer, type Ask, answerInControl, answerInEvent, askFrame } from "./ask.ts";
+import { type Answer, type Ask, type Exported, answerInControl, answerInEvent, askFrame, historyIn } from "./ask.ts";
 import type { Turn } from "./turn.ts";
 
 /** A request that the server could not take for the moment is sent again this often. */
 const TRIES_MAX = 5;
 const RETRY_MS = 1_000;
+
+/** The link's own: nobody waits for the answer. */
+const FILL: Ask = { key: 0, question: { kind: "export", content: {} }, wasSent: false, tries: 0 };
 
 export function ask(turn: Turn, asked: Ask): void {
   if (turn.link.phase.at === "disconnected") {
@@ -15,6 +18,14 @@ export function ask(turn: Turn, asked: Ask): void {
     return;
   }
   turn.set({ asks: [...turn.link.asks, asked] });
+  askNext(turn);
+}
+
+/** Events are gone, but what was said is not: the state has it. Only who holds the session may ask for that. */
+export function fillGap(turn: Turn): void {
+  const { asks, seat } = turn.link;
+  if (seat === "observe" || asks.some(({ key }) => key === FILL.key)) return;
+  turn.set({ asks: [...asks, FILL] });
   askNext(turn);
 }
 
@@ -41,11 +52,18 @@ function settle(turn: Turn, read: (first: Ask) => Answer | null): boolean {
   // What was never sent cannot be answered: an event that looks like it is somebody else's.
   const answer = first === undefined || !first.wasSent ? null : read(first);
   if (first === undefined || answer === null) return false;
-  turn.do({ do: "answer", key: first.key, answer });
+  if (first.key !== FILL.key) turn.do({ do: "answer", key: first.key, answer });
+  else if (answer.kind === "export") tellHistory(turn, answer.exported);
   turn.set({ asks: rest, asking: false });
   turn.stopTimers("resend");
   askNext(turn);
   return true;
+}
+
+/** A state that only the server can read fills nothing; then the gap stays as it was told. */
+function tellHistory(turn: Turn, exported: Exported): void {
+  const history = historyIn(exported);
+  if (history !== null) turn.tell({ kind: "history", ...history });
 }
 
 /** The server refused the request under way. Returns false if there is none. */

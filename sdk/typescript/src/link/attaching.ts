@@ -4,10 +4,11 @@ import { type Refusal, refusal } from "../failure.ts";
 import { type Frame, type Resume, type RunState, figure, isObject, word } from "../frame.ts";
 import { type Position, cursorFields } from "../position.ts";
 import { isUsable } from "../sealed.ts";
-import { askNext, forsakeAsks } from "./asking.ts";
+import { askNext, fillGap, forsakeAsks } from "./asking.ts";
 import { PATIENCE_MS, lose, postpone, stop } from "./loss.ts";
 import type { Link, Session, Shown, Way } from "./state.ts";
 import type { Turn } from "./turn.ts";
+import { askWatches } from "./watching.ts";
 
 /** Acks are gathered for this long. */
 export const ACK_MS = 200;
@@ -34,16 +35,14 @@ export function attach(turn: Turn, wanted: Way, shown: Shown): void {
   const { link } = turn;
   const way = possible(link, wanted);
   const { clientId, create } = link.policy;
-  const takeOver = way.by !== "create" && way.takeOver ? { take_over: true } : {};
-  const content = { ...cursorFields(link.position), client_id: clientId, ...takeOver };
+  const common = { client_id: clientId, take_over: (way.by !== "create" && way.takeOver) || undefined };
   if (way.by === "quick" && link.session !== null) {
-    const token = link.session.resumeToken === null ? {} : { resume_token: link.session.resumeToken };
-    const mode = link.seat === "observe" ? { mode: "observe" } : {};
-    turn.send({ event: "user.reconnect", session_id: link.session.id, content: { ...content, ...token, ...mode } });
+    const { id, resumeToken } = link.session;
+    const back = { ...cursorFields(link.position), ...common, resume_token: resumeToken ?? undefined };
+    turn.send({ event: "user.reconnect", session_id: id, content: { ...back, mode: link.seat === "observe" ? "observe" : undefined } });
   } else if (way.by === "state" && link.sealed !== null) {
     // A bare number: a session rebuilt from the state counts on from it, in an epoch that no cursor can name yet.
-    const cursor = link.position === null ? {} : { last_seq: link.position.seq };
-    const back = { ...cursor, client_id: clientId, ...takeOver };
+    const back = { ...common, last_seq: link.position?.seq };
     turn.send({ event: "user.reconnect_with_state", signed_state: link.sealed.signedState, content: back });
   } else {
     turn.send({ event: "user.create_session", content: { ...create, client_id: clientId } });
@@ -113,13 +112,16 @@ function place(turn: Turn, log: Position, resume: Resume): Position {
       const fromSeq = before === null ? first - (resume.lost ?? 0) : before.seq + 1;
       if (fromSeq >= first) return { epoch: log.epoch, seq: fromSeq - 1 };
       turn.tell({ kind: "gap", fromSeq, toSeq: first - 1, lost: first - fromSeq });
+      fillGap(turn);
       return { epoch: log.epoch, seq: first - 1 };
     }
     case "other_epoch":
       turn.tell({ kind: "reset", why: "other_epoch" });
+      if (first > 1) fillGap(turn);
       return { epoch: log.epoch, seq: first - 1 };
     case "ahead_of_log":
       turn.tell({ kind: "reset", why: "ahead_of_log" });
+      fillGap(turn);
       return log;
   }
 }
@@ -139,6 +141,7 @@ function goLive(turn: Turn): void {
   turn.set({ phase: { at: "live" }, way: QUICK, failures: 0, refusals: 0 });
   turn.stopTimers("patience");
   askNext(turn);
+  askWatches(turn);
 }
 
 function restored(turn: Turn, frame: Frame): void {

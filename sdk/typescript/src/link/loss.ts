@@ -5,6 +5,7 @@ import { type Refusal, refusal } from "../failure.ts";
 import { failAsks, loseAsks } from "./asking.ts";
 import type { Shown } from "./state.ts";
 import type { Turn } from "./turn.ts";
+import { failWatches, loseWatches } from "./watching.ts";
 
 /** How long a dial, a greeting or the answer to an attachment may take. */
 export const PATIENCE_MS = 10_000;
@@ -12,10 +13,11 @@ export const PATIENCE_MS = 10_000;
 /** With this code we hang up on a wire that we believe dead; it tells a shared connection to be dropped for everyone. */
 export const WIRE_DEAD = 3000;
 
-const ALL_TIMERS = ["retry", "patience", "silence", "ack", "behind", "resend"] as const;
+const ALL_TIMERS = ["retry", "patience", "silence", "ack", "behind", "resend", "watch"] as const;
 
 export function dial(turn: Turn, shown: Shown): void {
   turn.set({ phase: { at: "dialing", attempt: turn.link.failures, shown }, drainMs: null, behindAtSeq: null, heals: 0 });
+  loseWatches(turn);
   turn.stopTimers(...ALL_TIMERS);
   turn.do({ do: "dial" });
   turn.timer("patience", PATIENCE_MS);
@@ -48,7 +50,9 @@ function retire(turn: Turn, cause: Refusal | null, code: number, afterMs?: numbe
 
 /** The link stays away until somebody starts it again. */
 export function stop(turn: Turn, cause: Refusal | null): void {
-  failAsks(turn, cause ?? refusal("CLOSED", "The client was closed."));
+  const told = cause ?? refusal("CLOSED", "The client was closed.");
+  failAsks(turn, told);
+  failWatches(turn, told);
   turn.set({ phase: { at: "disconnected", cause }, failures: 0, refusals: 0, drainMs: null });
   turn.stopTimers(...ALL_TIMERS);
   turn.do({ do: "hang_up", code: 1000 });

@@ -4,10 +4,11 @@ import { refusal, refusalIn } from "../failure.ts";
 import { type Frame, type LoggedEvent, figure, isLogged, runStateAfter, word } from "../frame.ts";
 import { cursorFields } from "../position.ts";
 import { sealedIn } from "../sealed.ts";
-import { refuseAsk, settleByControl, settleByEvent } from "./asking.ts";
+import { fillGap, refuseAsk, settleByControl, settleByEvent } from "./asking.ts";
 import { ACK_MS, attach, bestWay, created, follow, greeted, heal, probe, refused, replayed } from "./attaching.ts";
 import { stop } from "./loss.ts";
 import type { Turn } from "./turn.ts";
+import { refuseWatch, refusedTask, watched } from "./watching.ts";
 
 /** A heartbeat may overtake events that are on their way; they have this long to arrive. */
 const BEHIND_MS = 2_000;
@@ -76,6 +77,9 @@ function control(turn: Turn, frame: Frame): void {
       return heartbeat(turn, frame);
     case "system.notice":
       return notice(turn, frame);
+    case "task.chunk":
+    case "task.end":
+      return watched(turn, frame);
     default:
       turn.tell({ kind: "notice", frame });
   }
@@ -96,6 +100,8 @@ function refuse(turn: Turn, frame: Frame): void {
   const cause = refusalIn(frame);
   const { phase } = turn.link;
   if (cause === null) return;
+  const task = refusedTask(frame);
+  if (task !== undefined) return refuseWatch(turn, task, cause);
   if (phase.at === "attaching") {
     const about = frame.session_id;
     if (about === undefined || phase.way.by !== "quick" || about === turn.link.session?.id) refused(turn, phase.way, phase.shown, cause);
@@ -161,6 +167,7 @@ function skipped(turn: Turn, frame: Frame): void {
   const [fromSeq, toSeq] = [position.seq + 1, first - 1];
   turn.set({ position: { ...position, seq: toSeq } });
   turn.tell({ kind: "gap", fromSeq, toSeq, lost: first - fromSeq });
+  fillGap(turn);
   turn.do({ do: "keep" });
 }
 
@@ -192,8 +199,7 @@ export function sendAck(turn: Turn): void {
   const { link } = turn;
   turn.stopTimers("ack");
   if (link.session === null || link.position === null || (link.phase.at !== "live" && link.phase.at !== "replaying")) return;
-  const gap = link.gapSeen ? { gap_detected: true } : {};
-  const content = { ...cursorFields(link.position), received_count: link.unacked, ...gap };
+  const content = { ...cursorFields(link.position), received_count: link.unacked, gap_detected: link.gapSeen || undefined };
   turn.send({ event: "user.ack", session_id: link.session.id, content });
   turn.set({ unacked: 0, gapSeen: false });
   turn.do({ do: "keep" });

@@ -1,10 +1,11 @@
 // The link's vocabulary: what it knows (`Link`), what can happen to it (`Input`) and what it wants done (`Effect`).
 
 import type { Refusal } from "../failure.ts";
-import type { ClientFrame, Frame, LoggedEvent, Resume, RunState } from "../frame.ts";
+import type { ClientFrame, Frame, LoggedEvent, Resume, RunState, StreamChunk } from "../frame.ts";
 import type { Position } from "../position.ts";
 import type { Sealed } from "../sealed.ts";
-import type { Ask, Answer } from "./ask.ts";
+import type { Ask, Answer, History } from "./ask.ts";
+import type { Watch } from "./watching.ts";
 
 /** Time and chance, which a pure machine is given. `random` is in [0, 1). */
 export interface Moment {
@@ -72,6 +73,7 @@ export interface Link {
   readonly asks: readonly Ask[];
   /** Whether the first of `asks` was sent on this connection. */
   readonly asking: boolean;
+  readonly watches: readonly Watch[];
   readonly heartbeatMs: number;
   readonly heardAtMs: number;
   /** Events since the last ack. */
@@ -106,7 +108,7 @@ export type Intent =
     }
   | { readonly to: "restore"; readonly sealed: Sealed };
 
-export type TimerName = "retry" | "patience" | "silence" | "ack" | "behind" | "resend";
+export type TimerName = "retry" | "patience" | "silence" | "ack" | "behind" | "resend" | "watch";
 
 export type Input =
   | { readonly on: "start"; readonly intent: Intent }
@@ -120,7 +122,9 @@ export type Input =
   | { readonly on: "wake" }
   /** The answer to `fetch_token`. */
   | { readonly on: "token"; readonly token: string | null }
-  | { readonly on: "ask"; readonly ask: Ask };
+  | { readonly on: "ask"; readonly ask: Ask }
+  | { readonly on: "watch"; readonly watch: Watch }
+  | { readonly on: "unwatch"; readonly key: number };
 
 /** News for the application that is no logged event. */
 export type Told =
@@ -128,6 +132,8 @@ export type Told =
   | { readonly kind: "gap"; readonly fromSeq: number; readonly toSeq: number; readonly lost: number }
   /** What was shown so far is not what the log holds: show it anew. */
   | { readonly kind: "reset"; readonly why: "other_epoch" | "ahead_of_log" | "new_session" }
+  /** What was said, from the session's state: it fills a gap as far as it can be filled. */
+  | ({ readonly kind: "history" } & History)
   | { readonly kind: "resumed"; readonly resume: Resume }
   | { readonly kind: "replayed"; readonly count: number; readonly fromSeq: number; readonly toSeq: number }
   | {
@@ -147,6 +153,7 @@ export type Effect =
   | { readonly do: "deliver"; readonly event: LoggedEvent }
   | { readonly do: "tell"; readonly told: Told }
   | { readonly do: "answer"; readonly key: number; readonly answer: Answer }
+  | { readonly do: "chunk"; readonly key: number; readonly chunk: StreamChunk }
   | { readonly do: "fail"; readonly key: number; readonly refusal: Refusal }
   /** Session, position and token are to be kept. */
   | { readonly do: "keep" }
@@ -168,6 +175,7 @@ export function newLink(policy: Policy, known: Partial<Pick<Link, "session" | "p
     sealed: known.sealed ?? null,
     asks: [],
     asking: false,
+    watches: [],
     heartbeatMs: 30_000,
     heardAtMs: 0,
     unacked: 0,

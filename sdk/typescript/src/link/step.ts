@@ -7,6 +7,7 @@ import { closed, dial, lose, stop } from "./loss.ts";
 import { receive, sendAck, stillBehind } from "./receiving.ts";
 import type { Effect, Input, Intent, Link, Moment, TimerName } from "./state.ts";
 import { Turn } from "./turn.ts";
+import { askWatches, unwatch, watch } from "./watching.ts";
 
 /** A link that was heard of so recently needs no proof. */
 const FRESH_MS = 1_000;
@@ -39,6 +40,10 @@ function happen(turn: Turn, input: Input): void {
       return token(turn, input.token);
     case "ask":
       return ask(turn, input.ask);
+    case "watch":
+      return watch(turn, input.watch);
+    case "unwatch":
+      return unwatch(turn, input.key);
   }
 }
 
@@ -113,6 +118,8 @@ function timer(turn: Turn, name: TimerName): void {
       return stillBehind(turn);
     case "resend":
       return resend(turn);
+    case "watch":
+      return askWatches(turn);
   }
 }
 

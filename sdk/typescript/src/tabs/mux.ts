@@ -2,6 +2,7 @@
 
 import { type Frame, isObject, readFrame, word } from "../frame.ts";
 import { WIRE_DEAD } from "../link/loss.ts";
+import { ELSEWHERE, refusedTask } from "../link/watching.ts";
 import { randomId } from "../random.ts";
 import type { Socket } from "../socket.ts";
 
@@ -11,6 +12,7 @@ export type PortNews = { readonly say: "frame"; readonly text: string } | { read
 interface Request {
   readonly event: string;
   readonly session_id?: string;
+  readonly task_id?: string;
   readonly content?: Record<string, unknown>;
   readonly [field: string]: unknown;
 }
@@ -34,6 +36,7 @@ export class Mux {
   readonly #tell: (port: string, news: PortNews) => void;
   /** One name for all tabs: the connection that comes back is then never kept waiting by its predecessor. */
   readonly #clientId: string;
+  /** The sessions and tasks that a port has to do with. */
   readonly #ports = new Map<string, Set<string>>();
   readonly #sessions = new Map<string, Shared>();
   /** Requests that name no session are answered one at a time, since nothing else tells their answers apart. */
@@ -75,6 +78,9 @@ export class Mux {
     } else if (event === "user.reconnect" && id !== undefined) {
       sessions.add(id);
       this.#attach(port, id, request);
+    } else if (request.task_id !== undefined && id === undefined) {
+      if (event === "user.watch_task") this.#watch(port, request.task_id);
+      this.#socket?.send(text);
     } else if (event !== "user.ack" || id === undefined || ackedSeq(request) <= this.#session(id).lastSeq) {
       if (id !== undefined && event !== "user.ack") this.#session(id).asker = port;
       this.#socket?.send(text);
@@ -110,19 +116,26 @@ export class Mux {
     if (observing) session.holders.delete(port);
     else session.holders.add(port);
     // To the server we are one. As an observer it would take the seat from the other tabs.
-    const seat = observing && session.holders.size === 0 ? { mode } : {};
-    const token = session.resumeToken === null ? {} : { resume_token: session.resumeToken };
+    const seat = observing && session.holders.size === 0 ? mode : undefined;
+    const token = session.resumeToken ?? content["resume_token"];
     session.greetings.push(port);
-    this.#socket?.send(JSON.stringify(this.#renamed({ ...request, content: { ...content, ...token, ...seat } })));
+    this.#socket?.send(JSON.stringify(this.#renamed({ ...request, content: { ...content, resume_token: token, mode: seat } })));
   }
 
-  /** The last tab that held a session has gone: its seat is given up, so that another device need not fight for it. */
+  /** The server knows one watch for each task of a connection. So the newest has it, and the others are told. */
+  #watch(port: string, task: string): void {
+    const end = JSON.stringify({ event: "task.end", task_id: task, content: { status: ELSEWHERE } });
+    for (const [other, names] of this.#ports) if (names.delete(task) && other !== port) this.#to(other, end);
+    this.#ports.get(port)?.add(task);
+  }
+
+  /** A task is watched no more. Or the last tab that held a session has gone: its seat is given up, so that another device need not fight for it. */
   #leave(port: string, id: string): void {
+    if (!this.#sessions.has(id)) return this.#socket?.send(JSON.stringify({ event: "user.unwatch_task", task_id: id }));
     const session = this.#session(id);
     const held = session.holders.delete(port);
     if (!held || session.holders.size > 0) return;
-    const token = session.resumeToken === null ? {} : { resume_token: session.resumeToken };
-    const content = { mode: "observe", last_seq: session.lastSeq, ...token };
+    const content = { mode: "observe", last_seq: session.lastSeq, resume_token: session.resumeToken ?? undefined };
     session.greetings.push(null);
     this.#socket?.send(JSON.stringify({ event: "user.reconnect", session_id: id, content }));
   }
@@ -133,6 +146,8 @@ export class Mux {
     const text = data as string;
     const id = frame.session_id;
     if (frame.event === "system.connected") this.#hello = text;
+    const task = frame.task_id ?? refusedTask(frame);
+    if (task !== undefined) return this.#toSession(task, text);
     if (frame.seq !== undefined) return this.#event(frame, text);
     if (frame.event === "agent.state_restored" || (frame.event === "agent.session_created" && frame.metadata?.["reconnected"] !== true)) {
       return this.#named(frame, text);

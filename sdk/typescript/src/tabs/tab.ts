@@ -59,6 +59,8 @@ export class Tab {
   readonly #owners = new Map<string, string>();
   readonly #dial: (protocols: string[]) => Socket;
   #mux: Mux | null = null;
+  /** Whether we hold our own lock. Until then a leader that watches it would get it, and think us gone. */
+  #alive = false;
 
   constructor(tools: TabTools, url: string, direct: Dial) {
     this.#tools = tools;
@@ -66,13 +68,18 @@ export class Tab {
     this.#dial = (protocols) => direct(url, protocols);
     this.#channel = tools.channel(this.#name);
     this.#channel.onmessage = ({ data }) => this.#hear(data as Message);
-    const forever = new Promise(() => {});
     // Held as long as the tab lives, so that the leader learns when it is gone, also if it crashed.
-    void tools.locks.request(this.#id, () => forever);
-    void tools.locks.request(this.#name, () => {
-      this.#lead();
-      return forever;
-    });
+    this.#hold(this.#id, () => this.#live());
+    this.#hold(this.#name, () => this.#lead());
+  }
+
+  /** For good. A page that may have no locks, as in a sandboxed frame, sees no other tab either: it goes on alone. */
+  #hold(name: string, then: () => void): void {
+    const hold = () => {
+      then();
+      return new Promise(() => {});
+    };
+    void this.#tools.locks.request(name, hold).catch(hold);
   }
 
   dial(protocols: string[]): Socket {
@@ -85,7 +92,13 @@ export class Tab {
     return port;
   }
 
+  #live(): void {
+    this.#alive = true;
+    for (const port of this.#ports.values()) this.#open(port);
+  }
+
   #open(port: Port): void {
+    if (!this.#alive) return;
     this.#say({ say: "open", port: port.id, tab: this.#id, protocols: port.protocols });
   }
 

@@ -1,6 +1,6 @@
 // A link with its effects laid out, and a clock that moves when a test says so.
 
-import type { ClientFrame, Frame, LoggedEvent } from "../../src/frame.ts";
+import type { ClientFrame, Frame, LoggedEvent, StreamChunk } from "../../src/frame.ts";
 import type { Answer, Question } from "../../src/link/ask.ts";
 import { type ConnectionState, type Effect, type Input, type Link, type Policy, type TimerName, type Told, connectionState, newLink } from "../../src/link/state.ts";
 import { step } from "../../src/link/step.ts";
@@ -24,6 +24,7 @@ export class Rig {
   hungUpWith: number[] = [];
   readonly sent: ClientFrame[] = [];
   readonly delivered: LoggedEvent[] = [];
+  readonly chunks: StreamChunk[] = [];
   readonly told: Told[] = [];
   readonly answers = new Map<number, Answer>();
   readonly failures = new Map<number, Refusal>();
@@ -60,6 +61,12 @@ export class Rig {
   ask(question: Question): number {
     const key = ++this.#keys;
     this.happen({ on: "ask", ask: { key, question, wasSent: false, tries: 0 } });
+    return key;
+  }
+
+  watch(taskId: string, cursor = "0"): number {
+    const key = ++this.#keys;
+    this.happen({ on: "watch", watch: { key, taskId, cursor, asked: false } });
     return key;
   }
 
@@ -108,6 +115,8 @@ export class Rig {
         return void this.sent.push(effect.frame);
       case "deliver":
         return void this.delivered.push(effect.event);
+      case "chunk":
+        return void this.chunks.push(effect.chunk);
       case "tell":
         return void this.told.push(effect.told);
       case "answer":

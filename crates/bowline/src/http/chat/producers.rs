@@ -43,11 +43,13 @@ pub async fn create(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
     let what = match (&wanted.named, &wanted.key) {
         (Some(named), _) => named.to_string(),
         (None, Some(key)) => key.to_string(),
-        (None, None) => return made(&owner, &shared, wanted).await.map(shown_as_created).map_err(Problem::from),
+        (None, None) => {
+            return made(&owner, &shared, wanted).await.map(|begun| shown_as_created(&begun)).map_err(Problem::from);
+        }
     };
     // One at a time, so that two who choose the same name do not both get it.
     let making = made(&owner, &shared, wanted);
-    Ok(shown_as_created(shared.alone(&shared.naming, &format!("{}\0{what}", owner.principal), making).await?))
+    Ok(shown_as_created(&shared.alone(&shared.naming, &format!("{}\0{what}", owner.principal), making).await?))
 }
 
 /// What a program outside asks for.
@@ -58,7 +60,7 @@ struct Wanted {
     key: Option<MessageId>,
 }
 
-fn shown_as_created(begun: Begun) -> Response {
+fn shown_as_created(begun: &Begun) -> Response {
     let shown = json!({ "task_id": begun.task_id, "operation_id": begun.operation_id });
     (StatusCode::CREATED, Json(shown)).into_response()
 }

@@ -18,12 +18,12 @@ use super::read::{self, Body, Fields, Name};
 use super::sessions::{make, turn_of};
 use super::sse::{self, Reading};
 use super::{Owner, RESUME_TOKEN};
-use crate::{alias, dice};
 use crate::node::{self, Shared};
 use crate::session::record::Presented;
 use crate::session::registry::NewSession;
 use crate::session::{Ask, Life, Registry};
 use crate::stream::Watched;
+use crate::{alias, dice};
 
 type Answer = Result<Response, Problem>;
 type Shares = State<Arc<Shared>>;
