@@ -72,6 +72,8 @@ pub struct Options {
     pub health_timeout: Duration,
     pub policy: Policy,
     pub session_ttl: Duration,
+    /// How long a finished task's result is kept.
+    pub task_result_ttl: Duration,
     pub servers_per_principal_max: usize,
     pub sessions_per_principal_max: usize,
 }
@@ -90,6 +92,7 @@ impl Default for Options {
             health_timeout: Duration::from_secs(60),
             policy: Policy::default(),
             session_ttl: Duration::from_secs(24 * 3600),
+            task_result_ttl: Duration::from_secs(3600),
             servers_per_principal_max: 100,
             sessions_per_principal_max: 1000,
         }
@@ -159,11 +162,11 @@ impl Hub {
         };
         let hub = Arc::new(Hub {
             sessions: Sessions::new(options.sessions_per_principal_max),
+            tasks: Tasks::new(store.clone()),
             options,
             store,
             backends: RwLock::default(),
             parked: ParkedCalls::default(),
-            tasks: Tasks::default(),
             around,
             happenings,
             observer: observer.unwrap_or_else(|| Box::new(NoObserver)),
@@ -173,6 +176,7 @@ impl Hub {
         tokio::spawn(listen(Arc::downgrade(&hub), told));
         tokio::spawn(sweep_for_ever(Arc::downgrade(&hub)));
         hub.restore_servers().await?;
+        drive::task::take_up(&hub).await?;
         Ok(hub)
     }
 
@@ -276,6 +280,7 @@ impl Hub {
 
     /// Ends every backend, so that no child outlives us.
     pub async fn close(&self) {
+        self.tasks.closing.cancel();
         let keys: Vec<Key> = self.all().into_iter().map(|backend| backend.key).collect();
         for key in keys {
             self.stop(&key).await;
@@ -325,6 +330,9 @@ impl Hub {
         for session in self.sessions.awake() {
             session.expire(self.options.ask_timeout).await?;
         }
+        for (id, owner, record) in self.tasks.expire(self.options.task_result_ttl).await? {
+            drive::task::tell(self, "task_expired", &id, &owner, &record).await;
+        }
         let ttl_ms = self.options.session_ttl.as_millis() as u64;
         for (log, stored) in self.store.list(Kind::Mcp, None).await? {
             let awake = self.sessions.awake().into_iter().find(|session| session.id == log);
@@ -372,9 +380,8 @@ async fn listen(hub: Weak<Hub>, mut told: mpsc::Receiver<(Key, BackendEvent)>) {
 /// Takes back questions that waited too long, and ends sessions that nobody used.
 async fn sweep_for_ever(hub: Weak<Hub>) {
     loop {
-        let Some(every) = hub.upgrade().map(|hub| hub.options.session_ttl.min(hub.options.ask_timeout) / 4) else {
-            return;
-        };
+        let shortest = |options: &Options| options.session_ttl.min(options.ask_timeout).min(options.task_result_ttl);
+        let Some(every) = hub.upgrade().map(|hub| shortest(&hub.options) / 4) else { return };
         tokio::time::sleep(every.clamp(Duration::from_millis(100), Duration::from_secs(30))).await;
         let Some(hub) = hub.upgrade() else { return };
         if let Err(error) = hub.sweep().await {
