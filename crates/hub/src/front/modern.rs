@@ -10,16 +10,18 @@ use http::{HeaderMap, Response, StatusCode};
 use serde_json::json;
 
 use super::http::{Body, empty, event_stream, json as json_response, problem, version};
-use super::{Client, answer, begin, transparent};
+use super::{Client, answer, begin, names, transparent};
+use crate::catalogue::ListKind;
 use crate::drive::conversation::{Conversation, Reply, Step};
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
-use crate::link::{Caller, ClientFacts, Inbound, header_text};
+use crate::link::{Caller, ClientFacts, Inbound, plain_text};
 use crate::message::{self, Id, Message, Request};
+use crate::mirrored;
 use crate::parked::{ParkedCall, ParkedCalls, Question};
 use crate::pending::{Pending, capability};
-use crate::session::Route;
+use crate::session::{Route, Session};
 use crate::sse;
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
@@ -49,6 +51,9 @@ pub async fn post(
         return respond(&request.id, &reply);
     }
     let client = client_of(principal, route, headers, &request);
+    if !judged_there && let Err(reply) = check_arguments(hub, &client, headers, &request) {
+        return respond(&request.id, &reply);
+    }
     let mut talk = match take_up(hub, &client, &request).await {
         Ok(talk) => talk,
         Err(reply) => return respond(&request.id, &reply),
@@ -181,11 +186,29 @@ fn check(headers: &HeaderMap, request: &Request) -> Result<(), Reply> {
         _ => None,
     };
     if let Some(name) = named
-        && header("mcp-name").is_none_or(|told| told != name && told != header_text(&name))
+        && header("mcp-name").is_none_or(|told| told != name && plain_text(told) != name)
     {
         return Err(bad(message::HEADER_MISMATCH, "Mcp-Name differs from the body or is missing"));
     }
     Ok(())
+}
+
+/// The same for arguments that a tool wants to see in headers.
+fn check_arguments(hub: &Hub, client: &Client, headers: &HeaderMap, request: &Request) -> Result<(), Reply> {
+    let params = Fields::of(request.params.as_deref());
+    let (true, Some(name)) = (request.method == "tools/call", params.text("name")) else { return Ok(()) };
+    let found = match &client.route {
+        Route::One(server) => hub.find(&client.principal, server).map(|backend| (backend, name)),
+        Route::All => names::resolve(hub, client, ListKind::Tools, &name),
+    };
+    let Some((backend, own)) = found else { return Ok(()) };
+    let catalogue = backend.catalogue();
+    let Some(tool) = catalogue.find(ListKind::Tools, &own) else { return Ok(()) };
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    match mirrored::mismatch(tool, &params.object("arguments"), header) {
+        Some(why) => Err(Reply { answer: Err(message::error(message::HEADER_MISMATCH, &why)), status: 400 }),
+        None => Ok(()),
+    }
 }
 
 /// One request and everything that is said until its answer.
@@ -213,8 +236,8 @@ impl Talk {
                 Step::Said(Inbound::Notification { method, params }) => {
                     return Next::Said(sse::encode(None, message::notification(&method, params.as_ref()).get()));
                 }
-                Step::Said(Inbound::Request { method, params, reply }) => {
-                    if let Some(reply) = self.question(method, params, reply).await {
+                Step::Said(Inbound::Request { server, method, params, reply }) => {
+                    if let Some(reply) = self.question(&server, method, params, reply).await {
                         return Next::Ended(reply);
                     }
                 }
@@ -228,6 +251,7 @@ impl Talk {
     /// A backend of the older era asks: the call waits, and the question becomes the answer.
     async fn question(
         &mut self,
+        server: &str,
         method: String,
         params: Option<Raw>,
         reply: tokio::sync::oneshot::Sender<message::Answer>,
@@ -254,13 +278,15 @@ impl Talk {
             let _ = reply.send(Ok(raw(&json!({ "roots": [] }))));
             return None;
         }
-        let waiting = self.hub.sessions.awake().into_iter();
-        let mut waiting = waiting.filter(|session| session.record.handle && session.principal == self.client.principal);
-        match waiting.next() {
-            // A client that cannot answer by itself can do it by the tools, if it has a handle.
+        // A client that cannot answer by itself can do it by the tools, if it has a handle: the one that it named, or
+        // any that it has.
+        let named = Fields::of(self.request.params.as_deref()).object("arguments").text("handle");
+        let own = |session: &Arc<Session>| session.record.handle && session.principal == self.client.principal;
+        let mut waiting: Vec<_> = self.hub.sessions.awake().into_iter().filter(own).collect();
+        waiting.sort_by_key(|session| named.as_deref() != Some(session.id.as_str()));
+        match waiting.first() {
             Some(session) => {
-                let server = super::legacy::server_of(&session, &self.request);
-                let _ = session.ask(Pending::new(&server, method, params, reply), None).await;
+                let _ = session.ask(Pending::new(server, method, params, reply), None).await;
             }
             None => {
                 let error = message::error(message::METHOD_NOT_FOUND, "the client cannot answer this");
