@@ -298,12 +298,12 @@ impl Node {
             .await
             .with_context(|| format!("cannot listen on {listen}: choose another address with --listen"))?;
         let metrics = Metrics::new();
-        let hub = hub::start(&config.hub, store.clone(), &metrics).await?;
         let configured = roster::configured(&config, &metrics)?;
         let cluster = match config.store.url {
             StoreUrl::Redis(_) => Some(Arc::new(Cluster::new(store.clone(), config.lease_ttl)?)),
             StoreUrl::Memory | StoreUrl::Disk(_) => None,
         };
+        let hub = hub::start(&config.hub, store.clone(), &metrics, cluster.as_ref()).await?;
         let shared = Arc::new(Shared {
             effective: loaded.effective(),
             metrics,

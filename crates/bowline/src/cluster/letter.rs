@@ -5,6 +5,7 @@ use bowline_protocol::{Principal, ProducerId, Refusal, SessionId, TaskId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::talk::Turn;
 use crate::session::caller::Answered;
 use crate::session::record::Presented;
 use crate::session::{Ask, Mail};
@@ -29,6 +30,8 @@ pub enum Parcel {
     Task { task: TaskId, asker: Principal, number: u64, ask: TaskAsk, hops: u8 },
     Mail { party: Party, mail: Box<Mail> },
     Answer { number: u64, answer: Answer },
+    /// Of a talk, which goes on over many letters. The number is that of the node which began it.
+    Talk { number: u64, turn: Turn },
 }
 
 /// Who asks, as the node knows them that they came to.

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::http::{Body, SESSION, empty, event_stream, json, problem, text, version};
 use super::reader::{self, Reader};
-use super::{Client, aggregate, begin, transparent};
+use super::{Client, aggregate, begin, server_of, transparent};
 use crate::clock;
 use crate::drive::conversation::{Reply, Step};
 use crate::era::{self, Era};
@@ -215,7 +215,7 @@ async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, outlet: one
                 on_stream.say(&message::notification(&method, params.as_ref())).await;
             }
             Some(Step::Said(Inbound::Request { method, params, reply })) => {
-                let server = server_of(&session, &request);
+                let server = server_of(&session.record.route, &request);
                 on_stream.ask(Pending::new(&server, method, params, reply)).await;
             }
             Some(Step::Ended(reply)) => {
@@ -225,18 +225,6 @@ async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, outlet: one
         }
     }
     session.finished(&request.id);
-}
-
-/// Which server a request is for, as its questions name it.
-pub fn server_of(session: &Session, request: &Request) -> String {
-    if let Route::One(name) = &session.record.route {
-        return name.to_string();
-    }
-    let params = Fields::of(request.params.as_deref());
-    let by_argument = params.object("arguments").text("server");
-    let name = params.text("name").unwrap_or_default();
-    let by_prefix = name.split_once("__").map(|(server, _)| server.to_owned());
-    by_argument.filter(|_| !name.contains("__")).or(by_prefix).unwrap_or_default()
 }
 
 /// A call's way to its client: undecided at first, then a stream.

@@ -10,6 +10,7 @@ use http::{HeaderMap, Response, StatusCode};
 use serde_json::json;
 
 use super::http::{Body, empty, event_stream, json as json_response, problem, version};
+use super::carried::{self, Asking};
 use super::{Client, answer, begin, transparent};
 use crate::drive::conversation::{Conversation, Reply, Step};
 use crate::era::{self, Era};
@@ -18,7 +19,7 @@ use crate::hub::Hub;
 use crate::link::{Caller, ClientFacts, Inbound, header_text};
 use crate::message::{self, Id, Message, Request};
 use crate::parked::{ParkedCall, ParkedCalls, Question};
-use crate::pending::{Pending, capability};
+use crate::pending::capability;
 use crate::session::Route;
 use crate::sse;
 
@@ -114,7 +115,8 @@ fn ask(hub: &Hub, parked: ParkedCall) -> Reply {
     for question in &parked.questions {
         questions.put(&question.key, &json!({ "method": question.method, "params": question.params }));
     }
-    let Some(state) = hub.parked.park(parked) else {
+    let here = hub.neighbours.as_ref().map(|neighbours| neighbours.name());
+    let Some(state) = hub.parked.park(parked, here) else {
         return Reply::new(Err(message::error(message::INTERNAL_ERROR, "too many calls wait for input already")));
     };
     let mut result = Fields::default();
@@ -254,19 +256,9 @@ impl Talk {
             let _ = reply.send(Ok(raw(&json!({ "roots": [] }))));
             return None;
         }
-        let waiting = self.hub.sessions.awake().into_iter();
-        let mut waiting = waiting.filter(|session| session.record.handle && session.principal == self.client.principal);
-        match waiting.next() {
-            // A client that cannot answer by itself can do it by the tools, if it has a handle.
-            Some(session) => {
-                let server = super::legacy::server_of(&session, &self.request);
-                let _ = session.ask(Pending::new(&server, method, params, reply), None).await;
-            }
-            None => {
-                let error = message::error(message::METHOD_NOT_FOUND, "the client cannot answer this");
-                let _ = reply.send(Err(error));
-            }
-        }
+        // A client that cannot answer by itself can do it by the tools, if it has a handle.
+        let server = super::server_of(&self.client.route, &self.request);
+        carried::ask_by_handle(&self.hub, &self.client.principal, &server, Asking { method, params, reply }).await;
         None
     }
 }

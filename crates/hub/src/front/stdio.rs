@@ -165,7 +165,7 @@ async fn run(hub: Arc<Hub>, client: Client, session: Option<Arc<Session>>, reque
             }
             Step::Said(Inbound::Request { method, params, reply }) => match &session {
                 Some(session) if method != "roots/list" || session.can("roots/list") => {
-                    let server = legacy::server_of(session, &request);
+                    let server = super::server_of(&session.record.route, &request);
                     let stream = session.can(&method).then_some(OWN_STREAM);
                     let _ = session.ask(Pending::new(&server, method, params, reply), stream).await;
                 }

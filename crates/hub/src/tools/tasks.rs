@@ -18,7 +18,7 @@ const SAID_MAX: usize = 64;
 
 pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
     let (server, tool) = (call.text("server")?, call.text("tool")?);
-    let backend = call.hub.find(&call.client.principal, &server);
+    let backend = call.hub.find_anywhere(&call.client.principal, &server).await;
     let backend = backend.ok_or_else(|| format!("there is no server named {server}"))?;
     let default = call.hub.options.call_timeout.as_millis() as u64;
     let timeout: u64 = call.arguments.read("timeout_ms").unwrap_or(default);
