@@ -1,0 +1,75 @@
+// The official conformance suite, before our fixture alone and with the hub between them, in both eras on both sides.
+//
+// The suite leaves the scenarios that it does not score out of its verdict, the Tasks extension among them. Here every check
+// counts: one that fails must be in the baseline of its run, as `scenario:check` or with its whole scenario, and what passes must
+// leave the baseline.
+import { spawn } from 'node:child_process';
+import { readFileSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { parse } from 'yaml';
+import { fixture, hub, scratch, stop } from './support.mjs';
+
+const suite = join(import.meta.dirname, 'node_modules/@modelcontextprotocol/conformance');
+const binary = process.argv[2];
+const read = (path) => parse(readFileSync(path, 'utf8'));
+
+/** Runs one set of scenarios; every check of each, by the name of its scenario. */
+async function run(url, revision) {
+  const out = scratch();
+  const args = [join(suite, 'dist/index.js'), 'server', '--url', url, '--requirements', revision, '-o', out];
+  const child = spawn(process.execPath, args, { stdio: 'ignore' });
+  await new Promise((resolve) => child.on('exit', resolve));
+  const told = readdirSync(out).map((name) => [
+    /^server-(.*)-\d{4}-\d\d-\d\dT[\d-]+Z$/.exec(name)[1],
+    JSON.parse(readFileSync(join(out, name, 'checks.json'), 'utf8')),
+  ]);
+  return new Map(told);
+}
+
+const bad = (check) => check.status === 'FAILURE' || check.status === 'WARNING';
+
+/** Everything that a run must not have done, in words. */
+function faults(checks, required, allowed) {
+  const entries = [...checks].flatMap(([scenario, all]) => all.filter(bad).map((check) => [`${scenario}:${check.id}`, check]));
+  const failed = new Map(entries);
+  const names = (entry) => [entry, entry.split(':')[0]];
+  const unexpected = [...failed].filter(([entry]) => !names(entry).some((name) => allowed.includes(name)));
+  const seen = new Set([...failed.keys()].flatMap(names));
+  return [
+    ...required.filter((scenario) => !checks.has(scenario)).map((scenario) => `${scenario} did not run`),
+    ...unexpected.map(([entry, check]) => `${entry} ${check.status}: ${check.errorMessage}`),
+    ...allowed.filter((entry) => !seen.has(entry)).map((entry) => `${entry} passes now: take it out of the baseline`),
+  ];
+}
+
+async function judge(title, url, revision, baseline) {
+  const { server: scored, not_scored: others } = read(join(suite, `requirements/${revision}.yaml`));
+  const more = others.filter(({ leg }) => leg === 'server').map(({ scenario }) => scenario);
+  const allowed = baseline ? read(join(import.meta.dirname, baseline)).server : [];
+  const checks = await run(url, revision);
+  const passed = (names) => names.filter((name) => checks.get(name)?.every((check) => check.status !== 'FAILURE')).length;
+  const tasks = more.filter((name) => name.startsWith('tasks-'));
+  const rest = more.filter((name) => !name.startsWith('tasks-'));
+  const count = (names, what) => (names.length > 0 ? `, ${passed(names)}/${names.length} ${what}` : '');
+  console.log(`${title}, ${revision}: ${passed(scored)}/${scored.length} scored${count(tasks, 'Tasks')}${count(rest, 'others')}`);
+  return faults(checks, [...scored, ...more], allowed).map((fault) => `${title}, ${revision}: ${fault}`);
+}
+
+const backend = await fixture();
+const servers = Object.fromEntries(
+  ['same', 'legacy', 'modern'].map((era) => [era, era === 'same' ? { url: backend.url } : { url: backend.url, era }]),
+);
+const front = await hub(binary, servers);
+const through = (server) => `${front.address}/mcp/${server}`;
+const found = [
+  await judge('the fixture alone', backend.url, '2025-11-25'),
+  await judge('the fixture alone', backend.url, '2026-07-28'),
+  await judge('through the hub', through('same'), '2025-11-25'),
+  await judge('through the hub', through('same'), '2026-07-28'),
+  await judge('older clients, modern backend', through('modern'), '2025-11-25'),
+  await judge('modern clients, older backend', through('legacy'), '2026-07-28', 'crossed-legacy-backend.yml'),
+].flat();
+await stop(front);
+await stop(backend);
+found.forEach((fault) => console.error(fault));
+process.exit(found.length === 0 ? 0 : 1);
