@@ -66,7 +66,16 @@ pub struct Pending {
 impl Pending {
     pub fn new(server: &str, method: String, params: Option<Raw>, reply: oneshot::Sender<Answer>) -> Pending {
         let kind = Kind::of(&method);
-        Pending { kind, server: server.to_owned(), method, params, reply, since: Instant::now(), stream: None, foreign: false }
+        Pending {
+            kind,
+            server: server.to_owned(),
+            method,
+            params,
+            reply,
+            since: Instant::now(),
+            stream: None,
+            foreign: false,
+        }
     }
 
     pub fn shown(&self, id: &str) -> Value {

@@ -368,8 +368,12 @@ impl Session {
     pub async fn reject(&self, server: &str) -> Result<(), StoreError> {
         let gone: Vec<(String, Pending)> = {
             let mut state = self.state();
-            let ids: Vec<String> =
-                state.pending.iter().filter(|(_, p)| p.server == server && !p.foreign).map(|(id, _)| id.clone()).collect();
+            let ids: Vec<String> = state
+                .pending
+                .iter()
+                .filter(|(_, p)| p.server == server && !p.foreign)
+                .map(|(id, _)| id.clone())
+                .collect();
             ids.into_iter().filter_map(|id| state.pending.remove(&id).map(|pending| (id, pending))).collect()
         };
         for (id, pending) in gone {

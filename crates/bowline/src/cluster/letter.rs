@@ -26,12 +26,33 @@ pub struct Letter {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Parcel {
-    Session { session: SessionId, asker: Principal, from: Sender, ask: Ask, hops: u8 },
-    Task { task: TaskId, asker: Principal, number: u64, ask: TaskAsk, hops: u8 },
-    Mail { party: Party, mail: Box<Mail> },
-    Answer { number: u64, answer: Answer },
+    Session {
+        session: SessionId,
+        asker: Principal,
+        from: Sender,
+        ask: Ask,
+        hops: u8,
+    },
+    Task {
+        task: TaskId,
+        asker: Principal,
+        number: u64,
+        ask: TaskAsk,
+        hops: u8,
+    },
+    Mail {
+        party: Party,
+        mail: Box<Mail>,
+    },
+    Answer {
+        number: u64,
+        answer: Answer,
+    },
     /// Of a talk, which goes on over many letters. The number is that of the node which began it.
-    Talk { number: u64, turn: Turn },
+    Talk {
+        number: u64,
+        turn: Turn,
+    },
 }
 
 /// Who asks, as the node knows them that they came to.

@@ -21,10 +21,22 @@ use crate::task::command::Append;
 /// What another node asks to be done here.
 #[derive(Debug)]
 pub enum Errand {
-    Session { session: SessionId, asker: Principal, command: Box<Command> },
-    Task { task: TaskId, asker: Principal, command: TaskCommand, hops: u8 },
+    Session {
+        session: SessionId,
+        asker: Principal,
+        command: Box<Command>,
+    },
+    Task {
+        task: TaskId,
+        asker: Principal,
+        command: TaskCommand,
+        hops: u8,
+    },
     /// Something for the hub, and who wants to know.
-    Hub { ask: Box<RawValue>, asker: Asker },
+    Hub {
+        ask: Box<RawValue>,
+        asker: Asker,
+    },
 }
 
 impl Cluster {

@@ -117,9 +117,10 @@ pub async fn backends(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value
     };
     list(cluster.name.as_str(), &mut shown);
     match drive::cluster::others(cluster).await {
-        Ok(others) => others.into_iter().filter(|(node, record)| !record.left && !cluster.is_dead(node)).for_each(
-            |(node, mut record)| list(node.as_str(), &mut record.backends),
-        ),
+        Ok(others) => others
+            .into_iter()
+            .filter(|(node, record)| !record.left && !cluster.is_dead(node))
+            .for_each(|(node, mut record)| list(node.as_str(), &mut record.backends)),
         Err(error) => tracing::warn!(%error, "the backends of other nodes cannot be seen"),
     }
     Json(json!({ "backends": all }))

@@ -138,14 +138,18 @@ async fn whole(mut talk: Box<dyn Talk>) -> Option<String> {
     }
 }
 
-/// The rest of a stream. A client with a session takes it up again elsewhere; one without is told the end at once.
+/// The rest of a stream. A client with a session takes it up again elsewhere, if it has seen where it was; any other is
+/// told the end at once.
 fn rest(talk: Box<dyn Talk>, asked: Asked) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
     futures_util::stream::unfold(Some((talk, asked)), |state| async {
-        let (mut talk, asked) = state?;
+        let (mut talk, mut asked) = state?;
         match talk.next().await {
-            Heard::Part(part) => Some((Ok(Bytes::from(part)), Some((talk, asked)))),
+            Heard::Part(part) => {
+                asked.can_return = asked.in_session;
+                Some((Ok(Bytes::from(part)), Some((talk, asked))))
+            }
             Heard::Ended => None,
-            Heard::Lost if asked.in_session => None,
+            Heard::Lost if asked.can_return => None,
             Heard::Lost => asked.unknown().map(|end| (Ok(Bytes::from(sse::encode(None, end.get()))), None)),
         }
     })
@@ -155,6 +159,7 @@ fn rest(talk: Box<dyn Talk>, asked: Asked) -> impl futures_util::Stream<Item = R
 struct Asked {
     request: Option<(Id, String)>,
     in_session: bool,
+    can_return: bool,
 }
 
 impl Asked {
@@ -164,6 +169,7 @@ impl Asked {
         Asked {
             request: named.map(|named| (named.id.clone(), named.method.clone())),
             in_session: request.headers().contains_key(SESSION),
+            can_return: false,
         }
     }
 
@@ -212,16 +218,17 @@ async fn respond(hub: &Arc<Hub>, carried: Carried, asker: &dyn Asker) {
     if !asker.say(raw(&head).get().to_owned()).await {
         return;
     }
-    while let Some(Some(frame)) = unless_left(asker, body.frame()).await {
+    let mut more = true;
+    while more && let Some(Some(frame)) = unless_left(asker, body.frame()).await {
         let mut part = data(frame);
         while part.len() < PART_BYTES
-            && let Some(Some(frame)) = futures_util::FutureExt::now_or_never(body.frame())
+            && let Some(next) = futures_util::FutureExt::now_or_never(body.frame())
         {
+            more = next.is_some();
+            let Some(frame) = next else { break };
             part.push_str(&data(frame));
         }
-        if !asker.say(part).await {
-            return;
-        }
+        more &= asker.say(part).await;
     }
 }
 
@@ -263,8 +270,7 @@ pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, server: &str, 
         }
         return;
     };
-    let question =
-        Question { principal: principal.clone(), handle: log, server: server.to_owned(), method, params };
+    let question = Question { principal: principal.clone(), handle: log, server: server.to_owned(), method, params };
     let mut talk = neighbours.talk(&node, raw(&Errand::Question(question)));
     tokio::spawn(async move {
         let mut reply = reply;
@@ -308,4 +314,3 @@ async fn put(hub: &Arc<Hub>, question: Question, asker: &dyn Asker) {
     };
     asker.say(raw(&answer).get().to_owned()).await;
 }
-

@@ -79,9 +79,8 @@ fn read(headers: &HeaderMap, body: &Bytes) -> Result<Message, Box<Response<Body>
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         return Err(Box::new(problem(status, message::INVALID_REQUEST, "The body must be application/json.")));
     }
-    Message::parse_bytes(body).map_err(|why| {
-        Box::new(problem(StatusCode::BAD_REQUEST, why.code(), &format!("This is no message: {why}.")))
-    })
+    Message::parse_bytes(body)
+        .map_err(|why| Box::new(problem(StatusCode::BAD_REQUEST, why.code(), &format!("This is no message: {why}."))))
 }
 
 /// Chosen for each request: a session or a handshake is of the older era, everything else says its version itself.

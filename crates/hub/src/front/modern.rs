@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::json;
 
-use super::http::{Body, empty, event_stream, json as json_response, problem, version};
 use super::carried::{self, Asking};
+use super::http::{Body, empty, event_stream, json as json_response, problem, version};
 use super::{Client, answer, begin, transparent};
 use crate::drive::conversation::{Conversation, Reply, Step};
 use crate::era::{self, Era};
