@@ -8,8 +8,6 @@ export default defineConfig({
     // Nothing is inlined: the page's policy allows only files of its own origin.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    // Names without hashes keep the committed build readable in a diff; the server sends an ETag.
-    rollupOptions: { output: { entryFileNames: "assets/[name].js", chunkFileNames: "assets/[name].js", assetFileNames: "assets/[name][extname]" } },
   },
-  server: { proxy: { "/ws": { target: "ws://127.0.0.1:8080", ws: true }, "/api": "http://127.0.0.1:8080" } },
+  server: { proxy: { "/ws": { target: "ws://127.0.0.1:8080", ws: true }, "/api": "http://127.0.0.1:8080", "/openapi.json": "http://127.0.0.1:8080" } },
 });

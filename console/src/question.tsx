@@ -8,17 +8,19 @@ import type { Question } from "./transcript.ts";
 export function QuestionCard({ question, open }: { question: Question; open: boolean }): VNode {
   const { stepId, text, toolName, toolArgs, tasks, answer } = question;
   const titles = useSignal<readonly string[]>(tasks?.map(({ title }) => title) ?? []);
+  const reason = useSignal("");
   const sent = useSignal(false);
   const respond = async (confirmed: boolean) => {
     sent.value = true;
     const edited = tasks?.flatMap(({ id, description }, n) => (titles.value[n] ? [{ id, title: titles.value[n], description }] : []));
-    await attempt(() => client.respond(stepId, { confirmed, ...(confirmed && edited ? { tasks: edited } : {}) }));
+    const why = reason.value.trim();
+    await attempt(() => client.respond(stepId, { confirmed, ...(confirmed && edited ? { tasks: edited } : {}), ...(why === "" ? {} : { reason: why }) }));
     sent.value = false;
   };
-  if (answer !== null) return <p class="note">{text} — {answer.confirmed ? "approved" : "declined"}{answer.reason && `: ${answer.reason}`}</p>;
+  if (answer !== null) return <p class={`note answered ${answer.confirmed ? "yes" : "no"}`}>{text} — {answer.confirmed ? "approved" : "declined"}{answer.reason && `: ${answer.reason}`}</p>;
   return (
-    <section class="question" aria-label="The agent asks">
-      <p>{text}</p>
+    <section class="question card" aria-label="The agent asks">
+      <p class="ask">{text}</p>
       {toolName === null ? null : <p><code>{toolName}</code></p>}
       {toolArgs === undefined || toolArgs === null ? null : <pre tabIndex={0} aria-label="Arguments">{JSON.stringify(toolArgs, null, 2)}</pre>}
       {tasks?.map((task, n) => (
@@ -30,10 +32,11 @@ export function QuestionCard({ question, open }: { question: Question; open: boo
         />
       ))}
       {open ? (
-        <p class="row">
+        <div class="row">
           <button class="primary" disabled={sent.value} onClick={() => void respond(true)}>Approve</button>
           <button disabled={sent.value} onClick={() => void respond(false)}>Decline</button>
-        </p>
+          <input class="reason" aria-label="Why, if you like" placeholder="Why, if you like" value={reason.value} onInput={({ currentTarget }) => (reason.value = currentTarget.value)} />
+        </div>
       ) : null}
     </section>
   );

@@ -2,15 +2,14 @@
 
 import { BowlineClient, BowlineError, type Connection, type Sealed, type SessionInfo } from "bowline";
 import { batch, signal } from "@preact/signals";
+import { keepToken, token } from "./admin.ts";
+import { foldHistory } from "./history.ts";
 import { type Transcript, fold, foldGap } from "./transcript.ts";
 
-const TOKEN_KEY = "bowline:token";
+/** Which agent the session was begun with. Beside the session itself, which is kept in the same place. */
+const AGENT_KEY = "bowline:agent";
 
-export const client = new BowlineClient({
-  url: "/ws",
-  // Kept for this tab only: a token in localStorage would outlive the person who typed it.
-  token: () => sessionStorage.getItem(TOKEN_KEY),
-});
+export const client = new BowlineClient({ url: "/ws", token });
 
 export const connection = signal<Connection>(client.connection);
 export const session = signal<SessionInfo | null>(null);
@@ -20,7 +19,7 @@ export const trouble = signal<string>("");
 /** What was done, for people. */
 export const done = signal<string>("");
 export const agents = signal<readonly string[]>([]);
-export const agent = signal<string>("");
+export const agent = signal<string>(localStorage.getItem(AGENT_KEY) ?? "");
 
 let folded: Transcript = [];
 let due = false;
@@ -50,6 +49,10 @@ client.on("gap", (gap) => {
   folded = foldGap(folded, gap);
   show();
 });
+client.on("history", (history) => {
+  folded = foldHistory(folded, history);
+  show();
+});
 client.on("reset", () => {
   folded = [];
   show();
@@ -72,21 +75,35 @@ export async function attempt(what: () => Promise<unknown>): Promise<void> {
   show();
 }
 
-export function start(): Promise<void> {
-  // Why it failed stands in the pill.
-  return client.connect().then(show, show);
+let started = false;
+
+/** Begins the conversation, or goes on with it. Once begun it stays, whichever page is looked at. */
+export function start(): void {
+  if (started) return;
+  started = true;
+  connect();
+  void loadAgents();
 }
 
-export function useToken(token: string): Promise<void> {
-  sessionStorage.setItem(TOKEN_KEY, token);
-  return start();
+function connect(): void {
+  // Why it failed stands in the pill.
+  void client.connect().then(show, show);
+}
+
+/** Tries again with another token: the chat, if it was sent away, and what the console asked for. */
+export function renewToken(value: string): void {
+  keepToken(value);
+  if (started && connection.value.state !== "connected") connect();
 }
 
 /** A new session, with the agent that was picked. */
-export function renew(): Promise<void> {
+export function renew(picked: string): Promise<void> {
+  agent.value = picked;
+  if (picked === "") localStorage.removeItem(AGENT_KEY);
+  else localStorage.setItem(AGENT_KEY, picked);
   return attempt(async () => {
     folded = [];
-    await client.create(agent.value === "" ? {} : { agent: agent.value });
+    await client.create(picked === "" ? {} : { agent: picked });
   });
 }
 
@@ -110,19 +127,14 @@ export function restore(file: File): Promise<void> {
   });
 }
 
-/** Which agents there are to pick from. Without the right to ask, there is no choice. */
-export async function loadAgents(): Promise<void> {
-  const node = await admin<{ agents?: string[]; default_agent?: string }>("node").catch(() => null);
-  if (node === null) return;
-  agents.value = node.agents ?? [];
-  agent.value = node.default_agent ?? "";
+/** Which agents there are to pick from. The server's own description names them, to everybody. */
+async function loadAgents(): Promise<void> {
+  const described = (await fetch("/openapi.json").then((answer) => answer.json(), () => null)) as Described | null;
+  const named = described?.components?.schemas?.NewSession?.properties?.agent?.enum ?? [];
+  agents.value = named.filter((name) => name !== null);
+  if (!agents.value.includes(agent.value)) agent.value = "";
 }
 
-/** Asks the admin API; what it refuses is thrown as a sentence. */
-export async function admin<Answer>(path: string): Promise<Answer> {
-  const token = sessionStorage.getItem(TOKEN_KEY);
-  const answer = await fetch(`/api/admin/${path}`, token === null ? {} : { headers: { authorization: `Bearer ${token}` } });
-  const body = (await answer.json()) as Answer & { message?: string };
-  if (!answer.ok) throw new Error(body.message ?? `HTTP ${answer.status}`);
-  return body;
+interface Described {
+  readonly components?: { readonly schemas?: { readonly NewSession?: { readonly properties?: { readonly agent?: { readonly enum?: readonly (string | null)[] } } } } };
 }

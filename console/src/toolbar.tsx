@@ -6,7 +6,8 @@ import { agent, agents, attempt, client, connection, renew, restore, save } from
 
 export function Toolbar(): VNode {
   const file = useRef<HTMLInputElement>(null);
-  const live = connection.value.state === "connected";
+  const { state, cause } = connection.value;
+  const live = state === "connected";
   const chosen = (input: HTMLInputElement) => {
     const picked = input.files?.[0];
     input.value = "";
@@ -14,21 +15,23 @@ export function Toolbar(): VNode {
   };
   return (
     <section class="toolbar" aria-label="Session">
-      {agents.value.length < 2 ? null : (
+      {agents.value.length === 0 ? null : (
         <label>
           Agent{" "}
-          <select value={agent.value} onChange={({ currentTarget }) => (agent.value = currentTarget.value)}>
-            {agents.value.map((name) => <option key={name}>{name}</option>)}
+          {/* A session has one agent, so another one means another session. */}
+          <select value={agent.value} onChange={({ currentTarget }) => void renew(currentTarget.value)} title="Picking another agent begins a new session">
+            {agents.value.length === 1 ? null : <option value="">default</option>}
+            {agents.value.map((name) => <option key={name} value={agents.value.length === 1 ? "" : name}>{name}</option>)}
           </select>
         </label>
       )}
-      <button onClick={() => void renew()}>New session</button>
+      <button onClick={() => void renew(agent.value)}>New session</button>
       <button disabled={!live} onClick={() => client.drop()}>Drop the connection</button>
       <button disabled={!live} onClick={() => void save()}>Save state</button>
       <button onClick={() => file.current?.click()}>Restore from file</button>
       <input ref={file} type="file" accept="application/json" hidden aria-label="Saved state" onChange={({ currentTarget }) => chosen(currentTarget)} />
       <button onClick={() => window.open(location.href, "_blank", "noopener")}>Open a second tab</button>
-      {connection.value.cause?.action === "take_over" || connection.value.cause?.code === "SESSION_TAKEN_OVER" ? (
+      {cause?.action === "take_over" || cause?.code === "SESSION_TAKEN_OVER" ? (
         <button class="primary" onClick={() => void attempt(() => client.takeOver())}>Take over here</button>
       ) : null}
     </section>

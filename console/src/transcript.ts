@@ -6,7 +6,7 @@ export interface Tool {
   readonly stepId: string;
   readonly name: string;
   readonly args: unknown;
-  readonly status: "running" | "success" | "failed" | "unknown";
+  readonly status: "running" | "success" | "failed" | "cancelled" | "unknown";
   readonly text: string;
   readonly durationMs: number | null;
 }
@@ -47,13 +47,13 @@ export interface Turn {
 
 export type Item =
   | Turn
-  | { readonly kind: "gap"; readonly key: string; readonly fromSeq: number; readonly toSeq: number }
+  | { readonly kind: "gap"; readonly key: string; readonly fromSeq: number; readonly toSeq: number; readonly filled: boolean }
   | { readonly kind: "note"; readonly key: string; readonly text: string };
 
 export type Transcript = readonly Item[];
 
 export function foldGap(items: Transcript, gap: { fromSeq: number; toSeq: number }): Transcript {
-  return [...items, { kind: "gap", key: `gap-${gap.fromSeq}`, fromSeq: gap.fromSeq, toSeq: gap.toSeq }];
+  return [...items, { kind: "gap", key: `gap-${gap.fromSeq}`, fromSeq: gap.fromSeq, toSeq: gap.toSeq, filled: false }];
 }
 
 export function fold(items: Transcript, event: LoggedEvent): Transcript {
@@ -61,10 +61,20 @@ export function fold(items: Transcript, event: LoggedEvent): Transcript {
   if (event.event === "agent.session_end") {
     return [...items, { kind: "note", key: `end-${event.seq}`, text: textOf(event.content) || "The session has ended." }];
   }
+  if (event.event === "agent.operation_completed") return foldCompleted(items, event);
   const last = items.at(-1);
   const open = last?.kind === "turn" && last.end === null ? last : null;
   const turn = foldTurn(open ?? emptyTurn(event), event);
   return open === null ? [...items, turn] : [...items.slice(0, -1), turn];
+}
+
+/** Work in the background may end long after the turn that began it. */
+function foldCompleted(items: Transcript, { content }: LoggedEvent): Transcript {
+  const facts = isObject(content) ? content : {};
+  const status = facts["status"] === "completed" ? "success" : facts["status"] === "cancelled" ? "cancelled" : "failed";
+  const error = isObject(facts["error"]) ? textOf(facts["error"]["message"]) : "";
+  const change = (tool: Tool): Tool => (tool.stepId === facts["operation_id"] ? { ...tool, status, text: error || tool.text } : tool);
+  return items.map((item) => (item.kind === "turn" && item.tools.some((tool) => tool.stepId === facts["operation_id"]) ? { ...item, tools: item.tools.map(change) } : item));
 }
 
 function emptyTurn(event: LoggedEvent): Turn {
@@ -78,7 +88,10 @@ function foldTurn(turn: Turn, event: LoggedEvent): Turn {
   if (name.startsWith("solver.") || name.startsWith("plan.")) return { ...turn, plan: foldPlan(turn.plan, name, facts) };
   switch (name) {
     case "agent.thinking":
-      return { ...turn, thoughts: [...turn.thoughts, textOf(content)] };
+      // Without a number, or with the first one, it is a thought of its own; with a later one, the next piece of the last.
+      return Number(metadata["index"] ?? 0) > 0
+        ? { ...turn, thoughts: [...turn.thoughts.slice(0, -1), (turn.thoughts.at(-1) ?? "") + textOf(content)] }
+        : { ...turn, thoughts: [...turn.thoughts, textOf(content)] };
     case "agent.partial_answer":
       return { ...turn, answer: turn.answer + textOf(content) };
     case "agent.final_answer":
@@ -96,10 +109,6 @@ function foldTurn(turn: Turn, event: LoggedEvent): Turn {
     case "agent.operation_started": {
       const tool = { name: textOf(facts["tool_name"]), args: null, status: "running", text: textOf(facts["message"]), durationMs: null } as const;
       return { ...turn, tools: [...turn.tools, { stepId: textOf(facts["operation_id"]), ...tool }] };
-    }
-    case "agent.operation_completed": {
-      const status = facts["status"] === "completed" ? "success" : "failed";
-      return { ...turn, tools: turn.tools.map((tool) => (tool.stepId === facts["operation_id"] ? { ...tool, status } : tool)) };
     }
     case "agent.user_confirm":
       return { ...turn, questions: [...turn.questions, questionIn(event)] };

@@ -1,35 +1,54 @@
 // One turn: what was asked, how it was worked on, what was answered.
 
-import type { VNode } from "preact";
+import { Component, type VNode } from "preact";
 import { Markdown } from "./markdown.tsx";
 import { QuestionCard } from "./question.tsx";
 import { attempt, client } from "./session.ts";
 import { type Item, type Task, type Tool, type Turn, isOpen } from "./transcript.ts";
 
-export function ItemView({ item }: { item: Item }): VNode {
+/** Drawn anew only if its item has changed: a replay of thousands does not redraw the turns that are done. */
+export class ItemView extends Component<{ item: Item }> {
+  override shouldComponentUpdate(next: { item: Item }): boolean {
+    return next.item !== this.props.item;
+  }
+
+  override render(): VNode {
+    return draw(this.props.item);
+  }
+}
+
+function draw(item: Item): VNode {
   if (item.kind === "gap") {
-    return <p class="note warning">Events {item.fromSeq} to {item.toSeq} are no longer retained. The conversation is not lost: it is in the saved state.</p>;
+    const filled = item.filled ? "What was said was filled in from the session's state." : "The conversation is not lost: it is in the session's state.";
+    return <p class={item.filled ? "note" : "note warning"}>Events {item.fromSeq} to {item.toSeq} are no longer retained. {filled}</p>;
   }
   return item.kind === "note" ? <p class="note">{item.text}</p> : <TurnView turn={item} />;
 }
 
 function TurnView({ turn }: { turn: Turn }): VNode {
   const { asked, thoughts, plan, tools, questions, answer, end, error } = turn;
+  const running = end === null;
+  const waits = running && questions.some((question) => question.answer === null);
   return (
-    <article class="turn" aria-busy={end === null}>
+    <article class="turn" aria-busy={running}>
       {asked === null ? null : <p class="asked"><span class="sr-only">You: </span>{asked}</p>}
-      {thoughts.length === 0 ? null : (
-        <details class="thoughts">
-          <summary>Thinking ({thoughts.length})</summary>
-          <ul>{thoughts.map((thought, n) => <li key={n}>{thought}</li>)}</ul>
-        </details>
-      )}
-      {plan === null ? null : <Plan plan={plan} running={end === null} />}
+      {thoughts.length === 0 ? null : <Thoughts thoughts={thoughts} running={running && answer === ""} />}
+      {plan === null ? null : <Plan plan={plan} running={running} />}
       {tools.map((tool, n) => <ToolView key={n} tool={tool} />)}
-      {questions.map((question) => <QuestionCard key={question.stepId} question={question} open={end === null} />)}
+      {questions.map((question) => <QuestionCard key={question.stepId} question={question} open={running} />)}
       {answer === "" ? null : <div class="answer"><span class="sr-only">Agent: </span><Markdown source={answer} /></div>}
+      {running && !waits ? <p class="working" aria-hidden="true"><span /><span /><span /></p> : null}
       {end === "failed" || end === "cancelled" ? <p class={`note ${end}`}>{end === "failed" ? "Failed: " : "Stopped: "}{error}</p> : null}
     </article>
+  );
+}
+
+function Thoughts({ thoughts, running }: { thoughts: readonly string[]; running: boolean }): VNode {
+  return (
+    <details class="thoughts">
+      <summary>{running ? <>Thinking: <em>{thoughts.at(-1)}</em></> : `Thinking (${thoughts.length})`}</summary>
+      <ul>{thoughts.map((thought, n) => <li key={n}>{thought}</li>)}</ul>
+    </details>
   );
 }
 
@@ -37,33 +56,39 @@ const MARKS = { open: "○", running: "◐", done: "●", failed: "✕", cancell
 
 function Plan({ plan, running }: { plan: NonNullable<Turn["plan"]>; running: boolean }): VNode {
   return (
-    <section class="plan" aria-label="Plan">
-      {plan.summary === "" ? <p>Planning …</p> : <p>{plan.summary}</p>}
+    <section class="plan card" aria-label="Plan">
+      <p class="summary"><strong>Plan</strong> {plan.summary === "" ? "in the making …" : plan.summary}</p>
       <ul>{plan.tasks.map((task) => <TaskView key={task.id} task={task} running={running} />)}</ul>
     </section>
   );
 }
 
 function TaskView({ task, running }: { task: Task; running: boolean }): VNode {
-  const cancel = () => attempt(() => client.plan("cancel_task", { task_id: task.id }));
+  const change = (action: "cancel_task" | "restart_task") => void attempt(() => client.plan(action, { task_id: task.id }));
+  const open = isOpen(task);
   return (
     <li class={task.status}>
-      <span aria-hidden="true">{MARKS[task.status]} </span>
-      {task.title} <span class="status">{task.status === "running" ? `${task.percent} %` : task.status}</span>
-      {running && isOpen(task) ? <button class="small" onClick={() => void cancel()} aria-label={`Cancel ${task.title}`}>Cancel</button> : null}
-      {task.result === "" ? null : <p class="result">{task.result}</p>}
+      <div class="row">
+        <span class="glyph" aria-hidden="true">{MARKS[task.status]}</span>
+        <span class="title">{task.title}</span>
+        <span class="status">{task.status === "running" ? `${task.percent} %` : task.status}</span>
+        {running && open ? <button class="small" onClick={() => change("cancel_task")} aria-label={`Cancel ${task.title}`}>Cancel</button> : null}
+        {running && task.status === "cancelled" ? <button class="small" onClick={() => change("restart_task")} aria-label={`Restart ${task.title}`}>Restart</button> : null}
+      </div>
+      {running && open ? <progress max={100} value={task.percent} aria-label={`Progress of ${task.title}`} /> : null}
+      {task.result === "" ? (task.description === "" ? null : <p class="result">{task.description}</p>) : <p class="result">{task.result}</p>}
     </li>
   );
 }
 
 function ToolView({ tool }: { tool: Tool }): VNode {
   return (
-    <details class={`tool ${tool.status}`}>
+    <details class={`tool card ${tool.status}`}>
       <summary>
-        <span aria-hidden="true">{MARKS[tool.status]} </span>
-        {tool.name} <span class="status">{tool.status}{tool.durationMs === null ? "" : `, ${tool.durationMs} ms`}</span>
+        <span class="glyph" aria-hidden="true">{MARKS[tool.status]}</span>
+        <code>{tool.name}</code> <span class="status">{tool.status === "unknown" ? "outcome unknown" : tool.status}{tool.durationMs === null ? "" : `, ${tool.durationMs} ms`}</span>
       </summary>
-      <p>{tool.text}</p>
+      <p class="result">{tool.text}</p>
       {tool.args === undefined || tool.args === null ? null : <pre tabIndex={0} aria-label="Arguments">{JSON.stringify(tool.args, null, 2)}</pre>}
     </details>
   );

@@ -1,15 +1,14 @@
-// The built page in a real browser, in front of a real server: one origin for both, as the binary will serve them.
+// The page in a real browser, as the binary serves it, over a wire that can be cut.
 
 import { existsSync, readFileSync } from "node:fs";
-import { type IncomingMessage, type Server as HttpServer, createServer, request } from "node:http";
-import { type AddressInfo, type Socket, connect } from "node:net";
+import { createRequire } from "node:module";
+import { type AddressInfo, type Server as Wire, type Socket, connect, createServer } from "node:net";
 import { type Browser, type BrowserContext, type Page, chromium } from "playwright-core";
 import { expect } from "vitest";
 import { Server } from "../../sdk/typescript/test/support/server.ts";
 
 const CHROMIUM = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
-const DIST = new URL("../dist/", import.meta.url);
-const TYPES: Record<string, string> = { html: "text/html", js: "text/javascript", css: "text/css" };
+const FROM_DISK = Boolean(process.env["CONSOLE_FROM_DISK"]);
 
 export class Site {
   /** Everything the page asked for that is not ours. */
@@ -21,30 +20,15 @@ export class Site {
     readonly server: Server,
     readonly browser: Browser,
     readonly context: BrowserContext,
-    readonly http: HttpServer,
+    readonly wire: Wire,
   ) {
-    http.on("request", (incoming: IncomingMessage, outgoing) => {
-      const path = new URL(incoming.url ?? "/", "http://site").pathname;
-      if (path.startsWith("/api/")) {
-        const asked = request({ port: server.port, path: incoming.url, method: incoming.method, headers: incoming.headers }, (answer) => {
-          outgoing.writeHead(answer.statusCode ?? 500, answer.headers);
-          answer.pipe(outgoing);
-        });
-        incoming.pipe(asked.on("error", () => outgoing.destroy()));
-        return;
-      }
-      const file = new URL(path === "/" ? "index.html" : `.${path}`, DIST);
-      if (!existsSync(file)) return void outgoing.writeHead(404).end();
-      outgoing.setHeader("content-type", TYPES[file.pathname.split(".").at(-1) ?? ""] ?? "application/octet-stream");
-      outgoing.end(readFileSync(file));
-    });
-    http.on("upgrade", (incoming: IncomingMessage, inner: Socket) => {
+    wire.on("connection", (inner) => {
       const outer = connect(server.port, "127.0.0.1");
-      const head = [`GET ${incoming.url} HTTP/1.1`];
-      for (let n = 0; n < incoming.rawHeaders.length; n += 2) head.push(`${incoming.rawHeaders[n]}: ${incoming.rawHeaders[n + 1]}`);
-      outer.write(`${head.join("\r\n")}\r\n\r\n`);
       this.#open.add(inner);
-      const end = () => [inner, outer].forEach((socket) => socket.destroy());
+      const end = () => {
+        this.#open.delete(inner);
+        for (const socket of [inner, outer]) socket.destroy();
+      };
       for (const socket of [inner, outer]) socket.on("error", end).on("close", end);
       inner.pipe(outer).pipe(inner);
     });
@@ -52,18 +36,22 @@ export class Site {
 
   static async start(env: Record<string, string> = {}): Promise<Site> {
     if (!existsSync(CHROMIUM)) throw new Error(`There is no browser at ${CHROMIUM}. Install Debian's chromium, or set CHROMIUM.`);
-    const http = createServer();
-    await new Promise<void>((resolve) => http.listen(0, "127.0.0.1", resolve));
+    const wire = createServer();
+    await new Promise<void>((resolve) => wire.listen(0, "127.0.0.1", resolve));
     const server = await Server.start({ BOWLINE_AUTH__ORIGINS: '["*"]', ...env });
-    const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
-    return new Site(server, browser, await browser.newContext(), http);
+    // A page that no server sent counts as one of the public net, which may not speak to this machine.
+    const own = FROM_DISK ? ["--disable-features=LocalNetworkAccessChecks"] : [];
+    const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", ...own] });
+    const context = await browser.newContext();
+    if (FROM_DISK) await fromDisk(context);
+    return new Site(server, browser, context, wire);
   }
 
   get origin(): string {
-    return `http://127.0.0.1:${(this.http.address() as AddressInfo).port}`;
+    return `http://127.0.0.1:${(this.wire.address() as AddressInfo).port}`;
   }
 
-  async page(): Promise<Page> {
+  async page(hash = ""): Promise<Page> {
     const page = await this.context.newPage();
     page.on("request", (asked) => {
       const url = asked.url();
@@ -71,22 +59,32 @@ export class Site {
     });
     page.on("console", (message) => message.type() === "error" && this.complaints.push(message.text()));
     page.on("pageerror", (error) => this.complaints.push(String(error)));
-    await page.goto(this.origin);
+    await page.goto(`${this.origin}/${hash}`);
     return page;
   }
 
+  /** Every connection at once, as when a cable is pulled. */
   cutAll(): void {
     for (const socket of this.#open) socket.destroy();
-    this.#open.clear();
   }
 
   async stop(): Promise<void> {
     await this.browser.close();
     this.cutAll();
-    await new Promise((resolve) => this.http.close(resolve));
+    await new Promise((resolve) => this.wire.close(resolve));
     await this.server.stop();
     expect(this.foreign, "nothing is asked of third parties").toEqual([]);
   }
+}
+
+/** While the page is worked on: what `npm run build` has left, without building the binary each time. */
+async function fromDisk(context: BrowserContext): Promise<void> {
+  const dist = new URL("../dist/", import.meta.url);
+  await context.route(/^http:\/\/[^/]+\/(assets\/.*)?(#.*)?$/, async (route) => {
+    const { pathname } = new URL(route.request().url());
+    const path = new URL(pathname === "/" ? "index.html" : `.${pathname}`, dist);
+    await route.fulfill({ path: path.pathname });
+  });
 }
 
 /** Waits until the pill shows a state. */
@@ -97,4 +95,11 @@ export function state(page: Page, wanted: string): Promise<unknown> {
 export async function say(page: Page, text: string): Promise<void> {
   await page.getByLabel("Message.").fill(text);
   await page.keyboard.press("Enter");
+}
+
+/** What axe-core objects to, in words. */
+export async function objections(page: Page): Promise<string[]> {
+  await page.evaluate(readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8"));
+  const { violations } = (await page.evaluate("axe.run()")) as { violations: { id: string; nodes: { html: string }[] }[] };
+  return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
 }

@@ -108,15 +108,7 @@ pub async fn take_over(shared: &Arc<Shared>, node: &Holder) -> Result<(), StoreE
             Tasks::install(shared, actor, &stored.owner);
         }
     }
-    for (log, stored) in shared.store.list(Kind::Mcp, None).await? {
-        if shared.store.holder(&log).await?.as_ref() == Some(node) {
-            // Waking it ends the calls that were cut.
-            match shared.hub.sessions.find(&shared.store, &stored.owner, log.as_str()).await {
-                Ok(_) | Err(StoreError::Held(_)) => {}
-                Err(error) => tracing::warn!(session = %log, %error, "a session of the hub could not be taken over"),
-            }
-        }
-    }
+    shared.hub.take_over(node).await?;
     tracing::info!(%node, sessions, tasks, "took over from a dead node");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The MCP hub on several nodes and one Redis: each request of a client goes to another node, questions are answered where
 //! they were not asked, and nodes die with calls in hand.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 #[path = "../../store/tests/real_redis/mod.rs"]
 mod real_redis;
@@ -382,4 +382,44 @@ async fn servers_that_are_added_on_one_node_are_there_on_all() {
         assert!(Instant::now() < until, "it is still there: {listed}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_seen_and_cancelled_from_everywhere() {
+    let mut scene = Scene::new(&[("BOWLINE_LEASE__TTL", "1s")]).await;
+    let client = Client::open(scene.at(0), "/mcp", json!({})).await;
+    let mut tasks = Vec::new();
+    for id in ["a", "b"] {
+        let args = json!({ "id": id, "ms": 600_000 });
+        let arguments = json!({ "server": "one", "tool": "count", "args": args, "as_task": true });
+        let made = modern(scene.at(0), "execute_tool", json!({ "arguments": arguments }), json!({})).await;
+        tasks.push(made["structuredContent"]["taskId"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned());
+    }
+    for node in [0, 1] {
+        let seen = client.tool(scene.at(node), "get_task", json!({ "task_id": tasks[0] })).await;
+        assert_eq!(seen["status"], "working", "{seen}");
+    }
+    let arguments = json!({ "task_id": tasks[0] });
+    let cancelled = modern(scene.at(1), "cancel_task", json!({ "arguments": arguments }), json!({})).await;
+    assert_eq!(cancelled["structuredContent"]["cancelled"], true, "{cancelled}");
+    while scene.executions() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The other one's node dies; nobody knows whether it ran, and that is what is said of it.
+    scene.nodes.remove(0).kill().await;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let arguments = json!({ "arguments": { "task_id": tasks[1] } });
+        let seen = modern(scene.at(0), "get_task", arguments, json!({})).await;
+        if seen["structuredContent"]["status"] == "failed" {
+            break;
+        }
+        assert_eq!(seen["structuredContent"]["status"], "working", "{seen}");
+        assert!(Instant::now() < until, "it never ends");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let arguments = json!({ "arguments": { "task_id": tasks[1] } });
+    let result = modern(scene.at(0), "get_task_result", arguments, json!({})).await;
+    assert_eq!(result["structuredContent"]["code"], "OUTCOME_UNKNOWN", "{result}");
+    assert_eq!(scene.executions(), 2);
 }

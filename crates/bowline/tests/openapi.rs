@@ -13,7 +13,7 @@ use support::api::Api;
 use support::{PATIENCE, Server, config};
 
 /// Doors that speak no HTTP that a document could describe: the page for people, WebSockets, and MCP.
-const UNDESCRIBED: [&str; 5] = ["/", "/ws", "/produce", "/mcp", "/mcp/{server}"];
+const UNDESCRIBED: [&str; 6] = ["/", "/assets/{name}", "/ws", "/produce", "/mcp", "/mcp/{server}"];
 
 async fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
     let method = Method::from_bytes(method.as_bytes()).unwrap();

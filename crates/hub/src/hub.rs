@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowline_core::backend::Policy;
 use bowline_protocol::Principal;
-use bowline_store::{Kind, Store, StoreError};
+use bowline_store::{Holder, Kind, Store, StoreError};
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc};
 
@@ -72,6 +72,8 @@ pub struct Options {
     pub health_timeout: Duration,
     pub policy: Policy,
     pub session_ttl: Duration,
+    /// How long a finished task's result is kept.
+    pub task_result_ttl: Duration,
     pub servers_per_principal_max: usize,
     pub sessions_per_principal_max: usize,
 }
@@ -90,6 +92,7 @@ impl Default for Options {
             health_timeout: Duration::from_secs(60),
             policy: Policy::default(),
             session_ttl: Duration::from_secs(24 * 3600),
+            task_result_ttl: Duration::from_secs(3600),
             servers_per_principal_max: 100,
             sessions_per_principal_max: 1000,
         }
@@ -162,13 +165,13 @@ impl Hub {
         };
         let hub = Arc::new(Hub {
             sessions: Sessions::new(options.sessions_per_principal_max, neighbours.clone()),
+            tasks: Tasks::new(store.clone(), neighbours.clone()),
             options,
             kept: Arc::new(Kept::open(store.clone()).await?),
             store,
             neighbours,
             backends: RwLock::default(),
             parked: ParkedCalls::default(),
-            tasks: Tasks::default(),
             around,
             happenings,
             observer: observer.unwrap_or_else(|| Box::new(NoObserver)),
@@ -180,6 +183,7 @@ impl Hub {
         if hub.neighbours.is_some() {
             tokio::spawn(servers::follow(Arc::downgrade(&hub), hub.kept.clone()));
         }
+        drive::task::take_up(&hub).await?;
         Ok(hub)
     }
 
@@ -295,10 +299,25 @@ impl Hub {
 
     /// Ends every backend, so that no child outlives us.
     pub async fn close(&self) {
+        self.tasks.closing.cancel();
         let keys: Vec<Key> = self.all().into_iter().map(|backend| backend.key).collect();
         for key in keys {
             self.stop(&key).await;
         }
+    }
+
+    /// Another node is dead: its sessions wake up here, which ends the calls that were cut, and so do its tasks, unless a
+    /// third was faster.
+    pub async fn take_over(self: &Arc<Self>, node: &Holder) -> Result<(), StoreError> {
+        for (log, stored) in self.store.list(Kind::Mcp, None).await? {
+            if self.store.holder(&log).await?.as_ref() == Some(node) {
+                match self.sessions.find(&self.store, &stored.owner, log.as_str()).await {
+                    Ok(_) | Err(StoreError::Held(_)) => {}
+                    Err(error) => tracing::warn!(session = %log, %error, "a session could not be taken over"),
+                }
+            }
+        }
+        drive::task::take_up(self).await
     }
 
     /// Makes the servers that were added at run time those that the store knows.
@@ -322,6 +341,9 @@ impl Hub {
     async fn sweep(&self) -> Result<(), StoreError> {
         for session in self.sessions.awake() {
             session.expire(self.options.ask_timeout).await?;
+        }
+        for (id, owner, record) in self.tasks.expire(self.options.task_result_ttl).await? {
+            drive::task::tell(self, "task_expired", &id, &owner, &record).await;
         }
         let ttl_ms = self.options.session_ttl.as_millis() as u64;
         for (log, stored) in self.store.list(Kind::Mcp, None).await? {
@@ -373,9 +395,8 @@ async fn listen(hub: Weak<Hub>, mut told: mpsc::Receiver<(Key, BackendEvent)>) {
 /// Takes back questions that waited too long, and ends sessions that nobody used.
 async fn sweep_for_ever(hub: Weak<Hub>) {
     loop {
-        let Some(every) = hub.upgrade().map(|hub| hub.options.session_ttl.min(hub.options.ask_timeout) / 4) else {
-            return;
-        };
+        let shortest = |options: &Options| options.session_ttl.min(options.ask_timeout).min(options.task_result_ttl);
+        let Some(every) = hub.upgrade().map(|hub| shortest(&hub.options) / 4) else { return };
         tokio::time::sleep(every.clamp(Duration::from_millis(100), Duration::from_secs(30))).await;
         let Some(hub) = hub.upgrade() else { return };
         if let Err(error) = hub.sweep().await {

@@ -86,6 +86,22 @@ pub fn cut_by_restart(method: &str) -> Answer {
     answer(method, &facts)
 }
 
+/// A backend has lost the task that it made of a call, or we have lost the backend.
+pub fn task_lost(server: &str, why: &str) -> Raw {
+    tool_error(&json!({
+        "error": format!("{server} does not tell what became of its task. It may or may not have run."),
+        "code": OUTCOME_UNKNOWN, "outcome": "unknown", "server": server, "lastError": why,
+    }))
+}
+
+/// The call was answered, and the store cannot hold the answer.
+pub fn too_large_to_keep() -> Raw {
+    tool_error(&json!({
+        "error": "The call ran and was answered, but its result is too large to be kept.",
+        "code": "RESULT_TOO_LARGE", "outcome": "executed",
+    }))
+}
+
 /// Whether a call may be sent again when it may have run: reading never hurts; a tool must say so, and the operator too.
 pub fn resend(method: &str, params: Option<&Raw>, catalogue: &Catalogue, allow: bool) -> Resend {
     let reads = matches!(

@@ -1,151 +1,364 @@
-//! Long calls as tasks: they go on by themselves, and their results are kept for whoever comes back.
+//! Long calls as tasks: each has a log of its own in the store, so that what became of it outlives the hub.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use bowline_protocol::Principal;
+use bowline_protocol::{Epoch, LogId, Principal, Seq};
+use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Release, Start, Store, StoreError};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::fields::Raw;
+use crate::fields::{Fields, Raw, raw};
 use crate::message::Answer;
+use crate::neighbours::Neighbours;
+use crate::outcome;
 
-/// How long a finished task's result is kept.
-pub const RESULT_TTL: Duration = Duration::from_secs(3600);
-const TASKS_MAX: usize = 10_000;
+/// Tasks that one principal may have at once, those included whose results are kept.
+const PER_PRINCIPAL_MAX: usize = 1000;
+const PREFIX: &str = "mcpt_";
+const RESULT: &str = "result";
+/// While the store cannot take an ending, it is tried again this often.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
+const WRITES_MAX: usize = 600;
+/// A node claims a task in much less than this after it has made it.
+const CLAIMED_AFTER_MS: u64 = 60_000;
 
-pub struct Task {
-    pub owner: Principal,
-    pub server: String,
-    pub tool: String,
-    pub state: TaskState,
-    pub created_ms: u64,
-    pub cancel: CancellationToken,
-    ended: Option<Instant>,
-}
-
-pub enum TaskState {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskStatus {
     Working,
-    Completed(Raw),
-    Failed(Raw),
+    Completed,
+    Failed,
     Cancelled,
 }
 
-impl TaskState {
-    pub const fn word(&self) -> &'static str {
+impl TaskStatus {
+    pub const fn word(self) -> &'static str {
         match self {
-            TaskState::Working => "working",
-            TaskState::Completed(_) => "completed",
-            TaskState::Failed(_) => "failed",
-            TaskState::Cancelled => "cancelled",
+            TaskStatus::Working => "working",
+            TaskStatus::Completed => "completed",
+            TaskStatus::Failed => "failed",
+            TaskStatus::Cancelled => "cancelled",
+        }
+    }
+
+    /// What its session is told.
+    pub const fn event(self) -> &'static str {
+        match self {
+            TaskStatus::Working => "task_created",
+            TaskStatus::Completed => "task_completed",
+            TaskStatus::Failed => "task_failed",
+            TaskStatus::Cancelled => "task_cancelled",
         }
     }
 }
 
-#[derive(Default)]
-pub struct Tasks(Mutex<HashMap<String, Task>>);
+/// The task that a backend itself made of the call; it goes on there whatever happens to us.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upstream {
+    pub task_id: String,
+    pub poll_ms: u64,
+}
 
-impl Tasks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Task>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What is durable about a task besides its result.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TaskRecord {
+    pub server: String,
+    pub tool: String,
+    pub status: TaskStatus,
+    pub created_ms: u64,
+    #[serde(default)]
+    pub ended_ms: Option<u64>,
+    /// The session that is told what becomes of it.
+    #[serde(default)]
+    pub session: Option<LogId>,
+    #[serde(default)]
+    pub upstream: Option<Upstream>,
+}
 
-    /// A new task; `None` if there are too many.
-    pub fn create(&self, owner: &Principal, server: &str, tool: &str, cancel: CancellationToken) -> Option<String> {
-        let mut tasks = self.lock();
-        tasks.retain(|_, task| task.ended.is_none_or(|ended| ended.elapsed() < RESULT_TTL));
-        if tasks.len() >= TASKS_MAX {
-            return None;
-        }
-        let id = format!("task_{:032x}", clock::random_bits());
-        let task = Task {
-            owner: owner.clone(),
+impl TaskRecord {
+    pub fn new(server: &str, tool: &str, session: Option<LogId>, upstream: Option<Upstream>) -> TaskRecord {
+        TaskRecord {
             server: server.to_owned(),
             tool: tool.to_owned(),
-            state: TaskState::Working,
+            status: TaskStatus::Working,
             created_ms: clock::now_ms(),
-            cancel,
-            ended: None,
-        };
-        tasks.insert(id.clone(), task);
-        Some(id)
+            ended_ms: None,
+            session,
+            upstream,
+        }
     }
 
-    /// The call is over. Only the first ending counts; returns its word.
-    pub fn finish(&self, id: &str, answer: Answer) -> Option<&'static str> {
-        let failed = |raw: &Raw| crate::fields::Fields::of(Some(raw)).read("isError") == Some(true);
-        let state = match answer {
-            Ok(result) if !failed(&result) => TaskState::Completed(result),
-            Ok(result) => TaskState::Failed(result),
-            Err(error) => TaskState::Failed(error),
-        };
-        self.end(id, state)
+    pub fn shown(&self, id: &LogId) -> Value {
+        let mut shown = json!({
+            "taskId": id,
+            "server": self.server,
+            "tool": self.tool,
+            "status": self.status.word(),
+            "createdAt": clock::rfc3339(self.created_ms),
+        });
+        if let Some(ended) = self.ended_ms {
+            shown["endedAt"] = clock::rfc3339(ended).into();
+        }
+        shown
     }
+}
 
-    fn end(&self, id: &str, state: TaskState) -> Option<&'static str> {
-        let mut tasks = self.lock();
-        let task = tasks.get_mut(id).filter(|task| matches!(task.state, TaskState::Working))?;
-        task.state = state;
-        task.ended = Some(Instant::now());
-        Some(task.state.word())
-    }
+/// A task that is ours to bring to its end.
+#[derive(Debug)]
+pub struct Mine {
+    pub id: LogId,
+    pub owner: Principal,
+    pub record: TaskRecord,
+    pub cancel: CancellationToken,
+    fence: Fence,
+    ended: watch::Sender<TaskStatus>,
+}
 
-    /// False if it is not this principal's, or over already.
-    pub fn cancel(&self, id: &str, owner: &Principal) -> bool {
-        let token = self.lock().get(id).filter(|task| task.owner == *owner).map(|task| task.cancel.clone());
-        let Some(token) = token else { return false };
-        let ended = self.end(id, TaskState::Cancelled).is_some();
-        token.cancel();
-        ended
-    }
+/// How a task ends.
+#[derive(Clone)]
+pub enum TaskEnd {
+    Answered(Answer),
+    Cancelled,
+}
 
-    pub fn shown(&self, id: &str, owner: &Principal) -> Option<Value> {
-        self.lock().get(id).filter(|task| task.owner == *owner).map(|task| shown(id, task))
-    }
-
-    pub fn list(&self, owner: &Principal) -> Vec<Value> {
-        let tasks = self.lock();
-        let mut mine: Vec<_> = tasks.iter().filter(|(_, task)| task.owner == *owner).collect();
-        mine.sort_by_key(|(_, task)| task.created_ms);
-        mine.into_iter().map(|(id, task)| shown(id, task)).collect()
-    }
-
-    pub fn working(&self, owner: &Principal) -> Vec<Value> {
-        self.list(owner).into_iter().filter(|task| task["status"] == "working").collect()
-    }
-
-    /// The result or error of a task that is over; `Err` with its status if there is none.
-    pub fn result(&self, id: &str, owner: &Principal) -> Option<Result<Raw, &'static str>> {
-        let tasks = self.lock();
-        let task = tasks.get(id).filter(|task| task.owner == *owner)?;
-        Some(match &task.state {
-            TaskState::Completed(result) | TaskState::Failed(result) => Ok(result.clone()),
-            state => Err(state.word()),
+impl fmt::Debug for TaskEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TaskEnd::Answered(_) => "Answered",
+            TaskEnd::Cancelled => "Cancelled",
         })
     }
 }
 
-fn shown(id: &str, task: &Task) -> Value {
-    json!({
-        "taskId": id,
-        "server": task.server,
-        "tool": task.tool,
-        "status": task.state.word(),
-        "createdAt": clock::rfc3339(task.created_ms),
-    })
+/// Why there is no task.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    #[error("there are too many tasks; wait until some have expired")]
+    TooMany,
+    #[error("the store cannot keep the task now: {0}")]
+    Store(#[from] StoreError),
 }
 
-impl fmt::Debug for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Task({}, {})", self.tool, self.state.word())
+struct Running {
+    cancel: CancellationToken,
+    ended: watch::Receiver<TaskStatus>,
+}
+
+pub struct Tasks {
+    store: Arc<dyn Store>,
+    neighbours: Option<Arc<dyn Neighbours>>,
+    running: Mutex<HashMap<LogId, Running>>,
+    /// We are leaving: what runs is not ended by that, it is taken up again or told as cut by whoever comes next.
+    pub closing: CancellationToken,
+}
+
+impl Tasks {
+    pub fn new(store: Arc<dyn Store>, neighbours: Option<Arc<dyn Neighbours>>) -> Tasks {
+        Tasks { store, neighbours, running: Mutex::default(), closing: CancellationToken::new() }
     }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<LogId, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The right to say what becomes of a task. All leases of tasks are taken here.
+    async fn claim(&self, id: &LogId) -> Result<Leased, StoreError> {
+        match &self.neighbours {
+            Some(neighbours) => neighbours.take_up(id).await,
+            None => self.store.lease(id, &Claim::alone()).await,
+        }
+    }
+
+    /// Whether nobody works on a task. One that was just made may not have been claimed yet by the node that made it.
+    async fn is_orphan(&self, id: &LogId, record: &TaskRecord) -> Result<bool, StoreError> {
+        let Some(neighbours) = &self.neighbours else { return Ok(true) };
+        Ok(match self.store.holder(id).await? {
+            Some(holder) => neighbours.is_dead(&holder),
+            None => clock::now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS,
+        })
+    }
+
+    pub async fn create(
+        &self,
+        owner: &Principal,
+        record: TaskRecord,
+        cancel: CancellationToken,
+    ) -> Result<Mine, TaskError> {
+        if self.store.count(Kind::Hub, Some(owner)).await? >= PER_PRINCIPAL_MAX {
+            return Err(TaskError::TooMany);
+        }
+        let id = LogId::parse(&format!("{PREFIX}{:032x}", clock::random_bits())).ok_or(StoreError::NoSuchLog)?;
+        let mut commit = Commit::to(id.clone(), Fence::default(), record.created_ms);
+        commit.create = Some(Start { epoch: Epoch::from_random(clock::random_bits() as u64), after: Seq::ZERO });
+        commit.record = Some(stored(owner, &record, record.created_ms));
+        self.store.commit(commit).await?;
+        let fence = self.claim(&id).await?.fence()?;
+        Ok(self.mine(id, owner.clone(), record, cancel, fence))
+    }
+
+    fn mine(&self, id: LogId, owner: Principal, record: TaskRecord, cancel: CancellationToken, fence: Fence) -> Mine {
+        let (ended, watched) = watch::channel(record.status);
+        self.running().insert(id.clone(), Running { cancel: cancel.clone(), ended: watched });
+        Mine { id, owner, record, cancel, fence, ended }
+    }
+
+    /// Tasks that are working in the store while nobody works on them: those of a hub that died.
+    pub async fn orphans(&self) -> Result<Vec<Mine>, StoreError> {
+        let mut found = Vec::new();
+        for (id, stored) in self.store.list(Kind::Hub, None).await? {
+            let Some(record) = record_of(&id, &stored) else { continue };
+            if record.status != TaskStatus::Working || self.running().contains_key(&id) {
+                continue;
+            }
+            if !self.is_orphan(&id, &record).await? {
+                continue;
+            }
+            if let Leased::Granted(fence) = self.claim(&id).await? {
+                found.push(self.mine(id, stored.owner, record, CancellationToken::new(), fence));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Keeps which task of the backend's is polled.
+    pub async fn note_upstream(&self, task: &mut Mine, upstream: Upstream) {
+        task.record.upstream = Some(upstream);
+        if let Err(error) = self.write(task, None).await {
+            tracing::warn!(task = %task.id, %error, "a task's upstream could not be kept; a restart would fail it");
+        }
+    }
+
+    /// The task is over. Its ending is in the store before anybody is told.
+    pub async fn end(&self, mut task: Mine, end: TaskEnd) -> TaskRecord {
+        let failed = |raw: &Raw| Fields::of(Some(raw)).read("isError") == Some(true);
+        let (status, result) = match end {
+            TaskEnd::Answered(Ok(result)) if !failed(&result) => (TaskStatus::Completed, Some(kept(&Ok(result)))),
+            TaskEnd::Answered(answer) => (TaskStatus::Failed, Some(kept(&answer))),
+            TaskEnd::Cancelled => (TaskStatus::Cancelled, None),
+        };
+        task.record.status = status;
+        task.record.ended_ms = Some(clock::now_ms());
+        let mut result = result;
+        for _ in 0..WRITES_MAX {
+            match self.write(&task, result.as_ref()).await {
+                Ok(()) => break,
+                Err(StoreError::TooLarge { .. }) => {
+                    task.record.status = TaskStatus::Failed;
+                    result = Some(kept(&Ok(outcome::too_large_to_keep())));
+                }
+                // It may have been written. Under a new right it is written again, to the same effect.
+                Err(StoreError::InDoubt(_)) => match self.claim(&task.id).await {
+                    Ok(Leased::Granted(fence)) => task.fence = fence,
+                    Ok(Leased::Held(_)) => break,
+                    Err(_) => tokio::time::sleep(WRITE_AGAIN).await,
+                },
+                Err(StoreError::Unavailable(_) | StoreError::Full(_)) => tokio::time::sleep(WRITE_AGAIN).await,
+                Err(error) => {
+                    tracing::error!(task = %task.id, %error, "the end of a task could not be kept");
+                    break;
+                }
+            }
+        }
+        self.running().remove(&task.id);
+        let _ = task.ended.send(task.record.status);
+        task.record
+    }
+
+    async fn write(&self, task: &Mine, result: Option<&Raw>) -> Result<(), StoreError> {
+        let now = clock::now_ms();
+        let mut commit = Commit::to(task.id.clone(), task.fence, now);
+        commit.record = Some(stored(&task.owner, &task.record, now));
+        commit.items = result.map(|result| Item::put(RESULT, result.get().as_bytes().to_vec())).into_iter().collect();
+        self.store.commit(commit).await.map(drop)
+    }
+
+    /// Whether it was still working and is cancelled now.
+    pub async fn cancel(&self, id: &LogId) -> bool {
+        let found = self.running().get(id).map(|running| (running.cancel.clone(), running.ended.clone()));
+        let Some((cancel, mut ended)) = found else { return false };
+        cancel.cancel();
+        let status = ended.wait_for(|status| *status != TaskStatus::Working).await;
+        status.is_ok_and(|status| *status == TaskStatus::Cancelled)
+    }
+
+    /// The task, if it is this principal's. A stranger's looks like one that never was.
+    pub async fn find(&self, id: &str, owner: &Principal) -> Result<Option<(LogId, TaskRecord)>, StoreError> {
+        let Some(id) = LogId::parse(id) else { return Ok(None) };
+        let stored = self.store.record(&id).await?.filter(|stored| stored.owner == *owner);
+        Ok(stored.and_then(|stored| record_of(&id, &stored)).map(|record| (id, record)))
+    }
+
+    /// Oldest first.
+    pub async fn list(&self, owner: &Principal) -> Result<Vec<(LogId, TaskRecord)>, StoreError> {
+        let all = self.store.list(Kind::Hub, Some(owner)).await?.into_iter();
+        let mut mine: Vec<_> = all.filter_map(|(id, stored)| Some((record_of(&id, &stored)?, id))).collect();
+        mine.sort_by(|(a, at), (b, bt)| (a.created_ms, at).cmp(&(b.created_ms, bt)));
+        Ok(mine.into_iter().map(|(record, id)| (id, record)).collect())
+    }
+
+    pub async fn working(&self, owner: &Principal) -> Result<Vec<Value>, StoreError> {
+        let all = self.list(owner).await?.into_iter();
+        Ok(all.filter(|(_, task)| task.status == TaskStatus::Working).map(|(id, task)| task.shown(&id)).collect())
+    }
+
+    /// What the call was answered with, if it was.
+    pub async fn result(&self, id: &LogId) -> Result<Option<Answer>, StoreError> {
+        let kept = self.store.item(id, RESULT).await?;
+        let kept = kept.and_then(|bytes| serde_json::from_slice::<Raw>(&bytes).ok());
+        let Some(kept) = kept else { return Ok(None) };
+        let fields = Fields::of(Some(&kept));
+        let result = fields.get("result").map(|result| Ok(result.to_owned()));
+        Ok(result.or_else(|| fields.get("error").map(|error| Err(error.to_owned()))))
+    }
+
+    /// Lets go of results that were kept long enough; whose they were.
+    pub async fn expire(&self, ttl: Duration) -> Result<Vec<(LogId, Principal, TaskRecord)>, StoreError> {
+        let mut expired = Vec::new();
+        for (id, stored) in self.store.list(Kind::Hub, None).await? {
+            let Some(record) = record_of(&id, &stored) else { continue };
+            let age = record.ended_ms.map(|ended| clock::now_ms().saturating_sub(ended));
+            if age.is_none_or(|age| u128::from(age) < ttl.as_millis()) {
+                continue;
+            }
+            if let Leased::Granted(fence) = self.claim(&id).await? {
+                let mut commit = Commit::to(id.clone(), fence, clock::now_ms());
+                commit.release = Some(Release::Log);
+                self.store.commit(commit).await?;
+                expired.push((id, stored.owner, record));
+            }
+        }
+        Ok(expired)
+    }
+}
+
+/// The record of a task; `None` for the other logs of the hub.
+fn record_of(id: &LogId, stored: &Record) -> Option<TaskRecord> {
+    let task = stored.kind == Kind::Hub && id.as_str().starts_with(PREFIX);
+    task.then(|| serde_json::from_slice(&stored.body).ok()).flatten()
+}
+
+fn stored(owner: &Principal, record: &TaskRecord, now: u64) -> Record {
+    let body = raw(record).get().as_bytes().to_vec();
+    Record { kind: Kind::Hub, owner: owner.clone(), touched_ms: now, body: body.into() }
+}
+
+fn kept(answer: &Answer) -> Raw {
+    let mut fields = Fields::default();
+    match answer {
+        Ok(result) => fields.set("result", result.clone()),
+        Err(error) => fields.set("error", error.clone()),
+    }
+    fields.to_raw()
 }
 
 impl fmt::Debug for Tasks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tasks({})", self.lock().len())
+        write!(f, "Tasks({} running)", self.running().len())
     }
 }

@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::chat::read::Name;
+use super::health;
 use super::problem::Problem;
 use super::ws::{check_host, check_origin};
 use crate::auth::token_from_headers;
@@ -98,6 +99,11 @@ fn task_counts(shared: &Shared) -> Value {
         .iter()
         .map(|status| (status.as_str().to_owned(), Value::from(shared.metrics.task_state(status.as_str()).get())))
         .collect()
+}
+
+/// What `/metrics` says, for those whose `/metrics` is closed to the outside.
+pub async fn metrics(_: Admin, shared: State<Arc<Shared>>) -> Response {
+    health::metrics(shared).await
 }
 
 pub async fn config(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {

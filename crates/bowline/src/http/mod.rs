@@ -46,12 +46,14 @@ pub(crate) use doors;
 
 doors! {
     "/" => get(page::index),
+    "/assets/{name}" => get(page::asset),
     "/ws" => get(ws::upgrade),
     "/produce" => get(produce::upgrade),
     "/healthz" => get(health::healthz),
     "/readyz" => get(health::readyz),
     "/metrics" => get(health::metrics),
     "/api/admin/node" => get(admin::node),
+    "/api/admin/metrics" => get(admin::metrics),
     "/api/admin/config" => get(admin::config),
     "/api/admin/sessions" => get(admin::sessions),
     "/api/admin/sessions/{id}" => get(admin::session),

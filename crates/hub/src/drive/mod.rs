@@ -2,3 +2,5 @@
 
 pub mod backend;
 pub mod conversation;
+pub mod task;
+pub mod upstream;

@@ -198,7 +198,7 @@ async fn set_level(hub: &Arc<Hub>, client: &Client, params: &Fields, request: &R
     done(empty())
 }
 
-/// A client that can answer everything: by itself, or by the hub's tools.
+/// A client that can answer everything, by itself or by the hub's tools, and for whom the hub follows tasks.
 pub fn all_facts(client: &Client) -> ClientFacts {
     let mut capabilities = Fields::of(Some(&client.caller.client.capabilities));
     for (name, value) in [("sampling", json!({})), ("elicitation", json!({ "form": {}, "url": {} }))] {
@@ -206,5 +206,8 @@ pub fn all_facts(client: &Client) -> ClientFacts {
             capabilities.put(name, &value);
         }
     }
+    let mut extensions = capabilities.object("extensions");
+    extensions.set(era::TASKS_EXTENSION, empty());
+    capabilities.set("extensions", extensions.to_raw());
     ClientFacts { capabilities: capabilities.to_raw(), info: client.caller.client.info.clone() }
 }

@@ -56,11 +56,23 @@ fn is_question(reply: &Reply) -> bool {
     kind.as_deref() == Some("input_required")
 }
 
-/// Asks the client each question, in order, and puts the answers where the next round finds them.
+/// Asks the client each question and puts the answers where the next round finds them.
 async fn answer_questions(params: Option<&Raw>, result: &Raw, sink: &Sink) -> Result<Raw, Raw> {
     let result = Fields::of(Some(result));
+    let responses = ask_each(&result.object("inputRequests"), sink).await?;
+    let mut params = Fields::of(params.map(|raw| &**raw));
+    params.set("inputResponses", responses.to_raw());
+    match result.get("requestState") {
+        Some(state) => params.set("requestState", state.to_owned()),
+        None => params.remove("requestState"),
+    }
+    Ok(params.to_raw())
+}
+
+/// Asks the client each question, in order; the answers under the same keys.
+pub async fn ask_each(questions: &Fields, sink: &Sink) -> Result<Fields, Raw> {
     let mut responses = Fields::default();
-    for (key, question) in result.object("inputRequests").iter() {
+    for (key, question) in questions.iter() {
         let question = Fields::of(Some(question));
         let (reply, answered) = oneshot::channel();
         let inbound = Inbound::Request {
@@ -72,13 +84,7 @@ async fn answer_questions(params: Option<&Raw>, result: &Raw, sink: &Sink) -> Re
         sink.send(inbound).await.map_err(|_| unanswered())?;
         responses.set(key, answered.await.map_err(|_| unanswered())??);
     }
-    let mut params = Fields::of(params.map(|raw| &**raw));
-    params.set("inputResponses", responses.to_raw());
-    match result.get("requestState") {
-        Some(state) => params.set("requestState", state.to_owned()),
-        None => params.remove("requestState"),
-    }
-    Ok(params.to_raw())
+    Ok(responses)
 }
 
 /// How a call ended, for those who count.

@@ -10,6 +10,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
@@ -34,6 +35,8 @@ const PART_BYTES: usize = 64 << 10;
 enum Errand {
     Request(Carried),
     Question(Question),
+    Tell(Told),
+    Cancel { principal: Principal, task: LogId },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -200,6 +203,16 @@ pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn Asker>) {
     match serde_json::from_str(errand) {
         Ok(Errand::Request(carried)) => respond(hub, carried, &*asker).await,
         Ok(Errand::Question(question)) => put(hub, question, &*asker).await,
+        Ok(Errand::Tell(Told { principal, session, event, server, data })) => {
+            if let Ok(Some(session)) = hub.sessions.find(&hub.store, &principal, session.as_str()).await {
+                let _ = session.tell(&event, &server, &data).await;
+            }
+        }
+        Ok(Errand::Cancel { principal, task }) => {
+            let known = hub.tasks.find(task.as_str(), &principal).await.is_ok_and(|found| found.is_some());
+            let cancelled = known && hub.tasks.cancel(&task).await;
+            asker.say(cancelled.to_string()).await;
+        }
         Err(error) => tracing::warn!(%error, "what another node asks cannot be read"),
     }
 }
@@ -313,4 +326,41 @@ async fn put(hub: &Arc<Hub>, question: Question, asker: &dyn Asker) {
         Some(Err(_)) | None => return,
     };
     asker.say(raw(&answer).get().to_owned()).await;
+}
+
+/// Something that a session on another node is to be told.
+#[derive(Serialize, Deserialize)]
+pub struct Told {
+    principal: Principal,
+    session: LogId,
+    event: String,
+    server: String,
+    data: Value,
+}
+
+impl Told {
+    pub fn new(principal: &Principal, session: &LogId, event: &str, server: &str, data: &Value) -> Told {
+        Told {
+            principal: principal.clone(),
+            session: session.clone(),
+            event: event.to_owned(),
+            server: server.to_owned(),
+            data: data.clone(),
+        }
+    }
+}
+
+pub async fn tell(hub: &Hub, node: &Holder, told: Told) {
+    if let Some(neighbours) = &hub.neighbours {
+        let mut talk = neighbours.talk(node, raw(&Errand::Tell(told)));
+        while let Heard::Part(_) = talk.next().await {}
+    }
+}
+
+/// Cancels a task that another node works on. True if it was still working.
+pub async fn cancel(hub: &Hub, principal: &Principal, task: &LogId) -> bool {
+    let Some(neighbours) = &hub.neighbours else { return false };
+    let Ok(Some(node)) = neighbours.elsewhere(task).await else { return false };
+    let errand = Errand::Cancel { principal: principal.clone(), task: task.clone() };
+    neighbours.talk(&node, raw(&errand)).next().await == Heard::Part("true".into())
 }

@@ -2,7 +2,7 @@
 
 mod aggregate;
 mod answer;
-mod bridge;
+pub(crate) mod bridge;
 pub(crate) mod carried;
 pub mod http;
 mod legacy;

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use bowline_protocol::Principal;
+
 use super::{Client, aggregate, listen, transparent};
 use crate::backend::Backend;
 use crate::drive::conversation::Reply;
-use crate::era::Era;
+use crate::era::{self, Era};
 use crate::fields::Fields;
 use crate::hub::Hub;
-use crate::link::Sink;
+use crate::link::{Caller, ClientFacts, Sink};
 use crate::message::{self, Request};
-use crate::session::Session;
+use crate::session::{Route, Session};
 
 /// Sends a request to a backend as the client, or as the session that stands for it.
 pub async fn to_backend(
@@ -22,6 +24,16 @@ pub async fn to_backend(
     params: &Fields,
     sink: &Sink,
 ) -> Reply {
+    let client = acting(client, session);
+    if method.ends_with("subscribe") && transparent::is_modern_only(backend) {
+        let request = Request { id: message::Id::number(0), method: method.to_owned(), params: Some(params.to_raw()) };
+        return listen::subscribe(hub, &client, backend, &request);
+    }
+    aggregate::pass(hub, &client, backend, method, params, sink).await
+}
+
+/// The client as backends see it when it acts by the hub's tools.
+pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
     let mut client = client.clone();
     // The headers of the client's own request speak of our tool, not of the backend's.
     client.headers = None;
@@ -32,15 +44,28 @@ pub async fn to_backend(
     }
     // Whoever uses the tools can answer by the tools, so the backend may ask.
     client.caller.client = Arc::new(aggregate::all_facts(&client));
-    if client.caller.era == Era::Modern {
-        // The question would come back as a result of the backend's tool; as an older client it is asked instead.
-        client.caller.era = Era::Legacy;
-    }
-    if method.ends_with("subscribe") && transparent::is_modern_only(backend) {
-        let request = Request { id: message::Id::number(0), method: method.to_owned(), params: Some(params.to_raw()) };
-        return listen::subscribe(hub, &client, backend, &request);
-    }
-    aggregate::pass(hub, &client, backend, method, params, sink).await
+    // A question to a modern client would come back as a result of the backend's tool; an older one is asked instead.
+    client.caller.era = Era::Legacy;
+    client
+}
+
+/// Somebody who asked for something long ago and may not be here now.
+pub fn of_owner(owner: &Principal, session: Option<&Arc<Session>>) -> Client {
+    let client = Client {
+        principal: owner.clone(),
+        route: Route::All,
+        caller: Caller {
+            lane: format!("principal {owner}").into(),
+            owner: owner.as_str().into(),
+            era: Era::Legacy,
+            client: Arc::new(ClientFacts { capabilities: era::no_capabilities(), info: era::our_info() }),
+            inbox: None,
+        },
+        session: None,
+        headers: None,
+        log_level: None,
+    };
+    acting(&client, session)
 }
 
 /// The same for a client that can answer nothing, as it is.

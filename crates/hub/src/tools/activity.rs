@@ -37,11 +37,12 @@ pub(crate) async fn wait(call: &Call<'_>) -> Result<Outcome, String> {
             Err(_) => break (Vec::new(), "timeout"),
         }
     };
+    let working = call.hub.tasks.working(&call.client.principal).await.map_err(|error| error.to_string())?;
     Ok(Outcome::Facts(json!({
         "triggered_by": triggered_by,
         "events": events,
         "pending_server": session.pending(None),
-        "pending_client": call.hub.tasks.working(&call.client.principal),
+        "pending_client": working,
         "last_event_id": session.event_id(after),
         "handle": session.id,
     })))

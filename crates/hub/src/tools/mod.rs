@@ -88,7 +88,7 @@ pub async fn call(hub: &Arc<Hub>, client: &Client, name: &str, arguments: &Field
         "get_sampling_requests" | "get_elicitations" => asked::list(&call, name).await,
         "respond_to_sampling" | "respond_to_elicitation" => asked::respond(&call, name).await,
         "cancel_sampling_request" | "cancel_elicitation_request" => asked::cancel(&call, name).await,
-        "list_tasks" => Ok(Outcome::Facts(json!({ "tasks": hub.tasks.list(&client.principal) }))),
+        "list_tasks" => tasks::list(&call).await,
         "get_task" | "get_task_result" | "cancel_task" => tasks::about(&call, name).await,
         _ => Err(format!("there is no tool {name}")),
     };

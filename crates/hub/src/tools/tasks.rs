@@ -3,16 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
-use tokio::sync::mpsc;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Call, Outcome};
 use crate::drive::conversation::Reply;
+use crate::drive::task::{self, Work};
+use crate::drive::upstream;
 use crate::fields::Fields;
+use crate::front::carried;
 use crate::front::pass;
-use crate::link::Inbound;
 use crate::session::Session;
+use crate::tasks::TaskRecord;
 
 const SAID_MAX: usize = 64;
 
@@ -32,24 +35,29 @@ pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
     params.put("name", &tool);
     params.set("arguments", call.arguments.get("args").map_or_else(crate::fields::empty, ToOwned::to_owned));
     let (hub, client) = (call.hub.clone(), call.client.clone());
-    // What the call says goes to the caller as long as that one listens, and to its session afterwards.
     let (inner, said) = mpsc::channel(SAID_MAX);
-    let (listening, owner) = (call.sink.clone(), session.clone());
-    let named = server.clone();
-    let forward = tokio::spawn(forward(said, listening, owner, named));
+    let forward = tokio::spawn(task::forward(said, call.sink.clone(), session.clone(), server.clone()));
     let cancel = CancellationToken::new();
-    let (token, spawned_session) = (cancel.clone(), session.clone());
+    let (token, spawned_session, named) = (cancel.clone(), session.clone(), server.clone());
     let guard = AbortOnDrop(forward.abort_handle());
-    let mut work = tokio::spawn(async move {
+    let (found, known) = watch::channel(None);
+    let running = tokio::spawn(async move {
         let _guard = guard;
-        let session = spawned_session;
-        let call = pass::to_backend(&hub, &client, session.as_ref(), &backend, "tools/call", &params, &inner);
+        let session = spawned_session.as_ref();
+        let call = async {
+            let reply = pass::to_backend(&hub, &client, session, &backend, "tools/call", &params, &inner).await;
+            let Some(task) = upstream::created(&reply.answer) else { return reply };
+            let _ = found.send(Some(task.clone()));
+            let acting = pass::acting(&client, session);
+            Reply::new(upstream::follow(&hub, &acting, &named, &task, &inner).await)
+        };
         token.run_until_cancelled(call).await
     });
+    let mut work = Work { call: running, upstream: known };
     if !at_once {
         // If the caller goes away before that, so does the call.
         let caller = cancel.clone().drop_guard();
-        if let Ok(ended) = tokio::time::timeout(Duration::from_millis(timeout), &mut work).await {
+        if let Ok(ended) = tokio::time::timeout(Duration::from_millis(timeout), &mut work.call).await {
             caller.disarm();
             return match ended {
                 Ok(Some(reply)) => Ok(Outcome::Reply(reply)),
@@ -69,29 +77,6 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Passes on what a call says.
-async fn forward(
-    mut said: mpsc::Receiver<Inbound>,
-    listening: crate::link::Sink,
-    session: Option<Arc<Session>>,
-    server: String,
-) {
-    while let Some(inbound) = said.recv().await {
-        let Err(mpsc::error::SendError(inbound)) = listening.send(inbound).await else { continue };
-        let Some(session) = &session else { continue };
-        match inbound {
-            Inbound::Notification { method, params } => {
-                let data = json!({ "name": server, "method": method, "params": params });
-                let _ = session.tell("notification", &server, &data).await;
-            }
-            Inbound::Request { method, params, reply } => {
-                let native = session.can(&method).then_some(crate::session::OWN_STREAM);
-                let _ = session.ask(crate::pending::Pending::new(&server, method, params, reply), native).await;
-            }
-        }
-    }
-}
-
 /// The call goes on by itself; its result is kept.
 async fn become_task(
     call: &Call<'_>,
@@ -99,56 +84,46 @@ async fn become_task(
     server: &str,
     tool: &str,
     cancel: CancellationToken,
-    work: tokio::task::JoinHandle<Option<Reply>>,
+    mut work: Work,
 ) -> Result<Outcome, String> {
-    let Some(id) = call.hub.tasks.create(&call.client.principal, server, tool, cancel.clone()) else {
-        cancel.cancel();
-        return Err("there are too many tasks; the call was cancelled".into());
-    };
+    let upstream = work.upstream.borrow_and_update().clone();
+    let record = TaskRecord::new(server, tool, session.as_ref().map(|session| session.id.clone()), upstream);
+    // Until the task is in the store, it is the caller's call, and goes with the caller.
+    let caller = cancel.clone().drop_guard();
+    let made = call.hub.tasks.create(&call.client.principal, record, cancel).await;
+    let made = made.map_err(|error| format!("{error}; the call was cancelled"))?;
+    caller.disarm();
+    let mut facts = made.record.shown(&made.id);
     if let Some(session) = &session {
-        let _ = session.tell("task_created", server, &json!({ "taskId": id, "tool": tool })).await;
-    }
-    let (hub, task, server) = (call.hub.clone(), id.clone(), server.to_owned());
-    let (owner, told) = (call.client.principal.clone(), session.clone());
-    tokio::spawn(async move {
-        let word = match work.await {
-            Ok(Some(reply)) => hub.tasks.finish(&task, reply.answer),
-            Ok(None) | Err(_) => {
-                hub.tasks.cancel(&task, &owner);
-                Some("cancelled")
-            }
-        };
-        let kind = match word {
-            Some("completed") => "task_completed",
-            Some("failed") => "task_failed",
-            Some(_) => "task_cancelled",
-            // It was cancelled before it ended; that was told already.
-            None => return,
-        };
-        if let Some(session) = told {
-            let _ = session.tell(kind, &server, &json!({ "taskId": task })).await;
+        let _ = session.tell("task_created", server, &json!({ "taskId": made.id, "tool": tool })).await;
+        if session.record.handle {
+            facts["handle"] = json!(session.id);
         }
-    });
-    let mut facts = json!({ "taskId": id, "status": "working", "server": call.text("server")?, "tool": tool });
-    if let Some(session) = session.filter(|session| session.record.handle) {
-        facts["handle"] = json!(session.id);
     }
+    tokio::spawn(task::drive(call.hub.clone(), made, work));
     Ok(Outcome::Facts(facts))
+}
+
+pub(crate) async fn list(call: &Call<'_>) -> Result<Outcome, String> {
+    let tasks = call.hub.tasks.list(&call.client.principal).await.map_err(|error| error.to_string())?;
+    let shown: Vec<Value> = tasks.iter().map(|(id, task)| task.shown(id)).collect();
+    Ok(Outcome::Facts(json!({ "tasks": shown })))
 }
 
 pub(crate) async fn about(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
     let id = call.text("task_id")?;
-    let (tasks, owner) = (&call.hub.tasks, &call.client.principal);
-    let unknown = || format!("there is no task {id}");
+    let tasks = &call.hub.tasks;
+    let found = tasks.find(&id, &call.client.principal).await.map_err(|error| error.to_string())?;
+    let (id, task) = found.ok_or_else(|| format!("there is no task {id}; results are kept for a time only"))?;
     match name {
-        "get_task" => tasks.shown(&id, owner).map(Outcome::Facts).ok_or_else(unknown),
+        "get_task" => Ok(Outcome::Facts(task.shown(&id))),
         "cancel_task" => {
-            tasks.shown(&id, owner).ok_or_else(unknown)?;
-            Ok(Outcome::Facts(json!({ "taskId": id, "cancelled": tasks.cancel(&id, owner) })))
+            let cancelled = tasks.cancel(&id).await || carried::cancel(call.hub, &call.client.principal, &id).await;
+            Ok(Outcome::Facts(json!({ "taskId": id, "cancelled": cancelled })))
         }
-        _ => match tasks.result(&id, owner).ok_or_else(unknown)? {
-            Ok(result) => Ok(Outcome::Result(result)),
-            Err(status) => Err(format!("the task has no result: it is {status}")),
+        _ => match tasks.result(&id).await.map_err(|error| error.to_string())? {
+            Some(answer) => Ok(Outcome::Reply(Reply::new(answer))),
+            None => Err(format!("the task has no result: it is {}", task.status.word())),
         },
     }
 }

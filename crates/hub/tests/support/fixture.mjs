@@ -1,7 +1,7 @@
 // An MCP server to try the hub with: both eras over HTTP, the older one over stdio. Needs nothing but Node.js.
 // It writes down each execution before it answers, so that a test can count what really ran.
 import { createServer } from 'node:http';
-import { appendFileSync } from 'node:fs';
+import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { randomUUID } from 'node:crypto';
 import { spawn } from 'node:child_process';
@@ -11,6 +11,7 @@ const era = options.era ?? 'legacy';
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const tools = ['echo', 'count', 'ask', 'sample', 'grow', 'garbage', 'progress', 'odd'];
 if (options.extra) tools.push(options.extra);
+if (options.tasks) tools.push('job');
 if (options.child) spawn('sleep', ['1000'], { stdio: 'ignore' });
 if (options.stderr) console.error(options.stderr);
 
@@ -20,6 +21,37 @@ const describe = (name) => ({
   inputSchema: { type: 'object' },
   annotations: { readOnlyHint: name === 'echo', 'x-vendor': 1.5 },
 });
+
+// Tasks of the Tasks extension are in a directory, so that they outlive this process as those of a real server would.
+const taskFile = (id) => `${options.tasks}/${id}`;
+const tasksExtension = 'io.modelcontextprotocol/tasks';
+
+function createTask(args) {
+  const taskId = randomUUID();
+  if (options.count) appendFileSync(options.count, `${args.id}\n`);
+  writeFileSync(taskFile(taskId), JSON.stringify({ id: args.id, question: args.question, cancelled: false }));
+  return { resultType: 'task', taskId, status: 'working', ttlMs: 60_000, pollIntervalMs: 50 };
+}
+
+// A task is over when its test says so, by a file that is named after what the test calls it.
+function taskState(taskId) {
+  if (!options.tasks || !existsSync(taskFile(taskId))) throw { code: -32602, message: 'Unknown task' };
+  const task = JSON.parse(readFileSync(taskFile(taskId), 'utf8'));
+  const state = { taskId, ttlMs: 60_000, pollIntervalMs: 50 };
+  if (task.cancelled) return { ...state, status: 'cancelled' };
+  if (task.question && !task.answer) {
+    const params = { mode: 'form', message: task.question, requestedSchema: { type: 'object', properties: {} } };
+    return { ...state, status: 'input_required', inputRequests: { one: { method: 'elicitation/create', params } } };
+  }
+  if (!existsSync(taskFile(`${task.id}.done`))) return { ...state, status: 'working' };
+  return { ...state, status: 'completed', result: text(`finished ${task.id} ${task.answer?.action ?? ''}`.trim()) };
+}
+
+function changeTask(taskId, change) {
+  taskState(taskId);
+  writeFileSync(taskFile(taskId), JSON.stringify({ ...JSON.parse(readFileSync(taskFile(taskId), 'utf8')), ...change }));
+  return {};
+}
 
 const text = (value) => ({ content: [{ type: 'text', text: String(value) }] });
 
@@ -94,7 +126,18 @@ async function answer(method, params, wire) {
       return { messages: [{ role: 'user', content: { type: 'text', text: 'hello' } }] };
     case 'logging/setLevel':
       return {};
+    case 'tasks/get':
+      return taskState(params.taskId);
+    case 'tasks/update':
+      return changeTask(params.taskId, { answer: params.inputResponses.one });
+    case 'tasks/cancel':
+      return changeTask(params.taskId, { cancelled: true });
     case 'tools/call':
+      if (params.name === 'job' && options.tasks) {
+        const can = params._meta?.['io.modelcontextprotocol/clientCapabilities']?.extensions?.[tasksExtension];
+        if (!can) throw { code: -32021, message: 'the Tasks extension is needed' };
+        return createTask(params.arguments);
+      }
       return run(params.name, params.arguments ?? {}, params._meta, wire);
     default:
       throw { code: -32601, message: 'Method not found' };

@@ -3,10 +3,12 @@
 import { type AddressInfo, type Server, type Socket, connect, createServer } from "node:net";
 
 export class Cutter {
-  /** How many bytes the next connection may carry before it is cut. */
-  budget = Infinity;
+  /** How many bytes the next connection may carry before it is cut; or each one, if it is a function. */
+  budget: number | (() => number) = Infinity;
   /** Connections that were made. */
   count = 0;
+  /** While true, nobody gets through. */
+  down = false;
   /** While true, bytes are swallowed and nobody is told: a half-open wire. */
   silent = false;
   targetPort: number;
@@ -42,8 +44,9 @@ export class Cutter {
   }
 
   #forward(inner: Socket): void {
+    if (this.down) return void inner.destroy();
     this.count++;
-    let left = this.budget;
+    let left = typeof this.budget === "number" ? this.budget : this.budget();
     const outer = connect(this.targetPort, "127.0.0.1");
     const pair = [inner, outer];
     const cut = () => pair.forEach((socket) => socket.destroy());

@@ -20,7 +20,7 @@ fn text(kind: &str) -> Value {
     content
 }
 
-pub fn operations() -> [Operation; 12] {
+pub fn operations() -> [Operation; 13] {
     let page = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
     [
         server("/healthz", "isAlive", "Whether the process answers").answers_content(
@@ -39,6 +39,11 @@ pub fn operations() -> [Operation; 12] {
             text("application/openmetrics-text"),
         ),
         admin("/api/admin/node", "getNode", "This server: version, store, counts").answers(200, "The server", "Facts"),
+        admin("/api/admin/metrics", "getMetricsAsAdmin", "The same as `/metrics`, for operators").answers_content(
+            200,
+            "In the OpenMetrics text format",
+            text("application/openmetrics-text"),
+        ),
         admin("/api/admin/config", "getConfig", "The settings in force, without secrets").answers(
             200,
             "The settings",

@@ -1,0 +1,156 @@
+// This server: its facts, its pace over the last minutes, and how returns went.
+
+import { signal } from "@preact/signals";
+import type { VNode } from "preact";
+import { ask, askText, usePolled } from "../admin.ts";
+import { Badge } from "./badge.tsx";
+import { Chart } from "./chart.tsx";
+import { Facts } from "./facts.tsx";
+import { Frame } from "./frame.tsx";
+import { type Metrics, byLabel, quantile, rate, readMetrics, total } from "./metrics.ts";
+import { bytes, counted, duration, figure } from "./words.ts";
+
+interface Node {
+  readonly version: string;
+  readonly uptime_seconds: number;
+  readonly listen: string;
+  readonly ready: boolean;
+  readonly draining: boolean;
+  readonly connections: number;
+  readonly streams: number;
+  readonly runs_active: number;
+  readonly events_appended: number;
+  readonly sessions: Readonly<Record<"idle" | "running" | "waiting" | "ended" | "held", number>>;
+  readonly store: {
+    readonly url: string;
+    readonly sync: string;
+    readonly writable: boolean;
+    readonly loss_window: string;
+    readonly troubles: readonly string[];
+    readonly quarantined: readonly string[];
+    readonly bytes: number;
+    readonly logs: number;
+  };
+}
+
+interface Moment {
+  readonly atSeconds: number;
+  readonly metrics: Metrics;
+}
+
+const EVERY_MS = 2_000;
+/** Ten minutes. */
+const MOMENTS_MAX = 300;
+
+/** Kept while the page shows something else; a pause is a gap that the curves span. */
+const moments = signal<readonly Moment[]>([]);
+
+async function look(): Promise<{ node: Node; metrics: Metrics }> {
+  const [node, text] = await Promise.all([ask<Node>("node"), askText("metrics")]);
+  const metrics = readMetrics(text);
+  moments.value = [...moments.value, { atSeconds: Date.now() / 1000, metrics }].slice(-MOMENTS_MAX);
+  return { node, metrics };
+}
+
+export function NodePage(): VNode {
+  const polled = usePolled("node", look, EVERY_MS);
+  return (
+    <Frame
+      title="Node"
+      polled={polled}
+      show={({ node, metrics }) => (
+        <>
+          <About node={node} />
+          <Charts />
+          <Returns metrics={metrics} />
+        </>
+      )}
+    />
+  );
+}
+
+function About({ node }: { node: Node }): VNode {
+  const { sessions, store } = node;
+  const alive = sessions.idle + sessions.running + sessions.waiting;
+  return (
+    <>
+      <Facts
+        facts={[
+          ["State", <Badge state={node.draining ? "draining" : node.ready ? "ready" : "starting"} />],
+          ["Up for", duration(node.uptime_seconds)],
+          ["Version", node.version],
+          ["Listens at", node.listen],
+          ["Sessions", `${figure(alive)}, ${figure(sessions.held)} held`],
+          ["Runs", `${figure(node.runs_active)} active, ${figure(sessions.waiting)} waiting`],
+          ["Events stored", figure(node.events_appended)],
+          ["Store", store.writable ? `${store.url.split(":")[0]}, ${bytes(store.bytes)} in ${counted(store.logs, "log")}` : <Badge state="failed" />],
+        ]}
+      />
+      <p class="fine">What a power cut can cost: {store.loss_window}.</p>
+      {store.troubles.map((trouble) => <p key={trouble} class="note warning">{trouble}</p>)}
+      {store.quarantined.length === 0 ? null : <p class="note failed">Set aside because of damage: {store.quarantined.join(", ")}</p>}
+    </>
+  );
+}
+
+function Charts(): VNode {
+  const all = moments.value;
+  const pairs = all.slice(1).map((now, n) => [all[n] ?? now, now] as const);
+  const atSeconds = pairs.map(([, now]) => now.atSeconds);
+  const rates = (name: string) => pairs.map(([before, now]) => rate(before.metrics, now.metrics, name, now.atSeconds - before.atSeconds));
+  const gauges = (name: string) => pairs.map(([, now]) => total(now.metrics, name));
+  const milliseconds = (name: string, part: number) =>
+    pairs.map(([before, now]) => {
+      const seconds = quantile(before.metrics, now.metrics, name, part);
+      return seconds === null ? null : seconds * 1000;
+    });
+  return (
+    <div class="charts">
+      <Chart title="Events" unit="per s" atSeconds={atSeconds} curves={[{ label: "stored", values: rates("bowline_events_appended_total") }, { label: "sent", values: rates("bowline_events_sent_total") }]} />
+      <Chart title="Store, time of a commit" unit="ms" atSeconds={atSeconds} curves={[{ label: "half", values: milliseconds("bowline_store_commit_seconds", 0.5) }, { label: "99 %", values: milliseconds("bowline_store_commit_seconds", 0.99) }]} />
+      <Chart title="Open now" unit="" atSeconds={atSeconds} curves={[{ label: "connections", values: gauges("bowline_connections") }, { label: "streams", values: gauges("bowline_streams") }]} />
+      <Chart title="Returns" unit="per s" atSeconds={atSeconds} curves={[{ label: "clients back", values: rates("bowline_reconnects_total") }, { label: "events replayed", values: rates("bowline_events_replayed_total") }]} />
+    </div>
+  );
+}
+
+const VERDICTS = [
+  ["caught_up", "missed nothing"],
+  ["replay", "got what they missed"],
+  ["gap", "were told what is gone"],
+  ["other_epoch", "began anew, the log is another one"],
+  ["ahead_of_log", "began anew, the log had lost its end"],
+] as const;
+
+function Returns({ metrics }: { metrics: Metrics }): VNode {
+  const counts = new Map(byLabel(metrics, "bowline_reconnects_total", "verdict"));
+  const refusals = byLabel(metrics, "bowline_reconnect_refusals_total", "code");
+  const most = Math.max(1, ...counts.values(), ...refusals.map(([, count]) => count));
+  const sum = [...counts.values()].reduce((all, count) => all + count, 0);
+  return (
+    <section aria-label="Returns">
+      <h3>How returns went</h3>
+      {sum === 0 && refusals.length === 0 ? <p class="empty card">Nobody has come back yet. In the <a href="#chat">chat</a>, drop the connection.</p> : null}
+      <table class="returns" aria-label="Returns">
+        <thead class="sr-only"><tr><th scope="col">Outcome</th><th scope="col">Clients</th></tr></thead>
+        <tbody>
+          {VERDICTS.map(([verdict, words]) => <Outcome key={verdict} name={words} count={counts.get(verdict) ?? 0} most={most} tone={verdict === "caught_up" || verdict === "replay" ? "good" : "warn"} />)}
+          {refusals.map(([code, count]) => <Outcome key={code} name={`refused: ${code}`} count={count} most={most} tone="bad" />)}
+        </tbody>
+      </table>
+      <p class="fine">
+        {figure(total(metrics, "bowline_events_replayed_total"))} events replayed, {figure(total(metrics, "bowline_events_lost_per_reconnect_sum"))} told as lost,{" "}
+        {figure(total(metrics, "bowline_duplicates_avoided_total"))} repetitions recognised, {figure(total(metrics, "bowline_heartbeat_losses_total"))} connections lost to silence.
+      </p>
+    </section>
+  );
+}
+
+function Outcome({ name, count, most, tone }: { name: string; count: number; most: number; tone: string }): VNode {
+  return (
+    <tr>
+      <th scope="row">{name}</th>
+      <td><span class={`beam ${tone}`} style={{ width: `${(100 * count) / most}%` }} /><span class="count">{figure(count)}</span></td>
+    </tr>
+  );
+}
