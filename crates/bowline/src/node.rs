@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -93,18 +92,26 @@ impl Shared {
         committed.inspect_err(|error| self.metrics.store_errors.inc(error_kind(error)))
     }
 
-    /// A read of one epoch, measured. A reader's number means something else in another one, so a log that has changed
-    /// its epoch cannot be read on: the reader is cut, comes back with its cursor, and is told.
+    /// A read of one epoch by somebody who follows the log, measured. A reader's number means something else in another
+    /// epoch, so a log that has changed its own cannot be read on: the reader is cut, comes back with its cursor, and is
+    /// told.
     pub async fn read(&self, log: &LogId, epoch: &Epoch, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
         let started = Instant::now();
-        let batch = self.store.read(log, from, limit).await;
+        let mut batch = self.store.follow(log, from, limit).await;
+        if batch.as_ref().is_ok_and(|batch| batch.epoch != *epoch) {
+            // What is shared may be older than what this reader was told, and then the store itself must say.
+            batch = self.store.read(log, from, limit).await;
+        }
         self.metrics.store_read_seconds.observe(started.elapsed().as_secs_f64());
         batch.and_then(|batch| if batch.epoch == *epoch { Ok(batch) } else { Err(other_epoch()) })
     }
 
-    /// Where a log ends that is read in one epoch.
+    /// Where a log ends that is followed in one epoch.
     pub async fn end_of(&self, log: &LogId, epoch: &Epoch) -> Result<Seq, StoreError> {
-        let extent = self.store.extent(log).await?;
+        let mut extent = self.store.glance(log).await?;
+        if extent.epoch != *epoch {
+            extent = self.store.extent(log).await?;
+        }
         if extent.epoch == *epoch { Ok(extent.next) } else { Err(other_epoch()) }
     }
 
@@ -357,64 +364,6 @@ impl Node {
         }
         shared.store.close().await;
     }
-}
-
-/// `bowline serve`.
-pub async fn serve(loaded: Loaded) -> anyhow::Result<()> {
-    raise_descriptor_limit();
-    let node = Node::start(loaded).await?;
-    let health = node.shared.store.health();
-    tracing::info!(address = %node.address, loss_window = %health.loss_window, "serving");
-    announce(&node);
-    let stop = stop_signal()?;
-    node.run(stop).await;
-    tracing::info!("stopped");
-    Ok(())
-}
-
-/// Says on standard output what a person wants to know first. If nobody reads it, that is no reason to stop.
-fn announce(node: &Node) {
-    let config = &node.shared.config;
-    let store = &config.store.url;
-    let text = format!(
-        "bowline {} is serving at http://{address}/\n\
-         \x20 store   {store} — loss window: {}\n\
-         \x20 agent   {} — talk to it with `bowline chat ws://{address}/ws`\n",
-        env!("CARGO_PKG_VERSION"),
-        node.shared.store.health().loss_window,
-        config.default_agent,
-        address = node.address,
-    );
-    let mut out = std::io::stdout();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-}
-
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        {
-            let terminated = std::pin::pin!(terminate.recv());
-            let interrupted = std::pin::pin!(interrupt.recv());
-            futures_util::future::select(terminated, interrupted).await;
-        }
-        tracing::info!("asked to stop; draining");
-        // Whoever asks twice does not want to wait.
-        tokio::spawn(async move {
-            let terminated = std::pin::pin!(terminate.recv());
-            let interrupted = std::pin::pin!(interrupt.recv());
-            futures_util::future::select(terminated, interrupted).await;
-            std::process::exit(130);
-        });
-    })
-}
-
-/// Each connection is a descriptor; the soft limit is often 1024.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 fn load_keys(config: &Config) -> anyhow::Result<Keys> {

@@ -5,6 +5,7 @@ use std::fmt;
 use async_trait::async_trait;
 use bowline_protocol::LogId;
 use bowline_store::{Holder, Leased, StoreError};
+use tokio_util::sync::CancellationToken;
 
 use crate::fields::Raw;
 
@@ -48,8 +49,8 @@ pub trait Asker: Send + Sync {
     /// Waits while too much is under way. False if nobody wants to hear it any more.
     async fn say(&self, part: String) -> bool;
 
-    /// Returns when the asker has left.
-    async fn left(&self);
+    /// Fires when the asker has left.
+    fn left(&self) -> &CancellationToken;
 }
 
 impl fmt::Debug for dyn Neighbours {

@@ -71,7 +71,7 @@ pub enum TaskAsk {
     Look,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub enum Answer {
     Session(Answered),
     Appended(Result<Appended, Refusal>),
@@ -86,6 +86,17 @@ impl std::fmt::Debug for TaskAsk {
             TaskAsk::Append { .. } => "Append",
             TaskAsk::End(_) => "End",
             TaskAsk::Look => "Look",
+        })
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Answer::Session(_) => "Session",
+            Answer::Appended(_) => "Appended",
+            Answer::Ended(_) => "Ended",
+            Answer::Gone => "Gone",
         })
     }
 }

@@ -162,8 +162,8 @@ impl neighbours::Asker for Asker {
         true
     }
 
-    async fn left(&self) {
-        self.theirs.over.cancelled().await;
+    fn left(&self) -> &CancellationToken {
+        &self.theirs.over
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bowline_protocol::{LogId, Principal};
 use bowline_store::{Holder, StoreError};
 use bytes::Bytes;
+use futures_util::future::Either;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -225,14 +226,14 @@ async fn respond(hub: &Arc<Hub>, carried: Carried, asker: &dyn Asker) {
     }
     let Ok(request) = request.body(Bytes::from(body)) else { return };
     let answering = answer(hub, &principal, route, request, hops);
-    let Some(response) = unless_left(asker, answering).await else { return };
+    let Some(response) = asker.left().run_until_cancelled(answering).await else { return };
     let (parts, mut body) = response.into_parts();
     let head = Head { status: parts.status.as_u16(), headers: listed(&parts.headers, |_| true) };
     if !asker.say(raw(&head).get().to_owned()).await {
         return;
     }
     let mut more = true;
-    while more && let Some(Some(frame)) = unless_left(asker, body.frame()).await {
+    while more && let Some(Some(frame)) = asker.left().run_until_cancelled(body.frame()).await {
         let mut part = data(frame);
         while part.len() < PART_BYTES
             && let Some(next) = futures_util::FutureExt::now_or_never(body.frame())
@@ -242,13 +243,6 @@ async fn respond(hub: &Arc<Hub>, carried: Carried, asker: &dyn Asker) {
             part.push_str(&data(frame));
         }
         more &= asker.say(part).await;
-    }
-}
-
-async fn unless_left<T>(asker: &dyn Asker, work: impl Future<Output = T>) -> Option<T> {
-    tokio::select! {
-        done = work => Some(done),
-        () = asker.left() => None,
     }
 }
 
@@ -287,10 +281,10 @@ pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, server: &str, 
     let mut talk = neighbours.talk(&node, raw(&Errand::Question(question)));
     tokio::spawn(async move {
         let mut reply = reply;
-        let heard = tokio::select! {
-            heard = talk.next() => heard,
+        let heard = match futures_util::future::select(talk.next(), std::pin::pin!(reply.closed())).await {
+            Either::Left((heard, _)) => heard,
             // The call that asked is over.
-            () = reply.closed() => return,
+            Either::Right(_) => return,
         };
         let answer = match heard {
             Heard::Part(part) => match serde_json::from_str(&part) {
@@ -320,7 +314,7 @@ async fn put(hub: &Arc<Hub>, question: Question, asker: &dyn Asker) {
     if session.ask(pending, None).await.is_err() {
         return;
     }
-    let answer = match unless_left(asker, answered).await {
+    let answer = match asker.left().run_until_cancelled(answered).await {
         Some(Ok(Ok(result))) => Answered::Result(result),
         Some(Ok(Err(error))) => Answered::Error(error),
         Some(Err(_)) | None => return,
