@@ -14,6 +14,8 @@ export class Site {
   /** Everything the page asked for that is not ours. */
   readonly foreign: string[] = [];
   readonly complaints: string[] = [];
+  /** While the cable is pulled, nobody gets through. */
+  down = false;
   readonly #open = new Set<Socket>();
 
   private constructor(
@@ -23,6 +25,7 @@ export class Site {
     readonly wire: Wire,
   ) {
     wire.on("connection", (inner) => {
+      if (this.down) return void inner.destroy();
       const outer = connect(server.port, "127.0.0.1");
       this.#open.add(inner);
       const end = () => {
