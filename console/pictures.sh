@@ -1,27 +1,13 @@
 #!/usr/bin/env bash
 # Makes the pictures of docs/pictures, or of the folder that is given: the pages in a real browser, in front of a real server with real
-# work. Needs what sdk/typescript/test.sh needs, and a built server (`cargo build -p bowline`, or BOWLINE_BIN).
+# work. PICTURES_ALL=1 makes more than the documents show. Needs a built server (`cargo build -p bowline`, or BOWLINE_BIN).
 set -euo pipefail
 cd "$(dirname "$0")"
 
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    exit 1
-}
-
-# Installs a Debian package where that is allowed; elsewhere says what is missing.
-need() {
-    command -v "$1" >/dev/null && return
-    if command -v apt-get >/dev/null && [[ "$(id -u)" == 0 ]]; then
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends "$2" >/dev/null
-        return
-    fi
-    fail "$1 is missing. Install it (Debian: $2), then run this again."
-}
+source ../sdk/need.sh
 
 need npm npm
-[[ -n "${CHROMIUM:-}" ]] || need chromium chromium
-export CHROMIUM="${CHROMIUM:-$(command -v chromium)}"
+need_chromium
 for folder in ../sdk/typescript .; do
     [[ -d $folder/node_modules ]] || (cd "$folder" && npm ci --no-audit --no-fund)
 done

@@ -1,17 +1,14 @@
 #!/usr/bin/env bash
 # Runs everything about the console: types, whether the committed build is what the sources give, and the page in a real browser.
-# Needs what sdk/typescript/test.sh needs, and its packages (the console is built from the SDK's sources).
+# Needs what sdk/typescript/test.sh needs; the console is built from the SDK's sources.
 set -euo pipefail
 cd "$(dirname "$0")"
 
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    exit 1
-}
+source ../sdk/need.sh
 
-export CHROMIUM="${CHROMIUM:-$(command -v chromium || true)}"
-[[ -n "$CHROMIUM" ]] || fail 'chromium is missing. Install it (Debian: chromium), or set CHROMIUM.'
-[[ -d ../sdk/typescript/node_modules ]] || fail 'run sdk/typescript/test.sh first, or npm ci there.'
+need npm npm
+need_chromium
+[[ -d ../sdk/typescript/node_modules ]] || (cd ../sdk/typescript && npm ci --no-audit --no-fund)
 
 npm ci --no-audit --no-fund
 npm run typecheck
@@ -22,3 +19,6 @@ npx vite build --outDir "$fresh" --emptyOutDir --logLevel warn
 diff -r "$fresh" dist >/dev/null || fail 'console/dist is not what the sources give. Run npm run build in console/ and commit it.'
 
 npm test
+
+# The pictures can be made, of every page; how the curves look is not for a test.
+PICTURES_ALL=1 PICTURES_CURVE_SECONDS=4 ./pictures.sh "$fresh/pictures"

@@ -85,11 +85,11 @@ test("the pages as they are while there is work", async () => {
   await chat.getByText("confirmed: the launch").waitFor();
   await say(chat, "/long 100000 15");
   await chat.getByText("tok50").waitFor();
-  site.down = true;
-  site.cutAll();
+  site.wire.down = true;
+  site.wire.cutAll();
   await chat.locator(".pill").getByText("attempt 3").waitFor();
   await shootAll(chat, "lost");
-  site.down = false;
+  site.wire.down = false;
   await chat.evaluate("void dispatchEvent(new Event('online'))");
   await state(chat, "connected");
   const until = Date.now() + CURVE_SECONDS * 1000;

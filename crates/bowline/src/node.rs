@@ -93,18 +93,26 @@ impl Shared {
         committed.inspect_err(|error| self.metrics.store_errors.inc(error_kind(error)))
     }
 
-    /// A read of one epoch, measured. A reader's number means something else in another one, so a log that has changed
-    /// its epoch cannot be read on: the reader is cut, comes back with its cursor, and is told.
+    /// A read of one epoch by somebody who follows the log, measured. A reader's number means something else in another
+    /// epoch, so a log that has changed its own cannot be read on: the reader is cut, comes back with its cursor, and is
+    /// told.
     pub async fn read(&self, log: &LogId, epoch: &Epoch, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
         let started = Instant::now();
-        let batch = self.store.read(log, from, limit).await;
+        let mut batch = self.store.follow(log, from, limit).await;
+        if batch.as_ref().is_ok_and(|batch| batch.epoch != *epoch) {
+            // What is shared may be older than what this reader was told, and then the store itself must say.
+            batch = self.store.read(log, from, limit).await;
+        }
         self.metrics.store_read_seconds.observe(started.elapsed().as_secs_f64());
         batch.and_then(|batch| if batch.epoch == *epoch { Ok(batch) } else { Err(other_epoch()) })
     }
 
-    /// Where a log ends that is read in one epoch.
+    /// Where a log ends that is followed in one epoch.
     pub async fn end_of(&self, log: &LogId, epoch: &Epoch) -> Result<Seq, StoreError> {
-        let extent = self.store.extent(log).await?;
+        let mut extent = self.store.glance(log).await?;
+        if extent.epoch != *epoch {
+            extent = self.store.extent(log).await?;
+        }
         if extent.epoch == *epoch { Ok(extent.next) } else { Err(other_epoch()) }
     }
 

@@ -81,6 +81,19 @@ pub fn without_meta(params: Option<&Raw>) -> Option<Raw> {
     Some(params.to_raw())
 }
 
+/// From the least to the most urgent.
+const LOG_LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+/// Whether a log message of this level is for a client that asked for logs from `wanted` on, or for none.
+pub fn is_logged(level: Option<&str>, wanted: Option<&str>) -> bool {
+    let place = |level: &str| LOG_LEVELS.iter().position(|known| *known == level);
+    match (level.and_then(place), wanted.map(place)) {
+        (_, None) => false,
+        (Some(level), Some(Some(wanted))) => level >= wanted,
+        (_, Some(_)) => true,
+    }
+}
+
 /// What a client that asked for nothing can do.
 pub fn no_capabilities() -> Raw {
     empty()
@@ -99,6 +112,14 @@ mod tests {
         assert_eq!(meta.get("vendor").unwrap().get(), "1.5");
         let back: serde_json::Value = serde_json::from_str(without_meta(Some(&modern)).unwrap().get()).unwrap();
         assert_eq!(back, json!({ "name": "x", "_meta": { "progressToken": 7, "vendor": 1.5 } }));
+    }
+
+    #[test]
+    fn logs_are_for_those_who_asked_from_the_level_they_named() {
+        assert!(!is_logged(Some("emergency"), None));
+        assert!(is_logged(Some("warning"), Some("warning")) && is_logged(Some("error"), Some("warning")));
+        assert!(!is_logged(Some("notice"), Some("warning")));
+        assert!(is_logged(Some("of their own"), Some("warning")) && is_logged(None, Some("debug")));
     }
 
     #[test]

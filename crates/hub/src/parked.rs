@@ -1,6 +1,6 @@
 //! Calls of clients without sessions that wait for input: the call goes on, and its handle is what the client brings back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +26,12 @@ pub struct Question {
     pub reply: oneshot::Sender<Answer>,
 }
 
+impl Question {
+    pub fn new(method: String, params: Option<Raw>, reply: oneshot::Sender<Answer>) -> Question {
+        Question { key: format!("q{:x}", clock::random_bits() as u64), method, params, reply }
+    }
+}
+
 impl fmt::Debug for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Question({}, {})", self.key, self.method)
@@ -35,6 +41,8 @@ impl fmt::Debug for Question {
 pub struct ParkedCall {
     pub conversation: Conversation,
     pub questions: Vec<Question>,
+    /// Events that came after the questions, for the stream of the rest.
+    pub said: VecDeque<String>,
     pub principal: Principal,
     /// The method and the name of what was called; an answer counts only for the same.
     pub subject: String,

@@ -119,6 +119,7 @@ macro_rules! contract {
         $each!(items_come_by_key_and_by_prefix_in_order);
         $each!(records_are_listed_and_counted_by_owner_and_kind);
         $each!(whoever_subscribes_and_then_looks_misses_nothing);
+        $each!(whoever_follows_a_log_sees_each_commit_after_its_wake_up);
         $each!(concurrent_commits_get_numbers_without_holes);
         $each!(many_logs_can_be_written_at_once);
     };

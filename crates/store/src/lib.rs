@@ -46,6 +46,17 @@ pub trait EventLog: Send + Sync {
     /// What the log holds now.
     async fn extent(&self, log: &LogId) -> Result<Extent, StoreError>;
 
+    /// [`extent`](EventLog::extent) for those who hold a [`tail`](EventLog::tail) of this log: at least as new as their last
+    /// wake-up, and if it is older than the log, they will be woken. All who follow a log may share one answer.
+    async fn glance(&self, log: &LogId) -> Result<Extent, StoreError> {
+        self.extent(log).await
+    }
+
+    /// [`read`](EventLog::read) in the same way. What is read was in the log at or after the last wake-up.
+    async fn follow(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
+        self.read(log, from, limit).await
+    }
+
     /// Wakes `wake` with `token` whenever the log changes, until the guard is dropped.
     /// Subscribe first, then look at the extent once: the other order has a race.
     fn tail(&self, log: &LogId, wake: &Arc<WakeSet>, token: u64) -> TailGuard;

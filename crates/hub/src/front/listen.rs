@@ -96,7 +96,8 @@ async fn made_up(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, reques
     let (inbox, mut updates) = mpsc::channel(SAID_MAX);
     let subscribed = subscribe_each(hub, client, only, &uris, &inbox).await;
     if !subscribed.is_empty() {
-        agreed.put("resourceSubscriptions", &subscribed);
+        let uris: Vec<&str> = subscribed.iter().map(|one| one.uri.as_str()).collect();
+        agreed.put("resourceSubscriptions", &uris);
     }
     let params = under_id(Some(&raw(&json!({ "notifications": agreed }))), request);
     if sink.send(Inbound::Notification { method: ACKNOWLEDGED.into(), params: Some(params) }).await.is_err() {
@@ -139,6 +140,20 @@ async fn made_up(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, reques
     done(under_id(None, request))
 }
 
+/// A subscription at a backend of the older era. It has a session there of its own, which ends with it.
+struct Subscribed {
+    uri: String,
+    backend: Backend,
+    lane: Arc<str>,
+}
+
+impl Drop for Subscribed {
+    fn drop(&mut self) {
+        let (backend, lane) = (self.backend.clone(), self.lane.clone());
+        tokio::spawn(async move { backend.end_lane(lane).await });
+    }
+}
+
 /// Subscribes at backends of the older era; which resources were taken.
 async fn subscribe_each(
     hub: &Arc<Hub>,
@@ -146,7 +161,7 @@ async fn subscribe_each(
     only: Option<&Backend>,
     uris: &[String],
     inbox: &Sink,
-) -> Vec<String> {
+) -> Vec<Subscribed> {
     let mut taken = Vec::new();
     for uri in uris {
         let backend = match only {
@@ -158,6 +173,8 @@ async fn subscribe_each(
         // Updates of this subscription come here and nowhere else.
         caller.lane = format!("{}+{:x}", caller.lane, crate::clock::random_bits()).into();
         caller.inbox = Some(inbox.clone());
+        // Also what was refused has a session.
+        let one = Subscribed { uri: uri.clone(), backend: backend.clone(), lane: caller.lane.clone() };
         let call = Upcall {
             method: "resources/subscribe".into(),
             params: Some(raw(&json!({ "uri": uri }))),
@@ -168,7 +185,7 @@ async fn subscribe_each(
         };
         let end = backend.call(call, Instant::now() + hub.options.call_timeout, Resend::Always).await;
         if matches!(end, CallEnd::Answered { answer: Ok(_), .. }) {
-            taken.push(uri.clone());
+            taken.push(one);
         }
     }
     taken

@@ -1,5 +1,6 @@
 //! The modern era: each request stands alone, questions travel in results, and closing the response takes the call back.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use bowline_protocol::Principal;
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use super::http::{Body, empty, event_stream, json as json_response, problem, version};
 use super::{Client, answer, begin, transparent};
@@ -24,6 +26,8 @@ use crate::sse;
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
+/// A backend that asks several things at once sends them within this time, and they are asked in one round.
+const GATHER: Duration = Duration::from_millis(20);
 
 pub async fn post(
     hub: &Arc<Hub>,
@@ -72,15 +76,18 @@ fn respond(id: &Id, reply: &Reply) -> Response<Body> {
 /// The call as the client means it: a new one, or the rest of one that waits for input.
 async fn take_up(hub: &Arc<Hub>, client: &Client, request: &Request) -> Result<Talk, Reply> {
     let params = Fields::of(request.params.as_deref());
-    let talk = |conversation| Talk {
+    let talk = |conversation, said| Talk {
         hub: hub.clone(),
         client: client.clone(),
         request: request.clone(),
         conversation,
+        said,
         ended: false,
     };
     let state = params.text("requestState").filter(|state| ParkedCalls::is_ours(state));
-    let Some(state) = state else { return Ok(talk(begin(hub, client.clone(), request.clone()))) };
+    let Some(state) = state else {
+        return Ok(talk(begin(hub, client.clone(), request.clone()), VecDeque::new()));
+    };
     let subject = subject(request);
     let Some(mut parked) = hub.parked.take(&state, &client.principal, &subject) else {
         let text = "`requestState` is not valid for this request, or it is too late";
@@ -98,7 +105,7 @@ async fn take_up(hub: &Arc<Hub>, client: &Client, request: &Request) -> Result<T
         parked.questions = open;
         return Err(ask(hub, parked));
     }
-    Ok(talk(parked.conversation))
+    Ok(talk(parked.conversation, parked.said))
 }
 
 /// What a parked call was about; its answers count for nothing else.
@@ -136,13 +143,7 @@ fn client_of(principal: &Principal, route: Route, headers: &HeaderMap, request: 
     Client {
         principal: principal.clone(),
         route,
-        caller: Caller {
-            lane: format!("principal {principal}").into(),
-            owner: principal.as_str().into(),
-            era: Era::Modern,
-            client: Arc::new(facts),
-            inbox: None,
-        },
+        caller: Caller::without_session(principal, facts),
         session: None,
         headers: Some(mirrored.collect()),
         log_level: meta.text(era::META_LOG_LEVEL),
@@ -194,6 +195,8 @@ struct Talk {
     client: Client,
     request: Request,
     conversation: Conversation,
+    /// Events that the client has not got yet.
+    said: VecDeque<String>,
     ended: bool,
 }
 
@@ -206,68 +209,84 @@ enum Next {
 impl Talk {
     async fn next(&mut self) -> Next {
         loop {
+            if let Some(said) = self.said.pop_front() {
+                return Next::Said(said);
+            }
             let Ok(step) = tokio::time::timeout(COMMENT_EVERY, self.conversation.next()).await else {
                 return Next::Quiet;
             };
             match step {
-                Step::Said(Inbound::Notification { method, params }) => {
-                    return Next::Said(sse::encode(None, message::notification(&method, params.as_ref()).get()));
+                Step::Said(Inbound::Notification { method, params }) => self.hear(&method, params.as_ref()),
+                Step::Said(Inbound::Request { method, params, reply }) if self.can_answer(&method) => {
+                    return Next::Ended(self.park(Question::new(method, params, reply)).await);
                 }
-                Step::Said(Inbound::Request { method, params, reply }) => {
-                    if let Some(reply) = self.question(method, params, reply).await {
-                        return Next::Ended(reply);
-                    }
-                }
-                Step::Ended(reply) => {
-                    return Next::Ended(answer::adapt(Era::Modern, &self.request.method, reply));
-                }
+                Step::Said(Inbound::Request { method, params, reply }) => self.elsewhere(method, params, reply).await,
+                Step::Ended(reply) => return Next::Ended(self.adapt(reply)),
             }
         }
     }
 
-    /// A backend of the older era asks: the call waits, and the question becomes the answer.
-    async fn question(
-        &mut self,
-        method: String,
-        params: Option<Raw>,
-        reply: tokio::sync::oneshot::Sender<message::Answer>,
-    ) -> Option<Reply> {
-        let capabilities = Fields::of(Some(&self.client.caller.client.capabilities));
-        let can = capability(&method).is_some_and(|name| capabilities.has(name));
-        let may = matches!(self.request.method.as_str(), "tools/call" | "prompts/get" | "resources/read");
-        if can && may {
-            let question =
-                Question { key: format!("q{:x}", crate::clock::random_bits() as u64), method, params, reply };
-            let parked = ParkedCall {
-                conversation: std::mem::replace(
-                    &mut self.conversation,
-                    Conversation::begin(|_| Box::pin(std::future::pending())),
-                ),
-                questions: vec![question],
-                principal: self.client.principal.clone(),
-                subject: subject(&self.request),
-                until: Instant::now(),
-            };
-            return Some(ask(&self.hub, parked));
+    fn adapt(&self, reply: Reply) -> Reply {
+        answer::adapt(Era::Modern, &self.request.method, reply)
+    }
+
+    /// A notification. Logs are for those who asked for them, from the level that they named.
+    fn hear(&mut self, method: &str, params: Option<&Raw>) {
+        let level = Fields::of(params.map(|raw| &**raw)).text("level");
+        let wanted = self.client.log_level.as_deref();
+        if method != "notifications/message" || era::is_logged(level.as_deref(), wanted) {
+            self.said.push_back(sse::encode(None, message::notification(method, params).get()));
         }
+    }
+
+    /// Whether the client itself can be asked, which it can only in an answer.
+    fn can_answer(&self, method: &str) -> bool {
+        let capabilities = Fields::of(Some(&self.client.caller.client.capabilities));
+        let may = matches!(self.request.method.as_str(), "tools/call" | "prompts/get" | "resources/read");
+        may && capability(method).is_some_and(|name| capabilities.has(name))
+    }
+
+    /// A backend of the older era asks: the call waits, and its questions become the answer.
+    async fn park(&mut self, first: Question) -> Reply {
+        let mut questions = vec![first];
+        while let Ok(step) = tokio::time::timeout(GATHER, self.conversation.next()).await {
+            match step {
+                Step::Said(Inbound::Notification { method, params }) => self.hear(&method, params.as_ref()),
+                Step::Said(Inbound::Request { method, params, reply }) if self.can_answer(&method) => {
+                    questions.push(Question::new(method, params, reply));
+                }
+                Step::Said(Inbound::Request { method, params, reply }) => self.elsewhere(method, params, reply).await,
+                // It did not wait for the answers.
+                Step::Ended(reply) => return self.adapt(reply),
+            }
+        }
+        let nothing = Conversation::begin(|_| Box::pin(std::future::pending()));
+        let parked = ParkedCall {
+            conversation: std::mem::replace(&mut self.conversation, nothing),
+            questions,
+            said: std::mem::take(&mut self.said),
+            principal: self.client.principal.clone(),
+            subject: subject(&self.request),
+            until: Instant::now(),
+        };
+        ask(&self.hub, parked)
+    }
+
+    /// A question that the client cannot answer by itself. It can by the tools, if it has a handle.
+    async fn elsewhere(&mut self, method: String, params: Option<Raw>, reply: oneshot::Sender<message::Answer>) {
         if method == "roots/list" {
             let _ = reply.send(Ok(raw(&json!({ "roots": [] }))));
-            return None;
+            return;
         }
         let waiting = self.hub.sessions.awake().into_iter();
         let mut waiting = waiting.filter(|session| session.record.handle && session.principal == self.client.principal);
-        match waiting.next() {
-            // A client that cannot answer by itself can do it by the tools, if it has a handle.
-            Some(session) => {
-                let server = super::legacy::server_of(&session, &self.request);
-                let _ = session.ask(Pending::new(&server, method, params, reply), None).await;
-            }
-            None => {
-                let error = message::error(message::METHOD_NOT_FOUND, "the client cannot answer this");
-                let _ = reply.send(Err(error));
-            }
-        }
-        None
+        let Some(session) = waiting.next() else {
+            let error = message::error(message::METHOD_NOT_FOUND, "the client cannot answer this");
+            let _ = reply.send(Err(error));
+            return;
+        };
+        let server = super::legacy::server_of(&session, &self.request);
+        let _ = session.ask(Pending::new(&server, method, params, reply), None).await;
     }
 }
 

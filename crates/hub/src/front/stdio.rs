@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::reader::{Piece, Reader};
 use super::{Client, begin, legacy};
 use crate::drive::conversation::Step;
-use crate::era::{self, Era};
+use crate::era;
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::link::{Caller, ClientFacts, Inbound};
@@ -140,13 +140,7 @@ impl Front {
         Client {
             principal: self.principal.clone(),
             route: self.route.clone(),
-            caller: Caller {
-                lane: format!("principal {}", self.principal).into(),
-                owner: self.principal.as_str().into(),
-                era: Era::Modern,
-                client: Arc::new(facts),
-                inbox: None,
-            },
+            caller: Caller::without_session(&self.principal, facts),
             session: None,
             headers: None,
             log_level: meta.text(era::META_LOG_LEVEL),

@@ -1,9 +1,9 @@
 //! Streamable HTTP, both eras: each call is a POST; older backends have a session for each client.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::http_stream::{self, Reading};
 use super::http_words::{SESSION, VERSION, failed_status, mirror_headers, retry_after, said, tell};
-use super::lane::{Lane, Listed, UpSession};
+use super::lane::{Lane, Lanes, Listed, UpSession};
 use super::{
     Caller, Dial, Ending, Facts, LinkEvent, PROBE_TIMEOUT, Upcall, cancelled, initialize_params, is_modern_error,
     passing,
@@ -32,7 +32,7 @@ pub struct HttpLink {
     url: Url,
     headers: HeaderMap,
     pub(super) dial: Dial,
-    lanes: Mutex<HashMap<Arc<str>, Arc<Lane>>>,
+    lanes: Lanes,
     next_id: AtomicU64,
     suspected: AtomicBool,
     pub(super) closed: CancellationToken,
@@ -70,7 +70,7 @@ pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> 
         url: url.clone(),
         headers,
         dial,
-        lanes: Mutex::default(),
+        lanes: Lanes::default(),
         next_id: AtomicU64::new(1),
         suspected: AtomicBool::new(false),
         closed: CancellationToken::new(),
@@ -204,9 +204,13 @@ impl HttpLink {
         }
     }
 
-    fn lane(&self, caller: &Caller) -> Arc<Lane> {
-        let make = || Arc::new(Lane::new(caller));
-        lock(&self.lanes).entry(caller.lane.clone()).or_insert_with(make).clone()
+    fn lane(self: &Arc<Self>, caller: &Caller) -> Arc<Lane> {
+        let (lane, gone) = self.lanes.of(caller);
+        if let Some(gone) = gone {
+            let link = self.clone();
+            tokio::spawn(async move { link.leave(&gone).await });
+        }
+        lane
     }
 
     /// The lane's session, made once however many calls want it.
@@ -319,7 +323,7 @@ impl HttpLink {
     pub async fn notify(self: &Arc<Self>, caller: &Caller, method: &str, params: Option<Raw>) {
         let body = message::notification(method, params.as_ref());
         if self.facts().legacy_for(caller.era) {
-            let lane = lock(&self.lanes).get(&caller.lane).cloned();
+            let lane = self.lanes.find(&caller.lane);
             let Some(lane) = lane else { return };
             let session = lane.session.lock().await.clone();
             if let Some(session) = session {
@@ -329,8 +333,12 @@ impl HttpLink {
     }
 
     pub async fn end_lane(&self, lane: &str) {
-        let removed = lock(&self.lanes).remove(lane);
-        let Some(lane) = removed else { return };
+        if let Some(lane) = self.lanes.remove(lane) {
+            self.leave(&lane).await;
+        }
+    }
+
+    async fn leave(&self, lane: &Lane) {
         let session = lane.session.lock().await.take();
         if let Some(session) = session {
             self.farewell(&session).await;
@@ -355,14 +363,11 @@ impl HttpLink {
 
     pub fn close(self: &Arc<Self>) {
         self.closed.cancel();
-        let lanes: Vec<Arc<Lane>> = lock(&self.lanes).drain().map(|(_, lane)| lane).collect();
+        let lanes = self.lanes.drain();
         let link = self.clone();
         tokio::spawn(async move {
             for lane in lanes {
-                let session = lane.session.lock().await.take();
-                if let Some(session) = session {
-                    link.farewell(&session).await;
-                }
+                link.leave(&lane).await;
             }
         });
     }
@@ -488,12 +493,8 @@ impl Drop for Open<'_> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl fmt::Debug for HttpLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HttpLink({} lanes)", lock(&self.lanes).len())
+        write!(f, "HttpLink({} lanes)", self.lanes.len())
     }
 }

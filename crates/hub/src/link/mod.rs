@@ -17,6 +17,7 @@ pub use self::http_words::{header_text, mirror_headers};
 pub use self::renewals::Renewals;
 
 use bowline_core::backend::{DialError, Generation};
+use bowline_protocol::Principal;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
@@ -86,6 +87,17 @@ impl fmt::Debug for ClientFacts {
 pub const SHARED_LANE: &str = "";
 
 impl Caller {
+    /// A client without a session. What it can do is part of its name: a backend with sessions is told that once for each.
+    pub fn without_session(principal: &Principal, client: ClientFacts) -> Caller {
+        Caller {
+            lane: format!("principal {principal} {}", client.capabilities).into(),
+            owner: principal.as_str().into(),
+            era: Era::Modern,
+            client: Arc::new(client),
+            inbox: None,
+        }
+    }
+
     /// The hub itself.
     pub fn hub() -> Caller {
         let capabilities = raw(&json!({ "sampling": {}, "elicitation": { "form": {}, "url": {} }, "roots": {} }));

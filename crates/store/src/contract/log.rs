@@ -98,6 +98,34 @@ pub async fn whoever_subscribes_and_then_looks_misses_nothing(fixture: &dyn Fixt
     assert!(wake.take().is_empty());
 }
 
+pub async fn whoever_follows_a_log_sees_each_commit_after_its_wake_up(fixture: &dyn Fixture) {
+    let store = fixture.open(PLENTY).await;
+    store.commit(create("log")).await.expect("a new log");
+    let (wake, mut read) = (WakeSet::new(), Vec::new());
+    let _guard = store.tail(&id("log"), &wake, 9);
+    let writer = tokio::spawn({
+        let store = store.clone();
+        async move {
+            for n in 0..50 {
+                append(&*store, "log", &[&n.to_string(), "again"]).await.expect("a commit");
+            }
+        }
+    });
+    while read.len() < 100 {
+        let (from, end) = (seq(read.len() as u64 + 1), store.glance(&id("log")).await.expect("a glance").next);
+        if from == end {
+            wake.woken().await;
+            wake.take();
+            continue;
+        }
+        let batch = store.follow(&id("log"), from, ReadLimit { events: 3, bytes: 1 << 20 }).await.expect("a read");
+        assert!(!batch.events.is_empty() && batch.events.len() <= 3 && batch.next >= end);
+        read.extend(batch.events);
+    }
+    writer.await.expect("the writer ends");
+    assert_eq!(read, store.read(&id("log"), Seq::ZERO, ALL).await.expect("a read").events);
+}
+
 pub async fn concurrent_commits_get_numbers_without_holes(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");

@@ -1,9 +1,12 @@
 //! Wake-ups from other nodes: one connection to each server for all logs that somebody here waits for.
 //!
-//! Each log has a sharded channel, on which every commit says that there was one and nothing else. So Redis tells only
+//! Each log has a sharded channel, on which every commit says that there was one. So Redis tells only
 //! the nodes that have a reader for a log, thousands of readers share a connection, and in a cluster no server tells
 //! another. (Blocking reads of thousands of streams would cost Redis a walk over all of them for each; one channel for
 //! everything would have every node hear every commit.)
+//!
+//! A message says how far the log has come, so that whoever knows that much already needs not look. It is not the truth:
+//! that is read, once for all readers (see [`Hot`]).
 //!
 //! What was said while nobody listened is not repeated. So whoever has just been subscribed is woken once, and every few
 //! seconds the logs that are waited for are looked at.
@@ -12,14 +15,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_protocol::LogId;
+use bowline_protocol::{Epoch, LogId, Seq};
 use redis::{Pipeline, PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
 
 use super::act::Act;
 use super::fleet::{Fleet, Post};
+use super::hot::{Hot, News};
 use super::keys::Keys;
-use super::reply::text;
+use super::reply::{list, number, text};
 use super::server::{Push, Wire, rest};
 use crate::tail::Tails;
 
@@ -39,6 +43,7 @@ pub struct Listener {
     pub fleet: Arc<Fleet>,
     pub keys: Keys,
     pub tails: Arc<Tails>,
+    pub hot: Arc<Hot>,
     pub tell: mpsc::WeakUnboundedSender<Heard>,
     ears: Vec<Ear>,
     /// Where each log stood when it was last looked at.
@@ -53,8 +58,14 @@ struct Ear {
 }
 
 impl Listener {
-    pub fn new(fleet: Arc<Fleet>, keys: Keys, tails: Arc<Tails>, tell: mpsc::WeakUnboundedSender<Heard>) -> Listener {
-        Listener { fleet, keys, tails, tell, ears: Vec::new(), seen: HashMap::new() }
+    pub fn new(
+        fleet: Arc<Fleet>,
+        keys: Keys,
+        tails: Arc<Tails>,
+        hot: Arc<Hot>,
+        tell: mpsc::WeakUnboundedSender<Heard>,
+    ) -> Listener {
+        Listener { fleet, keys, tails, hot, tell, ears: Vec::new(), seen: HashMap::new() }
     }
 
     pub async fn run(mut self, mut heard: mpsc::UnboundedReceiver<Heard>) {
@@ -69,6 +80,7 @@ impl Listener {
                     // All at once would be hard on a server that has just come back.
                     tokio::time::sleep(rest(2)).await;
                     self.ears.clear();
+                    self.hot.clear();
                     look_at = Instant::now();
                 }
                 Err(_) => {
@@ -124,6 +136,9 @@ impl Listener {
             }
             let sent = ear.wire.send(&commands, self.fleet.options.timeout).await;
             let refused = sent.as_ref().is_ok_and(|said| said.iter().any(Result::is_err));
+            if sent.is_ok() && !refused {
+                self.hot.note_subscribed(chunk);
+            }
             // Whether or not it worked: a wake-up too many costs little.
             self.tails.wake_each(chunk);
             if refused {
@@ -131,7 +146,9 @@ impl Listener {
                 self.fleet.moved.notify_one();
             }
             if refused || sent.is_err() {
-                self.ears.remove(at);
+                for log in self.ears.remove(at).logs {
+                    self.hot.note_unsubscribed(&log);
+                }
                 return Err("a subscription failed".into());
             }
         }
@@ -140,18 +157,30 @@ impl Listener {
 
     /// Wakes right where the message arrives, so that no wait of this driver delays it.
     fn push(&self) -> Push {
-        let (keys, tails, tell) = (self.keys.clone(), self.tails.clone(), self.tell.clone());
+        let (keys, tails, hot, tell) = (self.keys.clone(), self.tails.clone(), self.hot.clone(), self.tell.clone());
         Arc::new(move |info: PushInfo| match info.kind {
             PushKind::SMessage => {
-                let channel = info.data.into_iter().next().and_then(text);
-                if let Some(log) = channel.and_then(|channel| keys.log_of_channel(&channel)) {
+                let mut said = info.data.into_iter().map(text);
+                let log = said.next().flatten().and_then(|channel| keys.log_of_channel(&channel));
+                let (Some(log), said) = (log, said.next().flatten().unwrap_or_default()) else { return };
+                let news = News::parse(&said);
+                if news.as_ref().is_none_or(|(id, _)| !hot.is_expected(id)) {
+                    hot.note_change(&log, news.as_ref().map(|(_, news)| news));
                     tails.wake(&log);
                 }
             }
             PushKind::Disconnection => {
+                hot.clear();
                 if let Some(tell) = tell.upgrade() {
                     // Nobody is told any more when the store goes.
                     let _ = tell.send(Heard::Lost);
+                }
+            }
+            // Asked for, or because the slot has moved.
+            PushKind::SUnsubscribe => {
+                let channel = info.data.into_iter().next().and_then(text);
+                if let Some(log) = channel.and_then(|channel| keys.log_of_channel(&channel)) {
+                    hot.note_unsubscribed(&log);
                 }
             }
             _ => {}
@@ -162,6 +191,12 @@ impl Listener {
     async fn put_in_order(&mut self) -> Vec<LogId> {
         let wanted: HashSet<LogId> = self.tails.logs().into_iter().collect();
         self.seen.retain(|log, _| wanted.contains(log));
+        // Whoever is at the other end of such a connection does not speak for its server any more.
+        let is_past = |ear: &Ear| ear.wire.facts.run != ear.post.server.facts().run;
+        if self.ears.iter().any(is_past) {
+            self.ears.clear();
+            self.hot.clear();
+        }
         let mut served = HashSet::new();
         for ear in &mut self.ears {
             let fits =
@@ -172,6 +207,7 @@ impl Listener {
                 for log in chunk {
                     commands.cmd("SUNSUBSCRIBE").arg(self.keys.of(log).channel());
                     ear.logs.remove(log);
+                    self.hot.note_unsubscribed(log);
                 }
                 // One that stays by mistake only wakes nobody.
                 let _ = ear.wire.send(&commands, self.fleet.options.timeout).await;
@@ -190,9 +226,18 @@ impl Listener {
         let Ok(answers) = self.fleet.call_each(&acts).await else { return };
         for (log, answer) in logs.into_iter().zip(answers) {
             if self.seen.get(&log) != Some(&answer) {
+                self.hot.note_change(&log, read_news(&answer).as_ref());
                 self.tails.wake(&log);
                 self.seen.insert(log, answer);
             }
         }
     }
+}
+
+/// What the fields `e`, `f` and `n` of a head say.
+fn read_news(answer: &Value) -> Option<News> {
+    let mut parts = list(answer.clone()).into_iter();
+    let epoch = Epoch::parse(&text(parts.next()?)?)?;
+    let mut seq = || parts.next().and_then(number).and_then(Seq::new);
+    Some(News { epoch, first: seq()?, next: seq()? })
 }

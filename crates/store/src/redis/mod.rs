@@ -4,10 +4,13 @@
 //! commit ─▶ lane of its server: gather ─▶ one round trip: a script for each ─▶ (replicas) ─▶ answer, wake
 //! read ───▶ shared connection: a script that says where the log stands and what it holds
 //! wake ───▶ one subscribed connection for all logs that are waited for
+//! follow ─▶ hot tail, which reads once for all readers after a wake-up
 //! ```
 
 mod act;
 mod fleet;
+mod follow;
+mod hot;
 mod index;
 mod keys;
 mod known;
@@ -26,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use bowline_protocol::{Epoch, Extent, LogId, Principal, Recorded, Seq};
+use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
 use redis::Value;
 use tokio::sync::{Mutex as Gate, Semaphore, mpsc};
@@ -34,12 +37,13 @@ use tokio::task::JoinHandle;
 
 use self::act::Act;
 use self::fleet::Fleet;
+use self::hot::{Expected, Fetched, Hot, News};
 use self::index::Index;
 use self::keys::Keys;
 use self::known::Known;
 use self::listen::{Heard, Listener};
 use self::pulse::Pulse;
-use self::reply::{bytes, list, number, text};
+use self::reply::{bytes, list, text};
 use self::script::Script;
 use self::writing::{RECORD_FIELDS, Written};
 use crate::disk::COMMIT_BYTES_MAX;
@@ -55,10 +59,6 @@ pub use options::{Address, RedisOptions, RedisUrl};
 /// How many commits and leases may be under way; further ones wait where they are made.
 const ERRANDS_MAX: usize = 4096;
 
-/// One read holds Redis up for no longer than this takes, whatever was asked for.
-const READ_EVENTS_MAX: usize = 8192;
-const READ_BYTES_MAX: usize = 8 << 20;
-
 /// Logs are spread over so many gates.
 const GATES: usize = 64;
 
@@ -69,6 +69,7 @@ pub struct RedisStore {
     index: Index,
     known: Known,
     tails: Arc<Tails>,
+    hot: Arc<Hot>,
     pulse: Arc<Pulse>,
     listener: mpsc::UnboundedSender<Heard>,
     /// Commits of one log pass their gate in the order in which they were called.
@@ -93,7 +94,8 @@ impl RedisStore {
         pulse.note_logs(index.count_all().await?);
         let tails = Arc::new(Tails::default());
         let (listener, heard) = mpsc::unbounded_channel();
-        let ear = Listener::new(fleet.clone(), keys.clone(), tails.clone(), listener.downgrade());
+        let hot = Hot::new();
+        let ear = Listener::new(fleet.clone(), keys.clone(), tails.clone(), hot.clone(), listener.downgrade());
         let tasks = vec![tokio::spawn(pulse.clone().run(index.clone())), tokio::spawn(ear.run(heard))];
         Ok(RedisStore {
             fleet,
@@ -101,6 +103,7 @@ impl RedisStore {
             index,
             known: Known::default(),
             tails,
+            hot,
             pulse,
             listener,
             gates: (0..GATES).map(|_| Gate::new(())).collect(),
@@ -153,6 +156,7 @@ impl RedisStore {
         };
         let id = format!("{:x}.{};", self.instance, self.commits.fetch_add(1, Ordering::Relaxed));
         let act = writing::act(&commit, &keys, &self.fleet.options.retention, &id)?;
+        let expected = Expected::begin(&self.hot, &self.tails, log, &id);
         let sent = self.fleet.post(keys.slot).lane.send(log, act, true, self.fleet.options.timeout);
         drop(gate);
         let answer = sent.await.unwrap_or(Err(StoreError::Closed));
@@ -163,6 +167,7 @@ impl RedisStore {
         let Written { committed, was } = match written {
             Ok(written) => written,
             Err(error) => {
+                expected.note_failed();
                 if let Some(entries) = entered.filter(|_| !matches!(error, StoreError::InDoubt(_))) {
                     self.afterwards(self.index.leave(log, &listed, &entries).await);
                 }
@@ -172,7 +177,7 @@ impl RedisStore {
                 return Err(error);
             }
         };
-        self.tails.wake(log);
+        expected.note_done(&commit, &committed);
         match leaving {
             Some((listed, entries)) => {
                 self.known.forget(log);
@@ -230,32 +235,23 @@ impl EventLog for RedisStore {
     }
 
     async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
-        let keys = self.keys.of(log);
-        let act = Act::script(Script::Read, vec![keys.head(), keys.events()])
-            .arg(from.to_string())
-            .arg(limit.events.min(READ_EVENTS_MAX).to_string())
-            .arg(limit.bytes.min(READ_BYTES_MAX).to_string());
-        let mut parts = list(self.fleet.call(&act).await?).into_iter();
-        if parts.next().and_then(text).as_deref() == Some("none") {
-            return Err(StoreError::NoSuchLog);
-        }
-        let extent = read_extent(&mut parts)?;
-        let mut seq = parts.next().and_then(number).and_then(Seq::new).ok_or_else(strange)?;
-        let mut events = Vec::new();
-        for bytes in parts.next().map(list).unwrap_or_default().into_iter().filter_map(bytes) {
-            events.push(Recorded { seq, bytes });
-            seq = seq.next();
-        }
+        let Fetched { extent, events, .. } = self.fetch(log, from, limit).await?;
+        self.hot.note_change(log, Some(&News::from(&extent)));
         Ok(Batch { events, epoch: extent.epoch, first: extent.first, next: extent.next })
     }
 
     async fn extent(&self, log: &LogId) -> Result<Extent, StoreError> {
-        let act = ["e", "s", "f", "n"].into_iter().fold(Act::command("HMGET", &self.keys.of(log).head()), Act::arg);
-        let parts = list(self.fleet.call(&act).await?);
-        if parts.contains(&Value::Nil) {
-            return Err(StoreError::NoSuchLog);
-        }
-        read_extent(&mut parts.into_iter())
+        let extent = self.fetch_extent(log).await?;
+        self.hot.note_change(log, Some(&News::from(&extent)));
+        Ok(extent)
+    }
+
+    async fn glance(&self, log: &LogId) -> Result<Extent, StoreError> {
+        self.glance_at(log).await
+    }
+
+    async fn follow(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
+        self.follow_from(log, from, limit).await
     }
 
     fn tail(&self, log: &LogId, wake: &Arc<WakeSet>, token: u64) -> TailGuard {
@@ -342,7 +338,10 @@ impl Directory for RedisStore {
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError> {
         self.check_open()?;
         let trimmed = sweep::sweep(&self.index, &self.known, &self.fleet.options.retention, now_ms).await?;
-        trimmed.iter().for_each(|trimmed| self.tails.wake(&trimmed.log));
+        for Trimmed { log, .. } in &trimmed {
+            self.hot.note_change(log, None);
+            self.tails.wake(log);
+        }
         Ok(trimmed)
     }
 
@@ -353,12 +352,6 @@ impl Directory for RedisStore {
 
 fn strange() -> StoreError {
     StoreError::Io("Redis answered with something strange".into())
-}
-
-fn read_extent(parts: &mut impl Iterator<Item = Value>) -> Result<Extent, StoreError> {
-    let epoch = parts.next().and_then(text).as_deref().and_then(Epoch::parse).ok_or_else(strange)?;
-    let mut seq = || parts.next().and_then(number).and_then(Seq::new).ok_or_else(strange);
-    Ok(Extent { epoch, epoch_first: seq()?, first: seq()?, next: seq()? })
 }
 
 impl Drop for RedisStore {

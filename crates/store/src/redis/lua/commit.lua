@@ -115,6 +115,7 @@ if next - first > events_max then
   redis.call('XTRIM', events, 'MINID', '=', digits(first) .. '-0')
 end
 local answer = {'done', epoch, digits(base), digits(next), digits(from), digits(first)}
+local news = ''
 if release == 'log' then
   redis.call('DEL', head, events, items)
   redis.call('SET', ghost, id .. cjson.encode(answer), 'EX', 120)
@@ -128,8 +129,10 @@ else
   fields[#fields + 1] = 'a'
   fields[#fields + 1] = cjson.encode(answer)
   redis.call('HSET', head, unpack(fields))
+  news = id .. ' ' .. epoch .. ' ' .. digits(first) .. ' ' .. digits(next)
 end
-redis.call('SPUBLISH', channel, '')
+-- How far the log has come, for those who know that much already and need not look.
+redis.call('SPUBLISH', channel, news)
 -- What the record said before, so that the directory can be put right.
 answer[7], answer[8] = known[9] or '', known[10] or ''
 return answer
