@@ -15,6 +15,7 @@ mod guard;
 pub mod hub;
 pub mod link;
 pub mod message;
+mod mirrored;
 pub mod neighbours;
 pub mod outcome;
 mod parked;

@@ -366,29 +366,33 @@ impl Session {
 
     /// A backend is gone: what it had asked is void, and the client is told.
     pub async fn reject(&self, server: &str) -> Result<(), StoreError> {
+        self.void(|pending| pending.server == server && !pending.foreign, "Server disconnected").await
+    }
+
+    /// A call is over, and what was asked on its stream with it.
+    pub async fn withdraw(&self, stream: &str) -> Result<(), StoreError> {
+        self.void(|pending| pending.stream.as_deref() == Some(stream), "The call is over").await
+    }
+
+    async fn void(&self, gone: impl Fn(&Pending) -> bool, reason: &str) -> Result<(), StoreError> {
         let gone: Vec<(String, Pending)> = {
             let mut state = self.state();
-            let ids: Vec<String> = state
-                .pending
-                .iter()
-                .filter(|(_, p)| p.server == server && !p.foreign)
-                .map(|(id, _)| id.clone())
-                .collect();
+            let ids: Vec<String> = state.pending.iter().filter(|(_, p)| gone(p)).map(|(id, _)| id.clone()).collect();
             ids.into_iter().filter_map(|id| state.pending.remove(&id).map(|pending| (id, pending))).collect()
         };
         for (id, pending) in gone {
             match &pending.stream {
                 Some(stream) => {
-                    let params = raw(&json!({ "requestId": id, "reason": "Server disconnected" }));
+                    let params = raw(&json!({ "requestId": id, "reason": reason }));
                     self.say(stream, Some(&message::notification("notifications/cancelled", Some(&params))), false)
                         .await?;
                 }
                 None => {
-                    let data = json!({ "id": id, "reason": "Server disconnected" });
-                    self.tell(pending.kind.expired(), server, &data).await?;
+                    let data = json!({ "id": id, "reason": reason });
+                    self.tell(pending.kind.expired(), &pending.server, &data).await?;
                 }
             }
-            let _ = pending.reply.send(Err(message::error(message::INTERNAL_ERROR, "Server disconnected")));
+            let _ = pending.reply.send(Err(message::error(message::INTERNAL_ERROR, reason)));
         }
         Ok(())
     }

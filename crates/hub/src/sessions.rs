@@ -142,13 +142,15 @@ impl Sessions {
     /// Tells every session that may see the backend.
     pub async fn told(&self, happening: &Happening) {
         let (key, event) = &**happening;
-        if let BackendEvent::Stderr(_) = event
+        let awake = self.awake();
+        if let BackendEvent::Stderr(_) | BackendEvent::Notification { .. } = event
             && key.owner.is_none()
+            && awake.windows(2).any(|two| two[0].principal != two[1].principal)
         {
-            // The stderr of a server that everybody shares may speak of anybody.
+            // What a server that several people share says to nobody in particular may speak of any of them.
             return;
         }
-        for session in self.awake() {
+        for session in awake {
             let visible = key.owner.as_ref().is_none_or(|owner| *owner == session.principal);
             let routed = match &session.record.route {
                 Route::All => true,
@@ -192,7 +194,7 @@ async fn hear(session: std::sync::Weak<Session>, mut said: mpsc::Receiver<Inboun
                     Err(error) => Err(error),
                 }
             }
-            Inbound::Request { method, params, reply } => {
+            Inbound::Request { server, method, params, reply } => {
                 let native = session.can(&method);
                 let asked = Pending::new(&server, method, params, reply);
                 session.ask(asked, native.then_some(OWN_STREAM)).await.map(drop)

@@ -90,6 +90,29 @@ async fn a_call_in_flight_when_the_backend_dies_ends_at_once_and_says_that_it_ma
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_was_refused_waits_for_the_backend_and_runs_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = dir.path().join("ran");
+    // Without a stream that is held, nobody notices the death before the call does.
+    let mut fixture = Fixture::start(&["--no-stream", &format!("--count={}", ran.display())]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", one(), json!({})).await;
+    fixture.kill().await;
+    let backend = hub.all().remove(0);
+    assert!(backend.snapshot().is_connected(), "nobody knows yet");
+    let calling = client.clone();
+    let call = tokio::spawn(async move { calling.call("count", json!({ "id": "x" })).await });
+    until("a dial has failed", || backend.snapshot().last_error.is_some()).await;
+    // A call that was never sent anywhere is told at once instead.
+    let told = client.call("count", json!({ "id": "y" })).await;
+    assert_eq!(ending(&told), "SERVER_UNAVAILABLE", "{told}");
+    fixture.restart().await;
+    let result = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap();
+    assert_eq!(ending(&result), "done x", "{result}");
+    assert_eq!(std::fs::read_to_string(&ran).unwrap(), "x\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_backend_is_away_its_lists_stay_and_calls_say_why() {
     let mut fixture = Fixture::start(&[]).await;
     let hub = hub(&[("b", fixture.spec())]).await;

@@ -196,11 +196,21 @@ test("the ways back are quick, then with state, then a new session", () => {
   expect(rig.states).toEqual(["disconnected", "connecting", "connected"]);
 });
 
-test("a state that has expired is not sent", () => {
-  const rig = new Rig({ sealed: { ...sealedFrom("token"), validUntilMs: 999_999 } });
+test("a state that has expired is not sent, and not kept", () => {
+  const sealed = { ...sealedFrom("token"), validUntilMs: 1_500_000 };
+  const rig = new Rig({ sealed });
+  rig.nowMs = 2_000_000;
   rig.happen({ on: "start", intent: { to: "resume" } });
   rig.frame(HELLO);
   expect(rig.lastSent?.event).toBe("user.create_session");
+  expect(rig.link.sealed).toBeNull();
+  // It may also expire while its session is held.
+  const held = new Rig({ ...KNOWN, sealed });
+  held.happen({ on: "start", intent: { to: "resume" } });
+  held.nowMs = 2_000_000;
+  held.frame(HELLO, refused("SESSION_EXPIRED", "create_new_session"));
+  expect(held.lastSent?.event).toBe("user.create_session");
+  expect(held.link.sealed).toBeNull();
 });
 
 test("what a lost session may have taken is not run again in another", () => {

@@ -125,7 +125,7 @@ pub async fn forward(
                 let data = json!({ "name": server, "method": method, "params": params });
                 let _ = session.tell("notification", &server, &data).await;
             }
-            Inbound::Request { method, params, reply } => {
+            Inbound::Request { server, method, params, reply } => {
                 let native = session.can(&method).then_some(OWN_STREAM);
                 let _ = session.ask(crate::pending::Pending::new(&server, method, params, reply), native).await;
             }

@@ -259,8 +259,13 @@ enum Answered {
 }
 
 /// Asks a client by the tools, on whichever node its handle is. Without one it cannot answer.
-pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, server: &str, asked: Asking) {
-    let Ok(Some(log)) = hub.sessions.newest_handle(&hub.store, principal).await else {
+pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, asked: Asking) {
+    let named = asked.handle.as_deref().and_then(session::log_of);
+    let known = match named {
+        Some(named) => Ok(Some(named)),
+        None => hub.sessions.newest_handle(&hub.store, principal).await,
+    };
+    let Ok(Some(log)) = known else {
         let error = message::error(message::METHOD_NOT_FOUND, "the client cannot answer this");
         let _ = asked.reply.send(Err(error));
         return;
@@ -269,15 +274,15 @@ pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, server: &str, 
         Some(neighbours) if !hub.sessions.is_awake(&log) => neighbours.elsewhere(&log).await.ok().flatten(),
         _ => None,
     };
-    let Asking { method, params, reply } = asked;
+    let Asking { server, method, params, reply, .. } = asked;
     let (Some(neighbours), Some(node)) = (&hub.neighbours, there) else {
         // If the question cannot be kept it is dropped, and the backend told that nobody answers.
         if let Ok(Some(session)) = hub.sessions.find(&hub.store, principal, log.as_str()).await {
-            let _ = session.ask(Pending::new(server, method, params, reply), None).await;
+            let _ = session.ask(Pending::new(&server, method, params, reply), None).await;
         }
         return;
     };
-    let question = Question { principal: principal.clone(), handle: log, server: server.to_owned(), method, params };
+    let question = Question { principal: principal.clone(), handle: log, server, method, params };
     let mut talk = neighbours.talk(&node, raw(&Errand::Question(question)));
     tokio::spawn(async move {
         let mut reply = reply;
@@ -300,6 +305,9 @@ pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, server: &str, 
 
 /// A question without the one who is asked.
 pub struct Asking {
+    /// The handle that the call named.
+    pub handle: Option<String>,
+    pub server: String,
     pub method: String,
     pub params: Option<Raw>,
     pub reply: oneshot::Sender<Answer>,

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::http::{Body, SESSION, empty, event_stream, json, problem, text, version};
 use super::reader::{self, Reader};
-use super::{Client, aggregate, begin, server_of, transparent};
+use super::{Client, aggregate, begin, transparent};
 use crate::clock;
 use crate::drive::conversation::{Reply, Step};
 use crate::era::{self, Era};
@@ -214,8 +214,7 @@ async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, outlet: one
             Some(Step::Said(Inbound::Notification { method, params })) => {
                 on_stream.say(&message::notification(&method, params.as_ref())).await;
             }
-            Some(Step::Said(Inbound::Request { method, params, reply })) => {
-                let server = server_of(&session.record.route, &request);
+            Some(Step::Said(Inbound::Request { server, method, params, reply })) => {
                 on_stream.ask(Pending::new(&server, method, params, reply)).await;
             }
             Some(Step::Ended(reply)) => {
@@ -276,6 +275,8 @@ impl OnStream<'_> {
 
     async fn end(&mut self, response: Option<Raw>) {
         if let Some(stream) = &self.stream {
+            // What was asked for the sake of the call is void now, and nothing can be said after its answer.
+            self.note(self.session.withdraw(stream).await);
             return self.note(self.session.say(stream, response.as_ref(), true).await.map(drop));
         }
         if let Some(outlet) = self.outlet.take() {

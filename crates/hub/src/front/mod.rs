@@ -79,18 +79,6 @@ fn begin(hub: &Arc<Hub>, client: Client, request: Request) -> Conversation {
     })
 }
 
-/// Which server a request is for, as its questions name it.
-fn server_of(route: &Route, request: &Request) -> String {
-    if let Route::One(name) = route {
-        return name.to_string();
-    }
-    let params = crate::fields::Fields::of(request.params.as_deref());
-    let by_argument = params.object("arguments").text("server");
-    let name = params.text("name").unwrap_or_default();
-    let by_prefix = name.split_once("__").map(|(server, _)| server.to_owned());
-    by_argument.filter(|_| !name.contains("__")).or(by_prefix).unwrap_or_default()
-}
-
 fn refuse(code: i64, text: &str) -> Reply {
     let status = if code == message::METHOD_NOT_FOUND { 404 } else { 200 };
     Reply { answer: Err(message::error(code, text)), status }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_core::backend::{DialError, Generation};
@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Caller, Ending, Facts, Inbound, LinkEvent, LinkEvents, PROBE_TIMEOUT, Renewals, SHARED_LANE, Sink, Upcall, ask,
-    cancelled, initialize_params, is_modern_error, own_answer, passing, synthesised_initialize,
+    Caller, Dial, Ending, Facts, Inbound, LinkEvent, LinkEvents, PROBE_TIMEOUT, Renewals, SHARED_LANE, Sink, Upcall,
+    ask, cancelled, initialize_params, is_modern_error, own_answer, passing, synthesised_initialize,
 };
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw};
@@ -20,13 +20,37 @@ use crate::message::{self, Answer, Id, Message, Notification, Request, Response}
 /// Messages that may wait to be written.
 pub const OUT_QUEUE: usize = 256;
 
+/// A message on its way out, and whether any of it has left. Whoever writes it says so before it tries, and takes that
+/// back only if nothing went out: what is in doubt has left.
+pub struct Outgoing {
+    pub text: Raw,
+    left: Arc<AtomicBool>,
+}
+
+impl Outgoing {
+    fn new(text: Raw) -> Outgoing {
+        Outgoing { text, left: Arc::default() }
+    }
+
+    pub fn set_left(&self, left: bool) {
+        self.left.store(left, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outgoing({} bytes)", self.text.get().len())
+    }
+}
+
 pub struct Pipe {
     facts: std::sync::OnceLock<Facts>,
-    out: mpsc::Sender<Raw>,
+    out: mpsc::Sender<Outgoing>,
     next_id: AtomicU64,
     waiting: Mutex<BTreeMap<u64, Waiting>>,
     /// Requests of the backend's that somebody is answering.
     asked: Mutex<HashMap<Id, CancellationToken>>,
+    name: Arc<str>,
     events: LinkEvents,
     generation: Generation,
     closed: CancellationToken,
@@ -42,15 +66,16 @@ struct Waiting {
 }
 
 impl Pipe {
-    pub fn new(out: mpsc::Sender<Raw>, events: LinkEvents, generation: Generation, closed: CancellationToken) -> Pipe {
+    pub fn new(out: mpsc::Sender<Outgoing>, dial: &Dial, closed: CancellationToken) -> Pipe {
         Pipe {
             facts: std::sync::OnceLock::new(),
             out,
             next_id: AtomicU64::new(1),
             waiting: Mutex::default(),
             asked: Mutex::default(),
-            events,
-            generation,
+            name: dial.name.clone(),
+            events: dial.events.clone(),
+            generation: dial.generation,
             closed,
         }
     }
@@ -132,7 +157,7 @@ impl Pipe {
     }
 
     pub async fn notify(&self, method: &str, params: Option<Raw>) {
-        let _ = self.out.send(message::notification(method, params.as_ref())).await;
+        let _ = self.out.send(Outgoing::new(message::notification(method, params.as_ref()))).await;
     }
 
     pub fn close(&self) {
@@ -149,8 +174,9 @@ impl Pipe {
         let waiting = Waiting { answered, sink, owner: owner.clone(), progress };
         lock(&self.waiting).insert(number, waiting);
         let mut open = Open { pipe: self, number, over: false };
-        let text = message::request(&Id::number(number), method, params.as_ref());
-        if self.out.send(text).await.is_err() {
+        let outgoing = Outgoing::new(message::request(&Id::number(number), method, params.as_ref()));
+        let left = outgoing.left.clone();
+        if self.out.send(outgoing).await.is_err() {
             open.over = true;
             return Ending::NotExecuted("the connection is closed".into());
         }
@@ -158,6 +184,9 @@ impl Pipe {
         open.over = true;
         match ending {
             Ok(answer) => Ending::answered(answer),
+            Err(_) if !left.load(Ordering::Acquire) => {
+                Ending::NotExecuted("the connection closed before the call was sent".into())
+            }
             Err(_) => Ending::Broken("the connection closed before the answer".into()),
         }
     }
@@ -216,6 +245,16 @@ impl Pipe {
         (found.sink.clone(), Some(fields.to_raw()))
     }
 
+    /// The call that a request of the backend's belongs to: the one whose progress it names, or else as for everything
+    /// that names none.
+    fn asker(&self, params: Option<&Raw>) -> Option<Sink> {
+        let meta = Fields::of(params.map(|raw| &**raw)).object("_meta");
+        match meta.read::<u64>("progressToken") {
+            Some(number) => lock(&self.waiting).get(&number).and_then(|call| call.sink.clone()),
+            None => self.only_caller(),
+        }
+    }
+
     /// The pipe does not say which call a request or a log line belongs to. It goes to the newest call if all calls are
     /// one owner's, and to nobody otherwise: guessing would show one person what is another's.
     fn only_caller(&self) -> Option<Sink> {
@@ -234,13 +273,13 @@ impl Pipe {
             let answer = async {
                 match own_answer(&method) {
                     Some(answer) => answer,
-                    None => ask(pipe.only_caller().as_ref(), method, params).await,
+                    None => ask(pipe.asker(params.as_ref()).as_ref(), &pipe.name, method, params).await,
                 }
             };
             let answer = token.run_until_cancelled(answer).await;
             lock(&pipe.asked).remove(&id);
             if let Some(answer) = answer {
-                let _ = pipe.out.send(message::response(&id, &answer)).await;
+                let _ = pipe.out.send(Outgoing::new(message::response(&id, &answer))).await;
             }
         });
     }
@@ -282,7 +321,8 @@ impl Drop for Open<'_> {
         lock(&self.pipe.waiting).remove(&self.number);
         if !self.over {
             let params = cancelled(&Id::number(self.number));
-            let _ = self.pipe.out.try_send(message::notification("notifications/cancelled", Some(&params)));
+            let taken_back = message::notification("notifications/cancelled", Some(&params));
+            let _ = self.pipe.out.try_send(Outgoing::new(taken_back));
         }
     }
 }
@@ -294,5 +334,49 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl fmt::Debug for Pipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pipe({} waiting)", lock(&self.waiting).len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipe() -> (Arc<Pipe>, mpsc::Receiver<Outgoing>) {
+        let (out, outgoing) = mpsc::channel(OUT_QUEUE);
+        let (events, _) = mpsc::channel(1);
+        let dial = Dial {
+            name: "b".into(),
+            generation: Generation(1),
+            era: None,
+            only_era: false,
+            events,
+            http: reqwest::Client::new(),
+            allow_private: true,
+            renewals: Arc::default(),
+        };
+        (Arc::new(Pipe::new(out, &dial, CancellationToken::new())), outgoing)
+    }
+
+    async fn ending(leaves: Option<bool>) -> Ending {
+        let (pipe, mut outgoing) = pipe();
+        let owner: Arc<str> = "alice".into();
+        let call = pipe.send("tools/call", None, &owner, None);
+        let fate = async {
+            let message = outgoing.recv().await.unwrap();
+            // As a writer does: it says so before it tries, and takes that back if not a byte went out.
+            if let Some(leaves) = leaves {
+                message.set_left(true);
+                message.set_left(leaves);
+            }
+            pipe.lost();
+        };
+        futures_util::future::join(call, fate).await.0
+    }
+
+    #[tokio::test]
+    async fn a_call_of_which_nothing_left_did_not_run_and_any_other_may_have() {
+        assert!(matches!(ending(None).await, Ending::NotExecuted(_)), "it waited in the queue");
+        assert!(matches!(ending(Some(false)).await, Ending::NotExecuted(_)), "the first byte was refused");
+        assert!(matches!(ending(Some(true)).await, Ending::Broken(_)));
     }
 }

@@ -186,7 +186,7 @@ function end(turn: Turn, frame: Frame): void {
   if (word(frame, "reason") === "superseded" && successor !== undefined) {
     follow(turn, successor);
     // Who only watches goes on watching; who held the session lost it to whoever restored it.
-    if (turn.link.seat === "observe") return attach(turn, bestWay(turn.link, turn.moment.nowMs), "reconnecting");
+    if (turn.link.seat === "observe") return attach(turn, bestWay(turn.link), "reconnecting");
     return stop(turn, { ...refusal("SESSION_INACTIVE", sentence(frame), "create_new_session"), details: { superseded_by: successor } });
   }
   settleByControl(turn, frame);
