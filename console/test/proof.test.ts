@@ -16,6 +16,20 @@ beforeEach(async () => {
 
 afterEach(() => site.stop());
 
+/**
+ * From its next load on, the page notes whatever it shows of an answer that is not a beginning of `whole`. The last event has the
+ * whole text, and would mend what was wrong before it.
+ */
+async function noteWrong(page: Page, whole: string): Promise<void> {
+  await page.addInitScript(`window.wrong = [];
+    new MutationObserver(() => {
+      const text = document.querySelector(".answer .markdown")?.textContent ?? "";
+      if (!${JSON.stringify(whole)}.startsWith(text)) window.wrong.push(text.slice(-100));
+    }).observe(document, { subtree: true, childList: true, characterData: true });`);
+}
+
+const wrong = (page: Page) => page.evaluate("window.wrong");
+
 /** A page that is connected, and has said something of which `until` is seen. */
 async function talking(text: string, until: string): Promise<Page> {
   const page = await site.page();
@@ -44,10 +58,12 @@ async function over(path: string, body?: object): Promise<Record<string, unknown
 
 test("a reload in the middle of an answer shows all of it", async () => {
   const page = await talking("/long 300 10", "tok40");
+  await noteWrong(page, words(300));
   await page.reload();
   await page.getByText("tok300").waitFor();
   expect(await answer(page)).toBe(words(300));
-  expect(await page.locator(".turn").count()).toBe(1);
+  expect(await page.locator(".asked").allTextContents()).toEqual(["You: /long 300 10"]);
+  expect(await wrong(page)).toEqual([]);
   expect(site.complaints).toEqual([]);
 });
 
@@ -162,6 +178,8 @@ test("200 random cuts during one answer leave its text as it is, byte for byte",
   console.log(`seed ${start}`);
   const dice = new Dice(start);
   const page = await site.page();
+  await noteWrong(page, words(4000));
+  await page.reload();
   await state(page, "connected");
   // The network is back as soon as it is gone; else the waits between attempts would be all that this test does.
   await page.evaluate("void setInterval(() => dispatchEvent(new Event('online')), 10)");
@@ -177,5 +195,6 @@ test("200 random cuts during one answer leave its text as it is, byte for byte",
   wire.budget = () => Infinity;
   await idle(page);
   expect(await answer(page)).toBe(words(4000));
+  expect(await wrong(page)).toEqual([]);
   await state(page, "connected");
 });

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bowline_hub::agent::{self, AgentEnd};
+use bowline_hub::neighbours::Neighbours;
 use bowline_hub::{Backend, Hub, Observer, file};
 use bowline_protocol::Principal;
 use bowline_store::{Store, StoreError};
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{ToolCall, ToolOutcome, ToolSpec, Tools};
+use crate::cluster::{Cluster, HubNeighbours};
 use crate::config::HubConfig;
 use crate::metrics::{ByServer, Labelled, Metrics};
 
@@ -46,7 +48,12 @@ fn label(backend: &Backend) -> String {
 }
 
 /// Starts the hub with the servers of its file, and follows that file.
-pub async fn start(config: &HubConfig, store: Arc<dyn Store>, metrics: &Metrics) -> Result<Arc<Hub>, StoreError> {
+pub async fn start(
+    config: &HubConfig,
+    store: Arc<dyn Store>,
+    metrics: &Metrics,
+    cluster: Option<&Arc<Cluster>>,
+) -> Result<Arc<Hub>, StoreError> {
     let counts = Counts {
         calls: metrics.hub_calls.clone(),
         seconds: metrics.hub_call_seconds.clone(),
@@ -54,7 +61,8 @@ pub async fn start(config: &HubConfig, store: Arc<dyn Store>, metrics: &Metrics)
         calls_of: metrics.backend_calls.clone(),
         seconds_of: metrics.backend_call_seconds.clone(),
     };
-    let hub = Hub::start(config.options.clone(), store, Some(Box::new(counts))).await?;
+    let neighbours = cluster.map(|cluster| Arc::new(HubNeighbours(cluster.clone())) as Arc<dyn Neighbours>);
+    let hub = Hub::start(config.options.clone(), store, Some(Box::new(counts)), neighbours).await?;
     if let Some(path) = &config.servers_file {
         file::take(&hub, path).await;
         tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone()));

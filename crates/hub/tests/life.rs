@@ -107,7 +107,7 @@ async fn changes_of_the_file_are_taken_over_and_what_did_not_change_is_left_alon
     let path = dir.path().join("mcp.json");
     let write = |servers: Value| std::fs::write(&path, json!({ "mcpServers": servers }).to_string()).unwrap();
     write(json!({ "kept": { "url": one.url() }, "gone": { "url": two.url() } }));
-    let hub = Hub::start(Options::default(), store(), None).await.unwrap();
+    let hub = Hub::start(Options::default(), store(), None, None).await.unwrap();
     file::take(&hub, &path).await;
     tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone()));
     let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;

@@ -241,6 +241,29 @@ test("a message is sent again after a loss only if the replay does not hold it",
   expect(rig.sentOf("user.message")).toHaveLength(1);
 });
 
+test("a probe sends nothing again that is under way on the same wire", () => {
+  const { rig, log } = live();
+  const key = rig.ask({ kind: "plan", action: "replan", fields: {} });
+  rig.nowMs += 5_000;
+  rig.happen({ on: "wake" });
+  answer(rig, log);
+  expect(rig.sentOf("user.replan")).toHaveLength(1);
+  rig.frame({ event: "system.notice", session_id: SESSION, metadata: { action: "replan", ok: true } });
+  expect(rig.answers.get(key)).toEqual({ kind: "plan", ok: true });
+});
+
+test("what is refused while a probe is under way was asked before it; the probe goes on", () => {
+  const { rig, log } = live();
+  const key = rig.ask({ kind: "response", stepId: "s", content: { confirmed: true } });
+  rig.nowMs += 5_000;
+  rig.happen({ on: "wake" });
+  const probe = rig.lastSent;
+  rig.frame(refused("UNKNOWN_STEP", "fix_request"));
+  expect(rig.failures.get(key)?.code).toBe("UNKNOWN_STEP");
+  rig.frame(...log.answer(probe ?? { event: "" }));
+  expect(rig.link.phase.at).toBe("live");
+});
+
 test("a plan request that was cut has an unknown outcome, and is not sent again", () => {
   const { rig, log } = live();
   const key = rig.ask({ kind: "plan", action: "restart_task", fields: { task_id: "t1" } });

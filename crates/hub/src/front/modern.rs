@@ -11,6 +11,7 @@ use http::{HeaderMap, Response, StatusCode};
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::carried::{self, Asking};
 use super::http::{Body, empty, event_stream, json as json_response, problem, version};
 use super::{Client, answer, begin, names, transparent};
 use crate::catalogue::ListKind;
@@ -22,8 +23,8 @@ use crate::link::{Caller, ClientFacts, Inbound, plain_text};
 use crate::message::{self, Id, Message, Request};
 use crate::mirrored;
 use crate::parked::{ParkedCall, ParkedCalls, Question};
-use crate::pending::{Pending, capability};
-use crate::session::{Route, Session};
+use crate::pending::capability;
+use crate::session::Route;
 use crate::sse;
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
@@ -126,7 +127,8 @@ fn ask(hub: &Hub, parked: ParkedCall) -> Reply {
     for question in &parked.questions {
         questions.put(&question.key, &json!({ "method": question.method, "params": question.params }));
     }
-    let Some(state) = hub.parked.park(parked) else {
+    let here = hub.neighbours.as_ref().map(|neighbours| neighbours.name());
+    let Some(state) = hub.parked.park(parked, here) else {
         return Reply::new(Err(message::error(message::INTERNAL_ERROR, "too many calls wait for input already")));
     };
     let mut result = Fields::default();
@@ -313,15 +315,8 @@ impl Talk {
         }
         // The handle that it named, or any that it has.
         let named = Fields::of(self.request.params.as_deref()).object("arguments").text("handle");
-        let own = |session: &Arc<Session>| session.record.handle && session.principal == self.client.principal;
-        let mut waiting: Vec<_> = self.hub.sessions.awake().into_iter().filter(own).collect();
-        waiting.sort_by_key(|session| named.as_deref() != Some(session.id.as_str()));
-        let Some(session) = waiting.first() else {
-            let error = message::error(message::METHOD_NOT_FOUND, "the client cannot answer this");
-            let _ = reply.send(Err(error));
-            return;
-        };
-        let _ = session.ask(Pending::new(server, method, params, reply), None).await;
+        let asking = Asking { handle: named, server: server.to_owned(), method, params, reply };
+        carried::ask_by_handle(&self.hub, &self.client.principal, asking).await;
     }
 }
 

@@ -82,12 +82,33 @@ impl Pipe {
 
     /// Finds out what the backend is: a probe that every modern server must know, then the older handshake.
     pub async fn shake_hands(self: &Arc<Self>, remembered: Option<Era>) -> Result<(), DialError> {
-        let facts = match self.discover(remembered).await? {
-            Some(facts) => facts,
-            None => self.initialize().await?,
+        let facts = match remembered {
+            Some(Era::Legacy) => self.initialize().await?,
+            _ => self.find_out().await?,
         };
         let _ = self.facts.set(facts);
         Ok(())
+    }
+
+    /// A server of the older era may ignore the probe, and a program may take longer to start than the probe waits. So
+    /// after a while both questions stand, and the first answer counts.
+    async fn find_out(self: &Arc<Self>) -> Result<Facts, DialError> {
+        let mut probe = std::pin::pin!(self.discover());
+        if let Ok(found) = tokio::time::timeout(PROBE_TIMEOUT, &mut probe).await {
+            return match found? {
+                Some(facts) => Ok(facts),
+                None => self.initialize().await,
+            };
+        }
+        let mut initialize = std::pin::pin!(self.initialize());
+        tokio::select! {
+            biased;
+            found = &mut probe => match found? {
+                Some(facts) => Ok(facts),
+                None => initialize.await,
+            },
+            facts = &mut initialize => facts,
+        }
     }
 
     /// After a reconnect: what clients had subscribed to and set, so that nobody has to notice.
@@ -97,20 +118,16 @@ impl Pipe {
         }
     }
 
-    async fn discover(self: &Arc<Self>, remembered: Option<Era>) -> Result<Option<Facts>, DialError> {
-        if remembered == Some(Era::Legacy) {
-            return Ok(None);
-        }
+    async fn discover(self: &Arc<Self>) -> Result<Option<Facts>, DialError> {
         let hub = Caller::hub();
         let params = era::with_meta(None, &hub.client.capabilities, &hub.client.info, None);
-        let probe = self.send("server/discover", Some(params), &hub.owner, None);
-        match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
-            Ok(Ending::Answered { answer: Ok(result), .. }) => Ok(Some(Facts::of_discover(&result))),
-            Ok(Ending::Answered { answer: Err(error), .. }) if is_modern_error(&error) => {
+        match self.send("server/discover", Some(params), &hub.owner, None).await {
+            Ending::Answered { answer: Ok(result), .. } => Ok(Some(Facts::of_discover(&result))),
+            Ending::Answered { answer: Err(error), .. } if is_modern_error(&error) => {
                 Err(passing(format!("it speaks no version that is known here: {}", message::message_of(&error))))
             }
-            Ok(Ending::Answered { .. }) | Err(_) => Ok(None),
-            Ok(Ending::NotExecuted(why) | Ending::Broken(why)) => Err(passing(why)),
+            Ending::Answered { .. } => Ok(None),
+            Ending::NotExecuted(why) | Ending::Broken(why) => Err(passing(why)),
         }
     }
 
@@ -378,5 +395,22 @@ mod tests {
         assert!(matches!(ending(None).await, Ending::NotExecuted(_)), "it waited in the queue");
         assert!(matches!(ending(Some(false)).await, Ending::NotExecuted(_)), "the first byte was refused");
         assert!(matches!(ending(Some(true)).await, Ending::Broken(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_starts_slowly_is_known_by_its_first_answer() {
+        let (pipe, mut outgoing) = pipe();
+        let program = async {
+            let (probe, handshake) = (outgoing.recv().await.unwrap(), outgoing.recv().await.unwrap());
+            assert!(probe.text.get().contains("server/discover") && handshake.text.get().contains("initialize"));
+            let facts = r#"{"jsonrpc":"2.0","id":1,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}"#;
+            let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"no such method"}}"#;
+            for answer in [facts, refusal] {
+                pipe.receive(Message::parse(answer).unwrap()).await;
+            }
+        };
+        let (shaken, ()) = futures_util::future::join(pipe.shake_hands(None), program).await;
+        shaken.unwrap();
+        assert_eq!(pipe.facts().era, Era::Modern);
     }
 }

@@ -93,8 +93,8 @@ async function run(name, args, meta, wire) {
       wire.broadcast('notifications/tools/list_changed');
       return text('grown');
     case 'progress':
-      for (let step = 1; step <= 3; step += 1) {
-        wire.say('notifications/progress', { progressToken: meta?.progressToken, progress: step, total: 3 });
+      for (let step = args.from ?? 1; step <= (args.to ?? 3); step += 1) {
+        wire.say('notifications/progress', { progressToken: meta?.progressToken, progress: step, total: args.to ?? 3 });
         await sleep(args.ms ?? 10);
       }
       return text('progressed');

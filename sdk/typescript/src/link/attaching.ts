@@ -57,7 +57,7 @@ export function attach(turn: Turn, wanted: Way, shown: Shown): void {
   } else {
     turn.send({ event: "user.create_session", content: { ...create, client_id: clientId } });
   }
-  turn.set({ phase: { at: "attaching", attempt: link.failures, shown, way }, way, asking: false, behindAtSeq: null });
+  turn.set({ phase: { at: "attaching", attempt: link.failures, shown, way }, way, behindAtSeq: null });
   turn.timer("patience", PATIENCE_MS);
 }
 
