@@ -279,7 +279,9 @@ impl Server {
                 ConnectionAddr::TcpTls { host: host.host, port: host.port, insecure: false, tls_params: None }
             }
         };
-        let mut who = RedisConnectionInfo::default().set_db(db).set_protocol(ProtocolVersion::RESP3);
+        let who = RedisConnectionInfo::default().set_db(db).set_protocol(ProtocolVersion::RESP3);
+        // Servers before 7.2 do not know how to note a library's name, and users with few rights may not.
+        let mut who = who.set_skip_set_lib_name();
         if let Some(user) = &self.url.user {
             who = who.set_username(user);
         }
