@@ -19,3 +19,6 @@ npx vite build --outDir "$fresh" --emptyOutDir --logLevel warn
 diff -r "$fresh" dist >/dev/null || fail 'console/dist is not what the sources give. Run npm run build in console/ and commit it.'
 
 npm test
+
+# The pictures can be made, of every page; how the curves look is not for a test.
+PICTURES_ALL=1 PICTURES_CURVE_SECONDS=4 ./pictures.sh "$fresh/pictures"

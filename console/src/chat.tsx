@@ -1,7 +1,7 @@
 // The chat page.
 
 import type { VNode } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { Composer } from "./composer.tsx";
 import { Pill } from "./pill.tsx";
 import { agent, agents, attempt, client, connection, done, session, transcript, trouble } from "./session.ts";
@@ -15,8 +15,7 @@ export function Chat(): VNode {
   const { cause, state } = connection.value;
   const wanted = cause?.action === "authenticate" && state === "disconnected";
   return (
-    <Shell status={<Pill />}>
-      <Toolbar />
+    <Shell status={<Pill />} tools={<Toolbar />}>
       <main id="content" tabIndex={-1}>
         {wanted ? <TokenForm why={cause.message} /> : null}
         <Conversation />
@@ -32,13 +31,27 @@ export function Chat(): VNode {
   );
 }
 
+/** How near to the end somebody has to be to see what comes, in pixels. */
+const FOLLOWS_WITHIN = 300;
+
 function Conversation(): VNode {
   const items = transcript.value;
+  const follows = useRef(true);
+  // Follows the answer, unless somebody has scrolled up to read.
+  const follow = () => {
+    if (follows.current) scrollTo(0, document.documentElement.scrollHeight);
+  };
+  useEffect(follow, [items]);
   useEffect(() => {
-    // Follows the answer, unless somebody has scrolled up to read.
-    const { scrollHeight } = document.documentElement;
-    if (scrollHeight - scrollY - innerHeight < 300) scrollTo(0, scrollHeight);
-  }, [items]);
+    const look = () => (follows.current = document.documentElement.scrollHeight - scrollY - innerHeight < FOLLOWS_WITHIN);
+    addEventListener("scroll", look, { passive: true });
+    // A keyboard on the screen takes half of it.
+    addEventListener("resize", follow);
+    return () => {
+      removeEventListener("scroll", look);
+      removeEventListener("resize", follow);
+    };
+  }, []);
   return (
     <section aria-label="Conversation">
       {items.length === 0 ? <Welcome /> : items.map((item) => <ItemView key={item.key} item={item} />)}

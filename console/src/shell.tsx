@@ -5,7 +5,7 @@ import { PAGES, route } from "./route.ts";
 
 const TITLES = { chat: "Chat", sessions: "Sessions", tasks: "Tasks", backends: "Backends", node: "Node", settings: "Settings" } as const;
 
-export function Shell({ status, children }: { status: ComponentChildren; children: ComponentChildren }): VNode {
+export function Shell({ status, tools, children }: { status: ComponentChildren; tools?: ComponentChildren; children: ComponentChildren }): VNode {
   const { page } = route.value;
   document.title = `${TITLES[page]} · Bowline`;
   return (
@@ -17,6 +17,7 @@ export function Shell({ status, children }: { status: ComponentChildren; childre
           {PAGES.map((name) => <a key={name} href={`#${name}`} aria-current={name === page ? "page" : undefined}>{TITLES[name]}</a>)}
         </nav>
         <div class="status">{status}</div>
+        {tools}
       </header>
       {children}
     </div>

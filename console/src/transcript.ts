@@ -9,6 +9,8 @@ export interface Tool {
   readonly status: "running" | "success" | "failed" | "cancelled" | "unknown";
   readonly text: string;
   readonly durationMs: number | null;
+  /** Of work in the background: the task whose stream tells how far it is. */
+  readonly taskId: string | null;
 }
 
 export interface Task {
@@ -101,14 +103,14 @@ function foldTurn(turn: Turn, event: LoggedEvent): Turn {
     case "agent.cancelled":
       return { ...turn, end: "cancelled", error: textOf(content) };
     case "agent.tool_call": {
-      const tool = { name: textOf(metadata["tool"]) || "tool", args: metadata["args"], status: "running", text: textOf(content), durationMs: null } as const;
+      const tool = { name: textOf(metadata["tool"]) || "tool", args: metadata["args"], status: "running", text: textOf(content), durationMs: null, taskId: null } as const;
       return { ...turn, tools: [...turn.tools, { stepId: event.step_id ?? "", ...tool }] };
     }
     case "agent.tool_result":
       return { ...turn, tools: turn.tools.map((tool) => (tool.stepId === event.step_id ? finished(tool, event) : tool)) };
     case "agent.operation_started": {
-      const tool = { name: textOf(facts["tool_name"]), args: null, status: "running", text: textOf(facts["message"]), durationMs: null } as const;
-      return { ...turn, tools: [...turn.tools, { stepId: textOf(facts["operation_id"]), ...tool }] };
+      const tool = { name: textOf(facts["tool_name"]), args: metadata["args"], status: "running", text: textOf(facts["message"]), durationMs: null } as const;
+      return { ...turn, tools: [...turn.tools, { stepId: textOf(facts["operation_id"]), taskId: textOf(facts["task_id"]), ...tool }] };
     }
     case "agent.user_confirm":
       return { ...turn, questions: [...turn.questions, questionIn(event)] };

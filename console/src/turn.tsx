@@ -4,6 +4,7 @@ import { Component, type VNode } from "preact";
 import { Markdown } from "./markdown.tsx";
 import { QuestionCard } from "./question.tsx";
 import { attempt, client } from "./session.ts";
+import { OperationView } from "./operation.tsx";
 import { type Item, type Task, type Tool, type Turn, isOpen } from "./transcript.ts";
 
 /** Drawn anew only if its item has changed: a replay of thousands does not redraw the turns that are done. */
@@ -87,6 +88,7 @@ function ToolView({ tool }: { tool: Tool }): VNode {
       <summary>
         <span class="glyph" aria-hidden="true">{MARKS[tool.status]}</span>
         <code>{tool.name}</code> <span class="status">{tool.status === "unknown" ? "outcome unknown" : tool.status}{tool.durationMs === null ? "" : `, ${tool.durationMs} ms`}</span>
+        {tool.taskId !== null && tool.status === "running" ? <OperationView taskId={tool.taskId} name={tool.name} /> : null}
       </summary>
       <p class="result">{tool.text}</p>
       {tool.args === undefined || tool.args === null ? null : <pre tabIndex={0} aria-label="Arguments">{JSON.stringify(tool.args, null, 2)}</pre>}

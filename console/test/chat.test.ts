@@ -55,6 +55,19 @@ test("a plan is shown with its tasks until all are done", async () => {
   expect(await page.locator(".plan li.done").count()).toBe(3);
 });
 
+test("work in the background tells how far it is, and its end though the turn is long over", async () => {
+  const page = await site.page();
+  await state(page, "connected");
+  await say(page, "/op index 20 100");
+  await page.locator(".turn[aria-busy=false]").waitFor();
+  const progress = page.getByRole("progressbar", { name: "Progress of index" });
+  await progress.waitFor();
+  await page.locator(".tool.running").getByText(/step \d+ of 20/).waitFor();
+  await page.locator(".tool.success").waitFor();
+  expect(await progress.count()).toBe(0);
+  expect(await page.locator(".turn").count()).toBe(1);
+});
+
 test("a second tab shows what the first one shows", async () => {
   const page = await site.page();
   await state(page, "connected");

@@ -2,9 +2,9 @@
 
 import { existsSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { type AddressInfo, type Server as Wire, type Socket, connect, createServer } from "node:net";
 import { type Browser, type BrowserContext, type Page, chromium } from "playwright-core";
 import { expect } from "vitest";
+import { Cutter } from "../../sdk/typescript/test/support/cutter.ts";
 import { Server } from "../../sdk/typescript/test/support/server.ts";
 
 const CHROMIUM = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
@@ -14,31 +14,18 @@ export class Site {
   /** Everything the page asked for that is not ours. */
   readonly foreign: string[] = [];
   readonly complaints: string[] = [];
-  readonly #open = new Set<Socket>();
 
   private constructor(
     readonly server: Server,
     readonly browser: Browser,
     readonly context: BrowserContext,
-    readonly wire: Wire,
-  ) {
-    wire.on("connection", (inner) => {
-      const outer = connect(server.port, "127.0.0.1");
-      this.#open.add(inner);
-      const end = () => {
-        this.#open.delete(inner);
-        for (const socket of [inner, outer]) socket.destroy();
-      };
-      for (const socket of [inner, outer]) socket.on("error", end).on("close", end);
-      inner.pipe(outer).pipe(inner);
-    });
-  }
+    readonly wire: Cutter,
+  ) {}
 
   static async start(env: Record<string, string> = {}): Promise<Site> {
     if (!existsSync(CHROMIUM)) throw new Error(`There is no browser at ${CHROMIUM}. Install Debian's chromium, or set CHROMIUM.`);
-    const wire = createServer();
-    await new Promise<void>((resolve) => wire.listen(0, "127.0.0.1", resolve));
     const server = await Server.start({ BOWLINE_AUTH__ORIGINS: '["*"]', ...env });
+    const wire = await Cutter.start(server.port);
     // A page that no server sent counts as one of the public net, which may not speak to this machine.
     const own = FROM_DISK ? ["--disable-features=LocalNetworkAccessChecks"] : [];
     const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", ...own] });
@@ -48,7 +35,7 @@ export class Site {
   }
 
   get origin(): string {
-    return `http://127.0.0.1:${(this.wire.address() as AddressInfo).port}`;
+    return `http://127.0.0.1:${this.wire.port}`;
   }
 
   async page(hash = ""): Promise<Page> {
@@ -63,15 +50,21 @@ export class Site {
     return page;
   }
 
-  /** Every connection at once, as when a cable is pulled. */
-  cutAll(): void {
-    for (const socket of this.#open) socket.destroy();
+  /** The browser knows that it is offline, and nothing gets through. */
+  async goOffline(): Promise<void> {
+    await this.context.setOffline(true);
+    this.wire.down = true;
+    this.wire.cutAll();
+  }
+
+  async goOnline(): Promise<void> {
+    this.wire.down = false;
+    await this.context.setOffline(false);
   }
 
   async stop(): Promise<void> {
     await this.browser.close();
-    this.cutAll();
-    await new Promise((resolve) => this.wire.close(resolve));
+    await this.wire.stop();
     await this.server.stop();
     expect(this.foreign, "nothing is asked of third parties").toEqual([]);
   }

@@ -3,7 +3,6 @@
 import type { Page } from "playwright-core";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { words } from "../../sdk/typescript/test/support/clients.ts";
-import { Cutter } from "../../sdk/typescript/test/support/cutter.ts";
 import { Dice, seed } from "../../sdk/typescript/test/support/dice.ts";
 import { Site, say, state } from "./page.ts";
 
@@ -17,27 +16,23 @@ beforeEach(async () => {
 
 afterEach(() => site.stop());
 
-/** A wire of its own for one page, which can be taken down, or cut at any byte. */
-async function line(): Promise<Cutter & { origin: string }> {
-  const wire = await Cutter.start(Number(new URL(site.origin).port));
-  return Object.assign(wire, { origin: `http://127.0.0.1:${wire.port}` });
+/**
+ * From its next load on, the page notes whatever it shows of an answer that is not a beginning of `whole`. The last event has the
+ * whole text, and would mend what was wrong before it.
+ */
+async function noteWrong(page: Page, whole: string): Promise<void> {
+  await page.addInitScript(`window.wrong = [];
+    new MutationObserver(() => {
+      const text = document.querySelector(".answer .markdown")?.textContent ?? "";
+      if (!${JSON.stringify(whole)}.startsWith(text)) window.wrong.push(text.slice(-100));
+    }).observe(document, { subtree: true, childList: true, characterData: true });`);
 }
 
-async function goOffline(wire: Cutter): Promise<void> {
-  await site.context.setOffline(true);
-  wire.down = true;
-  wire.cutAll();
-}
-
-async function goOnline(wire: Cutter): Promise<void> {
-  wire.down = false;
-  await site.context.setOffline(false);
-}
+const wrong = (page: Page) => page.evaluate("window.wrong");
 
 /** A page that is connected, and has said something of which `until` is seen. */
-async function talking(text: string, until: string, origin = site.origin): Promise<Page> {
-  const page = await site.context.newPage();
-  await page.goto(origin);
+async function talking(text: string, until: string): Promise<Page> {
+  const page = await site.page();
   await state(page, "connected");
   await say(page, text);
   await page.getByText(until).first().waitFor();
@@ -63,10 +58,12 @@ async function over(path: string, body?: object): Promise<Record<string, unknown
 
 test("a reload in the middle of an answer shows all of it", async () => {
   const page = await talking("/long 300 10", "tok40");
+  await noteWrong(page, words(300));
   await page.reload();
   await page.getByText("tok300").waitFor();
   expect(await answer(page)).toBe(words(300));
-  expect(await page.locator(".turn").count()).toBe(1);
+  expect(await page.locator(".asked").allTextContents()).toEqual(["You: /long 300 10"]);
+  expect(await wrong(page)).toEqual([]);
   expect(site.complaints).toEqual([]);
 });
 
@@ -93,39 +90,36 @@ test("a page that was offline for three heartbeats, while its buffer was trimmed
   await site.stop();
   // Three heartbeats are 90 s, unless they come each second.
   site = await Site.start({ ...KEY, BOWLINE_BUFFER__EVENTS_MAX: "20", BOWLINE_HEARTBEAT__INTERVAL: "1s" });
-  const [page, wire] = [await site.context.newPage(), await line()];
-  await page.goto(wire.origin);
+  const page = await site.page();
   await state(page, "connected");
   await say(page, "/echo before");
   await idle(page);
   await say(page, "/long 200 10");
   await page.getByText("tok20").waitFor();
   const id = await sessionOf(page);
-  await goOffline(wire);
+  await site.goOffline();
   await state(page, "connection_lost");
   // Meanwhile the answer ends, and another device asks two more questions.
   await expect.poll(async () => (await over(id))["status"], { timeout: 30_000 }).toBe("idle");
   for (const message of ["/echo while away", "/long 60 0"]) await over(`${id}/stream`, { message });
   await page.locator(".pill").getByText("attempt 3").waitFor();
   expect(await page.evaluate("navigator.onLine")).toBe(false);
-  await goOnline(wire);
+  await site.goOnline();
   await page.getByText("What was said was filled in from the session's state.").waitFor();
   await state(page, "connected");
   expect(await page.locator(".asked").allTextContents()).toEqual(["/echo before", "/long 200 10", "/echo while away", "/long 60 0"].map((text) => `You: ${text}`));
   expect(await page.locator(".answer .markdown").allTextContents()).toEqual(["before", words(200), "while away", words(60)]);
   expect(await page.locator(".pill").textContent()).toMatch(/\d+ lost/);
-  await wire.stop();
 });
 
 test("a page whose session was forgotten while it was offline comes back with the state it kept", async () => {
-  const wire = await line();
-  const page = await talking("/echo remember me", "remember me", wire.origin);
+  const page = await talking("/echo remember me", "remember me");
   await idle(page);
   await page.waitForFunction("localStorage.getItem('bowline:state') !== null");
-  await goOffline(wire);
+  await site.goOffline();
   await state(page, "connection_lost");
   await site.server.wipe();
-  await goOnline(wire);
+  await site.goOnline();
   await page.getByText("The session was rebuilt from the saved state.").waitFor();
   await state(page, "connected");
   await say(page, "/recall");
@@ -133,7 +127,6 @@ test("a page whose session was forgotten while it was offline comes back with th
   // A reload has only the new server's log to read, which begins after the question; the rest is in the state.
   await page.reload();
   await expect.poll(() => page.locator(".answer .markdown").allTextContents()).toEqual(["remember me", "/echo remember me"]);
-  await wire.stop();
 });
 
 test("two tabs that share no connection: the second asks for the seat, takes it over, and the first is told", async () => {
@@ -184,14 +177,16 @@ test("200 random cuts during one answer leave its text as it is, byte for byte",
   const start = seed();
   console.log(`seed ${start}`);
   const dice = new Dice(start);
-  const [page, wire] = [await site.context.newPage(), await line()];
-  await page.goto(wire.origin);
+  const page = await site.page();
+  await noteWrong(page, words(4000));
+  await page.reload();
   await state(page, "connected");
   // The network is back as soon as it is gone; else the waits between attempts would be all that this test does.
   await page.evaluate("void setInterval(() => dispatchEvent(new Event('online')), 10)");
   await say(page, "/long 4000 1");
   await page.getByText("tok5").first().waitFor();
   // Each wire carries a few frames and dies in the middle of one; some die before they have said hello.
+  const { wire } = site;
   const before = wire.count;
   wire.budget = () => 200 + dice.below(8_000);
   wire.cutAll();
@@ -200,6 +195,6 @@ test("200 random cuts during one answer leave its text as it is, byte for byte",
   wire.budget = () => Infinity;
   await idle(page);
   expect(await answer(page)).toBe(words(4000));
+  expect(await wrong(page)).toEqual([]);
   await state(page, "connected");
-  await wire.stop();
 });

@@ -59,3 +59,28 @@ test("an open fence is code already, and every line ends up somewhere", () => {
     { is: "text", text: "after" },
   ]);
 });
+
+test("work in the background ends in the turn that began it, and begins no turn of its own", () => {
+  const items = folded(
+    { event: "user.message", content: "go" },
+    { event: "agent.operation_started", content: { operation_id: "op", task_id: "task", tool_name: "index" } },
+    { event: "agent.final_answer", content: "It is at work." },
+    { event: "agent.operation_completed", content: { operation_id: "op", status: "failed", error: { code: "X", message: "no room" } } },
+  );
+  expect(items).toHaveLength(1);
+  expect(items).toMatchObject([{ end: "done", tools: [{ name: "index", taskId: "task", status: "failed", text: "no room" }] }]);
+});
+
+test("a thought that is streamed is one thought", () => {
+  const [turn] = folded(
+    { event: "agent.thinking", content: "First ", metadata: { index: 0 } },
+    { event: "agent.thinking", content: "things.", metadata: { index: 1 } },
+    { event: "agent.thinking", content: "Then others." },
+  ) as [Turn];
+  expect(turn.thoughts).toEqual(["First things.", "Then others."]);
+});
+
+test("a table and a rule are seen, also while they are still coming", () => {
+  expect(blocks("| a | b |\n|---|:-:|\n| 1 | 2 |\n---\nend").map(({ is }) => is)).toEqual(["table", "rule", "text"]);
+  expect(blocks("| a | b |")).toEqual([{ is: "table", rows: [["a", "b"]] }]);
+});

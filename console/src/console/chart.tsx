@@ -29,6 +29,10 @@ function written(value: number): string {
   return value >= 100 ? String(Math.round(value)) : String(Number(value.toPrecision(2)));
 }
 
+function timeOfDay(seconds: number): string {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB");
+}
+
 /** From the first sample to the last, and no shorter than it should be. */
 function span({ data: [atSeconds] }: UPlot): [number, number] {
   const last = atSeconds.at(-1) ?? Date.now() / 1000;
@@ -44,6 +48,8 @@ function build(element: HTMLElement, labels: readonly string[], unit: string): U
     label,
     stroke: colour(COLOURS[n % COLOURS.length] ?? COLOURS[0]),
     width: 2,
+    // The second one may lie on the first.
+    ...(n === 0 ? {} : { dash: [6, 4] }),
     points: { show: false },
     spanGaps: true,
     value: (_: UPlot, value: number | null) => (value === null ? "–" : `${written(value)} ${unit}`),
@@ -57,7 +63,7 @@ function build(element: HTMLElement, labels: readonly string[], unit: string): U
       scales: { x: { range: span }, y: { range: (_, __, max) => [0, Math.max(1, max * 1.15)] } },
       series: [{}, ...curves],
       axes: [
-        { ...axis, space: 90, size: 26 },
+        { ...axis, space: 90, size: 26, values: (_, split) => split.map(timeOfDay) },
         { ...axis, space: 34, size: 44, values: (_, split) => split.map(written) },
       ],
     },

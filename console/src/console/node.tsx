@@ -107,9 +107,9 @@ function Charts(): VNode {
   return (
     <div class="charts">
       <Chart title="Events" unit="per s" atSeconds={atSeconds} curves={[{ label: "stored", values: rates("bowline_events_appended_total") }, { label: "sent", values: rates("bowline_events_sent_total") }]} />
-      <Chart title="Store, time of a commit" unit="ms" atSeconds={atSeconds} curves={[{ label: "half", values: milliseconds("bowline_store_commit_seconds", 0.5) }, { label: "99 %", values: milliseconds("bowline_store_commit_seconds", 0.99) }]} />
+      <Chart title="Store, time of a commit" unit="ms" atSeconds={atSeconds} curves={[{ label: "median", values: milliseconds("bowline_store_commit_seconds", 0.5) }, { label: "99 %", values: milliseconds("bowline_store_commit_seconds", 0.99) }]} />
       <Chart title="Open now" unit="" atSeconds={atSeconds} curves={[{ label: "connections", values: gauges("bowline_connections") }, { label: "streams", values: gauges("bowline_streams") }]} />
-      <Chart title="Returns" unit="per s" atSeconds={atSeconds} curves={[{ label: "clients back", values: rates("bowline_reconnects_total") }, { label: "events replayed", values: rates("bowline_events_replayed_total") }]} />
+      <Chart title="Sent again after a return" unit="per s" atSeconds={atSeconds} curves={[{ label: "events", values: rates("bowline_events_replayed_total") }]} />
     </div>
   );
 }

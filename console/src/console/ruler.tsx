@@ -9,25 +9,54 @@ export interface Marks {
   readonly acked: number;
 }
 
-export function Ruler({ first, last, acked, scale = false }: Marks & { scale?: boolean }): VNode {
-  if (last === 0) return <span class="quiet">no events yet</span>;
-  const retained = last >= first;
-  const at = (seq: number) => `${(100 * Math.min(seq, last)) / last}%`;
-  const kept = retained ? `events ${figure(first)} to ${figure(last)} retained` : `none of ${figure(last)} events retained`;
+function told({ first, last, acked }: Marks): string {
+  const kept = last >= first ? `events ${figure(first)} to ${figure(last)} retained` : `none of ${figure(last)} events retained`;
   const gone = first > 1 ? `, ${figure(Math.min(first - 1, last))} let go` : "";
+  return `${kept}${gone}, acknowledged up to ${figure(acked)}`;
+}
+
+function Bar({ first, last, acked }: Marks): VNode {
+  const at = (seq: number) => `${(100 * Math.min(Math.max(seq, 0), last)) / last}%`;
+  const known = Math.max(acked, first - 1);
   return (
-    <span class={scale ? "ruler scale" : "ruler"}>
-      <span class="bar" role="img" aria-label={`${kept}${gone}, acknowledged up to ${figure(acked)}`}>
-        {retained ? <span class="retained" style={{ left: at(first - 1) }} /> : null}
-        {retained ? <span class="acked" style={{ left: at(Math.min(first - 1, acked)), width: `calc(${at(acked)} - ${at(Math.min(first - 1, acked))})` }} /> : null}
-        <span class="mark" style={{ left: at(acked) }} />
-      </span>
+    <span class="bar" role="img" aria-label={told({ first, last, acked })}>
+      <span class="retained" style={{ left: at(first - 1) }} />
+      <span class="acked" style={{ left: at(first - 1), width: `calc(${at(known)} - ${at(first - 1)})` }} />
+      {acked > 0 ? <span class="here" style={{ left: at(acked) }} /> : null}
+    </span>
+  );
+}
+
+/** For a row of a table. */
+export function Ruler(marks: Marks): VNode {
+  const { first, last, acked } = marks;
+  if (last === 0) return <span class="quiet">no events yet</span>;
+  return (
+    <span class="ruler">
+      <Bar {...marks} />
       <span class="ends" aria-hidden="true">
-        {scale ? <span>1</span> : null}
-        {scale && first > 1 ? <span>from {figure(first)}</span> : null}
-        <span>{scale ? `acked ${figure(acked)}` : `${figure(first)} – ${figure(last)}`}</span>
-        <span>{scale ? figure(last) : acked < last ? `acked ${figure(acked)}` : "all acked"}</span>
+        <span>{last >= first ? `${figure(first)} – ${figure(last)}` : `none of ${figure(last)}`}</span>
+        <span>{acked < last ? `acked ${figure(acked)}` : "all acked"}</span>
       </span>
     </span>
+  );
+}
+
+/** Wide, with what its parts mean. */
+export function LongRuler(marks: Marks): VNode {
+  const { first, last, acked } = marks;
+  if (last === 0) return <p class="quiet">No events yet.</p>;
+  const known = Math.min(Math.max(acked, first - 1), last);
+  const parts = [
+    ["gone", first - 1, "let go"],
+    ["acked", known - first + 1, "acknowledged"],
+    ["retained", last - known, "not acknowledged"],
+  ] as const;
+  return (
+    <div class="ruler long">
+      <Bar {...marks} />
+      <div class="ends" aria-hidden="true"><span>1</span><span>{figure(last)}</span></div>
+      <ul class="legend">{parts.map(([part, count, words]) => (count > 0 ? <li key={part} class={part}>{figure(count)} {words}</li> : null))}</ul>
+    </div>
   );
 }

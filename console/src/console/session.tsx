@@ -6,7 +6,7 @@ import { Badge } from "./badge.tsx";
 import { Facts } from "./facts.tsx";
 import { Frame } from "./frame.tsx";
 import { Log } from "./log.tsx";
-import { Ruler } from "./ruler.tsx";
+import { LongRuler } from "./ruler.tsx";
 import { Holder, type Session, marks, stateOf } from "./sessions.tsx";
 import { duration, figure } from "./words.ts";
 
@@ -37,12 +37,12 @@ export function OneSession({ id }: { id: string }): VNode {
               ["Owner", session.owner ?? "nobody"],
               ["Epoch", <code>{session.epoch}</code>],
               ["Age", duration(session.buffer.session_age_seconds)],
-              ["Retained", `${figure(session.buffer.buffer_size)} (${session.buffer.buffer_usage_percent.toFixed(1)} % of its room)`],
+              ["Retained", <>{figure(session.buffer.buffer_size)} <span class="quiet">{session.buffer.buffer_usage_percent.toFixed(1)} % of its room</span></>],
               ["Not acked", figure(session.buffer.unacked_events)],
             ]}
           />
           <h3>Retained events</h3>
-          <Ruler {...marks(session)} scale />
+          <LongRuler {...marks(session)} />
           <Log key={session.log} path={`${path}/events`} from={from} first={session.first_retained_seq ?? 1} />
         </>
       )}

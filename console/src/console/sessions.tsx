@@ -63,8 +63,8 @@ const COLUMNS: readonly Column<Session>[] = [
   { title: "State", show: (one) => <Badge state={stateOf(one)} /> },
   { title: "Seen by", show: (one) => <Holder session={one} /> },
   { title: "Agent", show: ({ agent, owner }) => <>{agent ?? ""}{owner === null || owner === "local" ? "" : <span class="quiet"> for {owner}</span>}</> },
-  { title: "Log", wide: true, show: (one) => <Ruler {...marks(one)} /> },
   { title: "Active", show: (one) => ago(one.last_active_at, now.value) },
+  { title: "Log", wide: true, show: (one) => <Ruler {...marks(one)} /> },
 ];
 
 export function Sessions(): VNode {

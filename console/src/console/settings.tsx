@@ -15,9 +15,14 @@ type Row = readonly [string, Effective["settings"][string]];
 
 const COLUMNS: readonly Column<Row>[] = [
   { title: "Setting", wide: true, show: ([key]) => <code>{key}</code> },
-  { title: "Value", wide: true, show: ([, { value }]) => <span class="id long">{typeof value === "string" ? value : JSON.stringify(value)}</span> },
+  { title: "Value", wide: true, show: ([, { value }]) => <span class="id long">{written(value)}</span> },
   { title: "From", show: ([, { source }]) => <span class={source === "default" ? "quiet" : "strong"}>{source}</span> },
 ];
+
+function written(value: unknown): string {
+  if (value === null) return "not set";
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
 
 export function Settings(): VNode {
   const polled = usePolled("config", () => ask<Effective>("config"), 30_000);

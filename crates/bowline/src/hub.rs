@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_hub::agent::{self, AgentEnd};
+use bowline_hub::neighbours::Neighbours;
 use bowline_hub::{Hub, Observer, file};
 use bowline_protocol::Principal;
 use bowline_store::{Store, StoreError};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{ToolCall, ToolOutcome, ToolSpec, Tools};
+use crate::cluster::{Cluster, HubNeighbours};
 use crate::config::HubConfig;
 use crate::metrics::{Labelled, Metrics};
 
@@ -34,13 +36,19 @@ impl Observer for Counts {
 }
 
 /// Starts the hub with the servers of its file, and follows that file.
-pub async fn start(config: &HubConfig, store: Arc<dyn Store>, metrics: &Metrics) -> Result<Arc<Hub>, StoreError> {
+pub async fn start(
+    config: &HubConfig,
+    store: Arc<dyn Store>,
+    metrics: &Metrics,
+    cluster: Option<&Arc<Cluster>>,
+) -> Result<Arc<Hub>, StoreError> {
     let counts = Counts {
         calls: metrics.hub_calls.clone(),
         seconds: metrics.hub_call_seconds.clone(),
         events: metrics.backend_events.clone(),
     };
-    let hub = Hub::start(config.options.clone(), store, Some(Box::new(counts))).await?;
+    let neighbours = cluster.map(|cluster| Arc::new(HubNeighbours(cluster.clone())) as Arc<dyn Neighbours>);
+    let hub = Hub::start(config.options.clone(), store, Some(Box::new(counts)), neighbours).await?;
     if let Some(path) = &config.servers_file {
         file::take(&hub, path).await;
         tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone()));

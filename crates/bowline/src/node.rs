@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -306,12 +305,12 @@ impl Node {
             .await
             .with_context(|| format!("cannot listen on {listen}: choose another address with --listen"))?;
         let metrics = Metrics::new();
-        let hub = hub::start(&config.hub, store.clone(), &metrics).await?;
         let configured = roster::configured(&config, &metrics)?;
         let cluster = match config.store.url {
             StoreUrl::Redis(_) => Some(Arc::new(Cluster::new(store.clone(), config.lease_ttl)?)),
             StoreUrl::Memory | StoreUrl::Disk(_) => None,
         };
+        let hub = hub::start(&config.hub, store.clone(), &metrics, cluster.as_ref()).await?;
         let shared = Arc::new(Shared {
             effective: loaded.effective(),
             metrics,
@@ -365,64 +364,6 @@ impl Node {
         }
         shared.store.close().await;
     }
-}
-
-/// `bowline serve`.
-pub async fn serve(loaded: Loaded) -> anyhow::Result<()> {
-    raise_descriptor_limit();
-    let node = Node::start(loaded).await?;
-    let health = node.shared.store.health();
-    tracing::info!(address = %node.address, loss_window = %health.loss_window, "serving");
-    announce(&node);
-    let stop = stop_signal()?;
-    node.run(stop).await;
-    tracing::info!("stopped");
-    Ok(())
-}
-
-/// Says on standard output what a person wants to know first. If nobody reads it, that is no reason to stop.
-fn announce(node: &Node) {
-    let config = &node.shared.config;
-    let store = &config.store.url;
-    let text = format!(
-        "bowline {} is serving at http://{address}/\n\
-         \x20 store   {store} — loss window: {}\n\
-         \x20 agent   {} — talk to it with `bowline chat ws://{address}/ws`\n",
-        env!("CARGO_PKG_VERSION"),
-        node.shared.store.health().loss_window,
-        config.default_agent,
-        address = node.address,
-    );
-    let mut out = std::io::stdout();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-}
-
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        {
-            let terminated = std::pin::pin!(terminate.recv());
-            let interrupted = std::pin::pin!(interrupt.recv());
-            futures_util::future::select(terminated, interrupted).await;
-        }
-        tracing::info!("asked to stop; draining");
-        // Whoever asks twice does not want to wait.
-        tokio::spawn(async move {
-            let terminated = std::pin::pin!(terminate.recv());
-            let interrupted = std::pin::pin!(interrupt.recv());
-            futures_util::future::select(terminated, interrupted).await;
-            std::process::exit(130);
-        });
-    })
-}
-
-/// Each connection is a descriptor; the soft limit is often 1024.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 fn load_keys(config: &Config) -> anyhow::Result<Keys> {

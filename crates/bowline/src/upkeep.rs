@@ -108,6 +108,7 @@ pub async fn take_over(shared: &Arc<Shared>, node: &Holder) -> Result<(), StoreE
             Tasks::install(shared, actor, &stored.owner);
         }
     }
+    shared.hub.take_over(node).await?;
     tracing::info!(%node, sessions, tasks, "took over from a dead node");
     Ok(())
 }

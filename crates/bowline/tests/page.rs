@@ -1,5 +1,5 @@
 //! The page that the binary serves: all of it, to browsers' caches, and with a policy that lets nothing else in.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 mod support;
 

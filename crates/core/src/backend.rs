@@ -163,7 +163,7 @@ impl Backend {
         if !call.spend_send() {
             self.fail(call.id, Outcome::NotExecuted { reason: reason.to_owned() });
         } else {
-            self.handle_call(now, call);
+            self.send_again(now, call);
         }
         self.retire_idle();
     }
@@ -279,7 +279,8 @@ impl Backend {
             self.dial_now(now);
         }
         for call in self.calls.take_overdue(now) {
-            self.fail(call.id, Outcome::Deadline);
+            let outcome = if call.deadline <= now { Outcome::Deadline } else { self.unavailable(now) };
+            self.fail(call.id, outcome);
         }
         let over = |old: &Retiring| old.until <= now;
         let done: Vec<Generation> = self.retiring.iter().filter(|old| over(old)).map(|old| old.generation).collect();
@@ -372,7 +373,16 @@ impl Backend {
                 self.state = State::Reconnecting(away);
             }
         }
-        self.fail_parked(now);
+        let outcome = self.unavailable(now);
+        for call in self.calls.take_impatient() {
+            self.fail(call.id, outcome.clone());
+        }
+        if let State::Reconnecting(away) = &mut self.state
+            && self.calls.has_parked()
+            && retry_after.is_none()
+        {
+            away.hurry(now + self.policy.retry_waited_for);
+        }
     }
 
     /// Plans the next attempt. A dial that a call brought forward does not push the planned one back.
@@ -435,9 +445,15 @@ impl Backend {
         }
     }
 
+    /// Now, or as soon as there is a connection again.
+    fn send_again(&mut self, now: Instant, mut call: Call) {
+        call.be_patient(now + self.policy.patience);
+        self.handle_call(now, call);
+    }
+
     fn settle_broken(&mut self, now: Instant, mut call: Call, reason: &str) {
         if call.resend == Resend::Always && call.spend_send() && call.deadline > now {
-            self.handle_call(now, call);
+            self.send_again(now, call);
         } else {
             self.fail(call.id, Outcome::Unknown { reason: reason.to_owned() });
         }

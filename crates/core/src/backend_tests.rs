@@ -300,6 +300,47 @@ fn a_call_that_was_not_executed_is_sent_again_and_one_that_may_have_run_is_not()
 }
 
 #[test]
+fn a_call_that_surely_did_not_run_waits_for_the_backend_which_is_dialled_every_second() {
+    let t = now();
+    let mut backend = in_state("connected", t);
+    backend.handle_not_executed(t, G1, 1, "connection refused", MIDDLE);
+    backend.handle_call(t, call(2, t));
+    drain(&mut backend);
+    backend.handle_dialled(t, G2, refused(), MIDDLE);
+    // Call 2 was never sent, so it is told at once; call 1 waits.
+    assert_eq!(drain(&mut backend), "fail 2 unavailable");
+    for second in 1..10 {
+        let due = backend.poll_timeout().unwrap();
+        assert_eq!(due, t + second * S);
+        backend.handle_timeout(due);
+        backend.handle_dialled(due, backend.newest, refused(), MIDDLE);
+    }
+    assert!(!drain(&mut backend).contains("fail"));
+    let mut lucky = in_state("connected", t);
+    lucky.handle_not_executed(t, G1, 1, "connection refused", MIDDLE);
+    lucky.handle_dialled(t, G2, refused(), MIDDLE);
+    lucky.handle_timeout(t + S);
+    lucky.handle_dialled(t + S, lucky.newest, Ok(()), MIDDLE);
+    assert!(drain(&mut lucky).ends_with("send 1 on 3"));
+    // Patience ends, and the plan of the attempts was not touched by all this: 1, 3, 7 seconds, and 15 next.
+    backend.handle_timeout(t + 10 * S);
+    assert_eq!(drain(&mut backend), "dial 12, fail 1 unavailable");
+    backend.handle_dialled(t + 10 * S, backend.newest, refused(), MIDDLE);
+    assert_eq!((backend.attempt(), backend.next_retry(t + 10 * S)), (4, Some(5 * S)));
+}
+
+#[test]
+fn a_backend_that_asks_for_time_is_not_hurried_by_those_who_wait() {
+    let t = now();
+    let mut backend = in_state("connected", t);
+    backend.handle_not_executed(t, G1, 1, "connection refused", MIDDLE);
+    let asked = DialError::Passing { reason: "503".into(), retry_after: Some(40 * S) };
+    backend.handle_dialled(t, G2, Err(asked), MIDDLE);
+    assert_eq!(backend.next_retry(t), Some(40 * S));
+    assert_eq!(backend.poll_timeout(), Some(t + 10 * S), "when patience ends");
+}
+
+#[test]
 fn a_backend_that_takes_connections_and_refuses_calls_is_not_asked_in_a_circle() {
     let t = now();
     let mut backend = in_state("connected", t);

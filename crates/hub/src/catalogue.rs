@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::fields::{Fields, Raw};
 use crate::link::{Ending, Link, Upcall};
-use crate::message;
+use crate::{message, mirrored};
 
 /// More pages than this are a backend that counts in circles.
 const PAGES_MAX: usize = 100;
@@ -94,7 +94,12 @@ impl Catalogue {
         let mut fetched = Catalogue::default();
         for kind in ListKind::ALL.into_iter().filter(|kind| capabilities.has(kind.capability())) {
             match fetch_list(link, kind).await {
-                Ok(entries) => fetched.lists[kind as usize] = entries,
+                Ok(mut entries) => {
+                    if kind == ListKind::Tools && link.mirrors_arguments() {
+                        entries.retain(is_sound);
+                    }
+                    fetched.lists[kind as usize] = entries;
+                }
                 Err(why) => {
                     fetched.lists[kind as usize].clone_from(&before.lists[kind as usize]);
                     fetched.troubles.push((kind, why));
@@ -115,6 +120,16 @@ impl Catalogue {
         changed.dedup();
         changed
     }
+}
+
+/// A tool whose headers cannot be made must not be offered; the others are not hurt by that.
+fn is_sound(tool: &Raw) -> bool {
+    let flaw = mirrored::flaw(tool);
+    if let Some(flaw) = &flaw {
+        let name = Fields::of(Some(tool)).text("name").unwrap_or_default();
+        tracing::warn!(tool = name, %flaw, "a tool is left out");
+    }
+    flaw.is_none()
 }
 
 async fn fetch_list(link: &Link, kind: ListKind) -> Result<Vec<Raw>, String> {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bowline_core::backend::Policy;
-use bowline_protocol::{LogId, Principal};
-use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Start, Store, StoreError};
+use bowline_protocol::Principal;
+use bowline_store::{Holder, Kind, Store, StoreError};
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc};
 
@@ -15,15 +15,15 @@ use crate::backend::{Backend, BackendEvent, Command, Key};
 use crate::clock;
 use crate::drive;
 use crate::guard;
+use crate::neighbours::Neighbours;
 use crate::parked::ParkedCalls;
+use crate::servers::{self, Kept, Noted};
 use crate::sessions::Sessions;
 use crate::spec::{ServerSpec, SpecError, check_name};
 use crate::tasks::Tasks;
 
 /// Events of backends that may wait to be told.
 const EVENTS_MAX: usize = 4096;
-/// The log in which servers that were added at run time are kept.
-const SERVERS_LOG: &str = "hub_servers";
 
 /// What `/mcp` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +132,8 @@ pub type Happening = Arc<(Key, BackendEvent)>;
 pub struct Hub {
     pub options: Options,
     pub store: Arc<dyn Store>,
+    /// Other nodes on the same store, where there can be any.
+    pub neighbours: Option<Arc<dyn Neighbours>>,
     backends: RwLock<BTreeMap<Key, Backend>>,
     pub sessions: Sessions,
     pub parked: ParkedCalls,
@@ -141,7 +143,7 @@ pub struct Hub {
     pub observer: Box<dyn Observer>,
     /// Changes of the list of servers, one at a time.
     changing: tokio::sync::Mutex<()>,
-    servers_fence: Mutex<Fence>,
+    kept: Arc<Kept>,
 }
 
 impl Hub {
@@ -150,6 +152,7 @@ impl Hub {
         options: Options,
         store: Arc<dyn Store>,
         observer: Option<Box<dyn Observer>>,
+        neighbours: Option<Arc<dyn Neighbours>>,
     ) -> Result<Arc<Hub>, StoreError> {
         let (events, told) = mpsc::channel(EVENTS_MAX);
         let (happenings, _) = broadcast::channel(EVENTS_MAX);
@@ -161,21 +164,25 @@ impl Hub {
             events,
         };
         let hub = Arc::new(Hub {
-            sessions: Sessions::new(options.sessions_per_principal_max),
-            tasks: Tasks::new(store.clone()),
+            sessions: Sessions::new(options.sessions_per_principal_max, neighbours.clone()),
+            tasks: Tasks::new(store.clone(), neighbours.clone()),
             options,
+            kept: Arc::new(Kept::open(store.clone()).await?),
             store,
+            neighbours,
             backends: RwLock::default(),
             parked: ParkedCalls::default(),
             around,
             happenings,
             observer: observer.unwrap_or_else(|| Box::new(NoObserver)),
             changing: tokio::sync::Mutex::default(),
-            servers_fence: Mutex::default(),
         });
         tokio::spawn(listen(Arc::downgrade(&hub), told));
         tokio::spawn(sweep_for_ever(Arc::downgrade(&hub)));
-        hub.restore_servers().await?;
+        hub.learn().await?;
+        if hub.neighbours.is_some() {
+            tokio::spawn(servers::follow(Arc::downgrade(&hub), hub.kept.clone()));
+        }
         drive::task::take_up(&hub).await?;
         Ok(hub)
     }
@@ -196,6 +203,19 @@ impl Hub {
         let backends = self.backends.read().unwrap_or_else(PoisonError::into_inner);
         let key = |owner: Option<&Principal>| Key { owner: owner.cloned(), name: name.into() };
         backends.get(&key(Some(principal))).or_else(|| backends.get(&key(None))).cloned()
+    }
+
+    /// The same, also if another node has only just added it.
+    pub async fn find_anywhere(&self, principal: &Principal, name: &str) -> Option<Backend> {
+        if let Some(backend) = self.find(principal, name) {
+            return Some(backend);
+        }
+        if self.neighbours.is_some()
+            && let Err(error) = self.learn().await
+        {
+            tracing::debug!(%error, "the list of servers cannot be read now");
+        }
+        self.find(principal, name)
     }
 
     /// All of them, for operators.
@@ -240,7 +260,9 @@ impl Hub {
             return Err(AddError::TooMany);
         }
         let key = Key { owner: Some(owner.clone()), name: name.into() };
-        self.remember(&key, Some(&spec)).await.map_err(AddError::Store)?;
+        if self.kept.note(&key, Some(&spec)).await.map_err(AddError::Store)? == Noted::Refused {
+            return Err(AddError::Exists(name.to_owned()));
+        }
         Ok(self.launch(key, spec, self.options.allow_private).await)
     }
 
@@ -248,12 +270,9 @@ impl Hub {
     pub async fn remove(&self, owner: &Principal, name: &str) -> Result<bool, StoreError> {
         let _changing = self.changing.lock().await;
         let key = Key { owner: Some(owner.clone()), name: name.into() };
-        if self.backend(&key).is_none() {
-            return Ok(false);
-        }
-        self.remember(&key, None).await?;
+        let removed = self.kept.note(&key, None).await? == Noted::Done;
         self.stop(&key).await;
-        Ok(true)
+        Ok(removed)
     }
 
     fn backend(&self, key: &Key) -> Option<Backend> {
@@ -287,40 +306,33 @@ impl Hub {
         }
     }
 
-    async fn remember(&self, key: &Key, spec: Option<&ServerSpec>) -> Result<(), StoreError> {
-        let Some(log) = LogId::parse(SERVERS_LOG) else { return Ok(()) };
-        let owner = key.owner.as_ref().map_or("", |owner| owner.as_str());
-        let item = format!("{}/{owner}", key.name);
-        let fence = *self.servers_fence.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut commit = Commit::to(log, fence, clock::now_ms());
-        commit.items = vec![match spec {
-            Some(spec) => Item::put(item, spec.write().to_string().into_bytes()),
-            None => Item::delete(item),
-        }];
-        self.store.commit(commit).await.map(drop)
+    /// Another node is dead: its sessions wake up here, which ends the calls that were cut, and so do its tasks, unless a
+    /// third was faster.
+    pub async fn take_over(self: &Arc<Self>, node: &Holder) -> Result<(), StoreError> {
+        for (log, stored) in self.store.list(Kind::Mcp, None).await? {
+            if self.store.holder(&log).await?.as_ref() == Some(node) {
+                match self.sessions.find(&self.store, &stored.owner, log.as_str()).await {
+                    Ok(_) | Err(StoreError::Held(_)) => {}
+                    Err(error) => tracing::warn!(session = %log, %error, "a session could not be taken over"),
+                }
+            }
+        }
+        drive::task::take_up(self).await
     }
 
-    async fn restore_servers(&self) -> Result<(), StoreError> {
-        let (Some(log), Some(nobody)) = (LogId::parse(SERVERS_LOG), Principal::parse("hub")) else { return Ok(()) };
-        if self.store.record(&log).await?.is_none() {
-            let now = clock::now_ms();
-            let mut commit = Commit::to(log.clone(), Fence::default(), now);
-            let epoch = bowline_protocol::Epoch::from_random(clock::random_bits() as u64);
-            commit.create = Some(Start { epoch, after: bowline_protocol::Seq::ZERO });
-            commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: Vec::new().into() });
-            self.store.commit(commit).await?;
+    /// Makes the servers that were added at run time those that the store knows.
+    pub(crate) async fn learn(&self) -> Result<(), StoreError> {
+        let _changing = self.changing.lock().await;
+        let kept = self.kept.all().await?;
+        let added: Vec<Backend> = self.all().into_iter().filter(|backend| backend.key.owner.is_some()).collect();
+        for backend in &added {
+            if kept.get(&backend.key) != Some(&*backend.spec) {
+                self.stop(&backend.key).await;
+            }
         }
-        *self.servers_fence.lock().unwrap_or_else(PoisonError::into_inner) =
-            self.store.lease(&log, &Claim::alone()).await.and_then(Leased::fence)?;
-        for (item, value) in self.store.items(&log, "").await? {
-            let Some((name, owner)) = item.split_once('/') else { continue };
-            let spec = serde_json::from_slice(&value).ok().and_then(|value| ServerSpec::read(&value, &|_| None).ok());
-            match (spec, Principal::parse(owner)) {
-                (Some(spec), Some(owner)) => {
-                    let key = Key { owner: Some(owner), name: name.into() };
-                    self.launch(key, spec, self.options.allow_private).await;
-                }
-                _ => tracing::error!(server = name, "a server that was added before cannot be read; it is left alone"),
+        for (key, spec) in kept {
+            if self.backend(&key).is_none() {
+                self.launch(key, spec, self.options.allow_private).await;
             }
         }
         Ok(())
@@ -340,9 +352,12 @@ impl Hub {
             if clock::now_ms().saturating_sub(touched) < ttl_ms {
                 continue;
             }
-            match self.sessions.find(&self.store, &stored.owner, log.as_str()).await? {
-                Some(session) => self.sessions.end(self, &session).await,
-                None => tracing::warn!(session = %log, "a session of the hub that has expired cannot be read"),
+            match self.sessions.find(&self.store, &stored.owner, log.as_str()).await {
+                Ok(Some(session)) => self.sessions.end(self, &session).await,
+                Ok(None) => tracing::warn!(session = %log, "a session of the hub that has expired cannot be read"),
+                // The node that has it ends it.
+                Err(StoreError::Held(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

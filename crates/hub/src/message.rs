@@ -138,6 +138,13 @@ impl Malformed {
 pub const DEPTH_MAX: usize = 100;
 
 impl Message {
+    pub const fn request(&self) -> Option<&Request> {
+        match self {
+            Message::Request(request) => Some(request),
+            Message::Notification(_) | Message::Response(_) => None,
+        }
+    }
+
     pub fn parse(text: &str) -> Result<Message, Malformed> {
         if json::depth(text, DEPTH_MAX) > DEPTH_MAX {
             return Err(Malformed::TooDeep);

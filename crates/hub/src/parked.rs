@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline_protocol::Principal;
+use bowline_store::Holder;
 use tokio::sync::oneshot;
 
 use crate::clock;
@@ -64,9 +65,10 @@ impl ParkedCalls {
     }
 
     /// Keeps the call and returns the state for the client: 128 random bits, which nobody can guess and which mean
-    /// nothing to another principal or another call. `None` if there is no room.
-    pub fn park(&self, mut call: ParkedCall) -> Option<String> {
-        let state = format!("{PREFIX}{:032x}", clock::random_bits());
+    /// nothing to another principal or another call, and the node where the call waits. `None` if there is no room.
+    pub fn park(&self, mut call: ParkedCall, node: Option<&Holder>) -> Option<String> {
+        let node = node.map_or("", Holder::as_str);
+        let state = format!("{PREFIX}{:032x}.{node}", clock::random_bits());
         call.until = Instant::now() + PATIENCE;
         let mut parked = self.lock();
         parked.retain(|_, call| call.until > Instant::now());
@@ -79,6 +81,11 @@ impl ParkedCalls {
 
     pub fn is_ours(state: &str) -> bool {
         state.starts_with(PREFIX)
+    }
+
+    /// The node where a call waits, if its state is one of ours.
+    pub fn node_of(state: &str) -> Option<&str> {
+        state.strip_prefix(PREFIX)?.split_once('.').map(|(_, node)| node)
     }
 
     pub fn take(&self, state: &str, principal: &Principal, subject: &str) -> Option<ParkedCall> {

@@ -59,12 +59,23 @@ pub struct Pending {
     pub since: Instant,
     /// The stream on which the client itself was asked; without one the tools answer.
     pub stream: Option<String>,
+    /// Its backend is another node's, so what happens to ours does not matter.
+    pub foreign: bool,
 }
 
 impl Pending {
     pub fn new(server: &str, method: String, params: Option<Raw>, reply: oneshot::Sender<Answer>) -> Pending {
         let kind = Kind::of(&method);
-        Pending { kind, server: server.to_owned(), method, params, reply, since: Instant::now(), stream: None }
+        Pending {
+            kind,
+            server: server.to_owned(),
+            method,
+            params,
+            reply,
+            since: Instant::now(),
+            stream: None,
+            foreign: false,
+        }
     }
 
     pub fn shown(&self, id: &str) -> Value {

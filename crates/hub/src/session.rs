@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline_protocol::event::{Draft, EventName};
 use bowline_protocol::{Cursor, Epoch, LogId, Principal, Seq, SessionId};
-use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Release, Start, Store, StoreError};
+use bowline_store::{Claim, Commit, Committed, Fence, Item, Kind, Leased, Record, Release, Start, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,7 @@ use crate::era::Era;
 use crate::fields::{Fields, Raw, raw};
 use crate::link::{Caller, ClientFacts, Sink};
 use crate::message::{self, Answer, Id};
+use crate::neighbours::Neighbours;
 use crate::pending::{Kind as AskedKind, Pending};
 
 /// Names of what a session's log holds.
@@ -29,6 +30,11 @@ pub const ACTIVITY: &str = "mcp.activity";
 pub const OWN_STREAM: &str = "own";
 /// A record is touched at most this often.
 const TOUCH_EVERY_MS: u64 = 60_000;
+
+/// The log of a session that somebody names, if it can be one's name.
+pub fn log_of(name: &str) -> Option<LogId> {
+    LogId::parse(name).filter(|_| name.starts_with("mcp_") || name.starts_with("mcph_"))
+}
 
 /// What a client sees: everything, or one backend as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +69,8 @@ pub struct Session {
     epoch: Epoch,
     state: Mutex<State>,
     touched_ms: AtomicU64,
+    /// Another node has taken it over: nothing can be written here any more.
+    lost: AtomicBool,
     pub over: CancellationToken,
 }
 
@@ -87,6 +95,7 @@ impl Session {
     /// Makes a session that was not there before.
     pub async fn create(
         store: Arc<dyn Store>,
+        lessor: Option<&dyn Neighbours>,
         principal: Principal,
         record: SessionRecord,
         inbox: Sink,
@@ -100,18 +109,27 @@ impl Session {
         commit.create = Some(Start { epoch: epoch.clone(), after: Seq::ZERO });
         commit.record = Some(stored(&principal, &record, now));
         store.commit(commit).await?;
-        Ok(Session::awake(store, id, principal, record, Fence::default(), epoch, inbox))
+        let fence = match lessor {
+            Some(lessor) => lessor.take_up(&id).await.and_then(Leased::fence)?,
+            None => Fence::default(),
+        };
+        Ok(Session::awake(store, id, principal, record, fence, epoch, inbox))
     }
 
     /// Wakes one from the store, as after a restart.
     pub async fn wake(
         store: Arc<dyn Store>,
+        lessor: Option<&dyn Neighbours>,
         id: LogId,
         principal: Principal,
         record: SessionRecord,
         inbox: Sink,
     ) -> Result<Session, StoreError> {
-        let fence = store.lease(&id, &Claim::alone()).await.and_then(Leased::fence)?;
+        let leased = match lessor {
+            Some(lessor) => lessor.take_up(&id).await?,
+            None => store.lease(&id, &Claim::alone()).await?,
+        };
+        let fence = leased.fence()?;
         let epoch = store.extent(&id).await?.epoch;
         let session = Session::awake(store, id, principal, record, fence, epoch, inbox);
         session.end_cut_streams().await?;
@@ -139,6 +157,7 @@ impl Session {
             epoch,
             state: Mutex::default(),
             touched_ms: AtomicU64::new(clock::now_ms()),
+            lost: AtomicBool::new(false),
             over: CancellationToken::new(),
         }
     }
@@ -205,7 +224,20 @@ impl Session {
         let mut commit = Commit::to(self.id.clone(), self.fence, clock::now_ms());
         commit.events = events;
         commit.items = items;
-        self.store.commit(commit).await.map(|committed| committed.first)
+        self.write(commit).await.map(|committed| committed.first)
+    }
+
+    async fn write(&self, commit: Commit) -> Result<Committed, StoreError> {
+        let written = self.store.commit(commit).await;
+        if matches!(written, Err(StoreError::StaleFence { .. })) && !self.lost.swap(true, Ordering::AcqRel) {
+            tracing::warn!(session = %self.id, "another node has taken this session of the hub over");
+            self.over.cancel();
+        }
+        written
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
     }
 
     /// Begins the stream of one request. From here on, losing the wire loses nothing.
@@ -334,25 +366,33 @@ impl Session {
 
     /// A backend is gone: what it had asked is void, and the client is told.
     pub async fn reject(&self, server: &str) -> Result<(), StoreError> {
+        self.void(|pending| pending.server == server && !pending.foreign, "Server disconnected").await
+    }
+
+    /// A call is over, and what was asked on its stream with it.
+    pub async fn withdraw(&self, stream: &str) -> Result<(), StoreError> {
+        self.void(|pending| pending.stream.as_deref() == Some(stream), "The call is over").await
+    }
+
+    async fn void(&self, gone: impl Fn(&Pending) -> bool, reason: &str) -> Result<(), StoreError> {
         let gone: Vec<(String, Pending)> = {
             let mut state = self.state();
-            let ids: Vec<String> =
-                state.pending.iter().filter(|(_, p)| p.server == server).map(|(id, _)| id.clone()).collect();
+            let ids: Vec<String> = state.pending.iter().filter(|(_, p)| gone(p)).map(|(id, _)| id.clone()).collect();
             ids.into_iter().filter_map(|id| state.pending.remove(&id).map(|pending| (id, pending))).collect()
         };
         for (id, pending) in gone {
             match &pending.stream {
                 Some(stream) => {
-                    let params = raw(&json!({ "requestId": id, "reason": "Server disconnected" }));
+                    let params = raw(&json!({ "requestId": id, "reason": reason }));
                     self.say(stream, Some(&message::notification("notifications/cancelled", Some(&params))), false)
                         .await?;
                 }
                 None => {
-                    let data = json!({ "id": id, "reason": "Server disconnected" });
-                    self.tell(pending.kind.expired(), server, &data).await?;
+                    let data = json!({ "id": id, "reason": reason });
+                    self.tell(pending.kind.expired(), &pending.server, &data).await?;
                 }
             }
-            let _ = pending.reply.send(Err(message::error(message::INTERNAL_ERROR, "Server disconnected")));
+            let _ = pending.reply.send(Err(message::error(message::INTERNAL_ERROR, reason)));
         }
         Ok(())
     }
@@ -381,7 +421,7 @@ impl Session {
         if due && self.touched_ms.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let mut commit = Commit::to(self.id.clone(), self.fence, now);
             commit.record = Some(stored(&self.principal, &self.record, now));
-            let _ = self.store.commit(commit).await;
+            let _ = self.write(commit).await;
         }
     }
 
@@ -397,7 +437,7 @@ impl Session {
         self.state().pending.clear();
         let mut commit = Commit::to(self.id.clone(), self.fence, clock::now_ms());
         commit.release = Some(Release::Log);
-        if let Err(error) = self.store.commit(commit).await {
+        if let Err(error) = self.write(commit).await {
             tracing::warn!(session = %self.id, %error, "a session of the hub could not be removed");
         }
     }

@@ -12,6 +12,7 @@ use crate::backend::BackendEvent;
 use crate::hub::{Happening, Hub};
 use crate::link::Inbound;
 use crate::message;
+use crate::neighbours::Neighbours;
 use crate::pending::Pending;
 use crate::session::{OWN_STREAM, Route, Session, SessionRecord};
 
@@ -22,6 +23,7 @@ pub struct Sessions {
     awake: Mutex<HashMap<LogId, Arc<Session>>>,
     per_principal_max: usize,
     waking: tokio::sync::Mutex<()>,
+    neighbours: Option<Arc<dyn Neighbours>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +35,8 @@ pub enum OpenError {
 }
 
 impl Sessions {
-    pub fn new(per_principal_max: usize) -> Sessions {
-        Sessions { awake: Mutex::default(), per_principal_max, waking: tokio::sync::Mutex::default() }
+    pub fn new(per_principal_max: usize, neighbours: Option<Arc<dyn Neighbours>>) -> Sessions {
+        Sessions { awake: Mutex::default(), per_principal_max, waking: tokio::sync::Mutex::default(), neighbours }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LogId, Arc<Session>>> {
@@ -55,7 +57,7 @@ impl Sessions {
             return Err(OpenError::TooMany);
         }
         let (inbox, said) = mpsc::channel(INBOX_MAX);
-        let session = Session::create(store.clone(), principal.clone(), record, inbox).await?;
+        let session = Session::create(store.clone(), self.lessor(), principal.clone(), record, inbox).await?;
         Ok(self.settle(session, said))
     }
 
@@ -68,12 +70,12 @@ impl Sessions {
     ) -> Result<Option<Arc<Session>>, StoreError> {
         let Some(id) = LogId::parse(id) else { return Ok(None) };
         let mine = |session: &Arc<Session>| session.principal == *principal && !session.over.is_cancelled();
-        if let Some(session) = self.lock().get(&id) {
-            return Ok(Some(session.clone()).filter(mine));
+        if let Some(session) = self.get(&id) {
+            return Ok(Some(session).filter(mine));
         }
         let _waking = self.waking.lock().await;
-        if let Some(session) = self.lock().get(&id) {
-            return Ok(Some(session.clone()).filter(mine));
+        if let Some(session) = self.get(&id) {
+            return Ok(Some(session).filter(mine));
         }
         let Some(stored) = store.record(&id).await? else { return Ok(None) };
         if stored.kind != Kind::Mcp || stored.owner != *principal {
@@ -81,8 +83,41 @@ impl Sessions {
         }
         let Ok(record) = serde_json::from_slice::<SessionRecord>(&stored.body) else { return Ok(None) };
         let (inbox, said) = mpsc::channel(INBOX_MAX);
-        let session = Session::wake(store.clone(), id, stored.owner, record, inbox).await?;
+        let session = Session::wake(store.clone(), self.lessor(), id, stored.owner, record, inbox).await?;
         Ok(Some(self.settle(session, said)))
+    }
+
+    fn lessor(&self) -> Option<&dyn Neighbours> {
+        self.neighbours.as_deref()
+    }
+
+    /// One that is awake here. What another node has taken over is not.
+    fn get(&self, id: &LogId) -> Option<Arc<Session>> {
+        let mut awake = self.lock();
+        if awake.get(id).is_some_and(|session| session.is_lost()) {
+            awake.remove(id);
+        }
+        awake.get(id).cloned()
+    }
+
+    pub fn is_awake(&self, id: &LogId) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// The handle that this principal used last.
+    pub async fn newest_handle(
+        &self,
+        store: &Arc<dyn Store>,
+        principal: &Principal,
+    ) -> Result<Option<LogId>, StoreError> {
+        let here = self.awake().into_iter().filter(|session| session.record.handle && session.principal == *principal);
+        if let Some(session) = here.max_by_key(|session| session.touched_ms()) {
+            return Ok(Some(session.id.clone()));
+        }
+        let handles = store.list(Kind::Mcp, Some(principal)).await?.into_iter().filter(|(_, stored)| {
+            serde_json::from_slice::<SessionRecord>(&stored.body).is_ok_and(|record| record.handle)
+        });
+        Ok(handles.max_by_key(|(_, stored)| stored.touched_ms).map(|(log, _)| log))
     }
 
     fn settle(&self, session: Session, said: mpsc::Receiver<Inbound>) -> Arc<Session> {
@@ -101,19 +136,21 @@ impl Sessions {
     }
 
     pub fn awake(&self) -> Vec<Arc<Session>> {
-        self.lock().values().cloned().collect()
+        self.lock().values().filter(|session| !session.is_lost()).cloned().collect()
     }
 
     /// Tells every session that may see the backend.
     pub async fn told(&self, happening: &Happening) {
         let (key, event) = &**happening;
-        if let BackendEvent::Stderr(_) = event
+        let awake = self.awake();
+        if let BackendEvent::Stderr(_) | BackendEvent::Notification { .. } = event
             && key.owner.is_none()
+            && awake.windows(2).any(|two| two[0].principal != two[1].principal)
         {
-            // The stderr of a server that everybody shares may speak of anybody.
+            // What a server that several people share says to nobody in particular may speak of any of them.
             return;
         }
-        for session in self.awake() {
+        for session in awake {
             let visible = key.owner.as_ref().is_none_or(|owner| *owner == session.principal);
             let routed = match &session.record.route {
                 Route::All => true,
@@ -157,7 +194,7 @@ async fn hear(session: std::sync::Weak<Session>, mut said: mpsc::Receiver<Inboun
                     Err(error) => Err(error),
                 }
             }
-            Inbound::Request { method, params, reply } => {
+            Inbound::Request { server, method, params, reply } => {
                 let native = session.can(&method);
                 let asked = Pending::new(&server, method, params, reply);
                 session.ask(asked, native.then_some(OWN_STREAM)).await.map(drop)

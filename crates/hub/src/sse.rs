@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub const CONTENT_TYPE: &str = "text/event-stream";
+
 /// One event of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::fields::{Fields, Raw, raw};
 use crate::message::Answer;
+use crate::neighbours::Neighbours;
 use crate::outcome;
 
 /// Tasks that one principal may have at once, those included whose results are kept.
@@ -24,6 +25,8 @@ const RESULT: &str = "result";
 /// While the store cannot take an ending, it is tried again this often.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 const WRITES_MAX: usize = 600;
+/// A node claims a task in much less than this after it has made it.
+const CLAIMED_AFTER_MS: u64 = 60_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -149,14 +152,15 @@ struct Running {
 
 pub struct Tasks {
     store: Arc<dyn Store>,
+    neighbours: Option<Arc<dyn Neighbours>>,
     running: Mutex<HashMap<LogId, Running>>,
     /// We are leaving: what runs is not ended by that, it is taken up again or told as cut by whoever comes next.
     pub closing: CancellationToken,
 }
 
 impl Tasks {
-    pub fn new(store: Arc<dyn Store>) -> Tasks {
-        Tasks { store, running: Mutex::default(), closing: CancellationToken::new() }
+    pub fn new(store: Arc<dyn Store>, neighbours: Option<Arc<dyn Neighbours>>) -> Tasks {
+        Tasks { store, neighbours, running: Mutex::default(), closing: CancellationToken::new() }
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<LogId, Running>> {
@@ -165,7 +169,19 @@ impl Tasks {
 
     /// The right to say what becomes of a task. All leases of tasks are taken here.
     async fn claim(&self, id: &LogId) -> Result<Leased, StoreError> {
-        self.store.lease(id, &Claim::alone()).await
+        match &self.neighbours {
+            Some(neighbours) => neighbours.take_up(id).await,
+            None => self.store.lease(id, &Claim::alone()).await,
+        }
+    }
+
+    /// Whether nobody works on a task. One that was just made may not have been claimed yet by the node that made it.
+    async fn is_orphan(&self, id: &LogId, record: &TaskRecord) -> Result<bool, StoreError> {
+        let Some(neighbours) = &self.neighbours else { return Ok(true) };
+        Ok(match self.store.holder(id).await? {
+            Some(holder) => neighbours.is_dead(&holder),
+            None => clock::now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS,
+        })
     }
 
     pub async fn create(
@@ -198,6 +214,9 @@ impl Tasks {
         for (id, stored) in self.store.list(Kind::Hub, None).await? {
             let Some(record) = record_of(&id, &stored) else { continue };
             if record.status != TaskStatus::Working || self.running().contains_key(&id) {
+                continue;
+            }
+            if !self.is_orphan(&id, &record).await? {
                 continue;
             }
             if let Leased::Granted(fence) = self.claim(&id).await? {

@@ -4,9 +4,11 @@
 mod support;
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bowline_hub::Route;
+use bowline_hub::{Hub, Route};
 use serde_json::{Value, json};
 use support::{Client, Fixture, PATIENCE, hub, until};
 
@@ -20,6 +22,60 @@ fn ending(result: &Value) -> String {
     code.map(ToOwned::to_owned).unwrap_or_else(|| result["content"][0]["text"].as_str().unwrap_or("?").to_owned())
 }
 
+/// Looks at the hub all the time, as a second client would, and holds it to the truth.
+struct Watch {
+    client: Client,
+    over: Arc<AtomicBool>,
+    looking: tokio::task::JoinHandle<usize>,
+}
+
+impl Watch {
+    async fn begin(hub: &Arc<Hub>) -> Watch {
+        let (client, _) = Client::open(hub, "alice", Route::All, json!({})).await;
+        let over = Arc::new(AtomicBool::new(false));
+        let (looking, seen) = (client.clone(), over.clone());
+        let looking = tokio::spawn(async move {
+            let mut looks = 0;
+            while !seen.load(Ordering::Acquire) {
+                Watch::look(&looking).await;
+                looks += 1;
+                tokio::task::yield_now().await;
+            }
+            looks
+        });
+        Watch { client, over, looking }
+    }
+
+    /// One look; whether the backend is said to be connected.
+    async fn look(client: &Client) -> bool {
+        let server = client.tool("list_servers", json!({})).await["servers"][0].clone();
+        let connected = server["connected"] == true;
+        let words = if connected { ["connected", "connected"] } else { ["reconnecting", "connecting"] };
+        assert!(words.contains(&server["status"].as_str().unwrap()), "{server}");
+        assert!(server["status"] != "reconnecting" || server["lastError"].is_string(), "{server}");
+        let listed = client.ask("tools/list", json!({})).await["result"]["tools"].clone();
+        assert!(listed.as_array().unwrap().iter().any(|tool| tool["name"] == "b__count"), "the list is never blank");
+        connected
+    }
+
+    /// How often it looked, and what was told of the backend's life, in order.
+    async fn end(self) -> (usize, Vec<String>) {
+        self.over.store(true, Ordering::Release);
+        let looks = self.looking.await.unwrap();
+        let mut told = Vec::new();
+        let mut cursor = Value::Null;
+        loop {
+            let seen = self.client.tool("await_activity", json!({ "timeout_ms": 100, "last_event_id": cursor })).await;
+            let events = seen["events"].as_array().unwrap();
+            if events.is_empty() {
+                return (looks, told);
+            }
+            told.extend(events.iter().map(|event| event["type"].as_str().unwrap().to_owned()));
+            cursor = seen["last_event_id"].clone();
+        }
+    }
+}
+
 async fn drill(era: &str, restarts: usize, calls: usize) {
     let dir = tempfile::tempdir().unwrap();
     let counted = dir.path().join("ran");
@@ -28,6 +84,7 @@ async fn drill(era: &str, restarts: usize, calls: usize) {
     let mut fixture = Fixture::start(&[&format!("--era={era}"), &count]).await;
     let hub = hub(&[("b", fixture.spec())]).await;
     let (client, _) = Client::open(&hub, "alice", one(), json!({})).await;
+    let watch = Watch::begin(&hub).await;
     let mut endings: HashMap<String, usize> = HashMap::new();
     for round in 0..restarts {
         let running = (0..calls).map(|n| {
@@ -38,6 +95,14 @@ async fn drill(era: &str, restarts: usize, calls: usize) {
         tokio::time::sleep(Duration::from_millis(15)).await;
         fixture.kill().await;
         let killed = Instant::now();
+        if round % 2 == 1 {
+            // It stays away until that is known; from then on nobody is told that it is there.
+            let backend = hub.all().remove(0);
+            until("the loss is seen", || !backend.snapshot().is_connected()).await;
+            for _ in 0..5 {
+                assert!(!Watch::look(&watch.client).await, "it is said to be there, and is dead");
+            }
+        }
         fixture.restart().await;
         for call in running {
             let result = tokio::time::timeout(PATIENCE, call).await.expect("each call ends").unwrap();
@@ -49,7 +114,17 @@ async fn drill(era: &str, restarts: usize, calls: usize) {
         // The first call after the backend is back works, without anybody's help.
         let result = client.call("count", json!({ "id": format!("{round}-after"), "ms": 0 })).await;
         assert_eq!(ending(&result), format!("done {round}-after"), "{:?} after the kill", killed.elapsed());
+        assert!(Watch::look(&watch.client).await, "it answered, and is said to be away");
     }
+    let (looks, told) = watch.end().await;
+    let life: Vec<&String> = told.iter().filter(|kind| kind.contains("connected")).collect();
+    let alternate = life
+        .iter()
+        .enumerate()
+        .all(|(at, kind)| kind.as_str() == if at % 2 == 0 { "server_disconnected" } else { "server_reconnected" });
+    assert!(alternate, "a loss was told twice, or a return that was none: {life:?}");
+    let losses = life.len().div_ceil(2);
+    assert!(losses >= restarts / 2 && losses <= restarts, "{losses} losses in {restarts} restarts");
     let ran = std::fs::read_to_string(&counted).unwrap();
     let mut times: HashMap<&str, usize> = HashMap::new();
     for id in ran.lines() {
@@ -57,7 +132,7 @@ async fn drill(era: &str, restarts: usize, calls: usize) {
     }
     let twice: Vec<_> = times.iter().filter(|(_, count)| **count > 1).collect();
     assert!(twice.is_empty(), "these ran twice: {twice:?}");
-    println!("{era}: {endings:?}, {} executions", times.len());
+    println!("{era}: {endings:?}, {} executions, {losses} losses told, {looks} looks", times.len());
     assert!(endings.values().sum::<usize>() == restarts * calls);
 }
 
@@ -87,6 +162,29 @@ async fn a_call_in_flight_when_the_backend_dies_ends_at_once_and_says_that_it_ma
         assert_eq!(result["isError"], true);
         assert_eq!(result["structuredContent"]["outcome"], "unknown", "{result}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_was_refused_waits_for_the_backend_and_runs_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = dir.path().join("ran");
+    // Without a stream that is held, nobody notices the death before the call does.
+    let mut fixture = Fixture::start(&["--no-stream", &format!("--count={}", ran.display())]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", one(), json!({})).await;
+    fixture.kill().await;
+    let backend = hub.all().remove(0);
+    assert!(backend.snapshot().is_connected(), "nobody knows yet");
+    let calling = client.clone();
+    let call = tokio::spawn(async move { calling.call("count", json!({ "id": "x" })).await });
+    until("a dial has failed", || backend.snapshot().last_error.is_some()).await;
+    // A call that was never sent anywhere is told at once instead.
+    let told = client.call("count", json!({ "id": "y" })).await;
+    assert_eq!(ending(&told), "SERVER_UNAVAILABLE", "{told}");
+    fixture.restart().await;
+    let result = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap();
+    assert_eq!(ending(&result), "done x", "{result}");
+    assert_eq!(std::fs::read_to_string(&ran).unwrap(), "x\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,6 +3,7 @@
 import { useEffect, useState, useSyncExternalStore } from "react";
 import { BowlineClient, type Connection, type SessionInfo } from "./client.ts";
 import type { LoggedEvent } from "./frame.ts";
+import type { History } from "./link/ask.ts";
 import type { BowlineOptions } from "./options.ts";
 
 export interface BowlineSession {
@@ -11,6 +12,8 @@ export interface BowlineSession {
   readonly session: SessionInfo | null;
   /** Every event so far, each once, in order. */
   readonly events: readonly LoggedEvent[];
+  /** What was said, if events of it are gone (`connection.gap`); `null` if none are, or the server cannot tell. */
+  readonly history: History | null;
 }
 
 /** Changes are gathered for one frame, so that a replay of thousands renders a few times. */
@@ -20,6 +23,7 @@ class SessionStore {
   readonly client: BowlineClient;
   readonly #listeners = new Set<() => void>();
   #events: LoggedEvent[] = [];
+  #history: History | null = null;
   #snapshot: BowlineSession;
   #due: ReturnType<typeof setTimeout> | null = null;
 
@@ -32,6 +36,11 @@ class SessionStore {
     });
     client.on("reset", () => {
       this.#events = [];
+      this.#history = null;
+      this.#changed();
+    });
+    client.on("history", (history) => {
+      this.#history = history;
       this.#changed();
     });
     client.on("connection", () => this.#changed());
@@ -54,7 +63,7 @@ class SessionStore {
 
   #look(): BowlineSession {
     const { client } = this;
-    return { client, connection: client.connection, session: client.session, events: this.#events.slice() };
+    return { client, connection: client.connection, session: client.session, events: this.#events.slice(), history: this.#history };
   }
 }
 

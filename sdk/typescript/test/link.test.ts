@@ -196,11 +196,21 @@ test("the ways back are quick, then with state, then a new session", () => {
   expect(rig.states).toEqual(["disconnected", "connecting", "connected"]);
 });
 
-test("a state that has expired is not sent", () => {
-  const rig = new Rig({ sealed: { ...sealedFrom("token"), validUntilMs: 999_999 } });
+test("a state that has expired is not sent, and not kept", () => {
+  const sealed = { ...sealedFrom("token"), validUntilMs: 1_500_000 };
+  const rig = new Rig({ sealed });
+  rig.nowMs = 2_000_000;
   rig.happen({ on: "start", intent: { to: "resume" } });
   rig.frame(HELLO);
   expect(rig.lastSent?.event).toBe("user.create_session");
+  expect(rig.link.sealed).toBeNull();
+  // It may also expire while its session is held.
+  const held = new Rig({ ...KNOWN, sealed });
+  held.happen({ on: "start", intent: { to: "resume" } });
+  held.nowMs = 2_000_000;
+  held.frame(HELLO, refused("SESSION_EXPIRED", "create_new_session"));
+  expect(held.lastSent?.event).toBe("user.create_session");
+  expect(held.link.sealed).toBeNull();
 });
 
 test("what a lost session may have taken is not run again in another", () => {
@@ -229,6 +239,29 @@ test("a message is sent again after a loss only if the replay does not hold it",
   answer(rig, log);
   expect(rig.answers.get(key)).toMatchObject({ seq: 1 });
   expect(rig.sentOf("user.message")).toHaveLength(1);
+});
+
+test("a probe sends nothing again that is under way on the same wire", () => {
+  const { rig, log } = live();
+  const key = rig.ask({ kind: "plan", action: "replan", fields: {} });
+  rig.nowMs += 5_000;
+  rig.happen({ on: "wake" });
+  answer(rig, log);
+  expect(rig.sentOf("user.replan")).toHaveLength(1);
+  rig.frame({ event: "system.notice", session_id: SESSION, metadata: { action: "replan", ok: true } });
+  expect(rig.answers.get(key)).toEqual({ kind: "plan", ok: true });
+});
+
+test("what is refused while a probe is under way was asked before it; the probe goes on", () => {
+  const { rig, log } = live();
+  const key = rig.ask({ kind: "response", stepId: "s", content: { confirmed: true } });
+  rig.nowMs += 5_000;
+  rig.happen({ on: "wake" });
+  const probe = rig.lastSent;
+  rig.frame(refused("UNKNOWN_STEP", "fix_request"));
+  expect(rig.failures.get(key)?.code).toBe("UNKNOWN_STEP");
+  rig.frame(...log.answer(probe ?? { event: "" }));
+  expect(rig.link.phase.at).toBe("live");
 });
 
 test("a plan request that was cut has an unknown outcome, and is not sent again", () => {

@@ -16,7 +16,7 @@ use crate::{hub, node};
 pub async fn run(loaded: Loaded, server: Option<String>) -> anyhow::Result<()> {
     let config = loaded.config;
     let store = node::open_store(&config).await?;
-    let hub = hub::start(&config.hub, store.clone(), &Metrics::new()).await?;
+    let hub = hub::start(&config.hub, store.clone(), &Metrics::new(), None).await?;
     let principal = Principal::parse(LOCAL).context("the name of the local user is a principal")?;
     let route = server.map_or(Route::All, |name| Route::One(name.into()));
     let served = front::stdio::serve(

@@ -7,6 +7,7 @@ mod keys;
 mod log;
 mod mcp;
 mod out;
+mod serve;
 mod settings;
 mod sse;
 mod state;
@@ -192,7 +193,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let loaded = Config::load(&args.flags())?;
             log::start(&loaded.config.log);
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            runtime.block_on(Box::pin(crate::node::serve(loaded)))?;
+            runtime.block_on(Box::pin(serve::run(loaded)))?;
         }
         Command::Mcp(args) => {
             // A second program on the data of a running server would be refused, so memory is the default.

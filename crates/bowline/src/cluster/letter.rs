@@ -5,6 +5,7 @@ use bowline_protocol::{Principal, ProducerId, Refusal, SessionId, TaskId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::talk::Turn;
 use crate::session::caller::Answered;
 use crate::session::record::Presented;
 use crate::session::{Ask, Mail};
@@ -25,10 +26,33 @@ pub struct Letter {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Parcel {
-    Session { session: SessionId, asker: Principal, from: Sender, ask: Ask, hops: u8 },
-    Task { task: TaskId, asker: Principal, number: u64, ask: TaskAsk, hops: u8 },
-    Mail { party: Party, mail: Box<Mail> },
-    Answer { number: u64, answer: Answer },
+    Session {
+        session: SessionId,
+        asker: Principal,
+        from: Sender,
+        ask: Ask,
+        hops: u8,
+    },
+    Task {
+        task: TaskId,
+        asker: Principal,
+        number: u64,
+        ask: TaskAsk,
+        hops: u8,
+    },
+    Mail {
+        party: Party,
+        mail: Box<Mail>,
+    },
+    Answer {
+        number: u64,
+        answer: Answer,
+    },
+    /// Of a talk, which goes on over many letters. The number is that of the node which began it.
+    Talk {
+        number: u64,
+        turn: Turn,
+    },
 }
 
 /// Who asks, as the node knows them that they came to.
@@ -47,7 +71,7 @@ pub enum TaskAsk {
     Look,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub enum Answer {
     Session(Answered),
     Appended(Result<Appended, Refusal>),
@@ -62,6 +86,17 @@ impl std::fmt::Debug for TaskAsk {
             TaskAsk::Append { .. } => "Append",
             TaskAsk::End(_) => "End",
             TaskAsk::Look => "Look",
+        })
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Answer::Session(_) => "Session",
+            Answer::Appended(_) => "Appended",
+            Answer::Ended(_) => "Ended",
+            Answer::Gone => "Gone",
         })
     }
 }

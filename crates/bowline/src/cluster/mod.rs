@@ -13,6 +13,7 @@ mod lock;
 mod post;
 mod receive;
 mod record;
+mod talk;
 mod visitors;
 
 use std::collections::HashMap;
@@ -35,6 +36,8 @@ use post::Lane;
 pub use post::read as read_letter;
 pub use receive::Errand;
 pub use record::NodeRecord;
+pub use talk::HubNeighbours;
+use talk::Talks;
 use visitors::{Gone, Visitors};
 
 /// Sessions elsewhere whose node is remembered.
@@ -73,6 +76,7 @@ struct State {
     silent: HashMap<Holder, Instant>,
     /// The last letter that was read from each.
     read: HashMap<Holder, u64>,
+    talks: Talks,
 }
 
 struct Waiting {
@@ -125,6 +129,7 @@ impl Cluster {
             routes: HashMap::new(),
             silent: HashMap::new(),
             read: HashMap::new(),
+            talks: Talks::default(),
         };
         Ok(Cluster { name: holder, log, owner, store, ttl, numbers: AtomicU64::new(1), state: Mutex::new(state) })
     }
@@ -154,7 +159,7 @@ impl Cluster {
         }
     }
 
-    fn is_dead(&self, holder: &Holder) -> bool {
+    pub(crate) fn is_dead(&self, holder: &Holder) -> bool {
         let mut state = self.state();
         state.peers.handle_named(Instant::now(), holder);
         state.peers.is_dead(holder)
@@ -171,7 +176,8 @@ impl Cluster {
     pub(crate) fn lose(&self, node: &Holder) {
         let (cut, waiting) = {
             let mut state = self.state();
-            let State { away, waiting, routes, silent, .. } = &mut *state;
+            let State { away, waiting, routes, silent, talks, .. } = &mut *state;
+            talks.lose(node);
             let mut cut = Vec::new();
             for away in away.values_mut() {
                 let lost = away.sessions.extract_if(|_, abroad| abroad.node == *node);

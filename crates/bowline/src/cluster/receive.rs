@@ -7,8 +7,10 @@ use std::time::Instant;
 use bowline_core::hold::Party;
 use bowline_protocol::{Principal, SessionId, TaskId};
 use bowline_store::Holder;
+use serde_json::value::RawValue;
 
 use super::letter::{Answer, Letter, Parcel, Sender, TaskAsk};
+use super::talk::Asker;
 use super::{Abroad, Cluster};
 use crate::reply::Reply;
 use crate::session::caller::Request;
@@ -19,8 +21,22 @@ use crate::task::command::Append;
 /// What another node asks to be done here.
 #[derive(Debug)]
 pub enum Errand {
-    Session { session: SessionId, asker: Principal, command: Box<Command> },
-    Task { task: TaskId, asker: Principal, command: TaskCommand, hops: u8 },
+    Session {
+        session: SessionId,
+        asker: Principal,
+        command: Box<Command>,
+    },
+    Task {
+        task: TaskId,
+        asker: Principal,
+        command: TaskCommand,
+        hops: u8,
+    },
+    /// Something for the hub, and who wants to know.
+    Hub {
+        ask: Box<RawValue>,
+        asker: Asker,
+    },
 }
 
 impl Cluster {
@@ -47,6 +63,9 @@ impl Cluster {
         match letter.parcel {
             Parcel::Mail { party, mail } => self.deliver(&from, party, *mail),
             Parcel::Answer { number, answer } => self.answered(number, answer),
+            Parcel::Talk { number, turn } => {
+                return self.hear(&from, number, turn).map(|(ask, asker)| Errand::Hub { ask, asker });
+            }
             Parcel::Session { session, asker, from: sender, ask, hops } => {
                 let from = self.caller(&from, sender, (&session, &asker, &ask));
                 let command = Command { from, ask, hops: hops + 1 };

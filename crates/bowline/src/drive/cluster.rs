@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_core::peers::Sign;
+use bowline_hub::serve_neighbour;
 use bowline_protocol::{Epoch, LogId, Seq};
 use bowline_store::{Commit, Fence, Holder, Kind, ReadLimit, Record, Release, Start, StoreError, WakeSet};
 use tokio::sync::mpsc;
@@ -62,6 +63,7 @@ fn hand_for(errand: &Errand) -> usize {
     match errand {
         Errand::Session { session, .. } => session.hash(&mut hasher),
         Errand::Task { task, .. } => task.hash(&mut hasher),
+        Errand::Hub { .. } => {}
     }
     hasher.finish() as usize % HANDS
 }
@@ -80,6 +82,11 @@ async fn run(shared: &Arc<Shared>, errand: Errand) {
     match errand {
         Errand::Session { session, asker, command } => Registry::deliver(shared, &session, &asker, *command).await,
         Errand::Task { task, asker, command, hops } => Tasks::deliver(shared, &task, &asker, command, hops).await,
+        Errand::Hub { ask, asker } => {
+            // It may take as long as a tool does.
+            let hub = shared.hub.clone();
+            tokio::spawn(async move { serve_neighbour(&hub, ask.get(), Box::new(asker)).await });
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::node::{self, Shared};
 use crate::session::turns::Status;
 use crate::session::{Life, SessionRecord};
 use crate::task::TaskRecord;
-use crate::{clock, hub};
+use crate::{clock, drive, hub};
 
 /// An operator.
 #[derive(Debug)]
@@ -110,8 +110,26 @@ pub async fn config(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> 
     Json(shared.effective.clone())
 }
 
+/// The backends of this node, and those of the others as they showed them last.
 pub async fn backends(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
-    Json(hub::shown(&shared.hub))
+    let mut shown = hub::shown(&shared.hub);
+    let Some(cluster) = &shared.cluster else { return Json(shown) };
+    let mut all = Vec::new();
+    let mut list = |node: &str, shown: &mut Value| {
+        for backend in shown["backends"].as_array_mut().into_iter().flatten() {
+            backend["node"] = node.into();
+            all.push(backend.take());
+        }
+    };
+    list(cluster.name.as_str(), &mut shown);
+    match drive::cluster::others(cluster).await {
+        Ok(others) => others
+            .into_iter()
+            .filter(|(node, record)| !record.left && !cluster.is_dead(node))
+            .for_each(|(node, mut record)| list(node.as_str(), &mut record.backends)),
+        Err(error) => tracing::warn!(%error, "the backends of other nodes cannot be seen"),
+    }
+    Json(json!({ "backends": all }))
 }
 
 #[derive(Debug, Deserialize)]

@@ -20,13 +20,20 @@ pub struct Away {
 
 #[derive(Debug)]
 enum Plan {
-    Wait { due: Instant },
-    Dial { generation: Generation, kept: Option<Instant> },
+    /// `early` is an attempt before the planned one, for calls that wait.
+    Wait {
+        due: Instant,
+        early: Option<Instant>,
+    },
+    Dial {
+        generation: Generation,
+        kept: Option<Instant>,
+    },
 }
 
 impl Away {
     pub fn since(now: Instant) -> Away {
-        Away { since: now, dials: 0, plan: Plan::Wait { due: now }, told_at: None }
+        Away { since: now, dials: 0, plan: Plan::Wait { due: now, early: None }, told_at: None }
     }
 
     pub fn dialling(&self) -> Option<Generation> {
@@ -38,8 +45,15 @@ impl Away {
 
     pub fn due(&self) -> Option<Instant> {
         match self.plan {
-            Plan::Wait { due } => Some(due),
+            Plan::Wait { due, early } => Some(early.unwrap_or(due)),
             Plan::Dial { .. } => None,
+        }
+    }
+
+    /// Somebody waits: there is an attempt at this time, and the planned one stays.
+    pub fn hurry(&mut self, at: Instant) {
+        if let Plan::Wait { due, early } = &mut self.plan {
+            *early = Some(at).filter(|at| at < due);
         }
     }
 
@@ -57,7 +71,10 @@ impl Away {
     /// Dials now; if that is before its time, the planned time is kept for the attempt after it.
     pub fn dial_early(&mut self, now: Instant, generation: Generation) {
         self.dials += 1;
-        let kept = self.due().filter(|due| *due > now);
+        let kept = match self.plan {
+            Plan::Wait { due, .. } => Some(due).filter(|due| *due > now),
+            Plan::Dial { .. } => None,
+        };
         self.plan = Plan::Dial { generation, kept };
     }
 
@@ -73,14 +90,14 @@ impl Away {
         let Plan::Dial { kept: Some(due), .. } = self.plan else { return false };
         let stands = due > now && retry_after.is_none_or(|wait| now + wait <= due);
         if stands {
-            self.plan = Plan::Wait { due };
+            self.plan = Plan::Wait { due, early: None };
         }
         stands
     }
 
     /// Plans the next attempt and says whether it is to be told.
     pub fn plan(&mut self, now: Instant, delay: Duration, attempt: u32) -> bool {
-        self.plan = Plan::Wait { due: now + delay };
+        self.plan = Plan::Wait { due: now + delay, early: None };
         let quiet_for_long = self.told_at.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EVERY);
         let told = attempt <= TOLD_ATTEMPTS || quiet_for_long;
         if told {

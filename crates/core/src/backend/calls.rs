@@ -24,17 +24,28 @@ pub struct Call {
     pub deadline: Instant,
     pub resend: Resend,
     sends: u32,
+    /// It was sent before and may be sent again: until then it outlasts dials that fail.
+    patient_until: Option<Instant>,
 }
 
 impl Call {
     pub fn new(id: CallId, deadline: Instant, resend: Resend) -> Call {
-        Call { id, deadline, resend, sends: 1 }
+        Call { id, deadline, resend, sends: 1, patient_until: None }
     }
 
     /// Whether it may be sent once more.
     pub fn spend_send(&mut self) -> bool {
         self.sends += 1;
         self.sends <= SENDS_MAX
+    }
+
+    /// It outlasts dials that fail until then. What was said first counts, so that no call waits for ever.
+    pub fn be_patient(&mut self, until: Instant) {
+        self.patient_until.get_or_insert(until);
+    }
+
+    fn due(&self) -> Instant {
+        self.patient_until.map_or(self.deadline, |until| until.min(self.deadline))
     }
 }
 
@@ -82,14 +93,27 @@ impl Calls {
         std::mem::take(&mut self.parked)
     }
 
+    /// After a dial that failed: those that do not wait for the next one.
+    pub fn take_impatient(&mut self) -> VecDeque<Call> {
+        self.take_parked_if(|call| call.patient_until.is_none())
+    }
+
+    pub fn has_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
     pub fn take_overdue(&mut self, now: Instant) -> VecDeque<Call> {
-        let (overdue, waiting) = std::mem::take(&mut self.parked).into_iter().partition(|call| call.deadline <= now);
+        self.take_parked_if(|call| call.due() <= now)
+    }
+
+    fn take_parked_if(&mut self, taken: impl Fn(&Call) -> bool) -> VecDeque<Call> {
+        let (taken, waiting) = std::mem::take(&mut self.parked).into_iter().partition(taken);
         self.parked = waiting;
-        overdue
+        taken
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.parked.iter().map(|call| call.deadline).min()
+        self.parked.iter().map(Call::due).min()
     }
 
     pub fn sent(&mut self, generation: Generation, call: Call) {

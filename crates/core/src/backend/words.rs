@@ -27,6 +27,10 @@ pub struct Policy {
     pub grace: Duration,
     /// Calls that may wait for a dial at once.
     pub parked_max: usize,
+    /// How long a call that surely did not run waits to be sent again, within its deadline.
+    pub patience: Duration,
+    /// How often is dialled while such calls wait.
+    pub retry_waited_for: Duration,
 }
 
 impl Default for Policy {
@@ -38,6 +42,9 @@ impl Default for Policy {
             stable_after: Duration::from_secs(10),
             grace: Duration::from_secs(5),
             parked_max: 1024,
+            // A server that is restarted is back by then; of one that is not, its caller should hear.
+            patience: Duration::from_secs(10),
+            retry_waited_for: Duration::from_secs(1),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::backend::{Backend, BackendEvent, CallEnd, Command, Key, Snapshot};
 use crate::catalogue::{Catalogue, ListKind};
 use crate::clock::{self, chance};
 use crate::era::Era;
-use crate::fields::empty;
+use crate::fields::{Fields, Raw, empty};
 use crate::link::{self, Dial, Ending, Inbound, Link, LinkEvent, Renewals, Upcall};
 use crate::spec::ServerSpec;
 
@@ -264,9 +264,13 @@ impl Driver {
             }
             LinkEvent::Inbound(Inbound::Notification { method, params }) => {
                 let changed = ListKind::ALL.iter().any(|kind| kind.changed() == method);
-                if changed && self.machine.live() == Some(generation) {
-                    self.fetch(generation);
-                } else if !changed && !method.starts_with("notifications/subscriptions/") {
+                if changed {
+                    if self.machine.live() == Some(generation) {
+                        self.fetch(generation);
+                    }
+                } else if method == "notifications/resources/updated" {
+                    self.updated(&method, params.as_ref()).await;
+                } else if method != "notifications/progress" && !method.starts_with("notifications/subscriptions/") {
                     self.tell(BackendEvent::Notification { method, params }).await;
                 }
             }
@@ -276,6 +280,16 @@ impl Driver {
                 tracing::info!(server = %self.key.name, source = "stderr", line = %line, "a backend wrote");
                 self.tell(BackendEvent::Stderr(line)).await;
             }
+        }
+    }
+
+    /// A resource has changed, which concerns those who subscribed to it.
+    async fn updated(&self, method: &str, params: Option<&Raw>) {
+        let uri = Fields::of(params.map(|raw| &**raw)).text("uri").unwrap_or_default();
+        for inbox in self.renewals.subscribers(&uri).into_iter().filter_map(|caller| caller.inbox) {
+            let inbound = Inbound::Notification { method: method.to_owned(), params: params.cloned() };
+            // An update only says that there is something newer to read. A session that is far behind misses one of many.
+            let _ = inbox.try_send(inbound);
         }
     }
 

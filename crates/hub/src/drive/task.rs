@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::conversation::Reply;
 use super::upstream;
+use crate::front::carried::{self, Told};
 use crate::front::pass;
 use crate::hub::Hub;
 use crate::link::{Inbound, Sink};
@@ -63,11 +64,14 @@ async fn end_and_tell(hub: &Hub, task: Mine, end: TaskEnd) {
 /// Tells the session that asked for the task, if it is still there.
 pub async fn tell(hub: &Hub, event: &str, id: &LogId, owner: &Principal, record: &TaskRecord) {
     let Some(session) = &record.session else { return };
+    let data = json!({ "taskId": id, "tool": record.tool });
     let told = match hub.sessions.find(&hub.store, owner, session.as_str()).await {
-        Ok(Some(session)) => {
-            session.tell(event, &record.server, &json!({ "taskId": id, "tool": record.tool })).await.map(drop)
-        }
+        Ok(Some(session)) => session.tell(event, &record.server, &data).await.map(drop),
         Ok(None) => Ok(()),
+        Err(StoreError::Held(node)) => {
+            carried::tell(hub, &node, Told::new(owner, session, event, &record.server, &data)).await;
+            Ok(())
+        }
         Err(error) => Err(error),
     };
     if let Err(error) = told {
@@ -84,7 +88,11 @@ pub async fn take_up(hub: &Arc<Hub>) -> Result<(), StoreError> {
             continue;
         };
         let session = match &task.record.session {
-            Some(session) => hub.sessions.find(&hub.store, &task.owner, session.as_str()).await?,
+            // One that is on another node is told how it ends, but not of the way there.
+            Some(session) => match hub.sessions.find(&hub.store, &task.owner, session.as_str()).await {
+                Err(StoreError::Held(_)) => None,
+                found => found?,
+            },
             None => None,
         };
         let client = pass::of_owner(&task.owner, session.as_ref());
@@ -117,7 +125,7 @@ pub async fn forward(
                 let data = json!({ "name": server, "method": method, "params": params });
                 let _ = session.tell("notification", &server, &data).await;
             }
-            Inbound::Request { method, params, reply } => {
+            Inbound::Request { server, method, params, reply } => {
                 let native = session.can(&method).then_some(OWN_STREAM);
                 let _ = session.ask(crate::pending::Pending::new(&server, method, params, reply), native).await;
             }

@@ -89,7 +89,7 @@ async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, si
                 answered.iter().for_each(|key: &String| asked.remove(key));
                 answered.extend(asked.iter().map(|(key, _)| key.to_owned()));
                 if !asked.is_empty() {
-                    let responses = bridge::ask_each(&asked, sink).await?;
+                    let responses = bridge::ask_each(&backend.key.name, &asked, sink).await?;
                     let mut params = Fields::default();
                     params.put("taskId", &task.task_id);
                     params.set("inputResponses", responses.to_raw());
@@ -109,6 +109,7 @@ fn about(client: &Client, method: &str, params: &Raw) -> Upcall {
         caller: client.caller.clone(),
         sink: None,
         headers: None,
+        param_headers: Vec::new(),
         log_level: None,
     }
 }

@@ -1,18 +1,20 @@
 //! A client of the older era before a modern backend: questions that come as results are asked, and the call is repeated.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::oneshot;
 
 use super::Client;
 use crate::backend::{Backend, CallEnd};
+use crate::catalogue::ListKind;
 use crate::drive::conversation::Reply;
 use crate::era::Era;
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::link::{Inbound, Sink, Upcall};
 use crate::message::{self, Request};
-use crate::outcome;
+use crate::{mirrored, outcome};
 
 /// A backend that asks more often than this for one call is going round in circles.
 const ROUNDS_MAX: usize = 16;
@@ -29,7 +31,7 @@ pub async fn call(hub: &Hub, client: &Client, backend: &Backend, request: &Reque
             return reply;
         }
         let Ok(result) = &reply.answer else { return reply };
-        params = match answer_questions(params.as_ref(), result, sink).await {
+        params = match answer_questions(backend, params.as_ref(), result, sink).await {
             Ok(params) => Some(params),
             Err(error) => return Reply::new(Err(error)),
         };
@@ -39,16 +41,29 @@ pub async fn call(hub: &Hub, client: &Client, backend: &Backend, request: &Reque
 
 async fn once(hub: &Hub, client: &Client, backend: &Backend, method: &str, params: Option<Raw>, sink: &Sink) -> Reply {
     let resend = outcome::resend(method, params.as_ref(), &backend.catalogue(), hub.options.retry_idempotent);
+    let param_headers = param_headers(backend, method, params.as_ref());
     let call = Upcall {
         method: method.to_owned(),
         params,
         caller: client.caller.clone(),
         sink: Some(sink.clone()),
         headers: client.headers.clone(),
+        param_headers,
         log_level: client.log_level.clone(),
     };
     let end: CallEnd = backend.call(call, Instant::now() + hub.options.call_timeout, resend).await;
     outcome::reply(backend.name(), method, end)
+}
+
+/// What a tool wants to see in headers, as far as its definition is known.
+fn param_headers(backend: &Backend, method: &str, params: Option<&Raw>) -> Vec<(String, String)> {
+    if method != "tools/call" {
+        return Vec::new();
+    }
+    let params = Fields::of(params.map(|raw| &**raw));
+    let catalogue = backend.catalogue();
+    let tool = params.text("name").and_then(|name| catalogue.find(ListKind::Tools, &name));
+    tool.map(|tool| mirrored::headers(tool, &params.object("arguments"))).unwrap_or_default()
 }
 
 fn is_question(reply: &Reply) -> bool {
@@ -57,9 +72,9 @@ fn is_question(reply: &Reply) -> bool {
 }
 
 /// Asks the client each question and puts the answers where the next round finds them.
-async fn answer_questions(params: Option<&Raw>, result: &Raw, sink: &Sink) -> Result<Raw, Raw> {
+async fn answer_questions(backend: &Backend, params: Option<&Raw>, result: &Raw, sink: &Sink) -> Result<Raw, Raw> {
     let result = Fields::of(Some(result));
-    let responses = ask_each(&result.object("inputRequests"), sink).await?;
+    let responses = ask_each(&backend.key.name, &result.object("inputRequests"), sink).await?;
     let mut params = Fields::of(params.map(|raw| &**raw));
     params.set("inputResponses", responses.to_raw());
     match result.get("requestState") {
@@ -70,12 +85,13 @@ async fn answer_questions(params: Option<&Raw>, result: &Raw, sink: &Sink) -> Re
 }
 
 /// Asks the client each question, in order; the answers under the same keys.
-pub async fn ask_each(questions: &Fields, sink: &Sink) -> Result<Fields, Raw> {
+pub async fn ask_each(server: &Arc<str>, questions: &Fields, sink: &Sink) -> Result<Fields, Raw> {
     let mut responses = Fields::default();
     for (key, question) in questions.iter() {
         let question = Fields::of(Some(question));
         let (reply, answered) = oneshot::channel();
         let inbound = Inbound::Request {
+            server: server.clone(),
             method: question.text("method").unwrap_or_default(),
             params: question.get("params").map(ToOwned::to_owned),
             reply,

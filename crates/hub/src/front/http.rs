@@ -11,12 +11,13 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 
-use super::{legacy, modern};
+use super::{carried, legacy, modern};
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::{self, Message};
 use crate::session::Route;
+use crate::sse;
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -25,41 +26,61 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 /// Answers one request of a client that is known to be `principal`.
 pub async fn handle(hub: &Arc<Hub>, principal: &Principal, route: Route, request: Request<Bytes>) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let headers = &parts.headers;
-    if let Route::One(name) = &route
-        && hub.find(principal, name).is_none()
-    {
-        return problem(StatusCode::NOT_FOUND, message::NOT_FOUND, "There is no such server.");
-    }
-    match parts.method {
-        Method::POST => post(hub, principal, route, headers, &body).await,
-        Method::GET => legacy::get(hub, principal, &route, headers).await,
-        Method::DELETE => legacy::delete(hub, principal, &route, headers).await,
-        _ => problem(StatusCode::METHOD_NOT_ALLOWED, message::INVALID_REQUEST, "Use POST, GET or DELETE."),
-    }
+    answer(hub, principal, route, request, 0).await
 }
 
-async fn post(
+/// The same, for a request that has come through other nodes.
+pub(super) async fn answer(
     hub: &Arc<Hub>,
     principal: &Principal,
     route: Route,
-    headers: &HeaderMap,
-    body: &Bytes,
+    request: Request<Bytes>,
+    hops: u8,
 ) -> Response<Body> {
+    let headers = request.headers();
+    if let Route::One(name) = &route
+        && hub.find_anywhere(principal, name).await.is_none()
+    {
+        return problem(StatusCode::NOT_FOUND, message::NOT_FOUND, "There is no such server.");
+    }
+    let message = match *request.method() {
+        Method::POST => match read(headers, request.body()) {
+            Ok(message) => Some(message),
+            Err(response) => return *response,
+        },
+        Method::GET | Method::DELETE => None,
+        _ => return problem(StatusCode::METHOD_NOT_ALLOWED, message::INVALID_REQUEST, "Use POST, GET or DELETE."),
+    };
+    match carried::home(hub, headers, message.as_ref()).await {
+        Ok(None) => {}
+        Ok(Some(node)) => {
+            // Boxed, because a carried request may be carried on from there.
+            return Box::pin(carried::carry(hub, &node, principal, route, &request, hops)).await;
+        }
+        Err(error) => {
+            tracing::warn!(%error, "nobody knows where a session of the hub is");
+            let text = "The store cannot be read now. Try again.";
+            return problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text);
+        }
+    }
+    match message {
+        Some(message) if era_of(headers, &message) == Era::Modern => {
+            modern::post(hub, principal, route, headers, message).await
+        }
+        Some(message) => legacy::post(hub, principal, route, headers, message).await,
+        None if request.method() == Method::GET => legacy::get(hub, principal, &route, headers).await,
+        None => legacy::delete(hub, principal, &route, headers).await,
+    }
+}
+
+fn read(headers: &HeaderMap, body: &Bytes) -> Result<Message, Box<Response<Body>>> {
     let kind = text(headers, &CONTENT_TYPE).unwrap_or_default();
     if !kind.to_ascii_lowercase().starts_with("application/json") {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        return problem(status, message::INVALID_REQUEST, "The body must be application/json.");
+        return Err(Box::new(problem(status, message::INVALID_REQUEST, "The body must be application/json.")));
     }
-    let message = match Message::parse_bytes(body) {
-        Ok(message) => message,
-        Err(why) => return problem(StatusCode::BAD_REQUEST, why.code(), &format!("This is no message: {why}.")),
-    };
-    if era_of(headers, &message) == Era::Modern {
-        return modern::post(hub, principal, route, headers, message).await;
-    }
-    legacy::post(hub, principal, route, headers, message).await
+    Message::parse_bytes(body)
+        .map_err(|why| Box::new(problem(StatusCode::BAD_REQUEST, why.code(), &format!("This is no message: {why}."))))
 }
 
 /// Chosen for each request: a session or a handshake is of the older era, everything else says its version itself.
@@ -110,7 +131,7 @@ pub fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
-fn full(text: String) -> Body {
+pub(super) fn full(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
 
@@ -118,7 +139,7 @@ pub fn event_stream(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send
     let body = StreamBody::new(stream.map(|chunk| chunk.map(http_body::Frame::data)));
     let mut response = Response::new(BodyExt::boxed_unsync(body));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
+    headers.insert(CONTENT_TYPE, http::HeaderValue::from_static(sse::CONTENT_TYPE));
     headers.insert(CACHE_CONTROL, http::HeaderValue::from_static("no-cache, no-transform"));
     headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
     response

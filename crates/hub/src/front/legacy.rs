@@ -214,8 +214,7 @@ async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, outlet: one
             Some(Step::Said(Inbound::Notification { method, params })) => {
                 on_stream.say(&message::notification(&method, params.as_ref())).await;
             }
-            Some(Step::Said(Inbound::Request { method, params, reply })) => {
-                let server = server_of(&session, &request);
+            Some(Step::Said(Inbound::Request { server, method, params, reply })) => {
                 on_stream.ask(Pending::new(&server, method, params, reply)).await;
             }
             Some(Step::Ended(reply)) => {
@@ -225,18 +224,6 @@ async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, outlet: one
         }
     }
     session.finished(&request.id);
-}
-
-/// Which server a request is for, as its questions name it.
-pub fn server_of(session: &Session, request: &Request) -> String {
-    if let Route::One(name) = &session.record.route {
-        return name.to_string();
-    }
-    let params = Fields::of(request.params.as_deref());
-    let by_argument = params.object("arguments").text("server");
-    let name = params.text("name").unwrap_or_default();
-    let by_prefix = name.split_once("__").map(|(server, _)| server.to_owned());
-    by_argument.filter(|_| !name.contains("__")).or(by_prefix).unwrap_or_default()
 }
 
 /// A call's way to its client: undecided at first, then a stream.
@@ -288,6 +275,8 @@ impl OnStream<'_> {
 
     async fn end(&mut self, response: Option<Raw>) {
         if let Some(stream) = &self.stream {
+            // What was asked for the sake of the call is void now, and nothing can be said after its answer.
+            self.note(self.session.withdraw(stream).await);
             return self.note(self.session.say(stream, response.as_ref(), true).await.map(drop));
         }
         if let Some(outlet) = self.outlet.take() {

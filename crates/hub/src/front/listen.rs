@@ -40,6 +40,7 @@ async fn held(client: &Client, backend: &Backend, request: &Request, sink: &Sink
             caller: client.caller.clone(),
             sink: Some(inner),
             headers: client.headers.clone(),
+            param_headers: Vec::new(),
             log_level: None,
         };
         let ended = backend.call(call, Instant::now() + ROUND, Resend::IfNotExecuted);
@@ -181,6 +182,7 @@ async fn subscribe_each(
             caller,
             sink: None,
             headers: None,
+            param_headers: Vec::new(),
             log_level: None,
         };
         let end = backend.call(call, Instant::now() + hub.options.call_timeout, Resend::Always).await;

@@ -3,6 +3,7 @@
 mod aggregate;
 mod answer;
 pub(crate) mod bridge;
+pub(crate) mod carried;
 pub mod http;
 mod legacy;
 mod listen;

@@ -11,16 +11,19 @@ use http::{HeaderMap, Response, StatusCode};
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::carried::{self, Asking};
 use super::http::{Body, empty, event_stream, json as json_response, problem, version};
-use super::{Client, answer, begin, transparent};
+use super::{Client, answer, begin, names, transparent};
+use crate::catalogue::ListKind;
 use crate::drive::conversation::{Conversation, Reply, Step};
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
-use crate::link::{Caller, ClientFacts, Inbound, header_text};
+use crate::link::{Caller, ClientFacts, Inbound, plain_text};
 use crate::message::{self, Id, Message, Request};
+use crate::mirrored;
 use crate::parked::{ParkedCall, ParkedCalls, Question};
-use crate::pending::{Pending, capability};
+use crate::pending::capability;
 use crate::session::Route;
 use crate::sse;
 
@@ -53,6 +56,9 @@ pub async fn post(
         return respond(&request.id, &reply);
     }
     let client = client_of(principal, route, headers, &request);
+    if !judged_there && let Err(reply) = check_arguments(hub, &client, headers, &request) {
+        return respond(&request.id, &reply);
+    }
     let mut talk = match take_up(hub, &client, &request).await {
         Ok(talk) => talk,
         Err(reply) => return respond(&request.id, &reply),
@@ -121,7 +127,8 @@ fn ask(hub: &Hub, parked: ParkedCall) -> Reply {
     for question in &parked.questions {
         questions.put(&question.key, &json!({ "method": question.method, "params": question.params }));
     }
-    let Some(state) = hub.parked.park(parked) else {
+    let here = hub.neighbours.as_ref().map(|neighbours| neighbours.name());
+    let Some(state) = hub.parked.park(parked, here) else {
         return Reply::new(Err(message::error(message::INTERNAL_ERROR, "too many calls wait for input already")));
     };
     let mut result = Fields::default();
@@ -182,11 +189,29 @@ fn check(headers: &HeaderMap, request: &Request) -> Result<(), Reply> {
         _ => None,
     };
     if let Some(name) = named
-        && header("mcp-name").is_none_or(|told| told != name && told != header_text(&name))
+        && header("mcp-name").is_none_or(|told| told != name && plain_text(told) != name)
     {
         return Err(bad(message::HEADER_MISMATCH, "Mcp-Name differs from the body or is missing"));
     }
     Ok(())
+}
+
+/// The same for arguments that a tool wants to see in headers.
+fn check_arguments(hub: &Hub, client: &Client, headers: &HeaderMap, request: &Request) -> Result<(), Reply> {
+    let params = Fields::of(request.params.as_deref());
+    let (true, Some(name)) = (request.method == "tools/call", params.text("name")) else { return Ok(()) };
+    let found = match &client.route {
+        Route::One(server) => hub.find(&client.principal, server).map(|backend| (backend, name)),
+        Route::All => names::resolve(hub, client, ListKind::Tools, &name),
+    };
+    let Some((backend, own)) = found else { return Ok(()) };
+    let catalogue = backend.catalogue();
+    let Some(tool) = catalogue.find(ListKind::Tools, &own) else { return Ok(()) };
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    match mirrored::mismatch(tool, &params.object("arguments"), header) {
+        Some(why) => Err(Reply { answer: Err(message::error(message::HEADER_MISMATCH, &why)), status: 400 }),
+        None => Ok(()),
+    }
 }
 
 /// One request and everything that is said until its answer.
@@ -217,10 +242,12 @@ impl Talk {
             };
             match step {
                 Step::Said(Inbound::Notification { method, params }) => self.hear(&method, params.as_ref()),
-                Step::Said(Inbound::Request { method, params, reply }) if self.can_answer(&method) => {
+                Step::Said(Inbound::Request { method, params, reply, .. }) if self.can_answer(&method) => {
                     return Next::Ended(self.park(Question::new(method, params, reply)).await);
                 }
-                Step::Said(Inbound::Request { method, params, reply }) => self.elsewhere(method, params, reply).await,
+                Step::Said(Inbound::Request { server, method, params, reply }) => {
+                    self.elsewhere(&server, method, params, reply).await;
+                }
                 Step::Ended(reply) => return Next::Ended(self.adapt(reply)),
             }
         }
@@ -252,10 +279,12 @@ impl Talk {
         while let Ok(step) = tokio::time::timeout(GATHER, self.conversation.next()).await {
             match step {
                 Step::Said(Inbound::Notification { method, params }) => self.hear(&method, params.as_ref()),
-                Step::Said(Inbound::Request { method, params, reply }) if self.can_answer(&method) => {
+                Step::Said(Inbound::Request { method, params, reply, .. }) if self.can_answer(&method) => {
                     questions.push(Question::new(method, params, reply));
                 }
-                Step::Said(Inbound::Request { method, params, reply }) => self.elsewhere(method, params, reply).await,
+                Step::Said(Inbound::Request { server, method, params, reply }) => {
+                    self.elsewhere(&server, method, params, reply).await;
+                }
                 // It did not wait for the answers.
                 Step::Ended(reply) => return self.adapt(reply),
             }
@@ -273,20 +302,21 @@ impl Talk {
     }
 
     /// A question that the client cannot answer by itself. It can by the tools, if it has a handle.
-    async fn elsewhere(&mut self, method: String, params: Option<Raw>, reply: oneshot::Sender<message::Answer>) {
+    async fn elsewhere(
+        &mut self,
+        server: &str,
+        method: String,
+        params: Option<Raw>,
+        reply: oneshot::Sender<message::Answer>,
+    ) {
         if method == "roots/list" {
             let _ = reply.send(Ok(raw(&json!({ "roots": [] }))));
             return;
         }
-        let waiting = self.hub.sessions.awake().into_iter();
-        let mut waiting = waiting.filter(|session| session.record.handle && session.principal == self.client.principal);
-        let Some(session) = waiting.next() else {
-            let error = message::error(message::METHOD_NOT_FOUND, "the client cannot answer this");
-            let _ = reply.send(Err(error));
-            return;
-        };
-        let server = super::legacy::server_of(&session, &self.request);
-        let _ = session.ask(Pending::new(&server, method, params, reply), None).await;
+        // The handle that it named, or any that it has.
+        let named = Fields::of(self.request.params.as_deref()).object("arguments").text("handle");
+        let asking = Asking { handle: named, server: server.to_owned(), method, params, reply };
+        carried::ask_by_handle(&self.hub, &self.client.principal, asking).await;
     }
 }
 

@@ -157,9 +157,8 @@ async fn run(hub: Arc<Hub>, client: Client, session: Option<Arc<Session>>, reque
             Step::Said(Inbound::Notification { method, params }) => {
                 let _ = out.send(message::notification(&method, params.as_ref())).await;
             }
-            Step::Said(Inbound::Request { method, params, reply }) => match &session {
+            Step::Said(Inbound::Request { server, method, params, reply }) => match &session {
                 Some(session) if method != "roots/list" || session.can("roots/list") => {
-                    let server = legacy::server_of(session, &request);
                     let stream = session.can(&method).then_some(OWN_STREAM);
                     let _ = session.ask(Pending::new(&server, method, params, reply), stream).await;
                 }

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::HeaderMap;
 use reqwest::{Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
 
 use super::http_stream::{self, Reading};
-use super::http_words::{SESSION, VERSION, failed_status, mirror_headers, retry_after, said, tell};
+use super::http_words::{SESSION, VERSION, failed_status, mirror_headers, prepare, retry_after, said, tell};
 use super::lane::{Lane, Lanes, Listed, UpSession};
 use super::{
     Caller, Dial, Ending, Facts, LinkEvent, PROBE_TIMEOUT, Upcall, cancelled, initialize_params, is_modern_error,
@@ -21,7 +21,6 @@ use super::{
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw};
 use crate::message::{self, Id};
-use crate::spec::check_address;
 
 /// A check of whether the backend is still there must be quick: calls wait for it.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,8 +41,11 @@ pub struct HttpLink {
 pub enum HttpDialError {
     /// It answers as a server of the HTTP+SSE transport would.
     OlderTransport,
-    /// Nobody is there.
-    Unreachable(String),
+    /// Nobody is there, or somebody who stands before it says so.
+    Unreachable {
+        reason: String,
+        retry_after: Option<Duration>,
+    },
     Failed(DialError),
 }
 
@@ -85,23 +87,6 @@ pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> 
         tokio::spawn(http_stream::hold_listen(link.clone()));
     }
     Ok(link)
-}
-
-/// Checks the address, where it is written as one, and readies the headers.
-pub(super) fn prepare(url: &Url, headers: &BTreeMap<String, String>, dial: &Dial) -> Result<HeaderMap, DialError> {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    if let Ok(address) = host.parse() {
-        check_address(address, dial.allow_private).map_err(|error| DialError::Fatal { reason: error.to_string() })?;
-    }
-    let mut map = HeaderMap::new();
-    for (name, value) in headers {
-        let bad = || DialError::Fatal { reason: format!("the header `{name}` cannot be sent") };
-        let name = HeaderName::try_from(name).map_err(|_| bad())?;
-        let mut value = HeaderValue::try_from(value).map_err(|_| bad())?;
-        value.set_sensitive(true);
-        map.insert(name, value);
-    }
-    Ok(map)
 }
 
 impl HttpLink {
@@ -161,7 +146,7 @@ impl HttpLink {
         let body = message::request(&id, "initialize", Some(&initialize_params(&lane.caller)));
         let failed = |reason: String| HttpDialError::Failed(passing(reason));
         let response = self.post(&body, &[], None).await.map_err(|error| match error {
-            PostError::Refused(why) => HttpDialError::Unreachable(why),
+            PostError::Refused(reason) => HttpDialError::Unreachable { reason, retry_after: None },
             PostError::Broken(why) => failed(why),
         })?;
         let status = response.status();
@@ -175,7 +160,12 @@ impl HttpLink {
             Reading::Answer(Err(error)) => return Err(failed(message::message_of(&error))),
             Reading::Other(why) | Reading::Ended { why, .. } => {
                 let reason = if status.is_success() { why } else { said(status) };
-                return Err(HttpDialError::Failed(DialError::Passing { reason, retry_after }));
+                return Err(match status {
+                    StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                        HttpDialError::Unreachable { reason, retry_after }
+                    }
+                    _ => HttpDialError::Failed(DialError::Passing { reason, retry_after }),
+                });
             }
         };
         let facts = Facts::of_initialize(&result);
@@ -280,7 +270,7 @@ impl HttpLink {
         loop {
             let session = match self.session(&lane).await {
                 Ok(session) => session,
-                Err(HttpDialError::Unreachable(why)) => return Ending::NotExecuted(why),
+                Err(HttpDialError::Unreachable { reason, .. }) => return Ending::NotExecuted(reason),
                 Err(HttpDialError::OlderTransport) => return Ending::failed("the server refused a new session"),
                 Err(HttpDialError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason })) => {
                     return Ending::failed(&format!("the server refused a new session: {reason}"));
@@ -466,7 +456,8 @@ impl HttpLink {
             let level = call.log_level.as_deref();
             Some(era::with_meta(call.params.as_ref(), &client.capabilities, &client.info, level))
         };
-        let headers = call.headers.clone().unwrap_or_else(|| mirror_headers(&call.method, params.as_ref()));
+        let made = || [mirror_headers(&call.method, params.as_ref()), call.param_headers.clone()].concat();
+        let headers = call.headers.clone().unwrap_or_else(made);
         (message::request(id, &call.method, params.as_ref()), headers)
     }
 

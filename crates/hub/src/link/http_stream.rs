@@ -145,9 +145,14 @@ async fn pass_on(message: Message, sink: Option<Sink>, link: &Arc<HttpLink>, ses
             let link = link.clone();
             tokio::spawn(async move {
                 let answer = match own_answer(&request.method) {
-                    Some(answer) => answer,
-                    None => ask(sink.as_ref(), request.method, request.params).await,
+                    Some(answer) => Some(answer),
+                    None => {
+                        let asked = ask(sink.as_ref(), &link.dial.name, request.method, request.params);
+                        link.closed.run_until_cancelled(asked).await
+                    }
                 };
+                // If the backend is gone, nobody wants the answer.
+                let Some(answer) = answer else { return };
                 let body = message::response(&request.id, &answer);
                 let _ = link.post(&body, &[], session.as_deref()).await;
             });

@@ -1,14 +1,17 @@
 //! Words of HTTP: the headers that repeat what a request is about, and what a status or an error says.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use reqwest::header::RETRY_AFTER;
-use reqwest::{Response, StatusCode};
+use bowline_core::backend::DialError;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::{Response, StatusCode, Url};
 
-use super::{Ending, MESSAGE_BYTES_MAX};
+use super::{Dial, Ending, MESSAGE_BYTES_MAX};
 use crate::era::Era;
 use crate::fields::{Fields, Raw};
 use crate::message::Message;
+use crate::spec::check_address;
 
 pub(super) const SESSION: &str = "mcp-session-id";
 pub(super) const VERSION: &str = "mcp-protocol-version";
@@ -39,6 +42,31 @@ pub fn header_text(text: &str) -> String {
     }
     use base64::Engine;
     format!("=?base64?{}?=", base64::engine::general_purpose::STANDARD.encode(text))
+}
+
+/// What a header says, unwrapped if it was wrapped.
+pub fn plain_text(header: &str) -> String {
+    use base64::Engine;
+    let wrapped = header.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
+    let bytes = wrapped.and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok());
+    bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_else(|| header.to_owned())
+}
+
+/// Checks the address, where it is written as one, and readies the headers.
+pub(super) fn prepare(url: &Url, headers: &BTreeMap<String, String>, dial: &Dial) -> Result<HeaderMap, DialError> {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    if let Ok(address) = host.parse() {
+        check_address(address, dial.allow_private).map_err(|error| DialError::Fatal { reason: error.to_string() })?;
+    }
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        let bad = || DialError::Fatal { reason: format!("the header `{name}` cannot be sent") };
+        let name = HeaderName::try_from(name).map_err(|_| bad())?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| bad())?;
+        value.set_sensitive(true);
+        map.insert(name, value);
+    }
+    Ok(map)
 }
 
 pub(super) fn said(status: StatusCode) -> String {

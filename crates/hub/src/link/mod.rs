@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::http_words::{header_text, mirror_headers};
+pub use self::http_words::{header_text, mirror_headers, plain_text};
 pub use self::renewals::Renewals;
 
 use bowline_core::backend::{DialError, Generation};
@@ -44,6 +44,7 @@ pub enum Inbound {
     },
     /// It wants an answer. Dropping `reply` says that there is none.
     Request {
+        server: Arc<str>,
         method: String,
         params: Option<Raw>,
         reply: oneshot::Sender<Answer>,
@@ -119,6 +120,8 @@ pub struct Upcall {
     pub sink: Option<Sink>,
     /// `Mcp-*` headers as the client sent them. When given, none are made up.
     pub headers: Option<Vec<(String, String)>>,
+    /// What else belongs into the headers when they are made up.
+    pub param_headers: Vec<(String, String)>,
     pub log_level: Option<String>,
 }
 
@@ -130,7 +133,15 @@ impl fmt::Debug for Upcall {
 
 impl Upcall {
     pub fn of_hub(method: &str, params: Option<Raw>) -> Upcall {
-        Upcall { method: method.to_owned(), params, caller: Caller::hub(), sink: None, headers: None, log_level: None }
+        Upcall {
+            method: method.to_owned(),
+            params,
+            caller: Caller::hub(),
+            sink: None,
+            headers: None,
+            param_headers: Vec::new(),
+            log_level: None,
+        }
     }
 }
 
@@ -322,6 +333,11 @@ impl Link {
         }
     }
 
+    /// Whether calls repeat arguments in their headers.
+    pub fn mirrors_arguments(&self) -> bool {
+        matches!(self, Link::Http(link) if link.facts().era == Era::Modern)
+    }
+
     /// Whether clients of the older era have sessions of their own here.
     pub fn has_lanes(&self) -> bool {
         matches!(self, Link::Http(_))
@@ -370,7 +386,9 @@ pub async fn dial(spec: &ServerSpec, dial: Dial) -> Result<Link, DialError> {
                 match http::dial(url, headers, dial.clone()).await {
                     Err(http::HttpDialError::OlderTransport) => sse::dial(url, headers, dial).await.map(Link::Pipe),
                     Err(http::HttpDialError::Failed(error)) => Err(error),
-                    Err(http::HttpDialError::Unreachable(why)) => Err(passing(why)),
+                    Err(http::HttpDialError::Unreachable { reason, retry_after }) => {
+                        Err(DialError::Passing { reason, retry_after })
+                    }
                     Ok(link) => Ok(Link::Http(link)),
                 }
             }
@@ -398,11 +416,11 @@ fn own_answer(method: &str) -> Option<Answer> {
 }
 
 /// Hands a request of the backend's to `sink` and waits for the answer.
-async fn ask(sink: Option<&Sink>, method: String, params: Option<Raw>) -> Answer {
+async fn ask(sink: Option<&Sink>, server: &Arc<str>, method: String, params: Option<Raw>) -> Answer {
     let nobody = || message::error(message::METHOD_NOT_FOUND, "no client here can answer this");
     let Some(sink) = sink else { return Err(nobody()) };
     let (reply, answered) = oneshot::channel();
-    if sink.send(Inbound::Request { method, params, reply }).await.is_err() {
+    if sink.send(Inbound::Request { server: server.clone(), method, params, reply }).await.is_err() {
         return Err(nobody());
     }
     answered.await.unwrap_or_else(|_| Err(message::error(message::INTERNAL_ERROR, "the client did not answer")))

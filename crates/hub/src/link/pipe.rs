@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_core::backend::{DialError, Generation};
@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Caller, Ending, Facts, Inbound, LinkEvent, LinkEvents, PROBE_TIMEOUT, Renewals, SHARED_LANE, Sink, Upcall, ask,
-    cancelled, initialize_params, is_modern_error, own_answer, passing, synthesised_initialize,
+    Caller, Dial, Ending, Facts, Inbound, LinkEvent, LinkEvents, PROBE_TIMEOUT, Renewals, SHARED_LANE, Sink, Upcall,
+    ask, cancelled, initialize_params, is_modern_error, own_answer, passing, synthesised_initialize,
 };
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw};
@@ -20,13 +20,37 @@ use crate::message::{self, Answer, Id, Message, Notification, Request, Response}
 /// Messages that may wait to be written.
 pub const OUT_QUEUE: usize = 256;
 
+/// A message on its way out, and whether any of it has left. Whoever writes it says so before it tries, and takes that
+/// back only if nothing went out: what is in doubt has left.
+pub struct Outgoing {
+    pub text: Raw,
+    left: Arc<AtomicBool>,
+}
+
+impl Outgoing {
+    fn new(text: Raw) -> Outgoing {
+        Outgoing { text, left: Arc::default() }
+    }
+
+    pub fn set_left(&self, left: bool) {
+        self.left.store(left, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outgoing({} bytes)", self.text.get().len())
+    }
+}
+
 pub struct Pipe {
     facts: std::sync::OnceLock<Facts>,
-    out: mpsc::Sender<Raw>,
+    out: mpsc::Sender<Outgoing>,
     next_id: AtomicU64,
     waiting: Mutex<BTreeMap<u64, Waiting>>,
     /// Requests of the backend's that somebody is answering.
     asked: Mutex<HashMap<Id, CancellationToken>>,
+    name: Arc<str>,
     events: LinkEvents,
     generation: Generation,
     closed: CancellationToken,
@@ -42,27 +66,49 @@ struct Waiting {
 }
 
 impl Pipe {
-    pub fn new(out: mpsc::Sender<Raw>, events: LinkEvents, generation: Generation, closed: CancellationToken) -> Pipe {
+    pub fn new(out: mpsc::Sender<Outgoing>, dial: &Dial, closed: CancellationToken) -> Pipe {
         Pipe {
             facts: std::sync::OnceLock::new(),
             out,
             next_id: AtomicU64::new(1),
             waiting: Mutex::default(),
             asked: Mutex::default(),
-            events,
-            generation,
+            name: dial.name.clone(),
+            events: dial.events.clone(),
+            generation: dial.generation,
             closed,
         }
     }
 
     /// Finds out what the backend is: a probe that every modern server must know, then the older handshake.
     pub async fn shake_hands(self: &Arc<Self>, remembered: Option<Era>) -> Result<(), DialError> {
-        let facts = match self.discover(remembered).await? {
-            Some(facts) => facts,
-            None => self.initialize().await?,
+        let facts = match remembered {
+            Some(Era::Legacy) => self.initialize().await?,
+            _ => self.find_out().await?,
         };
         let _ = self.facts.set(facts);
         Ok(())
+    }
+
+    /// A server of the older era may ignore the probe, and a program may take longer to start than the probe waits. So
+    /// after a while both questions stand, and the first answer counts.
+    async fn find_out(self: &Arc<Self>) -> Result<Facts, DialError> {
+        let mut probe = std::pin::pin!(self.discover());
+        if let Ok(found) = tokio::time::timeout(PROBE_TIMEOUT, &mut probe).await {
+            return match found? {
+                Some(facts) => Ok(facts),
+                None => self.initialize().await,
+            };
+        }
+        let mut initialize = std::pin::pin!(self.initialize());
+        tokio::select! {
+            biased;
+            found = &mut probe => match found? {
+                Some(facts) => Ok(facts),
+                None => initialize.await,
+            },
+            facts = &mut initialize => facts,
+        }
     }
 
     /// After a reconnect: what clients had subscribed to and set, so that nobody has to notice.
@@ -72,20 +118,16 @@ impl Pipe {
         }
     }
 
-    async fn discover(self: &Arc<Self>, remembered: Option<Era>) -> Result<Option<Facts>, DialError> {
-        if remembered == Some(Era::Legacy) {
-            return Ok(None);
-        }
+    async fn discover(self: &Arc<Self>) -> Result<Option<Facts>, DialError> {
         let hub = Caller::hub();
         let params = era::with_meta(None, &hub.client.capabilities, &hub.client.info, None);
-        let probe = self.send("server/discover", Some(params), &hub.owner, None);
-        match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
-            Ok(Ending::Answered { answer: Ok(result), .. }) => Ok(Some(Facts::of_discover(&result))),
-            Ok(Ending::Answered { answer: Err(error), .. }) if is_modern_error(&error) => {
+        match self.send("server/discover", Some(params), &hub.owner, None).await {
+            Ending::Answered { answer: Ok(result), .. } => Ok(Some(Facts::of_discover(&result))),
+            Ending::Answered { answer: Err(error), .. } if is_modern_error(&error) => {
                 Err(passing(format!("it speaks no version that is known here: {}", message::message_of(&error))))
             }
-            Ok(Ending::Answered { .. }) | Err(_) => Ok(None),
-            Ok(Ending::NotExecuted(why) | Ending::Broken(why)) => Err(passing(why)),
+            Ending::Answered { .. } => Ok(None),
+            Ending::NotExecuted(why) | Ending::Broken(why) => Err(passing(why)),
         }
     }
 
@@ -132,7 +174,7 @@ impl Pipe {
     }
 
     pub async fn notify(&self, method: &str, params: Option<Raw>) {
-        let _ = self.out.send(message::notification(method, params.as_ref())).await;
+        let _ = self.out.send(Outgoing::new(message::notification(method, params.as_ref()))).await;
     }
 
     pub fn close(&self) {
@@ -149,8 +191,9 @@ impl Pipe {
         let waiting = Waiting { answered, sink, owner: owner.clone(), progress };
         lock(&self.waiting).insert(number, waiting);
         let mut open = Open { pipe: self, number, over: false };
-        let text = message::request(&Id::number(number), method, params.as_ref());
-        if self.out.send(text).await.is_err() {
+        let outgoing = Outgoing::new(message::request(&Id::number(number), method, params.as_ref()));
+        let left = outgoing.left.clone();
+        if self.out.send(outgoing).await.is_err() {
             open.over = true;
             return Ending::NotExecuted("the connection is closed".into());
         }
@@ -158,6 +201,9 @@ impl Pipe {
         open.over = true;
         match ending {
             Ok(answer) => Ending::answered(answer),
+            Err(_) if !left.load(Ordering::Acquire) => {
+                Ending::NotExecuted("the connection closed before the call was sent".into())
+            }
             Err(_) => Ending::Broken("the connection closed before the answer".into()),
         }
     }
@@ -216,6 +262,16 @@ impl Pipe {
         (found.sink.clone(), Some(fields.to_raw()))
     }
 
+    /// The call that a request of the backend's belongs to: the one whose progress it names, or else as for everything
+    /// that names none.
+    fn asker(&self, params: Option<&Raw>) -> Option<Sink> {
+        let meta = Fields::of(params.map(|raw| &**raw)).object("_meta");
+        match meta.read::<u64>("progressToken") {
+            Some(number) => lock(&self.waiting).get(&number).and_then(|call| call.sink.clone()),
+            None => self.only_caller(),
+        }
+    }
+
     /// The pipe does not say which call a request or a log line belongs to. It goes to the newest call if all calls are
     /// one owner's, and to nobody otherwise: guessing would show one person what is another's.
     fn only_caller(&self) -> Option<Sink> {
@@ -234,13 +290,13 @@ impl Pipe {
             let answer = async {
                 match own_answer(&method) {
                     Some(answer) => answer,
-                    None => ask(pipe.only_caller().as_ref(), method, params).await,
+                    None => ask(pipe.asker(params.as_ref()).as_ref(), &pipe.name, method, params).await,
                 }
             };
             let answer = token.run_until_cancelled(answer).await;
             lock(&pipe.asked).remove(&id);
             if let Some(answer) = answer {
-                let _ = pipe.out.send(message::response(&id, &answer)).await;
+                let _ = pipe.out.send(Outgoing::new(message::response(&id, &answer))).await;
             }
         });
     }
@@ -282,7 +338,8 @@ impl Drop for Open<'_> {
         lock(&self.pipe.waiting).remove(&self.number);
         if !self.over {
             let params = cancelled(&Id::number(self.number));
-            let _ = self.pipe.out.try_send(message::notification("notifications/cancelled", Some(&params)));
+            let taken_back = message::notification("notifications/cancelled", Some(&params));
+            let _ = self.pipe.out.try_send(Outgoing::new(taken_back));
         }
     }
 }
@@ -294,5 +351,66 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl fmt::Debug for Pipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pipe({} waiting)", lock(&self.waiting).len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipe() -> (Arc<Pipe>, mpsc::Receiver<Outgoing>) {
+        let (out, outgoing) = mpsc::channel(OUT_QUEUE);
+        let (events, _) = mpsc::channel(1);
+        let dial = Dial {
+            name: "b".into(),
+            generation: Generation(1),
+            era: None,
+            only_era: false,
+            events,
+            http: reqwest::Client::new(),
+            allow_private: true,
+            renewals: Arc::default(),
+        };
+        (Arc::new(Pipe::new(out, &dial, CancellationToken::new())), outgoing)
+    }
+
+    async fn ending(leaves: Option<bool>) -> Ending {
+        let (pipe, mut outgoing) = pipe();
+        let owner: Arc<str> = "alice".into();
+        let call = pipe.send("tools/call", None, &owner, None);
+        let fate = async {
+            let message = outgoing.recv().await.unwrap();
+            // As a writer does: it says so before it tries, and takes that back if not a byte went out.
+            if let Some(leaves) = leaves {
+                message.set_left(true);
+                message.set_left(leaves);
+            }
+            pipe.lost();
+        };
+        futures_util::future::join(call, fate).await.0
+    }
+
+    #[tokio::test]
+    async fn a_call_of_which_nothing_left_did_not_run_and_any_other_may_have() {
+        assert!(matches!(ending(None).await, Ending::NotExecuted(_)), "it waited in the queue");
+        assert!(matches!(ending(Some(false)).await, Ending::NotExecuted(_)), "the first byte was refused");
+        assert!(matches!(ending(Some(true)).await, Ending::Broken(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_starts_slowly_is_known_by_its_first_answer() {
+        let (pipe, mut outgoing) = pipe();
+        let program = async {
+            let (probe, handshake) = (outgoing.recv().await.unwrap(), outgoing.recv().await.unwrap());
+            assert!(probe.text.get().contains("server/discover") && handshake.text.get().contains("initialize"));
+            let facts = r#"{"jsonrpc":"2.0","id":1,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}"#;
+            let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"no such method"}}"#;
+            for answer in [facts, refusal] {
+                pipe.receive(Message::parse(answer).unwrap()).await;
+            }
+        };
+        let (shaken, ()) = futures_util::future::join(pipe.shake_hands(None), program).await;
+        shaken.unwrap();
+        assert_eq!(pipe.facts().era, Era::Modern);
     }
 }

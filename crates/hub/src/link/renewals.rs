@@ -53,6 +53,13 @@ impl Renewals {
         self.lock().values().flat_map(|(_, kept)| kept.values().cloned()).collect()
     }
 
+    /// Who has subscribed to a resource.
+    pub fn subscribers(&self, uri: &str) -> Vec<Caller> {
+        let key = format!("uri {uri}");
+        let lanes = self.lock();
+        lanes.values().filter(|(_, kept)| kept.contains_key(&key)).map(|(caller, _)| caller.clone()).collect()
+    }
+
     pub fn callers(&self) -> Vec<Caller> {
         self.lock().values().map(|(caller, _)| caller.clone()).collect()
     }

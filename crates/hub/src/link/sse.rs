@@ -10,12 +10,10 @@ use reqwest::{Response, Url};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::http::prepare;
-use super::http_words::{parse, said, tell};
-use super::pipe::{OUT_QUEUE, Pipe};
+use super::http_words::{parse, prepare, said, tell};
+use super::pipe::{OUT_QUEUE, Outgoing, Pipe};
 use super::{Dial, LinkEvent, MESSAGE_BYTES_MAX, passing};
 use crate::era::Era;
-use crate::fields::Raw;
 use crate::sse::Parser;
 
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,7 +28,7 @@ pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> 
     let closed = CancellationToken::new();
     let guard = closed.clone().drop_guard();
     let (out, outgoing) = mpsc::channel(OUT_QUEUE);
-    let pipe = Arc::new(Pipe::new(out, dial.events.clone(), dial.generation, closed.clone()));
+    let pipe = Arc::new(Pipe::new(out, &dial, closed.clone()));
     let (endpoint, told) = oneshot::channel();
     tokio::spawn(follow(response, pipe.clone(), endpoint, dial.clone(), closed.clone()));
     let endpoint = tokio::time::timeout(ENDPOINT_TIMEOUT, told).await;
@@ -85,18 +83,22 @@ async fn follow(
 async fn send(
     target: Url,
     headers: HeaderMap,
-    mut outgoing: mpsc::Receiver<Raw>,
+    mut outgoing: mpsc::Receiver<Outgoing>,
     pipe: Arc<Pipe>,
     dial: Dial,
     closed: CancellationToken,
 ) {
     while let Some(Some(message)) = closed.run_until_cancelled(outgoing.recv()).await {
         let request = dial.http.post(target.clone()).headers(headers.clone());
-        let sent = request.header("content-type", "application/json").body(message.get().to_owned()).send().await;
+        message.set_left(true);
+        let sent = request.header("content-type", "application/json").body(message.text.get().to_owned()).send().await;
         let trouble = match sent {
             Ok(response) if response.status().is_success() => continue,
             Ok(response) => said(response.status()),
-            Err(error) => tell(error),
+            Err(error) => {
+                message.set_left(!error.is_connect());
+                tell(error)
+            }
         };
         if !closed.is_cancelled() {
             pipe.lost();

@@ -14,9 +14,8 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::pipe::{OUT_QUEUE, Pipe};
+use super::pipe::{OUT_QUEUE, Outgoing, Pipe};
 use super::{Dial, Exit, LinkEvent, MESSAGE_BYTES_MAX, passing};
-use crate::fields::Raw;
 use crate::message::Message;
 
 /// How long a program may take to leave after its stdin was closed, and again after it was asked to.
@@ -53,7 +52,7 @@ pub async fn dial(program: &Program<'_>, dial: Dial) -> Result<Arc<Pipe>, DialEr
     };
     let closed = CancellationToken::new();
     let (out, outgoing) = mpsc::channel(OUT_QUEUE);
-    let pipe = Arc::new(Pipe::new(out, dial.events.clone(), dial.generation, closed.clone()));
+    let pipe = Arc::new(Pipe::new(out, &dial, closed.clone()));
     let guard = closed.clone().drop_guard();
     tokio::spawn(write(stdin, outgoing, closed.clone()));
     tokio::spawn(read_stderr(stderr, dial.clone()));
@@ -64,11 +63,20 @@ pub async fn dial(program: &Program<'_>, dial: Dial) -> Result<Arc<Pipe>, DialEr
     Ok(pipe)
 }
 
-async fn write(mut stdin: ChildStdin, mut outgoing: mpsc::Receiver<Raw>, closed: CancellationToken) {
+async fn write(mut stdin: ChildStdin, mut outgoing: mpsc::Receiver<Outgoing>, closed: CancellationToken) {
     while let Some(Some(message)) = closed.run_until_cancelled(outgoing.recv()).await {
-        let mut line = bowline_protocol::json::compact(message.get()).into_bytes();
+        let mut line = bowline_protocol::json::compact(message.text.get()).into_bytes();
         line.push(b'\n');
-        if stdin.write_all(&line).await.is_err() || stdin.flush().await.is_err() {
+        message.set_left(true);
+        let begun = match stdin.write(&line).await {
+            Ok(begun) if begun > 0 => begun,
+            // Not a byte was taken.
+            _ => {
+                message.set_left(false);
+                break;
+            }
+        };
+        if stdin.write_all(&line[begun..]).await.is_err() || stdin.flush().await.is_err() {
             break;
         }
     }

@@ -57,7 +57,7 @@ fn fits(pattern: Option<&str>, name: &str) -> bool {
 /// Requests that only need to know which server is meant.
 pub(crate) async fn pass(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
     let server = call.text("server")?;
-    let backend = call.hub.find(&call.client.principal, &server);
+    let backend = call.hub.find_anywhere(&call.client.principal, &server).await;
     let backend = backend.ok_or_else(|| format!("there is no server named {server}"))?;
     let mut params = Fields::default();
     let method = match name {

@@ -19,7 +19,7 @@ pub(crate) async fn remove(call: &Call<'_>) -> Result<Outcome, String> {
     if removed {
         return Ok(Outcome::Facts(json!({ "removed": true, "name": name })));
     }
-    match call.hub.find(&call.client.principal, &name) {
+    match call.hub.find_anywhere(&call.client.principal, &name).await {
         Some(_) => Err(format!("{name} is in the configuration; only an operator can remove it")),
         None => Err(format!("there is no server named {name}")),
     }
@@ -32,7 +32,7 @@ pub(crate) fn list(call: &Call<'_>) -> Outcome {
 
 pub(crate) async fn reconnect(call: &Call<'_>) -> Result<Outcome, String> {
     let name = call.text("name")?;
-    let backend = call.hub.find(&call.client.principal, &name);
+    let backend = call.hub.find_anywhere(&call.client.principal, &name).await;
     let backend = backend.ok_or_else(|| format!("there is no server named {name}"))?;
     let success = backend.reconnect().await;
     let snapshot = backend.snapshot();

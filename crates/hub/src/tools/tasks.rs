@@ -12,6 +12,7 @@ use crate::drive::conversation::Reply;
 use crate::drive::task::{self, Work};
 use crate::drive::upstream;
 use crate::fields::Fields;
+use crate::front::carried;
 use crate::front::pass;
 use crate::session::Session;
 use crate::tasks::TaskRecord;
@@ -20,7 +21,7 @@ const SAID_MAX: usize = 64;
 
 pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
     let (server, tool) = (call.text("server")?, call.text("tool")?);
-    let backend = call.hub.find(&call.client.principal, &server);
+    let backend = call.hub.find_anywhere(&call.client.principal, &server).await;
     let backend = backend.ok_or_else(|| format!("there is no server named {server}"))?;
     let default = call.hub.options.call_timeout.as_millis() as u64;
     let timeout: u64 = call.arguments.read("timeout_ms").unwrap_or(default);
@@ -117,7 +118,7 @@ pub(crate) async fn about(call: &Call<'_>, name: &str) -> Result<Outcome, String
     match name {
         "get_task" => Ok(Outcome::Facts(task.shown(&id))),
         "cancel_task" => {
-            let cancelled = tasks.cancel(&id).await;
+            let cancelled = tasks.cancel(&id).await || carried::cancel(call.hub, &call.client.principal, &id).await;
             Ok(Outcome::Facts(json!({ "taskId": id, "cancelled": cancelled })))
         }
         _ => match tasks.result(&id).await.map_err(|error| error.to_string())? {

@@ -12,13 +12,20 @@ const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const tools = ['echo', 'count', 'ask', 'sample', 'grow', 'garbage', 'progress', 'odd'];
 if (options.extra) tools.push(options.extra);
 if (options.tasks) tools.push('job');
+if (options.regional) tools.push('regional', 'unsound');
 if (options.child) spawn('sleep', ['1000'], { stdio: 'ignore' });
 if (options.stderr) console.error(options.stderr);
+
+// Arguments that are to be repeated in headers; those of `unsound` cannot be.
+const annotated = {
+  regional: { region: { type: 'string', 'x-mcp-header': 'Region' } },
+  unsound: { region: { type: 'number', 'x-mcp-header': 'Region' } },
+};
 
 const describe = (name) => ({
   name,
   description: `the tool ${name}`,
-  inputSchema: { type: 'object' },
+  inputSchema: { type: 'object', ...(annotated[name] && { properties: annotated[name] }) },
   annotations: { readOnlyHint: name === 'echo', 'x-vendor': 1.5 },
 });
 
@@ -69,6 +76,7 @@ async function run(name, args, meta, wire) {
         mode: 'form',
         message: args.question ?? 'your name?',
         requestedSchema: { type: 'object', properties: { name: { type: 'string' } } },
+        ...(args.related && { _meta: { progressToken: meta?.progressToken } }),
       });
       return text(`${asked.action} ${asked.content?.name ?? ''}`.trim());
     }
@@ -84,11 +92,13 @@ async function run(name, args, meta, wire) {
       wire.broadcast('notifications/tools/list_changed');
       return text('grown');
     case 'progress':
-      for (let step = 1; step <= 3; step += 1) {
-        wire.say('notifications/progress', { progressToken: meta?.progressToken, progress: step, total: 3 });
+      for (let step = args.from ?? 1; step <= (args.to ?? 3); step += 1) {
+        wire.say('notifications/progress', { progressToken: meta?.progressToken, progress: step, total: args.to ?? 3 });
         await sleep(args.ms ?? 10);
       }
       return text('progressed');
+    case 'regional':
+      return text(`in ${args.region}`);
     case 'odd':
       return { content: [{ type: 'hologram', depth: 3 }], vendor: { exact: 1.5 }, isError: false };
     default:
@@ -212,6 +222,7 @@ function legacy(request, response, message) {
     response.writeHead(400, { 'content-type': 'application/json' });
     return response.end(JSON.stringify({ jsonrpc: '2.0', error: { code: -32000, message: 'Bad Request: No valid session ID provided' } }));
   }
+  if (request.method === 'GET' && 'no-stream' in options) return response.writeHead(405).end();
   if (request.method === 'GET') {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     response.write(': open\n\n');
@@ -244,7 +255,7 @@ function legacy(request, response, message) {
 const listeners = new Set();
 
 // The modern era: each request stands alone; a question is a result, and its answer comes with the next request.
-async function modern(response, message) {
+async function modern(request, response, message) {
   const reply = (status, body) => {
     response.writeHead(status, { 'content-type': 'application/json' });
     response.end(JSON.stringify(body));
@@ -259,6 +270,10 @@ async function modern(response, message) {
     return;
   }
   if (message.id === undefined) return void response.writeHead(202).end();
+  const region = message.params?.name === 'regional' ? message.params.arguments?.region : undefined;
+  if (request.headers['mcp-param-region'] !== region) {
+    return reply(400, { jsonrpc: '2.0', id: message.id, error: { code: -32020, message: 'Header mismatch' } });
+  }
   const state = {};
   const wire = {
     ask: async (method, params) => {
@@ -288,7 +303,7 @@ function http() {
     request.on('data', (chunk) => (body += chunk)).on('end', () => {
       const message = body ? JSON.parse(body) : null;
       const isModern = message?.params?._meta?.['io.modelcontextprotocol/protocolVersion'] !== undefined;
-      if (isModern && era !== 'legacy') modern(response, message);
+      if (isModern && era !== 'legacy') modern(request, response, message);
       else if (era === 'modern') response.writeHead(404).end();
       else legacy(request, response, message);
     });

@@ -96,7 +96,7 @@ pub async fn hub(servers: &[(&str, ServerSpec)]) -> Arc<Hub> {
 }
 
 pub async fn hub_with(options: Options, store: Arc<dyn Store>, servers: &[(&str, ServerSpec)]) -> Arc<Hub> {
-    let hub = Hub::start(options, store, None).await.unwrap();
+    let hub = Hub::start(options, store, None, None).await.unwrap();
     let servers: BTreeMap<String, ServerSpec> =
         servers.iter().map(|(name, spec)| ((*name).to_owned(), spec.clone())).collect();
     hub.configure(servers).await;

@@ -19,9 +19,19 @@ const HEALS_MAX = 2;
 const QUICK: Way = { by: "quick", takeOver: false, followed: false };
 
 /** The best way back from what is known: quick → with state → a new session. */
-export function bestWay(link: Link, nowMs: number): Way {
+export function bestWay(link: Link): Way {
   if (link.session !== null) return QUICK;
-  return isUsable(link.sealed, nowMs) ? { by: "state", takeOver: false, only: false } : { by: "create" };
+  return link.sealed !== null ? { by: "state", takeOver: false, only: false } : { by: "create" };
+}
+
+/** A sealed state that the server would refuse by its age is not kept any longer. */
+export function dropExpired(turn: Turn): void {
+  if (turn.link.sealed !== null && !isUsable(turn.link.sealed, turn.moment.nowMs)) forget(turn);
+}
+
+function forget(turn: Turn): void {
+  turn.set({ sealed: null });
+  turn.do({ do: "keep_state" });
 }
 
 /** What is left of a way if its session or state has gone meanwhile. */
@@ -47,7 +57,7 @@ export function attach(turn: Turn, wanted: Way, shown: Shown): void {
   } else {
     turn.send({ event: "user.create_session", content: { ...create, client_id: clientId } });
   }
-  turn.set({ phase: { at: "attaching", attempt: link.failures, shown, way }, way, asking: false, behindAtSeq: null });
+  turn.set({ phase: { at: "attaching", attempt: link.failures, shown, way }, way, behindAtSeq: null });
   turn.timer("patience", PATIENCE_MS);
 }
 
@@ -146,8 +156,7 @@ function goLive(turn: Turn): void {
 
 function restored(turn: Turn, frame: Frame): void {
   const warnings = frame.metadata?.["warnings"];
-  turn.set({ sealed: null });
-  turn.do({ do: "keep_state" });
+  forget(turn);
   turn.tell({
     kind: "restored",
     source: word(frame, "source") ?? "",
@@ -206,12 +215,11 @@ function held(turn: Turn, way: Way, shown: Shown, cause: Refusal): void {
 /** The session, or the state of it, cannot be had any more. */
 function gone(turn: Turn, way: Way, shown: Shown, cause: Refusal): void {
   const { link } = turn;
-  if (way.by === "state") {
-    turn.set({ sealed: null });
-    turn.do({ do: "keep_state" });
-  }
+  // What the server would not take, or no longer.
+  if (way.by === "state") forget(turn);
+  else dropExpired(turn);
   if (way.by === "create" || (way.by === "state" && way.only) || link.seat === "observe") return stop(turn, cause);
-  if (way.by === "quick" && isUsable(link.sealed, turn.moment.nowMs)) {
+  if (way.by === "quick" && turn.link.sealed !== null) {
     return attach(turn, { by: "state", takeOver: false, only: false }, shown);
   }
   if (link.policy.whenGone === "stop") {

@@ -102,7 +102,9 @@ function refuse(turn: Turn, frame: Frame): void {
   if (cause === null) return;
   const task = refusedTask(frame);
   if (task !== undefined) return refuseWatch(turn, task, cause);
-  if (phase.at === "attaching") {
+  // What was asked before we attached anew is answered first, and these are no answers to an attachment.
+  const ofAsk = turn.link.asking && (cause.action === "fix_request" || cause.code === "AGENT_BUSY");
+  if (phase.at === "attaching" && !ofAsk) {
     const about = frame.session_id;
     if (about === undefined || phase.way.by !== "quick" || about === turn.link.session?.id) refused(turn, phase.way, phase.shown, cause);
     return;
@@ -186,7 +188,7 @@ function end(turn: Turn, frame: Frame): void {
   if (word(frame, "reason") === "superseded" && successor !== undefined) {
     follow(turn, successor);
     // Who only watches goes on watching; who held the session lost it to whoever restored it.
-    if (turn.link.seat === "observe") return attach(turn, bestWay(turn.link, turn.moment.nowMs), "reconnecting");
+    if (turn.link.seat === "observe") return attach(turn, bestWay(turn.link), "reconnecting");
     return stop(turn, { ...refusal("SESSION_INACTIVE", sentence(frame), "create_new_session"), details: { superseded_by: successor } });
   }
   settleByControl(turn, frame);

@@ -2,7 +2,7 @@
 
 import { refusal } from "../failure.ts";
 import { ask, failAsks, resend } from "./asking.ts";
-import { attach, bestWay, probe } from "./attaching.ts";
+import { attach, bestWay, dropExpired, probe } from "./attaching.ts";
 import { closed, dial, lose, stop } from "./loss.ts";
 import { receive, sendAck, stillBehind } from "./receiving.ts";
 import type { Effect, Input, Intent, Link, Moment, TimerName } from "./state.ts";
@@ -52,7 +52,8 @@ function start(turn: Turn, intent: Intent): void {
   switch (intent.to) {
     case "resume":
       if (link.phase.at !== "disconnected") return;
-      turn.set({ way: bestWay(link, turn.moment.nowMs) });
+      dropExpired(turn);
+      turn.set({ way: bestWay(turn.link) });
       break;
     case "create":
       turn.set({ session: null, position: null, sealed: null, seat: "hold", way: { by: "create" } });

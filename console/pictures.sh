@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Makes the pictures of docs/pictures, or of the folder that is given: the pages in a real browser, in front of a real server with real
+# work. PICTURES_ALL=1 makes more than the documents show. Needs a built server (`cargo build -p bowline`, or BOWLINE_BIN).
+set -euo pipefail
+cd "$(dirname "$0")"
+
+source ../sdk/need.sh
+
+need npm npm
+need_chromium
+for folder in ../sdk/typescript .; do
+    [[ -d $folder/node_modules ]] || (cd "$folder" && npm ci --no-audit --no-fund)
+done
+folder=${1:-../docs/pictures}
+mkdir -p "$folder"
+PICTURES=$(realpath "$folder") npx vitest run --config vitest.pictures.ts

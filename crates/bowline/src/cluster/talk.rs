@@ -1,0 +1,213 @@
+//! Talks between nodes: something is asked once and answered in as many parts as it takes, until either side leaves.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use bowline_hub::neighbours::{self, Heard, Neighbours};
+use bowline_protocol::LogId;
+use bowline_store::{Holder, Leased, StoreError};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::letter::Parcel;
+use super::{Cluster, Place};
+
+/// Parts that may be under way; the next one waits until the first was taken.
+const WINDOW: usize = 16;
+
+/// What either side says.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Turn {
+    Ask(Box<RawValue>),
+    Part(String),
+    /// That was all.
+    End,
+    /// A part was taken.
+    Taken,
+    /// Nobody wants to hear more.
+    Left,
+}
+
+/// All talks of a node.
+#[derive(Default)]
+pub struct Talks {
+    /// Those that we began.
+    ours: HashMap<u64, Ours>,
+    /// Those that others began, by who and under which number.
+    theirs: HashMap<(Holder, u64), Theirs>,
+}
+
+struct Ours {
+    node: Holder,
+    parts: mpsc::UnboundedSender<Heard>,
+}
+
+#[derive(Clone)]
+struct Theirs {
+    window: Arc<Semaphore>,
+    over: CancellationToken,
+}
+
+impl Talks {
+    /// A node is lost, and all talks with it.
+    pub fn lose(&mut self, node: &Holder) {
+        for (_, ours) in self.ours.extract_if(|_, ours| ours.node == *node) {
+            let _ = ours.parts.send(Heard::Lost);
+        }
+        self.theirs.extract_if(|(other, _), _| other == node).for_each(|(_, theirs)| theirs.over.cancel());
+    }
+}
+
+impl Cluster {
+    /// Asks another node something.
+    fn begin(self: &Arc<Self>, to: &Holder, ask: Box<RawValue>) -> Talk {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let (parts, heard) = mpsc::unbounded_channel();
+        {
+            let mut state = self.state();
+            state.talks.ours.insert(number, Ours { node: to.clone(), parts });
+            state.silent.entry(to.clone()).or_insert_with(Instant::now);
+        }
+        self.post(to, Parcel::Talk { number, turn: Turn::Ask(ask) });
+        Talk { cluster: self.clone(), node: to.clone(), number, heard, over: false }
+    }
+
+    /// The other side said something. Gives what it asks, and the way back to it.
+    pub(super) fn hear(self: &Arc<Self>, from: &Holder, number: u64, turn: Turn) -> Option<(Box<RawValue>, Asker)> {
+        let mut state = self.state();
+        let their_key = (from.clone(), number);
+        match turn {
+            Turn::Ask(ask) => {
+                let theirs = Theirs { window: Arc::new(Semaphore::new(WINDOW)), over: CancellationToken::new() };
+                state.talks.theirs.insert(their_key, theirs.clone());
+                return Some((ask, Asker { cluster: self.clone(), node: from.clone(), number, theirs }));
+            }
+            Turn::Part(part) => {
+                if let Some(ours) = state.talks.ours.get(&number) {
+                    let _ = ours.parts.send(Heard::Part(part));
+                }
+            }
+            Turn::End => {
+                if let Some(ours) = state.talks.ours.remove(&number) {
+                    let _ = ours.parts.send(Heard::Ended);
+                }
+            }
+            Turn::Taken => {
+                if let Some(theirs) = state.talks.theirs.get(&their_key) {
+                    theirs.window.add_permits(1);
+                }
+            }
+            Turn::Left => {
+                if let Some(theirs) = state.talks.theirs.remove(&their_key) {
+                    theirs.over.cancel();
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Our side of a talk that we began.
+pub struct Talk {
+    cluster: Arc<Cluster>,
+    node: Holder,
+    number: u64,
+    heard: mpsc::UnboundedReceiver<Heard>,
+    over: bool,
+}
+
+#[async_trait]
+impl neighbours::Talk for Talk {
+    async fn next(&mut self) -> Heard {
+        let heard = self.heard.recv().await.unwrap_or(Heard::Lost);
+        match heard {
+            Heard::Part(_) => self.cluster.post(&self.node, Parcel::Talk { number: self.number, turn: Turn::Taken }),
+            Heard::Ended | Heard::Lost => self.over = true,
+        }
+        heard
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        self.cluster.state().talks.ours.remove(&self.number);
+        if !self.over {
+            self.cluster.post(&self.node, Parcel::Talk { number: self.number, turn: Turn::Left });
+        }
+    }
+}
+
+/// Who asked us, on another node. Dropping it says that this was all.
+pub struct Asker {
+    cluster: Arc<Cluster>,
+    node: Holder,
+    number: u64,
+    theirs: Theirs,
+}
+
+#[async_trait]
+impl neighbours::Asker for Asker {
+    async fn say(&self, part: String) -> bool {
+        let Some(Ok(room)) = self.theirs.over.run_until_cancelled(self.theirs.window.acquire()).await else {
+            return false;
+        };
+        room.forget();
+        self.cluster.post(&self.node, Parcel::Talk { number: self.number, turn: Turn::Part(part) });
+        true
+    }
+
+    fn left(&self) -> &CancellationToken {
+        &self.theirs.over
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        let known = self.cluster.state().talks.theirs.remove(&(self.node.clone(), self.number));
+        if known.is_some() {
+            self.cluster.post(&self.node, Parcel::Talk { number: self.number, turn: Turn::End });
+        }
+    }
+}
+
+impl fmt::Debug for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Asker({} of {})", self.number, self.node)
+    }
+}
+
+/// The hub's way to the other nodes.
+#[derive(Debug)]
+pub struct HubNeighbours(pub Arc<Cluster>);
+
+#[async_trait]
+impl Neighbours for HubNeighbours {
+    fn name(&self) -> &Holder {
+        &self.0.name
+    }
+
+    async fn take_up(&self, log: &LogId) -> Result<Leased, StoreError> {
+        self.0.lease(log).await
+    }
+
+    async fn elsewhere(&self, log: &LogId) -> Result<Option<Holder>, StoreError> {
+        Ok(match self.0.place(log).await? {
+            Place::There(node) => Some(node),
+            Place::Here => None,
+        })
+    }
+
+    fn is_dead(&self, node: &Holder) -> bool {
+        self.0.is_dead(node)
+    }
+
+    fn talk(&self, to: &Holder, ask: Box<RawValue>) -> Box<dyn neighbours::Talk> {
+        Box::new(self.0.begin(to, ask))
+    }
+}

@@ -1,0 +1,107 @@
+//! Servers that were added at run time: kept in the store with their owners, and the same on every node that shares it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bowline_protocol::{Epoch, LogId, Principal, Seq};
+use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Start, Store, StoreError, WakeSet};
+
+use crate::backend::Key;
+use crate::clock;
+use crate::spec::ServerSpec;
+
+/// The log in which they are kept.
+const LOG: &str = "hub_servers";
+/// Others may change the list at the same time; each time one of them succeeds.
+const TRIES: usize = 50;
+/// A change that nobody was woken for is seen after this time.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+pub struct Kept {
+    store: Arc<dyn Store>,
+    log: LogId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    Done,
+    /// There is one of this name already, or none to remove.
+    Refused,
+}
+
+impl Kept {
+    pub async fn open(store: Arc<dyn Store>) -> Result<Kept, StoreError> {
+        let (Some(log), Some(nobody)) = (LogId::parse(LOG), Principal::parse("hub")) else {
+            return Err(StoreError::NoSuchLog);
+        };
+        if store.record(&log).await?.is_none() {
+            let now = clock::now_ms();
+            let mut commit = Commit::to(log.clone(), Fence::default(), now);
+            commit.create = Some(Start { epoch: Epoch::from_random(clock::random_bits() as u64), after: Seq::ZERO });
+            commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: Vec::new().into() });
+            match store.commit(commit).await {
+                // Another node was faster.
+                Ok(_) | Err(StoreError::Exists | StoreError::StaleFence { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Kept { store, log })
+    }
+
+    /// Adds one, or removes it. The list is read and changed under a fence of its own, so two nodes cannot both add a name.
+    pub async fn note(&self, key: &Key, spec: Option<&ServerSpec>) -> Result<Noted, StoreError> {
+        let item = format!("{}/{}", key.name, key.owner.as_ref().map_or("", |owner| owner.as_str()));
+        for _ in 0..TRIES {
+            let fence = self.store.lease(&self.log, &Claim::alone()).await.and_then(Leased::fence)?;
+            if self.store.item(&self.log, &item).await?.is_some() == spec.is_some() {
+                return Ok(Noted::Refused);
+            }
+            let mut commit = Commit::to(self.log.clone(), fence, clock::now_ms());
+            commit.items = vec![match spec {
+                Some(spec) => Item::put(item.clone(), spec.write().to_string().into_bytes()),
+                None => Item::delete(item.clone()),
+            }];
+            match self.store.commit(commit).await {
+                Err(StoreError::StaleFence { .. }) => {}
+                done => return done.map(|_| Noted::Done),
+            }
+        }
+        Err(StoreError::Unavailable("others are changing the list of servers".into()))
+    }
+
+    pub async fn all(&self) -> Result<BTreeMap<Key, ServerSpec>, StoreError> {
+        let mut servers = BTreeMap::new();
+        for (item, value) in self.store.items(&self.log, "").await? {
+            let Some((name, owner)) = item.split_once('/') else { continue };
+            let spec = serde_json::from_slice(&value).ok().and_then(|value| ServerSpec::read(&value, &|_| None).ok());
+            match (spec, Principal::parse(owner)) {
+                (Some(spec), Some(owner)) => drop(servers.insert(Key { owner: Some(owner), name: name.into() }, spec)),
+                _ => tracing::error!(server = name, "a server that was added before cannot be read; it is left alone"),
+            }
+        }
+        Ok(servers)
+    }
+}
+
+/// Takes over what other nodes add and remove.
+pub async fn follow(hub: Weak<crate::hub::Hub>, kept: Arc<Kept>) {
+    let wake = WakeSet::new();
+    let _tail = kept.store.tail(&kept.log, &wake, 0);
+    loop {
+        let Some(hub) = hub.upgrade() else { return };
+        if let Err(error) = hub.learn().await {
+            tracing::debug!(%error, "the list of servers cannot be read now");
+        }
+        drop(hub);
+        if tokio::time::timeout(LOOK_EVERY, wake.woken()).await.is_ok() {
+            wake.take();
+        }
+    }
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Kept")
+    }
+}
