@@ -19,5 +19,18 @@ addEventListener("hashchange", () => (route.value = read(location.hash)));
 function read(hash: string): Route {
   const [name = "", id] = hash.slice(1).split("/");
   const page = PAGES.find((known) => known === name) ?? "chat";
-  return { page, id: id ? decodeURIComponent(id) : null };
+  return { page, id: id ? decoded(id) : null };
+}
+
+/** Anybody can type an address; one that means nothing is taken as it is, and found to name nothing. */
+function decoded(id: string): string {
+  try {
+    return decodeURIComponent(id);
+  } catch {
+    return id;
+  }
+}
+
+export function linkTo(page: PageName, id: string): string {
+  return `#${page}/${encodeURIComponent(id)}`;
 }

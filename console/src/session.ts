@@ -85,7 +85,8 @@ export function start(): void {
   void loadAgents();
 }
 
-function connect(): void {
+/** Back to the session, now. */
+export function connect(): void {
   // Why it failed stands in the pill.
   void client.connect().then(show, show);
 }

@@ -2,7 +2,7 @@
 
 import type { VNode } from "preact";
 import { useRef } from "preact/hooks";
-import { agent, agents, attempt, client, connection, renew, restore, save } from "./session.ts";
+import { agent, agents, attempt, client, connect, connection, renew, restore, save } from "./session.ts";
 
 export function Toolbar(): VNode {
   const file = useRef<HTMLInputElement>(null);
@@ -33,6 +33,8 @@ export function Toolbar(): VNode {
       <button onClick={() => window.open(location.href, "_blank", "noopener")}>Open a second tab</button>
       {cause?.action === "take_over" || cause?.code === "SESSION_TAKEN_OVER" ? (
         <button class="primary" onClick={() => void attempt(() => client.takeOver())}>Take over here</button>
+      ) : state === "disconnected" && cause !== null && cause.action !== "authenticate" ? (
+        <button class="primary" onClick={connect}>Try again</button>
       ) : null}
     </section>
   );

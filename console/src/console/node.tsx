@@ -33,9 +33,17 @@ interface Node {
   };
 }
 
+/** What the curves are made of, at one moment. */
 interface Moment {
   readonly atSeconds: number;
-  readonly metrics: Metrics;
+  readonly stored: number;
+  readonly sent: number;
+  readonly replayed: number;
+  /** Of commits since the moment before, in milliseconds; `null` if there was none. */
+  readonly median: number | null;
+  readonly slowest: number | null;
+  readonly connections: number;
+  readonly streams: number;
 }
 
 const EVERY_MS = 2_000;
@@ -44,12 +52,33 @@ const MOMENTS_MAX = 300;
 
 /** Kept while the page shows something else; a pause is a gap that the curves span. */
 const moments = signal<readonly Moment[]>([]);
+let before: { readonly atSeconds: number; readonly metrics: Metrics } | null = null;
 
 async function look(): Promise<{ node: Node; metrics: Metrics }> {
   const [node, text] = await Promise.all([ask<Node>("node"), askText("metrics")]);
   const metrics = readMetrics(text);
-  moments.value = [...moments.value, { atSeconds: Date.now() / 1000, metrics }].slice(-MOMENTS_MAX);
+  const atSeconds = Date.now() / 1000;
+  if (before !== null) moments.value = [...moments.value, between(before, { atSeconds, metrics })].slice(-MOMENTS_MAX);
+  before = { atSeconds, metrics };
   return { node, metrics };
+}
+
+function between(earlier: NonNullable<typeof before>, now: NonNullable<typeof before>): Moment {
+  const perSecond = (name: string) => rate(earlier.metrics, now.metrics, name, now.atSeconds - earlier.atSeconds);
+  const commit = (part: number) => {
+    const seconds = quantile(earlier.metrics, now.metrics, "bowline_store_commit_seconds", part);
+    return seconds === null ? null : seconds * 1000;
+  };
+  return {
+    atSeconds: now.atSeconds,
+    stored: perSecond("bowline_events_appended_total"),
+    sent: perSecond("bowline_events_sent_total"),
+    replayed: perSecond("bowline_events_replayed_total"),
+    median: commit(0.5),
+    slowest: commit(0.99),
+    connections: total(now.metrics, "bowline_connections"),
+    streams: total(now.metrics, "bowline_streams"),
+  };
 }
 
 export function NodePage(): VNode {
@@ -95,21 +124,14 @@ function About({ node }: { node: Node }): VNode {
 
 function Charts(): VNode {
   const all = moments.value;
-  const pairs = all.slice(1).map((now, n) => [all[n] ?? now, now] as const);
-  const atSeconds = pairs.map(([, now]) => now.atSeconds);
-  const rates = (name: string) => pairs.map(([before, now]) => rate(before.metrics, now.metrics, name, now.atSeconds - before.atSeconds));
-  const gauges = (name: string) => pairs.map(([, now]) => total(now.metrics, name));
-  const milliseconds = (name: string, part: number) =>
-    pairs.map(([before, now]) => {
-      const seconds = quantile(before.metrics, now.metrics, name, part);
-      return seconds === null ? null : seconds * 1000;
-    });
+  const atSeconds = all.map((moment) => moment.atSeconds);
+  const curve = (label: string, of: (moment: Moment) => number | null) => ({ label, values: all.map(of) });
   return (
     <div class="charts">
-      <Chart title="Events" unit="per s" atSeconds={atSeconds} curves={[{ label: "stored", values: rates("bowline_events_appended_total") }, { label: "sent", values: rates("bowline_events_sent_total") }]} />
-      <Chart title="Store, time of a commit" unit="ms" atSeconds={atSeconds} curves={[{ label: "median", values: milliseconds("bowline_store_commit_seconds", 0.5) }, { label: "99 %", values: milliseconds("bowline_store_commit_seconds", 0.99) }]} />
-      <Chart title="Open now" unit="" atSeconds={atSeconds} curves={[{ label: "connections", values: gauges("bowline_connections") }, { label: "streams", values: gauges("bowline_streams") }]} />
-      <Chart title="Sent again after a return" unit="per s" atSeconds={atSeconds} curves={[{ label: "events", values: rates("bowline_events_replayed_total") }]} />
+      <Chart title="Events" unit="per s" atSeconds={atSeconds} curves={[curve("stored", ({ stored }) => stored), curve("sent", ({ sent }) => sent)]} />
+      <Chart title="Store, time of a commit" unit="ms" atSeconds={atSeconds} curves={[curve("median", ({ median }) => median), curve("99 %", ({ slowest }) => slowest)]} />
+      <Chart title="Open now" unit="" atSeconds={atSeconds} curves={[curve("connections", ({ connections }) => connections), curve("streams", ({ streams }) => streams)]} />
+      <Chart title="Sent again after a return" unit="per s" atSeconds={atSeconds} curves={[curve("events", ({ replayed }) => replayed)]} />
     </div>
   );
 }

@@ -2,6 +2,7 @@
 
 import type { VNode } from "preact";
 import { ask, usePolled } from "../admin.ts";
+import { linkTo } from "../route.ts";
 import { Badge } from "./badge.tsx";
 import { now } from "./clock.ts";
 import { Frame } from "./frame.tsx";
@@ -55,7 +56,7 @@ const COLUMNS: readonly Column<Session>[] = [
     title: "Session",
     wide: true,
     show: (one) => (
-      <a class="named" href={`#sessions/${one.id}`}>
+      <a class="named" href={linkTo("sessions", one.id)}>
         <span class="name">{one.title ? one.title.slice(0, 60) : "Without a message"}</span> <span class="id">{short(one.id)}</span>
       </a>
     ),

@@ -2,6 +2,7 @@
 
 import type { VNode } from "preact";
 import { ask, usePolled } from "../admin.ts";
+import { linkTo } from "../route.ts";
 import { Badge } from "./badge.tsx";
 import { now } from "./clock.ts";
 import { Facts } from "./facts.tsx";
@@ -40,13 +41,13 @@ const COLUMNS: readonly Column<Task>[] = [
   {
     title: "Task",
     wide: true,
-    show: (task) => <a class="named" href={`#tasks/${task.task_id}`}><span class="name">{task.tool_name ?? "Task"}</span> <span class="id">{short(task.task_id)}</span></a>,
+    show: (task) => <a class="named" href={linkTo("tasks", task.task_id)}><span class="name">{task.tool_name ?? "Task"}</span> <span class="id">{short(task.task_id)}</span></a>,
   },
   { title: "State", show: (task) => <Badge state={state(task)} /> },
   { title: "Events", show: (task) => figure(task.last_seq ?? 0) },
   { title: "Took", show: lasted },
   { title: "Begun", show: (task) => ago(task.created_at, now.value) },
-  { title: "Session", show: ({ session_id }) => (session_id ? <a class="id" href={`#sessions/${session_id}`}>{short(session_id)}</a> : <span class="quiet">none</span>) },
+  { title: "Session", show: ({ session_id }) => (session_id ? <a class="id" href={linkTo("sessions", session_id)}>{short(session_id)}</a> : <span class="quiet">none</span>) },
 ];
 
 function load() {

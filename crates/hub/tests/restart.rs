@@ -221,9 +221,14 @@ async fn while_a_backend_is_away_its_lists_stay_and_calls_say_why() {
     assert_eq!(answered["content"][0]["text"], "hello");
     let mut cursor = Value::Null;
     let mut told = Vec::new();
-    while !told.iter().any(|event: &Value| {
-        event["type"] == "notification" && event["data"]["method"] == "notifications/tools/list_changed"
-    }) {
+    // The first lists may have been told of late; what counts is what follows the return.
+    let changed_since = |told: &[Value]| {
+        let returned = told.iter().position(|event| event["type"] == "server_reconnected");
+        returned.is_some_and(|at| {
+            told[at..].iter().any(|event| event["data"]["method"] == "notifications/tools/list_changed")
+        })
+    };
+    while !changed_since(&told) {
         let seen = client.tool("await_activity", json!({ "timeout_ms": 20_000, "last_event_id": cursor })).await;
         assert_eq!(seen["triggered_by"], "event", "{told:?}");
         told.extend(seen["events"].as_array().unwrap().clone());
