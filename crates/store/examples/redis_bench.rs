@@ -4,11 +4,7 @@
 //!
 //! `cargo run --release -p bowline-store --example redis_bench -- [DIR]`. It starts `redis-server`s of its own. `DIR` is on
 //! the disk that is to be measured. On a busy machine rates say little; processor time per event still does.
-#![allow(
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "this prints tables, and may just stop"
-)]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "this prints tables, and may just stop")]
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -18,15 +14,12 @@ use std::time::{Duration, Instant};
 use bowline_protocol::event::{Draft, names};
 use bowline_protocol::{Epoch, LogId, Seq, SessionId, Unnumbered};
 use bowline_store::{
-    Claim, Commit, DiskOptions, DiskStore, Fence, Leased, ReadLimit, RedisOptions, RedisStore,
-    RedisUrl, Retention, Start, Store, WakeSet,
+    Claim, Commit, DiskOptions, DiskStore, Fence, Leased, ReadLimit, RedisOptions, RedisStore, RedisUrl, Retention,
+    Start, Store, WakeSet,
 };
 use redis::aio::MultiplexedConnection;
 
-const KEEP: Retention = Retention {
-    events_max: 10_000_000,
-    age_max_ms: u64::MAX,
-};
+const KEEP: Retention = Retention { events_max: 10_000_000, age_max_ms: u64::MAX };
 const SPAN: Duration = Duration::from_secs(2);
 /// How many events are timed, and how far apart they are: slow enough that no queue forms.
 const TIMED: usize = 150;
@@ -34,8 +27,7 @@ const APART: Duration = Duration::from_millis(20);
 
 /// About 200 bytes once it is numbered.
 fn event() -> Unnumbered {
-    Draft::new(names::THINKING, &"x".repeat(20))
-        .seal(&SessionId::from_random(1), "2026-01-01T00:00:00Z")
+    Draft::new(names::THINKING, &"x".repeat(20)).seal(&SessionId::from_random(1), "2026-01-01T00:00:00Z")
 }
 
 fn log(n: usize) -> LogId {
@@ -44,29 +36,14 @@ fn log(n: usize) -> LogId {
 
 /// A log that exists, and the right to write to it.
 async fn log_of(store: &dyn Store, n: usize) -> Fence {
-    let create = Some(Start {
-        epoch: Epoch::from_random(1),
-        after: Seq::ZERO,
-    });
+    let create = Some(Start { epoch: Epoch::from_random(1), after: Seq::ZERO });
     // It may be there from the round before; a lease is all that is needed then.
-    let _ = store
-        .commit(Commit {
-            create,
-            ..Commit::to(log(n), Fence(0), 0)
-        })
-        .await;
-    store
-        .lease(&log(n), &Claim::alone())
-        .await
-        .and_then(Leased::fence)
-        .unwrap()
+    let _ = store.commit(Commit { create, ..Commit::to(log(n), Fence(0), 0) }).await;
+    store.lease(&log(n), &Claim::alone()).await.and_then(Leased::fence).unwrap()
 }
 
 /// So many at once, each after its last answer; how many were done in a second.
-async fn rate<F: Future<Output = u64> + Send + 'static>(
-    count: usize,
-    act: impl Fn(usize, Instant) -> F,
-) -> f64 {
+async fn rate<F: Future<Output = u64> + Send + 'static>(count: usize, act: impl Fn(usize, Instant) -> F) -> f64 {
     let started = Instant::now();
     let tasks: Vec<_> = (0..count).map(|n| tokio::spawn(act(n, started))).collect();
     let mut done = 0;
@@ -90,10 +67,7 @@ async fn commits(store: &Arc<dyn Store>, fences: &[Fence], per_commit: usize) ->
         async move {
             let mut done = 0;
             while started.elapsed() < SPAN {
-                let commit = Commit {
-                    events: vec![event(); per_commit],
-                    ..Commit::to(log(n), fence, 0)
-                };
+                let commit = Commit { events: vec![event(); per_commit], ..Commit::to(log(n), fence, 0) };
                 store.commit(commit).await.unwrap();
                 done += per_commit as u64;
             }
@@ -113,11 +87,7 @@ async fn plain_adds(redis: &MultiplexedConnection, count: usize, per_commit: usi
             while started.elapsed() < SPAN {
                 let mut pipe = redis::pipe();
                 for _ in 0..per_commit {
-                    pipe.cmd("XADD")
-                        .arg(format!("plain:{n}"))
-                        .arg("*")
-                        .arg("e")
-                        .arg(bytes.as_ref());
+                    pipe.cmd("XADD").arg(format!("plain:{n}")).arg("*").arg("e").arg(bytes.as_ref());
                 }
                 let _: Vec<String> = pipe.query_async(&mut redis).await.unwrap();
                 done += per_commit as u64;
@@ -166,17 +136,7 @@ async fn latency(writer: &Arc<dyn Store>, at: &Arc<dyn Store>, readers: usize) -
             while times.len() < TIMED {
                 let end = store.glance(&log).await.unwrap().next;
                 while next < end {
-                    let batch = store
-                        .follow(
-                            &log,
-                            next,
-                            ReadLimit {
-                                events: 100,
-                                bytes: 1 << 20,
-                            },
-                        )
-                        .await
-                        .unwrap();
+                    let batch = store.follow(&log, next, ReadLimit { events: 100, bytes: 1 << 20 }).await.unwrap();
                     for event in batch.events {
                         times.push(clock.since(begin.until(event.seq) as usize));
                         next = event.seq.next();
@@ -195,13 +155,7 @@ async fn latency(writer: &Arc<dyn Store>, at: &Arc<dyn Store>, readers: usize) -
     tokio::time::sleep(Duration::from_millis(500)).await;
     for n in 0..TIMED {
         clock.start(n);
-        writer
-            .commit(Commit {
-                events: vec![event()],
-                ..Commit::to(log.clone(), fence, 0)
-            })
-            .await
-            .unwrap();
+        writer.commit(Commit { events: vec![event()], ..Commit::to(log.clone(), fence, 0) }).await.unwrap();
         tokio::time::sleep(APART).await;
     }
     let mut times = Vec::new();
@@ -224,12 +178,7 @@ async fn plain_latency(url: &str, readers: usize) -> String {
             let (mut from, mut times) = ("0".to_owned(), Vec::with_capacity(TIMED));
             while times.len() < TIMED {
                 let mut command = redis::cmd("XREAD");
-                command
-                    .arg("BLOCK")
-                    .arg(0)
-                    .arg("STREAMS")
-                    .arg(&key)
-                    .arg(&from);
+                command.arg("BLOCK").arg(0).arg("STREAMS").arg(&key).arg(&from);
                 type Entries = Vec<(String, Vec<Vec<u8>>)>;
                 let found: Vec<(String, Entries)> = command.query_async(&mut redis).await.unwrap();
                 for (id, _) in found.into_iter().flat_map(|(_, entries)| entries) {
@@ -246,14 +195,7 @@ async fn plain_latency(url: &str, readers: usize) -> String {
     for n in 0..TIMED {
         clock.start(n);
         let mut command = redis::cmd("XADD");
-        let _: String = command
-            .arg(&key)
-            .arg("*")
-            .arg("e")
-            .arg(bytes.as_ref())
-            .query_async(&mut writer)
-            .await
-            .unwrap();
+        let _: String = command.arg(&key).arg("*").arg("e").arg(bytes.as_ref()).query_async(&mut writer).await.unwrap();
         tokio::time::sleep(APART).await;
     }
     let mut times = Vec::new();
@@ -272,33 +214,15 @@ struct Server {
 
 impl Server {
     async fn start(dir: &Path, args: &[&str]) -> Server {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new("redis-server");
-        command
-            .args([
-                "--port",
-                &port.to_string(),
-                "--save",
-                "",
-                "--bind",
-                "127.0.0.1",
-                "--dir",
-            ])
-            .arg(dir)
-            .args(args);
+        command.args(["--port", &port.to_string(), "--save", "", "--bind", "127.0.0.1", "--dir"]).arg(dir).args(args);
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         let url = format!("redis://127.0.0.1:{port}");
         let client = redis::Client::open(url.as_str()).unwrap();
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
         let plain = loop {
-            match client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
-            {
+            match client.get_multiplexed_async_connection_with_config(&config).await {
                 Ok(connection) => break connection,
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
@@ -309,31 +233,15 @@ impl Server {
     /// Processor time that the server has used so far.
     async fn cpu(&self) -> Duration {
         let mut plain = self.plain.clone();
-        let info: String = redis::cmd("INFO")
-            .arg("cpu")
-            .query_async(&mut plain)
-            .await
-            .unwrap();
-        let field = |name: &str| {
-            info.lines().find_map(|line| {
-                line.strip_prefix(name)?
-                    .strip_prefix(':')?
-                    .parse::<f64>()
-                    .ok()
-            })
-        };
-        let seconds = ["used_cpu_user", "used_cpu_sys"]
-            .into_iter()
-            .filter_map(field)
-            .sum();
+        let info: String = redis::cmd("INFO").arg("cpu").query_async(&mut plain).await.unwrap();
+        let field =
+            |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse::<f64>().ok());
+        let seconds = ["used_cpu_user", "used_cpu_sys"].into_iter().filter_map(field).sum();
         Duration::from_secs_f64(seconds)
     }
 
     async fn open(&self) -> Arc<dyn Store> {
-        let options = RedisOptions::new(
-            RedisUrl::parse(&format!("{}?prefix=bench", self.url)).unwrap(),
-            KEEP,
-        );
+        let options = RedisOptions::new(RedisUrl::parse(&format!("{}?prefix=bench", self.url)).unwrap(), KEEP);
         Arc::new(RedisStore::open(options).await.unwrap())
     }
 }
@@ -348,19 +256,9 @@ impl Drop for Server {
 /// Processor time that this process has used so far.
 fn own_cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let ticks = stat
-        .rsplit(')')
-        .next()
-        .unwrap()
-        .split_whitespace()
-        .skip(11)
-        .take(2);
+    let ticks = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
     // A tick is a hundredth of a second wherever Linux runs.
-    Duration::from_millis(
-        10 * ticks
-            .filter_map(|ticks| ticks.parse::<u64>().ok())
-            .sum::<u64>(),
-    )
+    Duration::from_millis(10 * ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>())
 }
 
 fn per_event(cpu: Duration, rate: f64) -> f64 {
@@ -369,77 +267,43 @@ fn per_event(cpu: Duration, rate: f64) -> f64 {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
-    let root = std::env::args()
-        .nth(1)
-        .map_or_else(std::env::temp_dir, Into::into);
+    let root = std::env::args().nth(1).map_or_else(std::env::temp_dir, Into::into);
     let root = tempfile::tempdir_in(root).unwrap();
     let dir = |name: &str| {
         let dir = root.path().join(name);
         std::fs::create_dir(&dir).unwrap();
         dir
     };
-    let disk: Arc<dyn Store> = Arc::new(
-        DiskStore::open(DiskOptions::new(dir("store"), KEEP))
-            .unwrap()
-            .0,
-    );
+    let disk: Arc<dyn Store> = Arc::new(DiskStore::open(DiskOptions::new(dir("store"), KEEP)).unwrap().0);
     let quick = Server::start(&dir("quick"), &[]).await;
-    let safe = Server::start(
-        &dir("safe"),
-        &["--appendonly", "yes", "--appendfsync", "always"],
-    )
-    .await;
+    let safe = Server::start(&dir("safe"), &["--appendonly", "yes", "--appendfsync", "always"]).await;
     let (on_quick, on_safe) = (quick.open().await, safe.open().await);
     println!("quick: {}", on_quick.health().loss_window);
     println!("safe:  {}", on_safe.health().loss_window);
 
-    println!(
-        "\n{:>42} {:>10} {:>16} {:>16}",
-        "", "events/s", "here, µs/event", "Redis, µs/event"
-    );
+    println!("\n{:>42} {:>10} {:>16} {:>16}", "", "events/s", "here, µs/event", "Redis, µs/event");
     for (count, per_commit) in [(1, 1), (100, 1), (1000, 1), (8, 100)] {
         let what = format!("{count} writers of {per_commit}");
         let (fences, own) = (logs_of(&*disk, count).await, own_cpu());
         let rate = commits(&disk, &fences, per_commit).await;
-        println!(
-            "{what:>18}, {:<22} {rate:>10.0} {:>16.0}",
-            "disk, synced",
-            per_event(own_cpu() - own, rate)
-        );
+        println!("{what:>18}, {:<22} {rate:>10.0} {:>16.0}", "disk, synced", per_event(own_cpu() - own, rate));
         for (server, store, name) in [(&quick, &on_quick, "quick"), (&safe, &on_safe, "safe")] {
             let fences = logs_of(&**store, count).await;
             let (own, redis) = (own_cpu(), server.cpu().await);
             let rate = commits(store, &fences, per_commit).await;
-            let (own, redis) = (
-                per_event(own_cpu() - own, rate),
-                per_event(server.cpu().await - redis, rate),
-            );
-            println!(
-                "{what:>18}, {:<22} {rate:>10.0} {own:>16.0} {redis:>16.0}",
-                format!("store on {name}")
-            );
+            let (own, redis) = (per_event(own_cpu() - own, rate), per_event(server.cpu().await - redis, rate));
+            println!("{what:>18}, {:<22} {rate:>10.0} {own:>16.0} {redis:>16.0}", format!("store on {name}"));
             let (own, redis) = (own_cpu(), server.cpu().await);
             let rate = plain_adds(&server.plain, count, per_commit).await;
-            let (own, redis) = (
-                per_event(own_cpu() - own, rate),
-                per_event(server.cpu().await - redis, rate),
-            );
-            println!(
-                "{what:>18}, {:<22} {rate:>10.0} {own:>16.0} {redis:>16.0}",
-                format!("XADD on {name}")
-            );
+            let (own, redis) = (per_event(own_cpu() - own, rate), per_event(server.cpu().await - redis, rate));
+            println!("{what:>18}, {:<22} {rate:>10.0} {own:>16.0} {redis:>16.0}", format!("XADD on {name}"));
         }
     }
 
     let elsewhere = quick.open().await;
-    println!(
-        "\nms from the append to the reader          median     99 %      all  Redis, µs/event"
-    );
+    println!("\nms from the append to the reader          median     99 %      all  Redis, µs/event");
     for readers in [1, 1000] {
-        println!(
-            "{readers:>5} readers, disk                  {}",
-            latency(&disk, &disk, readers).await
-        );
+        println!("{readers:>5} readers, disk                  {}", latency(&disk, &disk, readers).await);
         for (name, at) in [("same node   ", &on_quick), ("another node", &elsewhere)] {
             let redis = quick.cpu().await;
             let times = latency(&on_quick, at, readers).await;
