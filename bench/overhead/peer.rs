@@ -1,0 +1,197 @@
+//! Both ends of a measured `tools/call`: a backend that does nothing but echo, and a client that calls as fast as it can.
+//!
+//! `peer backend PORT` serves Streamable HTTP of 2025-11-25, `peer stdio` the same over a pipe, and `peer load URL IN_FLIGHT SECONDS`
+//! prints calls per second and the 50th and 99th percentile in microseconds. Needs nothing but the standard library:
+//! `rustc -O --edition 2024 peer.rs`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["backend", port] => backend(port.parse().expect("a port")),
+        ["stdio"] => stdio(),
+        ["load", url, in_flight, seconds] => {
+            load(url, in_flight.parse().expect("a number"), seconds.parse().expect("a number"))
+        }
+        _ => panic!("peer backend PORT | peer stdio | peer load URL IN_FLIGHT SECONDS"),
+    }
+}
+
+/// The text of a member, as it is written: enough for messages that this program knows.
+fn member<'a>(json: &'a str, name: &str) -> Option<&'a str> {
+    let rest = json.split_once(&format!("\"{name}\":"))?.1.trim_start();
+    if let Some(text) = rest.strip_prefix('"') {
+        return Some(&rest[..text.find('"')? + 2]);
+    }
+    rest.find([',', '}']).map(|end| &rest[..end])
+}
+
+/// The answer to a message; `None` if it wants none.
+fn answer(message: &str) -> Option<String> {
+    let id = member(message, "id")?;
+    let result = match member(message, "method")?.trim_matches('"') {
+        "initialize" => {
+            r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}"#
+        }
+        "tools/list" => {
+            r#"{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"sleep","inputSchema":{"type":"object"}}]}"#
+        }
+        "tools/call" => {
+            if member(message, "name") == Some("\"sleep\"") {
+                std::thread::sleep(Duration::from_secs(600));
+            }
+            r#"{"content":[{"type":"text","text":"hello"}]}"#
+        }
+        "ping" => "{}",
+        _ => {
+            return Some(format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"no such method"}}}}"#
+            ));
+        }
+    };
+    Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#))
+}
+
+fn stdio() {
+    let mut out = std::io::stdout().lock();
+    for line in std::io::stdin().lines() {
+        if let Some(answer) = answer(&line.expect("a line")) {
+            writeln!(out, "{answer}").and_then(|()| out.flush()).expect("a reader");
+        }
+    }
+}
+
+fn backend(port: u16) {
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
+    println!("listening at {}", listener.local_addr().expect("an address"));
+    for stream in listener.incoming() {
+        std::thread::spawn(|| drop(serve(stream.expect("a connection"))));
+    }
+}
+
+fn serve(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    while let Some((first, body)) = read(&mut reader)? {
+        if first.starts_with("GET") {
+            // The stream on which such a server speaks of its own accord. This one never does.
+            stream.write_all(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+            )?;
+            continue;
+        }
+        let (status, text) = match answer(&body) {
+            Some(text) => ("200 OK", text),
+            None => ("202 Accepted", String::new()),
+        };
+        let kind = "content-type: application/json\r\nmcp-session-id: one";
+        write!(stream, "HTTP/1.1 {status}\r\n{kind}\r\ncontent-length: {}\r\n\r\n{text}", text.len())?;
+    }
+    Ok(())
+}
+
+/// One message of HTTP: its first line with the headers, and its body.
+fn read(reader: &mut impl BufRead) -> std::io::Result<Option<(String, String)>> {
+    let mut head = String::new();
+    loop {
+        let start = head.len();
+        if reader.read_line(&mut head)? == 0 {
+            return Ok(None);
+        }
+        if head[start..].trim().is_empty() {
+            break;
+        }
+    }
+    let lower = head.to_ascii_lowercase();
+    let value = |name: &str| Some(lower.split_once(&format!("\r\n{name}:"))?.1.lines().next()?.trim().to_owned());
+    let mut body = Vec::new();
+    if value("transfer-encoding").as_deref() == Some("chunked") {
+        loop {
+            let mut size = String::new();
+            reader.read_line(&mut size)?;
+            let size = u64::from_str_radix(size.trim(), 16).map_err(std::io::Error::other)?;
+            reader.by_ref().take(size).read_to_end(&mut body)?;
+            reader.read_line(&mut String::new())?;
+            if size == 0 {
+                break;
+            }
+        }
+    } else if let Some(length) = value("content-length") {
+        reader.by_ref().take(length.parse().map_err(std::io::Error::other)?).read_to_end(&mut body)?;
+    }
+    Ok(Some((head, String::from_utf8_lossy(&body).into_owned())))
+}
+
+/// A connection of a client.
+struct Wire {
+    reader: BufReader<TcpStream>,
+    stream: TcpStream,
+    start: String,
+}
+
+impl Wire {
+    fn open(url: &str, session: &str) -> Wire {
+        let rest = url.strip_prefix("http://").expect("an http URL");
+        let (host, path) = rest.split_once('/').expect("a path");
+        let stream = TcpStream::connect(host).expect("somebody listens");
+        stream.set_nodelay(true).expect("a socket");
+        let accept = "content-type: application/json\r\naccept: application/json, text/event-stream";
+        let version = "mcp-protocol-version: 2025-11-25";
+        let start = format!("POST /{path} HTTP/1.1\r\nhost: {host}\r\n{accept}\r\n{version}\r\n{session}");
+        Wire { reader: BufReader::new(stream.try_clone().expect("a socket")), stream, start }
+    }
+
+    fn post(&mut self, message: &str) -> (String, String) {
+        let request = format!("{}content-length: {}\r\n\r\n{message}", self.start, message.len());
+        self.stream.write_all(request.as_bytes()).expect("it takes the request");
+        read(&mut self.reader).expect("it answers").expect("it answers")
+    }
+}
+
+/// The headers of a session.
+fn begin(url: &str) -> String {
+    let mut wire = Wire::open(url, "");
+    let params = r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"load","version":"1"}}"#;
+    let (head, body) = wire.post(&format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#));
+    assert!(body.contains("serverInfo"), "{head}{body}");
+    let session = head.lines().find(|line| line.to_ascii_lowercase().starts_with("mcp-session-id:"));
+    let session = session.map(|line| format!("{line}\r\n")).unwrap_or_default();
+    Wire::open(url, &session).post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    session
+}
+
+fn load(url: &str, in_flight: usize, seconds: u64) {
+    let session = begin(url);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let started = Instant::now();
+    let workers = (0..in_flight).map(|worker| {
+        let (url, session) = (url.to_owned(), session.clone());
+        std::thread::spawn(move || {
+            let mut wire = Wire::open(&url, &session);
+            let mut took = Vec::new();
+            for call in 0.. {
+                let began = Instant::now();
+                if began >= until {
+                    break;
+                }
+                let id = call * 1000 + worker + 1;
+                let params = r#"{"name":"echo","arguments":{"text":"hello"}}"#;
+                let (head, body) =
+                    wire.post(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#));
+                assert!(body.contains("hello"), "{head}{body}");
+                took.push(began.elapsed().as_micros() as u64);
+            }
+            took
+        })
+    });
+    let workers: Vec<_> = workers.collect();
+    let mut took: Vec<u64> = workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect();
+    let elapsed = started.elapsed().as_secs_f64();
+    took.sort_unstable();
+    let at = |part: usize| took.get(took.len() * part / 100).copied().unwrap_or_default();
+    println!(r#"{{"calls_s":{:.0},"p50_us":{},"p99_us":{}}}"#, took.len() as f64 / elapsed, at(50), at(99));
+}
