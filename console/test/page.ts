@@ -29,9 +29,12 @@ export class Site {
     // A page that no server sent counts as one of the public net, which may not speak to this machine.
     const own = FROM_DISK ? ["--disable-features=LocalNetworkAccessChecks"] : [];
     const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", ...own] });
-    const context = await browser.newContext();
-    if (FROM_DISK) await fromDisk(context);
-    return new Site(server, browser, context, wire);
+    return new Site(server, browser, await device(browser), wire);
+  }
+
+  /** A browser of its own, which knows nothing of the other tabs. */
+  elsewhere(): Promise<BrowserContext> {
+    return device(this.browser);
   }
 
   get origin(): string {
@@ -68,6 +71,12 @@ export class Site {
     await this.server.stop();
     expect(this.foreign, "nothing is asked of third parties").toEqual([]);
   }
+}
+
+async function device(browser: Browser): Promise<BrowserContext> {
+  const context = await browser.newContext();
+  if (FROM_DISK) await fromDisk(context);
+  return context;
 }
 
 /** While the page is worked on: what `npm run build` has left, without building the binary each time. */

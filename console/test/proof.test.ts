@@ -133,7 +133,7 @@ test("two tabs that share no connection: the second asks for the seat, takes it 
   const first = await talking("/long 100000 10", "tok20");
   // Another browser of the same person's, which knows the session.
   const kept = await first.evaluate("localStorage.getItem('bowline')");
-  const elsewhere = await site.browser.newContext();
+  const elsewhere = await site.elsewhere();
   await elsewhere.addInitScript(`localStorage.setItem("bowline", ${JSON.stringify(kept)})`);
   const second = await elsewhere.newPage();
   await second.goto(site.origin);
