@@ -1,13 +1,15 @@
 //! The MCP hub inside this server: how it starts, what it counts, and when it is swept.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use bowline_hub::agent::{self, AgentEnd};
 use bowline_hub::neighbours::Neighbours;
-use bowline_hub::{Hub, Observer, file};
+use bowline_hub::{Backend, Hub, Observer, file};
 use bowline_protocol::Principal;
 use bowline_store::{Store, StoreError};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -15,24 +17,34 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::{ToolCall, ToolOutcome, ToolSpec, Tools};
 use crate::cluster::{Cluster, HubNeighbours};
 use crate::config::HubConfig;
-use crate::metrics::{Labelled, Metrics};
+use crate::metrics::{ByServer, Labelled, Metrics};
 
 /// Counts what the hub does.
 struct Counts {
     calls: Labelled,
     seconds: Histogram,
     events: Labelled,
+    calls_of: ByServer<Counter>,
+    seconds_of: ByServer<Histogram>,
 }
 
 impl Observer for Counts {
-    fn call_ended(&self, outcome: &'static str, seconds: f64) {
+    fn call_ended(&self, backend: &Backend, outcome: &'static str, seconds: f64) {
         self.calls.inc(outcome);
         self.seconds.observe(seconds);
+        let server = ("server", label(backend));
+        self.seconds_of.get_or_create(&vec![server.clone()]).observe(seconds);
+        self.calls_of.get_or_create(&vec![server, ("outcome", outcome.to_owned())]).inc();
     }
 
     fn backend_event(&self, name: &'static str) {
         self.events.inc(name);
     }
+}
+
+/// Servers that people add share one name: there may be any number of them, and their names are nobody else's business.
+fn label(backend: &Backend) -> String {
+    if backend.key.owner.is_some() { "(added)".to_owned() } else { backend.name().to_owned() }
 }
 
 /// Starts the hub with the servers of its file, and follows that file.
@@ -46,6 +58,8 @@ pub async fn start(
         calls: metrics.hub_calls.clone(),
         seconds: metrics.hub_call_seconds.clone(),
         events: metrics.backend_events.clone(),
+        calls_of: metrics.backend_calls.clone(),
+        seconds_of: metrics.backend_call_seconds.clone(),
     };
     let neighbours = cluster.map(|cluster| Arc::new(HubNeighbours(cluster.clone())) as Arc<dyn Neighbours>);
     let hub = Hub::start(config.options.clone(), store, Some(Box::new(counts)), neighbours).await?;
@@ -65,12 +79,30 @@ pub fn measure(hub: &Hub, metrics: &Metrics) {
     let degraded = hub.all().iter().filter(|backend| backend.snapshot().health == "degraded").count();
     metrics.backends_degraded.set(degraded as i64);
     metrics.hub_sessions.set(hub.sessions.count() as i64);
+    let gauges =
+        [&metrics.backend_up, &metrics.backend_attempt, &metrics.backend_retry, &metrics.backend_health_failures];
+    // A server that is gone has no state.
+    gauges.iter().for_each(|gauge| gauge.clear());
+    for backend in hub.all().iter().filter(|backend| backend.key.owner.is_none()) {
+        let (now, labels) = (backend.snapshot(), vec![("server", label(backend))]);
+        let retry = now.next_retry_at.map(|at| at.saturating_duration_since(Instant::now()).as_secs());
+        let values = [
+            i64::from(now.is_connected()),
+            i64::from(now.attempt),
+            retry.unwrap_or_default() as i64,
+            i64::from(now.health_failures),
+        ];
+        for (gauge, value) in gauges.iter().zip(values) {
+            gauge.get_or_create(&labels).set(value);
+        }
+    }
 }
 
 /// All backends, as operators see them.
 pub fn shown(hub: &Hub) -> Value {
-    let one = |backend: &bowline_hub::Backend| {
+    let one = |backend: &Backend| {
         let mut shown = backend.shown();
+        shown["calls"] = backend.counts.shown();
         shown["owner"] = json!(backend.key.owner);
         let catalogue = backend.catalogue();
         shown["tools"] = catalogue.list(bowline_hub::catalogue::ListKind::Tools).len().into();

@@ -10,6 +10,9 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 type Label = [(&'static str, &'static str); 1];
+/// The name of an MCP server, and what else tells its series apart.
+pub type ServerLabels = Vec<(&'static str, String)>;
+pub type ByServer<M> = Family<ServerLabels, M, fn() -> M>;
 
 /// A counter for each value of one label.
 #[derive(Clone, Debug, Default)]
@@ -49,12 +52,18 @@ macro_rules! metrics {
     (@type histogram) => { Histogram };
     (@type labelled) => { Labelled };
     (@type states) => { Family<Label, Gauge> };
+    (@type server_counter) => { ByServer<Counter> };
+    (@type server_gauge) => { ByServer<Gauge> };
+    (@type server_histogram) => { ByServer<Histogram> };
     (@new counter) => { Counter::default() };
     (@new gauge) => { Gauge::default() };
     (@new histogram ("count")) => { Histogram::new(exponential_buckets(1.0, 4.0, 10)) };
     (@new histogram) => { Histogram::new(exponential_buckets(0.0001, 2.0, 18)) };
     (@new labelled ($label:literal)) => { Labelled($label, Family::default()) };
     (@new states ($label:literal)) => { Family::default() };
+    (@new server_counter) => { Family::new_with_constructor(Counter::default as fn() -> Counter) };
+    (@new server_gauge) => { Family::new_with_constructor(Gauge::default as fn() -> Gauge) };
+    (@new server_histogram) => { Family::new_with_constructor(call_seconds as fn() -> Histogram) };
     (@register $registry:ident labelled $field:ident $name:literal $help:literal) => {
         $registry.register($name, $help, $field.1.clone());
     };
@@ -62,6 +71,7 @@ macro_rules! metrics {
         $registry.register($name, $help, $field.clone());
     };
     (@full counter $name:literal) => { concat!("bowline_", $name, "_total") };
+    (@full server_counter $name:literal) => { concat!("bowline_", $name, "_total") };
     (@full labelled $name:literal) => { concat!("bowline_", $name, "_total") };
     (@full $kind:ident $name:literal) => { concat!("bowline_", $name) };
 }
@@ -112,6 +122,12 @@ metrics! {
     backends: states("state") = "backends", "MCP servers by state: connecting, connected, reconnecting, disconnected, error";
     backends_degraded: gauge = "backends_degraded", "MCP servers that are connected and fail their checks";
     backend_events: labelled("event") = "backend_events", "What happened to MCP servers, by event";
+    backend_up: server_gauge = "backend_up", "Whether an MCP server is connected: 1 or 0";
+    backend_attempt: server_gauge = "backend_reconnect_attempt", "Attempts to reach an MCP server since it was last connected for good";
+    backend_retry: server_gauge = "backend_next_retry_seconds", "Time until an MCP server is dialled again";
+    backend_health_failures: server_gauge = "backend_health_failures", "Checks of an MCP server that failed in a row";
+    backend_calls: server_counter = "backend_calls", "Calls to each MCP server, by outcome";
+    backend_call_seconds: server_histogram = "backend_call_seconds", "Time from a call to an MCP server until its end, for each server";
     hub_sessions: gauge = "hub_sessions", "Sessions of MCP clients that are awake";
     hub_calls: labelled("outcome") = "hub_calls", "Calls to MCP servers: result, tool_error, error, unknown, not_executed";
     hub_call_seconds: histogram = "hub_call_seconds", "Time from a call to an MCP server until its end";
@@ -121,6 +137,10 @@ metrics! {
     store_bytes: gauge = "store_bytes", "Bytes the store occupies";
     store_logs: gauge = "store_logs", "Logs in the store";
     store_quarantined: gauge = "store_quarantined", "Logs set aside because of damage";
+}
+
+fn call_seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 4.0, 9))
 }
 
 impl Default for Metrics {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bowline_core::backend::{CallId, Outcome, Resend, Status};
@@ -11,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::catalogue::Catalogue;
+use crate::counts::Counts;
 use crate::fields::Raw;
 use crate::link::{Caller, Exit, Facts, Upcall};
 use crate::message::Answer;
@@ -195,7 +195,7 @@ pub struct Backend {
     pub spec: Arc<ServerSpec>,
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) snapshot: watch::Receiver<Snapshot>,
-    pub(crate) next_call: Arc<AtomicU64>,
+    pub counts: Arc<Counts>,
 }
 
 impl Backend {
@@ -217,7 +217,7 @@ impl Backend {
 
     /// One request, with one ending. Dropping the future takes the call back.
     pub async fn call(&self, call: Upcall, deadline: Instant, resend: Resend) -> CallEnd {
-        let id = self.next_call.fetch_add(1, Ordering::Relaxed);
+        let id = self.counts.next_call();
         let (done, ended) = oneshot::channel();
         let mut open = Open { commands: &self.commands, id, over: false };
         let command = Command::Call { id, call: Arc::new(call), deadline, resend, done };

@@ -116,14 +116,14 @@ pub enum AddError {
 
 /// What the hub counts, for whoever measures.
 pub trait Observer: Send + Sync {
-    fn call_ended(&self, outcome: &'static str, seconds: f64);
+    fn call_ended(&self, backend: &Backend, outcome: &'static str, seconds: f64);
     fn backend_event(&self, name: &'static str);
 }
 
 struct NoObserver;
 
 impl Observer for NoObserver {
-    fn call_ended(&self, _outcome: &'static str, _seconds: f64) {}
+    fn call_ended(&self, _backend: &Backend, _outcome: &'static str, _seconds: f64) {}
     fn backend_event(&self, _name: &'static str) {}
 }
 

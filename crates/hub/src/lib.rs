@@ -6,6 +6,7 @@ pub mod agent;
 pub mod backend;
 pub mod catalogue;
 mod clock;
+pub mod counts;
 mod drive;
 pub mod era;
 pub mod fields;

@@ -23,13 +23,24 @@ async fn refused(client: &Client, entry: Value) -> String {
 #[tokio::test]
 async fn addresses_inside_are_refused_to_those_who_add_servers_at_run_time() {
     let strict = client(Options { allow_private: false, ..Options::default() }).await;
-    for url in ["http://127.0.0.1:1/", "http://localhost:1/", "http://[::1]/", "http://10.0.0.1/", "http://2130706433/"]
-    {
+    for url in [
+        "http://127.0.0.1:1/",
+        "http://localhost:1/",
+        "http://[::1]/",
+        "http://10.0.0.1/",
+        "http://2130706433/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[::ffff:10.0.0.1]/",
+        "http://[fd00::1]/",
+        "http://0.0.0.0/",
+    ] {
         let why = refused(&strict, json!({ "url": url })).await;
         assert!(why.contains("may not be reached"), "{url}: {why}");
     }
     let loose = client(Options { allow_private: true, ..Options::default() }).await;
-    for url in ["http://169.254.169.254/latest", "http://[fe80::1]/", "http://0xa9fea9fe/"] {
+    for url in
+        ["http://169.254.169.254/latest", "http://[fe80::1]/", "http://0xa9fea9fe/", "http://[::ffff:169.254.169.254]/"]
+    {
         let why = refused(&loose, json!({ "url": url })).await;
         assert!(why.contains("may not be reached"), "{url}: {why}");
     }
@@ -102,4 +113,64 @@ async fn sessions_of_one_principal_are_limited_and_bad_messages_are_refused() {
     assert_eq!(unknown.post(&json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" })).await.status, 404);
     let nowhere = Client { route: Route::One("nobody".into()), ..alice };
     assert_eq!(nowhere.get(None).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redirect_leads_nowhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let seen = dir.path().join("seen");
+    let inside = Fixture::start(&[&format!("--requests={}", seen.display())]).await;
+    let outside = Fixture::start(&[&format!("--redirect={}", inside.url())]).await;
+    let alice = client(Options::default()).await;
+    let entry = json!({ "name": "x", "url": outside.url(), "headers": { "authorization": "Bearer s3cret" } });
+    let added = alice.tool("add_server", entry).await;
+    assert_eq!(added["connected"], false, "{added}");
+    assert!(!seen.exists(), "nobody was sent on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_arguments_and_environments_are_shown_to_nobody() {
+    let options = Options { allow_stdio_add: true, ..Options::default() };
+    let hub = hub_with(options, store(), &[]).await;
+    let (alice, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let mut program = stdio_entry(&["--secret=s3cret-argument"]);
+    program["name"] = "program".into();
+    program["env"] = json!({ "KEY": "s3cret-variable" });
+    let fixture = Fixture::start(&[]).await;
+    let url = json!({ "name": "url", "url": fixture.url(), "headers": { "x-key": "s3cret-header" } });
+    let down = json!({ "name": "down", "url": "http://127.0.0.1:9/mcp", "headers": { "x-key": "s3cret-header" } });
+    let mut shown = Vec::new();
+    for entry in [program, url, down] {
+        shown.push(alice.tool("add_server", entry).await);
+    }
+    shown.push(alice.tool("list_servers", json!({})).await);
+    shown.push(alice.tool("await_activity", json!({ "timeout_ms": 20_000 })).await);
+    shown.push(alice.call("down__echo", json!({})).await);
+    shown.push(alice.ask("tools/list", json!({})).await);
+    for one in &shown {
+        assert!(!one.to_string().contains("s3cret"), "{one}");
+    }
+    for backend in hub.all() {
+        let debugged = format!("{:?} {:?} {:?}", backend.spec, backend, backend.snapshot());
+        assert!(!debugged.contains("s3cret"), "{debugged}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_too_large_too_deep_or_given_twice_hurts_only_its_call() {
+    let fixture = Fixture::start(&["--wild=yes"]).await;
+    let program = support::spec(&stdio_entry(&["--wild=yes"]));
+    let hub = hub_with(Options::default(), store(), &[("http", fixture.spec()), ("pipe", program)]).await;
+    let (alice, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    for tool in ["http__deep", "http__huge"] {
+        let answer = alice.ask("tools/call", json!({ "name": tool, "arguments": {} })).await;
+        assert!(answer["error"].is_object() || answer["result"]["isError"] == true, "{tool} was taken");
+    }
+    for server in ["http", "pipe"] {
+        let once = alice.call(&format!("{server}__twice"), json!({})).await;
+        assert_eq!(once["content"][0]["text"], "once", "{server}");
+        let fine = alice.call(&format!("{server}__echo"), json!({ "text": "fine" })).await;
+        assert_eq!(fine["content"][0]["text"], "fine", "{server}");
+    }
+    assert!(hub.all().iter().all(|backend| backend.snapshot().is_connected()));
 }

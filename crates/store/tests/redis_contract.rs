@@ -58,6 +58,21 @@ mod one_server {
     bowline_store::contract!(each);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rights_are_enough_for_the_whole_suite() {
+    let redis = Redis::start(&[]);
+    redis.let_in_as_documented("t*");
+    let fixture = OnRedis::at(format!("redis://bowline:PASSWORD@127.0.0.1:{}", redis.port));
+    macro_rules! each {
+        ($test:ident) => {
+            println!("{}", stringify!($test));
+            bowline_store::contract::$test(&fixture).await;
+        };
+    }
+    bowline_store::contract!(each);
+    assert_eq!(redis.cli(&["acl", "log"]), "", "nothing that was asked for was denied");
+}
+
 /// One cluster for all: to make one takes seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_three_masters_passes_the_whole_suite() {

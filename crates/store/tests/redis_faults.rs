@@ -269,6 +269,27 @@ async fn what_was_never_sent_is_not_in_doubt_and_everything_heals() {
     assert!(store.health().writable, "{:?}", store.health().troubles);
 }
 
+/// So a run waits for Redis (`session.store_patience`) and goes on under the fence that it has, however long it was away.
+#[tokio::test]
+async fn whoever_commits_while_the_server_is_known_to_be_away_is_not_in_doubt_and_goes_on_afterwards() {
+    let mut redis = Redis::start(ALWAYS);
+    let store = open_hasty(&redis).await;
+    let fence = started(&store, &["a"]).await;
+    redis.kill();
+    let until = Instant::now() + Duration::from_secs(60);
+    while store.health().writable {
+        assert!(Instant::now() < until, "it is not noticed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for _ in 0..3 {
+        let refused = add(&store, fence, &["b"]).await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    }
+    redis.start_again();
+    assert_eq!(insist(async || add(&store, fence, &["b"]).await).await, seq(2));
+    assert_eq!(texts(&store, "log").await, [(1, "a".to_owned()), (2, "b".to_owned())]);
+}
+
 #[tokio::test]
 async fn a_flushed_script_cache_is_not_noticed() {
     let redis = Redis::start(&[]);

@@ -73,6 +73,13 @@ fn servers(backends: &Value) -> String {
         if let (Some(attempt), Some(ms)) = (backend["reconnectAttempt"].as_u64(), backend["nextRetryMs"].as_u64()) {
             let _ = write!(line, ", attempt {attempt}, next in {}", show_duration(Duration::from_millis(ms)));
         }
+        let calls = &backend["calls"];
+        if let Some(total) = calls["total"].as_u64().filter(|total| *total > 0) {
+            let of = |outcome: &str| calls["outcomes"][outcome].as_u64().unwrap_or_default();
+            let bad = of("error") + of("unknown") + of("not_executed");
+            let mean = calls["meanMs"].as_f64().unwrap_or_default();
+            let _ = write!(line, ", {total} calls, {bad} failed, {mean:.1} ms each");
+        }
         if let Some(error) = backend["lastError"].as_str() {
             let _ = write!(line, ": {}", out::short(error, 60));
         }
@@ -159,9 +166,15 @@ mod tests {
             "sessions": { "idle": 1, "running": 1, "waiting": 0, "ended": 0 }, "events_appended": 77 });
         let sessions = json!({ "total": 60, "sessions": [{ "id": "sess_1", "owner": "local", "agent": "demo", "state": "running", "held": true,
             "observers": 0, "last_seq": 77, "acked_seq": 70, "last_active_at": "2026-01-02T03:04:05Z", "title": "hello" }] });
-        let backends = json!({ "backends": [{ "name": "files", "status": "reconnecting", "reconnectAttempt": 3, "nextRetryMs": 4000, "lastError": "refused" }] });
+        let backends = json!({ "backends": [{ "name": "files", "status": "reconnecting", "reconnectAttempt": 3, "nextRetryMs": 4000, "lastError": "refused",
+            "calls": { "total": 7, "outcomes": { "result": 4, "tool_error": 1, "unknown": 2 }, "meanMs": 1.25 } }] });
         let text = screen(&node, &sessions, &backends);
-        assert!(text.contains("server       files reconnecting, attempt 3, next in 4s: refused\n"), "{text}");
+        assert!(
+            text.contains(
+                "server       files reconnecting, attempt 3, next in 4s, 7 calls, 2 failed, 1.2 ms each: refused\n"
+            ),
+            "{text}"
+        );
         assert!(text.starts_with("bowline 0.1.0 on 127.0.0.1:8080, up 1h1m40s\n"), "{text}");
         assert!(text.contains("disk:./d, sync always, 3.0 MiB in 2 logs\nloss window  none: synced\n"), "{text}");
         assert!(text.contains("1 idle, 1 running, 0 waiting, 0 ended"), "{text}");

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant, SystemTime};
 
 use bowline_core::Health;
@@ -128,7 +127,7 @@ pub fn start(key: Key, spec: ServerSpec, allow_private: bool, around: Around) ->
         driver.publish();
     }
     tokio::spawn(driver.drive(commanded, noted, linked));
-    Backend { key, spec, commands, snapshot: shown, next_call: Arc::new(AtomicU64::new(1)) }
+    Backend { key, spec, commands, snapshot: shown, counts: Arc::default() }
 }
 
 impl Driver {
@@ -205,6 +204,8 @@ impl Driver {
 
     fn note(&mut self, note: Note) {
         let now = Instant::now();
+        // A dial may end without anything to do, and still another status.
+        self.changed |= matches!(note, Note::Dialled(..));
         match note {
             Note::Dialled(generation, Ok(link)) => {
                 self.era = Some(link.facts().era);

@@ -21,13 +21,20 @@ const ROUNDS_MAX: usize = 16;
 
 /// Calls a backend on behalf of a client, across the eras.
 pub async fn call(hub: &Hub, client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
-    let started = Instant::now();
+    let counted = backend.counts.begin();
+    let reply = rounds(hub, client, backend, request, sink).await;
+    let outcome = word(&reply);
+    hub.observer.call_ended(backend, outcome, counted.end(outcome));
+    reply
+}
+
+/// Calls until the backend asks no more.
+async fn rounds(hub: &Hub, client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
     let mut params = request.params.clone();
     for _ in 0..ROUNDS_MAX {
         let reply = once(hub, client, backend, &request.method, params.clone(), sink).await;
         let asked = client.era() == Era::Legacy && is_question(&reply);
         if !asked {
-            hub.observer.call_ended(word(&reply), started.elapsed().as_secs_f64());
             return reply;
         }
         let Ok(result) = &reply.answer else { return reply };

@@ -10,6 +10,7 @@ use super::http::{HttpLink, PostError};
 use super::http_words::{body, parse, said, tell};
 use super::lane::{Lane, UpSession};
 use super::{Inbound, LinkEvent, MESSAGE_BYTES_MAX, Sink, Upcall, ask, own_answer};
+use crate::catalogue::ListKind;
 use crate::fields::{Raw, raw};
 use crate::message::{self, Answer, Id, Message};
 use crate::sse::Parser;
@@ -135,6 +136,9 @@ pub(super) async fn resume(
 async fn pass_on(message: Message, sink: Option<Sink>, link: &Arc<HttpLink>, session: Option<Arc<UpSession>>) {
     match message {
         Message::Notification(notification) => {
+            // A backend of the older era tells each session of a change; whether there is one is found out once, for all.
+            let changed = session.is_some() && ListKind::ALL.iter().any(|kind| kind.changed() == notification.method);
+            let sink = sink.filter(|_| !changed);
             let inbound = Inbound::Notification { method: notification.method, params: notification.params };
             match sink {
                 Some(sink) => drop(sink.send(inbound).await),

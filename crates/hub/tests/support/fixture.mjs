@@ -13,6 +13,7 @@ const tools = ['echo', 'count', 'ask', 'sample', 'grow', 'garbage', 'progress', 
 if (options.extra) tools.push(options.extra);
 if (options.tasks) tools.push('job');
 if (options.regional) tools.push('regional', 'unsound');
+if (options.wild) tools.push('exit', 'twice', 'huge', 'deep');
 if (options.child) spawn('sleep', ['1000'], { stdio: 'ignore' });
 if (options.stderr) console.error(options.stderr);
 
@@ -99,6 +100,14 @@ async function run(name, args, meta, wire) {
       return text('progressed');
     case 'regional':
       return text(`in ${args.region}`);
+    case 'exit':
+      return process.exit(args.code);
+    case 'twice':
+      return text('once');
+    case 'huge':
+      return text('x'.repeat(17 << 20));
+    case 'deep':
+      return { content: [], deep: JSON.parse('['.repeat(200) + ']'.repeat(200)) };
     case 'odd':
       return { content: [{ type: 'hologram', depth: 3 }], vendor: { exact: 1.5 }, isError: false };
     default:
@@ -109,6 +118,8 @@ async function run(name, args, meta, wire) {
 async function answer(method, params, wire) {
   switch (method) {
     case 'ping':
+      // A server that answers calls and no checks.
+      if ('deaf' in options) await new Promise(() => {});
       return {};
     case 'server/discover':
       if (era === 'legacy') throw { code: -32601, message: 'Method not found' };
@@ -135,6 +146,7 @@ async function answer(method, params, wire) {
     case 'prompts/get':
       return { messages: [{ role: 'user', content: { type: 'text', text: 'hello' } }] };
     case 'logging/setLevel':
+      if (options.count) appendFileSync(options.count, `level ${params.level}\n`);
       return {};
     case 'tasks/get':
       return taskState(params.taskId);
@@ -184,6 +196,7 @@ async function respond(message, wire, send) {
     const result = message.method === 'initialize' ? initialize(message.params) : await answer(message.method, message.params ?? {}, wire);
     if (message.params?.name === 'garbage') return send({ jsonrpc: '2.0', id: 'not-yours', result: {} });
     send({ jsonrpc: '2.0', id: message.id, result });
+    if (message.params?.name === 'twice') send({ jsonrpc: '2.0', id: message.id, result: text('again') });
   } catch (error) {
     if (message.params?.name === 'garbage') return send({ jsonrpc: '2.0', id: 'not-yours', result: {} });
     send({ jsonrpc: '2.0', id: message.id, error: { code: error.code ?? -32603, message: error.message ?? 'broken' } });
@@ -248,7 +261,7 @@ function legacy(request, response, message) {
   };
   return respond(message, wire, (value) => {
     event(response, value);
-    response.end();
+    setImmediate(() => response.writableEnded || response.end());
   });
 }
 
@@ -297,11 +310,41 @@ async function modern(request, response, message) {
   }
 }
 
+// HTTP+SSE of 2024-11-05: one stream out, POSTs in.
+const streams = new Map();
+
+function sse(request, response, message) {
+  if (request.method === 'GET' && request.url === '/sse') {
+    const id = randomUUID();
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(`event: endpoint\ndata: /messages?session=${id}\n\n`);
+    streams.set(id, { response, questions: new Questions() });
+    return undefined;
+  }
+  const found = streams.get(new URL(request.url, 'http://x').searchParams.get('session'));
+  if (request.method !== 'POST' || !found) return response.writeHead(404).end();
+  response.writeHead(202).end();
+  const send = (value) => found.response.write(`event: message\ndata: ${JSON.stringify(value)}\n\n`);
+  const wire = {
+    ask: (method, params) => found.questions.ask(send, method, params),
+    say: (method, params) => send({ jsonrpc: '2.0', method, params }),
+    broadcast: (method) => send({ jsonrpc: '2.0', method }),
+    subscribe: () => {},
+  };
+  if (!message.method) return found.questions.settle(message);
+  if (message.id !== undefined) respond(message, wire, send);
+  return undefined;
+}
+
 function http() {
   const server = createServer((request, response) => {
+    if (options.requests) appendFileSync(options.requests, `${request.method} ${request.url}\n`);
+    if (options.redirect) return response.writeHead(307, { location: options.redirect }).end();
+    if (options.busy && existsSync(options.busy)) return response.writeHead(503, { 'retry-after': '3000' }).end();
     let body = '';
     request.on('data', (chunk) => (body += chunk)).on('end', () => {
       const message = body ? JSON.parse(body) : null;
+      if ('sse' in options) return sse(request, response, message);
       const isModern = message?.params?._meta?.['io.modelcontextprotocol/protocolVersion'] !== undefined;
       if (isModern && era !== 'legacy') modern(request, response, message);
       else if (era === 'modern') response.writeHead(404).end();

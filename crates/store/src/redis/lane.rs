@@ -180,7 +180,8 @@ impl Driver {
 
     /// Sends a batch and tells everybody in it what came of it, or puts back those who must try again.
     async fn carry_out(&mut self, mut batch: Vec<Errand>) -> Result<(), String> {
-        let mut wire = match self.wire.take() {
+        // What would be sent into nothing would be in doubt; a dial that fails is not.
+        let mut wire = match self.wire.take().filter(|wire| !wire.is_gone()) {
             Some(wire) => wire,
             None => match self.server.dial(None).await {
                 Ok(wire) => wire,

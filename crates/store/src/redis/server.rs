@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo,
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind,
     RedisConnectionInfo, Value,
 };
 
@@ -37,6 +37,7 @@ pub struct Wire {
     connection: MultiplexedConnection,
     pub facts: Facts,
     hashes: Hashes,
+    gone: Arc<AtomicBool>,
 }
 
 /// What a server says of itself.
@@ -94,6 +95,11 @@ impl Wire {
             return Err("fewer answers than questions".into());
         }
         Ok(answers.into_iter().map(server_error).collect())
+    }
+
+    /// Whether its other end is known to be gone, so that nothing more can be sent over it.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     pub fn hash(&self, script: Script) -> &str {
@@ -262,14 +268,15 @@ impl Server {
     }
 
     async fn shake_hands(&self, host: &Address, push: Option<&Push>) -> Result<Wire, String> {
-        let connection = self.connect(host, self.url.db, push).await?;
-        let mut wire = Wire { connection, facts: Facts::default(), hashes: Hashes::default() };
+        let gone = Arc::new(AtomicBool::new(false));
+        let connection = self.connect(host, self.url.db, watch(&gone, push.cloned())).await?;
+        let mut wire = Wire { connection, facts: Facts::default(), hashes: Hashes::default(), gone };
         wire.facts = wire.ask(&self.url.era, self.timeout).await?;
         wire.load(self.timeout).await?;
         Ok(wire)
     }
 
-    async fn connect(&self, host: &Address, db: i64, push: Option<&Push>) -> Result<MultiplexedConnection, String> {
+    async fn connect(&self, host: &Address, db: i64, push: Push) -> Result<MultiplexedConnection, String> {
         let addr = match self.url.tls {
             false => ConnectionAddr::Tcp(host.host.clone(), host.port),
             true => {
@@ -279,7 +286,9 @@ impl Server {
                 ConnectionAddr::TcpTls { host: host.host, port: host.port, insecure: false, tls_params: None }
             }
         };
-        let mut who = RedisConnectionInfo::default().set_db(db).set_protocol(ProtocolVersion::RESP3);
+        let who = RedisConnectionInfo::default().set_db(db).set_protocol(ProtocolVersion::RESP3);
+        // Servers before 7.2 do not know how to note a library's name, and users with few rights may not.
+        let mut who = who.set_skip_set_lib_name();
         if let Some(user) = &self.url.user {
             who = who.set_username(user);
         }
@@ -290,16 +299,10 @@ impl Server {
         let client = Client::open(info).map_err(|error| error.to_string())?;
         // Each use has a timeout of its own; the connection's would be half a second for everything.
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(self.timeout)).set_response_timeout(None);
-        let config = match push {
-            Some(push) => {
-                let push = push.clone();
-                config.set_push_sender(move |info| -> Result<(), SendError> {
-                    push(info);
-                    Ok(())
-                })
-            }
-            None => config,
-        };
+        let config = config.set_push_sender(move |info| -> Result<(), SendError> {
+            push(info);
+            Ok(())
+        });
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(|error| error.to_string())
     }
 
@@ -317,7 +320,7 @@ impl Server {
     }
 
     async fn ask_sentinel(&self, sentinel: &Address, name: &str) -> Result<Address, String> {
-        let mut connection = self.connect(sentinel, 0, None).await?;
+        let mut connection = self.connect(sentinel, 0, Arc::new(drop)).await?;
         let command = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
         let answer = connection.send_packed_command(&command).await.map_err(|error| error.to_string())?;
         let mut parts = list(answer).into_iter().map(text);
@@ -334,7 +337,7 @@ impl Server {
         if self.stale.swap(false, Ordering::AcqRel) {
             reader.wire = None;
         }
-        if let Some(wire) = &reader.wire {
+        if let Some(wire) = reader.wire.as_ref().filter(|wire| !wire.is_gone()) {
             return Ok(wire.clone());
         }
         if reader.not_before.is_some_and(|then| Instant::now() < then) {
@@ -427,9 +430,40 @@ impl fmt::Debug for Server {
     }
 }
 
+/// Notes when the connection is gone, and passes everything on.
+fn watch(gone: &Arc<AtomicBool>, push: Option<Push>) -> Push {
+    let gone = gone.clone();
+    Arc::new(move |info: PushInfo| {
+        if info.kind == PushKind::Disconnection {
+            gone.store(true, Ordering::Release);
+        }
+        if let Some(push) = &push {
+            push(info);
+        }
+    })
+}
+
 /// How long to rest before the next attempt: longer each time, and never the same for two of us.
 pub fn rest(attempt: u32) -> Duration {
     let longest = (BACKOFF_MIN * 2u32.saturating_pow(attempt.min(16))).min(BACKOFF_MAX);
     let chance = random_bits().unwrap_or(u64::MAX / 2) as f64 / u64::MAX as f64;
     BACKOFF_MIN + longest.mul_f64(chance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_come_back_do_not_come_at_once() {
+        for attempt in [0, 3, 40] {
+            let mut rests: Vec<Duration> = (0..200).map(|_| rest(attempt)).collect();
+            rests.sort();
+            rests.dedup();
+            assert!(rests.len() > 190, "no two of us rest as long");
+            assert!(rests[0] >= BACKOFF_MIN && rests[rests.len() - 1] <= BACKOFF_MIN + BACKOFF_MAX);
+        }
+        let longest = |attempt| (0..200).map(|_| rest(attempt)).max().unwrap();
+        assert!(longest(6) > 8 * longest(0), "longer each time");
+    }
 }

@@ -89,6 +89,17 @@ impl Redis {
         said
     }
 
+    /// Makes the user of `docs/scaling.md`, with the password `PASSWORD`, for keys and channels of this pattern.
+    pub fn let_in_as_documented(&self, pattern: &str) {
+        let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scaling.md");
+        let docs = std::fs::read_to_string(docs).unwrap();
+        let (_, rule) = docs.split_once("ACL SETUSER").expect("the rule is in the document");
+        let (rule, _) = rule.split_once("```").unwrap();
+        let rule = rule.replace("\\\n", " ").replace("bowline:*", pattern);
+        let rule: Vec<&str> = ["acl", "setuser"].into_iter().chain(rule.split_whitespace()).collect();
+        assert_eq!(self.cli(&rule), "OK");
+    }
+
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }

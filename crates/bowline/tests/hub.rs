@@ -1,0 +1,275 @@
+//! The hub inside the server: agents that call its tools, what operators see, who may come in, and kill -9.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use bowline::config::{AgentConfig, AgentKind, AuthMode, Config, OpenAiConfig, StaticToken, WireConfig};
+use bowline_protocol::Principal;
+use bowline_protocol::frame::client::Secret;
+use serde_json::{Value, json};
+use support::api::{Api, Stream};
+use support::process::Process;
+use support::upstream::{Scripted, answer, data, end, sse};
+use support::{PATIENCE, Server, config, get};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// A real MCP server, in a process that can be killed.
+struct Backend {
+    child: Child,
+    port: u16,
+    ran: PathBuf,
+}
+
+impl Backend {
+    async fn start(dir: &Path, port: u16) -> Backend {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hub/tests/support/fixture.mjs");
+        let ran = dir.join("ran");
+        let mut command = Command::new("node");
+        command.arg(script).arg(format!("--port={port}")).arg(format!("--count={}", ran.display()));
+        let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("node runs");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().expect("it listens");
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Backend { child, port: line.strip_prefix("listening ").unwrap().parse().unwrap(), ran }
+    }
+
+    /// Writes the file that names it.
+    fn named(&self, dir: &Path) -> PathBuf {
+        let file = dir.join("mcp.json");
+        let url = format!("http://127.0.0.1:{}/mcp", self.port);
+        std::fs::write(&file, json!({ "mcpServers": { "b": { "url": url } } }).to_string()).unwrap();
+        file
+    }
+
+    /// Waits until `count` has been called that often.
+    async fn has_run(&self, times: usize) {
+        until("the call has begun", || std::fs::read_to_string(&self.ran).unwrap_or_default().lines().count() >= times)
+            .await;
+    }
+}
+
+/// Polls, because what is waited for is another process.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < PATIENCE, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn served(config: Config, file: PathBuf) -> Server {
+    let mut config = config;
+    config.hub.servers_file = Some(file);
+    let server = Server::with(config).await;
+    for backend in server.shared.hub.all() {
+        backend.settled(PATIENCE).await;
+    }
+    server
+}
+
+fn results(frames: &[Value]) -> Vec<&Value> {
+    frames.iter().filter(|frame| frame["event"] == "agent.tool_result").collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_dies_under_a_demo_agents_call_is_one_honest_outcome_in_the_log() {
+    let dir = TempDir::new().unwrap();
+    let mut backend = Backend::start(dir.path(), 0).await;
+    let server = served(config(), backend.named(dir.path())).await;
+    let (mut client, _) = server.session().await;
+    let frames = client.ask("/tool b echo {\"text\": \"hello\"}").await;
+    assert!(frames.last().unwrap()["content"].as_str().unwrap().contains("hello"), "{frames:?}");
+    assert_eq!(results(&frames)[0]["metadata"]["status"], "success");
+
+    client.say("/tool b count {\"id\": \"x\", \"ms\": 600000}").await;
+    backend.has_run(1).await;
+    backend.child.kill().await.unwrap();
+    let frames = client.until(support::is_terminal).await;
+    let told = results(&frames);
+    assert_eq!(told.len(), 1, "{frames:?}");
+    assert_eq!(told[0]["metadata"]["status"], "unknown", "{}", told[0]);
+    assert_eq!(frames.iter().filter(|frame| frame["event"] == "agent.tool_call").count(), 1);
+
+    let backend = Backend::start(dir.path(), backend.port).await;
+    let frames = client.ask("/tool b echo {\"text\": \"back\"}").await;
+    assert_eq!(results(&frames)[0]["metadata"]["status"], "success", "{frames:?}");
+    assert_eq!(std::fs::read_to_string(&backend.ran).unwrap(), "x\n", "it was not sent again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_is_offered_the_hubs_tools_and_told_when_an_outcome_is_unknown() {
+    let dir = TempDir::new().unwrap();
+    let mut backend = Backend::start(dir.path(), 0).await;
+    let call = |name: &str, arguments: &str| {
+        let function = json!({ "name": name, "arguments": arguments });
+        let calls = json!([{ "index": 0, "id": "a", "function": function }]);
+        let chunk = json!({ "choices": [{ "delta": { "tool_calls": calls }, "finish_reason": "tool_calls" }] });
+        vec![sse(), data(&chunk), end()]
+    };
+    let model = Scripted::start(vec![
+        call("b__echo", "{\"text\":\"hello\"}"),
+        answer("It said hello."),
+        call("b__count", "{\"id\":\"x\",\"ms\":600000}"),
+        answer("I do not know."),
+    ])
+    .await;
+    let wire = WireConfig { token: Some(Secret::new("key")), ..WireConfig::default() };
+    let agent = OpenAiConfig { base_url: model.url(), model: "m".into(), system: None, max_steps: 8, wire };
+    let mut config = config();
+    config.agents.insert("helper".into(), AgentConfig { kind: AgentKind::OpenAi(agent) });
+    config.default_agent = "helper".into();
+    let server = served(config, backend.named(dir.path())).await;
+    let (mut client, _) = server.session().await;
+
+    let frames = client.ask("say hello").await;
+    assert_eq!(frames.last().unwrap()["content"], "It said hello.");
+    assert_eq!(results(&frames)[0]["metadata"]["status"], "success");
+    let offered = model.requests()[0].body["tools"].clone();
+    let names: Vec<&str> =
+        offered.as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"b__echo") && names.contains(&"b__count"), "{names:?}");
+
+    client.say("count").await;
+    backend.has_run(1).await;
+    backend.child.kill().await.unwrap();
+    let frames = client.until(support::is_terminal).await;
+    let told = results(&frames);
+    assert_eq!((told.len(), &told[0]["metadata"]["status"]), (1, &json!("unknown")), "{frames:?}");
+    assert_eq!(frames.last().unwrap()["content"], "I do not know.");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_see_each_server_with_its_calls() {
+    let dir = TempDir::new().unwrap();
+    let mut backend = Backend::start(dir.path(), 0).await;
+    let server = served(config(), backend.named(dir.path())).await;
+    let (mut client, _) = server.session().await;
+    client.ask("/tool b echo {\"text\": \"hello\"}").await;
+    client.ask("/tool b nothing {}").await;
+    let api = Api::new(server.address);
+    let (_, shown) = api.get("/api/admin/backends").await;
+    let shown = &shown["backends"][0];
+    assert_eq!((&shown["status"], &shown["healthStatus"]), (&json!("connected"), &json!("healthy")), "{shown}");
+    assert_eq!((&shown["calls"]["total"], &shown["calls"]["open"]), (&json!(2), &json!(0)), "{shown}");
+    assert_eq!((&shown["calls"]["outcomes"]["result"], &shown["calls"]["outcomes"]["error"]), (&json!(1), &json!(1)));
+    assert!(shown["calls"]["meanMs"].as_f64().unwrap() > 0.0);
+    let (_, metrics) = server.get("/metrics").await;
+    for line in [
+        "bowline_backend_up{server=\"b\"} 1",
+        "bowline_backend_calls_total{server=\"b\",outcome=\"result\"} 1",
+        "bowline_backend_calls_total{server=\"b\",outcome=\"error\"} 1",
+        "bowline_backend_call_seconds_count{server=\"b\"} 2",
+        "bowline_backend_health_failures{server=\"b\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    backend.child.kill().await.unwrap();
+    let hub = server.shared.hub.clone();
+    until("the loss is seen", || !hub.all()[0].snapshot().is_connected()).await;
+    let (_, metrics) = server.get("/metrics").await;
+    assert!(metrics.contains("bowline_backend_up{server=\"b\"} 0"), "{metrics}");
+    assert!(metrics.contains("bowline_backends{state=\"reconnecting\"} 1"), "{metrics}");
+    let status =
+        Command::new(env!("CARGO_BIN_EXE_bowline")).args(["status", "--url", &api.base]).output().await.unwrap();
+    let screen = String::from_utf8_lossy(&status.stdout).into_owned();
+    let line = screen.lines().find(|line| line.contains("server ")).unwrap_or_else(|| panic!("{screen}"));
+    assert!(line.contains("b reconnecting, attempt") && line.contains("2 calls, 1 failed"), "{line}");
+}
+
+/// A client of the older era over a real socket.
+struct Mcp {
+    api: Api,
+    session: String,
+}
+
+impl Mcp {
+    async fn open(api: &Api, path: &str) -> Mcp {
+        let api = api.with("content-type", "application/json").with("accept", "application/json, text/event-stream");
+        let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+        let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+        let answer = api.start(path, &hello).await;
+        assert_eq!(answer.status, 200);
+        let session = answer.headers["mcp-session-id"].to_str().unwrap().to_owned();
+        Mcp { api: api.with("mcp-session-id", &session), session }
+    }
+
+    async fn begin(&self, path: &str, id: u64, tool: &str, arguments: Value) -> Stream {
+        let params = json!({ "name": tool, "arguments": arguments });
+        self.api.start(path, &json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params })).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_kill_nine_a_client_takes_its_streams_up_again() {
+    let dir = TempDir::new().unwrap();
+    let backend = Backend::start(dir.path(), 0).await;
+    let file = backend.named(dir.path());
+    let env = [("BOWLINE_HUB__SERVERS_FILE", file.display().to_string())];
+    let process = Process::start(&dir.path().join("data"), &env).await;
+    let client = Mcp::open(&Api::new(process.address), "/mcp/b").await;
+    // One call is answered while nobody listens, the other is under way when the hub dies.
+    let mut done = client.begin("/mcp/b", 1, "count", json!({ "id": "done", "ms": 300 })).await;
+    let mut cut = client.begin("/mcp/b", 2, "count", json!({ "id": "cut", "ms": 600_000 })).await;
+    let (done_at, cut_at) = (done.next().await.unwrap().id.unwrap(), cut.next().await.unwrap().id.unwrap());
+    drop((done, cut));
+    backend.has_run(2).await;
+    let mut again = client.api.with("last-event-id", &done_at).stream("/mcp/b").await;
+    let answer = again.next().await.unwrap();
+    assert_eq!(answer.chunk()["result"]["content"][0]["text"], "done done");
+
+    let process = process.kill_and_restart().await;
+    let mut client = client;
+    client.api.base = format!("http://{}", process.address);
+    let mut again = client.api.with("last-event-id", &done_at).stream("/mcp/b").await;
+    let replayed = again.next().await.unwrap();
+    assert_eq!(replayed, answer, "the same event, under the same id");
+    assert!(again.next().await.is_none());
+    let mut again = client.api.with("last-event-id", &cut_at).stream("/mcp/b").await;
+    let told = again.next().await.unwrap().chunk();
+    assert_eq!((&told["id"], &told["result"]["structuredContent"]["code"]), (&json!(2), &json!("OUTCOME_UNKNOWN")));
+    assert_eq!(std::fs::read_to_string(&backend.ran).unwrap().lines().count(), 2, "nothing ran twice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_strangers_and_clients_without_a_credential_stay_outside() {
+    let token = |token: &str, principal: &str| StaticToken {
+        token: Secret::new(token),
+        principal: Principal::parse(principal).unwrap(),
+        admin: false,
+    };
+    let mut config = config();
+    config.auth.mode = AuthMode::Tokens(vec![token("alice-secret", "alice"), token("bob-secret", "bob")]);
+    let server = Server::with(config).await;
+    let api = Api::new(server.address).with("content-type", "application/json");
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {} });
+    assert_eq!(api.post("/mcp", &hello).await.0, 401);
+    assert_eq!(api.with("authorization", "Bearer wrong").post("/mcp", &hello).await.0, 401);
+    let alice = api.with("authorization", "Bearer alice-secret");
+    assert_eq!(alice.with("origin", "https://evil.example").post("/mcp", &hello).await.0, 403);
+    assert_eq!(alice.with("origin", "https://evil.example").get("/mcp").await.0, 403);
+    let session = Mcp::open(&alice, "/mcp").await;
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    assert_eq!(session.api.post("/mcp", &ping).await.0, 200);
+    // A session belongs to whoever opened it.
+    let thief = api.with("authorization", "Bearer bob-secret").with("mcp-session-id", &session.session);
+    assert_eq!(thief.post("/mcp", &ping).await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_was_made_to_lead_here_is_refused_while_we_listen_on_loopback() {
+    let server = Server::start().await;
+    let (status, _) = get(server.address, "/mcp", &[]).await;
+    assert_eq!(status, 400, "a session is missing, and that is all");
+    let request = "GET /mcp HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n";
+    let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
