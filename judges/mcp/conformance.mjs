@@ -55,6 +55,35 @@ async function judge(title, url, revision, baseline) {
   return faults(checks, [...scored, ...more], allowed).map((fault) => `${title}, ${revision}: ${fault}`);
 }
 
+/** One scenario of the suite's client half: the hub, with a client before it, speaks to the suite's server. */
+async function speak(kind, scenario, revision) {
+  const command = `${process.execPath} ${join(import.meta.dirname, 'through.mjs')} ${binary} ${kind}`;
+  const args = [join(suite, 'dist/index.js'), 'client', '--command', command, '--scenario', scenario, '--spec-version', revision];
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  let told = '';
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (told += chunk));
+  const [code] = await new Promise((resolve) => child.on('close', (...how) => resolve(how)));
+  return code === 0 ? [] : [`the hub as a client (${kind}), ${scenario}: ${told}`];
+}
+
+// What can be asked of a client that passes on what its own clients do. The rest of the set is OAuth.
+const spoken = [
+  ['legacy', '2025-11-25', ['initialize', 'tools_call', 'sse-retry', 'elicitation-sep1034-client-defaults']],
+  ['modern', '2026-07-28', ['tools_call', 'request-metadata', 'http-standard-headers', 'json-schema-ref-no-deref', 'sep-2322-client-request-state']],
+  ['crossed', '2026-07-28', ['tools_call', 'request-metadata', 'http-custom-headers', 'http-invalid-tool-headers', 'sep-2322-client-request-state']],
+];
+
+async function speakAll() {
+  const faults = [];
+  for (const [kind, revision, scenarios] of spoken) {
+    const failed = [];
+    for (const scenario of scenarios) failed.push(...(await speak(kind, scenario, revision)));
+    console.log(`the hub as a client (${kind}), ${revision}: ${scenarios.length - failed.length}/${scenarios.length}`);
+    faults.push(...failed);
+  }
+  return faults;
+}
+
 const backend = await fixture();
 const servers = Object.fromEntries(
   ['same', 'legacy', 'modern'].map((era) => [era, era === 'same' ? { url: backend.url } : { url: backend.url, era }]),
@@ -68,6 +97,7 @@ const found = [
   await judge('through the hub', through('same'), '2026-07-28'),
   await judge('older clients, modern backend', through('modern'), '2025-11-25'),
   await judge('modern clients, older backend', through('legacy'), '2026-07-28', 'crossed-legacy-backend.yml'),
+  await speakAll(),
 ].flat();
 await stop(front);
 await stop(backend);
