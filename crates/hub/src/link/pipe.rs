@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_core::backend::{DialError, Generation};
+use futures_util::future::Either;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -100,14 +101,13 @@ impl Pipe {
                 None => self.initialize().await,
             };
         }
-        let mut initialize = std::pin::pin!(self.initialize());
-        tokio::select! {
-            biased;
-            found = &mut probe => match found? {
+        let initialize = std::pin::pin!(self.initialize());
+        match futures_util::future::select(probe, initialize).await {
+            Either::Left((found, initialize)) => match found? {
                 Some(facts) => Ok(facts),
                 None => initialize.await,
             },
-            facts = &mut initialize => facts,
+            Either::Right((facts, _)) => facts,
         }
     }
 
