@@ -169,9 +169,15 @@ async fn a_call_that_was_refused_waits_for_the_backend_and_runs_once() {
     let dir = tempfile::tempdir().unwrap();
     let ran = dir.path().join("ran");
     // Without a stream that is held, nobody notices the death before the call does.
-    let mut fixture = Fixture::start(&["--no-stream", &format!("--count={}", ran.display())]).await;
+    let asked = dir.path().join("asked");
+    let options = [format!("--no-stream={}", asked.display()), format!("--count={}", ran.display())];
+    let mut fixture = Fixture::start(&options.each_ref().map(String::as_str)).await;
     let hub = hub(&[("b", fixture.spec())]).await;
     let (client, _) = Client::open(&hub, "alice", one(), json!({})).await;
+    // The hub and the client each ask for a stream once; an answer that does not come would be a sign of death too.
+    let refused = || std::fs::read_to_string(&asked).unwrap_or_default().lines().count();
+    until("both are told that there is none", || refused() == 2).await;
+    client.call("echo", json!({ "text": "and still there" })).await;
     fixture.kill().await;
     let backend = hub.all().remove(0);
     assert!(backend.snapshot().is_connected(), "nobody knows yet");

@@ -235,7 +235,10 @@ function legacy(request, response, message) {
     response.writeHead(400, { 'content-type': 'application/json' });
     return response.end(JSON.stringify({ jsonrpc: '2.0', error: { code: -32000, message: 'Bad Request: No valid session ID provided' } }));
   }
-  if (request.method === 'GET' && 'no-stream' in options) return response.writeHead(405).end();
+  if (request.method === 'GET' && 'no-stream' in options) {
+    if (options['no-stream']) appendFileSync(options['no-stream'], 'asked\n');
+    return response.writeHead(405).end();
+  }
   if (request.method === 'GET') {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     response.write(': open\n\n');
