@@ -213,6 +213,11 @@ async fn the_runs_of_a_killed_node_end_on_another_and_its_clients_read_on() {
     let mut survivor = Survivor::new(client.create().await);
     client.say("/long 100000 5").await;
     survivor.follow(&mut client, |frame| frame["seq"].as_u64() >= Some(40)).await;
+    for node in [0, 1] {
+        let (_, body) = get(scene.at(node), &format!("/api/admin/sessions/{}", survivor.session), &[]).await;
+        let shown: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((&shown["held"], shown["node"].is_string()), (&json!(true), node == 1), "{shown}");
+    }
     // Somebody else watches from the other node, and never leaves it.
     let mut watcher = Client::dial(scene.at(1), &[]).await.unwrap();
     let content = json!({ "last_seq": 0, "observe": true });

@@ -24,9 +24,11 @@ use super::health;
 use super::problem::Problem;
 use super::ws::{check_host, check_origin};
 use crate::auth::token_from_headers;
+use crate::cluster::Place;
 use crate::config::{StoreUrl, SyncMode};
 use crate::drive::tail::{Piece, Tail};
 use crate::node::{self, Shared};
+use crate::session::actor::Presence;
 use crate::session::turns::Status;
 use crate::session::{Life, SessionRecord};
 use crate::task::TaskRecord;
@@ -220,17 +222,29 @@ async fn summary(shared: &Shared, log: &LogId, stored: &Record) -> Value {
     let presence = shared.registry.presence(&current);
     let extent = shared.store.extent(log).await.ok();
     let acked = node::acked(shared, log).await;
+    let elsewhere = match (&presence, &shared.cluster) {
+        (None, Some(cluster)) => match cluster.place(log).await {
+            Ok(Place::There(node)) => Some(node),
+            Ok(Place::Here) | Err(_) => None,
+        },
+        _ => None,
+    };
+    let held_there = || elsewhere.is_some() && decoded.as_ref().is_ok_and(|record| record.held);
+    let held_here = |presence: &Arc<Presence>| presence.held.load(Ordering::Relaxed) > 0;
     let mut shown = json!({
         "id": current,
         "log": log,
         "owner": stored.owner,
-        "held": presence.as_ref().is_some_and(|presence| presence.held.load(Ordering::Relaxed) > 0),
+        "held": presence.as_ref().map_or_else(held_there, held_here),
         "observers": presence.as_ref().map_or(0, |presence| presence.observers.load(Ordering::Relaxed)),
         "acked_seq": acked,
         "last_seq": extent.as_ref().map(|extent| extent.last()),
         "first_retained_seq": extent.as_ref().map(|extent| extent.first),
         "epoch": extent.as_ref().map(|extent| extent.epoch.clone()),
     });
+    if let Some(node) = elsewhere {
+        shown["node"] = node.as_str().into();
+    }
     match decoded {
         Ok(record) => {
             shown["agent"] = record.agent.clone().into();
