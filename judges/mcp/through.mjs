@@ -18,10 +18,21 @@ const fill = (schema) =>
   Object.fromEntries(Object.entries(schema?.properties ?? {}).map(([name, { type, default: given }]) => [name, given ?? samples[type] ?? 'text']));
 const accept = (params) => ({ action: 'accept', content: fill(params.requestedSchema) });
 
+/** A server that refuses the first dial is dialled again by itself. Who sees all servers at once does not wait for one of them. */
+async function connected(client) {
+  for (let look = 0; look < 300; look += 1) {
+    const { structuredContent } = await client.callTool({ name: 'list_servers', arguments: {} });
+    if (structuredContent.servers.every((server) => server.connected)) return;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  throw new Error('the server was never connected');
+}
+
 async function older() {
   const client = new Client({ name: 'judge', version: '1' }, { capabilities: { elicitation: { form: { applyDefaults: true } } } });
   client.setRequestHandler(ElicitRequestSchema, async ({ params }) => accept(params));
   await client.connect(new StreamableHTTPClientTransport(new URL(path)));
+  if (prefix) await connected(client);
   const { tools } = await client.listTools().catch(() => ({ tools: [] }));
   const theirs = tools.filter((tool) => tool.name.startsWith(prefix));
   const all = theirs.map((tool) => ({ name: tool.name, arguments: fill(tool.inputSchema) }));
