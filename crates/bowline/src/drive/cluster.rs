@@ -21,6 +21,8 @@ const HANDS: usize = 16;
 /// How often nodes that owe an answer are looked after.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 const RETRY_EVERY: Duration = Duration::from_millis(100);
+/// The inbox is looked at this often, whether or not anybody woke us.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Reads the inbox for ever.
 pub async fn inbox(shared: Arc<Shared>, cluster: Arc<Cluster>) {
@@ -53,7 +55,8 @@ pub async fn inbox(shared: Arc<Shared>, cluster: Arc<Cluster>) {
                 continue;
             }
         }
-        wake.woken().await;
+        // A node that was frozen may have slept through a wake-up.
+        let _ = tokio::time::timeout(LOOK_EVERY, wake.woken()).await;
         wake.take();
     }
 }
