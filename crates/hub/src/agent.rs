@@ -8,13 +8,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::catalogue::ListKind;
-use crate::era::{self, Era};
 use crate::fields::{Fields, raw};
 use crate::front::{Client, pass};
 use crate::hub::Hub;
-use crate::link::{Caller, ClientFacts, Inbound};
+use crate::link::Inbound;
 use crate::outcome;
-use crate::session::Route;
 
 const SAID_MAX: usize = 16;
 
@@ -81,20 +79,7 @@ pub async fn call(hub: &Arc<Hub>, owner: &Principal, lane: &str, name: &str, arg
     let failed = |error: String| AgentEnd::Failed { error, result: Value::Null };
     let Some((server, tool)) = name.split_once("__") else { return failed(format!("There is no tool {name}.")) };
     let Some(backend) = hub.find(owner, server) else { return failed(format!("There is no server {server}.")) };
-    let client = Client {
-        principal: owner.clone(),
-        route: Route::All,
-        caller: Caller {
-            lane: format!("agent {lane}").into(),
-            owner: owner.as_str().into(),
-            era: Era::Legacy,
-            client: Arc::new(ClientFacts { capabilities: era::no_capabilities(), info: era::our_info() }),
-            inbox: None,
-        },
-        session: None,
-        headers: None,
-        log_level: None,
-    };
+    let client = Client::absent(owner, format!("agent {lane}"));
     let mut params = Fields::default();
     params.put("name", tool);
     params.set("arguments", raw(arguments));

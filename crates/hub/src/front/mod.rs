@@ -23,10 +23,10 @@ use std::sync::Arc;
 use bowline_protocol::Principal;
 
 use crate::drive::conversation::{Conversation, Reply};
-use crate::era::Era;
+use crate::era::{self, Era};
 use crate::fields::Raw;
 use crate::hub::Hub;
-use crate::link::Caller;
+use crate::link::{Caller, ClientFacts};
 use crate::message::{self, Request};
 use crate::session::{Route, Session};
 
@@ -52,6 +52,24 @@ impl Client {
             session: Some(session.clone()),
             headers: None,
             log_level: session.log_level(),
+        }
+    }
+
+    /// One that nobody can ask anything, with a session of its own at each server.
+    pub fn absent(owner: &Principal, lane: String) -> Client {
+        Client {
+            principal: owner.clone(),
+            route: Route::All,
+            caller: Caller {
+                lane: lane.into(),
+                owner: owner.as_str().into(),
+                era: Era::Legacy,
+                client: Arc::new(ClientFacts { capabilities: era::no_capabilities(), info: era::our_info() }),
+                inbox: None,
+            },
+            session: None,
+            headers: None,
+            log_level: None,
         }
     }
 

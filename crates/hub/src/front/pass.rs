@@ -7,12 +7,12 @@ use bowline_protocol::Principal;
 use super::{Client, aggregate, listen, transparent};
 use crate::backend::Backend;
 use crate::drive::conversation::Reply;
-use crate::era::{self, Era};
+use crate::era::Era;
 use crate::fields::Fields;
 use crate::hub::Hub;
-use crate::link::{Caller, ClientFacts, Sink};
+use crate::link::Sink;
 use crate::message::{self, Request};
-use crate::session::{Route, Session};
+use crate::session::Session;
 
 /// Sends a request to a backend as the client, or as the session that stands for it.
 pub async fn to_backend(
@@ -51,21 +51,7 @@ pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
 
 /// Somebody who asked for something long ago and may not be here now.
 pub fn of_owner(owner: &Principal, session: Option<&Arc<Session>>) -> Client {
-    let client = Client {
-        principal: owner.clone(),
-        route: Route::All,
-        caller: Caller {
-            lane: format!("principal {owner}").into(),
-            owner: owner.as_str().into(),
-            era: Era::Legacy,
-            client: Arc::new(ClientFacts { capabilities: era::no_capabilities(), info: era::our_info() }),
-            inbox: None,
-        },
-        session: None,
-        headers: None,
-        log_level: None,
-    };
-    acting(&client, session)
+    acting(&Client::absent(owner, format!("principal {owner}")), session)
 }
 
 /// The same for a client that can answer nothing, as it is.
