@@ -1,6 +1,6 @@
-//! Both ends of a measured `tools/call`: a backend that does nothing but echo, and a client that calls as fast as it can.
+//! Both ends of a measured `tools/call`: a backend that costs next to nothing, and a client that calls as fast as it can.
 //!
-//! `peer backend PORT` serves Streamable HTTP of 2025-11-25, `peer stdio` the same over a pipe, and `peer load URL IN_FLIGHT SECONDS`
+//! `peer backend PORT` speaks just enough HTTP and MCP of 2025-11-25, `peer stdio` the same over a pipe, and `peer load URL IN_FLIGHT SECONDS`
 //! prints calls per second and the 50th and 99th percentile in microseconds. Needs nothing but the standard library:
 //! `rustc -O --edition 2024 peer.rs`.
 
@@ -89,7 +89,9 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
             None => ("202 Accepted", String::new()),
         };
         let kind = "content-type: application/json\r\nmcp-session-id: one";
-        write!(stream, "HTTP/1.1 {status}\r\n{kind}\r\ncontent-length: {}\r\n\r\n{text}", text.len())?;
+        // In one piece: each piece would be a packet of its own, and cost its reader a wake-up.
+        let whole = format!("HTTP/1.1 {status}\r\n{kind}\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+        stream.write_all(whole.as_bytes())?;
     }
     Ok(())
 }

@@ -20,7 +20,8 @@ async function freePort() {
   return port;
 }
 
-const backend = (port) => start(peer, ['backend', String(port)], /listening at (\S+)/);
+const real = (port) => start(join(tools, 'server/release/backend'), [String(port)], /listening at (\S+)/);
+const bare = (port) => start(peer, ['backend', String(port)], /listening at (\S+)/);
 
 /** Starts a proxy and waits until its port is open. */
 async function proxy(command, args, port) {
@@ -42,10 +43,13 @@ async function load(url, inFlight) {
   return JSON.parse(stdout);
 }
 
-const port = await freePort();
-let served = await backend(port);
+const [port, barePort] = [await freePort(), await freePort()];
+let served = await real(port);
+await bare(barePort);
 const direct = `http://127.0.0.1:${port}/mcp`;
-const front = await hub(binary, { http: { url: direct }, pipe: { command: peer, args: ['stdio'] } }, { env: { BOWLINE_LOG__LEVEL: 'warn' } });
+const directBare = `http://127.0.0.1:${barePort}/mcp`;
+const servers = { http: { url: direct }, bare: { url: directBare }, pipe: { command: peer, args: ['stdio'] } };
+const front = await hub(binary, servers, { env: { BOWLINE_LOG__LEVEL: 'warn' } });
 const [forMcpProxy, forSupergateway, forFastmcp] = [await freePort(), await freePort(), await freePort()];
 await proxy('mcp-proxy', ['--port', forMcpProxy, '--host', '127.0.0.1', '--server', 'stream', '--', peer, 'stdio'].map(String), forMcpProxy);
 const gateway = ['--stdio', `${peer} stdio`, '--outputTransport', 'streamableHttp', '--stateful', '--port', forSupergateway, '--logLevel', 'none'];
@@ -53,13 +57,16 @@ await proxy('supergateway', gateway.map(String), forSupergateway);
 const fast = ['run', direct, '--transport', 'http', '--host', '127.0.0.1', '--port', forFastmcp, '--no-banner'];
 await proxy(join(tools, 'venv/bin/fastmcp'), fast.map(String), forFastmcp);
 
+// Each is compared with the `direct` before it.
 const paths = [
-  ['direct', direct],
-  ['Bowline, HTTP backend', `${front.address}/mcp/http`],
-  ['Bowline, stdio backend', `${front.address}/mcp/pipe`],
-  ['npm mcp-proxy 6.7.19, stdio', `http://127.0.0.1:${forMcpProxy}/mcp`],
-  ['supergateway 4.0.0, stdio', `http://127.0.0.1:${forSupergateway}/mcp`],
-  ['fastmcp 4.1.2, HTTP', `http://127.0.0.1:${forFastmcp}/mcp`],
+  ['direct: rmcp 3.8.0', direct],
+  ['Bowline, rmcp behind it', `${front.address}/mcp/http`],
+  ['fastmcp 4.1.2, rmcp behind it', `http://127.0.0.1:${forFastmcp}/mcp`],
+  ['Bowline, a program behind it', `${front.address}/mcp/pipe`],
+  ['npm mcp-proxy 6.7.19, a program behind it', `http://127.0.0.1:${forMcpProxy}/mcp`],
+  ['supergateway 4.0.0, a program behind it', `http://127.0.0.1:${forSupergateway}/mcp`],
+  ['direct: a loop that parses nothing', directBare],
+  ['Bowline, that loop behind it', `${front.address}/mcp/bare`],
 ];
 console.log(`${cpus().length} cores (${cpus()[0].model.trim()}), load ${loadavg()[0].toFixed(1)}, ${seconds} s each`);
 console.log('| path | in flight | calls/s | p50 | p99 | added at p50 | direct is faster by |');
@@ -69,7 +76,7 @@ for (const inFlight of [1, 16]) {
   let base = null;
   for (const [name, url] of paths) {
     const { calls_s: calls, p50_us: p50, p99_us: p99 } = await load(url, inFlight);
-    base ??= { calls, p50 };
+    if (name.startsWith('direct')) base = { calls, p50 };
     const ratio = (base.calls / calls).toFixed(1);
     console.log(`| ${name} | ${inFlight} | ${calls} | ${ms(p50)} | ${ms(p99)} | ${ms(p50 - base.p50)} | ${ratio} × |`);
   }
@@ -96,7 +103,7 @@ for (let round = 0; round < 20; round += 1) {
   const ended = await running;
   ends.push(performance.now() - killed);
   if (!ended.includes('OUTCOME_UNKNOWN')) throw new Error(`a call that was cut ended so: ${ended}`);
-  served = await backend(port);
+  served = await real(port);
   const listens = performance.now();
   const first = await call('echo');
   firsts.push(performance.now() - listens);

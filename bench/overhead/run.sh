@@ -14,4 +14,5 @@ if [[ ! -x $tools/venv/bin/fastmcp ]]; then
     "$tools/venv/bin/pip" install --quiet --disable-pip-version-check fastmcp==4.1.2
 fi
 rustc -O --edition 2024 -o "$tools/peer" peer.rs
+cargo build --quiet --release --locked --manifest-path server/Cargo.toml --target-dir "$tools/server"
 PATH=$PWD/node_modules/.bin:$PATH node run.mjs "$binary" "$(realpath "$tools")" "${2:-5}"

@@ -50,8 +50,19 @@ async function send(path: string, init: RequestInit = {}): Promise<Response> {
   throw new Refused(answer.status, message ?? `HTTP ${answer.status}`);
 }
 
-export async function ask<Answer>(path: string, method: "GET" | "POST" = "GET"): Promise<Answer> {
-  return (await (await send(path, { method })).json()) as Answer;
+/** Tells of everything that was done from this page, so that what it shows is asked for anew at once. */
+const deeds = new EventTarget();
+
+export async function ask<Answer>(path: string, method: "GET" | "POST" | "DELETE" = "GET", body?: object): Promise<Answer> {
+  const written = body === undefined ? {} : { body: JSON.stringify(body), headers: { "content-type": "application/json" } };
+  const answer = (await (await send(path, { method, ...written })).json()) as Answer;
+  if (method !== "GET") deeds.dispatchEvent(new Event("done"));
+  return answer;
+}
+
+/** The query that says whose MCP server is meant: somebody's own, or else everybody's. */
+export function whose(owner: string | null): string {
+  return owner === null ? "" : `?owner=${encodeURIComponent(owner)}`;
 }
 
 export async function askText(path: string): Promise<string> {
@@ -70,27 +81,30 @@ export function usePolled<Answer>(key: string, look: () => Promise<Answer>, ever
   const polled = useSignal<Polled<Answer>>({ answer: null, atMs: 0, refused: null });
   useEffect(() => {
     let timer: ReturnType<typeof setTimeout> | undefined;
-    let stopped = false;
+    let turns = 0;
     const turn = async () => {
       clearTimeout(timer);
+      // An answer to an older question may come last, and is not the news.
+      const mine = ++turns;
       try {
         const answer = await look();
-        if (!stopped) polled.value = { answer, atMs: Date.now(), refused: null };
+        if (mine === turns) polled.value = { answer, atMs: Date.now(), refused: null };
       } catch (error) {
         const refused = error instanceof Refused ? error : new Refused(0, String(error));
-        if (!stopped) polled.value = { ...polled.peek(), refused };
+        if (mine === turns) polled.value = { ...polled.peek(), refused };
       }
-      clearTimeout(timer);
-      if (!stopped && !document.hidden) timer = setTimeout(() => void turn(), everyMs);
+      if (mine === turns && !document.hidden) timer = setTimeout(() => void turn(), everyMs);
     };
     const seen = () => document.hidden || void turn();
     document.addEventListener("visibilitychange", seen);
+    deeds.addEventListener("done", seen);
     polled.value = { answer: null, atMs: 0, refused: null };
     void turn();
     return () => {
-      stopped = true;
+      turns++;
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", seen);
+      deeds.removeEventListener("done", seen);
     };
   }, [key, everyMs, tokens.value]);
   return polled;

@@ -46,6 +46,24 @@ for (const width of [390, 1280]) {
         await page.getByText(shows).first().waitFor();
         await check(name, page);
       }
+      await page.getByRole("link", { name: "Backends", exact: true }).click();
+      await page.getByRole("button", { name: "Add a server" }).click();
+      const form = page.getByRole("form", { name: "Add a server" });
+      await form.getByLabel("Program").check();
+      await check("a form for a program", page);
+      await form.getByLabel("Address").check();
+      await form.getByLabel("Name").fill("away");
+      // Nobody listens there.
+      await form.getByLabel("URL").fill(`http://127.0.0.1:9/${LONG}`);
+      await form.getByLabel("Headers").fill(LONG);
+      await form.getByRole("button", { name: "Add" }).click();
+      await form.getByRole("alert").getByText("Line 1").waitFor();
+      await check("a form with a mistake", page);
+      await form.getByLabel("Headers").fill(`X-Long: ${LONG}`);
+      await form.getByRole("button", { name: "Add" }).click();
+      await page.getByRole("button", { name: "Remove away" }).click();
+      await page.getByText("Remove it for everybody?").waitFor();
+      await check("a question before a removal", page);
       await page.getByRole("link", { name: "Node", exact: true }).click();
       await page.getByRole("img", { name: /^Events: stored/ }).waitFor();
       // The charts follow the page's width a moment later.

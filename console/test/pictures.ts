@@ -26,8 +26,9 @@ beforeEach(async () => {
   backends = [await Server.start(), await Server.start()];
   const [library, ledger] = backends.map((server) => ({ url: `${server.origin}/mcp` }));
   const file = join(work, "mcp.json");
-  writeFileSync(file, JSON.stringify({ mcpServers: { library, ledger } }));
+  writeFileSync(file, JSON.stringify({ mcpServers: { library } }));
   site = await Site.start({ BOWLINE_HUB__SERVERS_FILE: file, BOWLINE_BUFFER__EVENTS_MAX: "1000", BOWLINE_AGENTS__DEMO__KIND: "demo", BOWLINE_AGENTS__DEMO__SPEED: "0.15" });
+  await post("/api/admin/backends", { name: "ledger", ...ledger });
 });
 
 afterEach(async () => {
@@ -51,12 +52,14 @@ async function shootAll(page: Page, name: string): Promise<void> {
   for (const size of ["desk", "phone"] as const) for (const scheme of ["light", "dark"] as const) await shoot(page, name, size, scheme);
 }
 
+function post(path: string, body: object): Promise<Response> {
+  return fetch(`${site.server.origin}${path}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+}
+
 /** A session of somebody else's, who says these things and reads the answers. */
 async function somebody(...messages: string[]): Promise<void> {
-  const ask = (path: string, body: object) =>
-    fetch(`${site.server.origin}/api/chat/sessions${path}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
-  const { id } = (await (await ask("", {})).json()) as { id: string };
-  for (const message of messages) await (await ask(`/${id}/stream`, { message })).text();
+  const { id } = (await (await post("/api/chat/sessions", {})).json()) as { id: string };
+  for (const message of messages) await (await post(`/api/chat/sessions/${id}/stream`, { message })).text();
 }
 
 test("the pages as they are while there is work", async () => {
@@ -108,6 +111,14 @@ test("the pages as they are while there is work", async () => {
     await page.getByText(shows).first().waitFor();
     await shootAll(page, link.toLowerCase());
   }
+  await page.getByRole("link", { name: "Backends", exact: true }).click();
+  await page.getByRole("button", { name: "Remove ledger" }).click();
+  await page.getByRole("button", { name: "Add a server" }).click();
+  await page.getByLabel("Name").fill("search");
+  await page.getByLabel("URL").fill("https://search.example/mcp");
+  await shootAll(page, "address");
+  await page.getByLabel("Program").check();
+  await shootAll(page, "program");
   await page.getByRole("link", { name: "Sessions", exact: true }).click();
   await page.getByRole("row", { name: /A \*\*bowline/ }).getByRole("link").click();
   await page.getByText(/events, /).waitFor();

@@ -26,6 +26,7 @@ def events(request):
         yield {"event": "agent.tool_call", "content": "Looking", "step_id": "s1", "metadata": {"tool": "look", "args": {}}}
         yield {"event": "agent.tool_result", "content": "Seen", "step_id": "s1", "metadata": {"tool": "look"}}
         yield {"event": "agent.mood", "content": {"b": 1.50, "a": "good"}}
+        yield {"event": "weather.report", "content": {"sky": "clear"}, "metadata": {"z": 1}}
         for word in ["It ", "is ", "here."]:
             yield {"event": "agent.partial_answer", "content": word, "metadata": {"sure": True}}
         yield {"event": "agent.final_answer", "content": "It is here.", "metadata": {"model": "py", "mood": "good"}}

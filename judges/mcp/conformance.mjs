@@ -89,17 +89,22 @@ const servers = Object.fromEntries(
   ['same', 'legacy', 'modern'].map((era) => [era, era === 'same' ? { url: backend.url } : { url: backend.url, era }]),
 );
 const front = await hub(binary, servers);
+// The suite calls things by fixed names, so where all servers are one they must keep theirs.
+const together = await hub(binary, { same: servers.same }, { env: { BOWLINE_HUB__PREFIX: 'never', BOWLINE_HUB__EXPOSE: 'direct' } });
 const through = (server) => `${front.address}/mcp/${server}`;
 const found = [
   await judge('the fixture alone', backend.url, '2025-11-25'),
   await judge('the fixture alone', backend.url, '2026-07-28'),
   await judge('through the hub', through('same'), '2025-11-25'),
   await judge('through the hub', through('same'), '2026-07-28'),
+  await judge('all servers as one', `${together.address}/mcp`, '2025-11-25'),
+  await judge('all servers as one', `${together.address}/mcp`, '2026-07-28'),
   await judge('older clients, modern backend', through('modern'), '2025-11-25'),
   await judge('modern clients, older backend', through('legacy'), '2026-07-28', 'crossed-legacy-backend.yml'),
   await speakAll(),
 ].flat();
 await stop(front);
+await stop(together);
 await stop(backend);
 found.forEach((fault) => console.error(fault));
 process.exit(found.length === 0 ? 0 : 1);

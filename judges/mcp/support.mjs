@@ -5,13 +5,17 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 const children = new Set();
-process.on('exit', () => children.forEach((child) => child.kill('SIGKILL')));
+const dirs = new Set();
+process.on('exit', () => {
+  children.forEach((child) => child.kill('SIGKILL'));
+  dirs.forEach((dir) => rmSync(dir, { recursive: true, force: true }));
+});
 for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => process.exit(1));
 
 /** A directory that is gone with the judge. */
 export function scratch() {
   const dir = mkdtempSync(join(tmpdir(), 'bowline-judges-mcp-'));
-  process.on('exit', () => rmSync(dir, { recursive: true, force: true }));
+  dirs.add(dir);
   return dir;
 }
 

@@ -1,16 +1,25 @@
-// The MCP servers behind this one: where each stands, when it is tried next, and a button that does not wait for that.
+// The MCP servers behind this one: where each stands, when it is tried next, and a button that does not wait for that. They can be
+// added and removed here.
 
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
-import { Refused, ask, usePolled } from "../admin.ts";
+import { useRef } from "preact/hooks";
+import { Refused, ask, usePolled, whose } from "../admin.ts";
+import { Addition } from "./addition.tsx";
 import { Badge } from "./badge.tsx";
 import { now } from "./clock.ts";
+import { type Draft, EMPTY } from "./draft.ts";
 import { Frame } from "./frame.tsx";
+import { Removal } from "./removal.tsx";
 import { ago, counted } from "./words.ts";
 
 export interface Backend {
   readonly name: string;
   readonly owner: string | null;
+  /** Which node shows it, where there can be several. */
+  readonly node?: string;
+  /** Whether it is in the servers file. A node of an older version does not say. */
+  readonly configured?: boolean;
   readonly url?: string;
   readonly command?: string;
   readonly status: "connecting" | "connected" | "reconnecting" | "disconnected" | "error";
@@ -30,27 +39,57 @@ const LIFE = ["connecting", "connected", "reconnecting"] as const;
 
 export function Backends(): VNode {
   const polled = usePolled("backends", () => ask<{ backends: readonly Backend[] }>("backends"), 1_000);
+  /** What was typed into the form, if it is open. It is here so that a question for a token in between does not cost it. */
+  const draft = useSignal<Draft | null>(null);
+  const said = useSignal("");
+  const opener = useRef<HTMLButtonElement>(null);
+  const open = draft.value !== null;
+  const toggle = () => {
+    draft.value = open ? null : EMPTY;
+    said.value = "";
+  };
+  // What had the focus goes away; this button stays, and what was done stands beside it.
+  const tell = (done: string) => {
+    said.value = done;
+    opener.current?.focus();
+  };
+  const close = (done: string) => {
+    draft.value = null;
+    tell(done);
+  };
   return (
     <Frame
       title="Backends"
       polled={polled}
-      show={({ backends }) =>
-        backends.length === 0 ? (
-          <p class="empty card">There are no MCP servers. <code>hub.servers_file</code> names a file that lists them, in the shape that other MCP clients use.</p>
-        ) : (
-          <ul class="backends">{backends.map((one) => <Card key={`${one.owner ?? ""}/${one.name}`} backend={one} atMs={polled.value.atMs} />)}</ul>
-        )
-      }
+      show={({ backends }) => (
+        <>
+          <div class="row adding">
+            <button ref={opener} aria-expanded={open} aria-controls="addition" onClick={toggle}>Add a server</button>
+            <span class="fine" role="status">{said.value}</span>
+          </div>
+          {draft.value === null ? null : (
+            <Addition draft={draft.value} change={(typed) => draft.value && (draft.value = { ...draft.value, ...typed })} added={(name) => close(`${name} was added.`)} cancel={() => close("")} />
+          )}
+          {backends.length === 0 ? (
+            <p class="empty card">There are no MCP servers. Add one here, or list them in the file that <code>hub.servers_file</code> names, in the shape that other MCP clients use.</p>
+          ) : (
+            <ul class="backends">
+              {backends.map((one) => <Card key={`${one.node ?? ""}/${one.owner ?? ""}/${one.name}`} backend={one} atMs={polled.value.atMs} removed={() => tell(`${one.name} was removed.`)} />)}
+            </ul>
+          )}
+        </>
+      )}
     />
   );
 }
 
-function Card({ backend, atMs }: { backend: Backend; atMs: number }): VNode {
-  const { name, owner, status, serverInfo, protocolVersion } = backend;
+function Card({ backend, atMs, removed }: { backend: Backend; atMs: number; removed: () => void }): VNode {
+  const { name, owner, node, configured, status, serverInfo, protocolVersion } = backend;
+  const facts = [counted(backend.tools, "tool"), serverInfo?.name && `${serverInfo.name} ${serverInfo.version ?? ""}`, protocolVersion && `MCP ${protocolVersion}`, configured && "in the servers file"];
   return (
     <li class="card backend" aria-label={name} data-status={status}>
       <div class="row spread">
-        <h3>{name} {owner === null ? null : <span class="quiet">of {owner}</span>}</h3>
+        <h3>{name} {owner === null ? null : <span class="quiet">of {owner}</span>} {node === undefined ? null : <span class="quiet">on {node}</span>}</h3>
         <Reconnect backend={backend} />
       </div>
       <p class="id long">{backend.url ?? backend.command ?? ""}</p>
@@ -60,9 +99,10 @@ function Card({ backend, atMs }: { backend: Backend; atMs: number }): VNode {
       </ol>
       <p class="standing"><Standing backend={backend} atMs={atMs} /></p>
       {backend.lastError === undefined || status === "connected" ? null : <p class="note failed">{backend.lastError}</p>}
-      <p class="fine">
-        {[counted(backend.tools, "tool"), serverInfo?.name && `${serverInfo.name} ${serverInfo.version ?? ""}`, protocolVersion && `MCP ${protocolVersion}`].filter(Boolean).join(" · ")}
-      </p>
+      <div class="row spread">
+        <p class="fine">{facts.filter(Boolean).join(" · ")}</p>
+        {configured === false ? <Removal name={name} owner={owner} removed={removed} /> : null}
+      </div>
     </li>
   );
 }
@@ -84,9 +124,8 @@ function Reconnect({ backend: { name, owner } }: { backend: Backend }): VNode {
   const dial = async () => {
     busy.value = true;
     said.value = "";
-    const whose = owner === null ? "" : `?owner=${encodeURIComponent(owner)}`;
     try {
-      const { success } = await ask<{ success: boolean }>(`backends/${encodeURIComponent(name)}/reconnect${whose}`, "POST");
+      const { success } = await ask<{ success: boolean }>(`backends/${encodeURIComponent(name)}/reconnect${whose(owner)}`, "POST");
       said.value = success ? "It is back." : "It did not answer.";
     } catch (error) {
       said.value = error instanceof Refused ? error.message : String(error);

@@ -47,6 +47,11 @@ pub fn unix_seconds() -> u64 {
     Timestamp::now().as_second().max(0) as u64
 }
 
+/// The same in milliseconds.
+pub fn unix_ms() -> u64 {
+    Timestamp::now().as_millisecond().max(0) as u64
+}
+
 /// A time kept in milliseconds, as RFC 3339 in UTC.
 pub fn rfc3339(ms: u64) -> String {
     let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or_default();

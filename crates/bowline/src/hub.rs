@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use bowline_hub::agent::{self, AgentEnd};
+use bowline_hub::agent::{self, AgentEnd, Patience};
 use bowline_hub::neighbours::Neighbours;
 use bowline_hub::{Backend, Hub, Observer, file};
 use bowline_protocol::Principal;
@@ -24,6 +24,7 @@ struct Counts {
     calls: Labelled,
     seconds: Histogram,
     events: Labelled,
+    limits_hit: Labelled,
     calls_of: ByServer<Counter>,
     seconds_of: ByServer<Histogram>,
 }
@@ -39,6 +40,10 @@ impl Observer for Counts {
 
     fn backend_event(&self, name: &'static str) {
         self.events.inc(name);
+    }
+
+    fn limit_hit(&self, name: &'static str) {
+        self.limits_hit.inc(name);
     }
 }
 
@@ -58,14 +63,15 @@ pub async fn start(
         calls: metrics.hub_calls.clone(),
         seconds: metrics.hub_call_seconds.clone(),
         events: metrics.backend_events.clone(),
+        limits_hit: metrics.limits_hit.clone(),
         calls_of: metrics.backend_calls.clone(),
         seconds_of: metrics.backend_call_seconds.clone(),
     };
     let neighbours = cluster.map(|cluster| Arc::new(HubNeighbours(cluster.clone())) as Arc<dyn Neighbours>);
     let hub = Hub::start(config.options.clone(), store, Some(Box::new(counts)), neighbours).await?;
     if let Some(path) = &config.servers_file {
-        file::take(&hub, path).await;
-        tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone()));
+        let seen = file::take(&hub, path).await;
+        tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone(), seen));
     }
     Ok(hub)
 }
@@ -100,15 +106,18 @@ pub fn measure(hub: &Hub, metrics: &Metrics) {
 
 /// All backends, as operators see them.
 pub fn shown(hub: &Hub) -> Value {
-    let one = |backend: &Backend| {
-        let mut shown = backend.shown();
-        shown["calls"] = backend.counts.shown();
-        shown["owner"] = json!(backend.key.owner);
-        let catalogue = backend.catalogue();
-        shown["tools"] = catalogue.list(bowline_hub::catalogue::ListKind::Tools).len().into();
-        shown
-    };
-    json!({ "backends": hub.all().iter().map(one).collect::<Vec<_>>() })
+    json!({ "backends": hub.all().iter().map(|backend| one_shown(hub, backend)).collect::<Vec<_>>() })
+}
+
+/// One of them.
+pub fn one_shown(hub: &Hub, backend: &Backend) -> Value {
+    let mut shown = backend.shown().to_value();
+    shown["configured"] = hub.is_configured(&backend.key).into();
+    shown["calls"] = backend.counts.shown();
+    shown["owner"] = json!(backend.key.owner);
+    let catalogue = backend.catalogue();
+    shown["tools"] = catalogue.list(bowline_hub::catalogue::ListKind::Tools).len().into();
+    shown
 }
 
 /// The hub's servers as tools for agents.
@@ -130,7 +139,8 @@ impl Tools for HubTools {
 
     async fn call(&self, call: ToolCall, cancel: CancellationToken) -> ToolOutcome {
         let arguments = Value::Object(call.args);
-        let calling = agent::call(&self.0, &call.owner, call.session.as_str(), &call.name, &arguments);
+        let patience = if call.to_the_end { Patience::Endless } else { Patience::Usual };
+        let calling = agent::call(&self.0, &call.owner, call.session.as_str(), &call.name, &arguments, patience);
         match cancel.run_until_cancelled(calling).await {
             Some(AgentEnd::Success { text, result }) => ToolOutcome::Success { text, data: Some(result) },
             Some(AgentEnd::Failed { error, result }) => {

@@ -2,12 +2,18 @@
 
 use std::fmt;
 
+use bowline_core::SealRefusal;
+use bowline_protocol::{CloseCode, ErrorCode};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+
+use crate::agent::ANSWER_LIMIT;
+use crate::config::table::KEYS;
+use crate::session::turns::Status;
 
 type Label = [(&'static str, &'static str); 1];
 /// The name of an MCP server, and what else tells its series apart.
@@ -39,7 +45,8 @@ macro_rules! metrics {
         pub const ALL: &[(&str, &str)] = &[$((metrics!(@full $kind $name), $help),)*];
 
         impl Metrics {
-            pub fn new() -> Metrics {
+            /// Families without series: those of labels are not shown before they have one.
+            fn bare() -> Metrics {
                 let mut registry = Registry::with_prefix("bowline");
                 $(let $field = metrics!(@new $kind $(($label))?);
                 metrics!(@register registry $kind $field $name $help);)*
@@ -88,7 +95,7 @@ metrics! {
     sessions_created: counter = "sessions_created", "Sessions created";
     sessions_ended: counter = "sessions_ended", "Sessions ended by their owner";
     sessions_expired: counter = "sessions_expired", "Sessions expired by session.ttl";
-    reconnect_attempts: counter = "reconnect_attempts", "Attempts to come back to a session";
+    reconnect_attempts: counter = "reconnect_attempts", "Attempts to come back to a session or a task";
     reconnects: labelled("verdict") = "reconnects", "Attempts that succeeded, by verdict";
     reconnect_refusals: labelled("code") = "reconnect_refusals", "Attempts that were refused, by error code";
     reconnect_seconds: histogram = "reconnect_seconds", "Time from the attempt until the client was caught up";
@@ -139,6 +146,37 @@ metrics! {
     store_quarantined: gauge = "store_quarantined", "Logs set aside because of damage";
 }
 
+/// What can be full and is no setting of `limits` or `hub`.
+const LIMITS_ELSEWHERE: &[&str] = &["session.when_busy", ANSWER_LIMIT];
+
+const BACKEND_EVENTS: &[&str] = &[
+    "server_added",
+    "server_connected",
+    "server_disconnected",
+    "server_reconnecting",
+    "server_reconnected",
+    "server_health_degraded",
+    "server_health_restored",
+    "server_process_crashed",
+    "server_removed",
+];
+
+const STORE_ERRORS: &[&str] = &[
+    "no_such_log",
+    "exists",
+    "stale_fence",
+    "held",
+    "full",
+    "read_only",
+    "quarantined",
+    "too_large",
+    "unavailable",
+    "in_doubt",
+    "closed",
+    "io",
+    "read",
+];
+
 fn call_seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 4.0, 9))
 }
@@ -150,6 +188,45 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// Every label value that is known from the start has a series from the start, at 0: what was never counted and what
+    /// does not exist look different.
+    pub fn new() -> Metrics {
+        let metrics = Metrics::bare();
+        let codes: Vec<&'static str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+        let closes: Vec<&'static str> = CloseCode::ALL.iter().map(|code| code.name()).collect();
+        let mut reasons: Vec<&'static str> = SealRefusal::ALL.iter().map(|refusal| refusal.reason()).collect();
+        reasons.extend(["agent", "stale"]);
+        let mut limits: Vec<&'static str> = LIMITS_ELSEWHERE.to_vec();
+        let is_limit = |name: &&str| name.starts_with("limits.") || name.starts_with("hub.") && name.ends_with("_max");
+        limits.extend(KEYS.iter().map(|key| key.name).filter(is_limit));
+        let known: [(&Labelled, &[&'static str]); 14] = [
+            (&metrics.closes, &closes),
+            (&metrics.reconnects, &["caught_up", "replay", "gap", "other_epoch", "ahead_of_log"]),
+            (&metrics.reconnect_refusals, &codes),
+            (&metrics.takeovers, &["granted", "probed_dead", "refused"]),
+            (&metrics.events_trimmed, &["true", "false"]),
+            (&metrics.state_restores, &["live", "snapshot"]),
+            (&metrics.state_refusals, &reasons),
+            (&metrics.refusals, &codes),
+            (&metrics.limits_hit, &limits),
+            (&metrics.runs, &["answered", "failed", "cancelled", "lost"]),
+            (&metrics.stream_starts, &["fresh", "resumed", "framed", "indexed"]),
+            (&metrics.backend_events, BACKEND_EVENTS),
+            (&metrics.hub_calls, &["result", "tool_error", "error", "unknown", "not_executed"]),
+            (&metrics.store_errors, STORE_ERRORS),
+        ];
+        for (counter, values) in known {
+            values.iter().for_each(|value| counter.inc_by(value, 0));
+        }
+        for state in ["idle", "running", "waiting", "ended"] {
+            metrics.session_state(state);
+        }
+        for status in Status::ALL {
+            metrics.task_state(status.as_str());
+        }
+        metrics
+    }
+
     /// The exposition text for a scrape.
     pub fn render(&self) -> String {
         let mut text = String::new();
@@ -164,6 +241,24 @@ impl Metrics {
 
     pub fn session_state(&self, state: &'static str) -> Gauge {
         self.sessions.get_or_create(&[("state", state)]).clone()
+    }
+
+    /// A session that was in one state is in another.
+    pub fn session_moved(&self, from: &'static str, to: &'static str) {
+        leave(&self.session_state(from));
+        self.session_state(to).inc();
+    }
+
+    pub fn task_moved(&self, from: &'static str, to: &'static str) {
+        leave(&self.task_state(from));
+        self.task_state(to).inc();
+    }
+}
+
+/// One less. What began on another node since the last count was never counted here, and cannot be missed either.
+pub fn leave(gauge: &Gauge) {
+    if gauge.get() > 0 {
+        gauge.dec();
     }
 }
 

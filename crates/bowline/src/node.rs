@@ -30,13 +30,18 @@ use crate::config::{Config, Loaded, StoreConfig, StoreUrl, SyncMode};
 use crate::hub::HubTools;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
+use crate::ring::LiveRing;
 use crate::session::Registry;
 use crate::session::record::keys;
 use crate::task::Tasks;
+use crate::tls::Tls;
 use crate::{alias, dice, drive, http, hub, upkeep};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a node that leaves may take to see who stays. A store that is away must not keep clients from being told.
+const LAST_LOOK: Duration = Duration::from_millis(500);
 
 /// What every part of the server may reach.
 pub struct Shared {
@@ -50,7 +55,7 @@ pub struct Shared {
     pub clock: Clock,
     pub auth: Authenticator,
     /// What signed states are sealed with.
-    pub keys: Keys,
+    pub ring: LiveRing,
     pub scrubber: Scrubber,
     /// Held while a state is restored.
     pub restoring: tokio::sync::Mutex<()>,
@@ -71,6 +76,8 @@ pub struct Shared {
     pub connections: TaskTracker,
     /// Where it listens; the port that was asked for may have been 0.
     pub address: SocketAddr,
+    /// Where TLS is served: with what.
+    pub tls: Option<Tls>,
     ready: AtomicBool,
 }
 
@@ -82,6 +89,11 @@ impl Shared {
     /// Whether recovery is done and the server may be sent traffic.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire) && !self.is_draining() && self.store.health().writable
+    }
+
+    /// `http`, or with TLS `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
     }
 
     /// A commit, measured.
@@ -317,7 +329,7 @@ impl Node {
             hub: hub.clone(),
             clock: Clock::start(),
             auth: Authenticator::new(&config)?,
-            keys: load_keys(&config)?,
+            ring: LiveRing::new(load_keys(&config)?),
             scrubber: Scrubber::new(&config.state.scrub),
             restoring: tokio::sync::Mutex::default(),
             agents: configured.into_iter().chain(own.agents).collect(),
@@ -330,6 +342,7 @@ impl Node {
             closing: CancellationToken::new(),
             connections: TaskTracker::new(),
             address: listener.local_addr()?,
+            tls: config.tls.clone().map(Tls::load).transpose()?,
             ready: AtomicBool::new(false),
             store,
             config,
@@ -340,6 +353,7 @@ impl Node {
             tokio::spawn(drive::cluster::pulse(shared.clone(), cluster.clone()));
         }
         upkeep::recover(&shared).await?;
+        shared.auth.begin().await;
         shared.ready.store(true, Ordering::Release);
         Ok(Node { address: shared.address, shared, listener })
     }
@@ -348,10 +362,15 @@ impl Node {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Node { shared, listener, .. } = self;
         let sweeper = tokio::spawn(upkeep::sweep_for_ever(shared.clone()));
+        let follower = tokio::spawn({
+            let shared = shared.clone();
+            async move { shared.auth.follow().await }
+        });
         let doors = tokio::spawn(http::serve(shared.clone(), listener));
         stop.await;
         drain(&shared).await;
         sweeper.abort();
+        follower.abort();
         shared.closing.cancel();
         shared.hub.close().await;
         shared.connections.close();
@@ -432,17 +451,20 @@ pub async fn acked(shared: &Shared, log: &LogId) -> Seq {
 
 /// Tells everybody, and lets runs finish for a while.
 async fn drain(shared: &Arc<Shared>) {
+    if let Some(cluster) = &shared.cluster {
+        // Whoever is to go on with what is here may have come since the last look.
+        let _ = tokio::time::timeout(LAST_LOOK, drive::cluster::look_around(shared, cluster)).await;
+    }
     shared.draining.cancel();
     let until = Instant::now() + shared.config.drain_timeout;
     // A run that waits for a person needs no process, so it is not waited for.
-    let running = shared.metrics.session_state("running");
-    let working = || running.get() + shared.tasks.at_work() as i64;
+    let working = || shared.registry.at_work() + shared.tasks.at_work() + shared.hub.calls_open();
     while working() > 0 && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let left = working();
     if left > 0 {
-        tracing::warn!(runs = left, "drain.timeout is over; these runs are cut and will be ended at the next start");
+        tracing::warn!(left, "drain.timeout is over; these runs and calls are cut and will be ended at the next start");
     }
     // A moment for the notice and the last events to reach the sockets; a crowd comes back at different times.
     tokio::time::sleep(Duration::from_millis(50 + (dice::chance() * 50.0) as u64)).await;

@@ -1,17 +1,21 @@
 //! What can be watched: a turn in its session's log, or a task with a log of its own, found by one name for its owner.
 
+use std::sync::Arc;
+
+use bowline_core::project::Trace;
 use bowline_core::watch::Start;
+use bowline_protocol::event::names;
 use bowline_protocol::{Cursor, ErrorCode, Extent, LogId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId};
-use bowline_store::Kind;
+use bowline_store::{Kind, ReadLimit, StoreError};
 use serde_json::{Value, json};
 
 use crate::agent::Message;
 use crate::clock;
 use crate::node::{self, Shared};
-use crate::session::SessionRecord;
 use crate::session::record::{Presented, keys};
 use crate::session::turns::{Status, TurnEntry};
-use crate::task::{TaskRecord, Tasks};
+use crate::session::{Life, Registry, SessionRecord};
+use crate::task::{self, TaskRecord, Tasks};
 
 /// What shows that a session is the asker's, beyond its name.
 #[derive(Clone, Debug)]
@@ -32,6 +36,8 @@ pub struct Watched {
     pub first: Seq,
     pub last: Option<Seq>,
     pub extent: Extent,
+    /// Where its trace is kept, beside its log.
+    pub trace_key: String,
     facts: Facts,
 }
 
@@ -44,7 +50,7 @@ enum Facts {
 impl Watched {
     /// Finds a task. One that is unknown and one that is somebody else's are answered alike.
     pub async fn find(
-        shared: &Shared,
+        shared: &Arc<Shared>,
         id: &TaskId,
         asker: &Principal,
         proof: Option<&Presented>,
@@ -53,7 +59,7 @@ impl Watched {
     }
 
     pub async fn find_with(
-        shared: &Shared,
+        shared: &Arc<Shared>,
         id: &TaskId,
         asker: &Principal,
         proof: &Proof<'_>,
@@ -65,7 +71,7 @@ impl Watched {
     }
 
     async fn turn(
-        shared: &Shared,
+        shared: &Arc<Shared>,
         id: &TaskId,
         log: LogId,
         started: Seq,
@@ -73,30 +79,44 @@ impl Watched {
         proof: &Proof<'_>,
     ) -> Result<Watched, Refusal> {
         let record = session_record(shared, &log, asker, proof).await?;
+        if record.released {
+            return Err(node::task_expired());
+        }
         let extent = shared.store.extent(&log).await.map_err(|error| node::task_refusal(&error))?;
         let entry = shared.store.item(&log, &keys::turn(started)).await.map_err(|error| node::task_refusal(&error))?;
         let entry: Option<TurnEntry> = entry.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let entry = match entry {
             Some(entry) => entry,
-            None if started < extent.next => return Err(node::task_expired()),
+            None if was_forgotten(shared, &log, &record, &extent, started).await? => return Err(node::task_expired()),
             None => return Err(node::task_not_found()),
         };
         let last = entry.ended.as_ref().map(|ended| ended.seq);
         let session = Some(record.current.unwrap_or_else(|| SessionId::from(&log)));
-        Ok(Watched { id: id.clone(), log, session, first: started, last, extent, facts: Facts::Turn(entry) })
+        let (trace_key, facts) = (keys::trace(started), Facts::Turn(entry));
+        Ok(Watched { id: id.clone(), log, session, first: started, last, extent, trace_key, facts })
     }
 
-    async fn task(shared: &Shared, id: &TaskId, asker: &Principal, proof: &Proof<'_>) -> Result<Watched, Refusal> {
+    async fn task(shared: &Arc<Shared>, id: &TaskId, asker: &Principal, proof: &Proof<'_>) -> Result<Watched, Refusal> {
         let record = Tasks::look_up(shared, id, asker).await?;
         if let Some(session) = &record.session {
-            // Whoever must prove that a session is theirs must prove it for its operations too.
-            session_record(shared, &LogId::from(session), asker, proof).await?;
+            // Whoever must prove that a session is theirs must prove it for its operations too. A session that its owner
+            // ended takes them along; one that expired does not, since they live by `stream.ttl`.
+            let session = session_record(shared, &LogId::from(session), asker, proof).await?;
+            if session.released && session.life != Life::Expired {
+                return Err(node::task_expired());
+            }
         }
         let log = LogId::from(id);
         let extent = shared.store.extent(&log).await.map_err(|error| node::task_refusal(&error))?;
         let last = (!record.is_running()).then(|| extent.last());
         let (first, session) = (extent.epoch_first, record.session.clone());
-        Ok(Watched { id: id.clone(), log, session, first, last, extent, facts: Facts::Task(Box::new(record)) })
+        let (trace_key, facts) = (task::record::keys::TRACE.to_owned(), Facts::Task(Box::new(record)));
+        Ok(Watched { id: id.clone(), log, session, first, last, extent, trace_key, facts })
+    }
+
+    /// What was open at each event, if that cannot be read from the events because the first are gone.
+    pub async fn trace(&self, shared: &Shared) -> Result<Option<Trace>, StoreError> {
+        if self.first >= self.extent.first { Ok(None) } else { trace(shared, &self.log, &self.trace_key).await }
     }
 
     /// Where a reader with this cursor begins; none if the task has ended and the reader has all of it.
@@ -183,19 +203,46 @@ impl Watched {
     }
 }
 
+/// Whether a turn may have begun with this event of which nothing is kept any more. A turn is remembered as long as the
+/// message that began it, so before the first message goes there is no such turn.
+async fn was_forgotten(
+    shared: &Shared,
+    log: &LogId,
+    record: &SessionRecord,
+    extent: &Extent,
+    started: Seq,
+) -> Result<bool, Refusal> {
+    if record.messages <= shared.config.limits.messages_kept_max || started >= extent.next {
+        return Ok(false);
+    }
+    if started < extent.first {
+        // Its event is gone too, so nobody can say what it was.
+        return Ok(true);
+    }
+    let one = ReadLimit { events: 1, bytes: 1 };
+    let batch = shared.store.read(log, started, one).await.map_err(|error| node::task_refusal(&error))?;
+    let name = batch.events.first().and_then(|event| Some(event.view()?.event == names::USER_MESSAGE));
+    Ok(name.unwrap_or(true))
+}
+
+/// The trace that is kept beside a log.
+pub async fn trace(shared: &Shared, log: &LogId, key: &str) -> Result<Option<Trace>, StoreError> {
+    Ok(shared.store.item(log, key).await?.and_then(|bytes| Trace::decode(&bytes)))
+}
+
 /// The position of an event as text.
 pub fn cursor(extent: &Extent, seq: Seq) -> String {
     Cursor { epoch: Some(extent.epoch.clone()), seq }.to_string()
 }
 
 /// A stranger learns nothing, not even that it is one.
-fn stranger(_: Refusal) -> Refusal {
-    node::task_not_found()
+fn stranger(refusal: Refusal) -> Refusal {
+    if refusal.code == ErrorCode::SessionNotFound { node::task_not_found() } else { refusal }
 }
 
 /// The record of a session of the asker's own, for its tasks.
 async fn session_record(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     log: &LogId,
     asker: &Principal,
     proof: &Proof<'_>,
@@ -209,10 +256,7 @@ async fn session_record(
     match proof {
         Proof::Attached(logs) if logs.contains(log) => {}
         Proof::Attached(_) => record.is_proven(shared.config.session.ownership, None).map_err(stranger)?,
-        Proof::Token(token) => record.is_proven(shared.config.session.ownership, *token).map_err(stranger)?,
-    }
-    if record.released {
-        return Err(node::task_expired());
+        Proof::Token(token) => Registry::prove(shared, log, &record, asker, *token).await.map_err(stranger)?,
     }
     Ok(record)
 }

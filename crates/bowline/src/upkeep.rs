@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bowline_protocol::{LogId, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, StoreError};
 
+use crate::metrics;
 use crate::node::{Shared, acked};
 use crate::session::actor::{Actor, Unbegun};
 use crate::session::turns::Status;
@@ -91,6 +92,8 @@ fn task_needs_care(record: &TaskRecord) -> bool {
 /// Another node is dead: what it had in hand is continued or ended here, unless a third was faster.
 pub async fn take_over(shared: &Arc<Shared>, node: &Holder) -> Result<(), StoreError> {
     let (mut sessions, mut tasks) = (0u64, 0u64);
+    // What is ended here is taken from what is counted here, so it has to be counted first.
+    recount(shared).await?;
     for (log, stored) in shared.store.list(Kind::Session, None).await? {
         let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
         if needs_care(&record) && shared.store.holder(&log).await?.as_ref() == Some(node) {
@@ -131,7 +134,7 @@ async fn sweep_tasks(shared: &Arc<Shared>, now_ms: u64) -> Result<(), StoreError
         if record.released {
             if older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
                 forget(shared, &log, now_ms).await?;
-                shared.metrics.task_state(record.status.as_str()).dec();
+                metrics::leave(&shared.metrics.task_state(record.status.as_str()));
             }
         } else if record.is_running() {
             let quiet = older_than(stored.touched_ms, shared.config.stream.producer_ttl);
@@ -186,7 +189,7 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
             let _ = Registry::send(shared, &id, &stored.owner, Command::unasked(Ask::Expire)).await;
         } else if record.life != Life::Active && older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
             match forget(shared, &log, now_ms).await {
-                Ok(()) => drop(shared.metrics.session_state("ended").dec()),
+                Ok(()) => metrics::leave(&shared.metrics.session_state("ended")),
                 Err(error) => tracing::warn!(session = %log, %error, "a tombstone could not be removed"),
             }
         }

@@ -56,6 +56,7 @@ async fn a_program_in_python_speaks_in_events() {
         "agent.tool_call",
         "agent.tool_result",
         "agent.mood",
+        "weather.report",
         "agent.partial_answer",
         "agent.partial_answer",
         "agent.partial_answer",
@@ -63,6 +64,8 @@ async fn a_program_in_python_speaks_in_events() {
     ];
     assert_eq!(names, expected);
     assert_eq!(named(&frames, "agent.mood")[0]["content"], json!({ "b": 1.5, "a": "good" }));
+    let weather = named(&frames, "weather.report")[0];
+    assert_eq!((&weather["content"], &weather["metadata"]), (&json!({ "sky": "clear" }), &json!({ "z": 1 })));
     assert_eq!(named(&frames, "agent.tool_call")[0]["step_id"], "s1");
     assert_eq!(named(&frames, "agent.partial_answer")[2]["metadata"], json!({ "index": 2, "sure": true }));
     assert_eq!(streamed(&frames), "It is here.");

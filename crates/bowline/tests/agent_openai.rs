@@ -164,6 +164,43 @@ async fn a_call_of_unknown_outcome_is_told_to_the_model_and_in_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_that_is_too_large_for_an_event_is_cut_for_the_log_and_for_the_model() {
+    let text = "rain ".repeat(400_000);
+    let repeated = json!({ "content": [{ "type": "text", "text": text }] });
+    let large = ToolOutcome::Success { text: text.clone(), data: Some(repeated) };
+    let call = json!({ "choices": [{ "delta": { "tool_calls": [
+        { "index": 0, "id": "a", "function": { "name": "sky__weather", "arguments": "{}" } },
+    ] }, "finish_reason": "tool_calls" }] });
+    let scripted = Scripted::start(vec![vec![sse(), data(&call), end()], answer("Much rain.")]).await;
+    let mut config = served_by(openai(&scripted.url()));
+    config.agents.extend(support::config().agents);
+    let tools = Sky::new(large);
+    let calls = tools.calls.clone();
+    let server = Server::with_own(config, Own { tools: Some(Arc::new(tools)), ..Own::default() }).await;
+
+    for agent in ["helper", "demo"] {
+        let mut client = server.connect().await;
+        client.create_with(agent).await;
+        let frames = client.ask("/tool sky weather {}").await;
+        let results = named(&frames, "agent.tool_result");
+        assert_eq!(
+            (results.len(), frames.last().unwrap()["event"].as_str()),
+            (1, Some("agent.final_answer")),
+            "{agent}"
+        );
+        let facts = &results[0]["metadata"];
+        assert_eq!((&facts["status"], &facts["truncated"]), (&json!("success"), &json!(true)), "{agent}: {facts}");
+        assert!(facts["bytes"].as_u64().unwrap() >= text.len() as u64 && facts.get("data").is_none(), "{facts}");
+        let told = results[0]["content"].as_str().unwrap();
+        assert!(told.starts_with("rain rain ") && told.len() > 1_000_000, "{agent}: {}", told.len());
+        if agent == "helper" {
+            assert_eq!(scripted.requests()[1].body["messages"][2]["content"], told);
+        }
+    }
+    assert_eq!(calls.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_that_never_stops_calling_tools_is_stopped() {
     let emulator = Program::node("openai.js").await;
     let outcome = ToolOutcome::Success { text: "for ever".into(), data: None };

@@ -3,6 +3,8 @@
 // Helpers here are part of the tests, so they may fail as loudly.
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
+mod support;
+
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -121,8 +123,8 @@ async fn chat_says_what_to_do_when_it_is_not_let_in() {
     let output = bowline(&["chat", &closed], "hello\n").await;
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("--token"), "{}", text(&output.stderr));
-    let output = bowline(&["chat", "wss://chat.example"], "").await;
-    assert!(text(&output.stderr).starts_with("error: wss:// is not supported yet"));
+    let output = bowline(&["chat", "ftp://chat.example"], "").await;
+    assert!(text(&output.stderr).starts_with("error: `ftp://chat.example` must begin with ws://"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,4 +200,46 @@ async fn config_is_printed_and_checked() {
     let output = bowline(&["config", "check", "--config", path], "").await;
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("did you mean `listen`?"), "{}", text(&output.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_of_the_settings_reads_the_servers_that_they_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, servers) = (dir.path().join("bowline.toml"), dir.path().join("mcp.json"));
+    std::fs::write(&config, format!("[hub]\nservers_file = {:?}\n", servers.to_str().unwrap())).unwrap();
+    let check = ["config", "check", "--config", config.to_str().unwrap()];
+    for (content, complaint) in [
+        (None, "cannot be read"),
+        (Some("{"), "is not JSON"),
+        (Some(r#"{"mcpServers":{"good":{"command":"true"},"bad":{"url":"ftp://x"}}}"#), "`bad`: "),
+    ] {
+        if let Some(content) = content {
+            std::fs::write(&servers, content).unwrap();
+        }
+        let output = bowline(&check, "").await;
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("mcp.json") && told.contains(complaint) && !told.contains("`good`"), "{told}");
+    }
+    std::fs::write(&servers, r#"{"mcpServers":{"good":{"command":"true"}}}"#).unwrap();
+    assert!(bowline(&check, "").await.status.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bench_counts_what_its_clients_saw_also_when_their_wires_are_cut() {
+    let server = support::Server::start().await;
+    let url = format!("ws://{}/ws", server.address);
+    let load = ["--clients", "3", "--messages", "2", "--tokens", "40", "--pause", "1", "--cut", "--json"];
+    let output = bowline(&[&["bench", url.as_str()], &load[..]].concat(), "").await;
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(output.status.success(), "{report}");
+    // Each answer is a message, its tokens, and the whole text.
+    assert_eq!((&report["answers"], &report["events"]), (&json!(6), &json!(6 * 42)));
+    assert_eq!((&report["reconnects"], &report["lost"], &report["twice"]), (&json!(6), &json!(0), &json!(0)));
+    assert!(report["caught_up"]["p99_ms"].is_number());
+    let output = bowline(&["bench", url.as_str(), "--clients", "1", "--messages", "1", "--tokens", "5"], "").await;
+    assert!(text(&output.stdout).contains("lost, twice   0, 0"), "{}", text(&output.stdout));
+    let nobody = bowline(&["bench", "ws://127.0.0.1:1/ws", "--clients", "1"], "").await;
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(text(&nobody.stdout).contains("refused"), "{}", text(&nobody.stdout));
 }

@@ -143,6 +143,7 @@ async fn a_node_that_is_replaced_behind_the_balancer_is_hardly_noticed() {
     let mut client = Client::dial(balancer.address, &[]).await.unwrap();
     let mut survivor = Survivor::new(client.create().await);
     client.say("/long 500 4").await;
+    client.expect("agent.partial_answer").await;
     drop(client);
     let fifty = |frame: &serde_json::Value| frame["seq"].as_u64() >= Some(50);
     survivor.insist(balancer.address, fifty).await;

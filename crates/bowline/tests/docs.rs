@@ -104,6 +104,79 @@ fn every_endpoint_of_the_chat_door_is_in_the_protocol_and_in_openapi() {
     assert!(missing.is_empty(), "Describe: {missing:?}");
 }
 
+/// The sources of the hub, as one text.
+fn hub_sources() -> String {
+    let mut folders = vec![root().join("crates/hub/src")];
+    let mut text = String::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => text.push_str(&fs::read_to_string(path).unwrap()),
+            }
+        }
+    }
+    text
+}
+
+/// What stands after `before` and up to the next quote, wherever it consists of these letters only.
+fn quoted<'a>(text: &'a str, before: &str, letters: fn(char) -> bool) -> BTreeSet<&'a str> {
+    let found = text.match_indices(before).filter_map(|(at, _)| text[at + before.len()..].split_once('"'));
+    found.map(|(word, _)| word).filter(|word| !word.is_empty() && word.chars().all(letters)).collect()
+}
+
+#[test]
+fn every_event_and_every_code_of_the_hub_is_described() {
+    let sources = hub_sources();
+    let small = |c: char| c.is_ascii_lowercase() || c == '_';
+    let mut events = BTreeSet::from(["notification".to_owned(), "log".to_owned()]);
+    for family in ["server_", "task_", "elicitation_", "sampling_"] {
+        events.extend(quoted(&sources, &format!("\"{family}"), small).iter().map(|rest| format!("{family}{rest}")));
+    }
+    events.remove("task_id");
+    assert!(events.len() >= 20, "the events are not found any more: {events:?}");
+    described(&["docs/hub.md"], events.iter().map(String::as_str), "the event");
+    let mut codes = quoted(&sources, "\"code\": \"", |c| c.is_ascii_uppercase() || c == '_');
+    codes.insert(bowline_hub::outcome::OUTCOME_UNKNOWN);
+    assert!(codes.len() >= 7, "the codes are not found any more: {codes:?}");
+    described(&["docs/hub.md"], codes, "the code");
+    let keys: Vec<String> = quoted(&sources, "\"bowline/", small).iter().map(|key| format!("bowline/{key}")).collect();
+    described(&["docs/hub.md"], keys.iter().map(String::as_str), "the key of `_meta`");
+}
+
+#[test]
+fn every_tool_of_the_hub_is_described_with_its_parameters() {
+    let source = read("crates/hub/src/tools/schema.rs");
+    let (_, rest) = source.split_once("const TOOLS").expect("the list of tools");
+    let (list, _) = rest.split_once("\n];").expect("its end");
+    // A parameter that several tools have stands there by a name of its own.
+    let list = list.replace("HANDLE", "\"handle?:\"");
+    let page = read("docs/hub.md");
+    let (mut tools, mut row, mut missing) = (0, "", Vec::new());
+    let is_name = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    for word in list.split('"').skip(1).step_by(2) {
+        match word.split_once(':') {
+            Some((name, _)) if is_name(name.trim_end_matches('?')) && !row.contains(&format!("`{name}`")) => {
+                missing.push(format!("{name} in {row:?}"));
+            }
+            None if is_name(word) => {
+                tools += 1;
+                let named =
+                    |line: &&str| line.split('|').nth(1).is_some_and(|cell| cell.contains(&format!("`{word}`")));
+                row = page.lines().filter(|line| line.starts_with("| `")).find(named).unwrap_or_default();
+                if row.is_empty() {
+                    missing.push(word.to_owned());
+                }
+            }
+            // A parameter that is there, or a description.
+            _ => {}
+        }
+    }
+    assert!(tools >= 26, "the tools are not found any more: {tools}");
+    assert!(missing.is_empty(), "Describe the hub's tools in docs/hub.md: {missing:?}");
+}
+
 #[test]
 fn every_directive_of_the_demo_agent_is_in_the_readme() {
     let directives = bowline::agent::demo::DIRECTIVES.iter().map(|(directive, _)| *directive);

@@ -429,3 +429,24 @@ async fn what_clients_tell_in_acks_is_counted() {
     assert!(metrics.contains("bowline_acks_total 1"));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn refusals_are_counted_whichever_way_they_went() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    let before = counted(&server).await;
+    client.send(json!({ "event": "user.reconnect", "session_id": "sess_x" })).await;
+    client.refusal().await;
+    assert_eq!(counted(&server).await, before + 1);
+    server.get("/api/chat/sessions/sess_x").await;
+    server.get("/nowhere").await;
+    assert_eq!(counted(&server).await, before + 3);
+    server.stop().await;
+}
+
+/// Refusals so far, of all codes.
+async fn counted(server: &Server) -> u64 {
+    let (_, metrics) = server.get("/metrics").await;
+    let lines = metrics.lines().filter(|line| line.starts_with("bowline_refusals_total{"));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}

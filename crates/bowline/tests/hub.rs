@@ -145,6 +145,44 @@ async fn a_model_is_offered_the_hubs_tools_and_told_when_an_outcome_is_unknown()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_adds_a_server_for_everybody_and_removes_it() {
+    let dir = TempDir::new().unwrap();
+    let backend = Backend::start(dir.path(), 0).await;
+    let server = served(config(), backend.named(dir.path())).await;
+    let api = Api::new(server.address);
+    let entry = json!({ "name": "c", "url": format!("http://127.0.0.1:{}/mcp", backend.port) });
+    let (status, added) = api.post("/api/admin/backends", &entry).await;
+    assert_eq!((status, &added["status"], &added["owner"]), (201, &json!("connected"), &Value::Null), "{added}");
+    assert_eq!(added["configured"], false, "{added}");
+    let sees = |who: &str| server.shared.hub.find(&Principal::parse(who).unwrap(), "c").is_some();
+    assert!(sees("anybody") && sees("local"));
+    assert_eq!(api.post("/api/admin/backends", &entry).await.0, 409);
+    for wrong in [json!({}), json!({ "name": "d" }), json!({ "name": "d", "command": "true" }), json!([])] {
+        assert_eq!(api.post("/api/admin/backends", &wrong).await.0, 400, "{wrong}");
+    }
+    // The file does not know it, and leaves it alone when it is read again.
+    server.shared.hub.configure(std::collections::BTreeMap::new()).await;
+    assert!(sees("anybody"));
+    assert_eq!(api.delete("/api/admin/backends/nothing").await.0, 404);
+    let (status, removed) = api.delete("/api/admin/backends/c").await;
+    assert_eq!((status, &removed["removed"]), (200, &json!(true)), "{removed}");
+    assert!(!sees("anybody"));
+    assert_eq!(api.delete("/api/admin/backends/c").await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_of_the_configuration_is_not_an_operators_to_remove_at_run_time() {
+    let dir = TempDir::new().unwrap();
+    let backend = Backend::start(dir.path(), 0).await;
+    let server = served(config(), backend.named(dir.path())).await;
+    let api = Api::new(server.address);
+    let (_, shown) = api.get("/api/admin/backends").await;
+    assert_eq!(shown["backends"][0]["configured"], true, "{shown}");
+    assert_eq!(api.delete("/api/admin/backends/b").await.0, 409);
+    assert!(server.shared.hub.all().iter().any(|backend| backend.name() == "b"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_see_each_server_with_its_calls() {
     let dir = TempDir::new().unwrap();
     let mut backend = Backend::start(dir.path(), 0).await;
@@ -179,7 +217,40 @@ async fn operators_see_each_server_with_its_calls() {
         Command::new(env!("CARGO_BIN_EXE_bowline")).args(["status", "--url", &api.base]).output().await.unwrap();
     let screen = String::from_utf8_lossy(&status.stdout).into_owned();
     let line = screen.lines().find(|line| line.contains("server ")).unwrap_or_else(|| panic!("{screen}"));
-    assert!(line.contains("b reconnecting, attempt") && line.contains("2 calls, 1 failed"), "{line}");
+    assert!(line.contains("b reconnecting, attempt") && line.contains("2 calls (1 result, 1 error)"), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_limits_of_the_hub_are_counted_under_their_names() {
+    let mut config = config();
+    config.hub.options.servers_per_principal_max = 1;
+    config.hub.options.sessions_per_principal_max = 1;
+    let server = Server::with(config).await;
+    let hit = async |name: &str, times: u32| {
+        let (_, metrics) = server.get("/metrics").await;
+        let line = format!("bowline_limits_hit_total{{limit=\"{name}\"}} {times}");
+        assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
+    };
+    for name in ["hub.servers_per_principal_max", "hub.sessions_per_principal_max", "hub.body_bytes_max"] {
+        hit(name, 0).await;
+    }
+    let client = Mcp::open(&Api::new(server.address), "/mcp").await;
+    for name in ["one", "two"] {
+        let entry = json!({ "name": name, "url": "http://127.0.0.1:1/mcp" });
+        while client.begin("/mcp", 1, "add_server", entry.clone()).await.next().await.is_some() {}
+    }
+    hit("hub.servers_per_principal_max", 1).await;
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {} });
+    let api = Api::new(server.address).with("content-type", "application/json");
+    assert_eq!(api.post("/mcp", &hello).await.0, 429);
+    hit("hub.sessions_per_principal_max", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_method_that_the_hub_does_not_take_is_answered_with_those_that_it_takes() {
+    let server = Server::start().await;
+    let answer = answer_to(&server, "PUT /mcp", "host: localhost\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 405") && answer.contains("\r\nallow: GET, POST, DELETE\r\n"), "{answer}");
 }
 
 /// A client of the older era over a real socket.
@@ -272,4 +343,192 @@ async fn a_name_that_was_made_to_lead_here_is_refused_while_we_listen_on_loopbac
     let mut answer = String::new();
     tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
+
+/// The answer to a request with these headers, whole.
+async fn answer_to(server: &Server, request: &str, headers: &str) -> String {
+    let request = format!("{request} HTTP/1.1\r\n{headers}content-length: 0\r\nconnection: close\r\n\r\n");
+    let mut stream = tokio::net::TcpStream::connect(local(server)).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
+    answer
+}
+
+async fn status_of(server: &Server, path: &str, headers: &str) -> String {
+    answer_to(server, &format!("POST {path}"), headers).await.split(' ').nth(1).unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_proxy_that_passes_the_public_name_on_every_door_opens() {
+    let mut config = config();
+    config.auth.origins = vec!["https://agents.example".into()];
+    let token = StaticToken { token: Secret::new("t"), principal: Principal::parse("alice").unwrap(), admin: true };
+    config.auth.mode = AuthMode::Tokens(vec![token]);
+    let server = Server::with(config).await;
+    let credential = "authorization: Bearer t\r\n";
+    let public = format!("host: agents.example\r\n{credential}");
+    // What they say to a request that asks for nothing shows that it came in.
+    assert_eq!(status_of(&server, "/mcp", &public).await, "415");
+    assert_eq!(status_of(&server, "/api/chat/sessions", &public).await, "201");
+    assert_eq!(status_of(&server, "/api/admin/backends/none/reconnect", &public).await, "404");
+    let page = format!("{public}origin: https://agents.example\r\n");
+    assert_eq!(status_of(&server, "/api/chat/sessions", &page).await, "201");
+    let stranger = format!("{public}origin: https://evil.example\r\n");
+    assert_eq!(status_of(&server, "/api/chat/sessions", &stranger).await, "403");
+    for broken in [credential.to_owned(), format!("host: agents.example\r\n{public}")] {
+        assert_eq!(status_of(&server, "/api/chat/sessions", &broken).await, "400", "{broken}");
+        assert_eq!(status_of(&server, "/api/admin/backends/none/reconnect", &broken).await, "400", "{broken}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_was_made_to_lead_here_is_refused_also_where_others_may_reach_us_without_auth() {
+    let mut config = config();
+    config.listen = ([0, 0, 0, 0], 0).into();
+    config.insecure_no_auth = true;
+    let server = Server::with(config).await;
+    for path in ["/mcp", "/api/chat/sessions", "/api/admin/backends/none/reconnect"] {
+        assert_eq!(status_of(&server, path, "host: evil.example\r\n").await, "403", "{path}");
+        assert_ne!(status_of(&server, path, "host: 10.0.0.1:8080\r\n").await, "403", "{path}");
+    }
+    let rebound = [("host", "evil.example:8080"), ("origin", "http://evil.example:8080")];
+    assert!(support::Client::dial(local(&server), &rebound).await.is_err(), "its page is not our own");
+    let own = [("host", "10.0.0.1:8080"), ("origin", "http://10.0.0.1:8080")];
+    assert!(support::Client::dial(local(&server), &own).await.is_ok());
+}
+
+fn local(server: &Server) -> std::net::SocketAddr {
+    ([127, 0, 0, 1], server.address.port()).into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hub_over_stdio_that_is_asked_to_stop_takes_its_programs_with_it() {
+    let dir = TempDir::new().unwrap();
+    let (file, pid_file) = (dir.path().join("mcp.json"), dir.path().join("pid"));
+    // What it starts itself is what would be left behind.
+    let script = format!("sleep 1000 & echo $! > {}; cat", pid_file.display());
+    let servers = json!({ "mcpServers": { "b": { "command": "sh", "args": ["-c", script] } } });
+    std::fs::write(&file, servers.to_string()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
+    command.args(["mcp", "--servers"]).arg(&file).env_remove("BOWLINE_TEST_SEED").current_dir(dir.path());
+    let mut hub = command.stdin(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    let pid = || std::fs::read_to_string(&pid_file).ok().filter(|text| text.ends_with('\n'));
+    until("the program has started another", || pid().is_some()).await;
+    let started = format!("/proc/{}/stat", pid().unwrap().trim());
+    let ours = rustix::process::Pid::from_raw(hub.id().unwrap() as i32).unwrap();
+    rustix::process::kill_process(ours, rustix::process::Signal::TERM).unwrap();
+    let ended = tokio::time::timeout(PATIENCE, hub.wait()).await.expect("it stops").unwrap();
+    assert_eq!(ended.code(), Some(0));
+    // A zombie is no process any more, only a memory of one.
+    let gone = || std::fs::read_to_string(&started).map_or(true, |stat| stat.contains(") Z "));
+    until("nothing of it is left", gone).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_under_way_when_the_server_is_asked_to_stop_gets_its_answer() {
+    let dir = TempDir::new().unwrap();
+    let backend = Backend::start(dir.path(), 0).await;
+    let env = [("BOWLINE_HUB__SERVERS_FILE", backend.named(dir.path()).display().to_string())];
+    let process = Process::start(&dir.path().join("data"), &env).await;
+    let client = Mcp::open(&Api::new(process.address), "/mcp/b").await;
+    let mut stream = client.begin("/mcp/b", 1, "count", json!({ "id": "x", "ms": 1500 })).await;
+    backend.has_run(1).await;
+    let stopped = tokio::spawn(process.terminate());
+    let answer = loop {
+        let event = stream.next().await.expect("the answer comes before the end");
+        if !event.data.is_empty() {
+            break event.chunk();
+        }
+    };
+    assert_eq!(answer["result"]["content"][0]["text"], "done x", "{answer}");
+    assert_eq!(stopped.await.unwrap(), Some(0));
+}
+
+/// `bowline mcp`, and the client that has started it.
+struct Spawned {
+    child: Child,
+    lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>,
+}
+
+impl Spawned {
+    async fn start(dir: &Path, arguments: &[&str], env: &[(&str, &str)]) -> Spawned {
+        let mut child = spawn_hub(dir, arguments, env);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut client = Spawned { child, lines };
+        let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+        client.ask("initialize", params).await;
+        client
+    }
+
+    async fn ask(&mut self, method: &str, params: Value) -> Value {
+        let line = json!({ "jsonrpc": "2.0", "id": method, "method": method, "params": params }).to_string() + "\n";
+        let stdin = self.child.stdin.as_mut().unwrap();
+        tokio::io::AsyncWriteExt::write_all(stdin, line.as_bytes()).await.unwrap();
+        loop {
+            let line = tokio::time::timeout(PATIENCE, self.lines.next_line()).await.expect("an answer").unwrap();
+            let message: Value = serde_json::from_str(&line.expect("it goes on")).unwrap();
+            if message["id"] == method {
+                return message["result"].clone();
+            }
+        }
+    }
+
+    async fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        self.ask("tools/call", json!({ "name": tool, "arguments": arguments })).await["structuredContent"].clone()
+    }
+
+    /// As a client does that leaves.
+    async fn end(mut self) {
+        drop(self.child.stdin.take());
+        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").unwrap();
+        assert_eq!(ended.code(), Some(0));
+    }
+}
+
+fn spawn_hub(dir: &Path, arguments: &[&str], env: &[(&str, &str)]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
+    command.arg("mcp").args(arguments).envs(env.iter().copied()).env_remove("BOWLINE_TEST_SEED").current_dir(dir);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
+}
+
+/// How `bowline mcp` ends that cannot begin.
+async fn refused(dir: &Path, arguments: &[&str], env: &[(&str, &str)]) -> String {
+    let output =
+        tokio::time::timeout(PATIENCE, spawn_hub(dir, arguments, env).wait_with_output()).await.unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hub_over_stdio_uses_the_store_of_its_settings_and_only_without_any_forgets() {
+    let dir = TempDir::new().unwrap();
+    let dir = dir.path();
+    std::fs::write(dir.join("own.toml"), "[store]\nurl = \"disk:hub-data\"\n").unwrap();
+    let by_file: (&[&str], &[(&str, &str)]) = (&["--config", "own.toml"], &[]);
+    let by_variable: (&[&str], &[(&str, &str)]) = (&[], &[("BOWLINE_STORE__URL", "disk:hub-data")]);
+
+    let mut client = Spawned::start(dir, by_file.0, by_file.1).await;
+    let added = client.call("add_server", json!({ "name": "far", "url": "http://127.0.0.1:1/mcp" })).await;
+    assert_eq!(added["name"], "far", "{added}");
+    let why = refused(dir, by_variable.0, by_variable.1).await;
+    assert!(why.contains("in use by another process") && why.contains("--store"), "{why}");
+    client.end().await;
+
+    for (arguments, env, kept) in [(by_file.0, by_file.1, 1), (by_variable.0, by_variable.1, 1), (&[], &[], 0)] {
+        let mut client = Spawned::start(dir, arguments, env).await;
+        let listed = client.call("list_servers", json!({})).await;
+        assert_eq!(listed["servers"].as_array().unwrap().len(), kept, "{arguments:?} {env:?}: {listed}");
+        client.end().await;
+    }
+    assert!(!dir.join("bowline-data").exists(), "without a store nothing is written");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hub_over_stdio_says_at_once_what_it_cannot_have() {
+    let dir = TempDir::new().unwrap();
+    let why = refused(dir.path(), &["--servers", "nope.json"], &[]).await;
+    assert!(why.contains("nope.json"), "{why}");
+    let why = refused(dir.path(), &["--store", "redis://127.0.0.1:1"], &[]).await;
+    assert!(why.contains("--store disk:DIR"), "{why}");
 }

@@ -61,7 +61,9 @@ impl Scene {
     }
 
     fn executions(&self) -> usize {
-        std::fs::read_to_string(self._dir.path().join("count")).unwrap_or_default().lines().count()
+        let noted = std::fs::read_to_string(self._dir.path().join("count")).unwrap_or_default();
+        // The server also notes that a call was taken back.
+        noted.lines().filter(|line| *line != "cancelled").count()
     }
 }
 
@@ -165,7 +167,8 @@ impl Stream {
             let Some(parser) = &mut self.parser else {
                 return Some(serde_json::from_slice(&bytes).unwrap());
             };
-            for event in parser.push(&bytes).unwrap() {
+            for piece in parser.push(&bytes) {
+                let sse::Piece::Event(event) = piece else { panic!("{piece:?}") };
                 self.last_id = event.id.or(self.last_id.take());
                 self.ready.extend(serde_json::from_str::<Value>(&event.data).ok());
             }
@@ -254,7 +257,8 @@ async fn a_client_with_a_handle_finds_its_questions_from_everywhere() {
     let begun = modern(scene.at(0), "await_activity", json!({ "arguments": { "timeout_ms": 100 } }), json!({})).await;
     let handle = begun["structuredContent"]["handle"].as_str().unwrap().to_owned();
     let there = scene.at(1);
-    let call = tokio::spawn(async move { modern(there, "one__ask", json!({ "arguments": {} }), json!({})).await });
+    let named = json!({ "arguments": { "handle": handle } });
+    let call = tokio::spawn(async move { modern(there, "one__ask", named, json!({})).await });
     let mut cursor = begun["structuredContent"]["last_event_id"].clone();
     let question = loop {
         let arguments = json!({ "handle": handle, "timeout_ms": 20_000, "last_event_id": cursor });
@@ -366,6 +370,8 @@ async fn servers_that_are_added_on_one_node_are_there_on_all() {
         let backends = shown["backends"].as_array().cloned().unwrap_or_default();
         let nodes: std::collections::BTreeSet<_> = backends.iter().map(|one| one["node"].to_string()).collect();
         let connected = backends.iter().filter(|one| one["status"] == "connected").count();
+        // Of each node's two, one is in its file.
+        assert!(backends.iter().all(|one| one["configured"] == (one["name"] == "one")), "{shown}");
         if (backends.len(), nodes.len(), connected) == (4, 2, 4) {
             break;
         }
@@ -387,19 +393,21 @@ async fn servers_that_are_added_on_one_node_are_there_on_all() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_is_seen_and_cancelled_from_everywhere() {
     let mut scene = Scene::new(&[("BOWLINE_LEASE__TTL", "1s")]).await;
-    let client = Client::open(scene.at(0), "/mcp", json!({})).await;
+    let begun = modern(scene.at(0), "await_activity", json!({ "arguments": { "timeout_ms": 100 } }), json!({})).await;
+    let handle = begun["structuredContent"]["handle"].clone();
     let mut tasks = Vec::new();
     for id in ["a", "b"] {
         let args = json!({ "id": id, "ms": 600_000 });
-        let arguments = json!({ "server": "one", "tool": "count", "args": args, "as_task": true });
+        let arguments = json!({ "server": "one", "tool": "count", "args": args, "as_task": true, "handle": handle });
         let made = modern(scene.at(0), "execute_tool", json!({ "arguments": arguments }), json!({})).await;
         tasks.push(made["structuredContent"]["taskId"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned());
     }
     for node in [0, 1] {
-        let seen = client.tool(scene.at(node), "get_task", json!({ "task_id": tasks[0] })).await;
-        assert_eq!(seen["status"], "working", "{seen}");
+        let arguments = json!({ "arguments": { "task_id": tasks[0], "handle": handle } });
+        let seen = modern(scene.at(node), "get_task", arguments, json!({})).await;
+        assert_eq!(seen["structuredContent"]["status"], "working", "{seen}");
     }
-    let arguments = json!({ "task_id": tasks[0] });
+    let arguments = json!({ "task_id": tasks[0], "handle": handle });
     let cancelled = modern(scene.at(1), "cancel_task", json!({ "arguments": arguments }), json!({})).await;
     assert_eq!(cancelled["structuredContent"]["cancelled"], true, "{cancelled}");
     while scene.executions() < 2 {
@@ -409,16 +417,18 @@ async fn a_task_is_seen_and_cancelled_from_everywhere() {
     scene.nodes.remove(0).kill().await;
     let until = Instant::now() + PATIENCE;
     loop {
-        let arguments = json!({ "arguments": { "task_id": tasks[1] } });
+        let arguments = json!({ "arguments": { "task_id": tasks[1], "handle": handle } });
         let seen = modern(scene.at(0), "get_task", arguments, json!({})).await;
         if seen["structuredContent"]["status"] == "failed" {
             break;
         }
-        assert_eq!(seen["structuredContent"]["status"], "working", "{seen}");
+        // Until the death is known, the question itself may be cut on its way there.
+        let cut = seen["structuredContent"]["code"] == "OUTCOME_UNKNOWN";
+        assert!(cut || seen["structuredContent"]["status"] == "working", "{seen}");
         assert!(Instant::now() < until, "it never ends");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let arguments = json!({ "arguments": { "task_id": tasks[1] } });
+    let arguments = json!({ "arguments": { "task_id": tasks[1], "handle": handle } });
     let result = modern(scene.at(0), "get_task_result", arguments, json!({})).await;
     assert_eq!(result["structuredContent"]["code"], "OUTCOME_UNKNOWN", "{result}");
     assert_eq!(scene.executions(), 2);

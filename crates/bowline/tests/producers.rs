@@ -66,6 +66,41 @@ async fn an_append_is_durable_once_however_often_it_is_sent() {
 }
 
 #[tokio::test]
+async fn an_old_append_is_answered_as_the_first_time_or_refused_and_never_otherwise() {
+    let mut config = config();
+    config.limits.producer_appends_kept_max = 256;
+    let server = Server::with(config).await;
+    let api = Api::new(server.address);
+    let (task, _) = task(&api).await;
+    let messages = format!("/api/chat/tasks/{task}/messages");
+    let producer = api.with("producer-id", "p1");
+    let chunk = |n: u64| json!([{ "type": "data-x", "data": { "n": n, "m": "\u{e9}" } }]);
+    let mut answers = Vec::new();
+    for n in 0..500u64 {
+        let (status, answer) = producer.with("producer-seq", &n.to_string()).post(&messages, &chunk(n)).await;
+        assert_eq!(status, 200);
+        answers.push(answer);
+    }
+    let again = async |n: u64, body: String| {
+        producer.with("producer-seq", &n.to_string()).call("POST".parse().unwrap(), &messages, Some(body)).await
+    };
+    for n in [244, 300, 384, 435, 436, 447, 448, 498, 499] {
+        assert_eq!(again(n, chunk(n).to_string()).await, (200, answers[n as usize].clone()), "{n}");
+        // The same by value, whatever it looks like.
+        let written_otherwise =
+            format!("[ {{\"data\" : {{\"m\":\"\\u00e9\", \"n\":{n}}},\n\"type\":\"data-\\u0078\"}} ]");
+        assert_eq!(again(n, written_otherwise).await, (200, answers[n as usize].clone()), "{n}");
+        let (status, refused) = again(n, chunk(999).to_string()).await;
+        assert_eq!((status, &refused["code"]), (409, &json!("IDEMPOTENCY_CONFLICT")), "{n}");
+    }
+    let (status, refused) = again(3, chunk(3).to_string()).await;
+    assert_eq!((status, &refused["code"]), (409, &json!("IDEMPOTENCY_CONFLICT")));
+    assert_eq!(refused["details"]["expected"], 500);
+    let (_, shown) = api.get(&format!("/api/chat/tasks/{task}")).await;
+    assert_eq!(shown["last_message_id"], answers[499]["last_message_id"], "nothing was added");
+}
+
+#[tokio::test]
 async fn a_producer_that_ends_its_own_stream_ends_the_task_with_its_own_words() {
     let server = Server::start().await;
     let api = Api::new(server.address);
@@ -254,6 +289,80 @@ async fn the_end_of_a_session_is_the_end_of_its_work() {
     assert_eq!(api.delete(&session).await.0, 204);
     assert_eq!(kinds(&stream.all().await).last().unwrap(), "[DONE]");
     assert_eq!(api.get(&session).await.1["code"], "SESSION_INACTIVE");
+}
+
+#[tokio::test]
+async fn a_key_is_a_key_whatever_else_is_sent_with_it() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let session = api.session().await;
+    let operate = async |call: Option<&str>, key: Option<&str>, steps: u64| {
+        let api = key.map_or(api.clone(), |key| api.with("idempotency-key", key));
+        let mut order = json!({ "tool_name": "demo", "arguments": { "steps": steps } });
+        if let Some(call) = call {
+            order["tool_call_id"] = call.into();
+        }
+        let (status, answer) = api.post(&format!("{session}/operations"), &order).await;
+        (status, answer["task_id"].as_str().unwrap_or_default().to_owned())
+    };
+    let first = operate(Some("T"), Some("K"), 1).await;
+    assert_eq!(first.0, 202);
+    assert_eq!(operate(Some("T"), None, 1).await, first);
+    assert_eq!(operate(None, Some("K"), 1).await, first);
+    assert_eq!(operate(Some("U"), Some("K"), 1).await, first);
+    assert_ne!(operate(None, Some("T"), 1).await.1, first.1, "a tool call and a key may be called the same");
+    assert_eq!(operate(None, Some("K"), 2).await.0, 409, "other arguments");
+    let other = operate(Some("V"), None, 1).await;
+    assert_eq!(operate(Some("V"), Some("L"), 1).await, other);
+    assert_eq!(operate(None, Some("L"), 1).await, other, "it was used with that call");
+    assert_eq!(operate(Some("T"), Some("L"), 1).await.0, 409, "two keys of two operations");
+
+    let say = async |id: Option<&str>, key: Option<&str>, text: &str| {
+        let api = key.map_or(api.clone(), |key| api.with("idempotency-key", key));
+        let mut message = json!({ "message": text });
+        if let Some(id) = id {
+            message["message_id"] = id.into();
+        }
+        let stream = api.start(&format!("{session}/stream"), &message).await;
+        let (status, task) = (stream.status, stream.headers.get("x-workflow-run-id").cloned());
+        stream.all().await;
+        (status, task)
+    };
+    let turn = say(Some("m1"), Some("k1"), "/echo a").await;
+    assert_eq!(turn.0, 200);
+    assert_eq!(say(None, Some("k1"), "/echo a").await, turn);
+    assert_eq!(say(Some("m1"), None, "/echo a").await, turn);
+    assert_eq!(say(None, Some("k1"), "/echo b").await.0, 409);
+    let next = say(Some("m2"), None, "/echo c").await;
+    assert_eq!(say(Some("m2"), Some("k2"), "/echo c").await, next);
+    assert_eq!(say(None, Some("k2"), "/echo c").await, next);
+    assert_eq!(say(Some("m1"), Some("k2"), "/echo a").await.0, 409);
+}
+
+#[tokio::test]
+async fn a_name_that_means_something_else_elsewhere_is_refused() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let (one, two) = (api.session().await, api.session().await);
+    let id = |session: &str| session.rsplit('/').next().unwrap().to_owned();
+    let make = async |session: &str, tool: &str| {
+        let body = json!({ "session_id": id(session), "operation_id": "X", "tool_name": tool });
+        api.post("/api/chat/tasks", &body).await
+    };
+    let made = make(&one, "painter").await;
+    assert_eq!(made.0, 201);
+    assert_eq!(make(&one, "painter").await, made, "the same twice is one");
+    for (session, tool) in [(&two, "painter"), (&one, "sculptor")] {
+        let (status, refused) = make(session, tool).await;
+        assert_eq!((status, &refused["code"]), (409, &json!("IDEMPOTENCY_CONFLICT")));
+    }
+    let alone = api.post("/api/chat/tasks", &json!({ "operation_id": "X", "tool_name": "painter" })).await;
+    assert_eq!(alone.0, 409);
+    let keyed = api.with("idempotency-key", "K");
+    let first = keyed.post("/api/chat/tasks", &json!({ "operation_id": "o1" })).await;
+    assert_eq!(keyed.post("/api/chat/tasks", &json!({ "operation_id": "o1" })).await, first);
+    assert_eq!(keyed.post("/api/chat/tasks", &json!({ "operation_id": "o2" })).await.0, 409);
+    assert_eq!(keyed.post("/api/chat/tasks", &json!({})).await, first);
 }
 
 #[tokio::test]

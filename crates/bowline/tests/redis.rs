@@ -95,7 +95,9 @@ async fn a_redis_that_hangs_leaves_no_session_behind() {
     // Longer than the server waits, so that the commit under way is in doubt.
     redis.cli(&["client", "pause", "5000", "all"]);
     let end = survivor.insist(server.address, is_terminal).await;
-    assert_eq!(end["metadata"]["error_code"], "AGENT_LOST", "{end}");
+    // If no commit was under way at that moment, none is in doubt, and the run goes on as soon as it can.
+    let lost = end["metadata"]["error_code"] == "AGENT_LOST";
+    assert!(lost || end["content"].as_str().is_some_and(|text| text.ends_with(" tok2000")), "{}", end["event"]);
     survivor.assert_nothing_was_lost();
     let mut client = survivor.back(server.address).await.unwrap();
     survivor.follow(&mut client, |frame| frame["metadata"]["action"] == "replay").await.unwrap();

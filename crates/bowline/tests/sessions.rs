@@ -53,10 +53,19 @@ async fn the_same_message_id_runs_once() {
         json!({ "event": "user.message", "session_id": session, "message_id": "m1", "content": "/echo once" });
     client.send(message.clone()).await;
     client.send(message.clone()).await;
-    let first = client.until(is_terminal).await;
+    let mut first = client.until(is_terminal).await;
+    if !first.iter().any(|frame| frame["metadata"]["action"] == "duplicate_message") {
+        first.push(client.next().await);
+    }
+    assert!(first.iter().any(|frame| frame["metadata"]["action"] == "duplicate_message"), "never AGENT_BUSY");
     client.send(message.clone()).await;
-    let notice = client.until(|frame| frame["metadata"]["action"] == "duplicate_message").await.pop().unwrap();
-    assert_eq!(notice["metadata"]["seq"], 1);
+    let frames = client.until(|frame| frame["metadata"]["action"] == "duplicate_message").await;
+    assert_eq!(frames.len(), 1, "no event comes twice on one link: {frames:?}");
+    let facts = &frames[0]["metadata"];
+    assert_eq!((&facts["seq"], &facts["first_seq"], &facts["last_seq"]), (&json!(1), &json!(1), &json!(2)));
+    // Whoever does not have the answer knows where it is.
+    let (_, answer) = client.resume(&session, json!({ "last_seq": facts["first_seq"].as_u64().unwrap() - 1 })).await;
+    assert_eq!(seqs(&answer), [1, 2]);
     assert_eq!(first.iter().filter(|frame| frame["event"] == "user.message").count(), 1);
     assert_eq!(first[0]["metadata"]["message_id"], "m1");
     let mut other = message;
@@ -260,7 +269,9 @@ async fn a_plan_obeys_while_it_runs_and_after() {
     assert_eq!(client.expect("plan.start").await["content"]["question"], "a voyage");
     client.send(json!({ "event": "user.cancel_plan", "content": { "reason": "rain" } })).await;
     assert_eq!(client.expect("plan.cancelled").await["content"]["reason"], "rain");
-    assert_eq!(client.until(is_terminal).await.pop().unwrap()["event"], "agent.cancelled");
+    let cancelled = client.until(is_terminal).await.pop().unwrap();
+    assert_eq!(cancelled["event"], "agent.cancelled");
+    assert_eq!((&cancelled["metadata"]["by"], &cancelled["metadata"]["reason"]), (&json!("local"), &json!("rain")));
 
     client.send(json!({ "event": "user.solve_tasks", "content": { "tasks": [{ "id": "t9", "title": "Own" }] } })).await;
     let frames = client.until(is_terminal).await;

@@ -5,42 +5,12 @@ mod support;
 
 use std::time::Duration;
 
-use bowline::config::{AuthMode, Config, Ownership, StaticToken};
-use bowline_core::Key;
+use bowline::config::{AuthMode, Ownership, StaticToken};
 use bowline_protocol::Principal;
 use bowline_protocol::frame::client::Secret;
 use serde_json::{Value, json};
+use support::state::{config, export, restore, send_state, signed};
 use support::{Client, Server, is_terminal, seqs};
-
-/// Every server of a test has the same key, and nothing else in common.
-fn config() -> Config {
-    let mut config = support::config();
-    config.state.keys = vec![Key::new("k1", &[7; 32], false).unwrap()];
-    config
-}
-
-async fn export(client: &mut Client, options: Value) -> Value {
-    client.send(json!({ "event": "user.request_state", "session_id": client.session, "content": options })).await;
-    client.expect("agent.state_exported").await
-}
-
-fn signed(exported: &Value) -> Value {
-    exported["metadata"]["signed_state"].clone()
-}
-
-async fn send_state(client: &mut Client, state: &Value, content: Value) {
-    client.send(json!({ "event": "user.reconnect_with_state", "signed_state": state, "content": content })).await;
-}
-
-/// Restores and reads through the replay; returns the greeting and the replayed events.
-async fn restore(client: &mut Client, state: &Value, content: Value) -> (Value, Vec<Value>) {
-    send_state(client, state, content).await;
-    let greeting = client.expect("agent.state_restored").await;
-    client.session = greeting["session_id"].as_str().unwrap().to_owned();
-    let mut frames = client.until(|frame| frame["metadata"]["action"] == "replay").await;
-    frames.retain(|frame| frame["seq"].is_u64());
-    (greeting, frames)
-}
 
 #[tokio::test]
 async fn an_export_has_every_field_and_changes_nothing() {
@@ -58,6 +28,7 @@ async fn an_export_has_every_field_and_changes_nothing() {
     assert_eq!(facts["session_id"], session.as_str());
     assert!(exported.get("seq").is_none(), "it is a control frame");
     let object = signed(&exported);
+    assert!(facts["exported_at"].as_str() >= object["state"]["last_active_at"].as_str(), "{facts}");
     let keys: Vec<&str> = object.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(keys, ["checksum", "key_id", "signature", "state", "timestamp", "version"]);
     let state = &object["state"];
@@ -239,10 +210,17 @@ async fn a_run_that_was_active_in_the_state_is_ended_as_lost() {
     client.until(is_terminal).await;
     server.stop().await;
     let server = Server::with(config()).await;
-    let mut client = server.connect().await;
-    let (_, replayed) = restore(&mut client, &state, json!({ "last_seq": last })).await;
-    assert_eq!((seqs(&replayed), &replayed[0]["metadata"]["error_code"]), (vec![last + 1], &json!("AGENT_LOST")));
-    assert_eq!(client.ask("/echo again").await.last().unwrap()["content"], "again");
+    for (cursor, verdict) in [(json!(last), "caught_up"), (json!(null), "caught_up"), (json!(last + 1), "ahead_of_log")]
+    {
+        let mut client = server.connect().await;
+        let (greeting, replayed) = restore(&mut client, &state, json!({ "last_seq": cursor })).await;
+        let facts = &greeting["metadata"];
+        assert_eq!((&facts["resume"]["verdict"], &facts["last_seq"]), (&json!(verdict), &json!(last)), "{cursor}");
+        assert!(replayed.is_empty(), "the state's own position is the end of what is owed");
+        let lost = client.next().await;
+        assert_eq!((&lost["seq"], &lost["metadata"]["error_code"]), (&json!(last + 1), &json!("AGENT_LOST")));
+        assert_eq!(client.ask("/echo again").await.last().unwrap()["content"], "again");
+    }
     server.stop().await;
 }
 
@@ -395,13 +373,32 @@ async fn a_state_exported_in_the_middle_of_a_plan_tells_how_far_it_has_come() {
     config.agents.insert("demo".into(), bowline::config::AgentConfig { kind: slow });
     let server = Server::with(config).await;
     let (mut client, _) = server.session().await;
+    let told = |exported: &Value| {
+        let facts = &exported["metadata"];
+        let text = |value: &Value| value.as_str().unwrap_or("none").to_owned();
+        assert_eq!(facts["signed_state"]["state"]["stage"], facts["session_state"]["stage"]);
+        let plan = &facts["session_state"]["plan_context"];
+        [text(&facts["session_state"]["stage"]), text(&facts["current_operation"]), text(&plan["status"])]
+    };
+    assert_eq!(told(&export(&mut client, Value::Null).await), ["idle", "none", "none"]);
     client.say("/plan a boat").await;
+    client.expect("plan.start").await;
+    let planning = export(&mut client, Value::Null).await;
+    assert_eq!(told(&planning), ["planning", "planning", "in_progress"]);
+    assert_eq!(planning["metadata"]["session_state"]["plan_context"]["question"], "a boat");
     client.expect("solver.completed").await;
     client.until(|frame| frame["event"] == "solver.progress" || is_terminal(frame)).await;
-    let state = signed(&export(&mut client, Value::Null).await);
-    assert!(!state["state"]["completed_tasks"].as_array().unwrap().is_empty());
+    let solving = export(&mut client, Value::Null).await;
+    assert_eq!(told(&solving), ["solving", "solving", "in_progress"]);
+    assert!(!signed(&solving)["state"]["completed_tasks"].as_array().unwrap().is_empty());
     client.send(json!({ "event": "user.cancel" })).await;
     client.until(is_terminal).await;
+    assert_eq!(told(&export(&mut client, Value::Null).await), ["idle", "none", "incomplete"]);
+    client.ask("/plan a raft").await;
+    assert_eq!(told(&export(&mut client, Value::Null).await), ["idle", "none", "completed"]);
+    client.say("/confirm sailing").await;
+    client.expect("agent.user_confirm").await;
+    assert_eq!(told(&export(&mut client, Value::Null).await), ["waiting", "waiting", "completed"]);
     server.stop().await;
 }
 

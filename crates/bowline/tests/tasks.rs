@@ -305,6 +305,139 @@ async fn a_transport_that_counts_chunks_comes_back_by_its_count() {
     assert!(tail == whole[whole.len() - 4..], "the last three, and the end");
 }
 
+#[tokio::test]
+async fn a_reader_that_returns_is_counted_and_every_family_is_there_from_the_start() {
+    let server = Server::start().await;
+    let api = api(&server);
+    let metric = async |line: &str| {
+        let (_, text) = server.get("/metrics").await;
+        let found = text.lines().find_map(|known| known.strip_prefix(&format!("bowline_{line} ")).map(str::to_owned));
+        found.unwrap_or_else(|| panic!("no {line} in\n{text}")).parse::<f64>().unwrap()
+    };
+    for line in [
+        "events_trimmed_total{acked=\"false\"}",
+        "reconnects_total{verdict=\"gap\"}",
+        "reconnect_refusals_total{code=\"SESSION_NOT_FOUND\"}",
+        "state_restores_total{source=\"live\"}",
+        "state_refusals_total{reason=\"expired\"}",
+        "takeovers_total{outcome=\"granted\"}",
+        "hub_calls_total{outcome=\"unknown\"}",
+        "runs_total{ending=\"lost\"}",
+        "refusals_total{code=\"RATE_LIMITED\"}",
+        "limits_hit_total{limit=\"limits.streams_max\"}",
+        "store_errors_total{kind=\"full\"}",
+        "sessions{state=\"idle\"}",
+        "tasks{state=\"failed\"}",
+    ] {
+        assert_eq!(metric(line).await, 0.0, "{line}");
+    }
+    let session = api.session().await;
+    let stream = api.start(&format!("{session}/stream"), &json!({ "message": "/long 5 0" })).await;
+    let path = format!("/api/chat/tasks/{}/stream", stream.task());
+    let whole = stream.all().await;
+    let last = whole.iter().rev().find_map(|event| event.id.clone()).unwrap();
+    api.with("last-event-id", "3").stream(&path).await.all().await;
+    assert_eq!(api.with("last-event-id", &last).stream(&path).await.status, 204);
+    api.with("last-event-id", "other-3").stream(&path).await.all().await;
+    for (line, count) in [
+        ("reconnect_attempts_total", 3.0),
+        ("reconnects_total{verdict=\"replay\"}", 1.0),
+        ("reconnects_total{verdict=\"caught_up\"}", 1.0),
+        ("reconnects_total{verdict=\"other_epoch\"}", 1.0),
+        ("events_lost_per_reconnect_count", 3.0),
+        ("reconnect_seconds_count", 3.0),
+        // 4 after the third event, none behind the last, and all 7.
+        ("events_replayed_total", 11.0),
+    ] {
+        assert_eq!(metric(line).await, count, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn the_running_turn_of_a_session_is_followed_from_a_cursor_on() {
+    let server = Server::start().await;
+    let api = api(&server);
+    let session = api.session().await;
+    let mut stream = api.start(&format!("{session}/stream"), &json!({ "message": "/confirm go" })).await;
+    let seen = stream.until("data-user_confirm").await;
+    let first = seen[0].id.clone().unwrap();
+    let path = format!("{session}/stream");
+    let header = api.with("last-event-id", &first).stream(&path).await.next().await;
+    let query = api.stream(&format!("{path}?last_message_id={first}")).await.next().await;
+    assert_eq!((header.as_ref(), query.as_ref()), (Some(&seen[1]), Some(&seen[1])));
+    assert_eq!(api.stream(&path).await.next().await.unwrap(), seen[0], "without one, from the start");
+}
+
+#[tokio::test]
+async fn cancelling_a_session_stops_what_is_at_work_in_its_background() {
+    let server = Server::start().await;
+    let api = api(&server);
+    let session = api.session().await;
+    let order = json!({ "tool_name": "demo", "arguments": { "steps": 100000, "delay_ms": 1 } });
+    let (_, begun) = api.post(&format!("{session}/operations"), &order).await;
+    let task = format!("/api/chat/tasks/{}", begun["task_id"].as_str().unwrap());
+    let stopped = json!({ "cancelled": true, "status": "cancelled" });
+    assert_eq!(api.post(&format!("{session}/cancel"), &json!({})).await, (200, stopped));
+    assert_eq!(api.get(&task).await.1["status"], "cancelled");
+    let nothing = json!({ "cancelled": false, "status": "idle" });
+    assert_eq!(api.post(&format!("{session}/cancel"), &json!({})).await, (200, nothing));
+}
+
+#[tokio::test]
+async fn a_session_says_the_same_of_its_beginning_at_every_door() {
+    let server = Server::start().await;
+    let api = api(&server);
+    for _ in 0..20 {
+        let (_, made) = api.post("/api/chat/sessions", &json!({})).await;
+        let (_, shown) = api.get(&format!("/api/chat/sessions/{}", made["id"].as_str().unwrap())).await;
+        assert_eq!(made["created_at"], shown["created_at"]);
+    }
+}
+
+#[tokio::test]
+async fn a_chat_without_a_name_is_known_by_its_first_message() {
+    let server = Server::start().await;
+    let api = api(&server);
+    let said = |id: &str, text: &str| json!({ "id": id, "role": "user", "parts": [{ "type": "text", "text": text }] });
+    let first = api.start("/api/chat", &json!({ "messages": [said("u-1", "/echo one")] })).await;
+    assert_eq!(first.status, 200);
+    let (chat, run) = (first.headers["bowline-session-id"].clone(), first.task());
+    assert_eq!(text(&first.all().await), "one");
+    let resumed = api.stream(&format!("/api/chat/{run}/stream")).await;
+    assert_eq!(text(&resumed.all().await), "one", "its run can be come back to");
+    let more = json!({ "messages": [said("u-1", "/echo one"), said("u-2", "/recall")] });
+    let second = api.start("/api/chat", &more).await;
+    assert_eq!(second.headers["bowline-session-id"], chat);
+    assert_eq!(text(&second.all().await), "/echo one");
+    let other = api.start("/api/chat", &json!({ "messages": [said("u-9", "/echo two")] })).await;
+    assert_ne!(other.headers["bowline-session-id"], chat);
+}
+
+#[tokio::test]
+async fn whoever_follows_a_turn_as_an_operator_is_done_when_it_is() {
+    let server = Server::start().await;
+    let api = api(&server);
+    let session = api.session().await;
+    let mut stream = api.start(&format!("{session}/stream"), &json!({ "message": "/confirm go" })).await;
+    let path = format!("/api/admin/tasks/{}/events", stream.task());
+    let live = tokio::spawn({
+        let (api, path) = (api.clone(), path.clone());
+        async move { api.stream(&path).await.all().await }
+    });
+    let step = stream.until("data-user_confirm").await.pop().unwrap().chunk()["data"]["step_id"].clone();
+    api.post(&format!("{session}/respond"), &json!({ "step_id": step, "confirmed": true })).await;
+    stream.all().await;
+    api.start(&format!("{session}/stream"), &json!({ "message": "/echo after" })).await.all().await;
+    let names = |events: &[support::api::Event]| -> Vec<Value> {
+        events.iter().map(|event| event.chunk()["event"].clone()).collect()
+    };
+    let (live, late) = (live.await.unwrap(), api.stream(&path).await.all().await);
+    for events in [live, late] {
+        let names = names(&events);
+        assert_eq!(names[names.len() - 2..], [json!("agent.final_answer"), Value::Null], "its end, and that it is one");
+    }
+}
+
 fn tokens() -> bowline::config::Config {
     let token = |name: &str| StaticToken {
         token: Secret::new(format!("{name}-secret")),

@@ -4,6 +4,8 @@
 
 mod away;
 mod calls;
+mod dying;
+mod endings;
 mod words;
 
 use std::collections::VecDeque;
@@ -15,6 +17,7 @@ pub use words::{CallId, DialError, Generation, Output, Policy, Status, Ticket, T
 use crate::backoff::Backoff;
 use away::Away;
 use calls::Calls;
+use dying::Dying;
 
 #[derive(Debug)]
 enum State {
@@ -50,6 +53,7 @@ pub struct Backend {
     newest: Generation,
     backoff: Backoff,
     retiring: Vec<Retiring>,
+    dying: Dying,
     calls: Calls,
     tickets: Vec<Ticket>,
     last_error: Option<String>,
@@ -66,6 +70,7 @@ impl Backend {
             newest: Generation(0),
             backoff: Backoff::new(policy.retry_first, policy.retry_max, policy.retry_jitter),
             retiring: Vec::new(),
+            dying: Dying::default(),
             calls: Calls::new(policy.parked_max),
             tickets: Vec::new(),
             last_error: None,
@@ -108,6 +113,11 @@ impl Backend {
         }
     }
 
+    /// Whether attempts are still few enough for each to be told.
+    pub fn tells_each_attempt(&self) -> bool {
+        self.backoff.attempt() <= away::TOLD_ATTEMPTS
+    }
+
     pub fn last_error(&self) -> Option<&str> {
         self.last_error.as_deref()
     }
@@ -138,7 +148,7 @@ impl Backend {
             }
             State::Disconnected { .. } | State::Error => {
                 let outcome = self.unavailable(now);
-                self.fail(call.id, outcome);
+                self.fail(&call, outcome);
             }
         }
     }
@@ -161,7 +171,7 @@ impl Backend {
         self.handle_lost(now, generation, reason, dice);
         let Some(mut call) = returned else { return };
         if !call.spend_send() {
-            self.fail(call.id, Outcome::NotExecuted { reason: reason.to_owned() });
+            self.fail(&call, Outcome::NotExecuted { reason: reason.to_owned() });
         } else {
             self.send_again(now, call);
         }
@@ -171,14 +181,26 @@ impl Backend {
     /// The wire broke after the call was sent: whether it ran is unknown.
     pub fn handle_broken(&mut self, now: Instant, generation: Generation, call: CallId, reason: &str) {
         let Some(call) = self.calls.take_sent(call, generation) else { return };
-        self.settle_broken(now, call, reason);
+        self.settle_broken(now, generation, call, reason);
         self.retire_idle();
     }
 
-    /// A transport is gone. Only the live one matters; an old one takes its own calls with it.
+    /// A transport is gone. Only the live one matters; an old one takes its own calls with it, and one that is only being
+    /// dialled has failed. Each call on it may know better than we do what became of it, and has a moment to say so.
     pub fn handle_lost(&mut self, now: Instant, generation: Generation, reason: &str, dice: f64) {
+        let before = self.retiring.len();
         self.retiring.retain(|old| old.generation != generation);
-        let broken = self.calls.take_all_sent(generation);
+        if self.retiring.len() < before {
+            self.outputs.push_back(Output::Retire(generation));
+        }
+        if self.calls.uses(generation) {
+            self.dying.enter(now, generation, reason);
+        }
+        if self.dialling() == Some(generation) {
+            let error = DialError::Passing { reason: reason.to_owned(), retry_after: None };
+            self.dial_failed(now, error, dice);
+            return self.answer_tickets();
+        }
         if let State::Connected { live, replacing, .. } = self.state
             && live == generation
         {
@@ -192,9 +214,6 @@ impl Backend {
                 None => self.wait(now, &mut away, None, dice),
             }
             self.state = State::Reconnecting(away);
-        }
-        for call in broken {
-            self.settle_broken(now, call, reason);
         }
     }
 
@@ -264,7 +283,7 @@ impl Backend {
             _ => None,
         };
         let retiring = self.retiring.iter().map(|old| old.until).min();
-        [state, retiring, self.calls.next_deadline()].into_iter().flatten().min()
+        [state, retiring, self.dying.next_due(), self.calls.next_due()].into_iter().flatten().min()
     }
 
     pub fn handle_timeout(&mut self, now: Instant) {
@@ -280,7 +299,15 @@ impl Backend {
         }
         for call in self.calls.take_overdue(now) {
             let outcome = if call.deadline <= now { Outcome::Deadline } else { self.unavailable(now) };
-            self.fail(call.id, outcome);
+            self.fail(&call, outcome);
+        }
+        for call in self.calls.take_rested(now) {
+            self.handle_call(now, call);
+        }
+        for (generation, reason) in self.dying.take_dead(now) {
+            for call in self.calls.take_all_sent(generation) {
+                self.settle_broken(now, generation, call, &reason);
+            }
         }
         let over = |old: &Retiring| old.until <= now;
         let done: Vec<Generation> = self.retiring.iter().filter(|old| over(old)).map(|old| old.generation).collect();
@@ -288,7 +315,7 @@ impl Backend {
         for generation in done {
             self.outputs.push_back(Output::Retire(generation));
             for call in self.calls.take_all_sent(generation) {
-                self.settle_broken(now, call, "the old connection was closed after a forced reconnect");
+                self.settle_broken(now, generation, call, "the old connection was closed after a forced reconnect");
             }
         }
     }
@@ -375,7 +402,7 @@ impl Backend {
         }
         let outcome = self.unavailable(now);
         for call in self.calls.take_impatient() {
-            self.fail(call.id, outcome.clone());
+            self.fail(&call, outcome.clone());
         }
         if let State::Reconnecting(away) = &mut self.state
             && self.calls.has_parked()
@@ -403,19 +430,25 @@ impl Backend {
             return;
         }
         let before = std::mem::replace(&mut self.state, State::Disconnected { removed });
-        let reason = if removed { "the server was removed" } else { "the server was disconnected on purpose" };
+        let reason = if removed { "the hub has let the server go" } else { "the server was disconnected on purpose" };
+        for (generation, why) in self.dying.take_all() {
+            for call in self.calls.take_all_sent(generation) {
+                self.fail(&call, Outcome::Unknown { reason: why.clone() });
+            }
+        }
         let mut gone: Vec<Generation> = self.retiring.drain(..).map(|old| old.generation).collect();
-        let was_connected = matches!(before, State::Connected { .. });
+        // Whoever was told that it is away learns that nobody tries to change that any more.
+        let was_wanted = matches!(before, State::Connecting { .. } | State::Connected { .. } | State::Reconnecting(_));
         if let State::Connected { live, .. } = before {
             gone.push(live);
         }
         for generation in gone {
             self.outputs.push_back(Output::Retire(generation));
             for call in self.calls.take_all_sent(generation) {
-                self.fail(call.id, Outcome::Unknown { reason: reason.to_owned() });
+                self.fail(&call, Outcome::Unknown { reason: reason.to_owned() });
             }
         }
-        if was_connected {
+        if was_wanted {
             self.tell(Told::Disconnected { intentional: true });
         }
         self.last_error = None;
@@ -431,50 +464,6 @@ impl Backend {
         }
     }
 
-    fn send(&mut self, generation: Generation, call: Call) {
-        self.outputs.push_back(Output::Send { generation, call: call.id });
-        self.calls.sent(generation, call);
-    }
-
-    fn park(&mut self, now: Instant, call: Call) {
-        let id = call.id;
-        if call.deadline <= now {
-            self.fail(id, Outcome::Deadline);
-        } else if !self.calls.park(call) {
-            self.fail(id, Outcome::Busy);
-        }
-    }
-
-    /// Now, or as soon as there is a connection again.
-    fn send_again(&mut self, now: Instant, mut call: Call) {
-        call.be_patient(now + self.policy.patience);
-        self.handle_call(now, call);
-    }
-
-    fn settle_broken(&mut self, now: Instant, mut call: Call, reason: &str) {
-        if call.resend == Resend::Always && call.spend_send() && call.deadline > now {
-            self.send_again(now, call);
-        } else {
-            self.fail(call.id, Outcome::Unknown { reason: reason.to_owned() });
-        }
-    }
-
-    fn fail_parked(&mut self, now: Instant) {
-        let outcome = self.unavailable(now);
-        for call in self.calls.take_parked() {
-            self.fail(call.id, outcome.clone());
-        }
-    }
-
-    fn unavailable(&self, now: Instant) -> Outcome {
-        Outcome::Unavailable {
-            status: self.status(),
-            attempt: self.attempt(),
-            next_retry: self.next_retry(now),
-            last_error: self.last_error.clone(),
-        }
-    }
-
     fn retire_idle(&mut self) {
         let calls = &self.calls;
         let (idle, busy) =
@@ -484,15 +473,14 @@ impl Backend {
         self.outputs.extend(idle.into_iter().map(|old| Output::Retire(old.generation)));
     }
 
-    fn fail(&mut self, call: CallId, outcome: Outcome) {
-        self.outputs.push_back(Output::Fail { call, outcome });
-    }
-
     fn tell(&mut self, told: Told) {
         self.outputs.push_back(Output::Tell(told));
     }
 }
 
+#[cfg(test)]
+#[path = "backend_table.rs"]
+mod table;
 #[cfg(test)]
 #[path = "backend_tests.rs"]
 mod tests;

@@ -1,28 +1,31 @@
-//! A table of every state and event of a backend's life, and stories that cross states.
+//! Stories of a backend's life that cross states.
 
+use super::dying::LAST_WORD;
+use super::endings::REST;
+use super::table::in_state;
 use super::*;
 
 const S: Duration = Duration::from_secs(1);
-const G1: Generation = Generation(1);
+pub(super) const G1: Generation = Generation(1);
 const G2: Generation = Generation(2);
-const MIDDLE: f64 = 0.5;
+pub(super) const MIDDLE: f64 = 0.5;
 
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     // Any instant will do as an origin; the machine never asks for the time itself.
     #[allow(clippy::disallowed_methods)]
     Instant::now()
 }
 
-fn call(id: CallId, t: Instant) -> Call {
+pub(super) fn call(id: CallId, t: Instant) -> Call {
     Call::new(id, t + 30 * S, Resend::IfNotExecuted)
 }
 
-fn refused() -> Result<(), DialError> {
+pub(super) fn refused() -> Result<(), DialError> {
     Err(DialError::Passing { reason: "refused".into(), retry_after: None })
 }
 
 /// Everything the machine wants, in short words.
-fn drain(backend: &mut Backend) -> String {
+pub(super) fn drain(backend: &mut Backend) -> String {
     let mut words = Vec::new();
     while let Some(output) = backend.poll_output() {
         words.push(match output {
@@ -55,120 +58,6 @@ fn outcome_word(outcome: &Outcome) -> &'static str {
         Outcome::Busy => "busy",
         Outcome::Deadline => "deadline",
     }
-}
-
-/// A machine in the named state, with call 1 parked or in flight where that can be.
-fn in_state(name: &str, t: Instant) -> Backend {
-    let mut backend = Backend::new(Policy::default());
-    match name {
-        "new" => {}
-        "connecting" => {
-            backend.start();
-            backend.handle_call(t, call(1, t));
-        }
-        "connected" => {
-            backend.start();
-            backend.handle_call(t, call(1, t));
-            backend.handle_dialled(t, G1, Ok(()), MIDDLE);
-        }
-        "replacing" => {
-            backend = in_state("connected", t);
-            backend.handle_reconnect(t, 90);
-        }
-        "waiting" => {
-            backend = in_state("connected", t);
-            backend.handle_answered(1);
-            backend.handle_lost(t, G1, "eof", MIDDLE);
-        }
-        "dialling" => {
-            backend = in_state("waiting", t);
-            backend.handle_call(t, call(1, t));
-        }
-        "error" => {
-            backend.start();
-            backend.handle_dialled(t, G1, Err(DialError::Fatal { reason: "bad url".into() }), MIDDLE);
-        }
-        "disabled" => {
-            backend = in_state("waiting", t);
-            backend.disable(t);
-        }
-        "removed" => {
-            backend = in_state("waiting", t);
-            backend.remove(t);
-        }
-        other => panic!("no state {other}"),
-    }
-    drain(&mut backend);
-    backend
-}
-
-/// One event, on the generation that is dialled or lives (or the last one there was).
-fn happen(event: &str, backend: &mut Backend, t: Instant) {
-    let live = backend.live().unwrap_or(G1);
-    let dialled = backend.dialling().unwrap_or(backend.newest);
-    match event {
-        "start" => backend.start(),
-        "call" => backend.handle_call(t, call(2, t)),
-        "answer" => backend.handle_answered(1),
-        "cancel" => backend.handle_cancelled(1),
-        "not executed" => backend.handle_not_executed(t, live, 1, "refused", MIDDLE),
-        "broken" => backend.handle_broken(t, live, 1, "cut"),
-        "lost" => backend.handle_lost(t, live, "eof", MIDDLE),
-        "dial ok" => backend.handle_dialled(t, dialled, Ok(()), MIDDLE),
-        "dial fails" => backend.handle_dialled(t, dialled, refused(), MIDDLE),
-        "dial fatal" => {
-            let fatal = DialError::Fatal { reason: "bad url".into() };
-            backend.handle_dialled(t, dialled, Err(fatal), MIDDLE);
-        }
-        "reconnect" => backend.handle_reconnect(t, 91),
-        "woke" => backend.handle_woke(t),
-        "timeout" => backend.handle_timeout(t + 2 * S),
-        "disable" => backend.disable(t),
-        "remove" => backend.remove(t),
-        other => panic!("no event {other}"),
-    }
-}
-
-/// `state | event | state afterwards | what it wants`. Every pair is here; a pair that changes nothing says so.
-const TABLE: &str = include_str!("backend_table.txt");
-
-const STATES: &[&str] =
-    &["new", "connecting", "connected", "replacing", "waiting", "dialling", "error", "disabled", "removed"];
-const EVENTS: &[&str] = &[
-    "start",
-    "call",
-    "answer",
-    "cancel",
-    "not executed",
-    "broken",
-    "lost",
-    "dial ok",
-    "dial fails",
-    "dial fatal",
-    "reconnect",
-    "woke",
-    "timeout",
-    "disable",
-    "remove",
-];
-
-#[test]
-fn every_state_meets_every_event_as_the_table_says() {
-    let t = now();
-    let mut lines = Vec::new();
-    for state in STATES {
-        for event in EVENTS {
-            let mut backend = in_state(state, t);
-            happen(event, &mut backend, t);
-            let wants = drain(&mut backend);
-            lines.push(format!("{state} | {event} | {} | {wants}", backend.status().as_str()).trim_end().to_owned());
-        }
-    }
-    let expected: Vec<&str> = TABLE.lines().map(str::trim_end).collect();
-    for (got, expected) in lines.iter().zip(&expected) {
-        assert_eq!(got, expected);
-    }
-    assert_eq!(lines.len(), expected.len(), "the table has other rows than the machine:\n{}", lines.join("\n"));
 }
 
 #[test]
@@ -262,6 +151,8 @@ fn a_late_error_of_an_old_transport_touches_nothing_new() {
     backend.handle_call(t, call(7, t));
     assert_eq!(drain(&mut backend), "send 7 on 2");
     backend.handle_lost(t, G1, "late", MIDDLE);
+    assert_eq!(drain(&mut backend), "retire 1");
+    backend.handle_timeout(t + LAST_WORD);
     assert_eq!(drain(&mut backend), "fail 1 unknown");
     assert_eq!((backend.status(), backend.live()), (Status::Connected, Some(G2)));
     backend.handle_lost(t, G1, "later still", MIDDLE);
@@ -294,9 +185,48 @@ fn a_call_that_was_not_executed_is_sent_again_and_one_that_may_have_run_is_not()
     drain(&mut backend);
     backend.handle_not_executed(t, G1, 2, "connection refused", MIDDLE);
     let wants = drain(&mut backend);
-    assert_eq!(wants, "retire 1, disconnected false, reconnecting #1 in 1s, fail 1 unknown, dial 2");
+    assert_eq!(wants, "retire 1, disconnected false, reconnecting #1 in 1s, dial 2");
     backend.handle_dialled(t, G2, Ok(()), MIDDLE);
     assert_eq!(drain(&mut backend), "reconnected after 1 in 0s, send 2 on 2");
+    assert_eq!(backend.poll_timeout(), Some(t + LAST_WORD));
+    backend.handle_timeout(t + LAST_WORD);
+    assert_eq!(drain(&mut backend), "fail 1 unknown");
+}
+
+#[test]
+fn calls_on_a_lost_transport_have_a_moment_to_say_themselves_that_they_were_refused() {
+    let t = now();
+    let mut backend = in_state("connected", t);
+    for id in 2..=4 {
+        backend.handle_call(t, call(id, t));
+    }
+    drain(&mut backend);
+    // The first refusal tells of the loss; the others come right behind it, and one call never says anything.
+    for id in 1..=3 {
+        backend.handle_not_executed(t, G1, id, "connection refused", MIDDLE);
+    }
+    assert_eq!(drain(&mut backend), "retire 1, disconnected false, reconnecting #1 in 1s, dial 2");
+    backend.handle_dialled(t, G2, Ok(()), MIDDLE);
+    assert_eq!(drain(&mut backend), "reconnected after 1 in 0s, send 1 on 2, send 2 on 2, send 3 on 2");
+    backend.handle_timeout(t + LAST_WORD);
+    assert_eq!(drain(&mut backend), "fail 4 unknown");
+    // What it says after that is too late.
+    backend.handle_not_executed(t + LAST_WORD, G1, 4, "connection refused", MIDDLE);
+    assert_eq!((drain(&mut backend).as_str(), backend.live()), ("", Some(G2)));
+}
+
+#[test]
+fn a_transport_that_is_lost_while_it_is_dialled_is_never_used() {
+    let t = now();
+    for state in ["connecting", "dialling", "replacing"] {
+        let mut backend = in_state(state, t);
+        let (dial, before) = (backend.dialling().unwrap(), backend.live());
+        backend.handle_lost(t, dial, "it died at once", MIDDLE);
+        drain(&mut backend);
+        backend.handle_dialled(t, dial, Ok(()), MIDDLE);
+        assert_eq!(drain(&mut backend), format!("retire {}", dial.0), "{state}");
+        assert_eq!(backend.live(), before, "{state}");
+    }
 }
 
 #[test]
@@ -361,9 +291,67 @@ fn a_call_that_is_safe_to_repeat_is_repeated_when_its_wire_breaks() {
     backend.handle_call(t, Call::new(8, t + 30 * S, Resend::Always));
     drain(&mut backend);
     backend.handle_lost(t, G1, "eof", MIDDLE);
+    backend.handle_timeout(t + LAST_WORD);
     assert!(drain(&mut backend).ends_with("fail 1 unknown, dial 2"));
-    backend.handle_dialled(t, G2, Ok(()), MIDDLE);
+    backend.handle_dialled(t + LAST_WORD, G2, Ok(()), MIDDLE);
     assert!(drain(&mut backend).ends_with("send 8 on 2"));
+}
+
+#[test]
+fn a_call_that_breaks_on_a_living_transport_rests_before_it_is_sent_again() {
+    let t = now();
+    let mut backend = in_state("connected", t);
+    backend.handle_call(t, Call::new(8, t + 30 * S, Resend::Always));
+    drain(&mut backend);
+    backend.handle_broken(t, G1, 8, "eof");
+    assert_eq!(drain(&mut backend), "");
+    let rested = backend.poll_timeout().unwrap();
+    assert_eq!(rested, t + REST);
+    backend.handle_timeout(rested);
+    assert_eq!(drain(&mut backend), "send 8 on 1", "only that call was hurt");
+    // Its transport dies with the next one.
+    backend.handle_broken(rested, G1, 8, "eof");
+    backend.handle_lost(rested, G1, "eof", MIDDLE);
+    drain(&mut backend);
+    backend.handle_timeout(rested + REST);
+    assert_eq!(drain(&mut backend), "dial 2, fail 1 unknown");
+    backend.handle_dialled(rested + REST, G2, Ok(()), MIDDLE);
+    assert!(drain(&mut backend).ends_with("send 8 on 2"));
+}
+
+#[test]
+fn nobody_says_of_a_call_that_may_have_run_that_it_did_not() {
+    let t = now();
+    let broken = || {
+        let mut backend = in_state("connected", t);
+        backend.handle_call(t, Call::new(8, t + 30 * S, Resend::Always));
+        backend.handle_lost(t, G1, "eof", MIDDLE);
+        backend.handle_timeout(t + LAST_WORD);
+        drain(&mut backend);
+        backend
+    };
+    // The server stays away until the call's patience is over.
+    let mut backend = broken();
+    let (mut at, mut dial, mut said) = (t + LAST_WORD, G2, String::new());
+    while said.is_empty() && at < t + 60 * S {
+        backend.handle_dialled(at, dial, refused(), MIDDLE);
+        at = backend.poll_timeout().unwrap();
+        backend.handle_timeout(at);
+        dial = backend.newest;
+        said = drain(&mut backend).split(", ").filter(|word| word.starts_with("fail")).collect();
+    }
+    assert_eq!(said, "fail 8 unknown");
+    // It comes back and refuses; it is removed meanwhile.
+    let mut backend = broken();
+    backend.handle_dialled(t, G2, Ok(()), MIDDLE);
+    for _ in 0..3 {
+        backend.handle_not_executed(t, backend.newest, 8, "refused", MIDDLE);
+        backend.handle_dialled(t, backend.newest, Ok(()), MIDDLE);
+    }
+    assert!(drain(&mut backend).contains("fail 8 unknown"));
+    let mut backend = broken();
+    backend.remove(t);
+    assert!(drain(&mut backend).contains("fail 8 unknown"));
 }
 
 #[test]

@@ -17,6 +17,11 @@ impl Bucket {
         Bucket { per_second: f64::from(per_second), burst, tokens: burst, at: now }
     }
 
+    /// For what is rare: so many at once, and one more after each `every`.
+    pub fn rare(now: Instant, burst: u32, every: Duration) -> Bucket {
+        Bucket { per_second: every.as_secs_f64().recip(), burst: f64::from(burst), tokens: f64::from(burst), at: now }
+    }
+
     /// Takes one, or says how long until there is one.
     pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
         let elapsed = now.saturating_duration_since(self.at).as_secs_f64();
@@ -43,5 +48,16 @@ mod tests {
         assert_eq!(bucket.take(t0), Err(Duration::from_millis(100)));
         assert!(bucket.take(t0 + Duration::from_millis(100)).is_ok());
         assert!(bucket.take(t0 + Duration::from_millis(100)).is_err());
+    }
+
+    #[test]
+    fn what_is_rare_comes_back_one_by_one() {
+        #[allow(clippy::disallowed_methods)]
+        let t0 = Instant::now();
+        let mut bucket = Bucket::rare(t0, 2, Duration::from_secs(10));
+        assert!(bucket.take(t0).is_ok() && bucket.take(t0).is_ok());
+        assert!(bucket.take(t0 + Duration::from_secs(9)).is_err());
+        assert!(bucket.take(t0 + Duration::from_secs(11)).is_ok());
+        assert!(bucket.take(t0 + Duration::from_secs(11)).is_err());
     }
 }

@@ -25,6 +25,8 @@ pub struct Link {
     /// Everything up to here was sent, or the client said that it has it.
     sent: Seq,
     acked: Seq,
+    /// What the client said it had when it came, which may be more than there is.
+    claimed: Seq,
     reading: bool,
     phase: Phase,
     output: VecDeque<Output>,
@@ -79,6 +81,7 @@ impl Link {
             tail: extent.next,
             sent: extent.last(),
             acked: Seq::ZERO,
+            claimed: Seq::ZERO,
             reading: false,
             phase: Phase::Live,
             output: VecDeque::new(),
@@ -92,6 +95,12 @@ impl Link {
         link.phase = Phase::Replaying { verdict, from, to: extent.last(), replayed: 0 };
         link.settle();
         link
+    }
+
+    /// What the client said it had when it came. An ack of it is no news, and no mistake either.
+    #[must_use]
+    pub fn claiming(self, claimed: Option<Seq>) -> Link {
+        Link { claimed: claimed.unwrap_or(Seq::ZERO), ..self }
     }
 
     pub fn session(&self) -> &SessionId {
@@ -149,6 +158,9 @@ impl Link {
     /// The client says what it has. Lower and repeated acks are no-ops; one beyond what was sent is refused.
     pub fn handle_ack(&mut self, cursor: &Cursor) -> Result<Option<Seq>, AckBeyondSent> {
         if cursor.epoch.as_ref().is_some_and(|epoch| *epoch != self.epoch) {
+            return Ok(None);
+        }
+        if cursor.seq > self.sent && cursor.seq <= self.claimed {
             return Ok(None);
         }
         if cursor.seq > self.sent {
@@ -263,6 +275,17 @@ mod tests {
         assert_eq!(ack(&mut link, "2"), Ok(None));
         assert_eq!(ack(&mut link, "other-9"), Ok(None));
         assert_eq!(link.acked(), seq(4));
+    }
+
+    #[test]
+    fn what_was_claimed_beyond_the_log_may_be_acknowledged_and_changes_nothing() {
+        let mut link = link(1, 3, 9).claiming(Some(seq(9)));
+        let ack = |link: &mut Link, n: u64| link.handle_ack(&Cursor::bare(seq(n)));
+        for n in [9, 3, 5, 9] {
+            assert_eq!((ack(&mut link, n), link.acked()), (Ok(None), Seq::ZERO), "{n}");
+        }
+        assert_eq!(ack(&mut link, 10), Err(AckBeyondSent { acked: seq(10), sent: seq(2) }));
+        assert_eq!(ack(&mut link, 2), Ok(Some(seq(2))), "what there is moves the mark");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use bowline_protocol::{Chunk, Extent, Recorded, Seq, StreamCursor};
 
-use crate::project::{Fold, Parser, Projector};
+use crate::project::{Fold, Parser, Projector, Trace};
 
 /// The most events asked of the log at once.
 const READ_EVENTS_MAX: usize = 512;
@@ -37,6 +37,8 @@ pub struct Watch {
     out: Vec<Chunk>,
     stage: Stage,
     gap: bool,
+    /// What the reader reads with now.
+    parser: Parser,
 }
 
 /// What the reader already has.
@@ -70,7 +72,16 @@ pub enum Output {
 
 impl Watch {
     /// A reader of the turn or task whose first event is `first` and whose message is called `message_id`.
-    pub fn new(message_id: &str, first: Seq, extent: &Extent, start: Start, fold: bool) -> Watch {
+    /// Where the beginning of that is gone, its trace says what was open at each event that is left.
+    pub fn new(
+        message_id: &str,
+        first: Seq,
+        extent: &Extent,
+        start: Start,
+        fold: bool,
+        trace: Option<&Trace>,
+    ) -> Watch {
+        let parser = if matches!(start, Start::After(_)) { Parser::Same } else { Parser::Fresh };
         let mut watch = Watch {
             projector: Projector::turn(message_id),
             fold: fold.then(Fold::default),
@@ -83,14 +94,14 @@ impl Watch {
             out: Vec::new(),
             stage: Stage::Replaying,
             gap: false,
+            parser,
         };
         let trimmed = first < extent.first;
-        let parser = if matches!(start, Start::After(_)) { Parser::Same } else { Parser::Fresh };
         match start {
-            Start::Fresh => watch.begin_at(parser, first, extent.first),
+            Start::Fresh => watch.begin_at(parser, first, extent.first, trace),
             Start::Index(index) => {
                 // Chunks that are gone cannot be counted, so the reader begins with what is left.
-                watch.begin_at(parser, first, extent.first);
+                watch.begin_at(parser, first, extent.first, trace);
                 if !trimmed {
                     watch.has = Has::Chunks(index);
                 }
@@ -99,24 +110,32 @@ impl Watch {
                 // Its numbers mean nothing here. It is told so, and begins anew.
                 let _ = cursor;
                 let from = first.max(extent.first);
-                watch.tell_gap(parser, 0, from);
-                watch.next = from;
+                watch.skip_to(parser, from, from, trace.filter(|_| trimmed));
             }
-            Start::After(cursor) => watch.come_back(cursor, first, extent.first, parser),
-            Start::Framed(cursor) => watch.come_back(cursor, first, extent.first, parser),
+            Start::After(cursor) | Start::Framed(cursor) => {
+                watch.come_back(message_id, cursor, first, extent.first, parser, trace);
+            }
         }
         watch.settle();
         watch
     }
 
     /// Starts at the first event, or at the first that is left.
-    fn begin_at(&mut self, parser: Parser, first: Seq, retained: Seq) {
+    fn begin_at(&mut self, parser: Parser, first: Seq, retained: Seq, trace: Option<&Trace>) {
         if first < retained {
-            self.skip_to(parser, first, retained);
+            self.skip_to(parser, first, retained, trace);
         }
     }
 
-    fn come_back(&mut self, cursor: StreamCursor, first: Seq, retained: Seq, parser: Parser) {
+    fn come_back(
+        &mut self,
+        message_id: &str,
+        cursor: StreamCursor,
+        first: Seq,
+        retained: Seq,
+        parser: Parser,
+        trace: Option<&Trace>,
+    ) {
         let owed = match cursor.part {
             Some(_) => cursor.cursor.seq,
             None => cursor.cursor.seq.next(),
@@ -125,30 +144,45 @@ impl Watch {
         let before = owed < first || (owed == first && cursor.part.is_none());
         if before {
             // What follows is everything.
-            return self.begin_at(parser, first, retained);
+            return self.begin_at(parser, first, retained, trace);
         }
         if owed < retained {
-            return self.skip_to(parser, owed, retained);
+            return self.skip_to(parser, owed, retained, trace);
         }
-        let forgotten = first < retained;
-        if forgotten {
-            // Nothing that it lacks is gone, but what was open at its cursor is not known any more.
-            self.projector.lose();
-            self.next = retained;
+        if first >= retained {
+            self.has = Has::UpTo { cursor, framed: parser == Parser::Fresh };
+            return;
         }
-        self.has = Has::UpTo { cursor, framed: parser == Parser::Fresh || forgotten };
+        // Nothing that it lacks is gone. What was open at its cursor is known from the trace.
+        match trace.map(|trace| (trace.at(owed.prev()), trace.from(retained))) {
+            Some((Some(shape), _)) => {
+                self.projector = Projector::resumed(message_id, &shape);
+                self.next = owed;
+                match cursor.part {
+                    Some(_) => self.has = Has::UpTo { cursor, framed: parser == Parser::Fresh },
+                    None if parser == Parser::Fresh => self.projector.framing(&mut self.out),
+                    None => {}
+                }
+            }
+            // So long ago that it is not: then the reader begins where it is, like everybody who comes now.
+            Some((None, Some((from, _)))) if from > owed => self.skip_to(parser, owed, retained, trace),
+            Some(_) | None => {
+                self.projector.lose();
+                self.next = retained;
+                self.has = Has::UpTo { cursor, framed: true };
+            }
+        }
     }
 
-    fn skip_to(&mut self, parser: Parser, wanted: Seq, retained: Seq) {
+    fn skip_to(&mut self, parser: Parser, wanted: Seq, retained: Seq, trace: Option<&Trace>) {
         self.flush();
-        self.tell_gap(parser, wanted.until(retained), retained);
-        self.next = retained;
-        self.has = Has::Nothing;
-    }
-
-    fn tell_gap(&mut self, parser: Parser, lost: u64, first_retained: Seq) {
         self.gap = true;
-        self.projector.gap(parser, lost, first_retained, &mut self.out);
+        let begin = trace.and_then(|trace| trace.from(retained));
+        let (from, shape) = begin.map_or((retained, None), |(from, shape)| (from, Some(shape)));
+        self.projector.gap(parser, wanted.until(from), from, shape.as_ref(), &mut self.out);
+        self.parser = Parser::Same;
+        self.next = from;
+        self.has = Has::Nothing;
     }
 
     /// Whether the reader was told of a gap since the last time this was asked.
@@ -171,14 +205,19 @@ impl Watch {
         self.tail = self.tail.max(next);
     }
 
-    /// The answer to [`Output::Read`]. `first` is where the log begins now, `next` where it ends.
-    pub fn handle_events(&mut self, events: &[Recorded], first: Seq, next: Seq) {
+    /// The answer to [`Output::Read`]. `first` is where the log begins now, `next` where it ends. If it begins behind what
+    /// was asked for, the trace as it is now says what is open there.
+    pub fn handle_events(&mut self, events: &[Recorded], first: Seq, next: Seq, trace: Option<&Trace>) {
         self.reading = false;
         self.handle_tail(next);
         if first > self.next {
-            self.skip_to(Parser::Same, self.next, first);
+            self.skip_to(self.parser, self.next, first, trace);
         }
         for event in events {
+            // Left out with what was lost: what was open there is not known.
+            if event.seq < self.next {
+                continue;
+            }
             if self.stage == Stage::Over {
                 return;
             }
@@ -241,6 +280,7 @@ impl Watch {
     }
 
     fn give(&mut self, chunk: Chunk) {
+        self.parser = Parser::Same;
         match &mut self.fold {
             Some(fold) => fold.push(chunk, &mut self.out),
             None => self.out.push(chunk),

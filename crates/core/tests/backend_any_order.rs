@@ -128,8 +128,8 @@ impl World {
             Act::Lost(at) => {
                 // Any generation that ever was may still say something, however late.
                 if let Some(generation) = self.ever.get(*at).copied() {
+                    // Its calls may still say themselves how they ended, also after they were given up.
                     self.living.remove(&generation);
-                    self.on_wire.retain(|_, on| *on != generation);
                     self.backend.handle_lost(t, generation, "eof", dice);
                 }
             }
@@ -207,7 +207,8 @@ impl World {
                 assert!(!self.told_connected, "connected was told twice");
                 self.told_connected = true;
             }
-            Told::Disconnected { .. } => {
+            Told::Disconnected { intentional: true } => self.told_connected = false,
+            Told::Disconnected { intentional: false } => {
                 assert!(self.told_connected, "disconnected was told twice");
                 self.told_connected = false;
             }

@@ -32,7 +32,7 @@ fn watched_from(log: &Log, retained: usize, first: usize, start: Start) -> Vec<C
     let number = |index: usize| Seq::new(index as u64 + 1).unwrap();
     let next = number(log.events.len());
     let extent = Extent { epoch: Log::epoch(), epoch_first: number(0), first: number(retained), next };
-    let mut watch = Watch::new("msg_1", number(first), &extent, start, false);
+    let mut watch = Watch::new("msg_1", number(first), &extent, start, false, None);
     let mut seen = Vec::new();
     loop {
         match watch.poll_output().expect("the turn has ended, so the reader never waits") {
@@ -40,7 +40,7 @@ fn watched_from(log: &Log, retained: usize, first: usize, start: Start) -> Vec<C
             Output::Over => return seen,
             Output::Read { from, .. } => {
                 let events = &log.events[from.get() as usize - 1..];
-                watch.handle_events(events, number(retained), next);
+                watch.handle_events(events, number(retained), next, None);
             }
         }
     }

@@ -4,17 +4,27 @@ use std::fmt;
 use std::sync::Arc;
 
 use bowline_protocol::Principal;
+use futures_util::future::Either;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
+use crate::backend::Backend;
 use crate::catalogue::ListKind;
-use crate::fields::{Fields, raw};
+use crate::drive::conversation::Reply;
+use crate::drive::task::{self, Work};
+use crate::fields::{Fields, Raw, lossy, raw};
 use crate::front::{Client, pass};
 use crate::hub::Hub;
 use crate::link::Inbound;
 use crate::outcome;
+use crate::tasks::{Mine, TaskRecord};
+use crate::tools;
 
 const SAID_MAX: usize = 16;
+/// Under this name agents find the hub itself, unless it is the name of a server.
+const OURS: &str = "hub";
+const OUR_TOOLS: [&str; 3] = ["get_task", "get_task_result", "cancel_task"];
 
 /// One tool of one server.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,50 +64,133 @@ impl fmt::Debug for AgentEnd {
     }
 }
 
+/// How long an agent waits for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// As anybody does: a call that takes longer than `hub.call_timeout` becomes a task.
+    Usual,
+    /// To the end: the caller itself is work in the background.
+    Endless,
+}
+
 /// What an owner's agents may call now. Answers at once: a server that is away is listed as it was.
 pub fn tools(hub: &Hub, owner: &Principal) -> Vec<AgentTool> {
     let mut found = Vec::new();
     for backend in hub.visible(owner) {
         for entry in backend.catalogue().list(ListKind::Tools) {
-            let fields = Fields::of(Some(entry));
-            let tool = fields.text("name").unwrap_or_default();
-            found.push(AgentTool {
-                name: format!("{}__{tool}", backend.name()),
-                server: backend.name().to_owned(),
-                tool,
-                description: fields.text("description").unwrap_or_default(),
-                input_schema: fields.read("inputSchema").unwrap_or_else(|| json!({ "type": "object" })),
-            });
+            found.push(described(backend.name(), entry));
         }
+    }
+    if !found.is_empty() && hub.find(owner, OURS).is_none() {
+        let ours = |entry: &Raw| OUR_TOOLS.contains(&Fields::of(Some(entry)).text("name").unwrap_or_default().as_str());
+        found.extend(tools::schemas().iter().filter(|entry| ours(entry)).map(|entry| described(OURS, entry)));
     }
     found
 }
 
+fn described(server: &str, entry: &Raw) -> AgentTool {
+    let fields = Fields::of(Some(entry));
+    let tool = fields.text("name").unwrap_or_default();
+    AgentTool {
+        name: format!("{server}__{tool}"),
+        server: server.to_owned(),
+        tool,
+        description: fields.text("description").unwrap_or_default(),
+        input_schema: fields.get("inputSchema").map_or_else(|| json!({ "type": "object" }), lossy),
+    }
+}
+
 /// Calls `<server>__<tool>`. `lane` names the agent's session, which has its own session at the server. Dropping the
-/// future takes the call back.
-pub async fn call(hub: &Arc<Hub>, owner: &Principal, lane: &str, name: &str, arguments: &Value) -> AgentEnd {
+/// future takes the call back, unless it has become a task.
+pub async fn call(
+    hub: &Arc<Hub>,
+    owner: &Principal,
+    lane: &str,
+    name: &str,
+    arguments: &Value,
+    patience: Patience,
+) -> AgentEnd {
     let failed = |error: String| AgentEnd::Failed { error, result: Value::Null };
     let Some((server, tool)) = name.split_once("__") else { return failed(format!("There is no tool {name}.")) };
-    let Some(backend) = hub.find(owner, server) else { return failed(format!("There is no server {server}.")) };
     let client = Client::absent(owner, format!("agent {lane}"));
+    let Some(backend) = hub.find(owner, server) else {
+        if server == OURS && OUR_TOOLS.contains(&tool) {
+            return about_a_task(hub, &client, tool, arguments).await;
+        }
+        return failed(format!("There is no server {server}."));
+    };
     let mut params = Fields::default();
     params.put("name", tool);
     params.set("arguments", raw(arguments));
-    // An agent has nobody to ask, so questions are answered with "nobody" by dropping them.
-    let (sink, mut said) = mpsc::channel::<Inbound>(SAID_MAX);
-    let calling = pass::as_client(hub, &client, &backend, "tools/call", &params, &sink);
-    let draining = async { while said.recv().await.is_some() {} };
-    let (calling, draining) = (std::pin::pin!(calling), std::pin::pin!(draining));
-    let reply = match futures_util::future::select(calling, draining).await {
-        futures_util::future::Either::Left((reply, _)) => reply,
-        futures_util::future::Either::Right(((), calling)) => calling.await,
+    let cancel = CancellationToken::new();
+    let caller = cancel.clone().drop_guard();
+    let mut running = tokio::spawn(run(hub.clone(), client, backend.clone(), params, cancel.clone()));
+    let ended = match patience {
+        Patience::Endless => Ok((&mut running).await),
+        Patience::Usual => tokio::time::timeout(hub.options.call_timeout, &mut running).await,
     };
-    match reply.answer {
-        Err(error) => {
-            let told: Value = serde_json::from_str(error.get()).unwrap_or_default();
-            AgentEnd::Failed { error: crate::message::message_of(&error), result: told }
+    let reply = match ended {
+        Ok(Ok(Some(reply))) => reply,
+        Ok(_) => return AgentEnd::Unknown { error: "The call was cancelled while it was under way.".into() },
+        Err(_) => {
+            let (_, upstream) = watch::channel(None);
+            let record = TaskRecord::new(server, tool, None, None);
+            return match hub.tasks.create(owner, record, cancel).await {
+                Ok(made) => {
+                    caller.disarm();
+                    goes_on(hub, made, Work { call: running, upstream })
+                }
+                // It goes with its caller, and may have run.
+                Err(error) => AgentEnd::Unknown { error: format!("{error}; the call was cancelled.") },
+            };
         }
-        Ok(result) => ending(serde_json::from_str(result.get()).unwrap_or_default()),
+    };
+    caller.disarm();
+    match reply.answer {
+        Err(error) => AgentEnd::Failed { error: crate::message::message_of(&error), result: lossy(&error) },
+        Ok(result) => ending(lossy(&result)),
+    }
+}
+
+/// The call itself. An agent has nobody to ask, so questions are answered with "nobody" by dropping them.
+async fn run(
+    hub: Arc<Hub>,
+    client: Client,
+    backend: Backend,
+    params: Fields,
+    cancel: CancellationToken,
+) -> Option<Reply> {
+    let (sink, mut said) = mpsc::channel::<Inbound>(SAID_MAX);
+    let calling = pass::as_client(&hub, &client, &backend, "tools/call", &params, &sink);
+    let draining = async { while said.recv().await.is_some() {} };
+    let both = async {
+        match futures_util::future::select(std::pin::pin!(calling), std::pin::pin!(draining)).await {
+            Either::Left((reply, _)) => reply,
+            Either::Right(((), calling)) => calling.await,
+        }
+    };
+    Box::pin(cancel.run_until_cancelled(both)).await
+}
+
+/// The call has become a task: that is its result for now.
+fn goes_on(hub: &Arc<Hub>, made: Mine, work: Work) -> AgentEnd {
+    let facts = made.record.shown(&made.id);
+    let text = format!(
+        "The call takes long and goes on as the task {}. Its result is to be had from {OURS}__get_task_result.",
+        made.id
+    );
+    tokio::spawn(task::drive(hub.clone(), made, work));
+    AgentEnd::Success { text, result: json!({ "structuredContent": facts }) }
+}
+
+/// The hub's own tools, as far as agents need them: what became of a call that took long.
+async fn about_a_task(hub: &Arc<Hub>, client: &Client, tool: &str, arguments: &Value) -> AgentEnd {
+    let (sink, _) = mpsc::channel(1);
+    let mut params = Fields::default();
+    params.set("arguments", raw(arguments));
+    match tools::call(hub, client, tool, &params, &sink).await.answer {
+        Ok(result) => ending(lossy(&result)),
+        Err(error) => AgentEnd::Failed { error: crate::message::message_of(&error), result: lossy(&error) },
     }
 }
 

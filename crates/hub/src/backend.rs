@@ -4,15 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::backend::{CallId, Outcome, Resend, Status};
+use bowline_core::backend::{Outcome, Resend, Status};
 use bowline_protocol::Principal;
-use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::catalogue::Catalogue;
 use crate::counts::Counts;
-use crate::fields::Raw;
-use crate::link::{Caller, Exit, Facts, Upcall};
+use crate::desk::Desk;
+use crate::drive;
+use crate::fields::{Fields, Raw};
+use crate::link::{Caller, Exit, Facts, Renewals, Upcall};
 use crate::message::Answer;
 use crate::spec::ServerSpec;
 
@@ -98,31 +99,34 @@ impl BackendEvent {
     }
 
     /// The event's data, as `await_activity` gives it.
-    pub fn data(&self, name: &str) -> Value {
+    pub fn data(&self, name: &str) -> Fields {
         let ms = |span: &Duration| span.as_millis() as u64;
+        let data = Fields::default().and("name", name);
         match self {
-            BackendEvent::Added | BackendEvent::HealthRestored | BackendEvent::Removed => json!({ "name": name }),
-            BackendEvent::Connected { capabilities } => json!({ "name": name, "capabilities": capabilities }),
-            BackendEvent::Disconnected { intentional } => json!({ "name": name, "wasIntentional": intentional }),
+            BackendEvent::Added | BackendEvent::HealthRestored | BackendEvent::Removed => data,
+            BackendEvent::Connected { capabilities } => data.and("capabilities", capabilities),
+            BackendEvent::Disconnected { intentional } => data.and("wasIntentional", intentional),
             BackendEvent::Reconnecting { attempt, next_retry } => {
-                json!({ "name": name, "attempt": attempt, "nextRetryMs": ms(next_retry) })
+                data.and("attempt", attempt).and("nextRetryMs", &ms(next_retry))
             }
-            BackendEvent::Reconnected { capabilities, attempts_taken, down } => json!({
-                "name": name, "capabilities": capabilities, "attemptsTaken": attempts_taken, "downMs": ms(down),
-            }),
+            BackendEvent::Reconnected { capabilities, attempts_taken, down } => {
+                data.and("capabilities", capabilities).and("attemptsTaken", attempts_taken).and("downMs", &ms(down))
+            }
             BackendEvent::HealthDegraded { failures, last_error } => {
-                json!({ "name": name, "consecutiveFailures": failures, "lastError": last_error })
+                data.and("consecutiveFailures", failures).and("lastError", last_error)
             }
-            BackendEvent::ProcessCrashed(exit) => {
-                json!({ "name": name, "exitCode": exit.code, "signal": exit.signal })
-            }
-            BackendEvent::ListChanged(method) => json!({ "name": name, "method": method }),
-            BackendEvent::Notification { method, params } => {
-                json!({ "name": name, "method": method, "params": params })
-            }
-            BackendEvent::Stderr(line) => json!({ "name": name, "line": line }),
+            BackendEvent::ProcessCrashed(exit) => data.and("exitCode", &exit.code).and("signal", &exit.signal),
+            BackendEvent::ListChanged(method) => data.and("method", method),
+            BackendEvent::Notification { method, params } => notification_data(name, method, params.as_ref()),
+            // Programs write all sorts of things there, so nothing says that it is more than information.
+            BackendEvent::Stderr(line) => data.and("line", line).and("level", "info"),
         }
     }
+}
+
+/// The data of the event that tells a notification of a backend's.
+pub fn notification_data(server: &str, method: &str, params: Option<&Raw>) -> Fields {
+    Fields::default().and("name", server).and("method", method).and("params", &params)
 }
 
 /// Where a backend stands now.
@@ -137,8 +141,28 @@ pub struct Snapshot {
     pub health_failures: u32,
     pub facts: Option<Facts>,
     pub catalogue: Arc<Catalogue>,
-    /// Whether the lists were ever fetched.
-    pub catalogue_known: bool,
+    pub lists: Lists,
+    /// How often they were fetched.
+    pub fetches: u64,
+}
+
+/// Where the lists of a server come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lists {
+    /// They were never seen.
+    Unknown,
+    /// From before our own restart.
+    Remembered,
+    /// Some from the server itself; the others may come yet.
+    Arriving,
+    /// From the server itself.
+    Fetched,
+}
+
+impl Lists {
+    pub fn are_known(self) -> bool {
+        self != Lists::Unknown
+    }
 }
 
 impl Snapshot {
@@ -147,44 +171,42 @@ impl Snapshot {
     }
 
     /// As `list_servers` shows it.
-    pub fn shown(&self, name: &str, spec: &ServerSpec) -> Value {
-        let (kind, target) = spec.shown();
-        let mut shown = json!({
-            "name": name,
-            kind: target,
-            "status": self.status.as_str(),
-            "connected": self.is_connected(),
-        });
+    pub fn shown(&self, name: &str, spec: &ServerSpec) -> Fields {
+        let mut shown = Fields::default().and("name", name);
+        if let Some((kind, target)) = spec.shown() {
+            shown.put(kind, &target);
+        }
+        shown.put("status", self.status.as_str());
+        shown.put("connected", &self.is_connected());
         if let Some(at) = self.connected_at_ms.filter(|_| self.is_connected()) {
-            shown["connectedAt"] = crate::clock::rfc3339(at).into();
+            shown.put("connectedAt", &crate::clock::rfc3339(at));
         }
         if let Some(error) = &self.last_error {
-            shown["lastError"] = error.as_str().into();
+            shown.put("lastError", error);
         }
         if self.status == Status::Reconnecting {
-            shown["reconnectAttempt"] = self.attempt.into();
+            shown.put("reconnectAttempt", &self.attempt);
             let left = self.next_retry_at.map(|at| at.saturating_duration_since(Instant::now()));
-            shown["nextRetryMs"] = (left.unwrap_or_default().as_millis() as u64).into();
+            shown.put("nextRetryMs", &(left.unwrap_or_default().as_millis() as u64));
         }
         if self.is_connected() {
-            shown["healthStatus"] = self.health.into();
-            shown["consecutiveHealthFailures"] = self.health_failures.into();
+            shown.put("healthStatus", self.health);
+            shown.put("consecutiveHealthFailures", &self.health_failures);
         }
         if let Some(facts) = &self.facts {
-            shown["capabilities"] = json!(facts.capabilities);
-            shown["protocolVersion"] = facts.version.as_str().into();
-            shown["serverInfo"] = json!(facts.info);
+            shown.put("capabilities", &facts.capabilities);
+            shown.put("protocolVersion", &facts.version);
+            shown.put("serverInfo", &facts.info);
         }
         shown
     }
 }
 
 pub(crate) enum Command {
-    Call { id: CallId, call: Arc<Upcall>, deadline: Instant, resend: Resend, done: oneshot::Sender<CallEnd> },
-    Cancel(CallId),
     Notify { caller: Caller, method: String, params: Option<Raw> },
     EndLane(Arc<str>),
     Reconnect(oneshot::Sender<bool>),
+    Relist,
     Remove,
 }
 
@@ -194,7 +216,9 @@ pub struct Backend {
     pub key: Key,
     pub spec: Arc<ServerSpec>,
     pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) desk: Arc<Desk>,
     pub(crate) snapshot: watch::Receiver<Snapshot>,
+    pub(crate) renewals: Arc<Renewals>,
     pub counts: Arc<Counts>,
 }
 
@@ -211,31 +235,24 @@ impl Backend {
         self.snapshot.borrow().catalogue.clone()
     }
 
-    pub fn shown(&self) -> Value {
+    pub fn shown(&self) -> Fields {
         self.snapshot().shown(self.name(), &self.spec)
     }
 
     /// One request, with one ending. Dropping the future takes the call back.
     pub async fn call(&self, call: Upcall, deadline: Instant, resend: Resend) -> CallEnd {
-        let id = self.counts.next_call();
-        let (done, ended) = oneshot::channel();
-        let mut open = Open { commands: &self.commands, id, over: false };
-        let command = Command::Call { id, call: Arc::new(call), deadline, resend, done };
-        let gone = || {
-            CallEnd::Failed(Outcome::Unavailable {
-                status: Status::Disconnected,
-                attempt: 0,
-                next_retry: None,
-                last_error: Some("the server was removed".into()),
-            })
+        drive::call::run(self, &call, deadline, resend).await
+    }
+
+    /// The same for a request that is worth nothing if it is not answered in this time. Once it is sent, a deadline alone would
+    /// not end it.
+    pub async fn call_within(&self, call: Upcall, patience: Duration, resend: Resend) -> CallEnd {
+        let called = self.call(call, Instant::now() + patience, resend);
+        let silent = |_| {
+            let reason = format!("it had not answered after {} s", patience.as_secs());
+            CallEnd::Failed(Outcome::Unknown { reason })
         };
-        if self.commands.send(command).await.is_err() {
-            open.over = true;
-            return gone();
-        }
-        let end = ended.await.unwrap_or_else(|_| gone());
-        open.over = true;
-        end
+        tokio::time::timeout(patience, called).await.unwrap_or_else(silent)
     }
 
     pub async fn notify(&self, caller: Caller, method: &str, params: Option<Raw>) {
@@ -253,27 +270,22 @@ impl Backend {
         ended.await.unwrap_or(false)
     }
 
-    /// Waits until the lists are known or the first dial is over, at most this long.
+    /// Fetches the lists anew and waits for them, at most this long.
+    pub async fn relist(&self, patience: Duration) {
+        let (before, mut snapshot) = (self.snapshot.borrow().fetches, self.snapshot.clone());
+        if self.commands.send(Command::Relist).await.is_ok() {
+            let newer = snapshot.wait_for(|now| now.fetches > before);
+            let _ = tokio::time::timeout(patience, newer).await;
+        }
+    }
+
+    /// Waits until the lists are fetched or the first dial is over, at most this long.
     pub async fn settled(&self, patience: Duration) {
         let mut snapshot = self.snapshot.clone();
-        let settled = snapshot
-            .wait_for(|now| now.catalogue_known || !matches!(now.status, Status::Connecting | Status::Connected));
+        let settled = snapshot.wait_for(|now| {
+            now.lists == Lists::Fetched || !matches!(now.status, Status::Connecting | Status::Connected)
+        });
         let _ = tokio::time::timeout(patience, settled).await;
-    }
-}
-
-struct Open<'a> {
-    commands: &'a mpsc::Sender<Command>,
-    id: CallId,
-    over: bool,
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        if !self.over {
-            // If the queue is full the call runs on, and its answer finds nobody; it costs no more than that.
-            let _ = self.commands.try_send(Command::Cancel(self.id));
-        }
     }
 }
 

@@ -1,14 +1,19 @@
 //! What a backend offers: its lists as they were last seen, kept while it is away.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::fields::{Fields, Raw};
-use crate::link::{Ending, Link, Upcall};
+use crate::link::{Ending, Link, MESSAGE_BYTES_MAX, Upcall};
 use crate::{message, mirrored};
 
 /// More pages than this are a backend that counts in circles.
 const PAGES_MAX: usize = 100;
 const ENTRIES_MAX: usize = 10_000;
+/// All pages of one list together; what one message may have.
+const LIST_BYTES_MAX: usize = MESSAGE_BYTES_MAX;
 
 /// One kind of thing that is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,47 +71,112 @@ impl ListKind {
         }
     }
 
+    /// The lists whose changes are told together.
+    pub const GROUPS: [&'static [ListKind]; 3] =
+        [&[ListKind::Tools], &[ListKind::Resources, ListKind::Templates], &[ListKind::Prompts]];
+
     pub fn of_method(method: &str) -> Option<ListKind> {
         ListKind::ALL.into_iter().find(|kind| kind.method() == method)
     }
 }
 
+/// One list as it was fetched, or why it could not be.
+pub type Fetched = (ListKind, Result<Vec<Raw>, String>);
+
 #[derive(Clone, Default)]
 pub struct Catalogue {
-    lists: [Vec<Raw>; 4],
+    lists: [Arc<List>; 4],
+    /// Some tool wants arguments repeated in headers.
+    mirrors: bool,
     /// Lists that could not be fetched, and why; they keep what was known before.
-    pub troubles: Vec<(ListKind, String)>,
+    troubles: BTreeMap<ListKind, String>,
+    /// Lists of which something had to be left out.
+    flaws: BTreeMap<ListKind, String>,
+}
+
+#[derive(Default)]
+struct List {
+    entries: Vec<Raw>,
+    /// Where each name stands.
+    places: HashMap<String, usize>,
 }
 
 impl Catalogue {
     pub fn list(&self, kind: ListKind) -> &[Raw] {
-        &self.lists[kind as usize]
+        &self.lists[kind as usize].entries
     }
 
     /// The entry of that name.
     pub fn find(&self, kind: ListKind, name: &str) -> Option<&Raw> {
-        self.list(kind).iter().find(|entry| Fields::of(Some(entry)).text(kind.key()).as_deref() == Some(name))
+        let list = &self.lists[kind as usize];
+        list.entries.get(*list.places.get(name)?)
     }
 
-    /// Fetches every list that the backend says it has. A list that fails is as it was in `before`.
-    pub async fn fetch(link: &Link, before: &Catalogue) -> Catalogue {
-        let capabilities = Fields::of(Some(&link.facts().capabilities));
-        let mut fetched = Catalogue::default();
-        for kind in ListKind::ALL.into_iter().filter(|kind| capabilities.has(kind.capability())) {
-            match fetch_list(link, kind).await {
-                Ok(mut entries) => {
-                    if kind == ListKind::Tools && link.mirrors_arguments() {
-                        entries.retain(is_sound);
-                    }
-                    fetched.lists[kind as usize] = entries;
-                }
-                Err(why) => {
-                    fetched.lists[kind as usize].clone_from(&before.lists[kind as usize]);
-                    fetched.troubles.push((kind, why));
-                }
+    /// Whether any tool wants arguments repeated in headers.
+    pub fn mirrors_arguments(&self) -> bool {
+        self.mirrors
+    }
+
+    fn set(&mut self, kind: ListKind, entries: Vec<Raw>) {
+        let mut places = HashMap::new();
+        for (place, entry) in entries.iter().enumerate() {
+            if let Some(name) = Fields::of(Some(entry)).text(kind.key()) {
+                // Of two with one name the first counts.
+                places.entry(name).or_insert(place);
             }
         }
-        fetched
+        if kind == ListKind::Tools {
+            self.mirrors = entries.iter().any(mirrored::is_annotated);
+        }
+        self.lists[kind as usize] = Arc::new(List { entries, places });
+    }
+
+    /// As it was kept.
+    pub fn of(lists: [Vec<Raw>; 4]) -> Catalogue {
+        let mut catalogue = Catalogue::default();
+        for (kind, entries) in ListKind::ALL.into_iter().zip(lists) {
+            catalogue.set(kind, entries);
+        }
+        catalogue
+    }
+
+    /// All of it, in the order of [`ListKind::ALL`].
+    pub fn lists(&self) -> [&[Raw]; 4] {
+        ListKind::ALL.map(|kind| self.list(kind))
+    }
+
+    /// Whether every list could be fetched the last time.
+    pub fn is_whole(&self) -> bool {
+        self.troubles.is_empty()
+    }
+
+    /// What is wrong with a list.
+    pub fn trouble(&self, kind: ListKind) -> Option<&str> {
+        self.troubles.get(&kind).or_else(|| self.flaws.get(&kind)).map(String::as_str)
+    }
+
+    /// With what was fetched. A list that could not be had stays as it is.
+    pub fn with(&self, fetched: Vec<Fetched>) -> Catalogue {
+        let mut newer = self.clone();
+        for (kind, came) in fetched {
+            newer.flaws.remove(&kind);
+            newer.troubles.remove(&kind);
+            match came {
+                Ok(mut entries) => {
+                    let all = entries.len();
+                    entries.retain(|entry| is_described(kind, entry));
+                    if entries.len() < all {
+                        let (left_out, member) = (all - entries.len(), kind.member());
+                        let flaw =
+                            format!("{left_out} of its {member} are not described as they must be and are left out");
+                        newer.flaws.insert(kind, flaw);
+                    }
+                    newer.set(kind, entries);
+                }
+                Err(why) => drop(newer.troubles.insert(kind, why)),
+            }
+        }
+        newer
     }
 
     /// The notifications that tell the difference: each at most once, and only for a real one.
@@ -122,6 +192,34 @@ impl Catalogue {
     }
 }
 
+/// Fetches one of the lists. A backend that does not say that it has it has an empty one.
+pub async fn fetch(link: &Link, kind: ListKind, patience: Duration) -> Fetched {
+    if !Fields::of(Some(&link.facts().capabilities)).has(kind.capability()) {
+        return (kind, Ok(Vec::new()));
+    }
+    let mut fetched = match tokio::time::timeout(patience, fetch_list(link, kind)).await {
+        Ok(fetched) => fetched,
+        Err(_) => Err(format!("{} was not answered in time", kind.method())),
+    };
+    if let (Ok(entries), ListKind::Tools, true) = (&mut fetched, kind, link.mirrors_arguments()) {
+        entries.retain(is_sound);
+    }
+    (kind, fetched)
+}
+
+/// Whether an entry is what the protocol wants. One that is not would make a strict client refuse the whole list, and with
+/// it what all other servers offer.
+fn is_described(kind: ListKind, entry: &Raw) -> bool {
+    let fields = Fields::of(Some(entry));
+    let named = |key: &str| fields.text(key).is_some_and(|text| !text.is_empty());
+    let described = match kind {
+        ListKind::Tools => fields.get("inputSchema").is_some_and(|schema| schema.get().starts_with('{')),
+        ListKind::Resources | ListKind::Templates => named("name"),
+        ListKind::Prompts => true,
+    };
+    named(kind.key()) && described
+}
+
 /// A tool whose headers cannot be made must not be offered; the others are not hurt by that.
 fn is_sound(tool: &Raw) -> bool {
     let flaw = mirrored::flaw(tool);
@@ -134,6 +232,7 @@ fn is_sound(tool: &Raw) -> bool {
 
 async fn fetch_list(link: &Link, kind: ListKind) -> Result<Vec<Raw>, String> {
     let mut entries = Vec::new();
+    let mut bytes = 0;
     let mut cursor: Option<String> = None;
     for _ in 0..PAGES_MAX {
         let mut params = Fields::default();
@@ -150,7 +249,14 @@ async fn fetch_list(link: &Link, kind: ListKind) -> Result<Vec<Raw>, String> {
             Ending::Answered { answer: Err(error), .. } => return Err(message::message_of(&error)),
             Ending::NotExecuted(why) | Ending::Broken(why) => return Err(why),
         };
-        entries.extend(result.read::<Vec<Raw>>(kind.member()).unwrap_or_default());
+        let Some(page) = result.read::<Vec<Raw>>(kind.member()) else {
+            return Err(format!("the answer to {} has no list `{}`", kind.method(), kind.member()));
+        };
+        bytes += page.iter().map(|entry| entry.get().len()).sum::<usize>();
+        if bytes > LIST_BYTES_MAX {
+            return Err(format!("the list `{}` has more than {LIST_BYTES_MAX} bytes", kind.member()));
+        }
+        entries.extend(page);
         cursor = result.text("nextCursor");
         if cursor.is_none() || entries.len() >= ENTRIES_MAX {
             break;
@@ -162,7 +268,7 @@ async fn fetch_list(link: &Link, kind: ListKind) -> Result<Vec<Raw>, String> {
 
 impl fmt::Debug for Catalogue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Catalogue({:?})", self.lists.each_ref().map(Vec::len))
+        write!(f, "Catalogue({:?})", self.lists().map(<[Raw]>::len))
     }
 }
 
@@ -176,11 +282,26 @@ mod tests {
     fn only_a_real_difference_is_told_and_each_kind_once() {
         let entry = |name: &str| raw(&json!({ "name": name }));
         let mut before = Catalogue::default();
-        before.lists[0] = vec![entry("a")];
+        before.set(ListKind::Tools, vec![entry("a")]);
         let mut after = before.clone();
         assert!(before.changes(&after).is_empty());
-        after.lists[1] = vec![entry("r")];
-        after.lists[2] = vec![entry("t")];
+        after.set(ListKind::Resources, vec![entry("r")]);
+        after.set(ListKind::Templates, vec![entry("t")]);
         assert_eq!(before.changes(&after), ["notifications/resources/list_changed"]);
+    }
+
+    #[test]
+    fn what_is_no_description_is_left_out_and_told_and_a_list_that_failed_stays() {
+        let tool = |name: &str| json!({ "name": name, "inputSchema": { "type": "object" } });
+        let entries =
+            [tool("a"), json!(null), json!({}), json!({ "name": 5 }), json!({ "name": "b", "inputSchema": null })];
+        let listed = Catalogue::default().with(vec![(ListKind::Tools, Ok(entries.iter().map(raw).collect()))]);
+        assert_eq!(listed.list(ListKind::Tools).len(), 1);
+        assert!(listed.is_whole() && listed.trouble(ListKind::Tools).unwrap().starts_with("4 of its tools"));
+        let failed = listed.with(vec![(ListKind::Tools, Err("no".into())), (ListKind::Prompts, Ok(Vec::new()))]);
+        assert_eq!((failed.list(ListKind::Tools).len(), failed.is_whole()), (1, false));
+        assert_eq!((failed.trouble(ListKind::Tools), failed.trouble(ListKind::Prompts)), (Some("no"), None));
+        let mended = failed.with(vec![(ListKind::Tools, Ok(vec![raw(&tool("c"))]))]);
+        assert!(mended.is_whole() && mended.trouble(ListKind::Tools).is_none());
     }
 }

@@ -30,6 +30,11 @@ impl Counts {
         Counted { counts: self, began: Instant::now() }
     }
 
+    /// Calls that are under way.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed) as usize
+    }
+
     pub fn shown(&self) -> Value {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let outcomes: serde_json::Map<String, Value> =

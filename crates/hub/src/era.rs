@@ -1,5 +1,6 @@
 //! The two eras of the protocol: sessions and handshakes up to 2025-11-25, stateless requests since 2026-07-28.
 
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::fields::{Fields, Raw, empty, raw};
@@ -16,7 +17,8 @@ pub const META_SERVER: &str = "io.modelcontextprotocol/serverInfo";
 pub const META_SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Era {
     /// `initialize`, sessions, `Last-Event-ID`, requests from the server.
     Legacy,
@@ -39,6 +41,29 @@ impl Era {
             Era::Modern => MODERN_VERSIONS[0],
         }
     }
+}
+
+/// What a client can do, without the Tasks extension: the hub follows modern tasks for it, and the older era knows nothing of
+/// that.
+pub fn without_tasks(capabilities: &Raw) -> Raw {
+    let mut all = Fields::of(Some(capabilities));
+    let mut extensions = all.object("extensions");
+    if !extensions.has(TASKS_EXTENSION) {
+        return capabilities.clone();
+    }
+    extensions.remove(TASKS_EXTENSION);
+    if extensions.is_empty() {
+        all.remove("extensions");
+    } else {
+        all.set("extensions", extensions.to_raw());
+    }
+    all.to_raw()
+}
+
+/// What a subscription to changes of every list asks for.
+pub fn every_list() -> Raw {
+    let filter = json!({ "toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true });
+    raw(&json!({ "notifications": filter }))
 }
 
 /// All versions that we speak, newest first.
@@ -82,7 +107,11 @@ pub fn without_meta(params: Option<&Raw>) -> Option<Raw> {
 }
 
 /// From the least to the most urgent.
-const LOG_LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+pub const LOG_LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+pub fn is_log_level(word: &str) -> bool {
+    LOG_LEVELS.contains(&word)
+}
 
 /// Whether a log message of this level is for a client that asked for logs from `wanted` on, or for none.
 pub fn is_logged(level: Option<&str>, wanted: Option<&str>) -> bool {

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// A piece of JSON, as it was written.
@@ -18,6 +19,38 @@ pub fn raw<T: Serialize + ?Sized>(value: &T) -> Raw {
 /// `{}`.
 pub fn empty() -> Raw {
     raw(&Fields::default())
+}
+
+/// What somebody else wrote, as a value of ours. JSON may say what no value of ours can hold: half of a surrogate pair, which a
+/// program writes that cuts a text in the middle of a character, and numbers without end. The former becomes the sign for what
+/// cannot be read; of the latter nothing is left. So pass on what others wrote as [`Raw`], and never by `json!`, which panics there.
+pub fn lossy(text: &RawValue) -> Value {
+    let parse = |text: &str| serde_json::from_str(text).ok();
+    parse(text.get()).or_else(|| parse(&whole_characters(text.get()))).unwrap_or_default()
+}
+
+/// The text with every half of a surrogate pair replaced.
+fn whole_characters(text: &str) -> String {
+    let (mut whole, mut rest) = (String::with_capacity(text.len()), text);
+    let unit = |text: &str| text.strip_prefix("\\u").and_then(|hex| u16::from_str_radix(hex.get(..4)?, 16).ok());
+    while let Some(at) = rest.find('\\') {
+        whole.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let taken = match (unit(rest), rest.get(6..).and_then(unit)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => {
+                whole.push('\u{fffd}');
+                rest = &rest[6..];
+                continue;
+            }
+            (Some(_), _) => 6,
+            // A backslash and what it escapes, which is one byte.
+            (None, _) => 2.min(rest.len()),
+        };
+        whole.push_str(&rest[..taken]);
+        rest = &rest[taken..];
+    }
+    whole + rest
 }
 
 /// The members of an object, in their order. May hold what people wrote, so `Debug` shows only how many.
@@ -63,6 +96,18 @@ impl Fields {
 
     pub fn put<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) {
         self.set(key, raw(value));
+    }
+
+    /// The same for building one up.
+    pub fn and<T: Serialize + ?Sized>(mut self, key: &str, value: &T) -> Fields {
+        self.put(key, value);
+        self
+    }
+
+    /// For our own use, where what cannot be held is left out: see [`lossy`].
+    pub fn to_value(&self) -> Value {
+        let members = self.0.iter().map(|(key, raw)| (key.clone(), lossy(raw)));
+        Value::Object(members.collect())
     }
 
     pub fn remove(&mut self, key: &str) {
@@ -133,5 +178,18 @@ mod tests {
         assert_eq!(fields.text("z").as_deref(), Some("new"));
         assert!(fields.to_raw().get().contains("123456789012345678901234567890"));
         assert!(Fields::parse(&raw(&[1])).is_none());
+    }
+
+    #[test]
+    fn what_no_value_can_hold_costs_as_little_as_can_be() {
+        let odd: Raw =
+            serde_json::from_str(r#"{"a":"cut \ud83d","b":"\ude00\ud83d\ude00 \\ud83d \n\u00e9","c":[1]}"#).unwrap();
+        assert!(serde_json::from_str::<Value>(odd.get()).is_err(), "else this tries nothing");
+        let read = lossy(&odd);
+        assert_eq!(read["a"], "cut \u{fffd}");
+        assert_eq!(read["b"], "\u{fffd}\u{1f600} \\ud83d \n\u{e9}");
+        assert_eq!(read["c"][0], 1);
+        let endless: Raw = serde_json::from_str(r#"{"n":1e400,"m":1}"#).unwrap();
+        assert_eq!(Fields::of(Some(&endless)).to_value(), serde_json::json!({ "n": null, "m": 1 }));
     }
 }

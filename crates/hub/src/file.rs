@@ -35,27 +35,28 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, ServerSpec>, FileError> {
     let variables = |name: &str| std::env::var(name).ok();
     let one = |(name, entry): (&String, &Value)| {
         let spec = check_name(name).and_then(|()| ServerSpec::read(entry, &variables));
-        (name.clone(), spec.unwrap_or_else(|error| ServerSpec::invalid(&error)))
+        (name.clone(), spec.unwrap_or_else(|error| ServerSpec::invalid(entry, &error)))
     };
     Ok(servers.iter().map(one).collect())
 }
 
-/// Takes changes of the file over until the hub is gone. A file that cannot be read changes nothing.
-pub async fn follow(hub: Weak<Hub>, path: PathBuf) {
-    let mut seen = stamp(&path);
+/// Takes changes of the file over until the hub is gone, beginning with those since it was `seen`. A file that cannot be read
+/// changes nothing.
+pub async fn follow(hub: Weak<Hub>, path: PathBuf, mut seen: Stamp) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let now = stamp(&path);
-        if now == seen {
+        if stamp(&path) == seen {
             continue;
         }
-        seen = now;
         let Some(hub) = hub.upgrade() else { return };
-        take(&hub, &path).await;
+        seen = take(&hub, &path).await;
     }
 }
 
-pub async fn take(hub: &Arc<Hub>, path: &Path) {
+/// Takes the file over as it is now. What it gives is the file's stamp from before it was read: whatever is written
+/// meanwhile looks newer than that, and is not missed.
+pub async fn take(hub: &Arc<Hub>, path: &Path) -> Stamp {
+    let seen = stamp(path);
     match read(path) {
         Ok(servers) => {
             tracing::info!(file = %path.display(), servers = servers.len(), "took the servers from the file");
@@ -63,13 +64,18 @@ pub async fn take(hub: &Arc<Hub>, path: &Path) {
         }
         Err(error) => tracing::error!(%error, "the servers stay as they were"),
     }
+    seen
 }
 
-/// Tells one content from another without reading it. A file that is replaced within a second has another inode or length.
-fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
+/// Tells one content of the file from another without reading it. A file that is replaced within a second has another inode or
+/// length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(Option<(SystemTime, u64, u64)>);
+
+fn stamp(path: &Path) -> Stamp {
     use std::os::unix::fs::MetadataExt;
-    let facts = std::fs::metadata(path).ok()?;
-    Some((facts.modified().ok()?, facts.len(), facts.ino()))
+    let facts = std::fs::metadata(path).ok();
+    Stamp(facts.and_then(|facts| Some((facts.modified().ok()?, facts.len(), facts.ino()))))
 }
 
 #[cfg(test)]

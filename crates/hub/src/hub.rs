@@ -1,7 +1,11 @@
 //! The hub: all backends and all clients, and who may see what.
 
-use std::collections::BTreeMap;
+mod changes;
+mod sweep;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -10,20 +14,30 @@ use bowline_protocol::Principal;
 use bowline_store::{Holder, Kind, Store, StoreError};
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc};
+use tokio_util::task::TaskTracker;
 
-use crate::backend::{Backend, BackendEvent, Command, Key};
-use crate::clock;
+use crate::backend::{Backend, BackendEvent, Key};
 use crate::drive;
+use crate::front::renew;
 use crate::guard;
+use crate::memory::Memory;
 use crate::neighbours::Neighbours;
 use crate::parked::ParkedCalls;
-use crate::servers::{self, Kept, Noted};
+use crate::seal::Seal;
+use crate::servers::{self, Kept};
+use crate::session::Session;
 use crate::sessions::Sessions;
-use crate::spec::{ServerSpec, SpecError, check_name};
-use crate::tasks::Tasks;
+use crate::spec::{Reach, SpecError};
+use crate::task_names::TaskNames;
+use crate::tasks::{Orphans, Tasks};
+use crate::users::Users;
+
+pub use changes::Removed;
 
 /// Events of backends that may wait to be told.
 const EVENTS_MAX: usize = 4096;
+/// How long we wait for our programs when we leave; twice what it takes to ask one and then to kill it.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What `/mcp` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +80,8 @@ pub struct Options {
     pub retry_idempotent: bool,
     /// How long a call may take before it becomes a task.
     pub call_timeout: Duration,
+    /// How long a call may run at a backend.
+    pub call_limit: Duration,
     /// How long a backend's question waits for a person.
     pub ask_timeout: Duration,
     pub health_interval: Duration,
@@ -87,6 +103,7 @@ impl Default for Options {
             allow_stdio_add: false,
             retry_idempotent: false,
             call_timeout: Duration::from_secs(120),
+            call_limit: Duration::from_secs(24 * 3600),
             ask_timeout: Duration::from_secs(600),
             health_interval: Duration::from_secs(120),
             health_timeout: Duration::from_secs(60),
@@ -118,6 +135,8 @@ pub enum AddError {
 pub trait Observer: Send + Sync {
     fn call_ended(&self, backend: &Backend, outcome: &'static str, seconds: f64);
     fn backend_event(&self, name: &'static str);
+    /// A limit was reached; the name is that of its setting.
+    fn limit_hit(&self, _name: &'static str) {}
 }
 
 struct NoObserver;
@@ -136,14 +155,22 @@ pub struct Hub {
     pub neighbours: Option<Arc<dyn Neighbours>>,
     backends: RwLock<BTreeMap<Key, Backend>>,
     pub sessions: Sessions,
+    users: Users,
     pub parked: ParkedCalls,
     pub tasks: Tasks,
+    pub task_names: TaskNames,
     around: drive::backend::Around,
     happenings: broadcast::Sender<Happening>,
     pub observer: Box<dyn Observer>,
-    /// Changes of the list of servers, one at a time.
+    /// Changes of the list of servers happen under this lock, one at a time.
     changing: tokio::sync::Mutex<()>,
+    /// The names that the configuration has. Apart from the lock of changes, which may wait for a store or a name server, so that
+    /// whoever only looks does not wait with them.
+    configured: RwLock<BTreeSet<String>>,
     kept: Arc<Kept>,
+    memory: Memory,
+    /// The configuration was taken for the first time: what comes from now on is new.
+    begun: AtomicBool,
 }
 
 impl Hub {
@@ -160,30 +187,40 @@ impl Hub {
             policy: options.policy,
             health_interval: options.health_interval,
             health_timeout: options.health_timeout,
-            http: guard::client(true),
+            http: guard::client(Reach::Anywhere),
             events,
+            programs: TaskTracker::new(),
         };
+        let (woken, waking) = mpsc::unbounded_channel();
+        let seal = Arc::new(Seal::open(&store).await?);
         let hub = Arc::new(Hub {
-            sessions: Sessions::new(options.sessions_per_principal_max, neighbours.clone()),
+            sessions: Sessions::new(options.sessions_per_principal_max, options.expose, neighbours.clone(), woken),
             tasks: Tasks::new(store.clone(), neighbours.clone()),
+            task_names: TaskNames::new(seal.clone()),
+            users: Users::default(),
+            parked: ParkedCalls::new(options.ask_timeout, seal),
             options,
             kept: Arc::new(Kept::open(store.clone()).await?),
+            memory: Memory::open(store.clone()).await?,
+            begun: AtomicBool::new(false),
             store,
             neighbours,
             backends: RwLock::default(),
-            parked: ParkedCalls::default(),
             around,
             happenings,
             observer: observer.unwrap_or_else(|| Box::new(NoObserver)),
             changing: tokio::sync::Mutex::default(),
+            configured: RwLock::default(),
         });
         tokio::spawn(listen(Arc::downgrade(&hub), told));
-        tokio::spawn(sweep_for_ever(Arc::downgrade(&hub)));
-        hub.learn().await?;
+        tokio::spawn(sweep::for_ever(Arc::downgrade(&hub)));
+        tokio::spawn(renew_woken(Arc::downgrade(&hub), waking));
+        hub.sessions.wake_all(&hub.store).await?;
+        hub.begin().await?;
         if hub.neighbours.is_some() {
             tokio::spawn(servers::follow(Arc::downgrade(&hub), hub.kept.clone()));
         }
-        drive::task::take_up(&hub).await?;
+        drive::task::take_up(&hub, Orphans::LeftBehind).await?;
         Ok(hub)
     }
 
@@ -192,11 +229,26 @@ impl Hub {
         self.happenings.subscribe()
     }
 
-    /// The backends that this principal may use: everybody's and its own.
+    /// The backends that this principal may use: everybody's and its own. Of two with the same name it is its own.
     pub fn visible(&self, principal: &Principal) -> Vec<Backend> {
         let backends = self.backends.read().unwrap_or_else(PoisonError::into_inner);
-        let mine = |key: &Key| key.owner.as_ref().is_none_or(|owner| owner == principal);
-        backends.iter().filter(|(key, _)| mine(key)).map(|(_, backend)| backend.clone()).collect()
+        let seen = backends.iter().filter(|(key, _)| sees(&backends, principal, key));
+        seen.map(|(_, backend)| backend.clone()).collect()
+    }
+
+    /// Whether this is what the principal means by the name, also if the backend was removed just now.
+    pub fn sees(&self, principal: &Principal, key: &Key) -> bool {
+        sees(&self.backends.read().unwrap_or_else(PoisonError::into_inner), principal, key)
+    }
+
+    /// Somebody is about to use a backend.
+    pub(crate) fn used(&self, backend: &Backend, principal: &Principal) {
+        self.users.note(&backend.key, principal);
+    }
+
+    /// Whether nobody but this principal has used it since we began.
+    pub(crate) fn is_only_used_by(&self, key: &Key, principal: &Principal) -> bool {
+        self.users.are_only(key, principal)
     }
 
     pub fn find(&self, principal: &Principal, name: &str) -> Option<Backend> {
@@ -224,85 +276,36 @@ impl Hub {
         backends.values().cloned().collect()
     }
 
-    /// Makes the configured servers these: new ones are started, missing ones removed, changed ones replaced.
-    pub async fn configure(&self, servers: BTreeMap<String, ServerSpec>) {
-        let _changing = self.changing.lock().await;
-        let configured: Vec<Backend> = self.all().into_iter().filter(|backend| backend.key.owner.is_none()).collect();
-        for backend in &configured {
-            if servers.get(backend.name()) != Some(&*backend.spec) {
-                self.stop(&backend.key).await;
-            }
-        }
-        for (name, spec) in servers {
-            let key = Key { owner: None, name: name.as_str().into() };
-            if self.backend(&key).is_none() {
-                // Whoever writes the configuration may reach whatever this machine can.
-                self.launch(key, spec, true).await;
-            }
-        }
+    /// Whether the server is in the configuration, and not one that was added at run time.
+    pub fn is_configured(&self, key: &Key) -> bool {
+        let configured = self.configured.read().unwrap_or_else(PoisonError::into_inner);
+        key.owner.is_none() && configured.contains(&*key.name)
     }
 
-    /// Adds a server at run time, for its owner only. It is kept, and returns after a restart.
-    pub async fn add(&self, owner: &Principal, name: &str, value: &Value) -> Result<Backend, AddError> {
-        let _changing = self.changing.lock().await;
-        check_name(name)?;
-        // Variables are the operator's, so a stranger's entry does not get to read them.
-        let spec = ServerSpec::read(value, &|_| None)?;
-        if spec.is_stdio() && !self.options.allow_stdio_add {
-            return Err(AddError::StdioForbidden);
-        }
-        guard::check(&spec, self.options.allow_private).await?;
-        if self.find(owner, name).is_some() {
-            return Err(AddError::Exists(name.to_owned()));
-        }
-        let own = self.visible(owner).iter().filter(|backend| backend.key.owner.is_some()).count();
-        if own >= self.options.servers_per_principal_max {
-            return Err(AddError::TooMany);
-        }
-        let key = Key { owner: Some(owner.clone()), name: name.into() };
-        if self.kept.note(&key, Some(&spec)).await.map_err(AddError::Store)? == Noted::Refused {
-            return Err(AddError::Exists(name.to_owned()));
-        }
-        Ok(self.launch(key, spec, self.options.allow_private).await)
-    }
-
-    /// Removes a server that was added at run time. False if it is not the caller's to remove.
-    pub async fn remove(&self, owner: &Principal, name: &str) -> Result<bool, StoreError> {
-        let _changing = self.changing.lock().await;
-        let key = Key { owner: Some(owner.clone()), name: name.into() };
-        let removed = self.kept.note(&key, None).await? == Noted::Done;
-        self.stop(&key).await;
-        Ok(removed)
-    }
-
-    fn backend(&self, key: &Key) -> Option<Backend> {
+    pub(crate) fn backend(&self, key: &Key) -> Option<Backend> {
         self.backends.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
-    async fn launch(&self, key: Key, spec: ServerSpec, allow_private: bool) -> Backend {
-        let mut around = self.around.clone();
-        if !allow_private {
-            around.http = guard::client(false);
-        }
-        let backend = drive::backend::start(key.clone(), spec, allow_private, around);
-        self.backends.write().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), backend.clone());
-        let _ = self.around.events.send((key, BackendEvent::Added)).await;
-        backend
+    /// Calls of clients that are under way, at all servers.
+    pub fn calls_open(&self) -> usize {
+        self.all().iter().map(|backend| backend.counts.open()).sum()
     }
 
-    async fn stop(&self, key: &Key) {
-        let removed = self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(key);
-        if let Some(backend) = removed {
-            let _ = backend.commands.send(Command::Remove).await;
-        }
+    /// Fires when we leave.
+    pub fn closing(&self) -> &tokio_util::sync::CancellationToken {
+        &self.tasks.closing
     }
 
     /// Ends every backend, so that no child outlives us.
     pub async fn close(&self) {
         self.tasks.closing.cancel();
-        let keys: Vec<Key> = self.all().into_iter().map(|backend| backend.key).collect();
-        for key in keys {
-            self.stop(&key).await;
+        for backend in self.all() {
+            self.memory.keep(&backend).await;
+            self.halt(&backend.key).await;
+        }
+        self.around.programs.close();
+        if tokio::time::timeout(LEAVE_PATIENCE, self.around.programs.wait()).await.is_err() {
+            tracing::warn!("a program does not end, though it was killed");
         }
     }
 
@@ -317,58 +320,44 @@ impl Hub {
                 }
             }
         }
-        drive::task::take_up(self).await
+        drive::task::take_up(self, Orphans::Dropped).await
     }
 
-    /// Makes the servers that were added at run time those that the store knows.
-    pub(crate) async fn learn(&self) -> Result<(), StoreError> {
-        let _changing = self.changing.lock().await;
-        let kept = self.kept.all().await?;
-        let added: Vec<Backend> = self.all().into_iter().filter(|backend| backend.key.owner.is_some()).collect();
-        for backend in &added {
-            if kept.get(&backend.key) != Some(&*backend.spec) {
-                self.stop(&backend.key).await;
-            }
+    async fn happened(self: &Arc<Self>, key: Key, event: BackendEvent) {
+        // When the hub itself stops, its servers are let go, and what they offer has not changed.
+        if matches!(event, BackendEvent::ListChanged(_)) && self.tasks.closing.is_cancelled() {
+            return;
         }
-        for (key, spec) in kept {
-            if self.backend(&key).is_none() {
-                self.launch(key, spec, self.options.allow_private).await;
-            }
-        }
-        Ok(())
-    }
-
-    async fn sweep(&self) -> Result<(), StoreError> {
-        for session in self.sessions.awake() {
-            session.expire(self.options.ask_timeout).await?;
-        }
-        for (id, owner, record) in self.tasks.expire(self.options.task_result_ttl).await? {
-            drive::task::tell(self, "task_expired", &id, &owner, &record).await;
-        }
-        let ttl_ms = self.options.session_ttl.as_millis() as u64;
-        for (log, stored) in self.store.list(Kind::Mcp, None).await? {
-            let awake = self.sessions.awake().into_iter().find(|session| session.id == log);
-            let touched = awake.as_ref().map_or(stored.touched_ms, |session| session.touched_ms());
-            if clock::now_ms().saturating_sub(touched) < ttl_ms {
-                continue;
-            }
-            match self.sessions.find(&self.store, &stored.owner, log.as_str()).await {
-                Ok(Some(session)) => self.sessions.end(self, &session).await,
-                Ok(None) => tracing::warn!(session = %log, "a session of the hub that has expired cannot be read"),
-                // The node that has it ends it.
-                Err(StoreError::Held(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    async fn happened(&self, key: Key, event: BackendEvent) {
         self.observer.backend_event(event.name());
         tracing::info!(server = %key.name, event = event.name(), data = %shown(&event, &key), "backend");
         let happening: Happening = Arc::new((key, event));
         let _ = self.happenings.send(happening.clone());
-        self.sessions.told(&happening).await;
+        // When we leave, the servers stay where they are: nobody has lost one.
+        if self.tasks.closing.is_cancelled() {
+            return;
+        }
+        self.sessions.told(self, &happening).await;
+        let (key, event) = &*happening;
+        let Some(backend) = self.backend(key) else { return };
+        match event {
+            BackendEvent::Connected { .. } | BackendEvent::Reconnected { .. } => {
+                let awake = self.sessions.awake();
+                for session in awake.iter().filter(|session| self.sees(&session.principal, key)) {
+                    renew::renew(self, session, &backend);
+                }
+                self.memory.keep(&backend).await;
+            }
+            BackendEvent::ListChanged(_) => self.memory.keep(&backend).await,
+            _ => {}
+        }
+    }
+}
+
+fn sees(backends: &BTreeMap<Key, Backend>, principal: &Principal, key: &Key) -> bool {
+    let own = || Key { owner: Some(principal.clone()), name: key.name.clone() };
+    match &key.owner {
+        Some(owner) => owner == principal,
+        None => !backends.contains_key(&own()),
     }
 }
 
@@ -380,7 +369,7 @@ fn shown(event: &BackendEvent, key: &Key) -> Value {
         BackendEvent::Reconnected { attempts_taken, down, .. } => {
             serde_json::json!({ "attemptsTaken": attempts_taken, "downMs": down.as_millis() as u64 })
         }
-        event => event.data(&key.name),
+        event => event.data(&key.name).to_value(),
     }
 }
 
@@ -392,15 +381,12 @@ async fn listen(hub: Weak<Hub>, mut told: mpsc::Receiver<(Key, BackendEvent)>) {
     }
 }
 
-/// Takes back questions that waited too long, and ends sessions that nobody used.
-async fn sweep_for_ever(hub: Weak<Hub>) {
-    loop {
-        let shortest = |options: &Options| options.session_ttl.min(options.ask_timeout).min(options.task_result_ttl);
-        let Some(every) = hub.upgrade().map(|hub| shortest(&hub.options) / 4) else { return };
-        tokio::time::sleep(every.clamp(Duration::from_millis(100), Duration::from_secs(30))).await;
+/// Sessions that wake up while their servers are connected already.
+async fn renew_woken(hub: Weak<Hub>, mut waking: mpsc::UnboundedReceiver<Arc<Session>>) {
+    while let Some(session) = waking.recv().await {
         let Some(hub) = hub.upgrade() else { return };
-        if let Err(error) = hub.sweep().await {
-            tracing::warn!(%error, "the hub's sweep failed; it will be tried again");
+        for backend in hub.visible(&session.principal).iter().filter(|backend| backend.snapshot().is_connected()) {
+            renew::renew(&hub, &session, backend);
         }
     }
 }

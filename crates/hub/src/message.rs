@@ -6,7 +6,7 @@ use bowline_protocol::json;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::fields::{Fields, Raw, raw};
+use crate::fields::{Fields, Raw, lossy, raw};
 
 pub const PARSE_ERROR: i64 = -32700;
 pub const INVALID_REQUEST: i64 = -32600;
@@ -232,7 +232,9 @@ pub fn code_of(error: &Raw) -> i64 {
 }
 
 pub fn message_of(error: &Raw) -> String {
-    Fields::of(Some(error)).text("message").unwrap_or_else(|| "an error without a message".to_owned())
+    let message = Fields::of(Some(error)).get("message").map(lossy);
+    let text = message.as_ref().and_then(|message| message.as_str());
+    text.unwrap_or("an error without a message").to_owned()
 }
 
 /// Messages may hold what people wrote, so only their kind is shown.

@@ -8,7 +8,7 @@ use crate::link::{header_text, plain_text};
 const ANNOTATION: &str = "x-mcp-header";
 pub const PREFIX: &str = "mcp-param-";
 /// Integers beyond these cannot be told apart by everyone (2^53 - 1).
-const INTEGER_MAX: i64 = 9_007_199_254_740_991;
+const INTEGER_MAX: f64 = 9_007_199_254_740_991.0;
 /// A schema that nests deeper is looked at no further, and what is annotated there is refused.
 const DEPTH_MAX: usize = 32;
 
@@ -43,6 +43,11 @@ pub fn mismatch<'a>(tool: &Raw, arguments: &Fields, header: impl Fn(&str) -> Opt
         }
     }
     None
+}
+
+/// Whether the tool wants any argument repeated.
+pub fn is_annotated(tool: &Raw) -> bool {
+    mirrored(tool).is_ok_and(|annotated| !annotated.is_empty())
 }
 
 /// Why a definition must not be used, as far as its annotations go.
@@ -114,7 +119,7 @@ fn walk(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Mirrored>, seen:
             let name = name.ok_or_else(|| format!("`{ANNOTATION}` of `{key}` is not the name of a header"))?;
             let plain = matches!(property["type"].as_str(), Some("string" | "integer" | "boolean"));
             let unsafe_integer = ["minimum", "maximum"].iter().any(|bound| {
-                property["type"] == "integer" && property[bound].as_i64().is_some_and(|n| n.abs() > INTEGER_MAX)
+                property["type"] == "integer" && property[bound].as_f64().is_some_and(|n| n.abs() > INTEGER_MAX)
             });
             if !plain || unsafe_integer {
                 return Err(format!("`{key}` has `{ANNOTATION}` and is no string, integer or boolean"));
@@ -216,11 +221,16 @@ mod tests {
             json!({ "a": { "type": "number", "x-mcp-header": "N" } }),
             json!({ "a": { "type": "object", "x-mcp-header": "N" } }),
             json!({ "a": { "type": "array", "items": string("N") } }),
+            json!({ "a": { "type": "integer", "minimum": i64::MIN, "x-mcp-header": "N" } }),
+            json!({ "a": { "type": "integer", "maximum": u64::MAX, "x-mcp-header": "N" } }),
+            json!({ "a": { "type": "integer", "maximum": 9_007_199_254_740_992_i64, "x-mcp-header": "N" } }),
             json!({ "a": { "oneOf": [{ "properties": { "b": string("N") } }] } }),
         ] {
             assert!(flaw(&tool(&bad)).is_some(), "{bad}");
         }
         assert_eq!(flaw(&annotated()), None);
+        let largest = json!({ "a": { "type": "integer", "maximum": 9_007_199_254_740_991_i64, "x-mcp-header": "N" } });
+        assert_eq!(flaw(&tool(&largest)), None);
         assert_eq!(flaw(&tool(&json!({ "x-mcp-header": { "type": "string" } }))), None);
     }
 }

@@ -26,7 +26,7 @@ pub fn facts(server: &str, outcome: &Outcome) -> Value {
             "lastError": last_error,
         }),
         Outcome::Unknown { reason } => json!({
-            "error": format!("The connection to {server} broke after the call was sent. It may or may not have run; it was not sent again."),
+            "error": format!("{server} took the call and did not answer it. It may or may not have run; it was not sent again."),
             "code": OUTCOME_UNKNOWN, "outcome": "unknown", "server": server, "lastError": reason,
         }),
         Outcome::NotExecuted { reason } => json!({
@@ -52,19 +52,46 @@ fn sentence(server: &str, status: Status) -> String {
     }
 }
 
-/// A tool's result that says what went wrong, for models as text and for programs as it is.
+/// A tool's result that says what went wrong.
 pub fn tool_error(facts: &Value) -> Raw {
-    raw(&json!({
-        "content": [{ "type": "text", "text": facts.to_string() }],
-        "structuredContent": facts,
-        "isError": true,
-    }))
+    tool_error_as(&raw(facts))
+}
+
+/// The same for facts that stay as they were written.
+pub fn tool_error_as(facts: &Raw) -> Raw {
+    let mut result = in_both_ways(facts);
+    result.put("isError", &true);
+    result.to_raw()
+}
+
+/// Facts as a tool's result: text for models, and the same for programs as it is.
+pub fn in_both_ways(facts: &Raw) -> Fields {
+    let mut result = Fields::default();
+    result.put("content", &[json!({ "type": "text", "text": facts.get() })]);
+    result.set("structuredContent", facts.clone());
+    result
+}
+
+/// Our own facts about a call that its server did not answer.
+pub fn unanswered(answer: &Answer) -> Option<Raw> {
+    let facts = match answer {
+        Ok(result) => Fields::of(Some(result)).get("structuredContent")?.to_owned(),
+        Err(error) => Fields::of(Some(error)).get("data")?.to_owned(),
+    };
+    let fields = Fields::of(Some(&facts));
+    let ours = fields.text("outcome").is_some_and(|word| word == "unknown" || word == "not_executed");
+    (ours && fields.has("server")).then_some(facts)
+}
+
+/// Whether the wire broke under the call.
+pub fn is_cut(answer: &Answer) -> bool {
+    unanswered(answer).is_some_and(|facts| Fields::of(Some(&facts)).text("code").as_deref() == Some(OUTCOME_UNKNOWN))
 }
 
 /// The ending of a call as the answer to its method.
 pub fn reply(server: &str, method: &str, end: CallEnd) -> Reply {
     match end {
-        CallEnd::Answered { answer, status } => Reply { answer, status },
+        CallEnd::Answered { answer, status } => Reply::with_status(answer, status),
         CallEnd::Failed(outcome) => Reply::new(answer(method, &facts(server, &outcome))),
     }
 }
@@ -100,6 +127,14 @@ pub fn too_large_to_keep() -> Raw {
         "error": "The call ran and was answered, but its result is too large to be kept.",
         "code": "RESULT_TOO_LARGE", "outcome": "executed",
     }))
+}
+
+/// The same as the answer to any method.
+pub fn too_large_for(method: &str) -> Answer {
+    if method == "tools/call" {
+        return Ok(too_large_to_keep());
+    }
+    Err(message::error(message::INTERNAL_ERROR, "the answer is too large to be kept"))
 }
 
 /// Whether a call may be sent again when it may have run: reading never hurts; a tool must say so, and the operator too.

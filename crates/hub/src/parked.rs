@@ -2,34 +2,38 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline_protocol::Principal;
 use bowline_store::Holder;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::drive::conversation::Conversation;
 use crate::fields::Raw;
 use crate::message::Answer;
+use crate::seal::Seal;
 
-/// How long a client may take to answer.
-const PATIENCE: Duration = Duration::from_secs(600);
 const PARKED_MAX: usize = 10_000;
-const PREFIX: &str = "bl1.";
+/// So that one of many cannot take all of the room; as many as it may have tasks.
+const PER_PRINCIPAL_MAX: usize = 1000;
+/// What a state of ours begins with; what makes it ours is its seal.
+const PREFIX: &str = "bl1";
 
 /// A question of the backend's, with the name under which the client answers it.
 pub struct Question {
     pub key: String,
+    pub server: Arc<str>,
     pub method: String,
     pub params: Option<Raw>,
     pub reply: oneshot::Sender<Answer>,
 }
 
 impl Question {
-    pub fn new(method: String, params: Option<Raw>, reply: oneshot::Sender<Answer>) -> Question {
-        Question { key: format!("q{:x}", clock::random_bits() as u64), method, params, reply }
+    pub fn new(server: Arc<str>, method: String, params: Option<Raw>, reply: oneshot::Sender<Answer>) -> Question {
+        Question { key: format!("q{:x}", clock::random_bits() as u64), server, method, params, reply }
     }
 }
 
@@ -42,12 +46,20 @@ impl fmt::Debug for Question {
 pub struct ParkedCall {
     pub conversation: Conversation,
     pub questions: Vec<Question>,
-    /// Events that came after the questions, for the stream of the rest.
-    pub said: VecDeque<String>,
+    /// What came after the questions, for whoever takes up the rest.
+    pub said: VecDeque<Raw>,
     pub principal: Principal,
     /// The method and the name of what was called; an answer counts only for the same.
     pub subject: String,
     pub until: Instant,
+    /// Fires when its client can never come back.
+    pub gone: CancellationToken,
+}
+
+impl ParkedCall {
+    fn is_awaited(&self) -> bool {
+        self.until > Instant::now() && !self.gone.is_cancelled()
+    }
 }
 
 impl fmt::Debug for ParkedCall {
@@ -56,41 +68,59 @@ impl fmt::Debug for ParkedCall {
     }
 }
 
-#[derive(Default)]
-pub struct ParkedCalls(Mutex<HashMap<String, ParkedCall>>);
+pub struct ParkedCalls {
+    calls: Mutex<HashMap<String, ParkedCall>>,
+    /// How long a client may take to answer.
+    patience: Duration,
+    seal: Arc<Seal>,
+}
 
 impl ParkedCalls {
+    pub fn new(patience: Duration, seal: Arc<Seal>) -> ParkedCalls {
+        ParkedCalls { calls: Mutex::default(), patience, seal }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, ParkedCall>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the call and returns the state for the client: 128 random bits, which nobody can guess and which mean
-    /// nothing to another principal or another call, and the node where the call waits. `None` if there is no room.
+    /// nothing to another principal or another call, the node where the call waits, and a seal over both: a server behind us may
+    /// be another hub, whose states look like ours and are not. `None` if there is no room.
     pub fn park(&self, mut call: ParkedCall, node: Option<&Holder>) -> Option<String> {
         let node = node.map_or("", Holder::as_str);
-        let state = format!("{PREFIX}{:032x}.{node}", clock::random_bits());
-        call.until = Instant::now() + PATIENCE;
+        let secret = format!("{:032x}", clock::random_bits());
+        let state = format!("{PREFIX}.{secret}.{}.{node}", self.seal.of(&[PREFIX, &secret, node]));
+        call.until = Instant::now() + self.patience;
         let mut parked = self.lock();
-        parked.retain(|_, call| call.until > Instant::now());
-        if parked.len() >= PARKED_MAX {
+        parked.retain(|_, call| call.is_awaited());
+        let own = parked.values().filter(|other| other.principal == call.principal).count();
+        if parked.len() >= PARKED_MAX || own >= PER_PRINCIPAL_MAX {
             return None;
         }
         parked.insert(state.clone(), call);
         Some(state)
     }
 
-    pub fn is_ours(state: &str) -> bool {
-        state.starts_with(PREFIX)
+    /// Ends the calls that nobody can take up any more.
+    pub fn sweep(&self) {
+        self.lock().retain(|_, call| call.is_awaited());
     }
 
-    /// The node where a call waits, if its state is one of ours.
-    pub fn node_of(state: &str) -> Option<&str> {
-        state.strip_prefix(PREFIX)?.split_once('.').map(|(_, node)| node)
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// The node where a call waits, or waited, if this is a state of ours. Without nodes it is empty.
+    pub fn node_of<'a>(&self, state: &'a str) -> Option<&'a str> {
+        let mut parts = state.splitn(4, '.');
+        let (prefix, secret, seal, node) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        (prefix == PREFIX && self.seal.fits(&[PREFIX, secret, node], seal)).then_some(node)
     }
 
     pub fn take(&self, state: &str, principal: &Principal, subject: &str) -> Option<ParkedCall> {
         let mut parked = self.lock();
-        parked.retain(|_, call| call.until > Instant::now());
+        parked.retain(|_, call| call.is_awaited());
         let mine = parked.get(state).is_some_and(|call| call.principal == *principal && call.subject == subject);
         if mine { parked.remove(state) } else { None }
     }
@@ -99,5 +129,29 @@ impl ParkedCalls {
 impl fmt::Debug for ParkedCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ParkedCalls({})", self.lock().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_who_parks_many_calls_leaves_room_for_others() {
+        let parked = ParkedCalls::new(Duration::from_secs(600), Seal::with_key(vec![7; 32]));
+        let park = |name: &str| {
+            let call = ParkedCall {
+                conversation: Conversation::begin(|_| Box::pin(std::future::pending())),
+                questions: Vec::new(),
+                said: VecDeque::new(),
+                principal: Principal::parse(name).unwrap(),
+                subject: String::new(),
+                until: Instant::now(),
+                gone: CancellationToken::new(),
+            };
+            parked.park(call, None).is_some()
+        };
+        assert!((0..PER_PRINCIPAL_MAX).all(|_| park("alice")));
+        assert!(!park("alice") && park("bob"));
     }
 }

@@ -32,26 +32,13 @@ pub enum Noted {
 
 impl Kept {
     pub async fn open(store: Arc<dyn Store>) -> Result<Kept, StoreError> {
-        let (Some(log), Some(nobody)) = (LogId::parse(LOG), Principal::parse("hub")) else {
-            return Err(StoreError::NoSuchLog);
-        };
-        if store.record(&log).await?.is_none() {
-            let now = clock::now_ms();
-            let mut commit = Commit::to(log.clone(), Fence::default(), now);
-            commit.create = Some(Start { epoch: Epoch::from_random(clock::random_bits() as u64), after: Seq::ZERO });
-            commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: Vec::new().into() });
-            match store.commit(commit).await {
-                // Another node was faster.
-                Ok(_) | Err(StoreError::Exists | StoreError::StaleFence { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let log = own_log(&store, LOG).await?;
         Ok(Kept { store, log })
     }
 
     /// Adds one, or removes it. The list is read and changed under a fence of its own, so two nodes cannot both add a name.
     pub async fn note(&self, key: &Key, spec: Option<&ServerSpec>) -> Result<Noted, StoreError> {
-        let item = format!("{}/{}", key.name, key.owner.as_ref().map_or("", |owner| owner.as_str()));
+        let item = item(key);
         for _ in 0..TRIES {
             let fence = self.store.lease(&self.log, &Claim::alone()).await.and_then(Leased::fence)?;
             if self.store.item(&self.log, &item).await?.is_some() == spec.is_some() {
@@ -75,13 +62,53 @@ impl Kept {
         for (item, value) in self.store.items(&self.log, "").await? {
             let Some((name, owner)) = item.split_once('/') else { continue };
             let spec = serde_json::from_slice(&value).ok().and_then(|value| ServerSpec::read(&value, &|_| None).ok());
-            match (spec, Principal::parse(owner)) {
-                (Some(spec), Some(owner)) => drop(servers.insert(Key { owner: Some(owner), name: name.into() }, spec)),
+            // Without an owner it is everybody's.
+            let owner = if owner.is_empty() { Some(None) } else { Principal::parse(owner).map(Some) };
+            match (spec, owner) {
+                (Some(spec), Some(owner)) => drop(servers.insert(Key { owner, name: name.into() }, spec)),
                 _ => tracing::error!(server = name, "a server that was added before cannot be read; it is left alone"),
             }
         }
         Ok(servers)
     }
+}
+
+/// A log of the hub's own, made when it is first wanted.
+pub(crate) async fn own_log(store: &Arc<dyn Store>, name: &str) -> Result<LogId, StoreError> {
+    let (Some(log), Some(nobody)) = (LogId::parse(name), Principal::parse("hub")) else {
+        return Err(StoreError::NoSuchLog);
+    };
+    if store.record(&log).await?.is_none() {
+        let now = clock::now_ms();
+        let mut commit = Commit::to(log.clone(), Fence::default(), now);
+        commit.create = Some(Start { epoch: Epoch::from_random(clock::random_bits() as u64), after: Seq::ZERO });
+        commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: Vec::new().into() });
+        match store.commit(commit).await {
+            // Another node was faster.
+            Ok(_) | Err(StoreError::Exists | StoreError::StaleFence { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(log)
+}
+
+/// What a server's item is called in such a log.
+pub(crate) fn item(key: &Key) -> String {
+    format!("{}/{}", key.name, key.owner.as_ref().map_or("", |owner| owner.as_str()))
+}
+
+/// Changes an item, whatever it was before. Others may do the same at once; the last one counts.
+pub(crate) async fn change(store: &Arc<dyn Store>, log: &LogId, item: &Item) -> Result<(), StoreError> {
+    for _ in 0..TRIES {
+        let fence = store.lease(log, &Claim::alone()).await.and_then(Leased::fence)?;
+        let mut commit = Commit::to(log.clone(), fence, clock::now_ms());
+        commit.items = vec![item.clone()];
+        match store.commit(commit).await {
+            Err(StoreError::StaleFence { .. }) => {}
+            done => return done.map(drop),
+        }
+    }
+    Err(StoreError::Unavailable("others are changing the same log".into()))
 }
 
 /// Takes over what other nodes add and remove.

@@ -1,10 +1,12 @@
 //! A client of the hub that may lose its wire: what it is owed is in a log, what it is asked waits for it.
 
+mod asked;
+mod readers;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use bowline_protocol::event::{Draft, EventName};
 use bowline_protocol::{Cursor, Epoch, LogId, Principal, Seq, SessionId};
@@ -13,13 +15,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::backend::Key;
 use crate::clock;
 use crate::era::Era;
-use crate::fields::{Fields, Raw, raw};
+use crate::fields::{Raw, raw};
+use crate::front::running::{Running, UnderWay};
 use crate::link::{Caller, ClientFacts, Sink};
-use crate::message::{self, Answer, Id};
+use crate::message::{self, Id};
 use crate::neighbours::Neighbours;
-use crate::pending::{Kind as AskedKind, Pending};
+use crate::pending::{self, Pending};
+use crate::standing::{self, Standing, StandingRequests};
+
+pub(crate) use asked::GONE;
+pub use readers::Reading;
 
 /// Names of what a session's log holds.
 pub const MESSAGE: &str = "mcp.message";
@@ -30,6 +38,8 @@ pub const ACTIVITY: &str = "mcp.activity";
 pub const OWN_STREAM: &str = "own";
 /// A record is touched at most this often.
 const TOUCH_EVERY_MS: u64 = 60_000;
+/// Subscriptions that one session may have at modern servers; as many as at all its servers together.
+const SUBSCRIPTIONS_MAX: usize = 1000;
 
 /// The log of a session that somebody names, if it can be one's name.
 pub fn log_of(name: &str) -> Option<LogId> {
@@ -62,6 +72,10 @@ pub struct Session {
     pub principal: Principal,
     pub record: SessionRecord,
     pub client: Arc<ClientFacts>,
+    /// What servers are told that it is: once, by whichever of its calls comes first.
+    seen: Arc<ClientFacts>,
+    /// It has the hub's tools, and can answer with them what it cannot answer itself.
+    pub has_tools: bool,
     /// Where backends send what belongs to no call.
     pub inbox: Sink,
     store: Arc<dyn Store>,
@@ -69,19 +83,35 @@ pub struct Session {
     epoch: Epoch,
     state: Mutex<State>,
     touched_ms: AtomicU64,
-    /// Another node has taken it over: nothing can be written here any more.
+    /// It cannot go on here, and has to be woken anew, here or on another node.
     lost: AtomicBool,
+    running: Running,
+    /// Fires when it has ended for good, which takes its calls back. A session that is only lost has not ended.
+    ended: CancellationToken,
+    /// What servers are to go on doing for it.
+    pub standing: StandingRequests,
     pub over: CancellationToken,
 }
 
 #[derive(Default)]
 struct State {
     pending: HashMap<String, Pending>,
-    running: HashMap<Id, CancellationToken>,
     own_stream: Option<CancellationToken>,
+    readers: readers::Readers,
     next: u64,
     log_level: Option<String>,
-    subscriptions: HashMap<String, CancellationToken>,
+    /// By the server and the address there, since two servers may have a resource of the same address.
+    subscriptions: HashMap<(Key, String), CancellationToken>,
+}
+
+/// What becomes of a wish to subscribe, or not to.
+#[derive(Debug)]
+pub enum Subscribing {
+    /// It is new. The token fires when it is over.
+    Begun(CancellationToken),
+    /// It stands already, or it is gone as was wished.
+    Settled,
+    TooMany,
 }
 
 /// A new stream of answers, and the cursor that stands before its first message.
@@ -98,7 +128,7 @@ impl Session {
         lessor: Option<&dyn Neighbours>,
         principal: Principal,
         record: SessionRecord,
-        inbox: Sink,
+        (inbox, tools): (Sink, bool),
     ) -> Result<Session, StoreError> {
         let prefix = if record.handle { "mcph" } else { "mcp" };
         let id = format!("{prefix}_{:032x}", clock::random_bits());
@@ -113,7 +143,7 @@ impl Session {
             Some(lessor) => lessor.take_up(&id).await.and_then(Leased::fence)?,
             None => Fence::default(),
         };
-        Ok(Session::awake(store, id, principal, record, fence, epoch, inbox))
+        Ok(Session::awake(store, id, principal, record, (fence, epoch), (inbox, tools)))
     }
 
     /// Wakes one from the store, as after a restart.
@@ -123,7 +153,7 @@ impl Session {
         id: LogId,
         principal: Principal,
         record: SessionRecord,
-        inbox: Sink,
+        (inbox, tools): (Sink, bool),
     ) -> Result<Session, StoreError> {
         let leased = match lessor {
             Some(lessor) => lessor.take_up(&id).await?,
@@ -131,7 +161,10 @@ impl Session {
         };
         let fence = leased.fence()?;
         let epoch = store.extent(&id).await?.epoch;
-        let session = Session::awake(store, id, principal, record, fence, epoch, inbox);
+        let standing = StandingRequests::of(store.items(&id, standing::PREFIX).await?);
+        let mut session = Session::awake(store, id, principal, record, (fence, epoch), (inbox, tools));
+        session.state().log_level = standing.log_level();
+        session.standing = standing;
         session.end_cut_streams().await?;
         Ok(session)
     }
@@ -141,16 +174,22 @@ impl Session {
         id: LogId,
         principal: Principal,
         record: SessionRecord,
-        fence: Fence,
-        epoch: Epoch,
-        inbox: Sink,
+        (fence, epoch): (Fence, Epoch),
+        (inbox, tools): (Sink, bool),
     ) -> Session {
-        let client = ClientFacts { capabilities: record.capabilities.clone(), info: record.info.clone() };
+        let client = Arc::new(ClientFacts { capabilities: record.capabilities.clone(), info: record.info.clone() });
+        let has_tools = tools && record.route == Route::All;
+        let everything =
+            || ClientFacts { capabilities: pending::with_tools(&client.capabilities), info: client.info.clone() };
+        let seen = if has_tools { Arc::new(everything()) } else { client.clone() };
+        let ended = CancellationToken::new();
         Session {
             id,
             principal,
             record,
-            client: Arc::new(client),
+            client,
+            seen,
+            has_tools,
             inbox,
             store,
             fence,
@@ -158,6 +197,9 @@ impl Session {
             state: Mutex::default(),
             touched_ms: AtomicU64::new(clock::now_ms()),
             lost: AtomicBool::new(false),
+            running: Running::new(&ended),
+            ended,
+            standing: StandingRequests::default(),
             over: CancellationToken::new(),
         }
     }
@@ -179,14 +221,14 @@ impl Session {
             lane: self.id.as_str().into(),
             owner: self.principal.as_str().into(),
             era: Era::of_version(&self.record.version).unwrap_or(Era::Legacy),
-            client: self.client.clone(),
+            client: self.seen.clone(),
             inbox: Some(self.inbox.clone()),
         }
     }
 
-    /// Whether the client itself can answer this kind of request.
-    pub fn can(&self, method: &str) -> bool {
-        crate::pending::capability(method).is_some_and(|name| Fields::of(Some(&self.client.capabilities)).has(name))
+    /// Whether the client itself can answer this request.
+    pub fn can(&self, method: &str, params: Option<&Raw>) -> bool {
+        pending::is_answerable(&self.client.capabilities, method, params)
     }
 
     pub fn log_level(&self) -> Option<String> {
@@ -195,6 +237,14 @@ impl Session {
 
     pub fn set_log_level(&self, level: String) {
         self.state().log_level = Some(level);
+    }
+
+    /// Keeps a request that stands, so that it survives us.
+    pub async fn keep(&self, request: Standing) {
+        let Some(item) = self.standing.note(request) else { return };
+        if let Err(error) = self.commit(Vec::new(), vec![item]).await {
+            tracing::warn!(session = %self.id, %error, "what a client asked for would not survive a restart");
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -229,11 +279,33 @@ impl Session {
 
     async fn write(&self, commit: Commit) -> Result<Committed, StoreError> {
         let written = self.store.commit(commit).await;
-        if matches!(written, Err(StoreError::StaleFence { .. })) && !self.lost.swap(true, Ordering::AcqRel) {
-            tracing::warn!(session = %self.id, "another node has taken this session of the hub over");
-            self.over.cancel();
+        match &written {
+            Ok(committed) => {
+                self.is_in(&committed.epoch);
+            }
+            Err(StoreError::StaleFence { .. }) => self.lose("another node has taken it over"),
+            // The right to write is void with that. Only whoever takes a new one learns what the log holds.
+            Err(StoreError::InDoubt(_)) => self.lose("the store does not know what it kept"),
+            Err(_) => {}
         }
         written
+    }
+
+    /// Whether the log is still the one whose cursors this session gives out. Numbers of another epoch mean something else.
+    pub fn is_in(&self, epoch: &Epoch) -> bool {
+        let same = *epoch == self.epoch;
+        if !same {
+            self.lose("its log has begun anew");
+        }
+        same
+    }
+
+    /// It cannot go on here. Whoever reads it ends, and comes back to a session that was woken anew.
+    pub fn lose(&self, why: &str) {
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            tracing::warn!(session = %self.id, why, "a session of the hub cannot go on as it is");
+            self.over.cancel();
+        }
     }
 
     pub fn is_lost(&self) -> bool {
@@ -263,12 +335,20 @@ impl Session {
     }
 
     /// Tells the session something, for `await_activity`.
-    pub async fn tell(&self, kind: &str, server: &str, data: &serde_json::Value) -> Result<Seq, StoreError> {
+    pub async fn tell(&self, kind: &str, server: &str, data: &impl Serialize) -> Result<Seq, StoreError> {
+        self.note(raw(data), json!({ "type": kind, "server": server })).await
+    }
+
+    /// The same for a notification that the client also gets as it is.
+    pub async fn tell_too(&self, server: &str, data: &impl Serialize) -> Result<Seq, StoreError> {
+        self.note(raw(data), json!({ "type": "notification", "server": server, "native": true })).await
+    }
+
+    async fn note(&self, data: Raw, metadata: serde_json::Value) -> Result<Seq, StoreError> {
         if self.over.is_cancelled() {
             return Err(StoreError::Closed);
         }
-        let event = self.seal(ACTIVITY, raw(data), raw(&json!({ "type": kind, "server": server })));
-        self.commit(vec![event], Vec::new()).await
+        self.commit(vec![self.seal(ACTIVITY, data, raw(&metadata))], Vec::new()).await
     }
 
     /// The newest stream of its own wins; the one before it ends.
@@ -281,136 +361,32 @@ impl Session {
     }
 
     /// Notes that a request is under way, so that it can be taken back.
-    pub fn started(&self, id: &Id) -> CancellationToken {
-        let token = CancellationToken::new();
-        self.state().running.insert(id.clone(), token.clone());
-        token
-    }
-
-    pub fn finished(&self, id: &Id) {
-        self.state().running.remove(id);
+    pub fn started(&self, id: &Id) -> UnderWay {
+        self.running.begin(id)
     }
 
     pub fn take_back(&self, id: &Id) {
-        if let Some(token) = self.state().running.remove(id) {
-            token.cancel();
-        }
+        self.running.take_back(id);
     }
 
-    /// Begins or ends a subscription of ours; the token of a new one, which fires when it is over.
-    pub fn subscription(&self, uri: &str, wanted: bool) -> Option<CancellationToken> {
-        let mut state = self.state();
+    /// Begins or ends a subscription of ours.
+    pub fn subscription(&self, server: &Key, uri: &str, wanted: bool) -> Subscribing {
+        let (mut state, key) = (self.state(), (server.clone(), uri.to_owned()));
         if !wanted {
-            if let Some(token) = state.subscriptions.remove(uri) {
+            if let Some(token) = state.subscriptions.remove(&key) {
                 token.cancel();
             }
-            return None;
+            return Subscribing::Settled;
         }
-        if state.subscriptions.contains_key(uri) {
-            return None;
+        if state.subscriptions.contains_key(&key) {
+            return Subscribing::Settled;
+        }
+        if state.subscriptions.len() >= SUBSCRIPTIONS_MAX {
+            return Subscribing::TooMany;
         }
         let token = self.over.child_token();
-        state.subscriptions.insert(uri.to_owned(), token.clone());
-        Some(token)
-    }
-
-    /// Asks the client something on behalf of a backend: natively on a stream, or by the tools.
-    pub async fn ask(&self, asked: Pending, stream: Option<&str>) -> Result<String, StoreError> {
-        let id = {
-            let mut state = self.state();
-            state.next += 1;
-            format!("bl-{:x}-{}", self.fence.0, state.next)
-        };
-        let (kind, server) = (asked.kind, asked.server.clone());
-        let request = message::request(&Id::text(&id), &asked.method, asked.params.as_ref());
-        let shown = asked.shown(&id);
-        self.state().pending.insert(id.clone(), Pending { stream: stream.map(ToOwned::to_owned), ..asked });
-        match stream {
-            Some(stream) => self.say(stream, Some(&request), false).await?,
-            None => self.tell(kind.event(), &server, &shown).await?,
-        };
-        Ok(id)
-    }
-
-    /// The client answers. An answer counts once.
-    pub fn answer(&self, id: &str, answer: Answer) -> bool {
-        let pending = self.state().pending.remove(id);
-        pending.is_some_and(|pending| pending.reply.send(answer).is_ok())
-    }
-
-    /// What waits for an answer by the tools.
-    pub fn pending(&self, kind: Option<AskedKind>) -> Vec<serde_json::Value> {
-        let mut state = self.state();
-        state.pending.retain(|_, pending| !pending.reply.is_closed());
-        let wanted = state.pending.iter().filter(|(_, pending)| kind.is_none_or(|kind| kind == pending.kind));
-        let mut shown: Vec<_> = wanted.map(|(id, pending)| (pending.since, pending.shown(id))).collect();
-        shown.sort_by_key(|(since, _)| *since);
-        shown.into_iter().map(|(_, shown)| shown).collect()
-    }
-
-    /// Native requests that nobody has answered, for a client that has come back without a cursor.
-    pub async fn offer_again(&self) -> Result<(), StoreError> {
-        let again: Vec<Raw> = {
-            let state = self.state();
-            let asked = state.pending.iter().filter(|(_, pending)| pending.stream.is_some());
-            let living = asked.filter(|(_, pending)| !pending.reply.is_closed());
-            living
-                .map(|(id, pending)| message::request(&Id::text(id), &pending.method, pending.params.as_ref()))
-                .collect()
-        };
-        for request in again {
-            self.say(OWN_STREAM, Some(&request), false).await?;
-        }
-        Ok(())
-    }
-
-    /// A backend is gone: what it had asked is void, and the client is told.
-    pub async fn reject(&self, server: &str) -> Result<(), StoreError> {
-        self.void(|pending| pending.server == server && !pending.foreign, "Server disconnected").await
-    }
-
-    /// A call is over, and what was asked on its stream with it.
-    pub async fn withdraw(&self, stream: &str) -> Result<(), StoreError> {
-        self.void(|pending| pending.stream.as_deref() == Some(stream), "The call is over").await
-    }
-
-    async fn void(&self, gone: impl Fn(&Pending) -> bool, reason: &str) -> Result<(), StoreError> {
-        let gone: Vec<(String, Pending)> = {
-            let mut state = self.state();
-            let ids: Vec<String> = state.pending.iter().filter(|(_, p)| gone(p)).map(|(id, _)| id.clone()).collect();
-            ids.into_iter().filter_map(|id| state.pending.remove(&id).map(|pending| (id, pending))).collect()
-        };
-        for (id, pending) in gone {
-            match &pending.stream {
-                Some(stream) => {
-                    let params = raw(&json!({ "requestId": id, "reason": reason }));
-                    self.say(stream, Some(&message::notification("notifications/cancelled", Some(&params))), false)
-                        .await?;
-                }
-                None => {
-                    let data = json!({ "id": id, "reason": reason });
-                    self.tell(pending.kind.expired(), &pending.server, &data).await?;
-                }
-            }
-            let _ = pending.reply.send(Err(message::error(message::INTERNAL_ERROR, reason)));
-        }
-        Ok(())
-    }
-
-    /// Questions that have waited too long are taken back.
-    pub async fn expire(&self, patience: Duration) -> Result<(), StoreError> {
-        let old: Vec<(String, Pending)> = {
-            let mut state = self.state();
-            let late = |pending: &Pending| pending.since + patience <= Instant::now() || pending.reply.is_closed();
-            let ids: Vec<String> = state.pending.iter().filter(|(_, p)| late(p)).map(|(id, _)| id.clone()).collect();
-            ids.into_iter().filter_map(|id| state.pending.remove(&id).map(|pending| (id, pending))).collect()
-        };
-        for (id, pending) in old {
-            if pending.stream.is_none() {
-                self.tell(pending.kind.expired(), &pending.server, &json!({ "id": id, "reason": "Expired" })).await?;
-            }
-        }
-        Ok(())
+        state.subscriptions.insert(key, token.clone());
+        Subscribing::Begun(token)
     }
 
     /// The session was used. Written now and then, so that it does not expire.
@@ -432,8 +408,7 @@ impl Session {
     /// Ends it for good.
     pub async fn end(&self) {
         self.over.cancel();
-        let running: Vec<CancellationToken> = self.state().running.drain().map(|(_, token)| token).collect();
-        running.iter().for_each(CancellationToken::cancel);
+        self.ended.cancel();
         self.state().pending.clear();
         let mut commit = Commit::to(self.id.clone(), self.fence, clock::now_ms());
         commit.release = Some(Release::Log);

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::{LogId, Principal};
 use bowline_store::{Kind, Store, StoreError};
+use futures_util::StreamExt;
 use tokio::sync::mpsc;
 
-use crate::backend::BackendEvent;
-use crate::hub::{Happening, Hub};
+use crate::backend::{BackendEvent, notification_data};
+use crate::era;
+use crate::fields::{Fields, Raw};
+use crate::hub::{Expose, Happening, Hub};
 use crate::link::Inbound;
 use crate::message;
 use crate::neighbours::Neighbours;
@@ -18,12 +21,18 @@ use crate::session::{OWN_STREAM, Route, Session, SessionRecord};
 
 /// What backends may say to a session before it is written down.
 const INBOX_MAX: usize = 64;
+/// Sessions that are told of one event at the same time.
+const TELL_AT_ONCE: usize = 256;
 
 pub struct Sessions {
     awake: Mutex<HashMap<LogId, Arc<Session>>>,
     per_principal_max: usize,
+    /// What those see that see everything.
+    expose: Expose,
     waking: tokio::sync::Mutex<()>,
     neighbours: Option<Arc<dyn Neighbours>>,
+    /// Who is told of each session that wakes up.
+    woken: mpsc::UnboundedSender<Arc<Session>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +44,20 @@ pub enum OpenError {
 }
 
 impl Sessions {
-    pub fn new(per_principal_max: usize, neighbours: Option<Arc<dyn Neighbours>>) -> Sessions {
-        Sessions { awake: Mutex::default(), per_principal_max, waking: tokio::sync::Mutex::default(), neighbours }
+    pub fn new(
+        per_principal_max: usize,
+        expose: Expose,
+        neighbours: Option<Arc<dyn Neighbours>>,
+        woken: mpsc::UnboundedSender<Arc<Session>>,
+    ) -> Sessions {
+        Sessions {
+            awake: Mutex::default(),
+            per_principal_max,
+            expose,
+            waking: tokio::sync::Mutex::default(),
+            neighbours,
+            woken,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LogId, Arc<Session>>> {
@@ -49,15 +70,18 @@ impl Sessions {
 
     pub async fn create(
         &self,
-        store: &Arc<dyn Store>,
+        hub: &Hub,
         principal: &Principal,
         record: SessionRecord,
     ) -> Result<Arc<Session>, OpenError> {
-        if store.count(Kind::Mcp, Some(principal)).await? >= self.per_principal_max {
+        if hub.store.count(Kind::Mcp, Some(principal)).await? >= self.per_principal_max {
+            hub.observer.limit_hit("hub.sessions_per_principal_max");
             return Err(OpenError::TooMany);
         }
         let (inbox, said) = mpsc::channel(INBOX_MAX);
-        let session = Session::create(store.clone(), self.lessor(), principal.clone(), record, inbox).await?;
+        let session =
+            Session::create(hub.store.clone(), self.lessor(), principal.clone(), record, (inbox, self.expose.meta()))
+                .await?;
         Ok(self.settle(session, said))
     }
 
@@ -68,56 +92,67 @@ impl Sessions {
         principal: &Principal,
         id: &str,
     ) -> Result<Option<Arc<Session>>, StoreError> {
-        let Some(id) = LogId::parse(id) else { return Ok(None) };
+        let (found, woken) = self.find_or_wake(store, principal, id).await?;
+        if let (Some(session), true) = (&found, woken) {
+            let _ = self.woken.send(session.clone());
+        }
+        Ok(found)
+    }
+
+    /// The session, and whether it had to be woken.
+    async fn find_or_wake(
+        &self,
+        store: &Arc<dyn Store>,
+        principal: &Principal,
+        id: &str,
+    ) -> Result<(Option<Arc<Session>>, bool), StoreError> {
+        let Some(id) = LogId::parse(id) else { return Ok((None, false)) };
         let mine = |session: &Arc<Session>| session.principal == *principal && !session.over.is_cancelled();
         if let Some(session) = self.get(&id) {
-            return Ok(Some(session).filter(mine));
+            return Ok((Some(session).filter(mine), false));
         }
         let _waking = self.waking.lock().await;
         if let Some(session) = self.get(&id) {
-            return Ok(Some(session).filter(mine));
+            return Ok((Some(session).filter(mine), false));
         }
-        let Some(stored) = store.record(&id).await? else { return Ok(None) };
+        let Some(stored) = store.record(&id).await? else { return Ok((None, false)) };
         if stored.kind != Kind::Mcp || stored.owner != *principal {
-            return Ok(None);
+            return Ok((None, false));
         }
-        let Ok(record) = serde_json::from_slice::<SessionRecord>(&stored.body) else { return Ok(None) };
+        let Ok(record) = serde_json::from_slice::<SessionRecord>(&stored.body) else { return Ok((None, false)) };
         let (inbox, said) = mpsc::channel(INBOX_MAX);
-        let session = Session::wake(store.clone(), self.lessor(), id, stored.owner, record, inbox).await?;
-        Ok(Some(self.settle(session, said)))
+        let session =
+            Session::wake(store.clone(), self.lessor(), id, stored.owner, record, (inbox, self.expose.meta())).await?;
+        Ok((Some(self.settle(session, said)), true))
+    }
+
+    /// Wakes all that no other node has, before there are servers, so that they miss nothing of what happens to them.
+    pub async fn wake_all(&self, store: &Arc<dyn Store>) -> Result<(), StoreError> {
+        for (log, stored) in store.list(Kind::Mcp, None).await? {
+            if let Some(neighbours) = &self.neighbours
+                && neighbours.elsewhere(&log).await?.is_some()
+            {
+                continue;
+            }
+            match self.find_or_wake(store, &stored.owner, log.as_str()).await {
+                Ok(_) | Err(StoreError::Held(_)) => {}
+                Err(error) => tracing::warn!(session = %log, %error, "a session of the hub could not be woken"),
+            }
+        }
+        Ok(())
     }
 
     fn lessor(&self) -> Option<&dyn Neighbours> {
         self.neighbours.as_deref()
     }
 
-    /// One that is awake here. What another node has taken over is not.
-    fn get(&self, id: &LogId) -> Option<Arc<Session>> {
-        let mut awake = self.lock();
-        if awake.get(id).is_some_and(|session| session.is_lost()) {
-            awake.remove(id);
-        }
-        awake.get(id).cloned()
+    /// One that is awake here. What cannot go on here is not.
+    pub fn get(&self, id: &LogId) -> Option<Arc<Session>> {
+        self.lock().get(id).filter(|session| !session.is_lost()).cloned()
     }
 
     pub fn is_awake(&self, id: &LogId) -> bool {
         self.get(id).is_some()
-    }
-
-    /// The handle that this principal used last.
-    pub async fn newest_handle(
-        &self,
-        store: &Arc<dyn Store>,
-        principal: &Principal,
-    ) -> Result<Option<LogId>, StoreError> {
-        let here = self.awake().into_iter().filter(|session| session.record.handle && session.principal == *principal);
-        if let Some(session) = here.max_by_key(|session| session.touched_ms()) {
-            return Ok(Some(session.id.clone()));
-        }
-        let handles = store.list(Kind::Mcp, Some(principal)).await?.into_iter().filter(|(_, stored)| {
-            serde_json::from_slice::<SessionRecord>(&stored.body).is_ok_and(|record| record.handle)
-        });
-        Ok(handles.max_by_key(|(_, stored)| stored.touched_ms).map(|(log, _)| log))
     }
 
     fn settle(&self, session: Session, said: mpsc::Receiver<Inbound>) -> Arc<Session> {
@@ -127,12 +162,38 @@ impl Sessions {
         session
     }
 
+    /// Ends a session for good. It is found, as one that is over, until the store has let go of it: were it not, somebody
+    /// could wake it again meanwhile.
     pub async fn end(&self, hub: &Hub, session: &Arc<Session>) {
-        self.lock().remove(&session.id);
         session.end().await;
-        for backend in hub.visible(&session.principal) {
-            backend.end_lane(session.id.as_str().into()).await;
+        self.remove(session);
+        end_lanes(hub, session).await;
+    }
+
+    /// Wakes those anew that cannot go on as they are, so that they miss nothing more. What another node has is let go of, and
+    /// nobody uses its sessions at the servers from here any more.
+    pub async fn settle_lost(&self, hub: &Hub) {
+        let lost: Vec<Arc<Session>> = self.lock().values().filter(|session| session.is_lost()).cloned().collect();
+        for session in lost {
+            match self.find(&hub.store, &session.principal, session.id.as_str()).await {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(StoreError::Held(_)) => {
+                    if self.remove(&session) {
+                        // Not waited for: a server may wait itself until what it said has been told.
+                        tokio::spawn(end_lanes(hub, &session));
+                    }
+                }
+                // The others would not fare better now.
+                Err(error) => return tracing::warn!(session = %session.id, %error, "a session could not be woken"),
+            }
         }
+    }
+
+    /// Whether it was there, and not another that was woken in its place.
+    fn remove(&self, session: &Arc<Session>) -> bool {
+        let mut awake = self.lock();
+        let known = awake.get(&session.id).is_some_and(|known| Arc::ptr_eq(known, session));
+        known && awake.remove(&session.id).is_some()
     }
 
     pub fn awake(&self) -> Vec<Arc<Session>> {
@@ -140,64 +201,105 @@ impl Sessions {
     }
 
     /// Tells every session that may see the backend.
-    pub async fn told(&self, happening: &Happening) {
+    pub async fn told(&self, hub: &Hub, happening: &Happening) {
+        self.settle_lost(hub).await;
         let (key, event) = &**happening;
         let awake = self.awake();
         if let BackendEvent::Stderr(_) | BackendEvent::Notification { .. } = event
             && key.owner.is_none()
-            && awake.windows(2).any(|two| two[0].principal != two[1].principal)
+            && let Some(first) = awake.first()
         {
-            // What a server that several people share says to nobody in particular may speak of any of them.
-            return;
+            // What a server that several people share says to nobody in particular may speak of any of them, and not all of
+            // them have sessions.
+            let alone = awake.iter().all(|session| session.principal == first.principal);
+            if !alone || !hub.is_only_used_by(key, &first.principal) {
+                return;
+            }
         }
-        for session in awake {
-            let visible = key.owner.as_ref().is_none_or(|owner| *owner == session.principal);
+        let concerned = awake.into_iter().filter(|session| {
+            let visible = hub.sees(&session.principal, key);
             let routed = match &session.record.route {
                 Route::All => true,
                 Route::One(name) => *name == key.name,
             };
-            if visible && routed {
-                let told = tell(&session, &key.name, event).await;
-                if let Err(error) = told {
-                    tracing::warn!(session = %session.id, %error, "a session could not be told");
-                }
+            visible && routed
+        });
+        let program = hub.backend(key).is_some_and(|backend| backend.spec.is_stdio());
+        // Many at once, so that the store can write them down in one piece. Each is told of one thing after the other all the
+        // same, since nothing else is told before this is over.
+        let telling = futures_util::stream::iter(concerned).for_each_concurrent(TELL_AT_ONCE, |session| async move {
+            let message = self.as_it_is(&session, event, program);
+            if let Err(error) = tell(&session, &key.name, event, message.as_ref()).await {
+                tracing::warn!(session = %session.id, %error, "a session could not be told");
             }
+        });
+        telling.await;
+    }
+
+    /// An event as the server's own notification, for those who see its lists, or the server itself as it is. What is said by
+    /// anything but a program is said to each of its clients by itself.
+    fn as_it_is(&self, session: &Session, event: &BackendEvent, program: bool) -> Option<Raw> {
+        let alone = session.record.route != Route::All;
+        match event {
+            BackendEvent::ListChanged(method) if alone || (self.expose.direct() && !session.record.handle) => {
+                Some(message::notification(method, None))
+            }
+            BackendEvent::Notification { method, params } if alone && program && wants(session, method, params) => {
+                Some(message::notification(method, params.as_ref()))
+            }
+            _ => None,
         }
     }
 }
 
-async fn tell(session: &Arc<Session>, name: &str, event: &BackendEvent) -> Result<(), StoreError> {
+/// Of log messages those from the level on that the client has set; a server decides by itself as long as none is set.
+fn wants(session: &Session, method: &str, params: &Option<Raw>) -> bool {
+    let level = Fields::of(params.as_deref()).text("level");
+    let wanted = session.log_level();
+    method != "notifications/message" || wanted.is_none() || era::is_logged(level.as_deref(), wanted.as_deref())
+}
+
+/// Ends a client's own sessions at its servers.
+fn end_lanes(hub: &Hub, session: &Session) -> impl Future<Output = ()> + Send + use<> {
+    let (lane, mut backends): (Arc<str>, _) = (session.id.as_str().into(), hub.all());
+    // Also at those that it does not see any more, since it has a server of that name itself.
+    backends.retain(|backend| backend.key.owner.as_ref().is_none_or(|owner| *owner == session.principal));
+    async move {
+        for backend in backends {
+            backend.end_lane(lane.clone()).await;
+        }
+    }
+}
+
+/// With the message that the client gets besides, if there is one.
+async fn tell(session: &Session, name: &str, event: &BackendEvent, message: Option<&Raw>) -> Result<(), StoreError> {
     if let BackendEvent::Disconnected { .. } = event {
         session.reject(name).await?;
     }
-    session.tell(event.name(), name, &event.data(name)).await?;
-    if let (BackendEvent::ListChanged(method), false) = (event, session.record.handle) {
-        session.say(OWN_STREAM, Some(&message::notification(method, None)), false).await?;
+    if message.is_none() {
+        return session.tell(event.name(), name, &event.data(name)).await.map(drop);
     }
-    Ok(())
+    session.tell_too(name, &event.data(name)).await?;
+    session.say(OWN_STREAM, message, false).await.map(drop)
 }
 
 /// Writes down what backends say to a session outside of its calls.
 async fn hear(session: std::sync::Weak<Session>, mut said: mpsc::Receiver<Inbound>) {
     while let Some(inbound) = said.recv().await {
         let Some(session) = session.upgrade() else { return };
-        let server = match &session.record.route {
-            Route::One(name) => name.to_string(),
-            Route::All => String::new(),
-        };
         let written = match inbound {
-            Inbound::Notification { method, params } => {
-                let data = serde_json::json!({ "name": server, "method": method, "params": params });
+            Inbound::Notification { server, method, params } => {
+                let data = notification_data(&server, &method, params.as_ref());
                 let message = message::notification(&method, params.as_ref());
                 match session.say(OWN_STREAM, Some(&message), false).await {
-                    Ok(_) => session.tell("notification", &server, &data).await.map(drop),
+                    Ok(_) => session.tell_too(&server, &data).await.map(drop),
                     Err(error) => Err(error),
                 }
             }
             Inbound::Request { server, method, params, reply } => {
-                let native = session.can(&method);
+                let native = session.can(&method, params.as_ref());
                 let asked = Pending::new(&server, method, params, reply);
-                session.ask(asked, native.then_some(OWN_STREAM)).await.map(drop)
+                session.ask(asked, native.then_some(OWN_STREAM)).await
             }
         };
         if let Err(error) = written {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use reqwest::Url;
@@ -15,7 +15,7 @@ use crate::era::Era;
 const NAME_CHARS_MAX: usize = 64;
 
 /// One backend, as it was configured.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ServerSpec {
     pub target: Target,
     /// Which era it is spoken to in; found out when not given.
@@ -24,7 +24,7 @@ pub struct ServerSpec {
     pub disabled: bool,
 }
 
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     Http {
         url: Url,
@@ -37,14 +37,15 @@ pub enum Target {
         env: BTreeMap<String, String>,
         cwd: Option<PathBuf>,
     },
-    /// An entry that can never work; it is shown with its reason.
+    /// An entry that can never work; it is shown with its reason, as far as it says where it leads.
     Invalid {
         reason: String,
+        shown: Option<(&'static str, String)>,
     },
 }
 
 /// Which HTTP transport a URL speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// Streamable HTTP; the older one if the server does not know it.
     Streamable,
@@ -90,7 +91,7 @@ pub enum SpecError {
     Type,
     #[error("`era` must be \"legacy\" or \"modern\"")]
     Era,
-    #[error("a name has 1 to 64 letters, digits, `_`, `-` or `.`, and no `__`")]
+    #[error("a name has 1 to 64 letters, digits, `_`, `-` or `.`, no `__`, and no `_` at its end")]
     Name,
     #[error("the variable {0} is not set")]
     Variable(String),
@@ -169,24 +170,21 @@ impl ServerSpec {
         serde_json::to_value(&Written { era, ..written }).unwrap_or_default()
     }
 
-    /// What may be shown: the URL without a password or query, or the program.
-    pub fn shown(&self) -> (&'static str, String) {
+    /// What may be shown: the URL without a password or query, or the program. Nothing of an entry that names neither.
+    pub fn shown(&self) -> Option<(&'static str, String)> {
         match &self.target {
-            Target::Http { url, .. } => {
-                let mut url = url.clone();
-                let _ = url.set_password(None);
-                let _ = url.set_username("");
-                url.set_query(None);
-                ("url", url.into())
-            }
-            Target::Stdio { command, .. } => ("command", command.clone()),
-            Target::Invalid { reason } => ("invalid", reason.clone()),
+            Target::Http { url, .. } => Some(("url", harmless(url.clone()))),
+            Target::Stdio { command, .. } => Some(("command", command.clone())),
+            Target::Invalid { shown, .. } => shown.clone(),
         }
     }
 
     /// An entry of a configuration that can never work.
-    pub fn invalid(error: &SpecError) -> ServerSpec {
-        ServerSpec { target: Target::Invalid { reason: error.to_string() }, era: None, disabled: false }
+    pub fn invalid(entry: &Value, error: &SpecError) -> ServerSpec {
+        let text = |names: &[&str]| names.iter().find_map(|name| entry.get(name)?.as_str());
+        let url = text(&["url", "serverUrl", "httpUrl"]).map(|url| ("url", harmless_text(url)));
+        let shown = url.or_else(|| text(&["command"]).map(|command| ("command", command.to_owned())));
+        ServerSpec { target: Target::Invalid { reason: error.to_string(), shown }, era: None, disabled: false }
     }
 
     pub fn is_stdio(&self) -> bool {
@@ -194,33 +192,105 @@ impl ServerSpec {
     }
 }
 
+/// The URL without what may be a secret.
+fn harmless(mut url: Url) -> String {
+    let _ = url.set_password(None);
+    let _ = url.set_username("");
+    url.set_query(None);
+    url.set_fragment(None);
+    url.into()
+}
+
+/// The same for what may be no URL at all, otherwise as it was written.
+fn harmless_text(text: &str) -> String {
+    let before = text.split(['?', '#']).next().unwrap_or_default();
+    let authority = before.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = before.split_at(authority);
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    format!("{scheme}{host}{path}")
+}
+
 /// A name is part of paths and of tool names.
 pub fn check_name(name: &str) -> Result<(), SpecError> {
     let plain = !name.is_empty()
         && name.len() <= NAME_CHARS_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
-        && !name.contains("__");
+        // What stands between it and the name of a tool must be found again.
+        && !name.contains("__")
+        && !name.ends_with('_');
     if plain { Ok(()) } else { Err(SpecError::Name) }
 }
 
-/// Whether strangers' configurations may lead to this address.
-pub fn check_address(address: IpAddr, allow_private: bool) -> Result<(), SpecError> {
+/// Where a server may be, by who named it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Whoever writes the configuration may reach whatever this machine can.
+    Anywhere,
+    /// Inside too, but not where machines are told their secrets.
+    NotLinkLocal,
+    Public,
+}
+
+impl Reach {
+    /// Of servers that are added at run time.
+    pub const fn of_added(allow_private: bool) -> Reach {
+        if allow_private { Reach::NotLinkLocal } else { Reach::Public }
+    }
+}
+
+/// Whether a server may be at this address.
+pub fn check_address(address: IpAddr, reach: Reach) -> Result<(), SpecError> {
     let address = address.to_canonical();
-    let link_local = match address {
+    let judged = match address {
+        IpAddr::V6(v6) => embedded(v6).map_or(address, IpAddr::V4),
+        IpAddr::V4(_) => address,
+    };
+    let link_local = match judged {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_multicast() || v4.is_broadcast(),
-        // fe80::/10, and the addresses under which clouds tell secrets over IPv6.
+        // fe80::/10, and the addresses under which clouds tell secrets over IPv6. In 64:ff9b:1::/48 each network embeds
+        // addresses of the older kind as it likes, so nobody can say where one leads.
         IpAddr::V6(v6) => {
-            v6.segments()[0] & 0xffc0 == 0xfe80 || v6.is_multicast() || v6.segments()[..2] == [0xfd00, 0x0ec2]
+            v6.segments()[0] & 0xffc0 == 0xfe80
+                || v6.is_multicast()
+                || v6.segments()[..2] == [0xfd00, 0x0ec2]
+                || v6.segments()[..3] == [0x64, 0xff9b, 1]
         }
     };
-    let private = match address {
+    let private = match judged {
         IpAddr::V4(v4) => {
-            let [a, b, ..] = v4.octets();
-            v4.is_private() || v4.is_loopback() || v4.is_unspecified() || a == 0 || (a == 100 && b & 0xc0 == 64)
+            let [a, b, c, _] = v4.octets();
+            let shared = a == 100 && b & 0xc0 == 64;
+            let special = (a, b, c) == (192, 0, 0) || (a == 198 && b & 0xfe == 18) || a >= 240;
+            v4.is_private() || v4.is_loopback() || a == 0 || shared || special
         }
-        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unspecified() || v6.segments()[0] & 0xfe00 == 0xfc00,
+        // fc00::/7, fec0::/10, and Teredo, which leads through whatever is between.
+        IpAddr::V6(v6) => {
+            let [first, second, ..] = v6.segments();
+            let ours = first & 0xfe00 == 0xfc00 || first & 0xffc0 == 0xfec0;
+            v6.is_loopback() || v6.is_unspecified() || ours || (first, second) == (0x2001, 0)
+        }
     };
-    if link_local || (private && !allow_private) { Err(SpecError::Forbidden(address)) } else { Ok(()) }
+    let forbidden = match reach {
+        Reach::Anywhere => false,
+        Reach::NotLinkLocal => link_local,
+        Reach::Public => link_local || private,
+    };
+    if forbidden { Err(SpecError::Forbidden(address)) } else { Ok(()) }
+}
+
+/// The address of the older kind that one of the newer kind leads to: by NAT64, 6to4, SIIT, or written out.
+fn embedded(v6: Ipv6Addr) -> Option<Ipv4Addr> {
+    let segments = v6.segments();
+    let (high, low) = match segments {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => return None,
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => (high, low),
+        [0, 0, 0, 0, 0xffff, 0, high, low] => (high, low),
+        [0, 0, 0, 0, 0, 0, high, low] => (high, low),
+        [0x2002, high, low, ..] => (high, low),
+        _ => return None,
+    };
+    Some(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)))
 }
 
 fn expand(text: &str, variables: &dyn Fn(&str) -> Option<String>) -> Result<String, SpecError> {
@@ -245,7 +315,7 @@ fn expand(text: &str, variables: &dyn Fn(&str) -> Option<String>) -> Result<Stri
 /// Headers, arguments and environments hold secrets, so only the target is shown.
 impl fmt::Debug for ServerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, shown) = self.shown();
+        let (kind, shown) = self.shown().unwrap_or(("nowhere", String::new()));
         write!(f, "ServerSpec({kind} {shown})")
     }
 }
@@ -254,7 +324,7 @@ impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Http { headers, .. } => write!(f, "Http({} headers)", headers.len()),
-            Target::Invalid { reason } => write!(f, "Invalid({reason})"),
+            Target::Invalid { reason, .. } => write!(f, "Invalid({reason})"),
             Target::Stdio { args, env, .. } => write!(f, "Stdio({} arguments, {} variables)", args.len(), env.len()),
         }
     }
@@ -275,7 +345,7 @@ mod tests {
             &json!({ "type": "http", "url": "https://u:p@x.example/mcp?key=1", "headers": { "Authorization": "Bearer ${TOKEN}" }, "note": 1 }),
         );
         let http = http.unwrap();
-        assert_eq!(http.shown(), ("url", "https://x.example/mcp".to_owned()));
+        assert_eq!(http.shown(), Some(("url", "https://x.example/mcp".to_owned())));
         assert!(!format!("{http:?} {:?}", http.target).contains("s3cret"));
         let Target::Http { headers, .. } = &http.target else { panic!() };
         assert_eq!(headers["Authorization"], "Bearer s3cret");
@@ -285,6 +355,20 @@ mod tests {
         assert!(stdio.disabled && stdio.is_stdio());
         assert_eq!(ServerSpec::read(&stdio.write(), &|_| None).unwrap(), stdio);
         assert_eq!(ServerSpec::read(&http.write(), &|_| None).unwrap(), http);
+    }
+
+    #[test]
+    fn what_can_never_work_shows_where_it_was_to_lead_and_no_secret() {
+        for (entry, shown) in [
+            (json!({ "url": "ftp://u:p@x.example/a?key=s3cret#s3cret" }), Some(("url", "ftp://x.example/a"))),
+            (json!({ "serverUrl": "http://u:s3cret@${HOST}/a?key=s3cret" }), Some(("url", "http://${HOST}/a"))),
+            (json!({ "url": "u:s3cret@x.example/b@c?key=s3cret" }), Some(("url", "x.example/b@c"))),
+            (json!({ "command": "run", "type": "http", "env": { "A": "s3cret" } }), Some(("command", "run"))),
+            (json!({ "note": "s3cret" }), None),
+        ] {
+            let invalid = ServerSpec::invalid(&entry, &SpecError::Kind);
+            assert_eq!(invalid.shown(), shown.map(|(kind, text)| (kind, text.to_owned())), "{entry}");
+        }
     }
 
     #[test]
@@ -298,7 +382,7 @@ mod tests {
         );
         assert_eq!(read(&json!({ "url": "http://x", "type": "ws" })), Err(SpecError::Type));
         assert_eq!(read(&json!({ "url": "http://x/${NOPE}" })), Err(SpecError::Variable("NOPE".into())));
-        for name in ["", "a__b", "a b", "a/b", &"x".repeat(65)] {
+        for name in ["", "a__b", "a_", "a b", "a/b", &"x".repeat(65)] {
             assert_eq!(check_name(name), Err(SpecError::Name), "{name}");
         }
     }
@@ -309,17 +393,50 @@ mod tests {
             let host = Url::parse(&format!("http://{text}/")).unwrap().host_str().unwrap().to_owned();
             host.trim_matches(['[', ']']).parse().unwrap()
         };
-        for text in
-            ["169.254.169.254", "0xA9FEA9FE", "2852039166", "[fe80::1]", "[::ffff:169.254.169.254]", "[fd00:ec2::254]"]
-        {
-            assert!(check_address(address(text), true).is_err(), "{text}");
+        for text in [
+            "169.254.169.254",
+            "0xA9FEA9FE",
+            "2852039166",
+            "[fe80::1]",
+            "[::ffff:169.254.169.254]",
+            "[::169.254.169.254]",
+            "[::ffff:0:169.254.169.254]",
+            "[64:ff9b::169.254.169.254]",
+            "[64:ff9b:1::1]",
+            "[2002:a9fe:a9fe::1]",
+            "[fd00:ec2::254]",
+        ] {
+            assert!(check_address(address(text), Reach::NotLinkLocal).is_err(), "{text}");
+            assert!(check_address(address(text), Reach::Anywhere).is_ok(), "{text}");
         }
-        for text in
-            ["127.0.0.1", "127.1", "0", "[::1]", "10.1.2.3", "192.168.1.1", "172.16.0.1", "[fc00::1]", "100.64.0.1"]
-        {
-            assert!(check_address(address(text), false).is_err(), "{text}");
-            assert!(check_address(address(text), true).is_ok(), "{text}");
+        for text in [
+            "127.0.0.1",
+            "127.1",
+            "0",
+            "[::1]",
+            "[::]",
+            "10.1.2.3",
+            "192.168.1.1",
+            "172.16.0.1",
+            "192.0.0.8",
+            "198.18.0.1",
+            "198.19.255.255",
+            "240.0.0.1",
+            "[fc00::1]",
+            "[fec0::1]",
+            "[2001::1]",
+            "[::127.0.0.1]",
+            "[64:ff9b::10.0.0.1]",
+            "[2002:7f00:1::]",
+            "100.64.0.1",
+        ] {
+            assert!(check_address(address(text), Reach::Public).is_err(), "{text}");
+            assert!(check_address(address(text), Reach::NotLinkLocal).is_ok(), "{text}");
         }
-        assert!(check_address(address("93.184.216.34"), false).is_ok());
+        for text in ["198.17.0.1", "192.0.1.1", "[64:ff9b::93.184.216.34]", "[2002:5db8:d822::1]", "[2606:4700::1111]"]
+        {
+            assert!(check_address(address(text), Reach::Public).is_ok(), "{text}");
+        }
+        assert!(check_address(address("93.184.216.34"), Reach::Public).is_ok());
     }
 }

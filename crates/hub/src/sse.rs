@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::skim::Skim;
+
 pub const CONTENT_TYPE: &str = "text/event-stream";
 
 /// One event of a stream.
@@ -13,16 +15,38 @@ pub struct Event {
     pub data: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an event of the stream is larger than is taken")]
-pub struct TooLarge;
+/// What comes out of a stream.
+#[derive(Debug)]
+pub enum Piece {
+    Event(Event),
+    /// An event that is larger than is taken. It was passed over, and the stream goes on.
+    TooLarge(Skim),
+}
+
+/// The data of the event that is being read.
+#[derive(Debug, Default)]
+enum Data {
+    #[default]
+    Nothing,
+    Whole(Vec<u8>),
+    TooLarge(Skim),
+}
+
+/// The line that is being read.
+#[derive(Debug)]
+enum Line {
+    Kept(Vec<u8>),
+    /// Its beginning was data; the rest is only skimmed.
+    Skimmed,
+    /// Too long, and nothing that anybody wants.
+    Ignored,
+}
 
 /// Reads a stream. Bytes may be cut anywhere.
 #[derive(Debug)]
 pub struct Parser {
-    line: Vec<u8>,
-    data: Vec<u8>,
-    has_data: bool,
+    line: Line,
+    data: Data,
     kind: Option<String>,
     id: Option<String>,
     retry: Option<Duration>,
@@ -34,9 +58,8 @@ pub struct Parser {
 impl Parser {
     pub fn new(bytes_max: usize) -> Parser {
         Parser {
-            line: Vec::new(),
-            data: Vec::new(),
-            has_data: false,
+            line: Line::Kept(Vec::new()),
+            data: Data::Nothing,
             kind: None,
             id: None,
             retry: None,
@@ -55,47 +78,91 @@ impl Parser {
         self.id.as_deref()
     }
 
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLarge> {
-        let mut events = Vec::new();
-        for byte in bytes {
-            match byte {
-                b'\n' if self.after_cr => self.after_cr = false,
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut rest = bytes;
+        while let Some((first, after)) = rest.split_first() {
+            match first {
+                b'\n' if std::mem::take(&mut self.after_cr) => rest = after,
                 b'\n' | b'\r' => {
-                    self.after_cr = *byte == b'\r';
-                    events.extend(self.end_line());
+                    self.after_cr = *first == b'\r';
+                    pieces.extend(self.end_line());
+                    rest = after;
                 }
                 _ => {
                     self.after_cr = false;
-                    self.line.push(*byte);
-                    if self.line.len() + self.data.len() > self.bytes_max {
-                        return Err(TooLarge);
-                    }
+                    let length = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
+                    let (line, after) = rest.split_at(length);
+                    self.take(line);
+                    rest = after;
                 }
             }
         }
-        Ok(events)
+        pieces
     }
 
-    fn end_line(&mut self) -> Option<Event> {
-        let line = std::mem::take(&mut self.line);
-        let bom: &[u8] = b"\xef\xbb\xbf";
-        let line = if self.begun { &line[..] } else { line.strip_prefix(bom).unwrap_or(&line) };
-        self.begun = true;
-        if line.is_empty() {
-            return self.end_event();
-        }
-        let (name, value) = match line.iter().position(|byte| *byte == b':') {
-            Some(at) => (&line[..at], line[at + 1..].strip_prefix(b" ").unwrap_or(&line[at + 1..])),
-            None => (line, &b""[..]),
-        };
-        match name {
-            b"data" => {
-                if self.has_data {
-                    self.data.push(b'\n');
+    /// A part of a line.
+    fn take(&mut self, part: &[u8]) {
+        match &mut self.line {
+            Line::Ignored => {}
+            Line::Skimmed => self.add(part),
+            Line::Kept(line) => {
+                line.extend_from_slice(part);
+                if line.len() > self.bytes_max {
+                    self.pass_over();
                 }
-                self.has_data = true;
-                self.data.extend_from_slice(value);
             }
+        }
+    }
+
+    /// The line alone is too long already.
+    fn pass_over(&mut self) {
+        let Line::Kept(line) = std::mem::replace(&mut self.line, Line::Ignored) else { return };
+        let (name, value) = self.field(&line);
+        if name == b"data" {
+            self.line = Line::Skimmed;
+            self.add_line(value);
+        }
+    }
+
+    /// Name and value of a line.
+    fn field<'a>(&mut self, line: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        let bom: &[u8] = b"\xef\xbb\xbf";
+        let first = !std::mem::replace(&mut self.begun, true);
+        let line = line.strip_prefix(bom).filter(|_| first).unwrap_or(line);
+        match line.iter().position(|byte| *byte == b':') {
+            Some(at) => (&line[..at], line[at + 1..].strip_prefix(b" ").unwrap_or(&line[at + 1..])),
+            None => (line, b""),
+        }
+    }
+
+    fn add_line(&mut self, value: &[u8]) {
+        match &mut self.data {
+            Data::Nothing => self.data = Data::Whole(Vec::new()),
+            Data::Whole(_) | Data::TooLarge(_) => self.add(b"\n"),
+        }
+        self.add(value);
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        match &mut self.data {
+            Data::TooLarge(skim) => skim.push(bytes),
+            Data::Whole(data) if data.len() + bytes.len() > self.bytes_max => {
+                let mut skim = Skim::of(data);
+                skim.push(bytes);
+                self.data = Data::TooLarge(skim);
+            }
+            Data::Whole(data) => data.extend_from_slice(bytes),
+            Data::Nothing => {}
+        }
+    }
+
+    fn end_line(&mut self) -> Option<Piece> {
+        let Line::Kept(line) = std::mem::replace(&mut self.line, Line::Kept(Vec::new())) else { return None };
+        let (name, value) = self.field(&line);
+        match name {
+            b"" if value.is_empty() && line.last() != Some(&b':') => return self.end_event(),
+            b"data" => self.add_line(value),
             b"event" => self.kind = Some(String::from_utf8_lossy(value).into_owned()),
             b"id" if !value.contains(&0) => self.id = Some(String::from_utf8_lossy(value).into_owned()),
             b"retry" => {
@@ -108,11 +175,16 @@ impl Parser {
     }
 
     /// An event without data is none, but its id counts.
-    fn end_event(&mut self) -> Option<Event> {
+    fn end_event(&mut self) -> Option<Piece> {
         let kind = self.kind.take();
-        let data = std::mem::take(&mut self.data);
-        let had_data = std::mem::take(&mut self.has_data);
-        had_data.then(|| Event { id: self.id.clone(), kind, data: String::from_utf8_lossy(&data).into_owned() })
+        match std::mem::take(&mut self.data) {
+            Data::Nothing => None,
+            Data::TooLarge(skim) => Some(Piece::TooLarge(skim)),
+            Data::Whole(data) => {
+                let data = String::from_utf8_lossy(&data).into_owned();
+                Some(Piece::Event(Event { id: self.id.clone(), kind, data }))
+            }
+        }
     }
 }
 
@@ -140,7 +212,11 @@ mod tests {
 
     fn read(pieces: &[&[u8]]) -> Vec<Event> {
         let mut parser = Parser::new(1000);
-        pieces.iter().flat_map(|piece| parser.push(piece).unwrap()).collect()
+        let whole = |piece| match piece {
+            Piece::Event(event) => event,
+            Piece::TooLarge(skim) => panic!("{skim:?}"),
+        };
+        pieces.iter().flat_map(|piece| parser.push(piece)).map(whole).collect()
     }
 
     #[test]
@@ -168,8 +244,22 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_event_is_refused() {
-        let mut parser = Parser::new(10);
-        assert_eq!(parser.push(b"data: 0123456789"), Err(TooLarge));
+    fn an_event_that_is_too_large_is_passed_over_and_the_next_one_is_read() {
+        let shown = |piece| match piece {
+            Piece::Event(event) => event.data,
+            Piece::TooLarge(skim) => format!("too large: {:?}", skim.id().unwrap()),
+        };
+        let x = "x".repeat(30);
+        let text = format!(
+            "data: {{\"id\":1}}\n\n:{x}{x}\ndata: {{\"a\":\"{x}\",\"id\":2}}\nid: e2\n\ndata: {{\"id\":3,\ndata: \"a\":\"\"\ndata: ,\"b\":\"{x}\"\n\ndata: {{\"id\":4}}\n\n"
+        );
+        for at in 0..text.len() {
+            let mut parser = Parser::new(40);
+            let (before, after) = text.as_bytes().split_at(at);
+            let pieces: Vec<String> =
+                [before, after].into_iter().flat_map(|part| parser.push(part)).map(shown).collect();
+            assert_eq!(pieces, ["{\"id\":1}", "too large: 2", "too large: 3", "{\"id\":4}"], "cut at {at}");
+            assert_eq!(parser.last_id(), Some("e2"));
+        }
     }
 }

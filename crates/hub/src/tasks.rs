@@ -74,7 +74,7 @@ pub struct TaskRecord {
     pub created_ms: u64,
     #[serde(default)]
     pub ended_ms: Option<u64>,
-    /// The session that is told what becomes of it.
+    /// The session whose it is, and that is told what becomes of it.
     #[serde(default)]
     pub session: Option<LogId>,
     #[serde(default)]
@@ -94,6 +94,12 @@ impl TaskRecord {
         }
     }
 
+    /// Whether it is this session's, or was made without one by somebody who has none. Others of the same principal are
+    /// other clients.
+    pub fn is_of(&self, session: Option<&LogId>) -> bool {
+        self.session.as_ref() == session
+    }
+
     pub fn shown(&self, id: &LogId) -> Value {
         let mut shown = json!({
             "taskId": id,
@@ -110,7 +116,6 @@ impl TaskRecord {
 }
 
 /// A task that is ours to bring to its end.
-#[derive(Debug)]
 pub struct Mine {
     pub id: LogId,
     pub owner: Principal,
@@ -118,6 +123,29 @@ pub struct Mine {
     pub cancel: CancellationToken,
     fence: Fence,
     ended: watch::Sender<TaskStatus>,
+    tasks: Arc<Mutex<RunningTasks>>,
+}
+
+impl Drop for Mine {
+    /// Nobody works on it from here on. If it has not ended, it is an orphan.
+    fn drop(&mut self) {
+        lock(&self.tasks).remove(&self.id);
+    }
+}
+
+impl fmt::Debug for Mine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mine({}, {})", self.id, self.record.status.word())
+    }
+}
+
+/// Which tasks without anybody who works on them are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orphans {
+    /// When we begin: nothing that is in the store already can be ours, so all that no other node has were left behind.
+    LeftBehind,
+    /// Later: those that a dead node had, and those that we ourselves let drop. What is new may be on its way to its worker.
+    Dropped,
 }
 
 /// How a task ends.
@@ -150,21 +178,31 @@ struct Running {
     ended: watch::Receiver<TaskStatus>,
 }
 
+type RunningTasks = HashMap<LogId, Running>;
+
 pub struct Tasks {
     store: Arc<dyn Store>,
     neighbours: Option<Arc<dyn Neighbours>>,
-    running: Mutex<HashMap<LogId, Running>>,
+    running: Arc<Mutex<RunningTasks>>,
+    /// Orphans are taken up one search at a time, so that none is taken up twice.
+    taking_up: tokio::sync::Mutex<()>,
     /// We are leaving: what runs is not ended by that, it is taken up again or told as cut by whoever comes next.
     pub closing: CancellationToken,
 }
 
 impl Tasks {
     pub fn new(store: Arc<dyn Store>, neighbours: Option<Arc<dyn Neighbours>>) -> Tasks {
-        Tasks { store, neighbours, running: Mutex::default(), closing: CancellationToken::new() }
+        Tasks {
+            store,
+            neighbours,
+            running: Arc::default(),
+            taking_up: tokio::sync::Mutex::default(),
+            closing: CancellationToken::new(),
+        }
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<LogId, Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> MutexGuard<'_, RunningTasks> {
+        lock(&self.running)
     }
 
     /// The right to say what becomes of a task. All leases of tasks are taken here.
@@ -175,12 +213,15 @@ impl Tasks {
         }
     }
 
-    /// Whether nobody works on a task. One that was just made may not have been claimed yet by the node that made it.
-    async fn is_orphan(&self, id: &LogId, record: &TaskRecord) -> Result<bool, StoreError> {
-        let Some(neighbours) = &self.neighbours else { return Ok(true) };
+    /// Whether nobody works on a task, which is none that runs here. One that was just made may not have been claimed yet by the
+    /// node that made it.
+    async fn is_orphan(&self, id: &LogId, record: &TaskRecord, which: Orphans) -> Result<bool, StoreError> {
+        let is_old = clock::now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS;
+        let is_dropped = is_old || which == Orphans::LeftBehind;
+        let Some(neighbours) = &self.neighbours else { return Ok(is_dropped) };
         Ok(match self.store.holder(id).await? {
-            Some(holder) => neighbours.is_dead(&holder),
-            None => clock::now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS,
+            Some(holder) => neighbours.is_dead(&holder) || (is_dropped && holder == *neighbours.name()),
+            None => is_old,
         })
     }
 
@@ -205,25 +246,37 @@ impl Tasks {
     fn mine(&self, id: LogId, owner: Principal, record: TaskRecord, cancel: CancellationToken, fence: Fence) -> Mine {
         let (ended, watched) = watch::channel(record.status);
         self.running().insert(id.clone(), Running { cancel: cancel.clone(), ended: watched });
-        Mine { id, owner, record, cancel, fence, ended }
+        Mine { id, owner, record, cancel, fence, ended, tasks: self.running.clone() }
     }
 
-    /// Tasks that are working in the store while nobody works on them: those of a hub that died.
-    pub async fn orphans(&self) -> Result<Vec<Mine>, StoreError> {
+    /// Tasks that are working in the store while nobody works on them. One that cannot be had now is found again later.
+    pub async fn orphans(&self, which: Orphans) -> Result<Vec<Mine>, StoreError> {
+        let _taking_up = self.taking_up.lock().await;
         let mut found = Vec::new();
         for (id, stored) in self.store.list(Kind::Hub, None).await? {
-            let Some(record) = record_of(&id, &stored) else { continue };
-            if record.status != TaskStatus::Working || self.running().contains_key(&id) {
-                continue;
-            }
-            if !self.is_orphan(&id, &record).await? {
-                continue;
-            }
-            if let Leased::Granted(fence) = self.claim(&id).await? {
-                found.push(self.mine(id, stored.owner, record, CancellationToken::new(), fence));
+            match self.adopt(&id, &stored, which).await {
+                Ok(adopted) => found.extend(adopted),
+                Err(error) => tracing::warn!(task = %id, %error, "a task could not be taken up"),
             }
         }
         Ok(found)
+    }
+
+    async fn adopt(&self, id: &LogId, stored: &Record, which: Orphans) -> Result<Option<Mine>, StoreError> {
+        let working = |record: &TaskRecord| record.status == TaskStatus::Working;
+        let Some(record) = record_of(id, stored).filter(working) else { return Ok(None) };
+        // When we leave, those who work here stop, and what they worked on is for whoever comes next.
+        if self.running().contains_key(id) || self.closing.is_cancelled() {
+            return Ok(None);
+        }
+        if !self.is_orphan(id, &record, which).await? {
+            return Ok(None);
+        }
+        let Leased::Granted(fence) = self.claim(id).await? else { return Ok(None) };
+        // It may have ended since the list was read; under our own claim nobody else can end it.
+        let Some(stored) = self.store.record(id).await? else { return Ok(None) };
+        let record = record_of(id, &stored).filter(working);
+        Ok(record.map(|record| self.mine(id.clone(), stored.owner, record, CancellationToken::new(), fence)))
     }
 
     /// Keeps which task of the backend's is polled.
@@ -265,9 +318,8 @@ impl Tasks {
                 }
             }
         }
-        self.running().remove(&task.id);
         let _ = task.ended.send(task.record.status);
-        task.record
+        task.record.clone()
     }
 
     async fn write(&self, task: &Mine, result: Option<&Raw>) -> Result<(), StoreError> {
@@ -294,16 +346,21 @@ impl Tasks {
         Ok(stored.and_then(|stored| record_of(&id, &stored)).map(|record| (id, record)))
     }
 
-    /// Oldest first.
-    pub async fn list(&self, owner: &Principal) -> Result<Vec<(LogId, TaskRecord)>, StoreError> {
+    /// Those of one client, oldest first.
+    pub async fn list(
+        &self,
+        owner: &Principal,
+        session: Option<&LogId>,
+    ) -> Result<Vec<(LogId, TaskRecord)>, StoreError> {
         let all = self.store.list(Kind::Hub, Some(owner)).await?.into_iter();
         let mut mine: Vec<_> = all.filter_map(|(id, stored)| Some((record_of(&id, &stored)?, id))).collect();
+        mine.retain(|(task, _)| task.is_of(session));
         mine.sort_by(|(a, at), (b, bt)| (a.created_ms, at).cmp(&(b.created_ms, bt)));
         Ok(mine.into_iter().map(|(record, id)| (id, record)).collect())
     }
 
-    pub async fn working(&self, owner: &Principal) -> Result<Vec<Value>, StoreError> {
-        let all = self.list(owner).await?.into_iter();
+    pub async fn working(&self, owner: &Principal, session: &LogId) -> Result<Vec<Value>, StoreError> {
+        let all = self.list(owner, Some(session)).await?.into_iter();
         Ok(all.filter(|(_, task)| task.status == TaskStatus::Working).map(|(id, task)| task.shown(&id)).collect())
     }
 
@@ -326,15 +383,26 @@ impl Tasks {
             if age.is_none_or(|age| u128::from(age) < ttl.as_millis()) {
                 continue;
             }
-            if let Leased::Granted(fence) = self.claim(&id).await? {
-                let mut commit = Commit::to(id.clone(), fence, clock::now_ms());
-                commit.release = Some(Release::Log);
-                self.store.commit(commit).await?;
-                expired.push((id, stored.owner, record));
+            match self.release(&id).await {
+                Ok(true) => expired.push((id, stored.owner, record)),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(task = %id, %error, "the result of a task could not be let go of"),
             }
         }
         Ok(expired)
     }
+
+    /// Whether it was ours to let go of.
+    async fn release(&self, id: &LogId) -> Result<bool, StoreError> {
+        let Leased::Granted(fence) = self.claim(id).await? else { return Ok(false) };
+        let mut commit = Commit::to(id.clone(), fence, clock::now_ms());
+        commit.release = Some(Release::Log);
+        self.store.commit(commit).await.map(|_| true)
+    }
+}
+
+fn lock(running: &Mutex<RunningTasks>) -> MutexGuard<'_, RunningTasks> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The record of a task; `None` for the other logs of the hub.

@@ -30,6 +30,24 @@ async fn headers_are_made_for_clients_of_the_older_era_and_for_the_tools() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_headers_are_not_those_that_the_server_wants_now_is_made_again_with_a_fresh_list() {
+    let dir = tempfile::tempdir().unwrap();
+    let header = dir.path().join("header");
+    let fixture = Fixture::start(&["--era=modern", "--regional=yes", &format!("--header={}", header.display())]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    // The definition changes, and nobody is told.
+    std::fs::write(&header, "Canton").unwrap();
+    let answer = client.call("b__regional", json!({ "region": "Uri" })).await;
+    assert_eq!(answer["content"][0]["text"], "in Uri", "{answer}");
+    // One that the server refuses in any case is refused after one more try.
+    std::fs::write(&header, "not a header").unwrap();
+    let params = json!({ "name": "b__regional", "arguments": { "region": "Zug" } });
+    let refused = client.ask("tools/call", params).await;
+    assert_eq!(refused["error"]["code"], -32020, "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tool_whose_headers_cannot_be_made_is_not_offered() {
     let fixture = Fixture::start(&["--era=modern", "--regional=yes"]).await;
     let hub = hub(&[("b", fixture.spec())]).await;

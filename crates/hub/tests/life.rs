@@ -30,7 +30,7 @@ impl Heard<'_> {
             }
             let arguments = json!({ "timeout_ms": 20_000, "last_event_id": self.cursor });
             let seen = self.client.tool("await_activity", arguments).await;
-            assert_eq!(seen["triggered_by"], "event", "{what} is not in {:?}", self.all);
+            assert_ne!(seen["triggered_by"], "timeout", "{what} is not in {:?}", self.all);
             self.cursor = seen["last_event_id"].clone();
             self.all.extend(seen["events"].as_array().unwrap().clone());
         }
@@ -101,6 +101,59 @@ async fn the_hub_shows_its_own_tools_those_of_the_servers_or_both() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_that_could_not_be_had_is_named_and_fetched_again_until_it_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let listless = dir.path().join("listless");
+    for (trouble, why) in [("refuse", "no list today"), ("garble", "the answer to tools/list has no list `tools`")] {
+        std::fs::write(&listless, trouble).unwrap();
+        let fixture = Fixture::start(&[&format!("--listless={}", listless.display())]).await;
+        let hub = hub(&[("b", fixture.spec())]).await;
+        let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+        let listed = client.tool("list_tools", json!({})).await;
+        assert_eq!(listed["failed"][0]["lastError"], why, "a list that is not there is no empty list: {listed}");
+        std::fs::remove_file(&listless).unwrap();
+        Heard::by(&client).first("the change", is_change).await;
+        let listed = client.tool("list_tools", json!({})).await;
+        assert_eq!(listed["failed"], Value::Null, "{listed}");
+        assert!(has(&names(&client).await, "b__echo"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_that_is_never_answered_hides_none_of_the_others() {
+    let fixture = Fixture::start(&["--mute=prompts/list"]).await;
+    let hub = Hub::start(Options::default(), store(), None, None).await.unwrap();
+    hub.configure([("b".to_owned(), fixture.spec())].into()).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let listed = client.tool("list_tools", json!({})).await;
+    assert!(listed["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{listed}");
+    let listed = client.tool("list_prompts", json!({})).await;
+    assert_eq!(listed["failed"][0]["name"], "b", "a list that is not there is no empty list: {listed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_was_given_in_confidence_is_shown_to_nobody_also_if_it_repeats_it() {
+    let entry = stdio_entry(&["--stderr=my key is s3cret-key"]);
+    let mut told = entry.clone();
+    told["env"] = json!({ "KEY": "s3cret-key" });
+    let hub = hub(&[("b", spec(&told))]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    client.tool("reconnect_server", json!({ "name": "b" })).await;
+    let log = Heard::by(&client).kind("log").await;
+    assert_eq!(log["data"]["line"], "my key is [hidden]");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_refuses_a_client_does_not_tell_it_how_we_are_known_there() {
+    let server = Fixture::start(&["--alone=yes"]).await;
+    let entry = json!({ "url": server.url(), "headers": { "Authorization": "Bearer s3cret-key" } });
+    let hub = hub(&[("b", spec(&entry))]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let answer = client.ask("tools/call", json!({ "name": "b__echo", "arguments": {} })).await;
+    assert_eq!(answer["error"]["message"], "the server refused a new session: no room for [hidden]", "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_of_the_file_are_taken_over_and_what_did_not_change_is_left_alone() {
     let (one, two) = (Fixture::start(&[]).await, Fixture::start(&[]).await);
     let dir = tempfile::tempdir().unwrap();
@@ -108,8 +161,11 @@ async fn changes_of_the_file_are_taken_over_and_what_did_not_change_is_left_alon
     let write = |servers: Value| std::fs::write(&path, json!({ "mcpServers": servers }).to_string()).unwrap();
     write(json!({ "kept": { "url": one.url() }, "gone": { "url": two.url() } }));
     let hub = Hub::start(Options::default(), store(), None, None).await.unwrap();
-    file::take(&hub, &path).await;
-    tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone()));
+    let seen = file::take(&hub, &path).await;
+    // What is written before anybody follows is not missed either.
+    write(json!({ "kept": { "url": one.url() }, "gone": { "url": two.url() }, "early": { "url": two.url() } }));
+    tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone(), seen));
+    until("it is there", || hub.all().iter().any(|backend| backend.name() == "early")).await;
     let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
     let connected = |name: &str| {
         let found = hub.all().into_iter().find(|backend| backend.name() == name);
@@ -139,17 +195,54 @@ async fn changes_of_the_file_are_taken_over_and_what_did_not_change_is_left_alon
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_of_the_oldest_transport_works_and_returns() {
-    let mut fixture = Fixture::start(&["--sse=yes"]).await;
-    let url = format!("http://127.0.0.1:{}/sse", fixture.port);
-    let hub = hub(&[("b", spec(&json!({ "url": url, "type": "sse" })))]).await;
-    let (client, _) = Client::open(&hub, "alice", Route::All, json!({ "elicitation": {} })).await;
-    assert_eq!(client.call("b__echo", json!({ "text": "x" })).await["content"][0]["text"], "x");
+async fn what_was_added_returns_when_the_configuration_no_longer_has_its_name() {
+    let (added, configured) = (Fixture::start(&[]).await, Fixture::start(&[]).await);
+    let hub = hub(&[]).await;
+    hub.add_for_all("b", &json!({ "url": added.url() })).await.unwrap();
+    let address = || hub.all().into_iter().map(|backend| backend.shown().to_value()["url"].clone()).collect::<Vec<_>>();
+    for _ in 0..2 {
+        assert_eq!(address(), [json!(added.url())]);
+        hub.configure([("b".to_owned(), configured.spec())].into()).await;
+        assert_eq!(address(), [json!(configured.url())]);
+        hub.configure([].into()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_a_server_wants_later_is_made_later_and_runs_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (later, ran) = (dir.path().join("later"), dir.path().join("ran"));
+    for era in ["legacy", "modern"] {
+        let options = [format!("--later={}", later.display()), format!("--count={}", ran.display())];
+        let fixture = Fixture::start(&[&format!("--era={era}"), &options[0], &options[1]]).await;
+        let hub = hub(&[("b", fixture.spec())]).await;
+        let (client, _) = Client::open(&hub, "alice", Route::One("b".into()), json!({})).await;
+        std::fs::write(&later, "xx").unwrap();
+        let done = client.call("count", json!({ "id": era })).await;
+        assert_eq!(done["content"][0]["text"], format!("done {era}"), "{done}");
+        // One that wants all calls later does not get them all.
+        std::fs::write(&later, "x".repeat(50)).unwrap();
+        let refused = client.ask("tools/call", json!({ "name": "count", "arguments": { "id": "never" } })).await;
+        assert!(refused["error"]["message"].as_str().unwrap().contains("503"), "{refused}");
+        std::fs::write(&later, "").unwrap();
+    }
+    let ran = std::fs::read_to_string(&ran).unwrap();
+    let ran: Vec<&str> = ran.lines().filter(|line| *line != "session ended").collect();
+    assert_eq!(ran, ["legacy", "modern"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_died_unseen_is_found_out_by_a_check() {
+    let mut fixture = Fixture::start(&["--no-stream="]).await;
+    let options = Options { health_interval: Duration::from_millis(50), ..Options::default() };
+    let hub = hub_with(options, store(), &[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
     fixture.kill().await;
-    let backend = hub.all().remove(0);
-    until("the loss is seen", || !backend.snapshot().is_connected()).await;
+    let mut heard = Heard::by(&client);
+    heard.kind("server_disconnected").await;
+    assert_eq!(statuses(&client).await, [("b".to_owned(), "reconnecting".to_owned())]);
     fixture.restart().await;
-    assert_eq!(client.call("b__echo", json!({ "text": "y" })).await["content"][0]["text"], "y");
+    heard.kind("server_reconnected").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,23 +263,29 @@ async fn a_server_that_asks_for_time_gets_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_checks_that_fail_are_a_warning_and_a_good_call_restores() {
-    let fixture = Fixture::start(&["--deaf=yes"]).await;
-    let options = Options {
-        health_interval: Duration::from_millis(30),
-        health_timeout: Duration::from_millis(30),
-        ..Options::default()
-    };
-    let hub = hub_with(options, store(), &[("b", fixture.spec())]).await;
-    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
-    let mut heard = Heard::by(&client);
-    let degraded = heard.kind("server_health_degraded").await;
-    assert_eq!(degraded["data"]["consecutiveFailures"], 3);
-    assert!(degraded["data"]["lastError"].is_string());
-    let shown = client.tool("list_servers", json!({})).await["servers"][0].clone();
-    assert_eq!((&shown["status"], &shown["connected"]), (&json!("connected"), &json!(true)), "a warning, no loss");
-    assert_eq!(client.call("b__echo", json!({ "text": "x" })).await["content"][0]["text"], "x");
-    heard.kind("server_health_restored").await;
-    assert!(!heard.all.iter().any(|event| event["type"] == "server_disconnected"), "{:?}", heard.all);
+    // It says nothing, it fails, it says something that is no answer.
+    for how in ["--deaf=yes", "--sick=500", "--sick=200"] {
+        let fixture = Fixture::start(&[how]).await;
+        let options = Options {
+            health_interval: Duration::from_millis(30),
+            health_timeout: Duration::from_millis(30),
+            ..Options::default()
+        };
+        let hub = hub_with(options, store(), &[("b", fixture.spec())]).await;
+        let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+        let calling = client.clone();
+        let slow = tokio::spawn(async move { calling.call("b__count", json!({ "id": "slow", "ms": 1000 })).await });
+        let mut heard = Heard::by(&client);
+        let degraded = heard.kind("server_health_degraded").await;
+        assert_eq!(degraded["data"]["consecutiveFailures"], 3, "{how}");
+        assert!(degraded["data"]["lastError"].is_string(), "{how}");
+        let shown = client.tool("list_servers", json!({})).await["servers"][0].clone();
+        assert_eq!((&shown["status"], &shown["connected"]), (&json!("connected"), &json!(true)), "a warning, no loss");
+        assert_eq!(client.call("b__echo", json!({ "text": "x" })).await["content"][0]["text"], "x", "{how}");
+        heard.kind("server_health_restored").await;
+        assert_eq!(slow.await.unwrap()["content"][0]["text"], "done slow", "{how}: calls are not hurt by checks");
+        assert!(!heard.all.iter().any(|event| event["type"] == "server_disconnected"), "{how}: {:?}", heard.all);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,16 +347,34 @@ async fn a_list_that_did_not_change_is_not_told_and_one_that_did_is_told_once() 
     hub.configure(std::collections::BTreeMap::new()).await;
     let mut heard = Heard::by(&client);
     heard.kind("server_removed").await;
-    let changes = heard.all.iter().filter(|event| is_change(event)).count();
+    let before = heard.all.iter().take_while(|event| event["type"] != "server_removed");
+    let changes = before.filter(|event| is_change(event)).count();
     assert_eq!(changes, 3, "the first lists, and two that grew: {:?}", heard.all);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_removed_while_it_is_away_is_told_as_disconnected_on_purpose() {
+    let mut fixture = Fixture::start(&[]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    fixture.kill().await;
+    let backend = hub.all().remove(0);
+    until("the loss is seen", || !backend.snapshot().is_connected()).await;
+    hub.configure(std::collections::BTreeMap::new()).await;
+    let mut heard = Heard::by(&client);
+    heard.kind("server_removed").await;
+    let cut = heard.all.iter().filter(|event| event["type"] == "server_disconnected");
+    let cut: Vec<bool> = cut.map(|event| event["data"]["wasIntentional"].as_bool().unwrap()).collect();
+    assert_eq!(cut, [false, true], "{:?}", heard.all);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_off_or_wrong_is_shown_as_that_and_can_be_dialled_by_hand() {
     let fixture = Fixture::start(&[]).await;
     let off = spec(&json!({ "url": fixture.url(), "disabled": true }));
-    let wrong = bowline_hub::ServerSpec::read(&json!({ "url": "ftp://x" }), &|_| None);
-    let wrong = bowline_hub::ServerSpec::invalid(&wrong.unwrap_err());
+    let entry = json!({ "url": "ftp://x" });
+    let wrong = bowline_hub::ServerSpec::read(&entry, &|_| None);
+    let wrong = bowline_hub::ServerSpec::invalid(&entry, &wrong.unwrap_err());
     let hub = hub(&[("off", off), ("wrong", wrong)]).await;
     let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
     let backend = hub.find(&support::principal("alice"), "wrong").unwrap();
@@ -265,10 +382,44 @@ async fn a_server_that_is_off_or_wrong_is_shown_as_that_and_can_be_dialled_by_ha
     let shown = client.tool("list_servers", json!({})).await["servers"].clone();
     assert_eq!((&shown[0]["status"], &shown[1]["status"]), (&json!("disconnected"), &json!("error")));
     assert!(shown[1]["lastError"].is_string(), "{shown}");
+    assert_eq!((&shown[1]["url"], &shown[1]["invalid"]), (&json!("ftp://x"), &Value::Null));
     let told = client.call("off__echo", json!({ "text": "x" })).await;
     assert_eq!(told["structuredContent"]["status"], "disconnected", "{told}");
     let dialled = client.tool("reconnect_server", json!({ "name": "off" })).await;
     assert_eq!((&dialled["success"], &dialled["status"]), (&json!(true), &json!("connected")));
     let dialled = client.tool("reconnect_server", json!({ "name": "wrong" })).await;
     assert_eq!((&dialled["success"], &dialled["status"]), (&json!(false), &json!("error")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_removed_server_offered_is_told_to_be_gone() {
+    let fixture = Fixture::start(&[]).await;
+    let hub = hub(&[]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    client.tool("add_server", json!({ "name": "mine", "url": fixture.url() })).await;
+    hub.all()[0].settled(support::PATIENCE).await;
+    let mut own = support::Pieces::of(client.get(None).await);
+    client.tool("remove_server", json!({ "name": "mine" })).await;
+    while own.message().await["method"] != "notifications/tools/list_changed" {}
+    let listed = client.ask("tools/list", json!({})).await;
+    let mine = |tool: &Value| tool["name"].as_str().unwrap().starts_with("mine__");
+    assert!(!listed["result"]["tools"].as_array().unwrap().iter().any(mine));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_process_behind_the_same_address_offers_is_seen_when_its_stream_is_open_again() {
+    for (kind, refusing) in [("--era=modern", 2), ("--sessionless=yes", 0)] {
+        let fixture = Fixture::start(&[kind]).await;
+        let hub = hub(&[("b", fixture.spec())]).await;
+        let backend = hub.all().remove(0);
+        let (client, _) = Client::open(&hub, "alice", Route::One("b".into()), json!({})).await;
+        let since = backend.snapshot().connected_at_ms;
+        let deployed = client.call("deploy", json!({ "name": "new", "refusing": refusing })).await;
+        assert_eq!(deployed["content"][0]["text"], "deployed", "{kind}: {deployed}");
+        until("the new tool is listed", || {
+            backend.catalogue().find(bowline_hub::catalogue::ListKind::Tools, "new").is_some()
+        })
+        .await;
+        assert_eq!(backend.snapshot().connected_at_ms, since, "{kind}: nothing was lost");
+    }
 }

@@ -5,7 +5,7 @@ mod support;
 
 use bowline_hub::Route;
 use serde_json::{Value, json};
-use support::{Client, Pieces, hub, spec, stdio_entry, until};
+use support::{Client, Fixture, Pieces, hub, modern, spec, stdio_entry, until};
 
 /// The processes whose command line holds `mark`.
 fn processes(mark: &str) -> Vec<i32> {
@@ -74,6 +74,25 @@ async fn a_program_that_is_killed_is_started_again_and_its_end_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_closes_its_output_and_stays_is_lost_before_it_is_made_to_leave() {
+    let mark = format!("--mark=hushed-{}", std::process::id());
+    let hub = hub(&[("b", spec(&stdio_entry(&[&mark, "--wild=yes"])))]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let silent = processes(&mark)[0];
+    assert_eq!(client.call("b__hush", json!({})).await["structuredContent"]["code"], "OUTCOME_UNKNOWN");
+    let (mut cursor, mut told) = (Value::Null, Vec::new());
+    while !told.contains(&json!("server_reconnected")) {
+        let seen = client.tool("await_activity", json!({ "timeout_ms": 20_000, "last_event_id": cursor })).await;
+        assert_ne!(seen["triggered_by"], "timeout", "{told:?}");
+        cursor = seen["last_event_id"].clone();
+        told.extend(seen["events"].as_array().unwrap().iter().map(|event| event["type"].clone()));
+    }
+    // How it was made to leave is not how it ended.
+    assert!(!told.contains(&json!("server_process_crashed")), "{told:?}");
+    until("it is gone all the same", || !alive(silent)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_a_program_started_outlives_it() {
     let mark = format!("--mark=leak-{}", std::process::id());
     let entry = stdio_entry(&[&mark, "--child=yes"]);
@@ -126,42 +145,62 @@ async fn neighbours_on_one_pipe_keep_their_progress_and_their_questions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_hub_is_the_same_over_stdio() {
-    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-    let hub = hub(&[("b", spec(&stdio_entry(&[])))]).await;
-    let (ours, theirs) = tokio::io::duplex(1 << 20);
-    let (input, output) = tokio::io::split(theirs);
-    let serving = tokio::spawn(bowline_hub::front::stdio::serve(
-        hub.clone(),
-        support::principal("local"),
-        Route::All,
-        BufReader::new(input),
-        output,
-    ));
-    let (read, mut write) = tokio::io::split(ours);
-    let mut lines = BufReader::new(read).lines();
-    let mut ask = async |message: Value| -> Value {
-        write.write_all(format!("{message}\n").as_bytes()).await.unwrap();
-        loop {
-            let line = tokio::time::timeout(support::PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-            let answer: Value = serde_json::from_str(&line).unwrap();
-            if answer["id"] == message["id"] && answer["method"].is_null() {
-                return answer;
-            }
+async fn subscriptions_at_a_modern_program_are_heard_by_those_who_made_them() {
+    let hub = hub(&[("b", spec(&stdio_entry(&["--era=modern"])))]).await;
+    for (who, uri) in [("alice", "test://one"), ("bob", "test://two")] {
+        let filter = json!({ "notifications": { "toolsListChanged": true, "resourceSubscriptions": [uri] } });
+        let route = Route::One("b".into());
+        let mut heard = Pieces::of(modern(&hub, who, &route, "subscriptions/listen", filter, json!({})).await);
+        let acknowledged = heard.message().await;
+        assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged", "{acknowledged}");
+        let updated = heard.message().await;
+        assert_eq!(updated["params"]["uri"], uri, "{updated}");
+        assert_eq!(updated["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "m1");
+        let grow = json!({ "name": "grow", "arguments": { "name": format!("{who}-grew-it") } });
+        modern(&hub, "carol", &route, "tools/call", grow, json!({})).await.messages().await;
+        assert_eq!(heard.message().await["method"], "notifications/tools/list_changed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_that_clients_share_ends_when_the_last_who_wants_it_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ran, count) = counter(&dir);
+    let sessionless = Fixture::start(&["--sessionless=yes", &count]).await;
+    for server in [spec(&stdio_entry(&[&count])), sessionless.spec()] {
+        let _ = std::fs::remove_file(&ran);
+        let hub = hub(&[("b", server)]).await;
+        let (alice, _) = Client::open(&hub, "alice", Route::One("b".into()), json!({})).await;
+        let (bob, _) = Client::open(&hub, "bob", Route::One("b".into()), json!({})).await;
+        let uri = json!({ "uri": "test://one" });
+        for client in [&alice, &bob] {
+            assert_eq!(client.ask("resources/subscribe", uri.clone()).await["result"], json!({}));
         }
+        let ended = || std::fs::read_to_string(&ran).unwrap_or_default().matches("unsubscribed test://one").count();
+        assert_eq!(alice.ask("resources/unsubscribe", uri.clone()).await["result"], json!({}));
+        // Whatever the server was told before this, it has read.
+        alice.call("echo", json!({})).await;
+        assert_eq!(ended(), 0, "bob still wants it");
+        bob.delete().await;
+        until("the server is told", || ended() == 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_keeps_nobody_on_its_pipe_waiting() {
+    let hub = hub(&[("b", spec(&stdio_entry(&[])))]).await;
+    let route = Route::One("b".into());
+    let steps = |messages: &[Value]| -> Vec<u64> {
+        messages.iter().filter_map(|message| message["params"]["progress"].as_u64()).collect()
     };
     let params =
-        json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
-    let hello = ask(json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params })).await;
-    assert_eq!(hello["result"]["protocolVersion"], "2025-06-18");
-    let over_stdio = ask(json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" })).await;
-    let (client, _) = Client::open(&hub, "local", Route::All, json!({})).await;
-    let over_http = client.ask("tools/list", json!({})).await;
-    assert_eq!(over_stdio["result"]["tools"], over_http["result"]["tools"]);
-    let params = json!({ "name": "b__echo", "arguments": { "text": "hi" } });
-    let echoed = ask(json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params })).await;
-    assert_eq!(echoed["result"]["content"][0]["text"], "hi");
-    drop(write);
-    drop(lines);
-    tokio::time::timeout(support::PATIENCE, serving).await.unwrap().unwrap().unwrap();
+        json!({ "name": "progress", "arguments": { "to": 500, "ms": 0 }, "_meta": { "progressToken": "mine" } });
+    let unread = modern(&hub, "alice", &route, "tools/call", params.clone(), json!({})).await;
+    // Who began later ends first.
+    let read = modern(&hub, "bob", &route, "tools/call", params, json!({})).await.messages().await;
+    for messages in [read, unread.messages().await] {
+        let heard = steps(&messages);
+        assert!(heard.is_sorted() && heard.ends_with(&[500]), "{heard:?}");
+        assert_eq!(messages.last().unwrap()["result"]["content"][0]["text"], "progressed");
+    }
 }

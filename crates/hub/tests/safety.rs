@@ -3,9 +3,9 @@
 
 mod support;
 
-use bowline_hub::{Options, Route};
+use bowline_hub::{BackendEvent, Options, Route};
 use serde_json::{Value, json};
-use support::{Client, Fixture, hub_with, stdio_entry, store};
+use support::{Client, Fixture, hub_with, spec, stdio_entry, store};
 
 async fn client(options: Options) -> Client {
     let hub = hub_with(options, store(), &[]).await;
@@ -44,6 +44,19 @@ async fn addresses_inside_are_refused_to_those_who_add_servers_at_run_time() {
         let why = refused(&loose, json!({ "url": url })).await;
         assert!(why.contains("may not be reached"), "{url}: {why}");
     }
+}
+
+#[tokio::test]
+async fn a_server_of_the_configuration_may_be_wherever_this_machine_can_reach() {
+    // Like a link-local address it is refused to strangers, and nobody answers there, which this machine knows at once.
+    let entry = json!({ "url": "http://255.255.255.255:1/mcp" });
+    let strict = Options { allow_private: false, ..Options::default() };
+    let hub = hub_with(strict, store(), &[("b", spec(&entry))]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let listed = client.tool("list_servers", json!({})).await["servers"][0].clone();
+    assert!(listed["status"] == "reconnecting", "it was tried: {listed}");
+    let why = refused(&client, entry).await;
+    assert!(why.contains("may not be reached"), "{why}");
 }
 
 #[tokio::test]
@@ -157,15 +170,11 @@ async fn headers_arguments_and_environments_are_shown_to_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_is_too_large_too_deep_or_given_twice_hurts_only_its_call() {
+async fn an_answer_that_is_given_twice_hurts_nobody() {
     let fixture = Fixture::start(&["--wild=yes"]).await;
-    let program = support::spec(&stdio_entry(&["--wild=yes"]));
+    let program = spec(&stdio_entry(&["--wild=yes"]));
     let hub = hub_with(Options::default(), store(), &[("http", fixture.spec()), ("pipe", program)]).await;
     let (alice, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
-    for tool in ["http__deep", "http__huge"] {
-        let answer = alice.ask("tools/call", json!({ "name": tool, "arguments": {} })).await;
-        assert!(answer["error"].is_object() || answer["result"]["isError"] == true, "{tool} was taken");
-    }
     for server in ["http", "pipe"] {
         let once = alice.call(&format!("{server}__twice"), json!({})).await;
         assert_eq!(once["content"][0]["text"], "once", "{server}");
@@ -173,4 +182,54 @@ async fn an_answer_that_is_too_large_too_deep_or_given_twice_hurts_only_its_call
         assert_eq!(fine["content"][0]["text"], "fine", "{server}");
     }
     assert!(hub.all().iter().all(|backend| backend.snapshot().is_connected()));
+}
+
+/// What a session has been told when something that everybody hears has been told: the removal of all servers.
+async fn told_until_removed(client: &Client) -> Vec<Value> {
+    client.hub.configure(std::collections::BTreeMap::new()).await;
+    let (mut all, mut cursor) = (Vec::new(), Value::Null);
+    while !all.iter().any(|event: &Value| event["type"] == "server_removed") {
+        let seen = client.tool("await_activity", json!({ "timeout_ms": 20_000, "last_event_id": cursor })).await;
+        assert_ne!(seen["triggered_by"], "timeout", "{all:?}");
+        cursor = seen["last_event_id"].clone();
+        all.extend(seen["events"].as_array().unwrap().clone());
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_shared_program_writes_is_not_for_the_only_session_if_somebody_without_one_has_used_it() {
+    for (user, heard) in [("alice", 0), ("bob", 1)] {
+        let hub = support::hub(&[("b", spec(&stdio_entry(&["--chatty"])))]).await;
+        let mut happenings = hub.happenings();
+        let (bob, _) = Client::open(&hub, "bob", Route::All, json!({})).await;
+        let params = json!({ "name": "b__mutter", "arguments": { "text": "of nobody else" } });
+        support::modern(&hub, user, &Route::All, "tools/call", params, json!({})).await.messages().await;
+        while !matches!(&happenings.recv().await.unwrap().1, BackendEvent::Stderr(line) if line == "of nobody else") {}
+        let told = told_until_removed(&bob).await;
+        assert_eq!(told.iter().filter(|event| event["type"] == "log").count(), heard, "{user}: {told:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_servers_with_one_name_a_person_sees_its_own() {
+    let (own, shared) = (Fixture::start(&["--extra=own"]).await, Fixture::start(&["--extra=shared"]).await);
+    let hub = support::hub(&[]).await;
+    let (alice, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let (bob, _) = Client::open(&hub, "bob", Route::All, json!({})).await;
+    alice.tool("add_server", json!({ "name": "b", "url": own.url() })).await;
+    hub.configure([("b".to_owned(), shared.spec())].into()).await;
+    for backend in hub.all() {
+        backend.settled(support::PATIENCE).await;
+    }
+    for (client, url) in [(&alice, own.url()), (&bob, shared.url())] {
+        let servers = client.tool("list_servers", json!({})).await["servers"].clone();
+        assert_eq!((servers.as_array().unwrap().len(), &servers[0]["url"]), (1, &json!(url)), "{servers}");
+    }
+    let listed = alice.tool("list_tools", json!({})).await.to_string();
+    assert!(listed.contains("the tool own") && !listed.contains("the tool shared"), "{listed}");
+    told_until_removed(&bob).await;
+    let told = alice.tool("await_activity", json!({ "timeout_ms": 20_000 })).await["events"].clone();
+    let told: Vec<&str> = told.as_array().unwrap().iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(told.iter().filter(|kind| kind.starts_with("server_")).count(), 2, "added and connected: {told:?}");
 }

@@ -143,6 +143,8 @@ impl Refusal {
     /// A field is missing or wrong. The sentence names it, and so do the details.
     pub fn field(field: &str, problem: &str) -> Refusal {
         let details = Some(serde_json::json!({ "field": field }));
+        // Some problems are sentences already.
+        let problem = problem.trim_end_matches('.');
         Refusal { details, ..Refusal::new(ErrorCode::InvalidPayload, format!("`{field}` {problem}.")) }
     }
 
@@ -180,8 +182,9 @@ pub enum CloseCode {
     Restart = 1012,
     /// Nothing was heard for two heartbeat intervals.
     HeartbeatLost = 4000,
-    /// The server could not read what the connection is owed; its position is safe.
-    ReadFailed = 4001,
+    /// The server cannot go on with a session of the connection: its log could not be read, or the node that had it is
+    /// gone. The client's position is safe.
+    Interrupted = 4001,
     /// Another connection took over, and this one has no session left.
     TakenOver = 4201,
     /// More than `limits.bad_frames_max` frames could not be understood.
@@ -199,7 +202,7 @@ impl CloseCode {
         CloseCode::TooBig,
         CloseCode::Restart,
         CloseCode::HeartbeatLost,
-        CloseCode::ReadFailed,
+        CloseCode::Interrupted,
         CloseCode::TakenOver,
         CloseCode::BadFrames,
         CloseCode::Unauthorized,
@@ -219,7 +222,7 @@ impl CloseCode {
             CloseCode::TooBig => "1009",
             CloseCode::Restart => "1012",
             CloseCode::HeartbeatLost => "4000",
-            CloseCode::ReadFailed => "4001",
+            CloseCode::Interrupted => "4001",
             CloseCode::TakenOver => "4201",
             CloseCode::BadFrames => "4202",
             CloseCode::Unauthorized => "4203",
@@ -235,7 +238,7 @@ impl CloseCode {
             CloseCode::TooBig => "frame larger than limits.frame_bytes_max",
             CloseCode::Restart => "server is restarting; reconnect",
             CloseCode::HeartbeatLost => "nothing heard for two heartbeat intervals; reconnect",
-            CloseCode::ReadFailed => "the log could not be read; reconnect",
+            CloseCode::Interrupted => "a session cannot be followed further on this connection; reconnect",
             CloseCode::TakenOver => "another connection took over",
             CloseCode::BadFrames => "too many frames that could not be understood",
             CloseCode::Unauthorized => "not authorised",

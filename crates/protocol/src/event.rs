@@ -100,8 +100,8 @@ pub mod names {
     pub const TERMINAL: &[&str] = &[FINAL_ANSWER, ERROR, CANCELLED];
 }
 
-/// The namespaces that an agent's own event kinds may use.
-const AGENT_NAMESPACES: &[&str] = &["agent", "plan", "solver", "aggregate", "pipeline", "task"];
+/// The namespaces that no agent may speak in: what a person says, and what the server says.
+const RESERVED_NAMESPACES: &[&str] = &["user", "system", "error"];
 
 /// `<namespace>.<name>` of a logged event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl EventName {
             |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
         let frames = [crate::frame::names::CLIENT, crate::frame::names::CONTROL];
         let ours = names::ALL.contains(&name) || frames.iter().any(|names| names.contains(&name));
-        (AGENT_NAMESPACES.contains(&namespace) && plain(rest) && name.len() <= 64 && !ours)
+        (!RESERVED_NAMESPACES.contains(&namespace) && plain(namespace) && plain(rest) && name.len() <= 64 && !ours)
             .then(|| EventName(Cow::Owned(name.to_owned())))
     }
 
@@ -336,13 +336,20 @@ mod tests {
             "system.notice",
             "user.message",
             "agent.session_created",
+            "system.weather",
+            "user.mood",
+            "error.mine",
             "agent.",
-            "x.y",
+            ".x",
+            "weird",
+            "a b.c",
             "agent.a b",
         ] {
             assert!(EventName::custom(name).is_none(), "{name}");
         }
-        assert!(EventName::custom("agent.mood").is_some());
+        for name in ["agent.mood", "weird.ns", "x.y.z", "task.x"] {
+            assert!(EventName::custom(name).is_some(), "{name}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{Epoch, MessageId, Seq, SessionId, StepId};
@@ -84,6 +84,9 @@ pub struct StateMetadata {
     /// What this session and all that were restored from it have in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<SessionId>,
+    /// The id that the session had before it was restored last: whatever was exported under that one is older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_from: Option<SessionId>,
 }
 
 /// The object form. Nothing may be added to it: a field that is not signed could be mistaken for one that is.
@@ -93,6 +96,7 @@ pub struct SignedState {
     /// A [`State`], once the signature was checked.
     pub state: Value,
     /// Unix seconds.
+    #[serde(deserialize_with = "whole")]
     pub timestamp: u64,
     pub version: String,
     pub key_id: String,
@@ -100,6 +104,14 @@ pub struct SignedState {
     pub checksum: String,
     /// HMAC-SHA256, in lower-case hex.
     pub signature: String,
+}
+
+/// A whole number, also as some languages write it: `1.0`, `1e0`. Its value is what is signed.
+fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let number = serde_json::Number::deserialize(deserializer)?;
+    let exact = |float: &f64| (0.0..2f64.powi(53)).contains(float) && float.fract() == 0.0;
+    let whole = number.as_u64().or_else(|| number.as_f64().filter(exact).map(|float| float as u64));
+    whole.ok_or_else(|| serde::de::Error::custom("must be a whole number from 0"))
 }
 
 impl fmt::Debug for State {

@@ -174,6 +174,10 @@ async fn call_tool(run: &Run, rest: &str) -> Ending {
     let (Some(server), Some(tool)) = (words.next().filter(|word| !word.is_empty()), words.next()) else {
         return Err(usage());
     };
+    // The name of a server does not end so, and what stands between it and the tool would be found in another place.
+    if server.ends_with('_') || server.contains("__") {
+        return Err(AgentError::failed(format!("There is no server {server}.")));
+    }
     let args = match words.next().map(str::trim).filter(|text| !text.is_empty()) {
         None => Map::new(),
         Some(text) => serde_json::from_str(text).map_err(|_| usage())?,
@@ -188,10 +192,10 @@ async fn call_tool(run: &Run, rest: &str) -> Ending {
         session: run.session.clone(),
         run: run.id.clone(),
         step: step.clone(),
+        to_the_end: false,
     };
     let outcome = run.tools.call(call, run.cancel.clone()).await;
-    let facts = outcome.facts(tool, started.elapsed().as_millis() as u64);
-    run.emit.tool_result(step, outcome.text(), &facts).await?;
+    let outcome = run.emit.tool_ended(step, tool, outcome, started.elapsed().as_millis() as u64).await?;
     Ok(Answer::text(outcome.text()))
 }
 

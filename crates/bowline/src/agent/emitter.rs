@@ -9,8 +9,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json as object};
 use tokio::sync::{mpsc, oneshot};
 
-use super::Reply;
+use super::{Reply, ToolOutcome};
 use crate::dice;
+use crate::metrics::Labelled;
 use crate::session::operations::{Order, OrderedBy};
 use crate::task::Begun;
 
@@ -99,6 +100,8 @@ impl Confirm {
 #[derive(Clone, Debug)]
 pub struct Emitter {
     emissions: mpsc::Sender<Emission>,
+    event_bytes_max: usize,
+    limits_hit: Labelled,
     partials: Arc<AtomicU64>,
     thoughts: Arc<AtomicU64>,
 }
@@ -120,8 +123,8 @@ impl Pending {
 type Sent = Result<(), Stopped>;
 
 impl Emitter {
-    pub fn new(emissions: mpsc::Sender<Emission>) -> Emitter {
-        Emitter { emissions, partials: Arc::default(), thoughts: Arc::default() }
+    pub fn new(emissions: mpsc::Sender<Emission>, event_bytes_max: usize, limits_hit: Labelled) -> Emitter {
+        Emitter { emissions, event_bytes_max, limits_hit, partials: Arc::default(), thoughts: Arc::default() }
     }
 
     async fn send(&self, emission: Emission) -> Sent {
@@ -162,6 +165,23 @@ impl Emitter {
     /// `facts` has `tool`, `status` (success, failed or unknown), `duration_ms`, and `error` or `data`.
     pub async fn tool_result(&self, step: StepId, text: &str, facts: &Value) -> Sent {
         self.send(Emission::Event(Draft::new(names::TOOL_RESULT, text).step(step).metadata(facts))).await
+    }
+
+    /// Tells how a call of a tool ended, and gives back what was told of it: of a result that is too large for one event,
+    /// the beginning.
+    pub async fn tool_ended(
+        &self,
+        step: StepId,
+        tool: &str,
+        outcome: ToolOutcome,
+        duration_ms: u64,
+    ) -> Result<ToolOutcome, Stopped> {
+        let (outcome, facts) = outcome.fitted(self.event_bytes_max, tool, duration_ms);
+        if facts.get("truncated").is_some() {
+            self.limits_hit.inc("limits.event_bytes_max");
+        }
+        self.tool_result(step, outcome.text(), &facts).await?;
+        Ok(outcome)
     }
 
     /// The next piece of the answer.
@@ -280,7 +300,14 @@ impl Emitter {
         key: Option<MessageId>,
     ) -> Result<Result<Begun, Refusal>, Stopped> {
         let by = OrderedBy::Agent { step: None };
-        let order = Box::new(Order { tool_name: Some(tool.to_owned()), args, key, operation_id: None, by });
+        let order = Box::new(Order {
+            tool_name: Some(tool.to_owned()),
+            args,
+            key,
+            idempotency_key: None,
+            operation_id: None,
+            by,
+        });
         let (reply, begun) = oneshot::channel();
         self.send(Emission::Operate { order, reply }).await?;
         begun.await.map_err(|_gone| Stopped)

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use emitter::{Confirm, Delta, Emission, Emitter, Pending, Stopped};
 pub use operation::Operation;
+pub(crate) use spoken::ANSWER_LIMIT;
 pub use tools::{NoTools, ToolCall, ToolOutcome, ToolSpec, Tools};
 
 /// Something that can answer.

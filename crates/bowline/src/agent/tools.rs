@@ -3,7 +3,8 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use bowline_protocol::{Principal, RunId, SessionId, StepId};
+use bowline_protocol::event::names;
+use bowline_protocol::{Draft, Principal, RunId, SessionId, StepId};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -51,6 +52,9 @@ pub struct ToolCall {
     pub run: RunId,
     /// The step under which the log shows the call.
     pub step: StepId,
+    /// Whoever calls waits as long as it takes. Otherwise a call that takes long may go on in the background, and its
+    /// outcome is a success that says so.
+    pub to_the_end: bool,
 }
 
 impl fmt::Debug for ToolCall {
@@ -95,7 +99,7 @@ impl ToolOutcome {
         }
     }
 
-    /// The metadata of the event that tells this outcome.
+    /// The metadata of the event that tells this outcome. Data that says nothing but the text is not told twice.
     pub fn facts(&self, tool: &str, duration_ms: u64) -> Value {
         let mut facts = json!({ "tool": tool, "status": self.status(), "duration_ms": duration_ms });
         let (error, data) = match self {
@@ -106,11 +110,81 @@ impl ToolOutcome {
         if let Some(error) = error {
             facts["error"] = error.as_str().into();
         }
-        if let Some(data) = data {
+        if let Some(data) = data.filter(|data| !repeats(data, self.text())) {
             facts["data"] = data.clone();
         }
         facts
     }
+
+    /// This outcome and its facts, made to fit into one event: a call that ran must not end without a result because that
+    /// is large. What is cut says so, to people and models in its text, to programs in `truncated` and `bytes`.
+    pub fn fitted(self, bytes_max: usize, tool: &str, duration_ms: u64) -> (ToolOutcome, Value) {
+        let facts = self.facts(tool, duration_ms);
+        if event_bytes(self.text(), &facts) <= bytes_max {
+            return (self, facts);
+        }
+        let bytes = self.bytes();
+        let note = format!("[Not the whole result: it has {bytes} bytes, and an event may have {bytes_max}.]");
+        let facts_of = |outcome: &ToolOutcome| {
+            let mut facts = outcome.facts(tool, duration_ms);
+            facts["truncated"] = true.into();
+            facts["bytes"] = bytes.into();
+            facts
+        };
+        let bare = self.with_text(note.clone());
+        let room = bytes_max.saturating_sub(event_bytes(bare.text(), &facts_of(&bare)));
+        // An error is told in the text and in the facts.
+        let copies = if matches!(self, ToolOutcome::Success { .. }) { 1 } else { 2 };
+        let kept = beginning(self.text(), (room / copies).saturating_sub("\\n".len()));
+        let cut = if kept.is_empty() { bare } else { self.with_text(format!("{kept}\n{note}")) };
+        let facts = facts_of(&cut);
+        (cut, facts)
+    }
+
+    /// The same ending with another text, and without data.
+    fn with_text(&self, text: String) -> ToolOutcome {
+        match self {
+            ToolOutcome::Success { .. } => ToolOutcome::Success { text, data: None },
+            ToolOutcome::Failed { .. } => ToolOutcome::Failed { error: text, data: None },
+            ToolOutcome::Unknown { .. } => ToolOutcome::Unknown { error: text },
+        }
+    }
+
+    /// How large the whole of it is.
+    fn bytes(&self) -> usize {
+        let data = match self {
+            ToolOutcome::Success { data, .. } | ToolOutcome::Failed { data, .. } => data.as_ref(),
+            ToolOutcome::Unknown { .. } => None,
+        };
+        data.map_or(0, |data| data.to_string().len()).max(self.text().len())
+    }
+}
+
+/// Whether a tool's answer is this text and nothing else.
+fn repeats(data: &Value, text: &str) -> bool {
+    let Some(fields) = data.as_object() else { return data.as_str() == Some(text) };
+    let bare = fields.keys().all(|key| matches!(key.as_str(), "content" | "isError" | "resultType"));
+    let parts = fields.get("content").and_then(Value::as_array).map(Vec::as_slice);
+    bare && matches!(parts, Some([part]) if *part == json!({ "type": "text", "text": text }))
+}
+
+fn event_bytes(text: &str, facts: &Value) -> usize {
+    Draft::new(names::TOOL_RESULT, text).metadata(facts).len_hint()
+}
+
+/// As much of the beginning as takes at most `room` bytes in JSON.
+fn beginning(text: &str, room: usize) -> &str {
+    let written = |c: char| match c {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        c if c < ' ' => 6,
+        c => c.len_utf8(),
+    };
+    let mut taken = 0;
+    let over = text.char_indices().find(|(_, c)| {
+        taken += written(*c);
+        taken > room
+    });
+    &text[..over.map_or(text.len(), |(at, _)| at)]
 }
 
 impl fmt::Debug for ToolOutcome {
@@ -131,5 +205,55 @@ impl Tools for NoTools {
 
     async fn call(&self, call: ToolCall, _cancel: CancellationToken) -> ToolOutcome {
         ToolOutcome::failed(format!("There is no tool `{}`.", call.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(text: &str) -> ToolOutcome {
+        let data = json!({ "content": [{ "type": "text", "text": text }], "isError": false });
+        ToolOutcome::Success { text: text.to_owned(), data: Some(data) }
+    }
+
+    #[test]
+    fn data_that_only_repeats_the_text_is_not_told() {
+        assert_eq!(answered("hello").facts("t", 1).get("data"), None);
+        let structured = json!({ "content": [{ "type": "text", "text": "4" }], "structuredContent": { "mm": 4 } });
+        let outcome = ToolOutcome::Success { text: "4".into(), data: Some(structured.clone()) };
+        assert_eq!(outcome.facts("t", 1)["data"], structured);
+    }
+
+    #[test]
+    fn a_result_that_fits_is_told_as_it_is() {
+        let outcome = answered(&"x".repeat(600_000));
+        let (told, facts) = outcome.clone().fitted(1 << 20, "t", 1);
+        assert!(told == outcome);
+        assert_eq!(facts, outcome.facts("t", 1));
+    }
+
+    #[test]
+    fn whatever_is_cut_fits_says_so_and_keeps_its_status() {
+        let texts = ["x".repeat(5000), "\u{1}\"\\ä\n".repeat(1000), String::new()];
+        for text in texts {
+            let data = Some(json!({ "content": [], "blob": "y".repeat(9000) }));
+            for outcome in [
+                ToolOutcome::Success { text: text.clone(), data: data.clone() },
+                ToolOutcome::Failed { error: text.clone(), data },
+                ToolOutcome::Unknown { error: format!("{text}{}", "z".repeat(5000)) },
+            ] {
+                let status = outcome.status();
+                let (told, facts) = outcome.fitted(2000, "tool", 7);
+                assert!(event_bytes(told.text(), &facts) <= 2000, "{} {}", told.text().len(), facts);
+                assert!(event_bytes(told.text(), &facts) > 1900 || text.is_empty(), "as much as there is room for");
+                assert_eq!(
+                    (&facts["status"], &facts["truncated"], facts.get("data")),
+                    (&json!(status), &json!(true), None)
+                );
+                assert!(facts["bytes"].as_u64().unwrap() >= 5000, "{facts}");
+                assert!(told.text().ends_with(" bytes, and an event may have 2000.]"), "{}", told.text());
+            }
+        }
     }
 }

@@ -1,8 +1,11 @@
 //! Who is asking: checks a presented credential and names the principal behind it.
 
+pub mod host;
 mod jwt;
+mod key_set;
 pub mod origin;
 pub mod presented;
+mod remote;
 
 use bowline_protocol::{ErrorCode, Principal, Refusal};
 use sha2::{Digest, Sha256};
@@ -11,7 +14,8 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use crate::config::{AuthMode, Config, StaticToken};
 use jwt::JwtVerifier;
 
-pub use origin::{OriginRefused, check_origin, is_loopback_host};
+pub use host::{HostRefused, check_host};
+pub use origin::{OriginRefused, Page, check_origin};
 pub use presented::{Presented, SUBPROTOCOL, token_from_headers};
 
 /// Everyone's name when nobody has to prove anything.
@@ -108,7 +112,39 @@ impl Authenticator {
         !matches!(self.mode, Mode::None(_))
     }
 
-    pub fn authenticate(&self, token: Option<&str>, now_unix: u64) -> Result<Identity, AuthError> {
+    /// Fetches what lies elsewhere, for a while at most.
+    pub async fn begin(&self) {
+        if let Some(remote) = self.remote() {
+            remote.begin().await;
+        }
+    }
+
+    /// Keeps what lies elsewhere new, for ever.
+    pub async fn follow(&self) {
+        match self.remote() {
+            Some(remote) => remote.follow().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn remote(&self) -> Option<&remote::RemoteKeys> {
+        match &self.mode {
+            Mode::Jwt(verifier) => verifier.remote(),
+            Mode::None(_) | Mode::Tokens(_) => None,
+        }
+    }
+
+    /// Who the credential stands for. Waits only for a key that is not known and may be a new one.
+    pub async fn authenticate(&self, token: Option<&str>, now_unix: u64) -> Result<Identity, AuthError> {
+        match (self.check(token, now_unix), &self.mode, token) {
+            (Err(AuthError::UnknownKey), Mode::Jwt(verifier), Some(text)) if verifier.learn(text).await => {
+                self.check(token, now_unix)
+            }
+            (checked, ..) => checked,
+        }
+    }
+
+    fn check(&self, token: Option<&str>, now_unix: u64) -> Result<Identity, AuthError> {
         let known = match &self.mode {
             Mode::None(principal) => {
                 return Ok(Identity { principal: principal.clone(), admin: true, expires_at: None });
@@ -162,7 +198,7 @@ mod tests {
     fn without_auth_everyone_is_local_and_may_do_everything() {
         let auth = with(AuthMode::None);
         for token in [None, Some("anything")] {
-            let identity = auth.authenticate(token, 0).unwrap();
+            let identity = auth.check(token, 0).unwrap();
             assert_eq!((identity.principal.as_str(), identity.admin, identity.expires_at), (LOCAL, true, None));
         }
         assert!(!auth.is_required());
@@ -171,7 +207,7 @@ mod tests {
     #[test]
     fn a_static_token_is_taken_whole_or_not_at_all() {
         let auth = with(AuthMode::Tokens(vec![token("alpha", "alice", true), token("beta", "bob", false)]));
-        let who = |text| auth.authenticate(text, 0).map(|identity| (identity.principal.to_string(), identity.admin));
+        let who = |text| auth.check(text, 0).map(|identity| (identity.principal.to_string(), identity.admin));
         assert_eq!(who(Some("alpha")), Ok(("alice".into(), true)));
         assert_eq!(who(Some("beta")), Ok(("bob".into(), false)));
         for wrong in ["", "alph", "alphaa", "Alpha", " alpha", "alpha\0", "betaalpha"] {

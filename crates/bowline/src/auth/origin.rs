@@ -31,15 +31,30 @@ impl Origin {
         let (host, port) = authority_of(authority)?;
         plain.then(|| Origin { port: port.or_else(|| default_port(&scheme)), scheme, host })
     }
+
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+}
+
+/// Where a request that may come in comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// No page.
+    None,
+    /// One of `auth.origins`.
+    Listed,
+    /// One of our own, as far as the `Host` can be believed.
+    Own,
 }
 
 /// A request without an origin does not come from a web page, so there is nothing to check.
 ///
 /// A page of our own is one whose origin is the `Host` it was asked for. While we listen on loopback that host must be
 /// a loopback name too: otherwise any name that an attacker lets resolve to 127.0.0.1 would be "our own".
-pub fn check_origin(auth: &AuthConfig, headers: &HeaderMap, listen_is_loopback: bool) -> Result<(), OriginRefused> {
+pub fn check_origin(auth: &AuthConfig, headers: &HeaderMap, listen_is_loopback: bool) -> Result<Page, OriginRefused> {
     let mut given = headers.get_all(ORIGIN).iter();
-    let Some(first) = given.next() else { return Ok(()) };
+    let Some(first) = given.next() else { return Ok(Page::None) };
     let text = String::from_utf8_lossy(first.as_bytes()).into_owned();
     let refused = || OriginRefused { origin: text.chars().filter(|c| !c.is_control()).take(200).collect() };
     if given.next().is_some() {
@@ -47,28 +62,24 @@ pub fn check_origin(auth: &AuthConfig, headers: &HeaderMap, listen_is_loopback: 
     }
     let origin = Origin::parse(&text).ok_or_else(refused)?;
     let listed = |allowed: &String| allowed == "*" || Origin::parse(allowed).as_ref() == Some(&origin);
-    if auth.origins.iter().any(listed) || is_own_page(&origin, headers, listen_is_loopback) {
-        return Ok(());
+    if auth.origins.iter().any(listed) {
+        return Ok(Page::Listed);
     }
-    Err(refused())
-}
-
-/// Whether the request names its host as loopback, or not at all.
-pub fn is_loopback_host(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(HOST) else { return true };
-    host.to_str().ok().and_then(authority_of).is_some_and(|(host, _)| is_loopback_name(&host))
+    if is_own_page(&origin, headers, listen_is_loopback) { Ok(Page::Own) } else { Err(refused()) }
 }
 
 fn is_own_page(origin: &Origin, headers: &HeaderMap, listen_is_loopback: bool) -> bool {
     let host = headers.get(HOST).and_then(|value| value.to_str().ok()).and_then(authority_of);
     let Some((host, port)) = host else { return false };
+    // Whatever this machine is called by itself, it is the same server, as long as it listens for itself only.
+    let both_loopback = listen_is_loopback && is_loopback_name(&host) && is_loopback_name(&origin.host);
     // We may stand behind a TLS proxy, so a host without a port means the origin's own default.
-    let same = host == origin.host && port.or_else(|| default_port(&origin.scheme)) == origin.port;
+    let same = (host == origin.host || both_loopback) && port.or_else(|| default_port(&origin.scheme)) == origin.port;
     let web = matches!(origin.scheme.as_str(), "http" | "https");
     web && same && (!listen_is_loopback || is_loopback_name(&host))
 }
 
-fn is_loopback_name(host: &str) -> bool {
+pub fn is_loopback_name(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
@@ -82,7 +93,7 @@ fn default_port(scheme: &str) -> Option<u16> {
 }
 
 /// `host`, `host:port` or `[v6]:port`, in lower case.
-fn authority_of(text: &str) -> Option<(String, Option<u16>)> {
+pub(super) fn authority_of(text: &str) -> Option<(String, Option<u16>)> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (inside, after) = rest.split_once(']')?;
         let address: Ipv6Addr = inside.parse().ok()?;
@@ -187,6 +198,12 @@ mod tests {
         ] {
             assert!(!check(&[], &format!("http://{host}"), host, true), "{host}");
         }
+        // One machine has several names for itself.
+        assert!(check(&[], "http://localhost:8080", "127.0.0.1:8080", true));
+        assert!(check(&[], "http://127.0.0.1:8080", "localhost:8080", true));
+        assert!(!check(&[], "http://localhost:8080", "127.0.0.1:8080", false), "others may reach it");
+        assert!(!check(&[], "http://evil.example:8080", "127.0.0.1:8080", true));
+        assert!(!check(&[], "http://localhost:3000", "127.0.0.1:8080", true));
         // A page on localhost that talks to another port is another origin.
         assert!(!check(&[], "http://localhost:3000", "localhost:8080", true));
         assert!(check(&["http://localhost:3000"], "http://localhost:3000", "localhost:8080", true));

@@ -9,7 +9,6 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::address::Address;
@@ -71,7 +70,7 @@ impl Client {
 
     async fn send(&self, path: &str, accept: &str) -> Result<Response<Incoming>, HttpError> {
         let unreachable = |reason: String| HttpError::Unreachable { authority: self.address.authority.clone(), reason };
-        let dial = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.address.authority)).await;
+        let dial = timeout(CONNECT_TIMEOUT, self.address.dial()).await;
         let stream =
             dial.map_err(|_| unreachable("no answer".into()))?.map_err(|error| unreachable(error.to_string()))?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;

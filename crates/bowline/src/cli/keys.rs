@@ -13,11 +13,14 @@ use crate::keys::{FILE_NAME, KeyFile, StoredKey};
 
 #[derive(Debug, Subcommand)]
 pub enum KeysCommand {
-    /// Makes a key, which signs from the server's next start. Older keys still verify.
+    /// Makes a key, which signs from now on, also in a server that runs. Older keys still verify.
+    #[command(after_help = "Example:\n  bowline keys new --store disk:./bowline-data")]
     New(RingArgs),
     /// Lists the keys, newest first.
+    #[command(after_help = "Example:\n  bowline keys list --json")]
     List(RingArgs),
-    /// Retires a key: from the server's next start, states that it signed are refused.
+    /// Retires a key: states that it signed are refused from now on, also by a server that runs.
+    #[command(after_help = "Example:\n  bowline keys retire k1      # ids are shown by: bowline keys list")]
     Retire {
         /// The key's id, as `list` shows it
         key_id: String,
@@ -54,11 +57,11 @@ pub fn run(command: &KeysCommand) -> anyhow::Result<()> {
                 id = file.add();
                 Ok(())
             })?;
-            say(args, &json!({ "made": id }), &format!("{id} was made. It signs from the server's next start."))
+            say(args, &json!({ "made": id }), &format!("{id} was made. It signs from now on."))
         }
         KeysCommand::Retire { key_id, ring } => {
             KeyFile::change(&editable(&ring.load()?)?, |file| file.retire(key_id))?;
-            let text = format!("{key_id} is retired. From the server's next start, states that it signed are refused.");
+            let text = format!("{key_id} is retired. States that it signed are refused from now on.");
             say(ring, &json!({ "retired": key_id }), &text)
         }
         KeysCommand::List(args) => list(args),

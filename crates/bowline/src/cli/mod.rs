@@ -1,6 +1,7 @@
 //! The command line: what can be asked for, and who does it.
 
 mod address;
+mod bench;
 mod chat;
 mod http;
 mod keys;
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Config, Flags};
+use crate::config::{Config, Flags, StoreUrl};
 use address::{Address, DEFAULT_HTTP, DEFAULT_WS};
 
 /// Keeps AI-agent sessions whole when any link breaks. Without a command it serves.
@@ -45,14 +46,23 @@ enum Command {
         after_help = "Examples:\n  bowline chat\n  bowline chat ws://127.0.0.1:8080/ws --session sess_…\n  echo '/echo hello' | bowline chat      # answers only, for scripts\n\nCtrl-C cancels a run; again, or when idle, it leaves. /quit leaves too."
     )]
     Chat(ChatArgs),
-    /// Follows the events of a session.
-    #[command(after_help = "Example:\n  bowline tail sess_… --json | jq .event")]
+    /// Follows the events of a session, or of a task until it ends.
+    #[command(
+        after_help = "Examples:\n  bowline tail sess_… --json | jq .event\n  bowline tail task_…          # or turn_…: ends with it"
+    )]
     Tail(TailArgs),
     /// Shows the server and its sessions on one screen.
     #[command(after_help = "Example:\n  bowline status --url http://127.0.0.1:8080")]
     Status(StatusArgs),
+    /// Puts load on a server and says what its clients saw; exit code 1 if any missed an event or saw one twice.
+    #[command(
+        after_help = "Examples:\n  bowline bench\n  bowline bench ws://127.0.0.1:8080/ws --clients 200 --tokens 500 --cut --json"
+    )]
+    Bench(bench::BenchArgs),
     /// The MCP hub over stdin and stdout, for clients that spawn a program.
-    #[command(after_help = "Example:\n  bowline mcp --servers mcp.json      # what a desktop client is told to run")]
+    #[command(
+        after_help = "Examples:\n  bowline mcp --servers mcp.json      # what a desktop client is told to run\n  bowline mcp --servers mcp.json --store disk:./hub-data\n\nWithout a store in the settings, in BOWLINE_STORE__URL or here, everything is in memory, and servers that were added at\nrun time go with the process. A store on disk belongs to one process: two clients that run this need two directories."
+    )]
     Mcp(McpArgs),
     /// Shows or checks the settings.
     #[command(subcommand, after_help = "Example:\n  bowline config print")]
@@ -73,7 +83,7 @@ struct ServeArgs {
     /// Address and port to listen on
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Where events live: disk:DIR or memory:
+    /// Where events live: disk:DIR, memory: or redis://HOST:PORT
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Agent of sessions that do not name one; a URL is an agent of kind `http`
@@ -92,7 +102,7 @@ struct McpArgs {
     /// File that names the servers, instead of the one in the settings
     #[arg(long, value_name = "FILE")]
     servers: Option<PathBuf>,
-    /// Where events live [default: memory:]
+    /// Where events live: disk:DIR or memory: [default: what the settings say, else memory:]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Show this server only, as it is
@@ -196,10 +206,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             runtime.block_on(Box::pin(serve::run(loaded)))?;
         }
         Command::Mcp(args) => {
-            // A second program on the data of a running server would be refused, so memory is the default.
-            let store = args.store.clone().unwrap_or_else(|| "memory:".into());
-            let flags = Flags { config: args.config.clone(), store: Some(store), ..Flags::default() };
+            let flags = Flags { config: args.config.clone(), store: args.store, ..Flags::default() };
             let mut loaded = Config::load(&flags)?;
+            // A second program on the data of a running server would be refused, so that nobody shares a directory unasked.
+            if !loaded.is_written("store.url") {
+                loaded.config.store.url = StoreUrl::Memory;
+            }
             if args.servers.is_some() {
                 loaded.config.hub.servers_file = args.servers;
             }
@@ -217,6 +229,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Status(args) => {
             client_runtime()?.block_on(Box::pin(status::run(&args.server.client()?, args.json)))?;
+        }
+        Command::Bench(args) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            return runtime.block_on(Box::pin(bench::run(args)));
         }
         Command::Config(ConfigCommand::Print(args)) => settings::print(&args.flags(), args.json)?,
         Command::Config(ConfigCommand::Check(args)) => settings::check(&args.flags(), args.json)?,
@@ -287,7 +303,8 @@ mod tests {
         use clap::CommandFactory;
         let command = Cli::command();
         command.clone().debug_assert();
-        for one in command.get_subcommands() {
+        let nested = command.get_subcommands().flat_map(|one| one.get_subcommands());
+        for one in command.get_subcommands().chain(nested) {
             let help = one.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("bowline "), "{} has no example", one.get_name());
         }

@@ -28,6 +28,12 @@ pub fn error(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// Replaces the line on standard error on which the cursor stands.
+pub fn overwrite(text: &str) {
+    let mut err = io::stderr().lock();
+    let _ = write!(err, "\r\x1b[K{text}").and_then(|()| err.flush());
+}
+
 pub fn dim(text: &str) -> String {
     if has_colour() { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() }
 }

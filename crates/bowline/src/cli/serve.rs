@@ -23,19 +23,22 @@ fn announce(node: &Node) {
     let config = &node.shared.config;
     let store = &config.store.url;
     let text = format!(
-        "bowline {} is serving at http://{address}/\n\
+        "bowline {} is serving at {scheme}://{address}/\n\
          \x20 store   {store} — loss window: {}\n\
-         \x20 agent   {} — talk to it with `bowline chat ws://{address}/ws`\n",
+         \x20 agent   {} — talk to it with `bowline chat {ws}://{address}/ws`\n",
         env!("CARGO_PKG_VERSION"),
         node.shared.store.health().loss_window,
         config.default_agent,
         address = node.address,
+        scheme = node.shared.scheme(),
+        ws = if node.shared.tls.is_some() { "wss" } else { "ws" },
     );
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+/// Waits until somebody asks the process to stop. Asking a second time ends it at once.
+pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -45,7 +48,7 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
             let interrupted = std::pin::pin!(interrupt.recv());
             futures_util::future::select(terminated, interrupted).await;
         }
-        tracing::info!("asked to stop; draining");
+        tracing::info!("asked to stop");
         // Whoever asks twice does not want to wait.
         tokio::spawn(async move {
             let terminated = std::pin::pin!(terminate.recv());

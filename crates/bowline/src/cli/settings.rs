@@ -1,6 +1,9 @@
 //! `bowline config`: the settings in force with where each came from, or what is wrong with them.
 
+use std::path::Path;
+
 use anyhow::Context;
+use bowline_hub::{Target, file};
 use serde_json::json;
 
 use super::out;
@@ -21,6 +24,9 @@ pub fn check(flags: &Flags, json: bool) -> anyhow::Result<()> {
     let checked = Config::load(flags).map_err(anyhow::Error::from).and_then(|loaded| {
         Authenticator::new(&loaded.config).context("the keys of `auth` cannot be used")?;
         Keys::find(&loaded.config)?;
+        if let Some(path) = &loaded.config.hub.servers_file {
+            check_servers(path)?;
+        }
         Ok(loaded)
     });
     match checked {
@@ -36,6 +42,23 @@ pub fn check(flags: &Flags, json: bool) -> anyhow::Result<()> {
             Err(error)
         }
     }
+}
+
+/// A server starts without the file too, and looks for it again; but whoever names one means that it is there.
+fn check_servers(path: &Path) -> anyhow::Result<()> {
+    let servers = file::read(path).context("`hub.servers_file` cannot be taken")?;
+    let wrong = servers.iter().filter_map(|(name, spec)| match &spec.target {
+        Target::Invalid { reason, .. } => Some(format!("`{name}`: {reason}")),
+        Target::Http { .. } | Target::Stdio { .. } => None,
+    });
+    let wrong: Vec<String> = wrong.collect();
+    anyhow::ensure!(
+        wrong.is_empty(),
+        "`hub.servers_file` ({}) has entries that cannot work: {}",
+        path.display(),
+        wrong.join("; ")
+    );
+    Ok(())
 }
 
 fn table(loaded: &Loaded) -> String {

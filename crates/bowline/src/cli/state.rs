@@ -20,8 +20,10 @@ use crate::keys::Keys;
 #[derive(Debug, Subcommand)]
 pub enum StateCommand {
     /// Prints what a signed state holds, without checking it. An encrypted one needs the server's keys.
+    #[command(after_help = "Example:\n  bowline state show state.json")]
     Show(StateArgs),
     /// Says whether the server would restore it, and why not; exit code 1 if it would not.
+    #[command(after_help = "Example:\n  bowline state verify state.json --owner alice && echo it can be restored")]
     Verify {
         /// Whose it must be [default: the caller of a server without auth]
         #[arg(long, value_name = "PRINCIPAL")]

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use bowline_hub::counts::OUTCOMES;
 use serde_json::{Value, json};
 
 use super::http::Client;
@@ -75,10 +76,12 @@ fn servers(backends: &Value) -> String {
         }
         let calls = &backend["calls"];
         if let Some(total) = calls["total"].as_u64().filter(|total| *total > 0) {
-            let of = |outcome: &str| calls["outcomes"][outcome].as_u64().unwrap_or_default();
-            let bad = of("error") + of("unknown") + of("not_executed");
-            let mean = calls["meanMs"].as_f64().unwrap_or_default();
-            let _ = write!(line, ", {total} calls, {bad} failed, {mean:.1} ms each");
+            let ended = OUTCOMES.iter().filter_map(|outcome| {
+                let count = calls["outcomes"][outcome].as_u64().filter(|count| *count > 0)?;
+                Some(format!("{count} {outcome}"))
+            });
+            let (ended, mean) = (ended.collect::<Vec<_>>().join(", "), calls["meanMs"].as_f64().unwrap_or_default());
+            let _ = write!(line, ", {total} calls ({ended}), {mean:.1} ms each");
         }
         if let Some(error) = backend["lastError"].as_str() {
             let _ = write!(line, ": {}", out::short(error, 60));
@@ -171,7 +174,7 @@ mod tests {
         let text = screen(&node, &sessions, &backends);
         assert!(
             text.contains(
-                "server       files reconnecting, attempt 3, next in 4s, 7 calls, 2 failed, 1.2 ms each: refused\n"
+                "server       files reconnecting, attempt 3, next in 4s, 7 calls (4 result, 1 tool_error, 2 unknown), 1.2 ms each: refused\n"
             ),
             "{text}"
         );

@@ -48,7 +48,8 @@ impl Tail {
             };
             let delay = backoff.next(super::chance());
             out::error(&out::dim(&format!(
-                "· {reason}; trying again in {:.1} s (attempt {})",
+                "· {}; trying again in {:.1} s (attempt {})",
+                reason.trim_end_matches('.'),
                 delay.as_secs_f64(),
                 backoff.attempt()
             )));

@@ -33,7 +33,8 @@ impl Cluster {
             return Err((Box::new(command), refusal));
         }
         let Command { from, ask, hops } = command;
-        let answered = matches!(ask, Ask::Attach(_)) || matches!(from, Caller::Request(_));
+        // Not all that somebody waits for is answered by a letter. A node that is looked after without need costs little.
+        let awaited = ask.is_awaited() || matches!(from, Caller::Request(_));
         let from = match from {
             Caller::Connection(mailbox) => self.remember(to, session, mailbox, &ask),
             Caller::Request(Request { proof, reply }) => {
@@ -52,7 +53,7 @@ impl Cluster {
                 state.routes.clear();
             }
             state.routes.insert(session.clone(), (to.clone(), asker.clone()));
-            if answered {
+            if awaited {
                 state.silent.entry(to.clone()).or_insert_with(Instant::now);
             }
         }
@@ -60,7 +61,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// The same for a task.
+    /// Lets another node take up a session that is free and has messages in its queue.
+    pub fn pass_on_work(self: &Arc<Self>, session: &SessionId, owner: &Principal) {
+        let Some(to) = self.state().peers.living().next().cloned() else { return };
+        // Whoever wakes a session sees to its queue; and what the last node believed counts for nothing.
+        let (session, asker) = (session.clone(), owner.clone());
+        self.post(&to, Parcel::Session { session, asker, from: Sender::Nobody, ask: Ask::Verify, hops: 1 });
+    }
+
+    /// Sends what is asked of a task to the node that holds it.
     pub fn forward_task(
         self: &Arc<Self>,
         to: &Holder,
@@ -107,27 +116,36 @@ impl Cluster {
 
     /// Keeps a connection's mailbox for the mail that will come back.
     fn remember(&self, to: &Holder, session: &SessionId, mailbox: Mailbox, ask: &Ask) -> Sender {
-        let party = mailbox.party;
+        let (party, admitted) = (mailbox.party, mailbox.admitted);
         let mut state = self.state();
         let away = state.away.entry(party).or_insert_with(|| Away { mailbox, sessions: HashMap::new() });
         match ask {
             Ask::Detach => drop(away.sessions.remove(session)),
             Ask::Attach(_) => {
-                let coming = serde_json::to_string(ask).ok();
-                away.sessions.insert(session.clone(), Abroad { node: to.clone(), coming });
+                let coming = |abroad: &&mut Abroad| abroad.node == *to && abroad.coming.is_some();
+                match away.sessions.get_mut(session).filter(coming) {
+                    // It asks twice, and what it asked in between is not forgotten.
+                    Some(abroad) => abroad.keep(ask),
+                    None => {
+                        let mut abroad = Abroad::coming_to(to);
+                        abroad.keep(ask);
+                        away.sessions.insert(session.clone(), abroad);
+                    }
+                }
             }
             _ => {
                 let abroad = away.sessions.entry(session.clone()).or_insert_with(|| Abroad::at(to));
                 abroad.node = to.clone();
+                abroad.keep(ask);
             }
         }
         if away.sessions.is_empty() {
             state.away.remove(&party);
         }
-        Sender::Connection(party)
+        Sender::Connection { party, admitted }
     }
 
-    fn await_answer(&self, node: &Holder, reply: Box<dyn FnOnce(Result<Answer, Refusal>) + Send>) -> u64 {
+    fn await_answer(&self, node: &Holder, reply: Box<dyn FnOnce(Result<Answer, Refusal>) + Send + Sync>) -> u64 {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let until = Instant::now() + self.ttl * 3;
         self.state().waiting.insert(number, Waiting { node: node.clone(), until, reply });

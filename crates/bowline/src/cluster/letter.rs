@@ -33,6 +33,14 @@ pub enum Parcel {
         ask: Ask,
         hops: u8,
     },
+    /// What was asked of a session, unopened: the node that was asked is leaving, and another can have the session.
+    Returned {
+        session: SessionId,
+        asker: Principal,
+        from: Sender,
+        ask: Ask,
+        hops: u8,
+    },
     Task {
         task: TaskId,
         asker: Principal,
@@ -58,7 +66,7 @@ pub enum Parcel {
 /// Who asks, as the node knows them that they came to.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Sender {
-    Connection(Party),
+    Connection { party: Party, admitted: bool },
     Request { number: u64, proof: Option<Presented> },
     Nobody,
 }

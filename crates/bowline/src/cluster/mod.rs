@@ -34,7 +34,7 @@ use crate::session::{Ask, Caller, Command, Mail, Mailbox};
 use letter::Answer;
 use post::Lane;
 pub use post::read as read_letter;
-pub use receive::Errand;
+pub use receive::{Errand, Visit};
 pub use record::NodeRecord;
 pub use talk::HubNeighbours;
 use talk::Talks;
@@ -42,6 +42,9 @@ use visitors::{Gone, Visitors};
 
 /// Sessions elsewhere whose node is remembered.
 const ROUTES_MAX: usize = 100_000;
+/// What a connection may ask of a session on another node before it is let in there, and have asked again elsewhere if
+/// that node dies.
+const COMING_MAX: usize = 16;
 /// A node that has not answered for so long is looked after.
 const OVERDUE: Duration = Duration::from_millis(50);
 /// And for so long.
@@ -82,7 +85,7 @@ struct State {
 struct Waiting {
     node: Holder,
     until: Instant,
-    reply: Box<dyn FnOnce(Result<Answer, Refusal>) + Send>,
+    reply: Box<dyn FnOnce(Result<Answer, Refusal>) + Send + Sync>,
 }
 
 struct Away {
@@ -93,13 +96,28 @@ struct Away {
 /// A session as a connection of another node knows it.
 struct Abroad {
     node: Holder,
-    /// What it asked when it came, until that is answered: it can be asked of another node.
-    coming: Option<String>,
+    /// What it asked when it came and right behind that, until the first of it is answered: it can be asked of another
+    /// node. None if there is nothing like that, or something among it that must not be done twice.
+    coming: Option<Vec<String>>,
 }
 
 impl Abroad {
     fn at(node: &Holder) -> Abroad {
         Abroad { node: node.clone(), coming: None }
+    }
+
+    fn coming_to(node: &Holder) -> Abroad {
+        Abroad { node: node.clone(), coming: Some(Vec::new()) }
+    }
+
+    /// Keeps what is asked of the session while nobody knows whether its node has heard any of it.
+    fn keep(&mut self, ask: &Ask) {
+        let Some(coming) = &mut self.coming else { return };
+        match serde_json::to_string(ask) {
+            Ok(ask_again) if ask.is_repeatable() && coming.len() < COMING_MAX => coming.push(ask_again),
+            // Whoever asked is cut if the node dies, and sees for itself.
+            _ => self.coming = None,
+        }
     }
 }
 
@@ -163,6 +181,11 @@ impl Cluster {
         let mut state = self.state();
         state.peers.handle_named(Instant::now(), holder);
         state.peers.is_dead(holder)
+    }
+
+    /// Whether there is another node that could serve what this one has.
+    pub fn is_accompanied(&self) -> bool {
+        self.state().peers.living().next().is_some()
     }
 
     /// Where a session of the asker's was found the last time, if it was elsewhere.
@@ -254,11 +277,14 @@ impl Cluster {
             for away in state.away.values_mut() {
                 let coming = away.sessions.extract_if(|_, abroad| abroad.node == *node && abroad.coming.is_some());
                 for (session, abroad) in coming {
-                    let ask = abroad.coming.as_deref().and_then(|coming| serde_json::from_str(coming).ok());
-                    let Some(Ask::Attach(approach)) = ask else { continue };
+                    let asks = abroad.coming.into_iter().flatten();
+                    let asks: Vec<Ask> = asks.filter_map(|ask| serde_json::from_str(&ask).ok()).collect();
+                    let Some(Ask::Attach(approach)) = asks.first() else { continue };
                     let asker = approach.principal.clone();
-                    let command = Command::new(Caller::Connection(away.mailbox.clone()), Ask::Attach(approach));
-                    again.push(Errand::Session { session, asker, command: Box::new(command) });
+                    again.extend(asks.into_iter().map(|ask| {
+                        let command = Command::new(Caller::Connection(away.mailbox.clone()), ask);
+                        Errand::Session { session: session.clone(), asker: asker.clone(), command: Box::new(command) }
+                    }));
                 }
             }
             again

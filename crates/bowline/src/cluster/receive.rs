@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::letter::{Answer, Letter, Parcel, Sender, TaskAsk};
 use super::talk::Asker;
-use super::{Abroad, Cluster};
+use super::{Abroad, Cluster, Waiting};
 use crate::reply::Reply;
 use crate::session::caller::Request;
 use crate::session::{Ask, Caller, Command, Mail};
@@ -26,6 +26,8 @@ pub enum Errand {
         asker: Principal,
         command: Box<Command>,
     },
+    /// The same, as it came.
+    Visit(Box<Visit>),
     Task {
         task: TaskId,
         asker: Principal,
@@ -37,6 +39,17 @@ pub enum Errand {
         ask: Box<RawValue>,
         asker: Asker,
     },
+}
+
+/// Something that another node asks of a session here, and for whom.
+#[derive(Debug)]
+pub struct Visit {
+    node: Holder,
+    sender: Sender,
+    pub session: SessionId,
+    pub asker: Principal,
+    pub ask: Ask,
+    hops: u8,
 }
 
 impl Cluster {
@@ -67,9 +80,12 @@ impl Cluster {
                 return self.hear(&from, number, turn).map(|(ask, asker)| Errand::Hub { ask, asker });
             }
             Parcel::Session { session, asker, from: sender, ask, hops } => {
-                let from = self.caller(&from, sender, (&session, &asker, &ask));
-                let command = Command { from, ask, hops: hops + 1 };
-                return Some(Errand::Session { session, asker, command: Box::new(command) });
+                let visit = Visit { node: from, sender, session, asker, ask, hops: hops + 1 };
+                return Some(Errand::Visit(Box::new(visit)));
+            }
+            Parcel::Returned { session, asker, from: sender, ask, hops } => {
+                let from = self.returned(&from, sender, &session)?;
+                return Some(Errand::Session { session, asker, command: Box::new(Command { from, ask, hops }) });
             }
             Parcel::Task { task, asker, number, ask, hops } => {
                 let command = self.task_command(&from, number, ask);
@@ -79,13 +95,50 @@ impl Cluster {
         None
     }
 
+    /// What is asked from elsewhere, as something that can be done here.
+    pub(crate) fn admit(self: &Arc<Self>, visit: Visit) -> Command {
+        let Visit { node, sender, session, asker, ask, hops } = visit;
+        Command { from: self.caller(&node, sender, (&session, &asker, &ask)), ask, hops }
+    }
+
+    /// Sends back what is asked from elsewhere; the session is free, and the node that asks can have it.
+    pub(crate) fn send_back(self: &Arc<Self>, visit: Visit) {
+        let Visit { node, sender, session, asker, ask, hops } = visit;
+        self.post(&node, Parcel::Returned { session, asker, from: sender, ask, hops });
+    }
+
+    /// Whoever asked here what a leaving node has sent back. None if they are gone.
+    fn returned(&self, node: &Holder, sender: Sender, session: &SessionId) -> Option<Caller> {
+        let mut state = self.state();
+        if state.routes.get(session).is_some_and(|(holder, _)| holder == node) {
+            state.routes.remove(session);
+        }
+        match sender {
+            Sender::Nobody => Some(Caller::Nobody),
+            Sender::Connection { party, admitted } => {
+                let away = state.away.get_mut(&party)?;
+                if let Some(abroad) = away.sessions.get_mut(session).filter(|abroad| abroad.node == *node) {
+                    // That node has no say in it any more, and its end cuts nobody. More may be on its way back.
+                    *abroad = Abroad::at(&self.name);
+                }
+                Some(Caller::Connection(away.mailbox.clone().asking(admitted)))
+            }
+            Sender::Request { number, proof } => {
+                let Waiting { reply, .. } = state.waiting.remove(&number)?;
+                let reply = Reply::new(|answered| reply(Ok(Answer::Session(answered))));
+                Some(Caller::Request(Request { proof, reply }))
+            }
+        }
+    }
+
     /// Whoever asks from another node, as somebody who can be answered here.
     fn caller(self: &Arc<Self>, node: &Holder, sender: Sender, about: (&SessionId, &Principal, &Ask)) -> Caller {
         match sender {
             Sender::Nobody => Caller::Nobody,
-            Sender::Connection(party) => {
+            Sender::Connection { party, admitted } => {
                 let mut state = self.state();
-                Caller::Connection(state.visitors.mailbox((node, party), about, || self.visitor(node, party)))
+                let mailbox = state.visitors.mailbox((node, party), about, || self.visitor(node, party));
+                Caller::Connection(mailbox.asking(admitted))
             }
             Sender::Request { number, proof } => {
                 let owed = self.answer_to(node, number);

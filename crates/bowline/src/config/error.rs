@@ -34,10 +34,6 @@ pub enum ConfigError {
     #[error("unknown setting `{key}` ({source_of}){}", hint(nearest.as_deref()))]
     UnknownKey { key: String, source_of: Source, nearest: Option<String> },
 
-    /// Planned, but this version does not have it: better said than silently ignored.
-    #[error("`{key}` ({source_of}) is not supported by this version: {what}. Remove it to go on.")]
-    Unsupported { key: String, source_of: Source, what: String },
-
     #[error("`{key}` ({source_of}): expected {expected}, got {given}")]
     Wrong { key: String, source_of: Source, given: String, expected: String },
 

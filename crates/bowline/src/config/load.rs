@@ -52,6 +52,11 @@ impl Loaded {
         let settings: serde_json::Map<_, _> = self.settings.iter().map(one).collect();
         json!({ "file": self.file.as_ref().map(|path| path.display().to_string()), "settings": settings })
     }
+
+    /// Whether somebody wrote this setting, in a file, a variable or a flag.
+    pub fn is_written(&self, key: &str) -> bool {
+        self.settings.iter().any(|setting| setting.key == key && setting.source != Source::Default)
+    }
 }
 
 /// Settings made in code rather than read, as tests do: nothing was written, so there are no sources.

@@ -94,8 +94,8 @@ fn refusals_name_the_key_the_place_and_what_would_be_right() {
             "`store.url` (bowline.toml:2): expected a Redis URL (y is not known in a Redis URL",
         ),
         ("[store]\nurl = \"disc:x\"", "expected \"disk:DIR\", \"memory:\" or \"redis://HOST\", got \"disc:x\""),
-        ("[tls]\ncert = \"x\"", "`tls` (bowline.toml:1) is not supported by this version"),
-        ("[tls]\ncert = \"a.pem\"", "is not supported by this version"),
+        ("[tls]\ncert = \"x\"", "`tls.key`"),
+        ("[tls]\nkey = \"x\"", "`tls.cert`"),
         (
             "[agents.mine]\nseed = 2",
             "`agents.mine.kind` (bowline.toml:2): expected \"demo\", \"openai\" or \"http\", got nothing",
@@ -194,6 +194,18 @@ fn secrets_are_followed_and_never_shown() {
     let shown = format!("{loaded:?} {}", loaded.effective());
     assert!(!shown.contains("wonderland") && !shown.contains("builder"));
     assert!(Scene::new(file).error().contains("the environment variable ALICE, which is not set"));
+}
+
+#[test]
+fn a_key_set_comes_from_a_safe_place_only() {
+    let scene = |url: &str| Scene::new(&format!("[auth]\nmode = \"jwt\"\njwks_url = \"{url}\"\njwks_refresh = \"1m\""));
+    for good in ["https://id.example/jwks", "http://127.0.0.1:9/jwks", "http://localhost/jwks", "http://[::1]:9/jwks"] {
+        let AuthMode::Jwt(jwt) = scene(good).load().unwrap().config.auth.mode else { panic!() };
+        assert!(matches!(jwt.keys, JwtKeys::JwksUrl { refresh, .. } if refresh.as_secs() == 60), "{good}");
+    }
+    for bad in ["http://id.example/jwks", "ftp://127.0.0.1/x", "id.example", "http://127.0.0.1.evil.example/"] {
+        assert!(scene(bad).error().contains("auth.jwks_url"), "{bad}");
+    }
 }
 
 #[test]

@@ -46,10 +46,19 @@ pub struct Config {
     pub agents: BTreeMap<String, AgentConfig>,
     pub hub: HubConfig,
     pub limits: Limits,
+    /// Whether TLS is served, and with what.
+    pub tls: Option<TlsConfig>,
     /// How long a node that shows no sign of life keeps what it holds.
     pub lease_ttl: Duration,
     pub drain_timeout: Duration,
     pub log: LogConfig,
+}
+
+/// Where the certificate and its key are, in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsConfig {
+    pub cert: PathBuf,
+    pub key: PathBuf,
 }
 
 #[derive(Clone, Debug)]
@@ -219,12 +228,14 @@ pub struct JwtConfig {
 
 #[derive(Clone, Debug)]
 pub enum JwtKeys {
-    /// One shared secret, HS256.
+    /// One shared secret, for HS256, HS384 and HS512.
     Secret(Secret),
-    /// One public key in PEM, RS256 or ES256 by its kind.
+    /// One public key in PEM, for RS256, RS384 and RS512, or ES256 or ES384, by its kind.
     Pem(String),
     /// A JSON Web Key Set on disk.
     JwksFile(PathBuf),
+    /// A JSON Web Key Set elsewhere, and how often it is fetched anew.
+    JwksUrl { url: reqwest::Url, refresh: Duration },
 }
 
 #[derive(Clone, Debug)]
@@ -339,6 +350,7 @@ pub struct Limits {
     pub streams_max: usize,
     /// Running tasks with a log of their own.
     pub tasks_per_principal_max: usize,
+    pub producer_appends_kept_max: usize,
     pub operations_per_session_max: usize,
     /// Tasks that one WebSocket connection watches.
     pub watches_per_connection_max: usize,
@@ -400,6 +412,7 @@ impl Default for Config {
             auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
             agents: BTreeMap::from([("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 1.0 } })]),
             hub: HubConfig::default(),
+            tls: None,
             limits: Limits::default(),
             lease_ttl: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
@@ -449,6 +462,7 @@ impl Default for Limits {
             http_body_bytes_max: 1 << 20,
             streams_max: 10_000,
             tasks_per_principal_max: 1000,
+            producer_appends_kept_max: 100_000,
             operations_per_session_max: 100,
             watches_per_connection_max: 64,
             header_timeout: Duration::from_secs(10),

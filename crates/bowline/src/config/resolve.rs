@@ -12,7 +12,7 @@ use super::value::{HIDDEN, Value};
 use super::written::Written;
 use super::{
     AuthMode, BufferConfig, Config, Limits, LogConfig, LogFormat, SessionConfig, StoreConfig, StoreUrl, SyncMode,
-    WhenBusy,
+    TlsConfig, WhenBusy,
 };
 
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
@@ -59,10 +59,20 @@ impl Resolver<'_> {
             agents,
             hub: self.hub(&listen)?,
             limits: self.limits()?,
+            tls: self.tls()?,
             lease_ttl: self.span("lease.ttl")?.max(LEASE_MIN),
             drain_timeout: self.span("drain.timeout")?,
             log: self.log()?,
         })
+    }
+
+    fn tls(&self) -> Result<Option<TlsConfig>> {
+        match (self.optional("tls.cert")?, self.optional("tls.key")?) {
+            (None, None) => Ok(None),
+            (Some(cert), Some(key)) => Ok(Some(TlsConfig { cert: self.around.path(cert), key: self.around.path(key) })),
+            (Some(_), None) => Err(self.wrong("tls.key", "the file of the key that belongs to `tls.cert`")),
+            (None, Some(_)) => Err(self.wrong("tls.cert", "the file of the certificate that belongs to `tls.key`")),
+        }
     }
 
     fn listen(&self) -> Result<SocketAddr> {
@@ -128,6 +138,7 @@ impl Resolver<'_> {
             http_body_bytes_max: self.count("limits.http_body_bytes_max")?,
             streams_max: self.count("limits.streams_max")?,
             tasks_per_principal_max: self.count("limits.tasks_per_principal_max")?,
+            producer_appends_kept_max: self.count("limits.producer_appends_kept_max")?,
             operations_per_session_max: self.count("limits.operations_per_session_max")?,
             watches_per_connection_max: self.count("limits.watches_per_connection_max")?,
             header_timeout: self.span("limits.header_timeout")?,

@@ -60,7 +60,8 @@ impl Resolver<'_> {
 
     /// Credentials without a mode are a server that its owner believes to be locked.
     fn refuse_forgotten_mode(&self) -> Result<()> {
-        let credentials = ["auth.tokens", "auth.jwt_secret", "auth.jwt_public_key_file", "auth.jwks_file"];
+        let credentials =
+            ["auth.tokens", "auth.jwt_secret", "auth.jwt_public_key_file", "auth.jwks_file", "auth.jwks_url"];
         match credentials.iter().find(|key| self.written.is_written(key)) {
             Some(key) if !self.written.is_written("auth.mode") => Err(ConfigError::conflict(
                 format!("`{key}` is set, but `auth.mode` is not"),
@@ -103,20 +104,24 @@ impl Resolver<'_> {
         };
         let pem_file = self.optional("auth.jwt_public_key_file")?;
         let jwks_file = self.optional("auth.jwks_file")?;
-        let keys = match (secret, pem_file, jwks_file) {
-            (Some(secret), None, None) if secret.expose().len() < JWT_SECRET_BYTES_MIN => {
+        let jwks_url = self.optional("auth.jwks_url")?;
+        let keys = match (secret, pem_file, jwks_file, jwks_url) {
+            (Some(secret), None, None, None) if secret.expose().len() < JWT_SECRET_BYTES_MIN => {
                 return Err(self.wrong(
                     "auth.jwt_secret",
                     &format!("at least {JWT_SECRET_BYTES_MIN} bytes, such as from `openssl rand -hex 32`"),
                 ));
             }
-            (Some(secret), None, None) => JwtKeys::Secret(secret),
-            (None, Some(path), None) => JwtKeys::Pem(self.read(&path)?),
-            (None, None, Some(path)) => JwtKeys::JwksFile(self.around.path(path)),
+            (Some(secret), None, None, None) => JwtKeys::Secret(secret),
+            (None, Some(path), None, None) => JwtKeys::Pem(self.read(&path)?),
+            (None, None, Some(path), None) => JwtKeys::JwksFile(self.around.path(path)),
+            (None, None, None, Some(url)) => {
+                JwtKeys::JwksUrl { url: self.jwks_url(&url)?, refresh: self.span("auth.jwks_refresh")? }
+            }
             _ => {
                 return Err(ConfigError::conflict(
                     "`auth.mode` is \"jwt\", which needs exactly one kind of key",
-                    "Set one of `auth.jwt_secret`, `auth.jwt_public_key_file` and `auth.jwks_file`.",
+                    "Set one of `auth.jwt_secret`, `auth.jwt_public_key_file`, `auth.jwks_file` and `auth.jwks_url`.",
                 ));
             }
         };
@@ -127,6 +132,16 @@ impl Resolver<'_> {
             principal_claim: self.text("auth.principal_claim")?,
             admin_claim: self.text("auth.admin_claim")?,
         })
+    }
+
+    /// Keys that came over an open wire could be anybody's, so that is left to a machine's own.
+    fn jwks_url(&self, text: &str) -> Result<reqwest::Url> {
+        let url = reqwest::Url::parse(text).ok();
+        let safe = |url: &reqwest::Url| {
+            let loopback = url.host_str().is_some_and(crate::auth::origin::is_loopback_name);
+            url.scheme() == "https" || (url.scheme() == "http" && loopback)
+        };
+        url.filter(safe).ok_or_else(|| self.wrong("auth.jwks_url", "a URL with https://, or with http:// on loopback"))
     }
 
     /// Follows `env:NAME` and `file:PATH`; anything else is the secret itself.

@@ -35,6 +35,7 @@ impl Resolver<'_> {
                 allow_stdio_add: self.flag("hub.allow_stdio_add")?,
                 retry_idempotent: self.flag("hub.retry_idempotent")?,
                 call_timeout: self.span("hub.call_timeout")?,
+                call_limit: self.span("hub.call_limit")?,
                 ask_timeout: self.span("hub.ask_timeout")?,
                 health_interval: self.span("hub.health_interval")?,
                 health_timeout: self.span("hub.health_timeout")?,

@@ -123,7 +123,7 @@ pub const KEYS: &[Key] = &[
     key("store.wait_replicas", Kind::Number { min: 0, max: 100 }, "0", "On Redis: replicas that must have an event before it is answered."),
     key("store.timeout", SPAN, "5s", "On Redis: how long a command may take, with all attempts, before whoever waits is told that the store is away."),
 
-    key("session.ttl", SPAN, "24h", "A session expires when it was quiet for this long, unless it is held or a run is active."),
+    key("session.ttl", SPAN, "24h", "A session expires when it was quiet for this long, unless it is held, a run is active, or an operation or a producer's task of its own is."),
     key("session.when_busy", Kind::Choice(&["reject", "queue"]), "reject", "What happens to a message while a run is active."),
     key("session.queue_max", Kind::Number { min: 0, max: 10_000 }, "10", "Messages that may wait with `session.when_busy = \"queue\"`."),
     key("session.ownership", Kind::Choice(&["principal", "token", "open"]), "", "What proves that a session is the caller's. When not set: `principal` with auth, `open` on loopback without auth, else `token`."),
@@ -152,9 +152,11 @@ pub const KEYS: &[Key] = &[
     key("auth.tokens", Kind::Tokens, "[]", "Static tokens, each with its `principal` and whether it may use the admin API."),
     key("auth.origins", Kind::List, "[]", "Browser origins that may connect besides the server's own page; `\"*\"` allows all."),
     key("auth.first_frame_timeout", SPAN, "5s", "How long a WebSocket without a credential may wait before it sends one."),
-    key("auth.jwt_secret", Kind::Secret, "", "Shared secret of at least 32 bytes for HS256."),
-    key("auth.jwt_public_key_file", Kind::Text, "", "PEM file with the public key for RS256 or ES256."),
-    key("auth.jwks_file", Kind::Text, "", "JSON Web Key Set file for RS256 and ES256; read again when it changes."),
+    key("auth.jwt_secret", Kind::Secret, "", "Shared secret of at least 32 bytes for HS256, HS384 and HS512."),
+    key("auth.jwt_public_key_file", Kind::Text, "", "PEM file with the public key for RS256, RS384 and RS512, or for ES256 or ES384."),
+    key("auth.jwks_file", Kind::Text, "", "JSON Web Key Set file with RSA, P-256 or P-384 keys; read again when it changes."),
+    key("auth.jwks_url", Kind::Text, "", "Where a JSON Web Key Set is fetched from: `https://…`, or `http://…` on loopback. Fetched at the start, every `auth.jwks_refresh`, and when a token names a key that is not in it, five times a minute at most. While it is away, the last keys stay in use."),
+    key("auth.jwks_refresh", SPAN, "5m", "How often the key set at `auth.jwks_url` is fetched anew."),
     key("auth.issuer", Kind::Text, "", "The `iss` that a JWT must have."),
     key("auth.audience", Kind::Text, "", "The `aud` that a JWT must have."),
     key("auth.principal_claim", Kind::Text, "sub", "The JWT claim that names the principal."),
@@ -183,13 +185,14 @@ pub const KEYS: &[Key] = &[
     key("hub.allow_stdio_add", Kind::Bool, "false", "Whether programs may be added as servers at run time."),
     key("hub.retry_idempotent", Kind::Bool, "false", "Whether a tool that says it is read-only or idempotent is called again when its wire broke."),
     key("hub.call_timeout", SPAN, "2m", "How long a call waits for a server that is away, and how long `execute_tool` waits before the call becomes a task."),
+    key("hub.call_limit", SPAN, "24h", "How long a call may run at a server. Then it is taken back, and its outcome is told as unknown."),
     key("hub.ask_timeout", SPAN, "10m", "How long a server's question waits for a client."),
     key("hub.health_interval", SPAN, "2m", "Time between checks of a connected MCP server."),
     key("hub.health_timeout", SPAN, "1m", "How long such a check may take."),
     key("hub.session_ttl", SPAN, "24h", "An MCP session expires when it was quiet for this long."),
     key("hub.servers_per_principal_max", COUNT, "100", "MCP servers that one principal may add at run time."),
     key("hub.sessions_per_principal_max", COUNT, "1000", "MCP sessions that one principal may have."),
-    key("hub.body_bytes_max", Kind::Size, "4MiB", "Bytes of one MCP request."),
+    key("hub.body_bytes_max", Kind::Size, "4MiB", "Bytes of one MCP request, over HTTP or as a line over stdio."),
 
     key("limits.connections_max", COUNT, "20000", "WebSocket connections at once."),
     key("limits.sessions_per_principal_max", COUNT, "20000", "Sessions that one principal may have."),
@@ -212,10 +215,14 @@ pub const KEYS: &[Key] = &[
     ),
     key("limits.http_body_bytes_max", Kind::Size, "1MiB", "Bytes of one HTTP request body."),
     key("limits.streams_max", COUNT, "10000", "HTTP responses that stream events, open at once."),
+    key("limits.producer_appends_kept_max", COUNT, "100000", "Appends of one producer to one task whose answers are remembered. One that comes again after so many others is refused."),
     key("limits.tasks_per_principal_max", COUNT, "1000", "Running tasks with a log of their own that one principal may have."),
     key("limits.operations_per_session_max", COUNT, "100", "Background operations of one session that may run at once."),
     key("limits.watches_per_connection_max", COUNT, "64", "Tasks that one WebSocket connection may watch."),
     key("limits.header_timeout", SPAN, "10s", "How long a client may take to send its request headers."),
+
+    key("tls.cert", Kind::Text, "", "File with the certificate and its chain, in PEM: serves https and wss. Read again when it changes."),
+    key("tls.key", Kind::Text, "", "File with the private key of that certificate, in PEM."),
 
     key("lease.ttl", SPAN, "10s", "With several nodes on one Redis: after so long without a sign of life a node is dead, and others end or continue its runs. At least 400 ms."),
     key("drain.timeout", SPAN_OR_NONE, "30s", "How long runs may finish after SIGTERM."),
@@ -224,24 +231,10 @@ pub const KEYS: &[Key] = &[
     key("log.level", Kind::Text, "info", "What is logged: a filter such as `info` or `bowline=debug`."),
 ];
 
-/// Names that are planned but not built: they get an honest answer instead of "unknown".
-#[rustfmt::skip]
-pub const PLANNED: &[(&str, &str)] = &[
-    ("tls", "serving TLS itself (put a TLS proxy in front)"),
-    ("auth.jwks_url", "fetching a key set from a URL (use `auth.jwks_file`)"),
-];
-
 /// The setting that `path` names. Any agent's name is as good as another.
 pub fn find(path: &str) -> Option<&'static Key> {
     let pattern = pattern(path);
     KEYS.iter().find(|key| key.name == pattern)
-}
-
-/// What is planned under this name, if anything.
-pub fn planned(path: &str) -> Option<&'static str> {
-    let pattern = pattern(path);
-    let under = |name: &str| pattern.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    PLANNED.iter().find(|(name, _)| under(name)).map(|(_, what)| *what)
 }
 
 /// Whether settings lie below `path`, so that a table may stand there.
@@ -250,7 +243,8 @@ pub fn is_section(path: &str) -> bool {
     KEYS.iter().any(|key| key.name.starts_with(&section))
 }
 
-/// The valid name that looks most like `path`, if any looks like it at all.
+/// The valid name that is nearest to `path`: one that looks like it, has its last word, lies in its section, or, if all
+/// else fails, takes the fewest changes.
 pub fn nearest(path: &str) -> Option<String> {
     let agent = agent_name(path);
     let shown = |key: &Key| agent.map_or(key.name.to_owned(), |name| key.name.replace(AGENT_NAME, name));
@@ -258,7 +252,13 @@ pub fn nearest(path: &str) -> Option<String> {
     // The same last word in another section, such as `ttl` for `session.ttl`, is worth a hint too.
     let same_word = || KEYS.iter().find(|key| key.name.rsplit('.').next() == path.rsplit('.').next()).map(shown);
     let close = cost <= 2 + path.len() / 6;
-    if close { Some(name) } else { same_word() }
+    if close {
+        return Some(name);
+    }
+    let section = format!("{}.", path.split('.').next().unwrap_or_default());
+    let neighbours = KEYS.iter().map(shown).filter(|name| name.starts_with(&section));
+    let neighbour = || neighbours.min_by_key(|name| distance(name, path));
+    same_word().or_else(neighbour).or(Some(name))
 }
 
 /// `agents.mine.kind` → `mine`.
@@ -309,20 +309,11 @@ mod tests {
             ("agents.mine.knd", Some("agents.mine.kind")),
             ("ttl", Some("session.ttl")),
             ("limits.frame_bytes", Some("limits.frame_bytes_max")),
-            ("utterly.different.thing", None),
+            ("limits.foo", Some("limits.streams_max")),
+            ("heartbeat", Some("heartbeat.interval")),
         ];
         for (given, meant) in cases {
             assert_eq!(nearest(given).as_deref(), meant, "{given}");
-        }
-    }
-
-    #[test]
-    fn what_is_planned_is_told_apart_from_what_is_unknown() {
-        for path in ["tls", "tls.cert", "auth.jwks_url"] {
-            assert!(planned(path).is_some(), "{path}");
-        }
-        for path in ["stream.ttl", "state.keys", "store.url", "hub.expose", "session.ttl", "agents.helper.model"] {
-            assert!(planned(path).is_none(), "{path}");
         }
     }
 }

@@ -132,20 +132,12 @@ fn line_of(text: &str, offset: usize) -> usize {
 
 /// Sections are entered, and misspelt ones too, so that the hint can name the whole setting that was meant.
 fn is_entered(path: &str, values: &toml::Table) -> bool {
-    let is_setting = table::find(path).is_some() || table::planned(path).is_some();
-    !is_setting && (table::is_section(path) || !values.is_empty())
+    table::find(path).is_none() && (table::is_section(path) || !values.is_empty())
 }
 
 fn known(path: &str, source: &Source) -> Result<&'static Key, ConfigError> {
     if let Some(key) = table::find(path) {
         return Ok(key);
-    }
-    if let Some(what) = table::planned(path) {
-        return Err(ConfigError::Unsupported {
-            key: path.to_owned(),
-            source_of: source.clone(),
-            what: what.to_owned(),
-        });
     }
     let nearest = table::nearest(path).map(|name| match source {
         Source::Env(_) => format!("{PREFIX}{}", name.replace('.', "__").to_uppercase()),

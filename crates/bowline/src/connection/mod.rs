@@ -25,6 +25,9 @@ use crate::{clock, dice};
 
 /// An empty outbox that once held more frames than this gives its memory back.
 const OUTBOX_FRAMES_KEPT: usize = 256;
+/// Sessions that a connection lost and is still told the truth about. One that loses more is told of the oldest that there is no
+/// such session, which is true for all it can do with it.
+const LOST_MAX: usize = 64;
 /// About what an answer takes, for answers that are still on their way from a session.
 const ANSWER_BYTES: usize = 512;
 
@@ -35,6 +38,8 @@ pub struct Connection {
     standing: Standing,
     links: Vec<Attached>,
     watches: Vec<Watching>,
+    /// Sessions that this connection was attached to and is not any more, the newest last.
+    lost: Vec<SessionId>,
     /// Sessions that were asked for and not yet granted.
     attaching: Vec<SessionId>,
     next_token: u64,
@@ -92,6 +97,7 @@ impl Connection {
             standing,
             links: Vec::new(),
             watches: Vec::new(),
+            lost: Vec::new(),
             attaching: Vec::new(),
             next_token: 0,
             wake: WakeSet::new(),
@@ -209,14 +215,16 @@ impl Connection {
     }
 
     /// Something asked of a session by this connection.
-    fn asking(&self, ask: Ask) -> Command {
-        Command::new(Caller::Connection(self.mailbox.clone()), ask)
+    fn asking(&self, session: &SessionId, ask: Ask) -> Command {
+        let linked = self.links.iter().any(|attached| attached.link.session() == session);
+        let mailbox = self.mailbox.asking(linked || self.lost.contains(session));
+        Command::new(Caller::Connection(mailbox), ask)
     }
 
     /// Sends a command whose failure would interest nobody.
     async fn command_quietly(&mut self, session: &SessionId, ask: Ask) {
         if let Standing::Known { identity, .. } = &self.standing {
-            let (asker, command) = (identity.principal.clone(), self.asking(ask));
+            let (asker, command) = (identity.principal.clone(), self.asking(session, ask));
             let _ = Registry::send(&self.shared, session, &asker, command).await;
         }
     }
@@ -231,7 +239,7 @@ impl Connection {
                 self.ping_due = true;
             }
             Mail::TakenOver { session } => {
-                self.unlink(&session);
+                self.lose(&session);
                 self.taken_over = true;
                 let code = ErrorCode::SessionTakenOver;
                 let facts =
@@ -241,11 +249,11 @@ impl Connection {
             // It comes back by itself, with its position, and is told what became of its session.
             Mail::Cut { session } => {
                 if self.is_linked(&session) {
-                    self.close(CloseCode::ReadFailed);
+                    self.cut(&session).await;
                 }
             }
             Mail::Superseded { session, by } => {
-                self.unlink(&session);
+                self.lose(&session);
                 let facts = json!({ "reason": "superseded", "superseded_by": by });
                 let text = "The session goes on under a new id.".into();
                 self.say(&Control::new(event::names::SESSION_END, Some(session), text, facts));
@@ -256,6 +264,18 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// A session cannot be followed any further here. What is in its log by now still goes out.
+    async fn cut(&mut self, session: &SessionId) {
+        if !self.shared.is_draining() {
+            return self.close(CloseCode::Interrupted);
+        }
+        if let Some(at) = self.links.iter().position(|attached| attached.link.session() == session) {
+            self.look(at).await;
+        }
+        Box::pin(self.pump()).await;
+        self.close(CloseCode::Restart);
     }
 
     fn handle_refused(&mut self, session: SessionId, refusal: &Refusal, way: Option<Way>) {
@@ -272,7 +292,7 @@ impl Connection {
     }
 
     async fn granted(&mut self, grant: Grant) {
-        let Grant { session, claimed, log, observe, way, extent, resume, since, greeting } = grant;
+        let Grant { session, claimed, log, observe, way, extent, resume, position, since, greeting } = grant;
         self.attaching.retain(|attaching| *attaching != claimed);
         self.unlink(&session);
         self.taken_over = false;
@@ -285,7 +305,7 @@ impl Connection {
             Way::Reconnect | Way::Recover | Way::Restored => {
                 self.shared.metrics.reconnects.inc(resume.verdict());
                 self.shared.metrics.events_lost_per_reconnect.observe(resume.lost() as f64);
-                Link::resume(session, &extent, resume)
+                Link::resume(session, &extent, resume).claiming(position)
             }
         };
         self.links.push(Attached { token, log, link, observe, since, over: None, skipped: false, _tail: tail });
@@ -295,6 +315,18 @@ impl Connection {
 
     fn unlink(&mut self, session: &SessionId) {
         self.links.retain(|attached| attached.link.session() != session);
+    }
+
+    /// Lets a link go, and remembers that the session was this connection's.
+    fn lose(&mut self, session: &SessionId) {
+        self.unlink(session);
+        if self.lost.contains(session) {
+            return;
+        }
+        if self.lost.len() >= LOST_MAX {
+            self.lost.remove(0);
+        }
+        self.lost.push(session.clone());
     }
 
     /// Looks where the log of a link ends now.
@@ -312,7 +344,7 @@ impl Connection {
         let session = self.links[at].link.session().clone();
         if !matches!(error, StoreError::NoSuchLog | StoreError::Quarantined(_)) {
             tracing::warn!(%session, %error, "a read failed");
-            return self.close(CloseCode::ReadFailed);
+            return self.close(CloseCode::Interrupted);
         }
         self.links.swap_remove(at);
         self.refuse(Some(session.clone()), &node::store_refusal(error));
@@ -375,6 +407,7 @@ impl Connection {
         while let Some(at) = self.links.iter().position(ended) {
             let attached = self.links.swap_remove(at);
             let session = attached.link.session().clone();
+            self.lose(&session);
             if attached.skipped {
                 // It was told of the gap; this is what stood at its end.
                 let text = "The session is over.".into();

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bowline_protocol::frame::client::{Content, Secret};
-use bowline_protocol::frame::{Attach, Control, Request};
+use bowline_protocol::frame::{Attach, BadFrame, Control, Request};
 use bowline_protocol::{CloseCode, Cursor, ErrorCode, MessageId, Principal, Refusal, SessionId};
 use serde_json::json;
 
@@ -26,7 +26,7 @@ impl Connection {
             Ok(Request::Ack { .. } | Request::Pong) if matches!(self.standing, Standing::Unknown { .. }) => return,
             Ok(request) => request,
             Err(_) if matches!(self.standing, Standing::Unknown { .. }) => return self.not_known(),
-            Err(refusal) => return self.bad_frame(&refusal),
+            Err(bad) => return self.bad_frame(bad),
         };
         if !matches!(request, Request::Ack { .. } | Request::Pong)
             && let Err(wait) = self.bucket.take(Instant::now())
@@ -37,7 +37,7 @@ impl Connection {
             return self.refuse(None, &refusal);
         }
         let identity = match (&self.standing, &request) {
-            (_, Request::Authenticate { token }) => return self.authenticate(token),
+            (_, Request::Authenticate { token }) => return Box::pin(self.authenticate(token)).await,
             (Standing::Known { identity, .. }, _) => identity.clone(),
             (Standing::Unknown { .. }, _) => return self.not_known(),
         };
@@ -69,7 +69,8 @@ impl Connection {
                 self.command(session, &identity, Ask::Cancel { by, reason, turn: None }).await;
             }
             Request::Plan { session, command } => {
-                self.command(session, &identity, Ask::Plan(command)).await;
+                let by = identity.principal.to_string();
+                self.command(session, &identity, Ask::Plan { by, command }).await;
             }
             Request::EndSession { session } => {
                 let by = identity.principal.to_string();
@@ -77,7 +78,7 @@ impl Connection {
             }
             Request::Restore { signed_state, attach } => self.restore(&signed_state, attach, &identity).await,
             Request::RequestState { session, options } => match ExportOptions::read(&options) {
-                Err(refusal) => self.bad_frame(&refusal),
+                Err(refusal) => self.bad_frame(BadFrame { refusal, session, recovering: false }),
                 Ok(options) => self.command(session, &identity, Ask::Export(options)).await,
             },
             Request::WatchTask { task_id, last_message_id } => {
@@ -93,19 +94,24 @@ impl Connection {
         self.close(CloseCode::Unauthorized);
     }
 
-    /// Whatever its shape, it is the frame that is wrong and not a session's run, so it is a `system.error`.
-    fn bad_frame(&mut self, refusal: &Refusal) {
+    /// Whatever its shape, it is the frame that is wrong and not a session's run, so it is a `system.error`; except that
+    /// whoever asked for the long way back waits for a frame of its own.
+    fn bad_frame(&mut self, BadFrame { refusal, session, recovering }: BadFrame) {
         self.bad_frames += 1;
-        self.refuse(None, refusal);
+        self.shared.metrics.refusals.inc(refusal.code.as_str());
+        self.say(&match recovering {
+            true => Control::recovery_failed(session, &refusal),
+            false => Control::bad_frame(session, &refusal),
+        });
         if self.bad_frames >= self.shared.config.limits.bad_frames_max {
             self.shared.metrics.limits_hit.inc("limits.bad_frames_max");
             self.close(CloseCode::BadFrames);
         }
     }
 
-    fn authenticate(&mut self, token: &Secret) {
+    async fn authenticate(&mut self, token: &Secret) {
         let unauthorized = |message: &str| Refusal::new(ErrorCode::Unauthorized, message);
-        let identity = match self.shared.auth.authenticate(Some(token.expose()), clock::unix_seconds()) {
+        let identity = match self.shared.auth.authenticate(Some(token.expose()), clock::unix_seconds()).await {
             Ok(identity) => identity,
             Err(error) => {
                 self.refuse(None, &error.into());
@@ -188,7 +194,7 @@ impl Connection {
             restored,
             since: Instant::now(),
         };
-        let command = self.asking(Ask::Attach(Box::new(approach)));
+        let command = self.asking(&session, Ask::Attach(Box::new(approach)));
         if let Err(refusal) = Registry::send(&self.shared, &session, &principal, command).await {
             self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
             self.handle_refused(session, &refusal, Some(way));
@@ -230,7 +236,7 @@ impl Connection {
                 format!("The message is {} bytes long; limits.message_bytes_max is {max}.", content.0.get().len());
             return self.refuse(session, &Refusal::new(ErrorCode::MessageTooLarge, message));
         }
-        self.command(session, identity, Ask::Message { message_id, content }).await;
+        self.command(session, identity, Ask::Message { message_id, also: None, content }).await;
     }
 
     /// Sends a command to a session, or says why not.
@@ -239,7 +245,7 @@ impl Connection {
             Ok(session) => session,
             Err(refusal) => return self.refuse(None, &refusal),
         };
-        let command = self.asking(ask);
+        let command = self.asking(&session, ask);
         if let Err(refusal) = Registry::send(&self.shared, &session, &identity.principal, command).await {
             self.refuse(Some(session), &refusal);
         }
@@ -283,7 +289,7 @@ impl Connection {
                 self.refuse(Some(session), &Refusal::new(ErrorCode::CursorAhead, message));
             }
             Ok(Some(seq)) if !attached.observe => {
-                let command = self.asking(Ask::Ack { seq });
+                let command = self.asking(&session, Ask::Ack { seq });
                 let _ = Registry::send(&self.shared, &session, &identity.principal, command).await;
             }
             Ok(_) => {}

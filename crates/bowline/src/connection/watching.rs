@@ -1,15 +1,18 @@
 //! The tasks that a connection watches: their chunks come as frames, so that a page needs one connection for everything.
 
+use bowline_core::project::Trace;
 use bowline_core::watch::{Output, Watch};
 use bowline_protocol::chunk::Chunk;
 use bowline_protocol::frame::server::{TaskChunk, TaskEnd};
-use bowline_protocol::{Epoch, ErrorCode, LogId, Refusal, SessionId, StreamCursor, TaskId};
-use bowline_store::{ReadLimit, StoreError, TailGuard};
+use bowline_protocol::{Epoch, ErrorCode, LogId, Refusal, Seq, SessionId, StreamCursor, TaskId};
+use bowline_store::{Batch, ReadLimit, StoreError, TailGuard};
 use serde_json::json;
 
 use super::{Connection, Standing};
 use crate::auth::Identity;
-use crate::stream::{Proof, Watched};
+use crate::node::Shared;
+use crate::returning::Returning;
+use crate::stream::{Proof, Watched, trace};
 use crate::{clock, node};
 
 pub struct Watching {
@@ -18,7 +21,10 @@ pub struct Watching {
     session: Option<SessionId>,
     log: LogId,
     epoch: Epoch,
+    trace_key: String,
     watch: Watch,
+    /// Until a reader that comes back has what it missed.
+    returning: Option<Returning>,
     _tail: TailGuard,
 }
 
@@ -44,22 +50,31 @@ impl Connection {
         }
         let watched = Watched::find_with(&self.shared, &id, &identity.principal, &self.proof()).await?;
         let fresh = cursor.is_none();
-        let Some(start) = watched.start(cursor, false)? else {
+        let returning = Returning::begin(&self.shared, &watched, cursor.as_ref());
+        let start = watched.start(cursor, false).inspect_err(|refusal| {
+            if !fresh {
+                Returning::refused(&self.shared, &id, refusal);
+            }
+        })?;
+        let Some(start) = start else {
+            returning.into_iter().for_each(|returning| returning.lacks_nothing(&self.shared));
             let end = TaskEnd { task: &id, session: watched.session.as_ref(), status: watched.status().as_str() };
             self.push(end.encode(&clock::timestamp()));
             return Ok(());
         };
+        let returning = returning.map(|returning| returning.admitted(&self.shared));
         self.shared.metrics.stream_starts.inc(if fresh { "fresh" } else { "resumed" });
         let token = self.next_token;
         self.next_token += 1;
         let tail = self.shared.store.tail(&watched.log, &self.wake, token);
-        let mut watch = Watch::new(id.as_str(), watched.first, &watched.extent, start, fresh);
+        let trace = watched.trace(&self.shared).await.map_err(|error| node::task_refusal(&error))?;
+        let mut watch = Watch::new(id.as_str(), watched.first, &watched.extent, start, fresh, trace.as_ref());
         // Subscribed first, looked second: an event in between is seen by one of the two.
         let epoch = watched.extent.epoch.clone();
         let next = self.shared.end_of(&watched.log, &epoch).await.map_err(|error| node::task_refusal(&error))?;
         watch.handle_tail(next);
-        let Watched { log, session, .. } = watched;
-        self.watches.push(Watching { token, task: id, session, log, epoch, watch, _tail: tail });
+        let Watched { log, session, trace_key, .. } = watched;
+        self.watches.push(Watching { token, task: id, session, log, epoch, trace_key, watch, returning, _tail: tail });
         Ok(())
     }
 
@@ -94,15 +109,19 @@ impl Connection {
         let mut at = 0;
         while at < self.watches.len() && self.outbox_bytes < window && self.close.is_none() {
             match self.watches[at].watch.poll_output() {
-                None => at += 1,
+                None => {
+                    let returning = self.watches[at].returning.take();
+                    returning.into_iter().for_each(|returning| returning.caught_up(&self.shared));
+                    at += 1;
+                }
                 Some(Output::Chunks(chunks)) => self.push_chunks(at, &chunks),
                 Some(Output::Over) => self.end_watch(at).await,
                 Some(Output::Read { from, events_max }) => {
                     let limit = ReadLimit { events: events_max, bytes: window };
-                    let Watching { log, epoch, watch, .. } = &mut self.watches[at];
-                    match self.shared.read(log, epoch, from, limit).await {
-                        Ok(batch) => {
-                            watch.handle_events(&batch.events, batch.first, batch.next);
+                    let Watching { log, epoch, trace_key, watch, .. } = &mut self.watches[at];
+                    match read(&self.shared, log, epoch, trace_key, from, limit).await {
+                        Ok((batch, trace)) => {
+                            watch.handle_events(&batch.events, batch.first, batch.next, trace.as_ref());
                             if watch.take_gap() {
                                 self.shared.metrics.gaps_told.inc();
                             }
@@ -133,7 +152,8 @@ impl Connection {
     }
 
     async fn end_watch(&mut self, at: usize) {
-        let Watching { task, session, .. } = self.watches.swap_remove(at);
+        let Watching { task, session, returning, .. } = self.watches.swap_remove(at);
+        returning.into_iter().for_each(|returning| returning.caught_up(&self.shared));
         let ended = match &self.standing {
             Standing::Known { identity, .. } => {
                 Watched::find_with(&self.shared, &task, &identity.principal, &self.proof()).await.ok()
@@ -144,4 +164,19 @@ impl Connection {
         let end = TaskEnd { task: &task, session: session.as_ref(), status };
         self.push(end.encode(&clock::timestamp()));
     }
+}
+
+/// Reads on. If what was asked for is gone meanwhile, the trace says what was open behind it.
+async fn read(
+    shared: &Shared,
+    log: &LogId,
+    epoch: &Epoch,
+    trace_key: &str,
+    from: Seq,
+    limit: ReadLimit,
+) -> Result<(Batch, Option<Trace>), StoreError> {
+    let batch = shared.read(log, epoch, from, limit).await?;
+    let overtaken = batch.first > from;
+    let trace = if overtaken { trace(shared, log, trace_key).await? } else { None };
+    Ok((batch, trace))
 }

@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bowline_core::peers::Sign;
@@ -10,7 +11,7 @@ use bowline_protocol::{Epoch, LogId, Seq};
 use bowline_store::{Commit, Fence, Holder, Kind, ReadLimit, Record, Release, Start, StoreError, WakeSet};
 use tokio::sync::mpsc;
 
-use crate::cluster::{Cluster, Errand, NodeRecord, read_letter};
+use crate::cluster::{Cluster, Errand, NodeRecord, Visit, read_letter};
 use crate::node::Shared;
 use crate::session::{Ask, Caller, Command, Registry};
 use crate::task::Tasks;
@@ -20,6 +21,9 @@ use crate::{dice, hub, upkeep};
 const HANDS: usize = 16;
 /// How often nodes that owe an answer are looked after.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
+/// How long a session without a run may take to be given back by a node that leaves: a mark is written, and the lease.
+const GIVEN_BACK: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 /// The inbox is looked at this often, whether or not anybody woke us.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -65,6 +69,7 @@ fn hand_for(errand: &Errand) -> usize {
     let mut hasher = DefaultHasher::new();
     match errand {
         Errand::Session { session, .. } => session.hash(&mut hasher),
+        Errand::Visit(visit) => visit.session.hash(&mut hasher),
         Errand::Task { task, .. } => task.hash(&mut hasher),
         Errand::Hub { .. } => {}
     }
@@ -84,6 +89,7 @@ fn hand(shared: Arc<Shared>) -> mpsc::UnboundedSender<Errand> {
 async fn run(shared: &Arc<Shared>, errand: Errand) {
     match errand {
         Errand::Session { session, asker, command } => Registry::deliver(shared, &session, &asker, *command).await,
+        Errand::Visit(visit) => receive(shared, *visit).await,
         Errand::Task { task, asker, command, hops } => Tasks::deliver(shared, &task, &asker, command, hops).await,
         Errand::Hub { ask, asker } => {
             // It may take as long as a tool does.
@@ -91,6 +97,40 @@ async fn run(shared: &Arc<Shared>, errand: Errand) {
             tokio::spawn(async move { serve_neighbour(&hub, ask.get(), Box::new(asker)).await });
         }
     }
+}
+
+/// Does what another node asks, unless that node can do it itself, since this one is leaving.
+async fn receive(shared: &Arc<Shared>, visit: Visit) {
+    let Some(cluster) = &shared.cluster else { return };
+    if shared.is_draining() && is_given_back(shared, cluster, &visit).await {
+        if visit.ask.is_awaited() {
+            cluster.send_back(visit);
+        }
+        return;
+    }
+    let (session, asker) = (visit.session.clone(), visit.asker.clone());
+    Registry::deliver(shared, &session, &asker, cluster.admit(visit)).await;
+}
+
+/// Whether a session is free for other nodes. One that has no run under way is about to be, and is waited for.
+async fn is_given_back(shared: &Shared, cluster: &Cluster, visit: &Visit) -> bool {
+    let until = Instant::now() + GIVEN_BACK;
+    while Instant::now() < until {
+        match shared.registry.presence(&visit.session) {
+            Some(presence) if presence.at_work.load(Ordering::Relaxed) => return false,
+            Some(_) => {}
+            None => {
+                let Ok((log, _)) = Registry::look_up(shared, &visit.session, &visit.asker).await else { return false };
+                match cluster.store.holder(&log).await {
+                    Ok(holder) if holder.as_ref() != Some(&cluster.name) => return true,
+                    Ok(_) => {}
+                    Err(_) => return false,
+                }
+            }
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    false
 }
 
 /// Shows this node's signs of life, and looks at those of the others, for ever.
@@ -114,10 +154,7 @@ pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
                 }
                 Err(error) => tracing::warn!(%error, "a sign of life could not be given"),
             }
-            match look(&cluster).await {
-                Ok(dead) => dead.into_iter().for_each(|node| bury(&shared, &cluster, node)),
-                Err(error) => tracing::debug!(%error, "the other nodes cannot be seen"),
-            }
+            look_around(&shared, &cluster).await;
             cluster.tidy(now);
             clean_up(&cluster).await;
         }
@@ -196,6 +233,14 @@ pub async fn others(cluster: &Cluster) -> Result<Vec<(Holder, NodeRecord)>, Stor
         Some((Holder::parse(log.as_str())?, serde_json::from_slice::<NodeRecord>(&record.body).ok()?))
     });
     Ok(nodes.filter(|(node, _)| *node != cluster.name).collect())
+}
+
+/// Looks who is there, and sees to what the dead have left.
+pub async fn look_around(shared: &Arc<Shared>, cluster: &Arc<Cluster>) {
+    match look(cluster).await {
+        Ok(dead) => dead.into_iter().for_each(|node| bury(shared, cluster, node)),
+        Err(error) => tracing::debug!(%error, "the other nodes cannot be seen"),
+    }
 }
 
 async fn look(cluster: &Cluster) -> Result<Vec<Holder>, StoreError> {

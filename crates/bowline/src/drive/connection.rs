@@ -48,9 +48,13 @@ async fn serve(shared: Arc<Shared>, mut sink: Sink, mut stream: Stream, identity
     let rest: Vec<Bytes> = std::iter::from_fn(|| connection.pop()).collect();
     tracing::debug!(connection = %connection.id(), ?code, "connection over");
     Box::pin(connection.leave()).await;
-    if let Some(code) = code {
-        shared.metrics.closes.inc(code.name());
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(farewell(&mut sink, &mut stream, rest, code))).await;
+    match code {
+        Some(code) => {
+            shared.metrics.closes.inc(code.name());
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(farewell(&mut sink, &mut stream, rest, code))).await;
+        }
+        // The answer to a client's close frame is queued below us, and leaves only when somebody asks for it.
+        None => drop(tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(sink.close())).await),
     }
 }
 

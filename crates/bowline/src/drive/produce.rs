@@ -19,6 +19,8 @@ use crate::task::registry::gone;
 const UNDER_WAY_MAX: usize = 256;
 /// A ping this often finds a producer that is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
+/// How long a closing connection may take to accept its last frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Pending = Result<oneshot::Receiver<Result<Appended, Refusal>>, Refusal>;
 
@@ -65,7 +67,12 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Principal, pro
                 Ok(())
             }
             Happened::Frame(Some(Ok(Message::Binary(_)))) => break CloseCode::Unsupported,
-            Happened::Frame(Some(Ok(Message::Close(_)))) | Happened::Frame(None | Some(Err(_))) => return,
+            Happened::Frame(Some(Ok(Message::Close(_)))) => {
+                // The answer to it is queued below us, and leaves only when somebody asks for it.
+                let _ = tokio::time::timeout(CLOSE_TIMEOUT, sink.close()).await;
+                return;
+            }
+            Happened::Frame(None | Some(Err(_))) => return,
             Happened::Frame(Some(Ok(_))) => {
                 unheard = 0;
                 Ok(())
@@ -81,7 +88,7 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Principal, pro
         }
     };
     let close = Message::Close(Some(CloseFrame { code: code.code(), reason: code.reason().into() }));
-    let _ = tokio::time::timeout(Duration::from_secs(1), sink.send(close)).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, sink.send(close)).await;
 }
 
 async fn hand_over(shared: &Arc<Shared>, owner: &Principal, frame: Result<Frame, Refusal>) -> Pending {

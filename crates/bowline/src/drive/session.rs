@@ -17,6 +17,7 @@ enum Happened {
     Command(Box<Command>),
     Said(Said),
     Time,
+    Draining,
 }
 
 /// Boxed, because a task keeps room for its arguments beside what it made of them.
@@ -24,8 +25,13 @@ pub async fn drive(shared: Arc<Shared>, mut actor: Box<Actor>, mut commands: Com
     if let Err(unbegun) = Box::pin(actor.begin()).await {
         return turn_away(&shared, &actor, &mut commands, &unbegun);
     }
+    // Boxed, because it is one more thing that every idle session waits for.
+    let mut draining = Box::pin(shared.draining.cancelled());
     loop {
         let now = Instant::now();
+        if actor.has_to_go() {
+            actor.send_away();
+        }
         if actor.may_leave(now) && shared.registry.retire(actor.id(), &commands) {
             return Box::pin(actor.give_back()).await;
         }
@@ -38,11 +44,14 @@ pub async fn drive(shared: Arc<Shared>, mut actor: Box<Actor>, mut commands: Com
             },
             said = next(actor.live_run()) => Happened::Said(said),
             () = sleep_until(deadline) => Happened::Time,
+            () = &mut draining, if !shared.is_draining() => Happened::Draining,
         };
         match happened {
             Happened::Command(command) => Box::pin(actor.handle(*command)).await,
             Happened::Said(said) => Box::pin(actor.handle_said(said)).await,
             Happened::Time => Box::pin(actor.handle_timeout(Instant::now())).await,
+            // What that means for this session is asked at the top.
+            Happened::Draining => {}
         }
         while actor.is_in_doubt() {
             match Box::pin(actor.begin_again()).await {

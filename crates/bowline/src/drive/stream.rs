@@ -10,9 +10,10 @@ use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
 use bytes::Bytes;
 
 use crate::node::Shared;
+use crate::returning::Returning;
 use crate::session::record::{Accepted, keys};
 use crate::session::{Life, SessionRecord};
-use crate::stream::Watched;
+use crate::stream::{Watched, trace};
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
 const COMMENT_EVERY: Duration = Duration::from_secs(10);
@@ -22,7 +23,11 @@ pub struct Stream {
     shared: Arc<Shared>,
     log: LogId,
     epoch: Epoch,
+    /// Where the trace of what is read is kept.
+    trace_key: String,
     stage: Stage,
+    /// Until a reader that comes back has what it missed.
+    returning: Option<Returning>,
     wake: Arc<WakeSet>,
     _guard: TailGuard,
     _counted: Counted,
@@ -41,10 +46,17 @@ impl Stream {
     /// A reader of a task. Subscribes, then looks once, so that nothing slips in between.
     pub async fn watch(shared: Arc<Shared>, watched: &Watched, start: Start, fold: bool) -> Result<Stream, StoreError> {
         let mut stream = Stream::on(shared, watched.log.clone(), watched.extent.epoch.clone());
-        let watch = Watch::new(watched.id.as_str(), watched.first, &watched.extent, start, fold);
+        let trace = watched.trace(&stream.shared).await?;
+        let watch = Watch::new(watched.id.as_str(), watched.first, &watched.extent, start, fold, trace.as_ref());
+        stream.trace_key.clone_from(&watched.trace_key);
         stream.stage = Stage::Watching(Box::new(watch));
         stream.look().await?;
         Ok(stream)
+    }
+
+    /// It is told when this reader has all that it missed.
+    pub fn tell(&mut self, returning: Option<Returning>) {
+        self.returning = returning.map(|returning| returning.admitted(&self.shared));
     }
 
     /// A reader of the turn that a message in the queue will get.
@@ -59,7 +71,17 @@ impl Stream {
         let wake = WakeSet::new();
         let guard = shared.store.tail(&log, &wake, 0);
         let counted = Counted::new(&shared);
-        Stream { shared, log, epoch, stage: Stage::Done, wake, _guard: guard, _counted: counted }
+        Stream {
+            shared,
+            log,
+            epoch,
+            trace_key: String::new(),
+            stage: Stage::Done,
+            returning: None,
+            wake,
+            _guard: guard,
+            _counted: counted,
+        }
     }
 
     async fn look(&mut self) -> Result<(), StoreError> {
@@ -72,7 +94,9 @@ impl Stream {
                     let extent = self.shared.store.extent(&self.log).await?;
                     self.epoch = extent.epoch.clone();
                     let task = TaskId::of_turn(&self.log, turn);
-                    let watch = Watch::new(task.as_str(), turn, &extent, Start::Fresh, false);
+                    self.trace_key = keys::trace(turn);
+                    let trace = trace(&self.shared, &self.log, &self.trace_key).await?;
+                    let watch = Watch::new(task.as_str(), turn, &extent, Start::Fresh, false, trace.as_ref());
                     self.stage = Stage::Watching(Box::new(watch));
                 } else if !self.is_session_alive().await? {
                     self.stage = Stage::Dropped;
@@ -111,8 +135,10 @@ impl Stream {
     async fn read(&mut self, from: Seq, events_max: usize) -> Result<(), StoreError> {
         let limit = ReadLimit { events: events_max, bytes: READ_BYTES_MAX };
         let batch = self.shared.read(&self.log, &self.epoch, from, limit).await?;
+        let overtaken = batch.first > from;
+        let trace = if overtaken { trace(&self.shared, &self.log, &self.trace_key).await? } else { None };
         if let Stage::Watching(watch) = &mut self.stage {
-            watch.handle_events(&batch.events, batch.first, batch.next);
+            watch.handle_events(&batch.events, batch.first, batch.next, trace.as_ref());
             if watch.take_gap() {
                 self.shared.metrics.gaps_told.inc();
             }
@@ -144,10 +170,12 @@ impl Stream {
                 }
                 Some(Output::Read { from, events_max }) => self.read(from, events_max).await?,
                 Some(Output::Over) => {
+                    self.has_returned();
                     self.stage = Stage::Done;
                     return Ok(Some(Bytes::from_static(DONE)));
                 }
                 None => {
+                    self.has_returned();
                     tokio::select! {
                         () = self.wake.woken() => {
                             self.wake.take();
@@ -158,6 +186,13 @@ impl Stream {
                     }
                 }
             }
+        }
+    }
+
+    /// Everything that was there when the reader came has been handed out.
+    fn has_returned(&mut self) {
+        if let Some(returning) = self.returning.take() {
+            returning.caught_up(&self.shared);
         }
     }
 

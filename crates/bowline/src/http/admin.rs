@@ -1,35 +1,32 @@
 //! `/api/admin/*`: what operators see. Needs an admin when auth is on.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Query, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use bowline_core::{Link, Resume};
-use bowline_protocol::event::names;
-use bowline_protocol::{Cursor, ErrorCode, LogId, Recorded, Refusal, SessionId, TaskId};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use bowline_protocol::{ErrorCode, LogId, Refusal, SessionId, TaskId};
 use bowline_store::{Kind, Record};
-use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::chat::read::Name;
+use super::follow::{Subject, follow};
 use super::health;
 use super::problem::Problem;
+use super::servers;
 use super::ws::{check_host, check_origin};
 use crate::auth::token_from_headers;
 use crate::cluster::Place;
 use crate::config::{StoreUrl, SyncMode};
-use crate::drive::tail::{Piece, Tail};
 use crate::node::{self, Shared};
 use crate::session::actor::Presence;
-use crate::session::turns::Status;
+use crate::session::record::keys;
+use crate::session::turns::{Status, TurnEntry};
 use crate::session::{Life, SessionRecord};
 use crate::task::TaskRecord;
 use crate::{clock, drive, hub};
@@ -43,9 +40,9 @@ impl FromRequestParts<Arc<Shared>> for Admin {
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Admin, Problem> {
         check_origin(shared, &parts.headers)?;
-        check_host(shared, &parts.headers)?;
+        check_host(shared, parts.version, &parts.headers)?;
         let presented = token_from_headers(&parts.headers);
-        let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds());
+        let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds()).await;
         let identity = identity.map_err(Refusal::from)?;
         if !identity.admin {
             let refusal = Refusal::new(ErrorCode::Unauthorized, "This needs the credential of an admin.");
@@ -136,7 +133,7 @@ pub async fn backends(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value
 
 #[derive(Debug, Deserialize)]
 pub struct Owner {
-    owner: Option<String>,
+    pub owner: Option<String>,
 }
 
 /// Dials a backend now, and answers when that is over.
@@ -150,17 +147,14 @@ pub async fn reconnect(
     let wanted = |backend: &bowline_hub::Backend| {
         backend.name() == name && backend.key.owner.as_ref().map(|owner| owner.as_str()) == owner.as_deref()
     };
-    let Some(backend) = shared.hub.all().into_iter().find(wanted) else {
-        let refusal = Refusal::new(ErrorCode::InvalidPayload, format!("There is no server named {name}."));
-        return Err(Problem::with_status(StatusCode::NOT_FOUND, refusal));
-    };
+    let Some(backend) = shared.hub.all().into_iter().find(wanted) else { return Err(servers::unknown(&name)) };
     let success = backend.reconnect().await;
     Ok(Json(json!({ "success": success, "status": backend.snapshot().status.as_str() })))
 }
 
-type Asked<T> = Result<Query<T>, QueryRejection>;
+pub type Asked<T> = Result<Query<T>, QueryRejection>;
 
-fn bad_query(rejection: &QueryRejection) -> Refusal {
+pub fn bad_query(rejection: &QueryRejection) -> Refusal {
     Refusal::new(ErrorCode::InvalidPayload, format!("{}.", rejection.body_text()))
 }
 
@@ -276,7 +270,7 @@ pub async fn events(
     let From { from } = asked.map_err(|rejection| bad_query(&rejection))?.0;
     let (log, record) = find(&shared, &id).await?;
     let over = SessionRecord::decode(&record.body).is_ok_and(|record| record.life != Life::Active);
-    follow(shared, log, over, from, &headers).await
+    follow(shared, log, Subject::Session { over }, from, &headers).await
 }
 
 /// Everybody's tasks with a log of their own, the newest first.
@@ -322,85 +316,14 @@ pub async fn task_events(
         let (log, record) = find(&shared, log.as_str()).await?;
         let over = SessionRecord::decode(&record.body).is_ok_and(|record| record.life != Life::Active);
         let from = from.or_else(|| Some(started.prev().to_string()));
-        return follow(shared, log, over, from, &headers).await;
+        let entry = shared.store.item(&log, &keys::turn(started)).await.map_err(|error| node::task_refusal(&error))?;
+        let entry: Option<TurnEntry> = entry.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let ended = entry.and_then(|entry| entry.ended).map(|ended| ended.seq);
+        return follow(shared, log, Subject::Turn { ended, over }, from, &headers).await;
     }
     let log = LogId::from(&task);
     let record = shared.store.record(&log).await.map_err(|error| node::task_refusal(&error))?;
     let record = record.filter(|record| record.kind == Kind::Task).ok_or_else(node::task_not_found)?;
     let over = TaskRecord::decode(&record.body).is_ok_and(|record| !record.is_running());
-    follow(shared, log, over, from, &headers).await
-}
-
-async fn record_kind(shared: &Shared, log: &LogId) -> Result<Option<Kind>, Refusal> {
-    let record = shared.store.record(log).await.map_err(|error| node::store_refusal(&error))?;
-    Ok(record.map(|record| record.kind))
-}
-
-/// A log as Server-Sent Events, from a cursor on; if it is over, only what is there.
-async fn follow(
-    shared: Arc<Shared>,
-    log: LogId,
-    over: bool,
-    from: Option<String>,
-    headers: &HeaderMap,
-) -> Result<Response, Problem> {
-    let last_event_id = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let read = |field: &str, text: &String| {
-        Cursor::parse(text).ok_or_else(|| Refusal::field(field, "must be `<epoch>-<seq>` or a number"))
-    };
-    let asked = from.as_ref().map(|text| read("from", text)).transpose()?;
-    let cursor = last_event_id.as_ref().map(|text| read("Last-Event-ID", text)).transpose()?.or(asked);
-    let extent = shared.store.extent(&log).await.map_err(|error| node::store_refusal(&error))?;
-    let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));
-    let is_task = record_kind(&shared, &log).await? == Some(Kind::Task);
-    let link = Link::resume(SessionId::from(&log), &extent, resume);
-    let tail = Tail::new(shared, log, link).await.map_err(|error| node::store_refusal(&error))?;
-    // Of a session that is over there is only what is still kept; otherwise the stream ends with the session.
-    let last = over.then(|| extent.last());
-    let stream = futures_util::stream::unfold(Some(tail), move |tail| async move {
-        let mut tail = tail?;
-        let caught_up = last.is_some_and(|last| tail.position() > last);
-        let piece = if caught_up { None } else { tail.next().await.ok() };
-        let goes_on = piece.as_ref().is_some_and(|piece| !ends(piece, is_task));
-        let mut bytes = sse(piece.as_ref());
-        if piece.is_some() && !goes_on {
-            bytes.extend_from_slice(&sse(None));
-        }
-        Some((Ok::<_, Infallible>(Bytes::from(bytes)), goes_on.then_some(tail)))
-    });
-    let kind = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache, no-transform")];
-    Ok((StatusCode::OK, kind, [("x-accel-buffering", "no")], Body::from_stream(stream)).into_response())
-}
-
-/// A piece of the log as Server-Sent Events. Events are single-line JSON, so a line of data holds each.
-fn sse(piece: Option<&Piece>) -> Vec<u8> {
-    let mut out = Vec::new();
-    match piece {
-        None => out.extend_from_slice(b"event: end\ndata: {}\n\n"),
-        Some(Piece::Quiet) => out.extend_from_slice(b": still here\n\n"),
-        Some(Piece::Notice(notice)) => {
-            out.extend_from_slice(b"event: notice\ndata: ");
-            out.extend_from_slice(&notice.encode(&clock::timestamp()));
-            out.extend_from_slice(b"\n\n");
-        }
-        Some(Piece::Events(events)) => {
-            for event in events {
-                let id = event.decode().map(|event| event.event_id).unwrap_or_else(|| event.seq.to_string());
-                out.extend_from_slice(format!("id: {id}\ndata: ").as_bytes());
-                out.extend_from_slice(&event.bytes);
-                out.extend_from_slice(b"\n\n");
-            }
-        }
-    }
-    out
-}
-
-/// Whether this piece holds the last event of its session or task.
-fn ends(piece: &Piece, is_task: bool) -> bool {
-    let Piece::Events(events) = piece else { return false };
-    let last = events.last().and_then(Recorded::decode);
-    last.is_some_and(|event| match is_task {
-        true => names::TERMINAL.contains(&event.event.as_str()),
-        false => event.event == names::SESSION_END,
-    })
+    follow(shared, log, Subject::Task { over }, from, &headers).await
 }

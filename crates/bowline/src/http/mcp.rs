@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use bowline_hub::{Route, front};
 use bowline_protocol::{ErrorCode, Principal, Refusal};
@@ -25,7 +25,7 @@ pub async fn one(State(shared): State<Arc<Shared>>, Path(server): Path<String>, 
 }
 
 async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Response {
-    let principal = match admit(shared, &request) {
+    let principal = match admit(shared, request.version(), request.headers()).await {
         Ok(principal) => principal,
         Err(refused) => return *refused,
     };
@@ -45,20 +45,22 @@ async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Respons
         }
     };
     let request = Request::from_parts(parts, body);
-    let response = front::http::handle(&shared.hub, &principal, route, request).await;
+    let mut response = front::http::handle(&shared.hub, &principal, route, request).await;
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
+    }
     response.map(Body::new)
 }
 
-fn admit(shared: &Shared, request: &Request) -> Result<Principal, Box<Response>> {
-    let headers = request.headers();
+async fn admit(shared: &Shared, version: Version, headers: &HeaderMap) -> Result<Principal, Box<Response>> {
     let no = |problem: Problem| Box::new(problem.into_response());
     check_origin(shared, headers).map_err(no)?;
-    check_host(shared, headers).map_err(no)?;
+    check_host(shared, version, headers).map_err(no)?;
     if shared.is_draining() {
         return Err(no(node::draining().into()));
     }
     let presented = token_from_headers(headers);
-    match shared.auth.authenticate(presented.token(), clock::unix_seconds()) {
+    match shared.auth.authenticate(presented.token(), clock::unix_seconds()).await {
         Ok(identity) => Ok(identity.principal),
         Err(error) => {
             let mut response = Problem::from(Refusal::from(error)).into_response();

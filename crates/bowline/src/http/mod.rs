@@ -3,12 +3,14 @@
 mod admin;
 pub mod chat;
 mod cors;
+mod follow;
 mod health;
 mod mcp;
 pub mod openapi;
 mod page;
 mod problem;
 pub mod produce;
+mod servers;
 mod ws;
 
 use std::sync::Arc;
@@ -16,15 +18,18 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn_with_state;
-use axum::routing::{any, get, post};
+use axum::middleware::{from_fn_with_state, map_response_with_state};
+use axum::routing::{any, delete, get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::node::Shared;
+use crate::tls::Tls;
 
 /// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
@@ -58,7 +63,8 @@ doors! {
     "/api/admin/sessions" => get(admin::sessions),
     "/api/admin/sessions/{id}" => get(admin::session),
     "/api/admin/sessions/{id}/events" => get(admin::events),
-    "/api/admin/backends" => get(admin::backends),
+    "/api/admin/backends" => get(admin::backends).post(servers::add),
+    "/api/admin/backends/{name}" => delete(servers::remove),
     "/api/admin/backends/{name}/reconnect" => post(admin::reconnect),
     "/mcp" => any(mcp::all),
     "/mcp/{server}" => any(mcp::one),
@@ -76,6 +82,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .method_not_allowed_fallback(problem::no_such_method)
         .merge(from_pages)
         .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))
+        .layer(map_response_with_state(shared.clone(), problem::count))
         .with_state(shared)
 }
 
@@ -94,11 +101,19 @@ pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
                         shared.metrics.limits_hit.inc("limits.connections_max");
                         continue;
                     };
-                    let serve = serve_one(shared.clone(), stream, router.clone());
-                    tracker.spawn(async move {
-                        serve.await;
-                        drop(place);
-                    });
+                    let _ = stream.set_nodelay(true);
+                    let (shared, router) = (shared.clone(), router.clone());
+                    // Apart, because a connection keeps room for the larger of the two as long as it lasts.
+                    match shared.tls.as_ref().map(Tls::acceptor) {
+                        None => drop(tracker.spawn(async move {
+                            serve_one(shared, stream, router).await;
+                            drop(place);
+                        })),
+                        Some(acceptor) => drop(tracker.spawn(async move {
+                            serve_tls(shared, stream, router, acceptor).await;
+                            drop(place);
+                        })),
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -113,8 +128,18 @@ pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     tracker.wait().await;
 }
 
-async fn serve_one(shared: Arc<Shared>, stream: TcpStream, router: Router) {
-    let _ = stream.set_nodelay(true);
+async fn serve_tls(shared: Arc<Shared>, stream: TcpStream, router: Router, acceptor: TlsAcceptor) {
+    match tokio::time::timeout(shared.config.limits.header_timeout, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => serve_one(shared, stream, router).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a connection did not become TLS"),
+        Err(_) => tracing::debug!("a connection did not become TLS in time"),
+    }
+}
+
+async fn serve_one<S>(shared: Arc<Shared>, stream: S, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let mut http = hyper::server::conn::http1::Builder::new();
     // Without a timer a client that sends half a header would be kept for ever.
     http.timer(TokioTimer::new()).header_read_timeout(shared.config.limits.header_timeout).max_buf_size(64 << 10);

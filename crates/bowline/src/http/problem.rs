@@ -1,10 +1,15 @@
 //! How HTTP says no: the code, a sentence, and what to do next.
 
+use std::sync::Arc;
+
 use axum::Json;
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, Refusal};
 use serde_json::json;
+
+use crate::node::Shared;
 
 /// A refusal as an HTTP answer.
 #[derive(Debug)]
@@ -37,6 +42,7 @@ impl IntoResponse for Problem {
             body["details"] = details;
         }
         let mut response = (self.status, Json(body)).into_response();
+        response.extensions_mut().insert(code);
         let later = matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         if let Some(ms) = retry_after_ms.filter(|_| later) {
             // For proxies and libraries, which count in seconds: never earlier than the body says.
@@ -44,6 +50,14 @@ impl IntoResponse for Problem {
         }
         response
     }
+}
+
+/// Counts the refusals among the answers.
+pub async fn count(State(shared): State<Arc<Shared>>, response: Response) -> Response {
+    if let Some(code) = response.extensions().get::<ErrorCode>() {
+        shared.metrics.refusals.inc(code.as_str());
+    }
+    response
 }
 
 pub async fn no_such_path() -> Problem {

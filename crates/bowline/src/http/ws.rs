@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{CloseCode, ErrorCode, Refusal};
 
 use super::problem::Problem;
-use crate::auth::{self, SUBPROTOCOL, token_from_headers};
+use crate::auth::{self, HostRefused, Page, SUBPROTOCOL, token_from_headers};
 use crate::config::is_loopback;
 use crate::node::{self, Shared};
 use crate::{clock, drive};
@@ -20,7 +20,7 @@ const READ_BUFFER_BYTES: usize = 1 << 10;
 const WRITE_BUFFER_BYTES: usize = 16 << 10;
 
 pub async fn upgrade(State(shared): State<Arc<Shared>>, headers: HeaderMap, upgrade: WebSocketUpgrade) -> Response {
-    match admit(&shared, &headers) {
+    match admit(&shared, &headers).await {
         Err(problem) => problem.into_response(),
         Ok(admission) => accept(shared, upgrade, admission),
     }
@@ -35,7 +35,7 @@ pub enum Admission {
     Unauthorized,
 }
 
-fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
+async fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
     if shared.is_draining() {
         return Err(node::draining().into());
     }
@@ -48,7 +48,7 @@ fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
     }
     check_origin(shared, headers)?;
     let presented = token_from_headers(headers);
-    match shared.auth.authenticate(presented.token(), clock::unix_seconds()) {
+    match shared.auth.authenticate(presented.token(), clock::unix_seconds()).await {
         Ok(identity) => Ok(Admission::Known(identity)),
         Err(_) if presented.token.is_none() => Ok(Admission::Unknown),
         // A browser can only offer its token as a subprotocol, and cannot see a refused upgrade, only a close code.
@@ -59,19 +59,24 @@ fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
 
 /// Pages that are not ours are refused before they get anything.
 pub fn check_origin(shared: &Shared, headers: &HeaderMap) -> Result<(), Problem> {
-    auth::check_origin(&shared.config.auth, headers, is_loopback(&shared.config.listen)).map_err(|why| {
+    let page = auth::check_origin(&shared.config.auth, headers, is_loopback(&shared.config.listen)).map_err(|why| {
         Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
-    })
+    })?;
+    // A page is our own by the name that it was asked for, so that must be ours too.
+    if page == Page::Own { check_host(shared, Version::HTTP_11, headers) } else { Ok(()) }
 }
 
-/// A browser sends no origin when a page reads from its own host; if that name was only lent to 127.0.0.1, the page is
-/// not ours.
-pub fn check_host(shared: &Shared, headers: &HeaderMap) -> Result<(), Problem> {
-    if !is_loopback(&shared.config.listen) || auth::is_loopback_host(headers) {
-        return Ok(());
-    }
-    let refusal = Refusal::new(ErrorCode::Unauthorized, "Ask for this server by a loopback name, such as 127.0.0.1.");
-    Err(Problem::with_status(StatusCode::FORBIDDEN, refusal))
+/// A page that lends its own name to our address is refused, also where its browser does not say whose it is.
+pub fn check_host(shared: &Shared, version: Version, headers: &HeaderMap) -> Result<(), Problem> {
+    let machine = rustix::system::uname();
+    let machine = machine.nodename().to_str().unwrap_or_default();
+    let config = &shared.config;
+    auth::check_host(&config.auth, &config.listen, machine, version, headers).map_err(|why| match why {
+        HostRefused::NotOne => Refusal::new(ErrorCode::InvalidPayload, why.to_string()).into(),
+        HostRefused::NotOurs => {
+            Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
+        }
+    })
 }
 
 fn accept(shared: Arc<Shared>, upgrade: WebSocketUpgrade, admission: Admission) -> Response {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bowline_core::Hold;
@@ -15,9 +15,10 @@ use bowline_store::{Commit, Committed, Fence, Holder, Item, Kind, Leased, Record
 use serde::Serialize;
 
 use super::caller::Answered;
-use super::record::{SessionRecord, keys};
+use super::record::{Queued, SessionRecord, keys};
 use super::run::LiveRun;
-use super::{Ask, Caller, Claimant, Command, Mailbox, Outcome};
+use super::trace::TurnScribe;
+use super::{Ask, Caller, Claimant, Command, Mail, Mailbox, Outcome};
 use crate::config::Ownership;
 use crate::node::Shared;
 use crate::{clock, node};
@@ -41,10 +42,14 @@ pub struct Actor {
     pub(super) claims: HashMap<Party, Claimant>,
     pub(super) mark: Option<Cursor>,
     pub(super) run: Option<Box<LiveRun>>,
+    /// Follows the active turn as it is written.
+    pub(super) scribe: Option<Box<TurnScribe>>,
     /// When the contents of a session that is over are let go.
     pub(super) release_at: Option<Instant>,
     /// When the holder is sent its state next, if it asked for that.
     pub(super) checkpoint_at: Option<Instant>,
+    /// Who was sent the state last, and up to where.
+    pub(super) checkpointed: Option<(Party, Seq)>,
     pub(super) presence: Arc<Presence>,
     idle_since: Instant,
     /// When marks and touches that nobody waits for are written, unless another commit takes them along first.
@@ -81,6 +86,8 @@ pub struct Presence {
     pub held: AtomicUsize,
     pub observers: AtomicUsize,
     pub acked: AtomicU64,
+    /// Whether a run is under way here that does not wait for a person.
+    pub at_work: AtomicBool,
 }
 
 impl Actor {
@@ -98,8 +105,10 @@ impl Actor {
             claims: HashMap::new(),
             mark: None,
             run: None,
+            scribe: None,
             release_at: None,
             checkpoint_at: None,
+            checkpointed: None,
             presence: Arc::default(),
             idle_since: Instant::now(),
             flush_at: None,
@@ -125,12 +134,17 @@ impl Actor {
         self.presence.acked.store(self.mark.as_ref().map_or(0, |mark| mark.seq.get()), Ordering::Relaxed);
         self.recover().await?;
         self.begun = true;
+        self.count_work();
         Ok(())
     }
 
     /// Lets other nodes have the session, now that nobody here needs it.
     pub async fn give_back(&self) {
         self.shared.give_back(&self.log, self.fence).await;
+        if let Some(cluster) = self.shared.cluster.as_ref().filter(|_| !self.record.queue.is_empty()) {
+            // This node leaves, and starts no more runs.
+            cluster.pass_on_work(&self.id, &self.owner);
+        }
     }
 
     pub fn owner(&self) -> &Principal {
@@ -149,6 +163,7 @@ impl Actor {
     /// Nothing is begun, owed or due any more.
     pub(super) fn forget_doubt(&mut self) {
         (self.release_at, self.checkpoint_at, self.flush_at) = (None, None, None);
+        self.scribe = None;
         (self.mark_dirty, self.begun, self.in_doubt) = (false, false, false);
     }
 
@@ -167,15 +182,24 @@ impl Actor {
     pub async fn handle(&mut self, command: Command) {
         self.idle_since = Instant::now();
         let Command { from, ask, .. } = command;
+        if let Caller::Request(request) = &from
+            && let Err(refusal) = self.note_use(request.proof.clone().as_ref()).await
+        {
+            return self.settle(from, Err(refusal));
+        }
         let answered = match ask {
-            Ask::Message { message_id, content } => self.message(&from, message_id, content).await,
+            Ask::Message { message_id, also, content } => {
+                let also = also.filter(|also| message_id.as_ref() != Some(also));
+                self.message(&from, Queued { content, message_id, also }).await
+            }
             Ask::Regenerate { by, replaces } => self.regenerate(&from, by, replaces).await,
             Ask::Response { step_id, reply } => self.response(&from, &step_id, reply).await,
             Ask::Cancel { by, reason, turn } => self.cancel(&from, by, reason, turn).await,
-            Ask::Plan(command) => self.plan_command(&from, command).await,
+            Ask::Plan { by, command } => self.plan_command(&from, by, command).await,
             Ask::Operate(order) => self.operate(&from, *order).await,
             Ask::OperationEnded { task, content } => self.operation_ended(&task, &content).await,
             Ask::End { by } => self.end(&from, &by).await,
+            Ask::Prove => self.may_write(&from).map(|()| Outcome::Done),
             Ask::Expire => return self.expire().await,
             Ask::Verify => return self.verify().await,
             // The rest is between a session and the connections at it.
@@ -238,6 +262,40 @@ impl Actor {
         self.is_idle() && now >= self.idle_since + self.linger()
     }
 
+    /// Whether this node is about to leave and another can have the session, since no run is under way in it. One that waits
+    /// for a person needs no process.
+    pub(super) fn is_another_nodes(&self) -> bool {
+        let accompanied = self.shared.cluster.as_ref().is_some_and(|cluster| cluster.is_accompanied());
+        accompanied && self.shared.is_draining() && self.record.state() != "running"
+    }
+
+    /// Whether only those who are attached keep the session from a node that can serve it.
+    pub fn has_to_go(&self) -> bool {
+        let kept = !self.members.is_empty() || !self.claims.is_empty() || self.run.is_some();
+        kept && self.release_at.is_none() && !self.in_doubt && self.is_another_nodes()
+    }
+
+    /// Everybody attached comes back elsewhere.
+    pub fn send_away(&mut self) {
+        self.cut_everybody();
+        self.drop_run();
+        if self.record.held {
+            self.record.held = false;
+            self.record.touched_ms = self.shared.clock.now_ms();
+            self.note_record();
+        }
+    }
+
+    pub(super) fn cut_everybody(&mut self) {
+        let members = std::mem::take(&mut self.members).into_values().map(|member| member.mailbox);
+        let claimants = std::mem::take(&mut self.claims).into_values().map(|claimant| claimant.mailbox);
+        for mailbox in members.chain(claimants) {
+            mailbox.send(Mail::Cut { session: self.id.clone() });
+        }
+        self.hold = Hold::default();
+        self.count_presence();
+    }
+
     /// A node that drains keeps nothing that another could have.
     fn linger(&self) -> Duration {
         if self.shared.cluster.is_some() && self.shared.is_draining() { Duration::ZERO } else { LINGER }
@@ -259,18 +317,31 @@ impl Actor {
         record.touched_ms = commit.at_ms;
         commit.record = Some(store_record(&self.owner, &record));
         let (before, after) = (self.record.state(), record.state());
-        let committed = self.write(commit).await?;
+        let active = record.turn.active().or(self.record.turn.active()).map(|active| active.started);
+        let scribe = self.trace(&mut commit, active).await?;
+        let committed = self.write_traced(commit).await?;
+        // A turn that is over has no more events.
+        self.scribe = scribe.filter(|_| record.turn.active().is_some());
         if before != after {
-            self.shared.metrics.session_state(before).dec();
-            self.shared.metrics.session_state(after).inc();
+            self.shared.metrics.session_moved(before, after);
         }
         self.record = record;
+        self.count_work();
         self.flush_at = None;
         Ok(committed)
     }
 
-    /// Writes without touching the record. A mark that waits is taken along.
+    /// Writes without touching the record.
     pub(super) async fn write(&mut self, mut commit: Commit) -> Result<Committed, Refusal> {
+        let active = self.record.turn.active().map(|active| active.started);
+        let scribe = self.trace(&mut commit, active).await?;
+        let committed = self.write_traced(commit).await?;
+        self.scribe = scribe;
+        Ok(committed)
+    }
+
+    /// Makes a commit durable. A mark that waits is taken along.
+    async fn write_traced(&mut self, mut commit: Commit) -> Result<Committed, Refusal> {
         if self.mark_dirty
             && let Some(mark) = &self.mark
         {
@@ -343,8 +414,11 @@ impl Actor {
     }
 
     pub(super) fn may_hold_and_write(&self, from: &Mailbox) -> Result<(), Refusal> {
-        if self.shared.config.session.ownership == Ownership::Token && !self.members.contains_key(&from.party) {
-            // With resume tokens a name proves nothing: whoever has not attached is a stranger.
+        if self.shared.config.session.ownership == Ownership::Token
+            && !from.admitted
+            && !self.members.contains_key(&from.party)
+        {
+            // With resume tokens a name proves nothing: whoever was never attached is a stranger.
             return Err(node::not_found());
         }
         self.alive_or_refusal()?;
@@ -372,6 +446,10 @@ impl Actor {
         self.hold = Hold::default();
         self.members.clear();
         self.count_presence();
+    }
+
+    pub(super) fn count_work(&self) {
+        self.presence.at_work.store(self.record.state() == "running", Ordering::Relaxed);
     }
 
     pub(super) fn count_presence(&self) {

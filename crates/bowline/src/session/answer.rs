@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use super::actor::Actor;
 use super::caller::Answered;
 use super::record::keys;
-use super::restore;
-use super::{Caller, Outcome};
+use super::{Caller, Outcome, taken};
 use crate::agent::{Asked, Input, Message, Reply};
 use crate::node;
 
@@ -31,7 +30,7 @@ impl Actor {
             Some(_) => {}
         }
         // Settled first: an older state of this session must not bring the question back to be approved again.
-        restore::settle(&self.shared, &self.owner, step).await?;
+        taken::settle(&self.shared, &self.owner, step).await?;
         let mut content = json!({ "confirmed": reply.confirmed });
         if let Some(tasks) = &reply.tasks {
             content["tasks"] = tasks.clone();

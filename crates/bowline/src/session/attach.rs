@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use bowline_core::Resume;
 use bowline_core::hold::{Claim, Outcome, Party};
+use bowline_core::proof::ResumeToken;
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::{Cursor, ErrorCode, Extent, Refusal};
 use serde_json::{Value, json};
 
 use super::actor::{Actor, Member};
-use super::record::ResumeToken;
-use super::restore::Source;
+use super::record::Presented;
+use super::restore::{Restored, Source};
 use super::{Approach, Claimant, Grant, Mail, Way};
 use crate::config::Ownership;
 use crate::{clock, dice, node};
@@ -24,6 +25,13 @@ impl Actor {
             return self.refuse(&claimant, refusal);
         }
         let party = claimant.mailbox.party;
+        let held_by_another = self.hold.holder().is_some_and(|holder| holder != party);
+        // Whoever comes to hold the session is given a new secret anyway.
+        if (claimant.approach.observe || held_by_another)
+            && let Err(refusal) = self.note_use(claimant.approach.proof.as_ref()).await
+        {
+            return self.refuse(&claimant, refusal);
+        }
         if claimant.approach.observe {
             // A holder that only wants to watch gives up its seat.
             let left = self.hold.handle_gone(party);
@@ -61,7 +69,21 @@ impl Actor {
         if self.owner != claimant.approach.principal {
             return Err(node::not_found());
         }
-        proven.and_then(|()| self.alive_or_refusal())
+        proven.and_then(|()| self.alive_or_refusal())?;
+        // It would be sent away again at once.
+        if self.is_another_nodes() { Err(node::draining()) } else { Ok(()) }
+    }
+
+    /// Somebody was let in with this secret. If it is the newest one and shown for the first time, then it has arrived, and
+    /// the one before it is given up.
+    pub(super) async fn note_use(&mut self, shown: Option<&Presented>) -> Result<(), Refusal> {
+        let Some(shown) = shown.filter(|_| self.record.is_first_use(self.shared.config.session.ownership, shown))
+        else {
+            return Ok(());
+        };
+        let mut change = self.change();
+        change.record.resume_token.iter_mut().for_each(|token| token.handle_used(&shown.0));
+        self.commit(change).await.map(drop)
     }
 
     pub(super) fn alive(&mut self, party: Party) {
@@ -151,9 +173,10 @@ impl Actor {
         let claimed = self.id.clone();
         if let Some(restored) = claimant.approach.restored.as_deref().filter(|restored| restored.source == Source::Live)
         {
-            self.supersede(&restored.new, restored.last_seq).await?;
+            self.supersede(restored).await?;
         }
         let extent = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?;
+        let extent = as_restored(extent, claimant.approach.restored.as_deref());
         let mut resume_token = None;
         if !claimant.approach.observe {
             resume_token = self.take_seat(claimant).await?;
@@ -174,6 +197,7 @@ impl Actor {
             way: claimant.approach.way,
             greeting: self.greeting(claimant, &extent, resume, resume_token),
             resume,
+            position: claimant.approach.cursor.as_ref().map(|cursor| cursor.seq),
             extent,
             since: claimant.approach.since,
         })
@@ -197,10 +221,12 @@ impl Actor {
             return Ok(None);
         }
         let token = dice::secret();
-        let used = claimant.approach.proof.as_ref().map(|shown| shown.0.clone());
+        let (hash, shown) = (Presented::hash(&token).0, claimant.approach.proof.as_ref().map(|shown| shown.0.as_str()));
         let mut change = self.change();
-        // Whichever token was used stays good until the new one is: the answer with the new one may never arrive.
-        change.record.resume_token = Some(ResumeToken { current: ResumeToken::hash(&token), previous: used });
+        change.record.resume_token = Some(match &self.record.resume_token {
+            Some(known) => known.rotated(hash, shown),
+            None => ResumeToken::first(hash),
+        });
         self.commit(change).await?;
         Ok(Some(token))
     }
@@ -234,6 +260,15 @@ impl Actor {
             Value::from("Session reconnected successfully")
         };
         Control::new(names::SESSION_CREATED, Some(self.id.clone()), content, facts)
+    }
+}
+
+/// A rebuilt log is to its restorer as it was when it began. If its run was ended as lost, that is an event like any other
+/// that comes afterwards, and not one that the client's position is behind.
+fn as_restored(extent: Extent, restored: Option<&Restored>) -> Extent {
+    match restored {
+        Some(restored) if restored.source == Source::Snapshot => Extent { next: restored.last_seq.next(), ..extent },
+        _ => extent,
     }
 }
 

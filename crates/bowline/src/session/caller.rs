@@ -44,6 +44,8 @@ pub enum Outcome {
     Repeated {
         message_id: Option<MessageId>,
         turn: Option<Seq>,
+        /// The event that ended the turn, if it has ended.
+        last: Option<Seq>,
     },
     /// A run was stopped, or there was none to stop.
     Cancelled {
@@ -72,6 +74,11 @@ impl Request {
 }
 
 impl Caller {
+    /// Whether it is a connection that has shown before whose the session is.
+    pub fn is_admitted(&self) -> bool {
+        matches!(self, Caller::Connection(mailbox) if mailbox.admitted)
+    }
+
     /// Says what came of it. A request that is gone needs no answer.
     pub fn settle(self, session: &SessionId, state: &str, answered: Answered) {
         match (self, answered) {
@@ -95,9 +102,16 @@ impl Outcome {
                 format!("Your message is number {position} in the queue."),
                 json!({ "action": "queued", "position": position, "message_id": message_id }),
             )),
-            Outcome::Repeated { message_id, turn } => Some((
+            Outcome::Repeated { message_id, turn, last } => Some((
                 "This message was accepted before; its events are the answer.".into(),
-                json!({ "action": "duplicate_message", "message_id": message_id, "seq": turn, "session_state": state }),
+                json!({
+                    "action": "duplicate_message",
+                    "message_id": message_id,
+                    "seq": turn,
+                    "first_seq": turn,
+                    "last_seq": last,
+                    "session_state": state,
+                }),
             )),
             Outcome::Cancelled { ran: false } => {
                 Some(("Nothing is running.".into(), json!({ "action": "cancel", "ok": false })))

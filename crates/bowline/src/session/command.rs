@@ -39,6 +39,9 @@ pub enum Ask {
     Alive,
     Message {
         message_id: Option<MessageId>,
+        /// Another key under which the same message may come again.
+        #[serde(default)]
+        also: Option<MessageId>,
         content: Content,
     },
     /// Answers the last message anew; the new turn takes the place of the last one.
@@ -57,7 +60,10 @@ pub enum Ask {
         /// Only the turn that began with this event.
         turn: Option<Seq>,
     },
-    Plan(PlanCommand),
+    Plan {
+        by: String,
+        command: PlanCommand,
+    },
     Operate(Box<Order>),
     /// A background operation of this session has ended.
     OperationEnded {
@@ -71,10 +77,28 @@ pub enum Ask {
     End {
         by: String,
     },
+    /// Nothing but that its secret was shown.
+    Prove,
     /// Nobody needed the session for its lifetime; the actor looks for itself.
     Expire,
     /// This node was away for so long that others may have taken the session; the actor looks for itself.
     Verify,
+}
+
+impl Ask {
+    /// Whether it can be asked twice without being done twice.
+    pub fn is_repeatable(&self) -> bool {
+        match self {
+            Ask::Attach(_) | Ask::Alive | Ask::Ack { .. } | Ask::Export(_) => true,
+            Ask::Message { message_id, .. } => message_id.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether somebody waits for what comes of it.
+    pub fn is_awaited(&self) -> bool {
+        !matches!(self, Ask::Detach | Ask::Alive | Ask::Ack { .. } | Ask::Expire | Ask::Verify)
+    }
 }
 
 impl Command {
@@ -95,7 +119,7 @@ impl Command {
                     Mail::Refused { session: session.clone(), refusal: refusal.clone(), way: Some(approach.way) };
                 mailbox.send(mail);
             }
-            (Ask::Detach | Ask::Alive | Ask::Ack { .. } | Ask::Expire | Ask::Verify, _) => {}
+            (ask, _) if !ask.is_awaited() => {}
             (_, from) => from.settle(session, "", Err(refusal.clone())),
         }
     }
@@ -215,6 +239,8 @@ pub struct Grant {
     pub way: Way,
     pub extent: Extent,
     pub resume: Resume,
+    /// How far the client said it was.
+    pub position: Option<Seq>,
     /// When the client asked, to measure how long its way back took.
     #[serde(with = "elapsed")]
     pub since: Instant,
@@ -231,6 +257,9 @@ pub type Commands = mpsc::Receiver<Box<Command>>;
 #[derive(Clone)]
 pub struct Mailbox {
     pub party: Party,
+    /// Whether the connection was attached to the session that it writes to now or before. Then it has shown whose it is, and
+    /// is told what became of the session.
+    pub admitted: bool,
     route: Route,
 }
 
@@ -245,12 +274,18 @@ enum Route {
 impl Mailbox {
     pub fn new() -> (Mailbox, Inbox) {
         let (mail, inbox) = mpsc::unbounded_channel();
-        (Mailbox { party: next_party(), route: Route::Here(mail) }, inbox)
+        (Mailbox { party: next_party(), admitted: false, route: Route::Here(mail) }, inbox)
     }
 
     /// Stands for a connection of another node's.
     pub fn away(carry: impl Fn(Mail) + Send + Sync + 'static) -> Mailbox {
-        Mailbox { party: next_party(), route: Route::Away(Arc::new(carry)) }
+        Mailbox { party: next_party(), admitted: false, route: Route::Away(Arc::new(carry)) }
+    }
+
+    /// The same, for something that is asked of a session that it was or was not attached to.
+    #[must_use]
+    pub fn asking(&self, admitted: bool) -> Mailbox {
+        Mailbox { admitted, ..self.clone() }
     }
 
     pub fn is_away(&self) -> bool {

@@ -12,7 +12,7 @@ use super::actor::Actor;
 use super::caller::Answered;
 use super::record::keys;
 use super::turns::TurnError;
-use super::{Caller, Outcome};
+use super::{Caller, Outcome, taken};
 use crate::agent::{AgentError, Answer, Ending, LastWord};
 
 /// A longer answer than this is not one: it would not fit into one event of any store.
@@ -31,7 +31,8 @@ impl Actor {
             }
             (Ok(answer), None) => End::answered(answer, duration_ms),
             (Err(error), None) if error.cancelled => {
-                End::cancelled_with("agent", Some(&error.message), error.finish.as_ref())
+                let by = run.called_off_by.as_deref().unwrap_or("agent");
+                End::cancelled_with(by, Some(&error.message), error.finish.as_ref())
             }
             (Err(error), None) => End::failed(&error),
         };
@@ -48,8 +49,19 @@ impl Actor {
     }
 
     /// The one way out of a run: its terminal event, the conversation and the record change together, once.
-    pub(super) async fn end_run(&mut self, end: End) -> Result<(), Refusal> {
+    pub(super) async fn end_run(&mut self, mut end: End) -> Result<(), Refusal> {
         let Some(active) = self.record.turn.active().cloned() else { return Ok(()) };
+        if let Some(answer) = &end.answer
+            && let Some(streamed) = self.streamed(active.started, answer).await?
+        {
+            end.add("streamed", &streamed);
+        }
+        if end.settles {
+            // First of all, as with an answer: an older state of this session must not bring the question back.
+            for step in &active.pending {
+                taken::settle(&self.shared, &self.owner, step).await?;
+            }
+        }
         let ended = self.next_seq().await?;
         let mut change = self.change();
         change.record.turn.end(&active.run);
@@ -113,6 +125,8 @@ pub(super) struct End {
     /// The whole answer; none if only what was streamed is there to keep.
     pub answer: Option<String>,
     pub error: Option<TurnError>,
+    /// Whether the questions that are still open are over with the run, for every state that holds them too.
+    pub settles: bool,
 }
 
 impl End {
@@ -128,6 +142,7 @@ impl End {
             word: "answered",
             answer: Some(answer.text),
             error: None,
+            settles: true,
         }
     }
 
@@ -140,7 +155,15 @@ impl End {
         let word = if error.code == ErrorCode::AgentLost { "lost" } else { "failed" };
         let told = TurnError { code: error.code.as_str().to_owned(), message: error.message.clone() };
         let draft = Draft::new(names::ERROR, &error.message).metadata(&facts.0);
-        End { draft, word, answer: None, error: Some(told) }
+        End { draft, word, answer: None, error: Some(told), settles: true }
+    }
+
+    /// Adds a fact to what its event says.
+    fn add(&mut self, key: &str, value: &impl Serialize) {
+        let known = self.draft.metadata.as_deref().and_then(|raw| serde_json::from_str(raw.get()).ok());
+        let mut facts = Facts(known.unwrap_or_default());
+        facts.add(key, value);
+        self.draft.metadata = Some(json::raw(&facts.0));
     }
 
     pub fn lost() -> End {
@@ -152,6 +175,12 @@ impl End {
         End::cancelled_with(by, reason, None)
     }
 
+    /// The session is over, and its run with it. What the run asked can still be answered in a session that is restored
+    /// from a state: nobody has called it off.
+    pub fn session_over(by: &str) -> End {
+        End { settles: false, ..End::cancelled(by, Some("The session has ended.")) }
+    }
+
     /// The same, with what an upstream said of it.
     fn cancelled_with(by: &str, reason: Option<&str>, finish: Option<&LastWord>) -> End {
         let mut facts = Facts::default();
@@ -159,7 +188,7 @@ impl End {
         facts.add_some("reason", reason);
         facts.add_some("finish", finish.map(|word| &word.0));
         let draft = Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts.0);
-        End { draft, word: "cancelled", answer: None, error: None }
+        End { draft, word: "cancelled", answer: None, error: None, settles: true }
     }
 }
 

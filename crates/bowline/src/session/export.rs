@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::actor::Actor;
 use super::record::keys;
+use super::run::Stage;
 use super::{Mail, Mailbox};
 use crate::agent::{Asked, Message, Role};
 use crate::{clock, dice, node};
@@ -79,13 +80,22 @@ impl Actor {
         self.checkpoint_at = None;
         let holder = self.hold.holder().and_then(|party| self.members.get(&party)).map(|member| member.mailbox.clone());
         let Some(holder) = holder.filter(|_| self.wants_checkpoints()) else { return };
-        match self.exported(ExportOptions::default()).await {
-            Ok(frame) => holder.send(Mail::Control(frame)),
-            Err(refusal) => tracing::warn!(session = %self.id, %refusal, "a checkpoint could not be made"),
+        if let Err(refusal) = self.push_to(&holder).await {
+            tracing::warn!(session = %self.id, %refusal, "a checkpoint could not be made");
         }
         if self.run.is_some() {
             self.checkpoint_at = Some(Instant::now() + self.shared.config.state.checkpoint_interval);
         }
+    }
+
+    /// A run that only waits changes nothing, and its holder has the state already.
+    async fn push_to(&mut self, holder: &Mailbox) -> Result<(), Refusal> {
+        let now = (holder.party, self.next_seq().await?);
+        if self.checkpointed != Some(now) {
+            holder.send(Mail::Control(self.exported(ExportOptions::default()).await?));
+            self.checkpointed = Some(now);
+        }
+        Ok(())
     }
 
     async fn exported(&self, options: ExportOptions) -> Result<Control, Refusal> {
@@ -102,13 +112,14 @@ impl Actor {
             (false, true) => Form::Token,
             (false, false) => Form::Object,
         };
-        let now_unix = clock::unix_seconds();
-        let sealed = self.shared.keys.ring.seal(&SealInput { state: &state, owner: &self.owner, now_unix, form });
+        let now_ms = clock::unix_ms();
+        let now_unix = now_ms / 1000;
+        let sealed = self.shared.ring.now().seal(&SealInput { state: &state, owner: &self.owner, now_unix, form });
         self.shared.metrics.state_exports.inc();
-        Ok(self.export_frame(&state, &sealed, now_unix, truncated, !config.encrypt || options.plan_asked))
+        Ok(self.export_frame(&state, &sealed, now_ms, truncated, !config.encrypt || options.plan_asked))
     }
 
-    fn export_frame(&self, state: &State, sealed: &Sealed, now_unix: u64, truncated: bool, readable: bool) -> Control {
+    fn export_frame(&self, state: &State, sealed: &Sealed, now_ms: u64, truncated: bool, readable: bool) -> Control {
         let ttl = self.shared.config.state.ttl.as_secs();
         let mut facts = json!({
             "signed_state": sealed.signed,
@@ -116,10 +127,11 @@ impl Actor {
             "state_size": sealed.state_bytes,
             "message_count": state.memory_snapshot.len(),
             "current_step": state.current_step,
-            "current_operation": null,
-            "snapshot_time": clock::rfc3339(now_unix * 1000),
-            "exported_at": clock::rfc3339(now_unix * 1000),
-            "valid_until": clock::rfc3339((now_unix + ttl) * 1000),
+            "current_operation": self.at_work(),
+            "snapshot_time": clock::rfc3339(now_ms),
+            "exported_at": clock::rfc3339(now_ms),
+            // The signed time has whole seconds, and the lifetime counts from that.
+            "valid_until": clock::rfc3339((now_ms / 1000 + ttl) * 1000),
             "expire_after_hours": ttl as f64 / 3600.0,
             "truncated": truncated,
         });
@@ -139,7 +151,7 @@ impl Actor {
     async fn snapshot(&self, options: ExportOptions) -> Result<State, Refusal> {
         let extent = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?;
         let conversation = self.conversation().await?;
-        let plan: Value = self.item(keys::PLAN).await?.unwrap_or_default();
+        let plan = self.plan_context().await?;
         let tasks = plan["tasks"].as_array().cloned().unwrap_or_default();
         let with = |status: &str| tasks.iter().filter(|task| task["status"] == status).cloned().collect::<Vec<_>>();
         let open = with("solving").into_iter().chain(with("waiting")).next();
@@ -149,7 +161,7 @@ impl Actor {
             epoch: extent.epoch.clone(),
             last_seq: extent.last(),
             current_step,
-            stage: Some(self.record.turn.state().to_owned()),
+            stage: Some(self.at_work().unwrap_or(self.record.turn.state()).to_owned()),
             agent_state: json!({}),
             created_at: clock::rfc3339(self.record.created_ms),
             last_active_at: clock::rfc3339(self.record.touched_ms),
@@ -168,8 +180,37 @@ impl Actor {
                 agent_config: self.record.config.clone(),
                 session_state: self.record.turn.state().to_owned(),
                 lineage: Some(self.lineage()),
+                restored_from: self.record.restored_from.clone(),
             },
         })
+    }
+
+    /// What the active run is at, as far as it has said; none if there is none.
+    fn at_work(&self) -> Option<&'static str> {
+        self.record.turn.active()?;
+        let said = self.run.as_ref().and_then(|run| run.stage.as_ref()).map(Stage::word);
+        let state = self.record.turn.state();
+        Some(said.filter(|_| state == "running").unwrap_or(state))
+    }
+
+    /// The plan that is kept, or the one that is being made, and how it stands.
+    async fn plan_context(&self) -> Result<Value, Refusal> {
+        let stage = self.run.as_ref().and_then(|run| run.stage.as_ref());
+        let mut plan: Value = match stage {
+            Some(Stage::Planning { question }) => json!({ "question": question, "tasks": [] }),
+            _ => self.item(keys::PLAN).await?.unwrap_or_default(),
+        };
+        let done = |task: &Value| task["status"] == "completed";
+        let all_done = plan["tasks"].as_array().is_some_and(|tasks| tasks.iter().all(done));
+        if let Value::Object(fields) = &mut plan {
+            let status = match stage {
+                Some(_) => "in_progress",
+                None if all_done => "completed",
+                None => "incomplete",
+            };
+            fields.insert("status".into(), status.into());
+        }
+        Ok(plan)
     }
 
     async fn pending_confirmations(&self) -> Result<Vec<PendingConfirmation>, Refusal> {

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use bowline_core::Hold;
 use bowline_core::turn::{Active, AfterCrash};
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, ErrorCode, Recorded, Refusal};
@@ -26,13 +25,22 @@ impl Actor {
         Ok(Outcome::Done)
     }
 
-    /// Quiet for its lifetime, held by nobody, nothing at work in it: then it expires.
+    /// Quiet for its lifetime, held by nobody, nothing at work in it or in its background: then it expires.
     pub(super) async fn expire(&mut self) {
         let now_ms = self.shared.clock.now_ms();
         let quiet = now_ms.saturating_sub(self.record.touched_ms) >= self.shared.config.session.ttl.as_millis() as u64;
         let busy = self.hold.holder().is_some() || self.record.turn.active().is_some() || !self.record.queue.is_empty();
         if self.record.life != Life::Active || !quiet || busy {
             return;
+        }
+        match self.has_open_operations().await {
+            Ok(false) => {}
+            // The end of the last one is an event here, from which the session's lifetime counts.
+            Ok(true) => return,
+            Err(refusal) => {
+                tracing::debug!(session = %self.id, %refusal, "whether a session is still at work cannot be seen now");
+                return;
+            }
         }
         match self.close("expired", Life::Expired, "expiry").await {
             Ok(()) => drop(self.shared.metrics.sessions_expired.inc()),
@@ -42,7 +50,7 @@ impl Actor {
 
     async fn close(&mut self, reason: &str, life: Life, by: &str) -> Result<(), Refusal> {
         if self.record.turn.active().is_some() {
-            self.end_run(End::cancelled(by, Some("The session has ended."))).await?;
+            self.end_run(End::session_over(by)).await?;
             self.drop_run();
         }
         self.cancel_operations(by).await?;
@@ -64,17 +72,8 @@ impl Actor {
     /// Begins anew with what the store knows, as after a crash: the doubtful commit is shut out by a new lease, and what
     /// it did or did not do is seen. Everybody attached comes back for that, and the run is ended or continued.
     pub async fn begin_again(&mut self) -> Result<(), Unbegun> {
-        for member in std::mem::take(&mut self.members).into_values() {
-            member.mailbox.send(Mail::Cut { session: self.id.clone() });
-        }
-        for claimant in std::mem::take(&mut self.claims).into_values() {
-            claimant.mailbox.send(Mail::Cut { session: self.id.clone() });
-        }
-        if let Some(run) = self.run.take() {
-            run.stop();
-        }
-        self.hold = Hold::default();
-        self.count_presence();
+        self.cut_everybody();
+        self.drop_run();
         let stored = self.shared.store.record(&self.log).await.map_err(|error| node::store_refusal(&error))?;
         let record = SessionRecord::decode(&stored.ok_or_else(node::not_found)?.body);
         let record = record.map_err(|why| {
@@ -83,9 +82,9 @@ impl Actor {
         if self.record.life == Life::Active && record.life != Life::Active {
             self.shared.registry.forget_live(&self.owner);
         }
-        self.shared.metrics.session_state(self.record.state()).dec();
-        self.shared.metrics.session_state(record.state()).inc();
+        self.shared.metrics.session_moved(self.record.state(), record.state());
         self.record = record;
+        self.count_work();
         self.forget_doubt();
         self.begin().await
     }

@@ -14,6 +14,8 @@ pub mod record;
 pub mod registry;
 pub mod restore;
 pub(crate) mod run;
+mod taken;
+mod trace;
 pub mod turns;
 mod work;
 

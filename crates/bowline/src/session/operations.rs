@@ -32,8 +32,11 @@ const REMEMBERED: u64 = 1000;
 pub struct Order {
     pub tool_name: Option<String>,
     pub args: Value,
-    /// The caller's own key: the same one twice is one operation.
+    /// The tool call that it is for: the same one twice is one operation.
     pub key: Option<MessageId>,
+    /// The caller's key for the request, of which the same holds. The two kinds of key have nothing to do with each other.
+    #[serde(default)]
+    pub idempotency_key: Option<MessageId>,
     /// What the operation is to be called; a new name if this says nothing.
     pub operation_id: Option<OperationId>,
     pub by: OrderedBy,
@@ -65,11 +68,26 @@ pub struct OperationEntry {
     pub tool_name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<MessageId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<MessageId>,
     digest: String,
     pub status: Status,
 }
 
 impl OperationEntry {
+    fn is_named_by(&self, order: &Order) -> bool {
+        let same = |known: &Option<MessageId>, given: &Option<MessageId>| given.is_some() && known == given;
+        same(&self.key, &order.key) || same(&self.idempotency_key, &order.idempotency_key)
+    }
+
+    /// The same with the keys that it has only now; none if there is nothing new.
+    fn also_named(&self, order: &Order) -> Option<OperationEntry> {
+        let key = self.key.clone().or_else(|| order.key.clone());
+        let idempotency_key = self.idempotency_key.clone().or_else(|| order.idempotency_key.clone());
+        let new = key != self.key || idempotency_key != self.idempotency_key;
+        new.then(|| OperationEntry { key, idempotency_key, ..self.clone() })
+    }
+
     fn begun(&self) -> Begun {
         let OperationEntry { task_id, operation_id, tool_name, .. } = self.clone();
         Begun { task_id, operation_id, tool_name }
@@ -104,7 +122,7 @@ impl Actor {
         self.may_write(from)?;
         let mut change = self.change();
         let prepared = self.prepare_operation(&mut change, &order).await?;
-        if !change.commit.events.is_empty() {
+        if !change.commit.events.is_empty() || !change.commit.items.is_empty() {
             self.commit(change).await?;
         }
         Ok(Outcome::Operation(Box::new(prepared.go())))
@@ -114,13 +132,18 @@ impl Actor {
     pub(super) async fn prepare_operation(&self, change: &mut Change, order: &Order) -> Result<Prepared, Refusal> {
         let digest = order.digest();
         let entries = self.operation_entries().await?;
-        if let Some((_, known)) = entries.iter().find(|(_, entry)| order.key.is_some() && entry.key == order.key) {
-            if known.digest != digest {
+        let mut known = entries.iter().filter(|(_, entry)| entry.is_named_by(order));
+        if let Some((item, entry)) = known.next() {
+            // Two keys of two operations say two things.
+            if entry.digest != digest || known.next().is_some() {
                 let message = "This key was used before for another operation. Use a new one.";
                 return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
             }
             self.shared.metrics.duplicates_avoided.inc();
-            return Ok(Prepared { begun: known.begun(), go: None });
+            if let Some(named) = entry.also_named(order) {
+                change.put(item.clone(), &named);
+            }
+            return Ok(Prepared { begun: entry.begun(), go: None });
         }
         if self.shared.is_draining() {
             return Err(node::draining());
@@ -158,6 +181,7 @@ impl Actor {
             operation_id: begun.operation_id.clone(),
             tool_name: begun.tool_name.clone(),
             key: order.key.clone(),
+            idempotency_key: order.idempotency_key.clone(),
             digest,
             status: Status::Running,
         };
@@ -187,7 +211,7 @@ impl Actor {
             tool,
             args: order.args.clone(),
             cancel: cancel.clone(),
-            emit: Emitter::new(emit),
+            emit: Emitter::new(emit, self.shared.config.limits.event_bytes_max, self.shared.metrics.limits_hit.clone()),
         };
         let owner = self.owner.clone();
         let process = tokio::spawn(async move {
@@ -254,6 +278,22 @@ impl Actor {
         Ok(())
     }
 
+    /// Whether work goes on in the background. The tasks know first: one that is over or gone keeps nobody waiting.
+    pub(super) async fn has_open_operations(&self) -> Result<bool, Refusal> {
+        for (_, entry) in self.operation_entries().await? {
+            if entry.status != Status::Running {
+                continue;
+            }
+            let stored = self.shared.store.record(&LogId::from(&entry.task_id)).await;
+            let stored = stored.map_err(|error| node::store_refusal(&error))?;
+            let record = stored.and_then(|stored| TaskRecord::decode(&stored.body).ok());
+            if record.is_some_and(|record| record.is_running() || record.untold) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     async fn operation_entries(&self) -> Result<Vec<(String, OperationEntry)>, Refusal> {
         if self.record.operations == 0 {
             return Ok(Vec::new());
@@ -280,10 +320,10 @@ async fn call_tool(tools: &dyn Tools, owner: Principal, operation: Operation) ->
     let step = emit.tool_call(&format!("Calls {tool}."), &tool, &args, server).await?;
     let fields = args.as_object().cloned().unwrap_or_default();
     let run = RunId::from_random(dice::u128());
-    let call = ToolCall { name: tool.clone(), args: fields, owner, session, run, step: step.clone() };
+    let call = ToolCall { name: tool.clone(), args: fields, owner, session, run, step: step.clone(), to_the_end: true };
     let began = Instant::now();
     let outcome = tools.call(call, cancel).await;
-    emit.tool_result(step, outcome.text(), &outcome.facts(&tool, began.elapsed().as_millis() as u64)).await?;
+    let outcome = emit.tool_ended(step, &tool, outcome, began.elapsed().as_millis() as u64).await?;
     match outcome {
         ToolOutcome::Success { text, data } => Ok(data.unwrap_or(Value::String(text))),
         ToolOutcome::Failed { error, .. } => Err(AgentError::failed(error)),

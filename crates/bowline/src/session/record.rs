@@ -1,6 +1,7 @@
 //! What is kept of a session beside its log: one small record, and items that grow with the conversation.
 
 use bowline_core::Turn;
+use bowline_core::proof::ResumeToken;
 use bowline_protocol::frame::client::{Content, Secret};
 use bowline_protocol::{ClientId, ErrorCode, MessageId, Refusal, Seq, SessionId, StepId};
 use bytes::Bytes;
@@ -8,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
 use crate::config::Ownership;
 use crate::node;
@@ -44,6 +44,9 @@ pub struct SessionRecord {
     /// The first session of those that were restored from each other; none means the name of this one's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<SessionId>,
+    /// The id of the state that it was restored from last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_from: Option<SessionId>,
     pub turn: Turn,
     /// How many messages the conversation has, and how many wait in the queue (as item numbers `from .. to`).
     pub messages: u64,
@@ -82,25 +85,6 @@ impl Queue {
     }
 }
 
-/// Hashes of the secret that proves ownership. The previous one stays good until the new one is first used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResumeToken {
-    pub current: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub previous: Option<String>,
-}
-
-impl ResumeToken {
-    pub fn hash(token: &str) -> String {
-        Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    fn is(&self, token: &Presented) -> bool {
-        let same = |known: &str| bool::from(known.as_bytes().ct_eq(token.0.as_bytes()));
-        same(&self.current) | self.previous.as_deref().is_some_and(same)
-    }
-}
-
 /// A secret that somebody showed, hashed at the door: enough to compare with, and of no use to a thief.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -108,7 +92,13 @@ pub struct Presented(pub String);
 
 impl From<&Secret> for Presented {
     fn from(secret: &Secret) -> Presented {
-        Presented(ResumeToken::hash(secret.expose()))
+        Presented::hash(secret.expose())
+    }
+}
+
+impl Presented {
+    pub fn hash(secret: &str) -> Presented {
+        Presented(Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }
 
@@ -124,11 +114,18 @@ impl SessionRecord {
     pub fn is_proven(&self, ownership: Ownership, token: Option<&Presented>) -> Result<(), Refusal> {
         let proven = match ownership {
             Ownership::Token => {
-                self.resume_token.as_ref().zip(token).is_some_and(|(known, presented)| known.is(presented))
+                self.resume_token.as_ref().zip(token).is_some_and(|(known, shown)| known.is_good(&shown.0))
             }
             Ownership::Principal | Ownership::Open => true,
         };
         proven.then_some(()).ok_or_else(node::not_found)
+    }
+
+    /// Whether somebody shows the newest secret for the first time. Then the one before it must be given up before they
+    /// are answered.
+    pub fn is_first_use(&self, ownership: Ownership, token: Option<&Presented>) -> bool {
+        let known = self.resume_token.as_ref().filter(|_| ownership == Ownership::Token);
+        known.zip(token).is_some_and(|(known, shown)| known.is_first_use(&shown.0))
     }
 
     /// Whether the session can still be used, or why not.
@@ -202,6 +199,11 @@ pub mod keys {
         format!("t/{:016}", started.get())
     }
 
+    /// How the shape of the turn that began with this event changed, for readers who come when its head is gone.
+    pub fn trace(started: Seq) -> String {
+        format!("s/{:016}", started.get())
+    }
+
     pub fn operation(number: u64) -> String {
         format!("{OPERATIONS}{number:010}")
     }
@@ -219,6 +221,18 @@ pub struct Accepted {
     /// The number of its `user.message` event; none while it is queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
+    /// Another key of the same message, which goes with this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub also: Option<MessageId>,
+    /// This is such another key, of this message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<MessageId>,
+}
+
+impl Accepted {
+    pub fn new(digest: impl Into<String>, seq: Option<Seq>) -> Accepted {
+        Accepted { digest: digest.into(), seq: seq.map(Seq::get), also: None, of: None }
+    }
 }
 
 /// A message that waits for the run before it.
@@ -228,6 +242,8 @@ pub struct Queued {
     pub content: Content,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_id: Option<MessageId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub also: Option<MessageId>,
 }
 
 /// A message's content, written as the JSON it is.

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bowline_core::proof::ResumeToken;
 use bowline_protocol::{ClientId, Epoch, ErrorCode, LogId, Principal, Refusal, SessionId};
 use bowline_store::{Commit, Fence, Holder, Item, Kind, Record, Start, StoreError};
 use serde_json::{Map, Value};
@@ -11,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::actor::{Actor, Presence, store_record};
 use super::caller::{Answered, Caller, Request};
-use super::record::{Presented, Queue, ResumeToken, SessionRecord, VERSION};
+use super::record::{Presented, Queue, SessionRecord, VERSION};
 use super::{Ask, Command, Commands, Life};
 use crate::cluster::Place;
 use crate::config::Ownership;
@@ -81,6 +83,11 @@ impl Registry {
         self.live().get(id).map(|entry| entry.presence.clone())
     }
 
+    /// Sessions with a run under way on this node. What the gauges say is not that: they count all nodes' from time to time.
+    pub fn at_work(&self) -> usize {
+        self.live().values().filter(|entry| entry.presence.at_work.load(Ordering::Relaxed)).count()
+    }
+
     /// The actor leaves, unless somebody has written to it meanwhile.
     pub fn retire(&self, id: &SessionId, commands: &Commands) -> bool {
         let mut live = self.live();
@@ -146,8 +153,15 @@ impl Registry {
         commands
     }
 
-    /// `hops` says through how many nodes the question came: those may have believed what is not so any more.
-    async fn find(shared: &Arc<Shared>, id: &SessionId, asker: &Principal, hops: u8) -> Result<Found, Refusal> {
+    /// `hops` says through how many nodes the question came: those may have believed what is not so any more. `admitted` is
+    /// who has shown before whose session it is.
+    async fn find(
+        shared: &Arc<Shared>,
+        id: &SessionId,
+        asker: &Principal,
+        hops: u8,
+        admitted: bool,
+    ) -> Result<Found, Refusal> {
         // A closed door belongs to an actor that is gone; the next one is let in by `install`.
         let awake = shared.registry.live().get(id).filter(|entry| !entry.commands.is_closed()).cloned();
         if let Some(entry) = awake {
@@ -158,7 +172,7 @@ impl Registry {
             return Ok(Found::There(elsewhere));
         }
         let (log, record) = Registry::look_up(shared, id, asker).await?;
-        goes_by(shared, &log, &record, id)?;
+        goes_by(shared, &log, &record, id, admitted)?;
         if let Some(cluster) = &shared.cluster
             && let Place::There(elsewhere) = cluster.place(&log).await.map_err(|error| node::store_refusal(&error))?
         {
@@ -191,16 +205,34 @@ impl Registry {
 
     /// The log and the record of a session of the asker's own that is not over, for those who only want to read.
     pub async fn own(
-        shared: &Shared,
+        shared: &Arc<Shared>,
         id: &SessionId,
         asker: &Principal,
         proof: Option<&Presented>,
     ) -> Result<(LogId, SessionRecord), Refusal> {
         let (log, record) = Registry::look_up(shared, id, asker).await?;
-        record.is_proven(shared.config.session.ownership, proof)?;
-        goes_by(shared, &log, &record, id)?;
+        Registry::prove(shared, &log, &record, asker, proof).await?;
+        goes_by(shared, &log, &record, id, true)?;
         record.is_alive()?;
         Ok((log, record))
+    }
+
+    /// Whether the caller has shown that the session is its own. The first use of a new secret is written down before
+    /// anything is answered: from then on the one before it is worth nothing.
+    pub async fn prove(
+        shared: &Arc<Shared>,
+        log: &LogId,
+        record: &SessionRecord,
+        asker: &Principal,
+        proof: Option<&Presented>,
+    ) -> Result<(), Refusal> {
+        let ownership = shared.config.session.ownership;
+        record.is_proven(ownership, proof)?;
+        if record.life != Life::Active || !record.is_first_use(ownership, proof) {
+            return Ok(());
+        }
+        let current = record.current.clone().unwrap_or_else(|| SessionId::from(log));
+        Registry::ask(shared, &current, asker, proof.cloned(), Ask::Prove).await.map(drop)
     }
 
     /// The id under which a session lives, if its log is still there and it is not over.
@@ -249,7 +281,7 @@ impl Registry {
         let mut command = Box::new(command);
         // An actor that leaves at this very moment is woken again; that cannot go on for long.
         for _ in 0..100 {
-            match Registry::find(shared, id, asker, command.hops).await {
+            match Registry::find(shared, id, asker, command.hops, command.from.is_admitted()).await {
                 Err(refusal) => return Err((command, refusal)),
                 Ok(Found::There(node)) => return Registry::pass_on(shared, &node, id, asker, *command),
                 Ok(Found::Here(commands)) => match commands.send(command).await {
@@ -299,7 +331,7 @@ impl Registry {
 
     /// Makes a session: a new log with its first record.
     pub async fn create(shared: &Arc<Shared>, new: NewSession) -> Result<SessionId, Refusal> {
-        Registry::make(shared, new, true, None).await
+        Registry::make(shared, new, true, None).await.map(|(id, _)| id)
     }
 
     /// The same for somebody who comes without a connection, and may need a secret to prove that it is theirs.
@@ -307,8 +339,8 @@ impl Registry {
         shared: &Arc<Shared>,
         new: NewSession,
         token: Option<&str>,
-    ) -> Result<SessionId, Refusal> {
-        let token = token.map(|token| ResumeToken { current: ResumeToken::hash(token), previous: None });
+    ) -> Result<(SessionId, u64), Refusal> {
+        let token = token.map(|token| ResumeToken::first(Presented::hash(token).0));
         Registry::make(shared, new, false, token).await
     }
 
@@ -326,7 +358,7 @@ impl Registry {
         new: NewSession,
         held: bool,
         resume_token: Option<ResumeToken>,
-    ) -> Result<SessionId, Refusal> {
+    ) -> Result<(SessionId, u64), Refusal> {
         let agent = new.agent.unwrap_or_else(|| shared.config.default_agent.clone());
         let id = SessionId::from_random(dice::u128());
         let now_ms = shared.clock.now_ms();
@@ -344,6 +376,7 @@ impl Registry {
             released: false,
             current: None,
             lineage: None,
+            restored_from: None,
             turn: bowline_core::Turn::Idle,
             messages: 0,
             queue: Queue::default(),
@@ -352,7 +385,7 @@ impl Registry {
         };
         let start = Start { epoch: Epoch::from_random(dice::u64()), after: bowline_protocol::Seq::ZERO };
         Registry::found(shared, &new.owner, &id, &record, start, Vec::new()).await?;
-        Ok(id)
+        Ok((id, now_ms))
     }
 
     /// Makes the log of a new session, with what belongs beside it.
@@ -381,12 +414,18 @@ impl Registry {
 }
 
 /// Whether a session still goes by this name. A restored one has a new one.
-fn goes_by(shared: &Shared, log: &LogId, record: &SessionRecord, id: &SessionId) -> Result<(), Refusal> {
+fn goes_by(
+    shared: &Shared,
+    log: &LogId,
+    record: &SessionRecord,
+    id: &SessionId,
+    admitted: bool,
+) -> Result<(), Refusal> {
     let current = record.current.clone().unwrap_or_else(|| SessionId::from(log));
     if current == *id {
         return Ok(());
     }
-    if shared.config.session.ownership == Ownership::Token {
+    if shared.config.session.ownership == Ownership::Token && !admitted {
         // A name proves nothing there, so it is told nothing.
         return Err(node::not_found());
     }

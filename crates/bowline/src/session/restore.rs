@@ -7,17 +7,17 @@ use bowline_core::seal::Opened;
 use bowline_core::turn::Active;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::state::State;
-use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Principal, Refusal, RunId, SessionId, StepId};
-use bowline_store::{Commit, Fence, Item, Kind, Record, Start, StoreError};
+use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Principal, Refusal, RunId, Seq, SessionId, StepId};
+use bowline_store::{Item, Start};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::actor::Actor;
 use super::record::{Accepted, Queue, SessionRecord, VERSION, keys};
 use super::registry::Registry;
-use super::{Life, Mail};
+use super::{Life, Mail, taken};
 use crate::agent::{Asked, Input, Message, Role};
-use crate::node::{self, Shared};
+use crate::node::Shared;
 use crate::{alias, clock, dice};
 
 /// What `agent.state_restored` tells, besides what every greeting does.
@@ -29,7 +29,9 @@ pub struct Restored {
     pub messages: usize,
     pub source: Source,
     /// How far the state reached.
-    pub last_seq: u64,
+    pub last_seq: Seq,
+    /// The id that the original had before it was restored itself.
+    pub before: Option<SessionId>,
     pub warnings: Vec<String>,
 }
 
@@ -50,12 +52,6 @@ impl Source {
     }
 }
 
-/// How far the states of one lineage were restored.
-#[derive(Serialize, Deserialize)]
-struct Taken {
-    last_seq: u64,
-}
-
 /// What a restore leads to: the session to claim, and from where to read.
 #[derive(Debug)]
 pub struct Way {
@@ -73,7 +69,7 @@ pub async fn restore(
     cursor: Option<Cursor>,
 ) -> Result<Way, Refusal> {
     let limits = shared.config.state.open_limits(&shared.config.limits);
-    let opened = shared.keys.ring.open(signed.0.get(), owner, clock::unix_seconds(), &limits);
+    let opened = shared.ring.now().open(signed.0.get(), owner, clock::unix_seconds(), &limits);
     let Opened { state, .. } = opened.map_err(|refusal| {
         shared.metrics.state_refusals.inc(refusal.reason());
         Refusal::from(refusal)
@@ -85,7 +81,7 @@ pub async fn restore(
     }
     let lineage = lineage_of(&state);
     // One restore at a time: what the first takes, the second must not find.
-    let turn = found(shared, owner, state, cursor, &lineage);
+    let turn = found(shared, owner, state, cursor);
     shared.alone(&shared.restoring, lineage.as_str(), turn).await
 }
 
@@ -94,7 +90,6 @@ async fn found(
     owner: &Principal,
     mut state: State,
     cursor: Option<Cursor>,
-    lineage: &SessionId,
 ) -> Result<Way, Refusal> {
     let mut restored = Restored {
         original: state.session_id.clone(),
@@ -102,14 +97,11 @@ async fn found(
         step: state.current_step,
         messages: state.memory_snapshot.len(),
         source: Source::Live,
-        last_seq: state.last_seq.get(),
+        last_seq: state.last_seq,
+        before: state.metadata.restored_from.clone(),
         warnings: Vec::new(),
     };
-    if shared.config.state.single_use && taken(shared, lineage).await? >= Some(state.last_seq.get()) {
-        shared.metrics.state_refusals.inc("stale");
-        let message = "This state, or a later one of its session, was restored before.";
-        return Err(Refusal::new(ErrorCode::StateStale, message));
-    }
+    taken::is_fresh(shared, &state.session_id, state.last_seq).await?;
     if let Some(live) = Registry::living(shared, &state.session_id, owner).await? {
         let cursor = cursor.unwrap_or(Cursor { epoch: Some(state.epoch), seq: state.last_seq });
         return Ok(Way { claim: live, restored, cursor });
@@ -117,17 +109,19 @@ async fn found(
     restored.source = Source::Snapshot;
     // What is taken is gone from the state, so nothing is taken for a session that cannot be made.
     Registry::admits_another(shared, owner)?;
-    take(shared, owner, lineage, state.last_seq.get()).await?;
+    taken::take(shared, owner, &restored).await?;
     let asked = state.pending_confirmations.len();
     let mut open = Vec::new();
     for question in std::mem::take(&mut state.pending_confirmations) {
-        if settle(shared, owner, &question.step_id).await? {
+        if taken::bring_on(shared, owner, &question.step_id, &restored.original, &restored.new).await? {
             open.push(question);
         }
     }
     state.pending_confirmations = open;
     if state.pending_confirmations.len() < asked {
-        restored.warnings.push("Questions of this state were answered, or went with an earlier restore.".into());
+        restored
+            .warnings
+            .push("Questions of this state were answered or cancelled, or went with an earlier restore.".into());
     }
     let cursor = cursor.unwrap_or(Cursor::bare(state.last_seq));
     rebuild(shared, owner, &restored.new, state).await?;
@@ -139,49 +133,7 @@ fn lineage_of(state: &State) -> SessionId {
     state.metadata.lineage.clone().unwrap_or_else(|| state.session_id.clone())
 }
 
-fn lineage_log(lineage: &SessionId) -> Result<LogId, Refusal> {
-    LogId::parse(&format!("restored_{lineage}")).ok_or_else(node::not_found)
-}
-
-/// How far the states of a lineage were restored.
-async fn taken(shared: &Shared, lineage: &SessionId) -> Result<Option<u64>, Refusal> {
-    let mark = shared.store.record(&lineage_log(lineage)?).await.map_err(|error| node::store_refusal(&error))?;
-    let mark = mark.and_then(|record| serde_json::from_slice::<Taken>(&record.body).ok());
-    Ok(mark.map(|taken| taken.last_seq))
-}
-
-/// Remembers durably that a state of this lineage was restored.
-async fn take(shared: &Shared, owner: &Principal, lineage: &SessionId, last_seq: u64) -> Result<(), Refusal> {
-    let last_seq = taken(shared, lineage).await?.unwrap_or(0).max(last_seq);
-    let body = serde_json::to_vec(&Taken { last_seq }).unwrap_or_default();
-    remember(shared, owner, lineage_log(lineage)?, body).await
-}
-
-/// Settles a question for good: it was answered, or it went with a restore. False if it was settled before.
-pub async fn settle(shared: &Shared, owner: &Principal, step: &StepId) -> Result<bool, Refusal> {
-    let log = LogId::parse(&format!("settled_{step}")).ok_or_else(node::not_found)?;
-    if shared.store.record(&log).await.map_err(|error| node::store_refusal(&error))?.is_some() {
-        return Ok(false);
-    }
-    remember(shared, owner, log, Vec::new()).await?;
-    Ok(true)
-}
-
-/// Writes a mark that outlives the session it is about, for as long as its states could come back.
-async fn remember(shared: &Shared, owner: &Principal, log: LogId, body: Vec<u8>) -> Result<(), Refusal> {
-    let refuse = |error: StoreError| node::store_refusal(&error);
-    let now_ms = shared.clock.now_ms();
-    let known = shared.store.record(&log).await.map_err(refuse)?.is_some();
-    let mut commit = Commit::to(log.clone(), Fence::default(), now_ms);
-    commit.record = Some(Record { kind: Kind::Restored, owner: owner.clone(), touched_ms: now_ms, body: body.into() });
-    if known {
-        return shared.write_once(commit).await.map(drop).map_err(refuse);
-    }
-    commit.create = Some(beginning(bowline_protocol::Seq::ZERO));
-    shared.commit(commit).await.map(drop).map_err(refuse)
-}
-
-fn beginning(after: bowline_protocol::Seq) -> Start {
+fn beginning(after: Seq) -> Start {
     Start { epoch: Epoch::from_random(dice::u64()), after }
 }
 
@@ -207,7 +159,7 @@ async fn rebuild(shared: &Arc<Shared>, owner: &Principal, id: &SessionId, state:
         put(keys::message(number as u64), &kept);
         if let Some(id) = &message.message_id {
             // What exactly was sent under this key is not in the state, so whatever comes again under it is the same.
-            put(keys::idempotency(id), &Accepted { digest: String::new(), seq: None });
+            put(keys::idempotency(id), &Accepted::new("", None));
         }
     }
     if !state.plan_context.is_null() {
@@ -253,6 +205,7 @@ async fn rebuild(shared: &Arc<Shared>, owner: &Principal, id: &SessionId, state:
         released: false,
         current: None,
         lineage: Some(lineage),
+        restored_from: Some(state.session_id),
         turn,
         messages: state.memory_snapshot.len() as u64,
         queue: Queue::default(),
@@ -278,11 +231,16 @@ mod erased {
 
 impl Actor {
     /// The session goes on under a new id; the old one is over for everybody who knows it.
-    pub(super) async fn supersede(&mut self, new: &SessionId, last_seq: u64) -> Result<(), Refusal> {
-        take(&self.shared, &self.owner, &self.lineage(), last_seq).await?;
+    pub(super) async fn supersede(&mut self, restored: &Restored) -> Result<(), Refusal> {
+        let new = &restored.new;
+        taken::take(&self.shared, &self.owner, restored).await?;
+        for step in self.record.turn.active().map_or(&[][..], |active| &active.pending) {
+            taken::carry(&self.shared, &self.owner, step, new).await?;
+        }
         alias::give(&self.shared, &LogId::from(new), &self.owner, self.log.as_str()).await?;
         let mut change = self.change();
         change.record.current = Some(new.clone());
+        change.record.restored_from = Some(self.id.clone());
         self.commit(change).await?;
         let old = std::mem::replace(&mut self.id, new.clone());
         self.shared.registry.rename(&old, new);

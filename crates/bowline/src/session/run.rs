@@ -33,6 +33,10 @@ pub struct LiveRun {
     pub plain: bool,
     /// The tasks of its plan, if it has one, and whether each is still open.
     pub tasks: Option<HashMap<String, bool>>,
+    /// Where in its plan it is, if it follows one.
+    pub stage: Option<Stage>,
+    /// Who called its plan off: then it is they who cancelled the run, and not the agent that obeys.
+    pub called_off_by: Option<String>,
     /// Who cancelled it, if the store could not be told yet.
     pub cancelled: Option<(String, Option<String>)>,
     pub started: Instant,
@@ -41,6 +45,24 @@ pub struct LiveRun {
     /// How the agent ended, once it has; told after everything it said.
     pub(crate) ending: Option<Ending>,
     stuck: Option<Stuck>,
+}
+
+/// Where a run is that plans, solves and sums up.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    Planning { question: Value },
+    Solving,
+    Aggregating,
+}
+
+impl Stage {
+    pub fn word(&self) -> &'static str {
+        match self {
+            Stage::Planning { .. } => "planning",
+            Stage::Solving => "solving",
+            Stage::Aggregating => "aggregating",
+        }
+    }
 }
 
 /// Emissions that the store would not take.
@@ -74,6 +96,8 @@ impl LiveRun {
             partial: String::new(),
             plain: true,
             tasks: None,
+            stage: None,
+            called_off_by: None,
             cancelled: None,
             started: Instant::now(),
             emissions,
@@ -129,6 +153,7 @@ impl LiveRun {
             }
             Emission::Event(draft) => {
                 let (name, content) = (draft.name.as_str(), draft.content.get());
+                self.note_stage(name, content);
                 let open = match name {
                     names::SOLVER_START | names::SOLVER_RESTARTED => true,
                     names::SOLVER_COMPLETED | names::SOLVER_CANCELLED | names::SOLVER_STEP_FAILED => false,
@@ -142,6 +167,19 @@ impl LiveRun {
                 }
             }
             Emission::Partial(..) | Emission::Ask { .. } | Emission::Operate { .. } => {}
+        }
+    }
+
+    fn note_stage(&mut self, name: &str, content: &str) {
+        match name {
+            names::PLAN_START => {
+                let content: Value = serde_json::from_str(content).unwrap_or_default();
+                self.stage = Some(Stage::Planning { question: content["question"].clone() });
+            }
+            names::PLAN_COMPLETED | names::SOLVER_START | names::SOLVER_RESTARTED => self.stage = Some(Stage::Solving),
+            names::AGGREGATE_START => self.stage = Some(Stage::Aggregating),
+            names::PLAN_CANCELLED | names::PIPELINE_COMPLETED => self.stage = None,
+            _ => {}
         }
     }
 

@@ -165,7 +165,7 @@ impl Actor {
         if let Some(key) = &key
             && let Some(known) = self.item::<Accepted>(&keys::idempotency(key)).await?
         {
-            return self.repeated(replaces, &known, "");
+            return self.repeated(replaces, &known, "").await;
         }
         if self.shared.is_draining() {
             return Err(node::draining());
@@ -176,7 +176,7 @@ impl Actor {
             if key.is_none() && entry.is_some_and(|entry| entry.again) {
                 // Without a key, a second request while the first is at work can only be its repetition.
                 self.shared.metrics.duplicates_avoided.inc();
-                return Ok(Outcome::Repeated { message_id: None, turn: Some(started) });
+                return Ok(Outcome::Repeated { message_id: None, turn: Some(started), last: None });
             }
             self.stop_run(by, Some("The answer is made anew.".into())).await?;
         }
@@ -204,7 +204,7 @@ impl Actor {
         // The message now belongs to the new turn, and so the new turn is kept as long as it.
         change.put(keys::message(change.record.messages - 1), &Message { turn: Some(started), ..last.clone() });
         if let Some(key) = key {
-            let accepted = Accepted { digest: String::new(), seq: Some(started.get()) };
+            let accepted = Accepted::new("", Some(started));
             change.put(keys::idempotency(key), &accepted);
         }
         Actor::open_turn(&mut change, started, true);

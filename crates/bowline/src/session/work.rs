@@ -14,6 +14,7 @@ use super::actor::{Actor, Change};
 use super::caller::Answered;
 use super::record::{Accepted, Queued, keys};
 use super::run::{EMISSIONS_MAX, LiveRun};
+use super::turns::TurnEntry;
 use super::{Caller, Outcome};
 use crate::agent::{AgentError, Asked, Emitter, Input, Message, Reply, Role, Run};
 use crate::config::WhenBusy;
@@ -23,13 +24,11 @@ use crate::{dice, node};
 const TITLE_CHARS: usize = 80;
 
 impl Actor {
-    pub(super) async fn message(&mut self, from: &Caller, message_id: Option<MessageId>, content: Content) -> Answered {
+    pub(super) async fn message(&mut self, from: &Caller, message: Queued) -> Answered {
         self.may_write(from)?;
-        let digest = digest(&content);
-        if let Some(id) = &message_id
-            && let Some(known) = self.item::<Accepted>(&keys::idempotency(id)).await?
-        {
-            return self.repeated(message_id, &known, &digest);
+        let digest = digest(&message.content);
+        if let Some((id, known)) = self.accepted(&message).await? {
+            return self.repeated(Some(id), &known, &digest).await;
         }
         if self.shared.is_draining() {
             return Err(node::draining());
@@ -40,18 +39,16 @@ impl Actor {
         };
         match self.record.turn.admit(self.record.queue.len(), queue_max) {
             Admission::Start => {
-                let turn = self.start_message(Queued { content, message_id }, &digest, None).await?;
+                let turn = self.start_message(message, &digest, None).await?;
                 Ok(Outcome::Started { turn })
             }
             Admission::Queue { position } => {
                 let mut change = self.change();
-                change.put(keys::queued(change.record.queue.to), &Queued { content, message_id: message_id.clone() });
+                change.put(keys::queued(change.record.queue.to), &message);
                 change.record.queue.to += 1;
-                if let Some(id) = &message_id {
-                    change.put(keys::idempotency(id), &Accepted { digest, seq: None });
-                }
+                remember(&mut change, &message, &digest, None);
                 self.commit(change).await?;
-                Ok(Outcome::Queued { position, message_id })
+                Ok(Outcome::Queued { position, message_id: message.message_id })
             }
             Admission::Busy => {
                 self.shared.metrics.limits_hit.inc("session.when_busy");
@@ -62,23 +59,59 @@ impl Actor {
         }
     }
 
+    /// The message that was accepted under one of the keys of this one, and what it is called. A key that is new to it is
+    /// one of its keys from now on.
+    async fn accepted(&mut self, message: &Queued) -> Result<Option<(MessageId, Accepted)>, Refusal> {
+        let mut found: Option<(MessageId, Accepted)> = None;
+        let mut new = None;
+        for key in [&message.message_id, &message.also].into_iter().flatten() {
+            let Some(known) = self.item::<Accepted>(&keys::idempotency(key)).await? else {
+                new = Some(key.clone());
+                continue;
+            };
+            let id = known.of.clone().unwrap_or_else(|| key.clone());
+            let known = if known.of.is_some() { self.item(&keys::idempotency(&id)).await? } else { Some(known) };
+            let Some(known) = known else { continue };
+            if found.as_ref().is_some_and(|(other, _)| *other != id) {
+                let message = "The message_id and the Idempotency-Key were used before, for two different messages.";
+                return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
+            }
+            found = Some((id, known));
+        }
+        if let (Some((id, known)), Some(new)) = (&found, new)
+            && known.also.is_none()
+            && known.digest == digest(&message.content)
+        {
+            let mut change = self.change();
+            change.put(keys::idempotency(&new), &Accepted { of: Some(id.clone()), ..Accepted::new("", None) });
+            change.put(keys::idempotency(id), &Accepted { also: Some(new), ..known.clone() });
+            self.commit(change).await?;
+        }
+        Ok(found)
+    }
+
     /// The key was used before: its turn is the answer, unless it was used for something else.
-    pub(super) fn repeated(&self, message_id: Option<MessageId>, known: &Accepted, digest: &str) -> Answered {
+    pub(super) async fn repeated(&self, message_id: Option<MessageId>, known: &Accepted, digest: &str) -> Answered {
         // A key that came with a signed state has no digest: what was sent under it is not known any more.
         if !known.digest.is_empty() && known.digest != digest {
             let message = "This message_id was used before with other content. Use a new one.";
             return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
         }
         self.shared.metrics.duplicates_avoided.inc();
-        Ok(Outcome::Repeated { message_id, turn: known.seq.and_then(Seq::new) })
+        let turn = known.seq.and_then(Seq::new);
+        let entry = match turn {
+            Some(started) => self.item::<TurnEntry>(&keys::turn(started)).await?,
+            None => None,
+        };
+        Ok(Outcome::Repeated { message_id, turn, last: entry.and_then(|entry| entry.ended).map(|end| end.seq) })
     }
 
     /// Accepts a message: its event, its place in the conversation, its key and the start of its run in one commit.
     async fn start_message(&mut self, message: Queued, digest: &str, queue_item: Option<u64>) -> Result<Seq, Refusal> {
-        let Queued { content, message_id } = message;
+        let Queued { content, message_id, .. } = &message;
         let text = content.text().unwrap_or_default();
         let mut draft = Draft::new(names::USER_MESSAGE, &content.0);
-        if let Some(id) = &message_id {
+        if let Some(id) = message_id {
             draft = draft.metadata(&json!({ "message_id": id }));
         }
         let conversation = self.conversation().await?;
@@ -86,12 +119,9 @@ impl Actor {
         let mut change = self.change();
         change.event(&draft);
         let parts = content.parts();
-        let message =
-            Message { turn: Some(started), parts, ..message_of(Role::User, text.clone(), message_id.as_ref()) };
-        push_message(&mut change, message);
-        if let Some(id) = &message_id {
-            change.put(keys::idempotency(id), &Accepted { digest: digest.to_owned(), seq: Some(started.get()) });
-        }
+        let said = Message { turn: Some(started), parts, ..message_of(Role::User, text.clone(), message_id.as_ref()) };
+        push_message(&mut change, said);
+        remember(&mut change, &message, digest, Some(started));
         if let Some(number) = queue_item {
             change.delete(keys::queued(number));
             change.record.queue.from = number + 1;
@@ -113,9 +143,13 @@ impl Actor {
             change.delete(keys::message(number));
             if let Some(turn) = message.turn.filter(|_| message.role == Role::User) {
                 change.delete(keys::turn(turn));
+                change.delete(keys::trace(turn));
             }
             if let Some(id) = message.message_id.as_deref().and_then(MessageId::parse) {
-                change.delete(keys::idempotency(&id));
+                let accepted = self.item::<Accepted>(&keys::idempotency(&id)).await?;
+                for key in accepted.and_then(|accepted| accepted.also).iter().chain([&id]) {
+                    change.delete(keys::idempotency(key));
+                }
             }
         }
         Ok(())
@@ -161,7 +195,7 @@ impl Actor {
             config: self.record.config.clone(),
             logged,
             cancel: cancel.clone(),
-            emit: Emitter::new(emit),
+            emit: Emitter::new(emit, self.shared.config.limits.event_bytes_max, self.shared.metrics.limits_hit.clone()),
             commands: commands_in,
             tools: self.shared.tools.clone(),
         };
@@ -214,13 +248,13 @@ impl Actor {
         }
     }
 
-    pub(super) async fn plan_command(&mut self, from: &Caller, command: PlanCommand) -> Answered {
+    pub(super) async fn plan_command(&mut self, from: &Caller, by: String, command: PlanCommand) -> Answered {
         let action = command.action();
-        let ok = self.take_plan_command(from, command).await?;
+        let ok = self.take_plan_command(from, by, command).await?;
         Ok(Outcome::Plan { action: action.to_owned(), ok })
     }
 
-    async fn take_plan_command(&mut self, from: &Caller, command: PlanCommand) -> Result<bool, Refusal> {
+    async fn take_plan_command(&mut self, from: &Caller, by: String, command: PlanCommand) -> Result<bool, Refusal> {
         self.may_write(from)?;
         if !self.shared.agents.get(&self.record.agent).is_some_and(|agent| agent.plans()) {
             let message = format!("The agent `{}` does not plan.", self.record.agent);
@@ -231,8 +265,13 @@ impl Actor {
                 let message = "The agent is still at work. Wait for its end, or send `user.cancel`.";
                 return Err(Refusal::new(ErrorCode::AgentBusy, message).retry_after_ms(1000));
             }
-            let run = self.run.as_ref().filter(|run| run.would_obey(&command));
-            return Ok(run.is_some_and(|run| run.commands.try_send(command).is_ok()));
+            let Some(run) = self.run.as_mut().filter(|run| run.would_obey(&command)) else { return Ok(false) };
+            let calls_off = matches!(command, PlanCommand::CancelPlan { .. });
+            let taken = run.commands.try_send(command).is_ok();
+            if taken && calls_off {
+                run.called_off_by = Some(by);
+            }
+            return Ok(taken);
         }
         let input = match command {
             PlanCommand::CancelTask { .. } | PlanCommand::CancelPlan { .. } => return Ok(false),
@@ -274,6 +313,15 @@ impl Actor {
     pub(super) async fn next_seq(&self) -> Result<Seq, Refusal> {
         let extent = self.shared.store.extent(&self.log).await;
         extent.map(|extent| extent.next).map_err(|error| node::store_refusal(&error))
+    }
+}
+
+/// Keeps the keys of a message, so that it is accepted once.
+fn remember(change: &mut Change, message: &Queued, digest: &str, started: Option<Seq>) {
+    let Some(id) = &message.message_id else { return };
+    change.put(keys::idempotency(id), &Accepted { also: message.also.clone(), ..Accepted::new(digest, started) });
+    if let Some(also) = &message.also {
+        change.put(keys::idempotency(also), &Accepted { of: Some(id.clone()), ..Accepted::new("", None) });
     }
 }
 

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bowline_core::project::Importer;
+use bowline_core::project::{Importer, Scribe, Trace};
 use bowline_protocol::{
-    Cursor, Draft, Epoch, ErrorCode, LogId, Principal, ProducerId, Refusal, Seq, SessionId, TaskId,
+    Cursor, Draft, Epoch, ErrorCode, Extent, LogId, Principal, ProducerId, Recorded, Refusal, Seq, SessionId, TaskId,
 };
 use bowline_store::{Commit, Committed, Fence, Item, Leased, ReadLimit, StoreError};
 
-use super::append::Position;
 use super::command::{Append, Command, Ending};
-use super::record::{TaskRecord, Worker};
+use super::position::Position;
+use super::record::{TaskRecord, Worker, keys};
 use super::registry::Tasks;
 use super::work::Work;
 use crate::node::Shared;
@@ -35,6 +35,8 @@ pub struct TaskActor {
     pub(super) epoch: Option<Epoch>,
     pub(super) next: Seq,
     pub(super) importer: Importer,
+    /// Follows the stream as it is written.
+    pub(super) scribe: Scribe,
     /// How far each producer has come, as far as it has been asked for.
     pub(super) producers: HashMap<ProducerId, Position>,
     pub(super) work: Option<Box<Work>>,
@@ -61,6 +63,7 @@ impl TaskActor {
             epoch: None,
             next: Seq::ZERO.next(),
             importer: Importer::default(),
+            scribe: Scribe::new(Seq::ZERO.next()),
             producers: HashMap::new(),
             work: work.map(Box::new),
             owed: None,
@@ -83,13 +86,8 @@ impl TaskActor {
         };
         let extent = self.shared.store.extent(&self.log).await.map_err(refuse)?;
         (self.epoch, self.next) = (Some(extent.epoch.clone()), extent.next);
-        let mut from = extent.first;
-        while self.record.is_running() && from < extent.next {
-            let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
-            let batch = self.shared.store.read(&self.log, from, limit).await.map_err(refuse)?;
-            let Some(last) = batch.events.last() else { break };
-            from = last.seq.next();
-            batch.events.iter().for_each(|event| self.importer.follow(event));
+        if self.record.is_running() {
+            self.follow(&extent).await.map_err(refuse)?;
         }
         self.begun = true;
         if self.record.is_running() && self.work.is_none() && matches!(self.record.worker, Worker::Agent { .. }) {
@@ -98,6 +96,28 @@ impl TaskActor {
         }
         if self.record.untold {
             self.retry_at = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Reads what was written before. Where the head of that is gone, what was open there was noted.
+    async fn follow(&mut self, extent: &Extent) -> Result<(), StoreError> {
+        self.scribe = Scribe::new(extent.epoch_first);
+        if extent.first > extent.epoch_first {
+            self.importer.lose();
+            let trace = self.shared.store.item(&self.log, keys::TRACE).await?;
+            self.scribe = Scribe::late(trace.and_then(|bytes| Trace::decode(&bytes)), extent.first);
+        }
+        let mut from = extent.first;
+        while from < extent.next {
+            let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
+            let batch = self.shared.store.read(&self.log, from, limit).await?;
+            let Some(last) = batch.events.last() else { break };
+            from = last.seq.next();
+            for event in &batch.events {
+                self.importer.follow(event);
+                self.scribe.handle_event(event);
+            }
         }
         Ok(())
     }
@@ -128,8 +148,7 @@ impl TaskActor {
             work.stop();
         }
         let record = Tasks::look_up(&self.shared, &self.id, &self.owner).await?;
-        self.shared.metrics.task_state(self.record.status.as_str()).dec();
-        self.shared.metrics.task_state(record.status.as_str()).inc();
+        self.shared.metrics.task_moved(self.record.status.as_str(), record.status.as_str());
         if self.record.is_running() && !record.is_running() {
             self.shared.tasks.forget_running(&self.owner);
         }
@@ -223,6 +242,7 @@ impl TaskActor {
         let (session, time) = (self.session(), clock::timestamp());
         commit.events = drafts.iter().map(|draft| draft.seal(&session, &time)).collect();
         commit.items = items;
+        let scribe = self.trace(&mut commit);
         record.touched_ms = commit.at_ms;
         commit.record = Some(record.stored(&self.owner));
         let committed = self.shared.commit(commit).await.map_err(|error| {
@@ -235,12 +255,27 @@ impl TaskActor {
             self.shared.count_trimmed(trimmed, Seq::ZERO);
         }
         if self.record.status != record.status {
-            self.shared.metrics.task_state(self.record.status.as_str()).dec();
-            self.shared.metrics.task_state(record.status.as_str()).inc();
+            self.shared.metrics.task_moved(self.record.status.as_str(), record.status.as_str());
         }
         self.next = committed.next;
+        self.scribe = scribe;
         self.record = record;
         Ok(committed)
+    }
+
+    /// Adds what the events of a commit change in the shape of the stream. The scribe that comes back has seen them.
+    fn trace(&self, commit: &mut Commit) -> Scribe {
+        let mut scribe = self.scribe.clone();
+        let Some(epoch) = self.epoch.as_ref().filter(|_| !commit.events.is_empty()) else { return scribe };
+        let mut changed = false;
+        for (event, at) in commit.events.iter().zip(0..) {
+            let seq = self.next.plus(at);
+            changed |= scribe.handle_event(&Recorded { seq, bytes: event.number(epoch, seq) });
+        }
+        if let Some(trace) = scribe.trace().filter(|_| changed) {
+            commit.items.push(Item::put(keys::TRACE, trace.encode()));
+        }
+        scribe
     }
 }
 

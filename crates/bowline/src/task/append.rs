@@ -3,35 +3,16 @@
 use bowline_core::project::Imported;
 use bowline_protocol::{Draft, ErrorCode, ProducerId, Refusal, Seq};
 use bowline_store::Item;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::actor::TaskActor;
 use super::command::{Append, Appended, Ending};
 use super::ending::owed;
+use super::position::{Block, Position, Remembered, Taken};
 use super::record::keys;
 use crate::node;
-
-/// Appends of one producer that are answered as the first time when they come again. A producer sends the next one only
-/// a few ahead of the last answer it has seen.
-const REMEMBERED: usize = 64;
-
-/// How far a producer has come.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Position {
-    next: u64,
-    recent: Vec<Taken>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Taken {
-    seq: u64,
-    /// The last event of the append.
-    last: Seq,
-    digest: String,
-}
 
 impl TaskActor {
     /// Takes appends in their order, in one commit as long as nothing is wrong with them.
@@ -40,7 +21,11 @@ impl TaskActor {
         for append in appends {
             match self.take(&mut batch, &append).await {
                 Taking::Accepted { last } => batch.waiting.push((append, last)),
-                Taking::Known(appended) => append.reply.send(Ok(appended)),
+                // It may be a repetition of one that waits here itself; then it is not durable yet.
+                Taking::Known { last } if last >= self.next => batch.waiting.push((append, last)),
+                Taking::Known { last } => {
+                    append.reply.send(Ok(Appended { last_message_id: self.cursor(last) }));
+                }
                 Taking::Refused(refusal) => append.reply.send(Err(refusal)),
             }
         }
@@ -55,9 +40,10 @@ impl TaskActor {
                     Err(refusal) => return Taking::Refused(refusal),
                 }
             }
-            let position = batch.positions.iter().find(|(known, _)| known == id).map(|(_, position)| position);
-            if let Some(settled) = position.and_then(|position| self.judge(position, *seq, &append.chunks)) {
-                return settled;
+            match self.judge(batch, id, *seq, &append.chunks).await {
+                Ok(None) => {}
+                Ok(Some(last)) => return Taking::Known { last },
+                Err(refusal) => return Taking::Refused(refusal),
             }
         }
         if batch.end.is_some() || !self.record.is_running() {
@@ -66,26 +52,48 @@ impl TaskActor {
         self.import(batch, append)
     }
 
-    /// What a place says about an append: nothing if it is the next one.
-    fn judge(&self, position: &Position, seq: u64, chunks: &[Box<RawValue>]) -> Option<Taking> {
-        if seq == position.next {
-            return None;
-        }
+    /// What a place says about an append: nothing if it is the next one, and which event was its last if it came before.
+    async fn judge(
+        &self,
+        batch: &Batch,
+        id: &ProducerId,
+        seq: u64,
+        chunks: &[Box<RawValue>],
+    ) -> Result<Option<Seq>, Refusal> {
+        let position = batch.positions.iter().find(|(known, _)| known == id).map(|(_, position)| position);
+        let Some(position) = position.filter(|position| seq != position.next) else { return Ok(None) };
+        let details = json!({ "expected": position.next });
         if seq > position.next {
             let message = format!("`Producer-Seq` {seq} leaves a hole: {} is the next one.", position.next);
-            let details = json!({ "expected": position.next });
-            return Some(Taking::Refused(Refusal::new(ErrorCode::CursorAhead, message).details(details)));
+            return Err(Refusal::new(ErrorCode::CursorAhead, message).details(details));
         }
-        self.shared.metrics.duplicates_avoided.inc();
-        let Some(taken) = position.recent.iter().find(|taken| taken.seq == seq) else {
-            // Too long ago to be known by its content; it is durable all the same.
-            return Some(Taking::Known(Appended { last_message_id: self.cursor(self.next.prev()) }));
+        let taken = match position.find(id, seq) {
+            Remembered::Here(taken) => Some(taken.clone()),
+            Remembered::InBlock(key) => self.look_into_block(batch, &key, seq).await?,
+        };
+        let Some(taken) = taken else {
+            let kept = self.shared.config.limits.producer_appends_kept_max;
+            let message = format!(
+                "`Producer-Seq` {seq} was taken, too long ago to say how it was answered: a task remembers the last {kept} appends of a producer (limits.producer_appends_kept_max)."
+            );
+            return Err(Refusal::new(ErrorCode::IdempotencyConflict, message).details(details));
         };
         if taken.digest != digest(chunks) {
             let message = format!("`Producer-Seq` {seq} was used before with other chunks.");
-            return Some(Taking::Refused(Refusal::new(ErrorCode::IdempotencyConflict, message)));
+            return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
         }
-        Some(Taking::Known(Appended { last_message_id: self.cursor(taken.last) }))
+        self.shared.metrics.duplicates_avoided.inc();
+        Ok(Some(taken.last))
+    }
+
+    /// An append that is remembered in a block: one that this batch fills, or one in the store.
+    async fn look_into_block(&self, batch: &Batch, key: &str, seq: u64) -> Result<Option<Taken>, Refusal> {
+        if let Some(block) = batch.blocks.iter().find(|block| block.key == key) {
+            return Ok(Block::find(&block.taken, seq).cloned());
+        }
+        let stored = self.shared.store.item(&self.log, key).await.map_err(|error| node::task_refusal(&error))?;
+        let taken: Vec<Taken> = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        Ok(Block::find(&taken, seq).cloned())
     }
 
     /// Turns chunks into events. If one is wrong, none of the append is taken.
@@ -125,25 +133,26 @@ impl TaskActor {
         }
         // The terminal event, if there is one, follows at once and belongs to this append.
         let last = self.next.plus(batch.drafts.len() as u64 + u64::from(batch.end.is_some())).prev();
-        if let Some((id, seq)) = &append.place
+        if let Some((id, _)) = &append.place
             && let Some((_, position)) = batch.positions.iter_mut().find(|(known, _)| known == id)
+            && let Some(block) = position.push(id, last, digest(&append.chunks))
         {
-            position.next = seq + 1;
-            position.recent.push(Taken { seq: *seq, last, digest: digest(&append.chunks) });
-            let excess = position.recent.len().saturating_sub(REMEMBERED);
-            position.recent.drain(..excess);
+            batch.blocks.push(block);
+            batch.outlived.extend(position.outlived(id, self.shared.config.limits.producer_appends_kept_max as u64));
         }
         Taking::Accepted { last }
     }
 
     async fn store(&mut self, batch: Batch) {
-        let Batch { importer, drafts, positions, end, waiting } = batch;
+        let Batch { importer, drafts, positions, blocks, outlived, end, waiting } = batch;
         if waiting.is_empty() {
             return;
         }
         let items = positions
             .iter()
-            .map(|(id, position)| Item::put(keys::producer(id), serde_json::to_vec(position).unwrap_or_default()));
+            .map(|(id, position)| Item::put(keys::producer(id), serde_json::to_vec(position).unwrap_or_default()))
+            .chain(blocks.iter().map(Block::item))
+            .chain(outlived.into_iter().map(Item::delete));
         match self.commit(&drafts, items.collect(), self.record.clone()).await {
             Ok(_) => {
                 self.importer = importer;
@@ -183,6 +192,9 @@ struct Batch {
     importer: bowline_core::project::Importer,
     drafts: Vec<Draft>,
     positions: Vec<(ProducerId, Position)>,
+    /// Blocks of appends that are full with these, and those that are not kept any more.
+    blocks: Vec<Block>,
+    outlived: Vec<String>,
     end: Option<Ending>,
     /// Who waits, and which event is the last of each.
     waiting: Vec<(Append, Seq)>,
@@ -194,6 +206,8 @@ impl Batch {
             importer: actor.importer.clone(),
             drafts: Vec::new(),
             positions: Vec::new(),
+            blocks: Vec::new(),
+            outlived: Vec::new(),
             end: None,
             waiting: Vec::new(),
         }
@@ -201,14 +215,19 @@ impl Batch {
 }
 
 enum Taking {
-    Accepted { last: Seq },
-    Known(Appended),
+    Accepted {
+        last: Seq,
+    },
+    /// It came before, and this was its last event.
+    Known {
+        last: Seq,
+    },
     Refused(Refusal),
 }
 
 /// Whether a chunk may follow the one that ends a stream: an error is followed by the end of its step and message.
 fn belongs_to_an_end(chunk: &RawValue) -> bool {
-    let kind = serde_json::from_str::<serde_json::Value>(chunk.get()).unwrap_or_default();
+    let kind = serde_json::from_str::<Value>(chunk.get()).unwrap_or_default();
     matches!(kind["type"].as_str(), Some("finish" | "finish-step" | "error" | "abort"))
 }
 
@@ -216,10 +235,13 @@ pub(super) fn ended() -> Refusal {
     Refusal::new(ErrorCode::TaskEnded, "The task has ended; nothing can be added to it.")
 }
 
+/// The same chunks written otherwise (white space, order of keys, escapes) are the same chunks.
 fn digest(chunks: &[Box<RawValue>]) -> String {
     let mut hash = Sha256::new();
     for chunk in chunks {
-        hash.update(chunk.get().as_bytes());
+        // What is no tree, because a text in it is half a character, is compared as it is written.
+        let plain = serde_json::from_str::<Value>(chunk.get()).map(|value| value.to_string());
+        hash.update(plain.as_deref().unwrap_or(chunk.get()).as_bytes());
         hash.update([0]);
     }
     hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()

@@ -33,6 +33,9 @@ struct Facts<'a> {
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     finish: Option<&'a RawValue>,
+    /// How much of its text was streamed before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    streamed: Option<Value>,
 }
 
 impl Facts<'_> {
@@ -112,7 +115,9 @@ impl TaskActor {
                 record.status = Status::Completed;
                 record.result = result.clone();
                 let text = result.as_ref().and_then(Value::as_str).unwrap_or_default();
-                let facts = Facts { duration_ms: Some(self.age_ms()), result: result.as_ref(), ..Facts::of(finish) };
+                let streamed = self.scribe.streamed(text);
+                let facts =
+                    Facts { duration_ms: Some(self.age_ms()), result: result.as_ref(), streamed, ..Facts::of(finish) };
                 Draft::new(names::FINAL_ANSWER, text).metadata(&facts)
             }
             Ending::Failed { code, message, finish } => {

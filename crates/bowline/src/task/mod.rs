@@ -6,6 +6,7 @@ pub mod actor;
 mod append;
 pub mod command;
 mod ending;
+mod position;
 pub mod record;
 pub mod registry;
 pub mod work;

@@ -113,8 +113,16 @@ impl std::fmt::Debug for Worker {
 pub mod keys {
     use bowline_protocol::ProducerId;
 
+    /// How the shape of its stream changed, for readers who come when its head is gone.
+    pub const TRACE: &str = "trace";
+
     /// How far a producer has come.
     pub fn producer(id: &ProducerId) -> String {
         format!("p/{id}")
+    }
+
+    /// A block of a producer's appends.
+    pub fn block(id: &ProducerId, number: u64) -> String {
+        format!("b/{number:012}/{id}")
     }
 }

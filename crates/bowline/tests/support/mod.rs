@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod process;
+pub mod state;
 pub mod survivor;
 pub mod upstream;
 

@@ -33,7 +33,7 @@ impl Process {
         let address = loop {
             let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("it says where it serves");
             let line = line.unwrap().expect("it serves before it ends");
-            if let Some(rest) = line.split("serving at http://").nth(1) {
+            if let Some((_, rest)) = line.split_once("serving at ").and_then(|(_, url)| url.split_once("://")) {
                 break rest.trim_end_matches('/').parse().unwrap();
             }
         };

@@ -7,6 +7,10 @@ use serde_json::{Value, json};
 
 use super::{Client, Incoming};
 
+/// What refuses the way back for now. Whoever only listened on would wait for ever.
+const REFUSALS: [&str; 5] =
+    ["STORE_UNAVAILABLE", "INTERNAL", "SERVER_DRAINING", "RATE_LIMITED", "SESSION_ALREADY_ACTIVE"];
+
 /// A client that comes back by itself, and checks that it sees each event once and in order.
 pub struct Survivor {
     pub session: String,
@@ -32,7 +36,9 @@ impl Survivor {
 
     /// Follows until a frame fits (that frame), or the wire breaks or the way back is refused (none).
     pub async fn follow(&mut self, client: &mut Client, fits: impl Fn(&Value) -> bool) -> Option<Value> {
+        let until = Instant::now() + Duration::from_secs(120);
         loop {
+            assert!(Instant::now() < until, "the frame that was waited for does not come, seq {} is next", self.next);
             let Incoming::Frame(frame) = client.incoming().await else { return None };
             if let Some(verdict) = frame["metadata"]["resume"]["verdict"].as_str() {
                 self.verdicts.push(verdict.to_owned());
@@ -45,7 +51,8 @@ impl Survivor {
             if fits(&frame) {
                 return Some(frame);
             }
-            if frame["seq"].is_null() && frame["metadata"]["error_code"] == "STORE_UNAVAILABLE" {
+            let code = frame["metadata"]["error_code"].as_str().filter(|_| frame["seq"].is_null());
+            if code.is_some_and(|code| REFUSALS.contains(&code)) {
                 return None;
             }
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::Generation;
 
 /// The first attempts of an outage are each told…
-const TOLD_ATTEMPTS: u32 = 8;
+pub const TOLD_ATTEMPTS: u32 = 8;
 /// …then one in this time, so that a server that is dead for good is not noise.
 const TOLD_EVERY: Duration = Duration::from_secs(30 * 60);
 

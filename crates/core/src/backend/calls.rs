@@ -26,11 +26,13 @@ pub struct Call {
     sends: u32,
     /// It was sent before and may be sent again: until then it outlasts dials that fail.
     patient_until: Option<Instant>,
+    /// Its wire broke after it was sent: it may have run.
+    broken: Option<String>,
 }
 
 impl Call {
     pub fn new(id: CallId, deadline: Instant, resend: Resend) -> Call {
-        Call { id, deadline, resend, sends: 1, patient_until: None }
+        Call { id, deadline, resend, sends: 1, patient_until: None, broken: None }
     }
 
     /// Whether it may be sent once more.
@@ -42,6 +44,15 @@ impl Call {
     /// It outlasts dials that fail until then. What was said first counts, so that no call waits for ever.
     pub fn be_patient(&mut self, until: Instant) {
         self.patient_until.get_or_insert(until);
+    }
+
+    pub fn note_broken(&mut self, reason: &str) {
+        self.broken.get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// How its wire first broke, if it may have run.
+    pub fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
     }
 
     fn due(&self) -> Instant {
@@ -69,28 +80,49 @@ pub struct Calls {
     parked: VecDeque<Call>,
     parked_max: usize,
     sent: BTreeMap<CallId, (Generation, Call)>,
+    /// Those that are sent again, but not yet.
+    resting: Vec<(Instant, Call)>,
 }
 
 impl Calls {
     pub fn new(parked_max: usize) -> Calls {
-        Calls { parked: VecDeque::new(), parked_max, sent: BTreeMap::new() }
+        Calls { parked: VecDeque::new(), parked_max, sent: BTreeMap::new(), resting: Vec::new() }
     }
 
     pub fn counts(&self) -> (usize, usize) {
-        (self.parked.len(), self.sent.len())
+        (self.parked.len() + self.resting.len(), self.sent.len())
     }
 
-    /// False if there is no room.
-    pub fn park(&mut self, call: Call) -> bool {
-        let room = self.parked.len() < self.parked_max;
-        if room {
-            self.parked.push_back(call);
+    /// Gives the call back if there is no room.
+    pub fn park(&mut self, call: Call) -> Result<(), Call> {
+        if self.parked.len() >= self.parked_max {
+            return Err(call);
         }
-        room
+        self.parked.push_back(call);
+        Ok(())
     }
 
+    pub fn rest(&mut self, call: Call, until: Instant) {
+        self.resting.push((until, call));
+    }
+
+    pub fn take_rested(&mut self, now: Instant) -> Vec<Call> {
+        let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
+        self.resting = resting;
+        let rested: Vec<(Instant, Call)> = rested;
+        rested.into_iter().map(|(_, call)| call).collect()
+    }
+
+    /// All that wait for a connection.
     pub fn take_parked(&mut self) -> VecDeque<Call> {
         std::mem::take(&mut self.parked)
+    }
+
+    /// All that wait for anything.
+    pub fn take_waiting(&mut self) -> VecDeque<Call> {
+        let mut waiting = self.take_parked();
+        waiting.extend(self.resting.drain(..).map(|(_, call)| call));
+        waiting
     }
 
     /// After a dial that failed: those that do not wait for the next one.
@@ -112,8 +144,9 @@ impl Calls {
         taken
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.parked.iter().map(Call::due).min()
+    pub fn next_due(&self) -> Option<Instant> {
+        let parked = self.parked.iter().map(Call::due);
+        parked.chain(self.resting.iter().map(|(until, _)| *until)).min()
     }
 
     pub fn sent(&mut self, generation: Generation, call: Call) {
@@ -135,6 +168,7 @@ impl Calls {
     pub fn forget(&mut self, call: CallId) {
         self.sent.remove(&call);
         self.parked.retain(|parked| parked.id != call);
+        self.resting.retain(|(_, resting)| resting.id != call);
     }
 
     pub fn uses(&self, generation: Generation) -> bool {

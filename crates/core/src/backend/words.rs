@@ -58,6 +58,16 @@ pub enum DialError {
     Fatal { reason: String },
 }
 
+impl DialError {
+    /// The same with its reason in other words.
+    pub fn map(self, words: impl FnOnce(String) -> String) -> DialError {
+        match self {
+            DialError::Passing { reason, retry_after } => DialError::Passing { reason: words(reason), retry_after },
+            DialError::Fatal { reason } => DialError::Fatal { reason: words(reason) },
+        }
+    }
+}
+
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {

@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 
 use super::defuse::defused;
 use super::parts::{Ends, Flow};
-use super::streamed::Rest;
-use super::{Projector, Stage, end};
+use super::streamed::{Rest, rest_after};
+use super::{Numbers, Projector, Stage, end};
 
 /// What a call is named if nothing says its tool. A parser needs some name.
 const UNNAMED_TOOL: &str = "unknown";
@@ -43,6 +43,9 @@ pub struct Facts<'a> {
     /// The chunk with which an upstream ended.
     #[serde(borrow, default)]
     pub finish: Option<&'a RawValue>,
+    /// How much of the answer was streamed before: so many bytes, or `false` if that was something else.
+    #[serde(borrow, default)]
+    pub streamed: Option<&'a RawValue>,
 }
 
 impl<'a> Facts<'a> {
@@ -209,11 +212,13 @@ impl Projector {
         self.end_fleeting();
         let subject = Subject::of(view.content);
         let id = self.call_id(view.step_id.or(subject.operation_id));
-        if self.parts.has_tool(&id) {
+        let facts = &Facts { tool: subject.tool_name.or(facts.tool), ..*facts };
+        if view.step_id.is_some() {
             self.ensure_tool(&id, facts, false);
         } else {
-            // Nobody called it in this turn, so the call is part of the event.
-            let input = tool_input(&id, &tool_name(subject.tool_name.or(facts.tool)), facts.args, false);
+            // Nobody called it in this turn, so the call is part of the event. The event alone decides that: what was
+            // called before may be gone.
+            let input = tool_input(&id, &tool_name(facts.tool), facts.args, false);
             self.parts.tool_waits(&id, input.json.clone());
             self.own(input);
         }
@@ -249,7 +254,7 @@ impl Projector {
 
     fn final_answer(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
         let literal = text_literal(view.content);
-        match self.streamed.rest(body_of(&literal)) {
+        match self.rest(body_of(&literal), facts) {
             Rest::Nothing => {}
             Rest::Tail(tail) => {
                 let literal = format!("\"{tail}\"");
@@ -259,6 +264,7 @@ impl Projector {
                 }
             }
             Rest::Everything => {
+                self.page.told_whole = true;
                 self.end_fleeting();
                 if !body_of(&literal).is_empty() {
                     self.extend(Flow::Text, None, &literal);
@@ -266,6 +272,9 @@ impl Projector {
             }
         }
         self.end_all();
+        if self.bereft {
+            self.heal(&literal);
+        }
         if self.parts.in_step() {
             self.parts.end_step();
             self.own(Chunk::bare(ChunkKind::FinishStep));
@@ -273,6 +282,36 @@ impl Projector {
         let finish = upstream_end(facts, ChunkKind::Finish).unwrap_or_else(|| finish(facts));
         self.own(finish);
         self.stage = Stage::Over;
+    }
+
+    /// What of a whole answer was not streamed yet. Its event says so, and then every reader says the same.
+    fn rest<'a>(&mut self, body: &'a str, facts: &Facts<'_>) -> Rest<'a> {
+        match facts.streamed.map(|raw| raw.get().parse().ok()) {
+            Some(Some(bytes)) => rest_after(body, bytes),
+            Some(None) => Rest::Everything,
+            None => {
+                if self.streamed.is_blind() {
+                    // Readers may differ here, so no chunk but the last has a place.
+                    self.numbers = Numbers::WholeEvents;
+                    return Rest::Everything;
+                }
+                self.streamed.rest(body)
+            }
+        }
+    }
+
+    /// Brings the whole answer, in a part that only this reader gets: what it had of the others has holes.
+    fn heal(&mut self, literal: &str) {
+        let id = format!("whole-{}", self.page.seq);
+        // What was streamed since the gap may be all of it.
+        let has_it = self.page.told_whole || self.streamed.rest(body_of(literal)) == Rest::Nothing;
+        if has_it || body_of(literal).is_empty() {
+            return;
+        }
+        let start = ChunkBuilder::new(ChunkKind::TextStart.as_str(), id.len()).text("id", &id).done();
+        for chunk in [start, delta_chunk(Flow::Text, &id, literal), end(Flow::Text, &id)] {
+            self.made_up(chunk);
+        }
     }
 
     fn cancelled(&mut self, facts: &Facts<'_>) {

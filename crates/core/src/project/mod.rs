@@ -7,8 +7,10 @@ mod fold;
 mod import;
 mod partial_json;
 mod parts;
+mod shape;
 mod streamed;
 mod tool_part;
+mod trace;
 mod verbatim;
 
 use bowline_protocol::chunk::ChunkBuilder;
@@ -22,12 +24,15 @@ use streamed::Streamed;
 pub use assemble::Assembler;
 pub use fold::Fold;
 pub use import::{End, Ending, Imported, Importer};
+pub use shape::Shape;
+pub use trace::{Scribe, TRACE_BYTES_MAX, Trace};
 
 /// Turns the events of one turn or task into chunks, for one reader.
 ///
 /// It is fed every event from the first on, so that its numbers are the same for all readers: what a reader already has
-/// is passed ([`Projector::pass_event`]), the rest is handled. Where events are gone it is told so ([`Projector::lose`]).
-#[derive(Debug)]
+/// is passed ([`Projector::pass_event`]), the rest is handled. Where events are gone, what was open there ([`Shape`]) is
+/// as good as they were ([`Projector::resumed`]); if nobody knows that either, it is told so ([`Projector::lose`]).
+#[derive(Clone, Debug)]
 pub struct Projector {
     message_id: Box<str>,
     stage: Stage,
@@ -35,6 +40,8 @@ pub struct Projector {
     parts: Parts,
     streamed: Streamed,
     page: Page,
+    /// The reader was told that it lacks something, so its texts may have holes.
+    bereft: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +74,7 @@ enum Numbers {
 }
 
 /// The chunks of the event at hand.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Page {
     seq: Seq,
     chunks: Vec<Chunk>,
@@ -77,6 +84,8 @@ struct Page {
     has: u32,
     /// At that point, its parser is to be framed.
     framed: bool,
+    /// The whole answer is among them.
+    told_whole: bool,
 }
 
 impl Projector {
@@ -90,6 +99,17 @@ impl Projector {
             parts: Parts::default(),
             streamed: Streamed::default(),
             page: Page::default(),
+            bereft: false,
+        }
+    }
+
+    /// The same from the middle on: where this shape was, for a parser that has read everything up to there.
+    pub fn resumed(message_id: &str, shape: &Shape) -> Projector {
+        Projector {
+            stage: Stage::Within,
+            parts: Parts::of(shape),
+            streamed: Streamed::blind(),
+            ..Projector::turn(message_id)
         }
     }
 
@@ -146,25 +166,50 @@ impl Projector {
         }
     }
 
-    /// Events were lost here, and the reader is told so before anything else; then its parser is framed anew.
-    pub fn gap(&mut self, parser: Parser, lost: u64, first_retained: Seq, out: &mut Vec<Chunk>) {
+    /// Events were lost here, and the reader is told so before anything else; then its parser is framed anew. With the
+    /// shape at the first event that is left, what is open there keeps its name, and numbers stay those of all readers.
+    pub fn gap(&mut self, parser: Parser, lost: u64, first_retained: Seq, shape: Option<&Shape>, out: &mut Vec<Chunk>) {
         self.lose();
-        if self.stage == Stage::Lost {
-            out.push(Chunk::gap(lost, first_retained, parser == Parser::Fresh));
+        if self.stage != Stage::Lost {
+            return;
+        }
+        out.push(Chunk::gap(lost, first_retained, parser == Parser::Fresh));
+        let Some(shape) = shape else {
             self.page = Page::default();
             self.begin();
             self.page.chunks.iter_mut().for_each(|chunk| chunk.at = None);
-            out.append(&mut self.page.chunks);
-        }
+            return out.append(&mut self.page.chunks);
+        };
+        out.extend(self.parts.lose().map(|part| end(part.flow, &part.id)));
+        *self = Projector { bereft: true, ..Projector::resumed(&self.message_id, shape) };
+        self.framing(out);
     }
 
     /// Events were lost here. The next one will be framed anew, and nothing refers to what was open.
     pub fn lose(&mut self) {
         self.numbers = Numbers::WholeEvents;
         self.streamed = Streamed::default();
+        self.bereft = true;
         if self.stage != Stage::Over {
             self.stage = Stage::Lost;
         }
+    }
+
+    /// What is open now.
+    pub(super) fn shape(&self) -> Shape {
+        self.parts.shape()
+    }
+
+    /// Whether something was opened or closed since this was last asked.
+    pub(super) fn take_changed(&mut self) -> bool {
+        self.parts.take_changed()
+    }
+
+    /// How many bytes of a whole answer, a JSON string, were streamed; `None` inside if that was something else, and
+    /// outside if it cannot be known.
+    pub(super) fn streamed_of(&self, literal: &str) -> Option<Option<usize>> {
+        let known = !self.streamed.is_blind() && self.numbers == Numbers::EachChunk;
+        known.then(|| self.streamed.count(events::body_of(literal)))
     }
 
     /// Whether the terminal was written.

@@ -60,7 +60,7 @@ pub struct Part {
     pub id: Box<str>,
     pub ends: Ends,
     /// The chunk that began it.
-    start: Bytes,
+    pub(super) start: Bytes,
 }
 
 impl fmt::Debug for Part {
@@ -70,7 +70,8 @@ impl fmt::Debug for Part {
 }
 
 /// How far a tool call has come.
-enum Progress {
+#[derive(Clone)]
+pub(super) enum Progress {
     /// Its input is arriving. The text so far is the body of a JSON string; even an empty delta shows in a parser.
     Streaming {
         start: Bytes,
@@ -84,12 +85,13 @@ enum Progress {
     Done,
 }
 
-struct Tool {
-    progress: Progress,
+#[derive(Clone)]
+pub(super) struct Tool {
+    pub progress: Progress,
     /// Whether the reader's parser has it. One that is done before a framed reader begins, it has not.
-    known: bool,
-    opened: u64,
-    step: u64,
+    pub known: bool,
+    pub opened: u64,
+    pub step: u64,
 }
 
 impl fmt::Debug for Tool {
@@ -104,11 +106,12 @@ impl fmt::Debug for Tool {
 }
 
 /// A question whether a call may be made.
-struct Approval {
-    call: Box<str>,
-    request: Bytes,
+#[derive(Clone)]
+pub(super) struct Approval {
+    pub call: Box<str>,
+    pub request: Bytes,
     /// Whether the reader's parser has it.
-    known: bool,
+    pub known: bool,
 }
 
 impl fmt::Debug for Approval {
@@ -117,21 +120,23 @@ impl fmt::Debug for Approval {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Parts {
     /// By when they were opened.
-    parts: BTreeMap<u64, Part>,
+    pub(super) parts: BTreeMap<u64, Part>,
     /// Where an id is found among them.
     texts: BTreeMap<Box<str>, u64>,
     thoughts: BTreeMap<Box<str>, u64>,
     /// The one that the next other thing ends.
     fleeting: Option<u64>,
-    tools: BTreeMap<Box<str>, Tool>,
-    approvals: BTreeMap<Box<str>, Approval>,
-    in_step: bool,
-    steps: u64,
+    pub(super) tools: BTreeMap<Box<str>, Tool>,
+    pub(super) approvals: BTreeMap<Box<str>, Approval>,
+    pub(super) in_step: bool,
+    pub(super) steps: u64,
     /// Counts what was opened, so that framing keeps the order.
-    opened: u64,
+    pub(super) opened: u64,
+    /// Something was opened, closed or came further since this was last asked.
+    changed: bool,
 }
 
 impl Parts {
@@ -144,19 +149,26 @@ impl Parts {
         self.in_step
     }
 
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
     pub fn begin_step(&mut self) {
+        self.changed = true;
         self.in_step = true;
         self.steps += 1;
     }
 
     /// Two generations of the SDK forget their open texts when a step ends, so nothing may refer to them afterwards.
     pub fn end_step(&mut self) {
+        self.changed = true;
         self.in_step = false;
         self.take_parts();
     }
 
     /// The newest generation can take back what it was told in this step.
     pub fn reset_step(&mut self) {
+        self.changed = true;
         let step = self.steps;
         self.take_parts();
         self.tools.retain(|_, tool| tool.step != step);
@@ -180,12 +192,19 @@ impl Parts {
     pub fn open(&mut self, flow: Flow, id: &str, ends: Ends, start: Bytes) {
         // An id that is opened twice means the newer part from then on, in every parser.
         self.close(flow, id);
+        self.changed = true;
         let opened = self.next_opened();
-        self.parts.insert(opened, Part { flow, id: id.into(), ends, start });
-        self.ids(flow).insert(id.into(), opened);
-        if ends == Ends::ByItself {
+        self.reopen(opened, Part { flow, id: id.into(), ends, start });
+    }
+
+    /// Puts a part where it was.
+    pub(super) fn reopen(&mut self, opened: u64, part: Part) {
+        self.opened = self.opened.max(opened);
+        self.ids(part.flow).insert(part.id.clone(), opened);
+        if part.ends == Ends::ByItself {
             self.fleeting = Some(opened);
         }
+        self.parts.insert(opened, part);
     }
 
     pub fn is_open(&self, flow: Flow, id: &str) -> bool {
@@ -211,11 +230,13 @@ impl Parts {
     /// False if there was nothing to close.
     pub fn close(&mut self, flow: Flow, id: &str) -> bool {
         let Some(opened) = self.ids(flow).remove(id) else { return false };
+        self.changed = true;
         self.fleeting = self.fleeting.filter(|fleeting| *fleeting != opened);
         self.parts.remove(&opened).is_some()
     }
 
     fn put_tool(&mut self, id: &str, progress: Progress) {
+        self.changed = true;
         // A call whose input streamed in stays where it began.
         let same = self.tools.get(id).filter(|tool| tool.known && tool.step == self.steps);
         let opened = same.map(|tool| tool.opened).unwrap_or_else(|| self.next_opened());
@@ -252,6 +273,7 @@ impl Parts {
     /// Something that changes how a waiting call looks, and does not end it.
     pub fn tool_shows(&mut self, id: &str, chunk: Bytes, is_preliminary: bool) {
         if let Some(Tool { progress: Progress::Waiting { chunks, preliminary }, .. }) = self.tools.get_mut(id) {
+            self.changed = true;
             // A preliminary output replaces the one before.
             if *preliminary && is_preliminary {
                 chunks.pop();
@@ -263,6 +285,7 @@ impl Parts {
 
     pub fn tool_asks(&mut self, id: &str, approval: &str, request: Bytes) {
         self.tool_shows(id, request.clone(), false);
+        self.changed = true;
         self.approvals.insert(approval.into(), Approval { call: id.into(), request, known: true });
     }
 
@@ -293,7 +316,10 @@ impl Parts {
 
     pub fn tool_ends(&mut self, id: &str) {
         match self.tools.get_mut(id) {
-            Some(tool) => tool.progress = Progress::Done,
+            Some(tool) => {
+                tool.progress = Progress::Done;
+                self.changed = true;
+            }
             None => self.put_tool(id, Progress::Done),
         }
     }
@@ -301,11 +327,6 @@ impl Parts {
     /// Whether the reader's parser has this call.
     pub fn is_tool_known(&self, id: &str) -> bool {
         self.tools.get(id).is_some_and(|tool| tool.known)
-    }
-
-    /// Whether the stream has this call, seen from its beginning.
-    pub fn has_tool(&self, id: &str) -> bool {
-        self.tools.contains_key(id)
     }
 
     /// What was made up for the reader, it has.
@@ -344,7 +365,9 @@ impl Parts {
                     }
                     opened.push((tool.opened, chunks));
                 }
-                Progress::Waiting { chunks, .. } => opened.push((tool.opened, chunks.iter().map(again).collect())),
+                Progress::Waiting { chunks, .. } => {
+                    opened.push((tool.opened, chunks.iter().map(again).collect()));
+                }
                 Progress::Done => tool.known = false,
             }
         }

@@ -34,9 +34,19 @@ impl fmt::Debug for Rest<'_> {
 pub struct Streamed {
     all: Digest,
     last_part: Digest,
+    /// Some of it was not seen, so nothing can be compared with it.
+    blind: bool,
 }
 
 impl Streamed {
+    pub fn blind() -> Streamed {
+        Streamed { blind: true, ..Streamed::default() }
+    }
+
+    pub fn is_blind(&self) -> bool {
+        self.blind
+    }
+
     pub fn begin_part(&mut self) {
         self.last_part = Digest::default();
     }
@@ -47,12 +57,52 @@ impl Streamed {
         self.last_part.push(body);
     }
 
+    /// How many bytes of a whole answer, the body of a JSON string, were streamed; none if that was something else.
+    pub fn count(&self, body: &str) -> Option<usize> {
+        let streamed = |digest: &Digest| match digest.rest(body) {
+            Rest::Everything => None,
+            Rest::Nothing | Rest::Tail(_) => Some(digest.bytes),
+        };
+        streamed(&self.all).or_else(|| streamed(&self.last_part))
+    }
+
     /// Compares with a whole answer, the body of a JSON string.
     pub fn rest<'a>(&self, body: &'a str) -> Rest<'a> {
         match self.all.rest(body) {
             Rest::Everything => self.last_part.rest(body),
             rest => rest,
         }
+    }
+}
+
+/// What follows the first bytes of a whole answer, the body of a JSON string.
+pub fn rest_after(body: &str, bytes: usize) -> Rest<'_> {
+    let (missing, cut) = divide(body, bytes, |_| {});
+    if missing > 0 { Rest::Everything } else { rest_from(body, cut) }
+}
+
+/// Walks through so many bytes of a JSON string's body: how many were missing, and where they end as it is written.
+fn divide(body: &str, bytes: usize, mut seen: impl FnMut(&[u8])) -> (usize, usize) {
+    let (mut missing, mut cut) = (bytes, 0);
+    json::unescape(body, |end, piece| {
+        if missing == 0 {
+            return;
+        }
+        // A piece can be divided only where it stands for itself, byte for byte.
+        let taken = piece.len().min(missing);
+        seen(&piece[..taken]);
+        missing -= taken;
+        cut = end - (piece.len() - taken);
+    });
+    (missing, cut)
+}
+
+fn rest_from(body: &str, cut: usize) -> Rest<'_> {
+    match body.get(cut..) {
+        Some("") => Rest::Nothing,
+        Some(tail) => Rest::Tail(tail),
+        // The count was of another text.
+        None => Rest::Everything,
     }
 }
 
@@ -91,26 +141,13 @@ impl Digest {
         if self.half.is_some() {
             return Rest::Everything;
         }
-        let (mut hash, mut missing, mut cut) = (Sha256::new(), self.bytes, 0);
-        json::unescape(body, |end, piece| {
-            if missing == 0 {
-                return;
-            }
-            // A piece can be divided only where it stands for itself, byte for byte.
-            let taken = piece.len().min(missing);
-            hash.update(&piece[..taken]);
-            missing -= taken;
-            cut = end - (piece.len() - taken);
-        });
+        let mut hash = Sha256::new();
+        let (missing, cut) = divide(body, self.bytes, |piece| hash.update(piece));
         if missing > 0 || hash.finalize() != self.hash.clone().finalize() {
             return Rest::Everything;
         }
         // Equal bytes end at a character, so the cut lies between two.
-        match body.get(cut..) {
-            Some("") => Rest::Nothing,
-            Some(tail) => Rest::Tail(tail),
-            None => Rest::Everything,
-        }
+        rest_from(body, cut)
     }
 }
 

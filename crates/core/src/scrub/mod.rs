@@ -268,7 +268,7 @@ mod tests {
             let mut once = parts.concat();
             scrub_text(&mut once);
             let mut twice = once.clone();
-            prop_assert!(!scrub_text(&mut twice), "{:?} became {:?}", once, twice);
+            prop_assert!(!scrub_text(&mut twice), "{:?}: {:?} became {:?}", parts, once, twice);
         }
     }
 }

@@ -37,8 +37,23 @@ const PREFIXES: &[(&str, usize)] = &[
 /// Looking for the end of a password in a URL goes no further, so that the whole stays linear.
 const URL_BYTES_MAX: usize = 256;
 
+/// What one reading takes out may hide what the next one finds, as a key that is the user's name in a URL with a password.
+/// More readings than this are not worth their time.
+const READINGS_MAX: usize = 4;
+
 /// The text without its secrets; `None` if it has none.
 pub fn without_secrets(text: &str) -> Option<String> {
+    let mut clean = read_once(text)?;
+    for _ in 1..READINGS_MAX {
+        match read_once(&clean) {
+            Some(cleaner) => clean = cleaner,
+            None => break,
+        }
+    }
+    Some(clean)
+}
+
+fn read_once(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let (mut clean, mut copied, mut at) = (String::new(), 0, 0);
     while at < bytes.len() {
@@ -189,6 +204,7 @@ mod tests {
             ("xoxb-123456789012-abcdefghijkl!", "[redacted]!"),
             ("AKIAIOSFODNN7EXAMPLE and é", "[redacted] and é"),
             ("postgres://joe:hunter2@db/x", "postgres://joe:[redacted]@db/x"),
+            ("https://ghp_0123456789abcdef:x-oauth-basic@h/r", "https://[redacted]:[redacted]@h/r"),
             ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nbye", "[redacted]\nbye"),
             ("x -----BEGIN PRIVATE KEY-----\nMIIE", "x [redacted]"),
             ("-----BEGIN PRIVATE KEY-----x-----END PRIVATE KEY-----sk-abcdef0123", "[redacted][redacted]"),

@@ -74,6 +74,16 @@ impl Parser {
         }
     }
 
+    /// It has the calls that are over somewhere in this stream, from elsewhere.
+    pub fn was_told_of_calls(&mut self, chunks: &[Chunk]) {
+        for chunk in chunks {
+            let view = ChunkView::parse(std::str::from_utf8(&chunk.json).unwrap()).unwrap();
+            if matches!(view.kind, ChunkKind::ToolOutputAvailable | ChunkKind::ToolOutputError) {
+                self.calls.insert(view.tool_call_id().into_owned(), view.is_dynamic());
+            }
+        }
+    }
+
     /// What a parser has open after the terminal would look unfinished for ever.
     pub fn open(&self) -> usize {
         self.texts.len() + self.thoughts.len()

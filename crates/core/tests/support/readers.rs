@@ -50,7 +50,7 @@ pub fn bereft(events: &[Recorded], lost: Range<usize>) -> Vec<Chunk> {
         }
         if at == lost.start && !lost.is_empty() {
             let parser = if at == 0 { Parser::Fresh } else { Parser::Same };
-            projector.gap(parser, lost.len() as u64, Seq::new(lost.end as u64 + 1).unwrap(), &mut out);
+            projector.gap(parser, lost.len() as u64, Seq::new(lost.end as u64 + 1).unwrap(), None, &mut out);
         }
         if !lost.contains(&at) {
             projector.handle_event(event, &mut out);
@@ -62,7 +62,7 @@ pub fn bereft(events: &[Recorded], lost: Range<usize>) -> Vec<Chunk> {
 /// A fresh parser, when the first `lost` events are gone.
 pub fn late(events: &[Recorded], lost: usize) -> Vec<Chunk> {
     let (mut projector, mut out) = (Projector::turn(MESSAGE_ID), Vec::new());
-    projector.gap(Parser::Fresh, lost as u64, Seq::new(lost as u64 + 1).unwrap(), &mut out);
+    projector.gap(Parser::Fresh, lost as u64, Seq::new(lost as u64 + 1).unwrap(), None, &mut out);
     events[lost..].iter().for_each(|event| projector.handle_event(event, &mut out));
     out
 }

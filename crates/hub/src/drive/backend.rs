@@ -1,27 +1,32 @@
 //! Drives one backend: feeds its machine what happens, does what it says, and waits. It holds no rule.
 
+mod lists;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use bowline_core::Health;
-use bowline_core::backend::{Backend as Machine, Call, CallId, DialError, Generation, Output, Policy, Told};
+use bowline_core::backend::{Backend as Machine, DialError, Generation, Policy, Told};
 use bowline_core::health::Pulse;
+use bowline_core::{Health, Listing};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::backend::{Backend, BackendEvent, CallEnd, Command, Key, Snapshot};
-use crate::catalogue::{Catalogue, ListKind};
+use crate::backend::{Backend, BackendEvent, Command, Key, Lists, Snapshot};
+use crate::catalogue::{Catalogue, Fetched, ListKind};
 use crate::clock::{self, chance};
+use crate::desk::{Desk, Order};
 use crate::era::Era;
 use crate::fields::{Fields, Raw, empty};
 use crate::link::{self, Dial, Ending, Inbound, Link, LinkEvent, Renewals, Upcall};
-use crate::spec::ServerSpec;
+use crate::memory::Remembered;
+use crate::message;
+use crate::secrets::Secrets;
+use crate::spec::{Reach, ServerSpec};
 
 const COMMANDS_MAX: usize = 4096;
 const NOTES_MAX: usize = 4096;
-/// How long a list may take to be fetched.
-const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 /// While a backend is away, the wall clock is looked at this often to notice that the machine slept.
 const SLEEP_WATCH: Duration = Duration::from_secs(5);
 
@@ -33,32 +38,34 @@ pub struct Around {
     pub health_timeout: Duration,
     pub http: reqwest::Client,
     pub events: mpsc::Sender<(Key, BackendEvent)>,
+    /// Programs, from their start until they are gone.
+    pub programs: TaskTracker,
 }
 
 /// Something that a task of ours has to say.
 enum Note {
     Dialled(Generation, Result<Arc<Link>, DialError>),
-    Ended(Generation, CallId, Ending),
-    Fetched(Generation, Catalogue),
-    Checked(Generation, Result<(), String>),
+    /// Some of its lists, and then that this was all of them.
+    Listed(Generation, Vec<Fetched>),
+    Fetched(Generation),
+    Checked(Generation, Result<(), Ailment>),
 }
 
-/// A call that is not over.
-struct Kept {
-    call: Arc<Upcall>,
-    done: oneshot::Sender<CallEnd>,
-    task: Option<AbortHandle>,
+/// What is wrong with a server that was checked.
+enum Ailment {
+    /// It is there, and not well.
+    Sick(String),
+    /// Nobody is there.
+    Gone(String),
 }
 
 struct Driver {
     key: Key,
     spec: Arc<ServerSpec>,
-    allow_private: bool,
+    secrets: Arc<Secrets>,
+    reach: Reach,
     around: Around,
-    machine: Machine,
-    health: Health,
-    links: HashMap<Generation, Arc<Link>>,
-    calls: HashMap<CallId, Kept>,
+    desk: Arc<Desk>,
     reconnects: HashMap<u64, oneshot::Sender<bool>>,
     next_ticket: u64,
     era: Option<Era>,
@@ -66,23 +73,17 @@ struct Driver {
     notes: mpsc::Sender<Note>,
     link_events: link::LinkEvents,
     snapshot: watch::Sender<Snapshot>,
-    fetching: Fetching,
+    listing: Listing,
     /// The newest transport that was ever connected.
     connected: Option<Generation>,
     changed: bool,
     removed: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fetching {
-    Idle,
-    Running,
-    /// Something changed while it ran.
-    Again,
+    /// Fires when the backend is removed: whatever it has started ends, also what is only being dialled.
+    over: CancellationToken,
 }
 
 /// Starts a backend's loop and returns the handle on it.
-pub fn start(key: Key, spec: ServerSpec, allow_private: bool, around: Around) -> Backend {
+pub fn start(key: Key, spec: ServerSpec, reach: Reach, around: Around, remembered: Option<Remembered>) -> Backend {
     let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
     let (notes, noted) = mpsc::channel(NOTES_MAX);
     let (link_events, linked) = mpsc::channel(NOTES_MAX);
@@ -95,21 +96,21 @@ pub fn start(key: Key, spec: ServerSpec, allow_private: bool, around: Around) ->
         next_retry_at: None,
         health: "unknown",
         health_failures: 0,
-        facts: None,
-        catalogue: Arc::default(),
-        catalogue_known: false,
+        lists: if remembered.is_some() { Lists::Remembered } else { Lists::Unknown },
+        facts: remembered.as_ref().and_then(|remembered| remembered.facts.clone()),
+        catalogue: remembered.map(|remembered| remembered.catalogue).unwrap_or_default(),
+        fetches: 0,
     };
     let (snapshot, shown) = watch::channel(first);
     let spec = Arc::new(spec);
     let mut driver = Driver {
         key: key.clone(),
+        secrets: Arc::new(Secrets::of(&spec)),
         spec: spec.clone(),
-        allow_private,
-        health: Health::new(around.health_interval, around.health_timeout),
+        reach,
+        desk: Arc::new(Desk::new(machine, Health::new(around.health_interval, around.health_timeout))),
+        listing: Listing::new(around.policy.retry_first, around.policy.retry_max, around.policy.retry_jitter),
         around,
-        machine,
-        links: HashMap::new(),
-        calls: HashMap::new(),
         reconnects: HashMap::new(),
         next_ticket: 0,
         era: None,
@@ -117,17 +118,18 @@ pub fn start(key: Key, spec: ServerSpec, allow_private: bool, around: Around) ->
         notes,
         link_events,
         snapshot,
-        fetching: Fetching::Idle,
         connected: None,
         changed: true,
         removed: false,
+        over: CancellationToken::new(),
     };
     if !spec.disabled {
-        driver.machine.start();
+        driver.desk.lock().machine.start();
         driver.publish();
     }
+    let (desk, renewals) = (driver.desk.clone(), driver.renewals.clone());
     tokio::spawn(driver.drive(commanded, noted, linked));
-    Backend { key, spec, commands, snapshot: shown, counts: Arc::default() }
+    Backend { key, spec, commands, desk, snapshot: shown, renewals, counts: Arc::default() }
 }
 
 impl Driver {
@@ -141,15 +143,16 @@ impl Driver {
         loop {
             self.drain().await;
             if self.removed {
-                return;
+                return self.over.cancel();
             }
-            let away = self.machine.live().is_none().then(|| Instant::now() + SLEEP_WATCH);
-            let due = [self.machine.poll_timeout(), self.health.poll_timeout(), away].into_iter().flatten().min();
+            let away = self.desk.live().is_none().then(|| Instant::now() + SLEEP_WATCH);
+            let due = self.desk.sleep([away, self.listing.poll_timeout()].into_iter().flatten().min());
             tokio::select! {
                 command = commands.recv() => match command {
                     Some(command) => self.command(command),
-                    None => self.machine.remove(Instant::now()),
+                    None => self.desk.lock().machine.remove(Instant::now()),
                 },
+                () = self.desk.rung() => {}
                 Some(note) = notes.recv() => self.note(note),
                 Some((generation, event)) = links.recv() => self.link_event(generation, event).await,
                 () = sleep_until(due) => {}
@@ -158,12 +161,19 @@ impl Driver {
             let (steady, wall) = clocks;
             let slept = SystemTime::now().duration_since(wall).unwrap_or_default().saturating_sub(now - steady);
             clocks = (now, SystemTime::now());
-            if slept > Duration::from_secs(10) {
-                self.machine.handle_woke(now);
+            let pulse = {
+                let mut books = self.desk.lock();
+                if slept > Duration::from_secs(10) {
+                    books.machine.handle_woke(now);
+                }
+                books.machine.handle_timeout(now);
+                books.health.handle_timeout(now, chance())
+            };
+            if let Some(pulse) = pulse {
+                self.pulse(&pulse);
             }
-            self.machine.handle_timeout(now);
-            if let Some(pulse) = self.health.handle_timeout(now, chance()) {
-                self.pulse(pulse).await;
+            if self.listing.handle_timeout(now) {
+                self.fetch();
             }
         }
     }
@@ -171,24 +181,14 @@ impl Driver {
     fn command(&mut self, command: Command) {
         let now = Instant::now();
         match command {
-            Command::Call { id, call, deadline, resend, done } => {
-                self.calls.insert(id, Kept { call, done, task: None });
-                self.machine.handle_call(now, Call::new(id, deadline, resend));
-            }
-            Command::Cancel(id) => {
-                self.machine.handle_cancelled(id);
-                if let Some(Kept { task: Some(task), .. }) = self.calls.remove(&id) {
-                    task.abort();
-                }
-            }
             Command::Notify { caller, method, params } => {
-                if let Some(link) = self.machine.live().and_then(|live| self.links.get(&live)).cloned() {
+                if let Some((_, link)) = self.desk.live() {
                     tokio::spawn(async move { link.notify(&caller, &method, params).await });
                 }
             }
             Command::EndLane(lane) => {
                 self.renewals.forget(&lane);
-                for link in self.links.values() {
+                for link in self.desk.lock().links.values() {
                     let (link, lane) = (link.clone(), lane.clone());
                     tokio::spawn(async move { link.end_lane(&lane).await });
                 }
@@ -196,9 +196,10 @@ impl Driver {
             Command::Reconnect(done) => {
                 self.next_ticket += 1;
                 self.reconnects.insert(self.next_ticket, done);
-                self.machine.handle_reconnect(now, self.next_ticket);
+                self.desk.lock().machine.handle_reconnect(now, self.next_ticket);
             }
-            Command::Remove => self.machine.remove(now),
+            Command::Relist => self.want_lists(),
+            Command::Remove => self.desk.lock().machine.remove(now),
         }
     }
 
@@ -209,20 +210,31 @@ impl Driver {
         match note {
             Note::Dialled(generation, Ok(link)) => {
                 self.era = Some(link.facts().era);
-                self.links.insert(generation, link);
-                self.machine.handle_dialled(now, generation, Ok(()), chance());
+                let mut books = self.desk.lock();
+                books.links.insert(generation, link);
+                books.machine.handle_dialled(now, generation, Ok(()), chance());
             }
             Note::Dialled(generation, Err(error)) => {
-                self.machine.handle_dialled(now, generation, Err(error), chance());
+                let error = error.map(|reason| self.secrets.hide(reason));
+                self.desk.lock().machine.handle_dialled(now, generation, Err(error), chance());
                 // The next server at this address may be another one.
                 self.era = None;
             }
-            Note::Ended(generation, id, ending) => self.ended(now, generation, id, ending),
-            Note::Fetched(generation, catalogue) => self.fetched(generation, catalogue),
-            Note::Checked(generation, result) if self.machine.live() == Some(generation) => {
-                let pulse = match result {
-                    Ok(()) => self.health.handle_good(now, chance()),
-                    Err(reason) => self.health.handle_bad(now, &reason, chance()),
+            Note::Listed(generation, fetched) => self.listed(generation, fetched),
+            Note::Fetched(generation) => self.fetched(generation),
+            Note::Checked(generation, result) if self.desk.is_live(generation) => {
+                let pulse = {
+                    let books = &mut *self.desk.lock();
+                    match result {
+                        Ok(()) => books.health.handle_good(now, chance()),
+                        Err(Ailment::Sick(reason)) => {
+                            books.health.handle_bad(now, &self.secrets.hide(reason), chance())
+                        }
+                        Err(Ailment::Gone(reason)) => {
+                            books.machine.handle_lost(now, generation, &self.secrets.hide(reason), chance());
+                            None
+                        }
+                    }
                 };
                 self.changed = true;
                 if let Some(pulse) = pulse {
@@ -233,41 +245,25 @@ impl Driver {
         }
     }
 
-    fn ended(&mut self, now: Instant, generation: Generation, id: CallId, ending: Ending) {
-        match ending {
-            Ending::Answered { answer, status } => {
-                self.machine.handle_answered(id);
-                if let Some(pulse) = self.health.handle_good(now, chance()) {
-                    self.tell_health(&pulse);
-                }
-                if let Some(kept) = self.calls.remove(&id) {
-                    if answer.is_ok() {
-                        self.renewals.note(&kept.call);
-                    }
-                    let _ = kept.done.send(CallEnd::Answered { answer, status });
-                }
-            }
-            Ending::NotExecuted(why) => self.machine.handle_not_executed(now, generation, id, &why, chance()),
-            Ending::Broken(why) => self.machine.handle_broken(now, generation, id, &why),
-        }
-    }
-
     async fn link_event(&mut self, generation: Generation, event: LinkEvent) {
         match event {
             LinkEvent::Lost { reason, exit } => {
-                self.machine.handle_lost(Instant::now(), generation, &reason, chance());
-                // A program that dies while it is dialled is a failed attempt, and told as such.
-                if let Some(exit) = exit.filter(|_| self.connected == Some(generation)) {
-                    self.connected = None;
+                let reason = self.secrets.hide(reason);
+                self.desk.lock().machine.handle_lost(Instant::now(), generation, &reason, chance());
+                // A program that dies again and again while it is dialled is told of with the same restraint as the dials.
+                let was_connected = self.connected == Some(generation);
+                let told = was_connected || self.desk.lock().machine.tells_each_attempt();
+                if let Some(exit) = exit.filter(|_| told) {
+                    self.connected = self.connected.filter(|_| !was_connected);
                     self.drain().await;
                     self.tell(BackendEvent::ProcessCrashed(exit)).await;
                 }
             }
-            LinkEvent::Inbound(Inbound::Notification { method, params }) => {
+            LinkEvent::Inbound(Inbound::Notification { method, params, .. }) => {
                 let changed = ListKind::ALL.iter().any(|kind| kind.changed() == method);
                 if changed {
-                    if self.machine.live() == Some(generation) {
-                        self.fetch(generation);
+                    if self.desk.is_live(generation) {
+                        self.want_lists();
                     }
                 } else if method == "notifications/resources/updated" {
                     self.updated(&method, params.as_ref()).await;
@@ -278,6 +274,7 @@ impl Driver {
             // A request that belongs to nobody is answered with "nobody", by dropping it.
             LinkEvent::Inbound(Inbound::Request { .. }) => {}
             LinkEvent::Stderr(line) => {
+                let line = self.secrets.hide(line);
                 tracing::info!(server = %self.key.name, source = "stderr", line = %line, "a backend wrote");
                 self.tell(BackendEvent::Stderr(line)).await;
             }
@@ -288,7 +285,8 @@ impl Driver {
     async fn updated(&self, method: &str, params: Option<&Raw>) {
         let uri = Fields::of(params.map(|raw| &**raw)).text("uri").unwrap_or_default();
         for inbox in self.renewals.subscribers(&uri).into_iter().filter_map(|caller| caller.inbox) {
-            let inbound = Inbound::Notification { method: method.to_owned(), params: params.cloned() };
+            let (server, method) = (self.key.name.clone(), method.to_owned());
+            let inbound = Inbound::Notification { server, method, params: params.cloned() };
             // An update only says that there is something newer to read. A session that is far behind misses one of many.
             let _ = inbox.try_send(inbound);
         }
@@ -296,32 +294,25 @@ impl Driver {
 
     /// Does everything that the machine wants.
     async fn drain(&mut self) {
-        while let Some(output) = self.machine.poll_output() {
-            self.changed |= !matches!(output, Output::Send { .. } | Output::Fail { .. });
-            match output {
-                Output::Dial(generation) => self.dial(generation),
-                Output::Send { generation, call } => self.send(generation, call),
-                Output::Fail { call, outcome } => {
-                    if let Some(kept) = self.calls.remove(&call) {
-                        if let Some(task) = kept.task {
-                            task.abort();
-                        }
-                        let _ = kept.done.send(CallEnd::Failed(outcome));
-                    }
-                }
-                Output::Retire(generation) => {
-                    if let Some(link) = self.links.remove(&generation) {
+        while let Some(order) = self.desk.order() {
+            self.changed = true;
+            match order {
+                Order::Dial(generation) => self.dial(generation),
+                Order::Retire(generation) => {
+                    let gone = self.desk.lock().links.remove(&generation);
+                    if let Some(link) = gone {
                         link.close();
                     }
                 }
-                Output::Redialled { ticket, success } => {
+                Order::Redialled { ticket, success } => {
                     // Whoever waited looks at the status next, so it must be there first.
                     self.publish();
                     if let Some(done) = self.reconnects.remove(&ticket) {
                         let _ = done.send(success);
                     }
                 }
-                Output::Tell(told) => self.told(told).await,
+                Order::Tell(told) => self.told(told).await,
+                Order::TellHealth(pulse) => self.tell_health(&pulse),
             }
         }
         if self.changed {
@@ -337,29 +328,22 @@ impl Driver {
             only_era: self.spec.era.is_some(),
             events: self.link_events.clone(),
             http: self.around.http.clone(),
-            allow_private: self.allow_private,
+            reach: self.reach,
             renewals: self.renewals.clone(),
+            secrets: self.secrets.clone(),
+            programs: self.around.programs.clone(),
+            over: self.over.clone(),
         };
-        let (spec, notes) = (self.spec.clone(), self.notes.clone());
-        tokio::spawn(async move {
-            let dialled = link::dial(&spec, dial).await.map(Arc::new);
+        let (spec, notes, over) = (self.spec.clone(), self.notes.clone(), self.over.clone());
+        self.around.programs.spawn(async move {
+            let Some(dialled) = over.run_until_cancelled(link::dial(&spec, dial)).await else { return };
+            let dialled = dialled.map(Arc::new);
             let _ = notes.send(Note::Dialled(generation, dialled)).await;
         });
     }
 
-    fn send(&mut self, generation: Generation, id: CallId) {
-        let (Some(kept), Some(link)) = (self.calls.get_mut(&id), self.links.get(&generation)) else { return };
-        let (call, link, notes) = (kept.call.clone(), link.clone(), self.notes.clone());
-        let task = tokio::spawn(async move {
-            let ending = link.call(&call).await;
-            let _ = notes.send(Note::Ended(generation, id, ending)).await;
-        });
-        kept.task = Some(task.abort_handle());
-    }
-
     async fn told(&mut self, told: Told) {
-        let facts = self.machine.live().and_then(|live| self.links.get(&live)).map(|link| link.facts().clone());
-        let capabilities = facts.map_or_else(empty, |facts| facts.capabilities);
+        let capabilities = self.desk.live().map_or_else(empty, |(_, link)| link.facts().capabilities.clone());
         let event = match told {
             Told::Connected => BackendEvent::Connected { capabilities },
             Told::Reconnected { attempts_taken, down } => {
@@ -371,81 +355,52 @@ impl Driver {
         };
         match &event {
             BackendEvent::Connected { .. } | BackendEvent::Reconnected { .. } => self.connected(),
-            BackendEvent::Disconnected { .. } => self.health.pause(),
+            BackendEvent::Disconnected { .. } => self.desk.lock().health.pause(),
             BackendEvent::Removed => self.removed = true,
             _ => {}
         }
         self.publish();
         self.tell(event).await;
+        if self.removed {
+            // What it offered is gone with it.
+            let offered = self.snapshot.borrow().catalogue.changes(&Catalogue::default());
+            for method in offered {
+                self.tell(BackendEvent::ListChanged(method)).await;
+            }
+        }
     }
 
     fn connected(&mut self) {
-        self.health.resume(Instant::now(), chance());
+        self.desk.lock().health.resume(Instant::now(), chance());
         self.snapshot.send_modify(|now| now.connected_at_ms = Some(clock::now_ms()));
-        self.fetching = Fetching::Idle;
-        let Some(generation) = self.machine.live() else { return };
+        self.listing.reset();
+        let Some((generation, link)) = self.desk.live() else { return };
         self.connected = Some(generation);
-        self.fetch(generation);
-        if let Some(link) = self.links.get(&generation).cloned() {
-            tokio::spawn(async move { link.warm().await });
-        }
+        self.want_lists();
+        tokio::spawn(async move { link.warm().await });
     }
 
-    fn fetch(&mut self, generation: Generation) {
-        if self.fetching != Fetching::Idle {
-            self.fetching = Fetching::Again;
-            return;
-        }
-        self.fetching = Fetching::Running;
-        let Some(link) = self.links.get(&generation).cloned() else { return };
-        let (notes, before) = (self.notes.clone(), self.snapshot.borrow().catalogue.clone());
-        tokio::spawn(async move {
-            let fetched = tokio::time::timeout(FETCH_TIMEOUT, Catalogue::fetch(&link, &before)).await;
-            let catalogue = fetched.unwrap_or_else(|_| {
-                let why = "the lists did not arrive in time".to_owned();
-                let mut kept = (*before).clone();
-                kept.troubles = vec![(ListKind::Tools, why)];
-                kept
-            });
-            let _ = notes.send(Note::Fetched(generation, catalogue)).await;
-        });
-    }
-
-    fn fetched(&mut self, generation: Generation, catalogue: Catalogue) {
-        if self.machine.live() != Some(generation) {
-            return;
-        }
-        let again = self.fetching == Fetching::Again;
-        self.fetching = Fetching::Idle;
-        let changes = self.snapshot.borrow().catalogue.changes(&catalogue);
-        self.snapshot.send_modify(|now| {
-            now.catalogue = Arc::new(catalogue);
-            now.catalogue_known = true;
-        });
-        for method in changes {
-            // If the hub's queue is full it is far behind, and will look at the lists anyway.
-            let _ = self.around.events.try_send((self.key.clone(), BackendEvent::ListChanged(method)));
-        }
-        if again {
-            self.fetch(generation);
-        }
-    }
-
-    async fn pulse(&mut self, pulse: Pulse) {
+    fn pulse(&mut self, pulse: &Pulse) {
         self.changed = true;
-        if pulse != Pulse::Ask {
-            return self.tell_health(&pulse);
+        if *pulse != Pulse::Ask {
+            return self.tell_health(pulse);
         }
-        let Some(generation) = self.machine.live() else { return };
-        let Some(link) = self.links.get(&generation).cloned() else { return };
+        let Some((generation, link)) = self.desk.live() else { return };
         let (notes, timeout) = (self.notes.clone(), self.around.health_timeout);
         tokio::spawn(async move {
             let method = if link.facts().era == Era::Modern { "server/discover" } else { "ping" };
             let call = Upcall::of_hub(method, None);
             let checked = match tokio::time::timeout(timeout, link.call(&call)).await {
+                // That it does not know the question is an answer; that it broke on it is none.
+                Ok(Ending::Answered { answer: Err(error), .. })
+                    if message::code_of(&error) == message::INTERNAL_ERROR =>
+                {
+                    Err(Ailment::Sick(message::message_of(&error)))
+                }
                 Ok(Ending::Answered { .. }) => Ok(()),
-                Ok(Ending::NotExecuted(why) | Ending::Broken(why)) => Err(why),
-                Err(_) => Err("the check was not answered in time".to_owned()),
+                Ok(Ending::NotExecuted(why)) => Err(Ailment::Gone(why)),
+                Ok(Ending::Broken(why)) => Err(Ailment::Sick(why)),
+                Err(_) => Err(Ailment::Sick("the check was not answered in time".to_owned())),
             };
             let _ = notes.send(Note::Checked(generation, checked)).await;
         });
@@ -470,14 +425,15 @@ impl Driver {
     fn publish(&mut self) {
         self.changed = false;
         let now = Instant::now();
-        let live = self.machine.live().and_then(|live| self.links.get(&live)).map(|link| link.facts().clone());
+        let live = self.desk.live().map(|(_, link)| link.facts().clone());
+        let books = self.desk.lock();
         self.snapshot.send_modify(|shown| {
-            shown.status = self.machine.status();
-            shown.last_error = self.machine.last_error().map(ToOwned::to_owned);
-            shown.attempt = self.machine.attempt();
-            shown.next_retry_at = self.machine.next_retry(now).map(|wait| now + wait);
-            shown.health = self.health.word();
-            shown.health_failures = self.health.failures();
+            shown.status = books.machine.status();
+            shown.last_error = books.machine.last_error().map(ToOwned::to_owned);
+            shown.attempt = books.machine.attempt();
+            shown.next_retry_at = books.machine.next_retry(now).map(|wait| now + wait);
+            shown.health = books.health.word();
+            shown.health_failures = books.health.failures();
             // What a server can do is remembered while it is away.
             if live.is_some() {
                 shown.facts = live;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
+use bowline_protocol::LogId;
 use tokio::sync::mpsc;
 
 use crate::link::{Inbound, Sink};
@@ -17,11 +18,17 @@ const INBOUND_MAX: usize = 64;
 pub struct Reply {
     pub answer: Answer,
     pub status: u16,
+    /// The call goes on as a task of this session's, so what it has asked is still to be answered.
+    pub goes_on_in: Option<LogId>,
 }
 
 impl Reply {
     pub fn new(answer: Answer) -> Reply {
-        Reply { answer, status: 200 }
+        Reply::with_status(answer, 200)
+    }
+
+    pub fn with_status(answer: Answer, status: u16) -> Reply {
+        Reply { answer, status, goes_on_in: None }
     }
 }
 
@@ -60,10 +67,14 @@ impl Conversation {
             tokio::select! {
                 biased;
                 Some(inbound) = self.said.recv() => return Step::Said(inbound),
-                reply = &mut self.work => self.ended = Some(reply),
+                reply = &mut self.work => {
+                    // Whoever speaks from here on learns that nobody listens, and a call that goes on can turn elsewhere.
+                    self.said.close();
+                    self.ended = Some(reply);
+                }
             }
         }
-        if let Ok(inbound) = self.said.try_recv() {
+        if let Some(inbound) = self.said.recv().await {
             return Step::Said(inbound);
         }
         match self.ended.clone() {

@@ -1,7 +1,7 @@
 //! Drives a task to its end: waits for its call, keeps what is learnt on the way, and tells its session.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bowline_protocol::{LogId, Principal};
 use bowline_store::StoreError;
@@ -11,13 +11,14 @@ use tokio::task::JoinHandle;
 
 use super::conversation::Reply;
 use super::upstream;
+use crate::backend::notification_data;
 use crate::front::carried::{self, Told};
 use crate::front::pass;
 use crate::hub::Hub;
 use crate::link::{Inbound, Sink};
 use crate::outcome;
 use crate::session::{OWN_STREAM, Session};
-use crate::tasks::{Mine, TaskEnd, TaskRecord, Upstream};
+use crate::tasks::{Mine, Orphans, TaskEnd, TaskRecord, Upstream};
 
 const SAID_MAX: usize = 64;
 
@@ -79,54 +80,75 @@ pub async fn tell(hub: &Hub, event: &str, id: &LogId, owner: &Principal, record:
     }
 }
 
-/// Takes up what the last hub left: tasks that go on at their backends are polled again, of the others nobody knows
-/// whether they ran.
-pub async fn take_up(hub: &Arc<Hub>) -> Result<(), StoreError> {
-    for task in hub.tasks.orphans().await? {
-        let Some(known) = task.record.upstream.clone() else {
-            end_and_tell(hub, task, TaskEnd::Answered(outcome::cut_by_restart("tools/call"))).await;
-            continue;
-        };
-        let session = match &task.record.session {
-            // One that is on another node is told how it ends, but not of the way there.
-            Some(session) => match hub.sessions.find(&hub.store, &task.owner, session.as_str()).await {
-                Err(StoreError::Held(_)) => None,
-                found => found?,
-            },
-            None => None,
-        };
-        let client = pass::of_owner(&task.owner, session.as_ref());
-        let (sink, said) = mpsc::channel(SAID_MAX);
-        let (nobody, _) = mpsc::channel(1);
-        tokio::spawn(forward(said, nobody, session, task.record.server.clone()));
-        let (hub, server, cancel) = (hub.clone(), task.record.server.clone(), task.cancel.clone());
-        let (following, (_, upstream)) = (hub.clone(), watch::channel(None));
-        let call = tokio::spawn(async move {
-            let followed = upstream::follow(&following, &client, &server, &known, &sink);
-            cancel.run_until_cancelled(followed).await.map(Reply::new)
-        });
-        tokio::spawn(drive(hub, task, Work { call, upstream }));
+/// Takes up what nobody works on: tasks that go on at their backends are polled again, of the others nobody knows whether
+/// they ran.
+pub async fn take_up(hub: &Arc<Hub>, which: Orphans) -> Result<(), StoreError> {
+    for task in hub.tasks.orphans(which).await? {
+        let id = task.id.clone();
+        if let Err(error) = go_on(hub, task).await {
+            tracing::warn!(task = %id, %error, "a task could not be taken up; it will be tried again");
+        }
     }
     Ok(())
 }
 
-/// Passes on what a call says: to the caller as long as that one listens, and to its session afterwards.
+async fn go_on(hub: &Arc<Hub>, task: Mine) -> Result<(), StoreError> {
+    let Some(known) = task.record.upstream.clone() else {
+        end_and_tell(hub, task, TaskEnd::Answered(outcome::cut_by_restart("tools/call"))).await;
+        return Ok(());
+    };
+    let session = match &task.record.session {
+        // One that is on another node is told how it ends, but not of the way there.
+        Some(session) => match hub.sessions.find(&hub.store, &task.owner, session.as_str()).await {
+            Err(StoreError::Held(_)) => None,
+            found => found?,
+        },
+        None => None,
+    };
+    let client = pass::of_owner(&task.owner, session.as_ref());
+    let (sink, said) = mpsc::channel(SAID_MAX);
+    let (nobody, _) = mpsc::channel(1);
+    let heard = session.map(OnceLock::from).unwrap_or_default();
+    tokio::spawn(forward(said, nobody, Arc::new(heard), task.record.server.clone()));
+    let (hub, server, cancel) = (hub.clone(), task.record.server.clone(), task.cancel.clone());
+    let (following, (_, upstream)) = (hub.clone(), watch::channel(None));
+    let call = tokio::spawn(async move {
+        let followed = upstream::follow(&following, &client, &server, &known, &sink);
+        cancel.run_until_cancelled(followed).await.map(Reply::new)
+    });
+    tokio::spawn(drive(hub, task, Work { call, upstream }));
+    Ok(())
+}
+
+/// Passes on what a call says: to the caller as long as that one listens, and to its session afterwards, which a call that
+/// becomes a task may get only then.
 pub async fn forward(
     mut said: mpsc::Receiver<Inbound>,
     listening: Sink,
-    session: Option<Arc<Session>>,
+    session: Arc<OnceLock<Arc<Session>>>,
     server: String,
 ) {
     while let Some(inbound) = said.recv().await {
-        let Err(mpsc::error::SendError(inbound)) = listening.send(inbound).await else { continue };
-        let Some(session) = &session else { continue };
+        let log = match &inbound {
+            Inbound::Notification { method, params, .. } if method == "notifications/message" => {
+                Some(notification_data(&server, method, params.as_ref()))
+            }
+            _ => None,
+        };
+        let sent = listening.send(inbound).await;
+        let Some(session) = session.get() else { continue };
+        // Whoever knows nothing but tools reads the logs by one, so they are kept also if somebody listens.
+        if let (Ok(()), Some(data)) = (&sent, &log) {
+            let _ = session.tell_too(&server, data).await;
+        }
+        let Err(mpsc::error::SendError(inbound)) = sent else { continue };
         match inbound {
-            Inbound::Notification { method, params } => {
-                let data = json!({ "name": server, "method": method, "params": params });
+            Inbound::Notification { method, params, .. } => {
+                let data = notification_data(&server, &method, params.as_ref());
                 let _ = session.tell("notification", &server, &data).await;
             }
             Inbound::Request { server, method, params, reply } => {
-                let native = session.can(&method).then_some(OWN_STREAM);
+                let native = session.can(&method, params.as_ref()).then_some(OWN_STREAM);
                 let _ = session.ask(crate::pending::Pending::new(&server, method, params, reply), native).await;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_core::backend::Resend;
 use serde_json::json;
@@ -14,6 +14,7 @@ use crate::hub::Hub;
 use crate::link::{Sink, Upcall};
 use crate::message::{self, Answer};
 use crate::outcome;
+use crate::session::GONE;
 use crate::tasks::Upstream;
 
 /// What the backend asks for is honoured between these.
@@ -47,16 +48,16 @@ pub async fn follow(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstre
 }
 
 async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, sink: &Sink) -> Answer {
-    let (mut answered, mut errors) = (HashSet::new(), 0);
+    let (mut questions, mut errors) = (Questions::default(), 0);
     let mut poll_ms = task.poll_ms;
     loop {
         tokio::time::sleep(Duration::from_millis(poll_ms.clamp(POLL_MIN_MS, POLL_MAX_MS))).await;
         let Some(backend) = appeared(hub, client, server).await else {
             return Ok(outcome::task_lost(server, "the server is not there any more"));
         };
-        let deadline = Instant::now() + hub.options.call_timeout;
+        hub.used(&backend, &client.principal);
         let call = about(client, "tasks/get", &raw(&json!({ "taskId": task.task_id })));
-        let state = match backend.call(call, deadline, Resend::Always).await {
+        let state = match backend.call_within(call, hub.options.call_timeout, Resend::Always).await {
             CallEnd::Answered { answer: Ok(state), .. } => Fields::of(Some(&state)),
             CallEnd::Answered { answer: Err(error), .. } => {
                 errors += 1;
@@ -85,19 +86,74 @@ async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, si
                 return Ok(outcome::tool_error(&facts));
             }
             Some("input_required") => {
-                let mut asked = state.object("inputRequests");
-                answered.iter().for_each(|key: &String| asked.remove(key));
-                answered.extend(asked.iter().map(|(key, _)| key.to_owned()));
-                if !asked.is_empty() {
-                    let responses = bridge::ask_each(&backend.key.name, &asked, sink).await?;
-                    let mut params = Fields::default();
-                    params.put("taskId", &task.task_id);
-                    params.set("inputResponses", responses.to_raw());
-                    let call = about(client, "tasks/update", &params.to_raw());
-                    backend.call(call, Instant::now() + hub.options.call_timeout, Resend::Always).await;
+                questions.ask(&backend, &state.object("inputRequests"), sink).await?;
+                let Some(responses) = questions.unsent() else { continue };
+                let mut params = Fields::default();
+                params.put("taskId", &task.task_id);
+                params.set("inputResponses", responses);
+                let call = about(client, "tasks/update", &params.to_raw());
+                let end = backend.call_within(call, hub.options.call_timeout, Resend::Always).await;
+                if let Some(why) = questions.handle_sent(&end) {
+                    return Ok(outcome::task_lost(server, &why));
                 }
             }
             _ => {}
+        }
+    }
+}
+
+/// What a task asked for: each question is put to the client once, and its answer sent until the server has taken it.
+#[derive(Default)]
+struct Questions {
+    taken: HashSet<String>,
+    /// Answered by the client, and not taken by the server yet.
+    unsent: Fields,
+    refusals: u32,
+}
+
+impl Questions {
+    async fn ask(&mut self, backend: &Backend, asked: &Fields, sink: &Sink) -> Result<(), Raw> {
+        let (mut new, mut unsent) = (asked.clone(), Fields::default());
+        for (key, _) in asked.iter() {
+            if let Some(answer) = self.unsent.get(key) {
+                unsent.set(key, answer.to_owned());
+            }
+            if unsent.has(key) || self.taken.contains(key) {
+                new.remove(key);
+            }
+        }
+        // What the server does not ask for any more is not sent.
+        self.unsent = unsent;
+        for (key, question) in new.iter() {
+            let mut one = Fields::default();
+            one.set(key, question.to_owned());
+            let responses = match bridge::ask_each(&backend.key.name, &one, sink).await {
+                // It is asked again when the server is back, if that still wants to know.
+                Err(error) if message::message_of(&error) == GONE => return Ok(()),
+                responses => responses?,
+            };
+            responses.iter().for_each(|(key, answer)| self.unsent.set(key, answer.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn unsent(&self) -> Option<Raw> {
+        (!self.unsent.is_empty()).then(|| self.unsent.to_raw())
+    }
+
+    /// They were sent. Why they cannot be, if the server refuses them again and again.
+    fn handle_sent(&mut self, end: &CallEnd) -> Option<String> {
+        match end {
+            CallEnd::Answered { answer: Ok(_), .. } => {
+                self.taken.extend(self.unsent.iter().map(|(key, _)| key.to_owned()));
+                (self.unsent, self.refusals) = (Fields::default(), 0);
+                None
+            }
+            CallEnd::Answered { answer: Err(error), .. } => {
+                self.refusals += 1;
+                (self.refusals >= ERRORS_MAX).then(|| message::message_of(error))
+            }
+            CallEnd::Failed(_) => None,
         }
     }
 }
@@ -145,7 +201,7 @@ impl Drop for Open<'_> {
         }
         let Some(backend) = self.hub.find(&self.client.principal, self.server) else { return };
         let call = about(self.client, "tasks/cancel", &raw(&json!({ "taskId": self.task.task_id })));
-        let deadline = Instant::now() + self.hub.options.call_timeout;
-        tokio::spawn(async move { backend.call(call, deadline, Resend::Always).await });
+        let patience = self.hub.options.call_timeout;
+        tokio::spawn(async move { backend.call_within(call, patience, Resend::Always).await });
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Client, answer, bridge, done, listen, names, refuse};
-use crate::backend::Backend;
+use super::{Client, answer, bridge, done, listen, names, refuse, renew, tasked};
+use crate::backend::{Backend, Lists};
 use crate::catalogue::ListKind;
 use crate::drive::conversation::Reply;
 use crate::era::{self, Era};
@@ -14,6 +14,7 @@ use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::link::{self, ClientFacts, Sink};
 use crate::message::{self, Request};
+use crate::pending;
 use crate::tools;
 
 /// How long a list waits for backends that are being dialled for the first time.
@@ -27,13 +28,18 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, request: &Request, sink: &S
             refuse(message::METHOD_NOT_FOUND, "this method is gone since 2026-07-28")
         }
         "ping" if client.era() == Era::Legacy => done(empty()),
-        "server/discover" => done(answer::discover(&capabilities(hub), &era::our_info(), Some(&raw(INSTRUCTIONS)))),
+        "server/discover" => {
+            done(answer::discover(&modern_capabilities(hub), &era::our_info(), Some(&raw(INSTRUCTIONS))))
+        }
         "subscriptions/listen" => return listen::answer(hub, client, None, request, sink).await,
         "logging/setLevel" => set_level(hub, client, &params, request).await,
         "tools/call" => call_tool(hub, client, request, &params, sink).await,
         "prompts/get" if direct => by_name(hub, client, request, ListKind::Prompts, &params, sink).await,
         "resources/read" | "resources/subscribe" | "resources/unsubscribe" if direct => {
             by_uri(hub, client, request, &params, sink).await
+        }
+        method if direct && client.era() == Era::Modern && tasked::is_about_a_task(method) => {
+            tasked::answer(hub, client, None, request, &params, sink).await
         }
         "completion/complete" if direct => complete(hub, client, request, &params, sink).await,
         method => match ListKind::of_method(method) {
@@ -58,6 +64,15 @@ pub fn capabilities(hub: &Hub) -> Raw {
     raw(&capabilities)
 }
 
+/// Each server decides which of its calls become tasks, if any; the hub passes on what it says about them.
+fn modern_capabilities(hub: &Hub) -> Raw {
+    let mut capabilities = Fields::of(Some(&capabilities(hub)));
+    if hub.options.expose.direct() {
+        capabilities.put("extensions", &json!({ era::TASKS_EXTENSION: {} }));
+    }
+    capabilities.to_raw()
+}
+
 pub fn initialize(hub: &Hub, version: &str) -> Raw {
     raw(&json!({
         "protocolVersion": version,
@@ -77,26 +92,27 @@ async fn list(hub: &Arc<Hub>, client: &Client, kind: ListKind) -> Reply {
         entries.extend(tools::schemas());
     }
     if hub.options.expose.direct() {
-        let merged = names::merged(&backends, kind, hub.options.prefix);
+        let merged = names::merged(&backends, kind, &hub.options);
         entries.extend(merged.into_iter().map(|(_, entry)| entry.shown));
     }
-    let troubles = troubles(&backends);
+    let troubles = troubles(&backends, kind);
     let meta = (!troubles.is_empty()).then(|| raw(&json!({ "bowline/servers": troubles })));
     done(answer::list(kind.member(), &entries, true, meta))
 }
 
 /// What a reader of a list should know of servers that are not as they should be.
-pub fn troubles(backends: &[Backend]) -> Vec<Value> {
+pub fn troubles(backends: &[Backend], kind: ListKind) -> Vec<Value> {
     let bad = backends.iter().filter_map(|backend| {
         let snapshot = backend.snapshot();
-        let listing = snapshot.catalogue.troubles.first().map(|(_, why)| why.clone());
+        let late = (snapshot.lists != Lists::Fetched).then_some("not all of its lists have arrived yet");
+        let listing = snapshot.catalogue.trouble(kind).or(late).map(ToOwned::to_owned);
         if snapshot.is_connected() && listing.is_none() {
             return None;
         }
         Some(json!({
             "name": backend.name(),
             "status": snapshot.status.as_str(),
-            "stale": snapshot.catalogue_known,
+            "stale": snapshot.lists.are_known(),
             "lastError": snapshot.last_error.or(listing),
         }))
     });
@@ -107,9 +123,8 @@ async fn call_tool(hub: &Arc<Hub>, client: &Client, request: &Request, params: &
     let Some(name) = params.text("name") else {
         return refuse(message::INVALID_PARAMS, "`name` is missing");
     };
-    if hub.options.expose.meta() && tools::is_ours(&name) {
-        let arguments = params.object("arguments");
-        return tools::call(hub, client, &name, &arguments, sink).await;
+    if names::is_shown_of_ours(&hub.options, &name) {
+        return tools::call(hub, client, &name, params, sink).await;
     }
     if !hub.options.expose.direct() {
         return refuse(message::INVALID_PARAMS, &format!("there is no tool {name}"));
@@ -135,7 +150,12 @@ async fn by_name(
     };
     let mut params = params.clone();
     params.put("name", &own);
-    pass(hub, client, &backend, &request.method, &params, sink).await
+    // Tasks of the older era are not offered here, and who does not offer them does not look at this.
+    if client.era() == Era::Legacy {
+        params.remove("task");
+    }
+    let reply = pass(hub, client, &backend, &request.method, &params, sink).await;
+    tasked::created(hub, client, &backend, reply)
 }
 
 async fn by_uri(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fields, sink: &Sink) -> Reply {
@@ -144,11 +164,14 @@ async fn by_uri(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fie
         let code = if client.era() == Era::Modern { message::INVALID_PARAMS } else { message::RESOURCE_NOT_FOUND };
         return Reply::new(Err(message::error_with(code, "no server here has this resource", &json!({ "uri": uri }))));
     };
-    if client.era() == Era::Legacy && request.method != "resources/read" && super::transparent::is_modern_only(&backend)
-    {
-        return listen::subscribe(hub, client, &backend, request);
-    }
-    pass(hub, client, &backend, &request.method, params, sink).await
+    let subscribes = client.era() == Era::Legacy && request.method != "resources/read";
+    let reply = if subscribes && super::transparent::is_modern_only(&backend) {
+        listen::subscribe(hub, client, &backend, request)
+    } else {
+        pass(hub, client, &backend, &request.method, params, sink).await
+    };
+    renew::note(client, Some(backend.name()), &request.method, request.params.as_ref(), &reply).await;
+    reply
 }
 
 async fn complete(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fields, sink: &Sink) -> Reply {
@@ -183,13 +206,14 @@ pub async fn pass(hub: &Hub, client: &Client, backend: &Backend, method: &str, p
 }
 
 async fn set_level(hub: &Arc<Hub>, client: &Client, params: &Fields, request: &Request) -> Reply {
-    let (Some(level), Some(session)) = (params.text("level"), &client.session) else {
-        return refuse(message::INVALID_PARAMS, "`level` is missing");
+    let (level, session) = match (params.text("level"), &client.session) {
+        (Some(level), Some(session)) if era::is_log_level(&level) => (level, session),
+        _ => return refuse(message::INVALID_PARAMS, "`level` is missing, or is no log level"),
     };
     session.set_log_level(level);
+    renew::note(client, None, &request.method, request.params.as_ref(), &done(empty())).await;
     for backend in hub.visible(&client.principal) {
-        let logs = backend.snapshot().facts.is_some_and(|facts| Fields::of(Some(&facts.capabilities)).has("logging"));
-        if logs && backend.snapshot().is_connected() && !super::transparent::is_modern_only(&backend) {
+        if renew::logs(&backend) && backend.snapshot().is_connected() && !super::transparent::is_modern_only(&backend) {
             let (client, hub, request) = (client.clone(), hub.clone(), request.clone());
             let (sink, _said) = tokio::sync::mpsc::channel(1);
             tokio::spawn(async move { bridge::call(&hub, &client, &backend, &request, &sink).await });
@@ -200,12 +224,7 @@ async fn set_level(hub: &Arc<Hub>, client: &Client, params: &Fields, request: &R
 
 /// A client that can answer everything, by itself or by the hub's tools, and for whom the hub follows tasks.
 pub fn all_facts(client: &Client) -> ClientFacts {
-    let mut capabilities = Fields::of(Some(&client.caller.client.capabilities));
-    for (name, value) in [("sampling", json!({})), ("elicitation", json!({ "form": {}, "url": {} }))] {
-        if !capabilities.has(name) {
-            capabilities.put(name, &value);
-        }
-    }
+    let mut capabilities = Fields::of(Some(&pending::with_tools(&client.caller.client.capabilities)));
     let mut extensions = capabilities.object("extensions");
     extensions.set(era::TASKS_EXTENSION, empty());
     capabilities.set("extensions", extensions.to_raw());

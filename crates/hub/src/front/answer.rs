@@ -48,19 +48,21 @@ fn modern_error(error: Raw) -> Raw {
 
 /// The whole reply for a client of this era.
 pub fn adapt(era: Era, method: &str, reply: Reply) -> Reply {
-    match (era, reply.answer) {
-        (Era::Modern, Ok(result)) => Reply { answer: Ok(modern_result(method, &result)), status: 200 },
+    let Reply { answer, status, goes_on_in } = reply;
+    let (answer, status) = match (era, answer) {
+        (Era::Modern, Ok(result)) => (Ok(modern_result(method, &result)), 200),
         (Era::Modern, Err(error)) => {
             let error = modern_error(error);
-            let status = match (reply.status, message::code_of(&error)) {
+            let status = match (status, message::code_of(&error)) {
                 (200, message::METHOD_NOT_FOUND) => 404,
                 (200, message::UNSUPPORTED_VERSION..=message::HEADER_MISMATCH) => 400,
                 (status, _) => status,
             };
-            Reply { answer: Err(error), status }
+            (Err(error), status)
         }
-        (Era::Legacy, answer) => Reply { answer, status: 200 },
-    }
+        (Era::Legacy, answer) => (answer, 200),
+    };
+    Reply { answer, status, goes_on_in }
 }
 
 /// What `server/discover` says about a backend of the older era, or about the hub itself.

@@ -1,8 +1,11 @@
 //! A client of the older era before a modern backend: questions that come as results are asked, and the call is repeated.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use bowline_core::backend::Outcome;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use super::Client;
@@ -18,9 +21,12 @@ use crate::{mirrored, outcome};
 
 /// A backend that asks more often than this for one call is going round in circles.
 const ROUNDS_MAX: usize = 16;
+/// How long a call waits for a fresh list of tools.
+const RELIST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Calls a backend on behalf of a client, across the eras.
 pub async fn call(hub: &Hub, client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
+    hub.used(backend, &client.principal);
     let counted = backend.counts.begin();
     let reply = rounds(hub, client, backend, request, sink).await;
     let outcome = word(&reply);
@@ -32,12 +38,11 @@ pub async fn call(hub: &Hub, client: &Client, backend: &Backend, request: &Reque
 async fn rounds(hub: &Hub, client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
     let mut params = request.params.clone();
     for _ in 0..ROUNDS_MAX {
-        let reply = once(hub, client, backend, &request.method, params.clone(), sink).await;
-        let asked = client.era() == Era::Legacy && is_question(&reply);
-        if !asked {
+        let reply = once(hub, client, backend, &request.method, params.as_ref(), sink).await;
+        let Ok(result) = &reply.answer else { return reply };
+        if client.era() == Era::Modern || !Glance::at(result).is_question() {
             return reply;
         }
-        let Ok(result) = &reply.answer else { return reply };
         params = match answer_questions(backend, params.as_ref(), result, sink).await {
             Ok(params) => Some(params),
             Err(error) => return Reply::new(Err(error)),
@@ -46,36 +51,73 @@ async fn rounds(hub: &Hub, client: &Client, backend: &Backend, request: &Request
     Reply::new(Err(message::error(message::INTERNAL_ERROR, "the server asked for input too many times")))
 }
 
-async fn once(hub: &Hub, client: &Client, backend: &Backend, method: &str, params: Option<Raw>, sink: &Sink) -> Reply {
-    let resend = outcome::resend(method, params.as_ref(), &backend.catalogue(), hub.options.retry_idempotent);
-    let param_headers = param_headers(backend, method, params.as_ref());
+/// One round. A server that wants to see other headers has refused the call before it looked at it, so the call is made again
+/// once the tool's definition is known anew. Headers that a client made are its own to mend.
+async fn once(hub: &Hub, client: &Client, backend: &Backend, method: &str, params: Option<&Raw>, sink: &Sink) -> Reply {
+    let reply = send(hub, client, backend, method, params, sink).await;
+    let refused = reply.answer.as_ref().is_err_and(|error| message::code_of(error) == message::HEADER_MISMATCH);
+    if !refused || reply.status != 400 || method != "tools/call" || client.headers.is_some() {
+        return reply;
+    }
+    backend.relist(RELIST_PATIENCE).await;
+    send(hub, client, backend, method, params, sink).await
+}
+
+async fn send(hub: &Hub, client: &Client, backend: &Backend, method: &str, params: Option<&Raw>, sink: &Sink) -> Reply {
+    let resend = outcome::resend(method, params, &backend.catalogue(), hub.options.retry_idempotent);
+    let param_headers = param_headers(backend, method, params);
     let call = Upcall {
         method: method.to_owned(),
-        params,
+        params: params.cloned(),
         caller: client.caller.clone(),
         sink: Some(sink.clone()),
         headers: client.headers.clone(),
         param_headers,
         log_level: client.log_level.clone(),
     };
-    let end: CallEnd = backend.call(call, Instant::now() + hub.options.call_timeout, resend).await;
-    outcome::reply(backend.name(), method, end)
+    let called = backend.call(call, Instant::now() + hub.options.call_timeout, resend);
+    let end = tokio::time::timeout(hub.options.call_limit, called).await;
+    let endless = |_| {
+        let reason = format!("it had not answered after {} s", hub.options.call_limit.as_secs());
+        CallEnd::Failed(Outcome::Unknown { reason })
+    };
+    outcome::reply(backend.name(), method, end.unwrap_or_else(endless))
 }
 
 /// What a tool wants to see in headers, as far as its definition is known.
 fn param_headers(backend: &Backend, method: &str, params: Option<&Raw>) -> Vec<(String, String)> {
-    if method != "tools/call" {
+    let catalogue = backend.catalogue();
+    if method != "tools/call" || !catalogue.mirrors_arguments() {
         return Vec::new();
     }
     let params = Fields::of(params.map(|raw| &**raw));
-    let catalogue = backend.catalogue();
     let tool = params.text("name").and_then(|name| catalogue.find(ListKind::Tools, &name));
     tool.map(|tool| mirrored::headers(tool, &params.object("arguments"))).unwrap_or_default()
 }
 
-fn is_question(reply: &Reply) -> bool {
-    let kind = reply.answer.as_ref().ok().and_then(|result| Fields::of(Some(result)).text("resultType"));
-    kind.as_deref() == Some("input_required")
+/// What is looked at in every result. Everything else in it stays unread.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Glance<'a> {
+    #[serde(default, borrow)]
+    result_type: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    is_error: Option<&'a RawValue>,
+}
+
+impl Glance<'_> {
+    fn at(result: &Raw) -> Glance<'_> {
+        serde_json::from_str(result.get()).unwrap_or_default()
+    }
+
+    fn is_question(&self) -> bool {
+        let kind = self.result_type.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
+        kind.as_deref() == Some("input_required")
+    }
+
+    fn is_error(&self) -> bool {
+        self.is_error.is_some_and(|raw| raw.get() == "true")
+    }
 }
 
 /// Asks the client each question and puts the answers where the next round finds them.
@@ -112,14 +154,31 @@ pub async fn ask_each(server: &Arc<str>, questions: &Fields, sink: &Sink) -> Res
 
 /// How a call ended, for those who count.
 fn word(reply: &Reply) -> &'static str {
-    let Ok(result) = &reply.answer else { return "error" };
-    let fields = Fields::of(Some(result));
-    if fields.read("isError") != Some(true) {
-        return "result";
-    }
-    match fields.object("structuredContent").text("code").as_deref() {
+    let answered = match &reply.answer {
+        Ok(result) if !Glance::at(result).is_error() => return "result",
+        Ok(_) => "tool_error",
+        Err(_) => "error",
+    };
+    let facts = outcome::unanswered(&reply.answer);
+    match Fields::of(facts.as_deref()).text("code").as_deref() {
         Some(outcome::OUTCOME_UNKNOWN) => "unknown",
         Some("SERVER_UNAVAILABLE" | "NOT_EXECUTED" | "BUSY" | "DEADLINE") => "not_executed",
-        _ => "tool_error",
+        _ => answered,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_counted_by_what_became_of_it_whatever_its_method() {
+        let (gone, busy) = (Outcome::Unknown { reason: "cut".into() }, Outcome::Busy);
+        for method in ["tools/call", "resources/read"] {
+            let counted = |outcome: &Outcome| word(&outcome::reply("b", method, CallEnd::Failed(outcome.clone())));
+            assert_eq!((counted(&gone), counted(&busy)), ("unknown", "not_executed"), "{method}");
+        }
+        let refused = message::error_with(-1, "no", &serde_json::json!({ "code": "BUSY" }));
+        assert_eq!(word(&Reply::new(Err(refused))), "error", "the server's own word is not ours");
     }
 }

@@ -16,15 +16,15 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use super::http::{Body, SESSION, answer, event_stream, json, problem, text};
+use super::names;
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, Answer, Id, Message};
 use crate::neighbours::{Asker, Heard, Talk};
 use crate::outcome;
-use crate::parked::ParkedCalls;
 use crate::pending::Pending;
 use crate::session::{self, Route};
-use crate::{sse, tools};
+use crate::sse;
 
 /// Nodes that a request may come through: a session that moves faster cannot be followed.
 const HOPS_MAX: u8 = 4;
@@ -72,11 +72,11 @@ pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&Message>) -> 
     let request = message.and_then(Message::request);
     let params = Fields::of(request.and_then(|request| request.params.as_deref()));
     if let Some(state) = params.text("requestState")
-        && let Some(node) = ParkedCalls::node_of(&state).and_then(Holder::parse)
+        && let Some(node) = hub.parked.node_of(&state).and_then(Holder::parse)
     {
         return Ok(Some(node).filter(|node| node != neighbours.name() && !neighbours.is_dead(node)));
     }
-    let by_tool = params.text("name").filter(|name| tools::is_ours(name));
+    let by_tool = params.text("name").filter(|name| names::is_shown_of_ours(&hub.options, name));
     let handle = by_tool.and_then(|_| params.object("arguments").text("handle"));
     let named = text(headers, &SESSION).map(ToOwned::to_owned).or(handle);
     match named.as_deref().and_then(session::log_of) {
@@ -260,12 +260,8 @@ enum Answered {
 
 /// Asks a client by the tools, on whichever node its handle is. Without one it cannot answer.
 pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, asked: Asking) {
-    let named = asked.handle.as_deref().and_then(session::log_of);
-    let known = match named {
-        Some(named) => Ok(Some(named)),
-        None => hub.sessions.newest_handle(&hub.store, principal).await,
-    };
-    let Ok(Some(log)) = known else {
+    // Another handle of the same principal's is another client's.
+    let Some(log) = asked.handle.as_deref().and_then(session::log_of) else {
         let error = message::error(message::METHOD_NOT_FOUND, "the client cannot answer this");
         let _ = asked.reply.send(Err(error));
         return;

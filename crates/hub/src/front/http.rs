@@ -11,7 +11,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 
-use super::{carried, legacy, modern};
+use super::{batch, carried, legacy, modern};
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
@@ -43,7 +43,12 @@ pub(super) async fn answer(
     {
         return problem(StatusCode::NOT_FOUND, message::NOT_FOUND, "There is no such server.");
     }
+    let is_batch = request.method() == Method::POST && batch::is_batch(request.body());
     let message = match *request.method() {
+        Method::POST if is_batch => match check_type(headers) {
+            Ok(()) => None,
+            Err(response) => return *response,
+        },
         Method::POST => match read(headers, request.body()) {
             Ok(message) => Some(message),
             Err(response) => return *response,
@@ -63,6 +68,9 @@ pub(super) async fn answer(
             return problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text);
         }
     }
+    if is_batch {
+        return batch::post(hub, principal, &route, headers, request.body()).await;
+    }
     match message {
         Some(message) if era_of(headers, &message) == Era::Modern => {
             modern::post(hub, principal, route, headers, message).await
@@ -73,12 +81,17 @@ pub(super) async fn answer(
     }
 }
 
-fn read(headers: &HeaderMap, body: &Bytes) -> Result<Message, Box<Response<Body>>> {
+fn check_type(headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
     let kind = text(headers, &CONTENT_TYPE).unwrap_or_default();
     if !kind.to_ascii_lowercase().starts_with("application/json") {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         return Err(Box::new(problem(status, message::INVALID_REQUEST, "The body must be application/json.")));
     }
+    Ok(())
+}
+
+fn read(headers: &HeaderMap, body: &Bytes) -> Result<Message, Box<Response<Body>>> {
+    check_type(headers)?;
     Message::parse_bytes(body)
         .map_err(|why| Box::new(problem(StatusCode::BAD_REQUEST, why.code(), &format!("This is no message: {why}."))))
 }

@@ -4,19 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_protocol::Principal;
+use bowline_store::StoreError;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
 
 use super::http::{Body, SESSION, empty, event_stream, json, problem, text, version};
-use super::reader::{self, Reader};
+use super::reader::{self, Place, Reader};
 use super::{Client, aggregate, begin, transparent};
 use crate::clock;
 use crate::drive::conversation::{Reply, Step};
+use crate::drive::surviving::Surviving;
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::link::Inbound;
 use crate::message::{self, Message, Notification, Request};
+use crate::outcome;
 use crate::pending::Pending;
 use crate::session::{OWN_STREAM, Opened, Route, Session, SessionRecord};
 use crate::sessions::OpenError;
@@ -26,6 +29,9 @@ use crate::sse;
 const DIRECT_FOR: Duration = Duration::from_millis(100);
 /// What a client should wait before it takes a stream up again.
 const RETRY: &str = "retry: 1000\n";
+/// While the store cannot take the end of a call, it is tried again this often: ten minutes in all, as for tasks.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
+const WRITES_MAX: usize = 600;
 
 pub async fn post(
     hub: &Arc<Hub>,
@@ -47,21 +53,28 @@ pub async fn post(
     session.touch().await;
     match message {
         Message::Request(request) => call(hub, &session, request).await,
-        Message::Notification(notification) => {
-            notified(hub, &session, notification).await;
-            empty(StatusCode::ACCEPTED)
-        }
-        Message::Response(response) => {
-            if let Some(id) = response.id.and_then(|id| serde_json::from_str::<String>(id.as_json()).ok()) {
-                session.answer(&id, response.answer);
-            }
+        other => {
+            heard(hub, &session, other).await;
             empty(StatusCode::ACCEPTED)
         }
     }
 }
 
+/// What wants no answer.
+pub(super) async fn heard(hub: &Arc<Hub>, session: &Arc<Session>, message: Message) {
+    match message {
+        Message::Request(_) => {}
+        Message::Notification(notification) => notified(hub, session, notification).await,
+        Message::Response(response) => {
+            if let Some(id) = response.id.and_then(|id| serde_json::from_str::<String>(id.as_json()).ok()) {
+                session.answer(&id, response.answer);
+            }
+        }
+    }
+}
+
 /// The session that the request names, if it is the caller's and for this path.
-async fn find(
+pub(super) async fn find(
     hub: &Arc<Hub>,
     principal: &Principal,
     route: &Route,
@@ -109,7 +122,7 @@ pub async fn open(
         created_ms: clock::now_ms(),
         handle: false,
     };
-    hub.sessions.create(&hub.store, principal, record).await
+    hub.sessions.create(hub, principal, record).await
 }
 
 pub async fn greet(hub: &Arc<Hub>, session: &Arc<Session>) -> Reply {
@@ -158,6 +171,7 @@ pub async fn notified(hub: &Arc<Hub>, session: &Arc<Session>, notification: Noti
                 Route::All => hub.visible(&session.principal),
             };
             for backend in backends {
+                hub.used(&backend, &session.principal);
                 backend.notify(session.caller(), &method, params.clone()).await;
             }
         }
@@ -165,37 +179,41 @@ pub async fn notified(hub: &Arc<Hub>, session: &Arc<Session>, notification: Noti
 }
 
 /// How a call is answered: in the response itself, or on a stream.
-enum Outlet {
+pub(super) enum Outlet {
     Direct(Raw),
     Stream(Opened),
     /// It was taken back.
     Nothing,
 }
 
-async fn call(hub: &Arc<Hub>, session: &Arc<Session>, request: Request) -> Response<Body> {
+/// Begins a call; how it is answered.
+pub(super) async fn begun(hub: &Arc<Hub>, session: &Arc<Session>, request: Request) -> Option<Outlet> {
     let (outlet, chosen) = oneshot::channel();
     // The call is not this request's: if its wire breaks, the call goes on, and its answer is in the log.
-    tokio::spawn(run(hub.clone(), session.clone(), request, outlet));
-    match chosen.await {
-        Ok(Outlet::Direct(response)) => json(StatusCode::OK, &response),
-        Ok(Outlet::Stream(opened)) => {
+    Surviving::new(run(hub.clone(), session.clone(), request, outlet)).until(chosen).await
+}
+
+async fn call(hub: &Arc<Hub>, session: &Arc<Session>, request: Request) -> Response<Body> {
+    match begun(hub, session, request).await {
+        Some(Outlet::Direct(response)) => json(StatusCode::OK, &response),
+        Some(Outlet::Stream(opened)) => {
             let primed = session.record.version.as_str() >= "2025-11-25";
             let first = primed.then(|| format!("{RETRY}{}", sse::encode(Some(&session.event_id(opened.at)), "")));
             let reader = Reader::new(session, &opened.stream, opened.at, session.over.child_token());
             event_stream(reader.into_sse(first))
         }
-        Ok(Outlet::Nothing) | Err(_) => empty(StatusCode::ACCEPTED),
+        Some(Outlet::Nothing) | None => empty(StatusCode::ACCEPTED),
     }
 }
 
 async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, outlet: oneshot::Sender<Outlet>) {
-    let taken_back = session.started(&request.id);
+    let under_way = session.started(&request.id);
     let mut conversation = begin(&hub, Client::of_session(&session), request.clone());
-    let mut on_stream = OnStream { session: &session, request: &request, outlet: Some(outlet), stream: None };
+    let mut on_stream = OnStream::new(&session, &request, outlet);
     let direct_until = tokio::time::Instant::now() + DIRECT_FOR;
     loop {
-        let next = taken_back.run_until_cancelled(conversation.next());
-        let step = if on_stream.stream.is_some() || on_stream.outlet.is_none() {
+        let next = under_way.token().run_until_cancelled(conversation.next());
+        let step = if on_stream.is_settled() {
             next.await
         } else {
             match tokio::time::timeout_at(direct_until, next).await {
@@ -211,19 +229,18 @@ async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, outlet: one
                 on_stream.end(None).await;
                 break;
             }
-            Some(Step::Said(Inbound::Notification { method, params })) => {
+            Some(Step::Said(Inbound::Notification { method, params, .. })) => {
                 on_stream.say(&message::notification(&method, params.as_ref())).await;
             }
             Some(Step::Said(Inbound::Request { server, method, params, reply })) => {
                 on_stream.ask(Pending::new(&server, method, params, reply)).await;
             }
             Some(Step::Ended(reply)) => {
-                on_stream.end(Some(message::response(&request.id, &reply.answer))).await;
+                on_stream.end(Some(&reply)).await;
                 break;
             }
         }
     }
-    session.finished(&request.id);
 }
 
 /// A call's way to its client: undecided at first, then a stream.
@@ -232,9 +249,20 @@ struct OnStream<'a> {
     request: &'a Request,
     outlet: Option<oneshot::Sender<Outlet>>,
     stream: Option<String>,
+    /// The store had no stream for it, so it is answered directly, unless something must be said before that.
+    refused: bool,
 }
 
-impl OnStream<'_> {
+impl<'a> OnStream<'a> {
+    fn new(session: &'a Arc<Session>, request: &'a Request, outlet: oneshot::Sender<Outlet>) -> OnStream<'a> {
+        OnStream { session, request, outlet: Some(outlet), stream: None, refused: false }
+    }
+
+    /// Whether nothing changes any more by waiting.
+    fn is_settled(&self) -> bool {
+        self.stream.is_some() || self.outlet.is_none() || self.refused
+    }
+
     async fn open(&mut self) {
         if self.stream.is_some() || self.outlet.is_none() {
             return;
@@ -247,7 +275,10 @@ impl OnStream<'_> {
                 }
             }
             // Without a store there is no stream; the answer can still be given directly, if the wire holds.
-            Err(error) => tracing::warn!(%error, "a call has no stream"),
+            Err(error) => {
+                self.refused = true;
+                tracing::warn!(%error, "a call has no stream");
+            }
         }
     }
 
@@ -259,32 +290,58 @@ impl OnStream<'_> {
     }
 
     async fn ask(&mut self, pending: Pending) {
-        if self.session.can(&pending.method) {
+        if self.session.can(&pending.method, pending.params.as_ref()) {
             self.open().await;
             let stream = self.stream.as_deref().unwrap_or(OWN_STREAM);
-            self.note(self.session.ask(pending, Some(stream)).await.map(drop));
-        } else if pending.method == "roots/list" {
-            let _ = pending.reply.send(Ok(crate::fields::raw(&serde_json::json!({ "roots": [] }))));
-        } else if self.session.record.route == Route::All {
-            self.note(self.session.ask(pending, None).await.map(drop));
+            self.note(self.session.ask(pending, Some(stream)).await);
         } else {
-            let text = "the client cannot answer this";
-            let _ = pending.reply.send(Err(message::error(message::METHOD_NOT_FOUND, text)));
+            self.note(self.session.ask(pending, None).await);
         }
     }
 
-    async fn end(&mut self, response: Option<Raw>) {
+    async fn end(&mut self, reply: Option<&Reply>) {
+        let response = reply.map(|reply| message::response(&self.request.id, &reply.answer));
         if let Some(stream) = &self.stream {
-            // What was asked for the sake of the call is void now, and nothing can be said after its answer.
-            self.note(self.session.withdraw(stream).await);
-            return self.note(self.session.say(stream, response.as_ref(), true).await.map(drop));
+            // Nothing can be said on it after the answer. What was asked for the sake of the call is void now, unless the call
+            // goes on.
+            match reply {
+                Some(reply) if reply.goes_on_in.is_some() => self.session.ask_on_own_stream(stream),
+                _ => self.note(self.session.withdraw(stream, reply.map(|reply| &reply.answer)).await),
+            }
+            return self.say_last(stream, response).await;
         }
         if let Some(outlet) = self.outlet.take() {
             let _ = outlet.send(response.map_or(Outlet::Nothing, Outlet::Direct));
         }
     }
 
-    fn note(&self, written: Result<(), bowline_store::StoreError>) {
+    /// The last message of the stream. Without it the client would wait for ever, so a store that cannot take it now is tried
+    /// again; if it is given up, the stream ends as it is, and whoever comes back for the rest is told that the call was cut.
+    async fn say_last(&self, stream: &str, mut response: Option<Raw>) {
+        for _ in 0..WRITES_MAX {
+            // A session that has ended, or went on elsewhere, takes nothing from here.
+            if self.session.over.is_cancelled() {
+                return;
+            }
+            match self.session.say(stream, response.as_ref(), true).await {
+                Ok(_) => return,
+                Err(StoreError::TooLarge { .. }) if response.is_some() => {
+                    let answer = outcome::too_large_for(&self.request.method);
+                    response = Some(message::response(&self.request.id, &answer));
+                }
+                Err(StoreError::Unavailable(_) | StoreError::Full(_)) => {
+                    self.session.over.run_until_cancelled(tokio::time::sleep(WRITE_AGAIN)).await;
+                }
+                error => {
+                    self.note(error.map(drop));
+                    break;
+                }
+            }
+        }
+        self.session.lose("the end of a call could not be kept");
+    }
+
+    fn note(&self, written: Result<(), StoreError>) {
         if let Err(error) = written {
             tracing::warn!(session = %self.session.id, %error, "a message for a client could not be kept");
         }
@@ -299,7 +356,7 @@ pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: 
     };
     session.touch().await;
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let (stream, after) = match last {
+    let (place, after) = match last {
         None => {
             let Ok(extent) = session.store().extent(&session.id).await else {
                 return problem(
@@ -311,11 +368,11 @@ pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: 
             if session.offer_again().await.is_err() {
                 tracing::warn!(session = %session.id, "open questions could not be offered again");
             }
-            (OWN_STREAM.to_owned(), extent.last())
+            (Place::Stream(OWN_STREAM.to_owned()), extent.last())
         }
         Some(last) => {
             let known = match session.position(last) {
-                Some(at) => reader::stream_of(&session, at).await.ok().flatten().map(|stream| (stream, at)),
+                Some(at) => reader::place_of(&session, at).await.ok().flatten().map(|place| (place, at)),
                 None => None,
             };
             match known {
@@ -327,15 +384,21 @@ pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: 
             }
         }
     };
-    let stop = if stream == OWN_STREAM { session.take_own_stream() } else { session.over.child_token() };
+    let reader = match place {
+        Place::Event => Reader::after_event(&session, after, session.take_own_stream()),
+        Place::Stream(own) if own == OWN_STREAM => Reader::new(&session, &own, after, session.take_own_stream()),
+        Place::Stream(stream) => Reader::new(&session, &stream, after, session.over.child_token()),
+    };
     let first = last.is_none().then(|| format!("{RETRY}: open\n\n"));
-    event_stream(Reader::new(&session, &stream, after, stop).into_sse(first))
+    event_stream(reader.into_sse(first))
 }
 
 pub async fn delete(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: &HeaderMap) -> Response<Body> {
     match find(hub, principal, route, headers).await {
         Ok(session) => {
-            hub.sessions.end(hub, &session).await;
+            let hub = hub.clone();
+            // What was begun is brought to its end, also if its client does not wait for it.
+            let _ = tokio::spawn(async move { hub.sessions.end(&hub, &session).await }).await;
             empty(StatusCode::OK)
         }
         Err(response) => *response,

@@ -1,55 +1,86 @@
 //! Subscriptions: held at modern backends, made up from what is known for the others, and taken up again after each return.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bowline_core::Backoff;
 use bowline_core::backend::Resend;
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
-use super::{Client, done, refuse, transparent};
+use super::{Client, done, refuse, tasked, transparent};
 use crate::backend::{Backend, BackendEvent, CallEnd};
+use crate::clock;
 use crate::drive::conversation::Reply;
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::link::{Inbound, Sink, Upcall};
 use crate::message::{self, Request};
+use crate::session::Subscribing;
 
-const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+const UPDATED: &str = "notifications/resources/updated";
+/// How long the hub waits for what its servers agree to, before it says what it agrees to itself.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A subscription waits for its backend for ever; a call that waits has a deadline, so it is made again and again.
 const ROUND: Duration = Duration::from_secs(3600);
+/// Before a subscription is tried again that ended although its backend is there.
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), AGAIN_MAX, 0.1);
+/// One that lasted as long as this was a good one.
+const AGAIN_MAX: Duration = Duration::from_secs(60);
 const SAID_MAX: usize = 64;
+/// What a client asks for, and what it is told then. Templates are resources.
+const LISTS: [(&str, &str); 3] = [
+    ("toolsListChanged", "notifications/tools/list_changed"),
+    ("promptsListChanged", "notifications/prompts/list_changed"),
+    ("resourcesListChanged", "notifications/resources/list_changed"),
+];
+/// Who speaks when it is no server.
+const HUB: &str = "";
 
-/// `subscriptions/listen`: the answer comes when the subscription is over.
+/// `subscriptions/listen`: the answer comes when the subscription is over. That is also when we leave.
 pub async fn answer(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, request: &Request, sink: &Sink) -> Reply {
-    match only {
-        Some(backend) if transparent::is_modern(backend) => held(client, backend, request, sink).await,
-        _ => made_up(hub, client, only, request, sink).await,
+    let listening = async {
+        match only {
+            Some(backend) if transparent::is_modern(backend) => held(hub, client, backend, request, sink).await,
+            _ => made_up(hub, client, only, request, sink).await,
+        }
+    };
+    match hub.closing().run_until_cancelled(listening).await {
+        Some(reply) => reply,
+        None => done(under_id(Some(&raw(&json!({ "resultType": "complete" }))), request)),
     }
 }
 
 /// Passes a modern backend's subscription on under the client's own id, whatever happens to the wire behind it.
-async fn held(client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
-    let mut acknowledged = false;
+async fn held(hub: &Hub, client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
+    hub.used(backend, &client.principal);
+    let (mut acknowledged, mut again) = (false, AGAIN);
+    let params = tasked::asked_of(hub, client, backend, request.params.as_ref());
     loop {
         let (inner, mut said) = mpsc::channel(SAID_MAX);
         let call = Upcall {
             method: request.method.clone(),
-            params: request.params.clone(),
+            params: params.clone(),
             caller: client.caller.clone(),
             sink: Some(inner),
             headers: client.headers.clone(),
             param_headers: Vec::new(),
             log_level: None,
         };
-        let ended = backend.call(call, Instant::now() + ROUND, Resend::IfNotExecuted);
+        let began = Instant::now();
+        let ended = backend.call(call, began + ROUND, Resend::IfNotExecuted);
         let passing = async {
             while let Some(inbound) = said.recv().await {
-                let Inbound::Notification { method, params } = inbound else { continue };
+                let Inbound::Notification { server, method, params } = inbound else { continue };
                 let repeated = method == ACKNOWLEDGED && std::mem::replace(&mut acknowledged, true);
+                let params = tasked::told_by(hub, client, backend, &method, params);
                 let params = Some(under_id(params.as_ref(), request));
-                if !repeated && sink.send(Inbound::Notification { method, params }).await.is_err() {
+                if !repeated && sink.send(Inbound::Notification { server, method, params }).await.is_err() {
                     return;
                 }
             }
@@ -57,14 +88,22 @@ async fn held(client: &Client, backend: &Backend, request: &Request, sink: &Sink
         let (end, ()) = futures_util::future::join(ended, passing).await;
         match end {
             CallEnd::Answered { answer: Ok(result), status } if !acknowledged => {
-                return Reply { answer: Ok(under_id(Some(&result), request)), status };
+                return Reply::with_status(Ok(under_id(Some(&result), request)), status);
             }
-            CallEnd::Answered { answer: Err(error), status } => return Reply { answer: Err(error), status },
+            CallEnd::Answered { answer: Err(error), status } => return Reply::with_status(Err(error), status),
             CallEnd::Answered { answer: Ok(result), .. } => {
                 return Reply::new(Ok(under_id(Some(&result), request)));
             }
             CallEnd::Failed(_) => {
                 let mut snapshot = backend.snapshot.clone();
+                // One that is lost is waited for below. One that is there and does not keep the subscription would be asked
+                // without end.
+                if began.elapsed() >= AGAIN_MAX || !snapshot.borrow().is_connected() {
+                    again = AGAIN;
+                }
+                if snapshot.borrow().is_connected() {
+                    tokio::time::sleep(again.next(clock::chance())).await;
+                }
                 if snapshot.wait_for(|now| now.is_connected()).await.is_err() {
                     return refuse(message::INTERNAL_ERROR, "the server was removed");
                 }
@@ -86,53 +125,79 @@ fn under_id(params: Option<&Raw>, request: &Request) -> Raw {
 async fn made_up(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, request: &Request, sink: &Sink) -> Reply {
     let filter = Fields::of(request.params.as_deref()).object("notifications");
     let mut happenings = hub.happenings();
-    let wanted = |name: &str| filter.read(name) == Some(true);
+    let wanted: Vec<(&str, &str)> = LISTS.into_iter().filter(|(name, _)| filter.read(name) == Some(true)).collect();
     let mut agreed = Fields::default();
-    for name in ["toolsListChanged", "promptsListChanged", "resourcesListChanged"] {
-        if wanted(name) {
-            agreed.put(name, &true);
+    wanted.iter().for_each(|(name, _)| agreed.put(name, &true));
+    let uris: Vec<String> = filter.read("resourceSubscriptions").unwrap_or_default();
+    let tasks: Vec<String> = filter.read("taskIds").unwrap_or_default();
+    let (inbox, mut updates) = mpsc::channel(SAID_MAX);
+    let (older, parts) = divided(hub, client, only, uris, tasks).await;
+    let subscribed = subscribe_each(hub, client, older, &inbox).await;
+    let mut holding = JoinSet::new();
+    let acknowledged: Vec<_> = parts
+        .into_iter()
+        .map(|part| {
+            let (acknowledged, agreed) = oneshot::channel();
+            holding.spawn(hold(hub.clone(), client.clone(), part, inbox.clone(), acknowledged));
+            agreed
+        })
+        .collect();
+    let mut uris: Vec<String> = subscribed.iter().map(|one| one.uri.clone()).collect();
+    let mut tasks: Vec<String> = Vec::new();
+    let until = tokio::time::Instant::now() + PATIENCE;
+    for part in acknowledged {
+        // What is away, or refuses, is not agreed on.
+        if let Ok(Ok(part)) = tokio::time::timeout_at(until, part).await {
+            uris.extend(part.read::<Vec<String>>("resourceSubscriptions").unwrap_or_default());
+            tasks.extend(part.read::<Vec<String>>("taskIds").unwrap_or_default());
         }
     }
-    let uris: Vec<String> = filter.read("resourceSubscriptions").unwrap_or_default();
-    let (inbox, mut updates) = mpsc::channel(SAID_MAX);
-    let subscribed = subscribe_each(hub, client, only, &uris, &inbox).await;
-    if !subscribed.is_empty() {
-        let uris: Vec<&str> = subscribed.iter().map(|one| one.uri.as_str()).collect();
-        agreed.put("resourceSubscriptions", &uris);
+    for (key, granted) in [("resourceSubscriptions", uris), ("taskIds", tasks)] {
+        if !granted.is_empty() {
+            agreed.put(key, &granted);
+        }
     }
     let params = under_id(Some(&raw(&json!({ "notifications": agreed }))), request);
-    if sink.send(Inbound::Notification { method: ACKNOWLEDGED.into(), params: Some(params) }).await.is_err() {
+    if sink
+        .send(Inbound::Notification { server: HUB.into(), method: ACKNOWLEDGED.into(), params: Some(params) })
+        .await
+        .is_err()
+    {
         return done(empty());
     }
+    // Where only the hub's own tools are shown, they are always the same.
+    let lists_change = only.is_some() || hub.options.expose.direct();
     let lists = async {
         loop {
-            let happening = match happenings.recv().await {
-                Ok(happening) => happening,
-                Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => continue,
-                Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
+            let changed: Vec<(Arc<str>, &str)> = match happenings.recv().await {
+                Ok(happening) => {
+                    let (key, event) = &*happening;
+                    let BackendEvent::ListChanged(method) = event else { continue };
+                    let ours = match only {
+                        Some(backend) => backend.key == *key,
+                        None => lists_change && hub.sees(&client.principal, key),
+                    };
+                    let asked = wanted.iter().any(|(_, told)| told == method);
+                    if ours && asked { vec![(key.name.clone(), *method)] } else { continue }
+                }
+                // So much has happened that some of it was missed: any list may have changed.
+                Err(RecvError::Lagged(_)) if !lists_change => continue,
+                Err(RecvError::Lagged(_)) => wanted.iter().map(|(_, method)| (HUB.into(), *method)).collect(),
+                Err(RecvError::Closed) => return,
             };
-            let (key, event) = &*happening;
-            let BackendEvent::ListChanged(method) = event else { continue };
-            let visible = key.owner.as_ref().is_none_or(|owner| *owner == client.principal);
-            let ours = only.is_none_or(|backend| backend.key == *key);
-            let asked = match *method {
-                "notifications/tools/list_changed" => wanted("toolsListChanged"),
-                "notifications/prompts/list_changed" => wanted("promptsListChanged"),
-                _ => wanted("resourcesListChanged"),
-            };
-            let params = Some(under_id(None, request));
-            if visible && ours && asked {
-                let _ = sink.send(Inbound::Notification { method: (*method).to_owned(), params }).await;
+            for (server, method) in changed {
+                let params = Some(under_id(None, request));
+                let _ = sink.send(Inbound::Notification { server, method: method.to_owned(), params }).await;
             }
         }
     };
     let resources = async {
         while let Some(inbound) = updates.recv().await {
-            if let Inbound::Notification { method, params } = inbound
-                && method == "notifications/resources/updated"
+            if let Inbound::Notification { server, method, params } = inbound
+                && matches!(method.as_str(), UPDATED | tasked::NOTIFICATION)
             {
                 let params = Some(under_id(params.as_ref(), request));
-                let _ = sink.send(Inbound::Notification { method, params }).await;
+                let _ = sink.send(Inbound::Notification { server, method, params }).await;
             }
         }
     };
@@ -155,24 +220,85 @@ impl Drop for Subscribed {
     }
 }
 
+/// What of a subscription is for one modern backend.
+struct Part {
+    backend: Backend,
+    uris: Vec<String>,
+    /// As the client calls them.
+    tasks: Vec<String>,
+}
+
+/// Whose the resources and tasks are: at backends of the older era one by one, at each modern one together.
+async fn divided(
+    hub: &Arc<Hub>,
+    client: &Client,
+    only: Option<&Backend>,
+    uris: Vec<String>,
+    tasks: Vec<String>,
+) -> (Vec<(String, Backend)>, Vec<Part>) {
+    let (mut older, mut parts) = (Vec::new(), BTreeMap::new());
+    let part = |backend: &Backend| Part { backend: backend.clone(), uris: Vec::new(), tasks: Vec::new() };
+    for uri in uris {
+        let found = only.cloned().or_else(|| super::names::server_of_resource(hub, client, &uri));
+        match found {
+            Some(backend) if transparent::is_modern(&backend) => {
+                parts.entry(backend.name().to_owned()).or_insert_with(|| part(&backend)).uris.push(uri);
+            }
+            Some(backend) => older.push((uri, backend)),
+            None => {}
+        }
+    }
+    for task in tasks {
+        if let Some((backend, _)) = tasked::whose(hub, client, &task).await {
+            parts.entry(backend.name().to_owned()).or_insert_with(|| part(&backend)).tasks.push(task);
+        }
+    }
+    (older, parts.into_values().collect())
+}
+
+/// Holds a part of the client's subscription, and says once what its backend agreed to.
+async fn hold(hub: Arc<Hub>, mut client: Client, part: Part, inbox: Sink, acknowledged: oneshot::Sender<Fields>) {
+    let filter = json!({ "notifications": { "resourceSubscriptions": part.uris, "taskIds": part.tasks } });
+    let facts = &client.caller.client;
+    let params = era::with_meta(Some(&raw(&filter)), &facts.capabilities, &facts.info, None);
+    // Its own headers speak of its own request.
+    client.headers = None;
+    let method = "subscriptions/listen".to_owned();
+    let request = Request { id: message::Id::number(0), method, params: Some(params) };
+    let (inner, mut said) = mpsc::channel(SAID_MAX);
+    let held = async {
+        let _ = held(&hub, &client, &part.backend, &request, &inner).await;
+        drop(inner);
+    };
+    let passing = async {
+        let mut acknowledged = Some(acknowledged);
+        while let Some(inbound) = said.recv().await {
+            match inbound {
+                Inbound::Notification { method, params, .. } if method == ACKNOWLEDGED => {
+                    let agreed = Fields::of(params.as_deref()).object("notifications");
+                    if let Some(told) = acknowledged.take() {
+                        let _ = told.send(agreed);
+                    }
+                }
+                inbound => drop(inbox.send(inbound).await),
+            }
+        }
+    };
+    futures_util::future::join(held, passing).await;
+}
+
 /// Subscribes at backends of the older era; which resources were taken.
 async fn subscribe_each(
     hub: &Arc<Hub>,
     client: &Client,
-    only: Option<&Backend>,
-    uris: &[String],
+    wanted: Vec<(String, Backend)>,
     inbox: &Sink,
 ) -> Vec<Subscribed> {
     let mut taken = Vec::new();
-    for uri in uris {
-        let backend = match only {
-            Some(backend) => Some(backend.clone()),
-            None => super::names::server_of_resource(hub, client, uri),
-        };
-        let Some(backend) = backend else { continue };
+    for (uri, backend) in wanted {
         let mut caller = client.caller.clone();
         // Updates of this subscription come here and nowhere else.
-        caller.lane = format!("{}+{:x}", caller.lane, crate::clock::random_bits()).into();
+        caller.lane = format!("{}+{:x}", caller.lane, clock::random_bits()).into();
         caller.inbox = Some(inbox.clone());
         // Also what was refused has a session.
         let one = Subscribed { uri: uri.clone(), backend: backend.clone(), lane: caller.lane.clone() };
@@ -185,7 +311,8 @@ async fn subscribe_each(
             param_headers: Vec::new(),
             log_level: None,
         };
-        let end = backend.call(call, Instant::now() + hub.options.call_timeout, Resend::Always).await;
+        hub.used(&backend, &client.principal);
+        let end = backend.call_within(call, hub.options.call_timeout, Resend::Always).await;
         if matches!(end, CallEnd::Answered { answer: Ok(_), .. }) {
             taken.push(one);
         }
@@ -198,31 +325,38 @@ pub fn subscribe(hub: &Arc<Hub>, client: &Client, backend: &Backend, request: &R
     let (Some(uri), Some(session)) = (Fields::of(request.params.as_deref()).text("uri"), client.session.clone()) else {
         return refuse(message::INVALID_PARAMS, "`uri` is missing");
     };
-    let token = session.subscription(&uri, request.method == "resources/subscribe");
-    if let Some(token) = token {
+    let wanted = request.method == "resources/subscribe";
+    let subscribing = session.subscription(&backend.key, &uri, wanted);
+    if let Subscribing::TooMany = subscribing {
+        return refuse(message::INTERNAL_ERROR, "there are as many subscriptions as one session may have");
+    }
+    if let Subscribing::Begun(token) = subscribing {
         let inbox = session.inbox.clone();
         let (client, backend, hub) = (client.clone(), backend.clone(), hub.clone());
         tokio::spawn(async move {
-            let params = json!({ "notifications": { "resourceSubscriptions": [uri] } });
+            let params = json!({ "notifications": { "resourceSubscriptions": [&uri] } });
             let mut request =
                 Request { id: message::Id::number(0), method: "subscriptions/listen".into(), params: None };
             let facts = &client.caller.client;
             request.params = Some(era::with_meta(Some(&raw(&params)), &facts.capabilities, &facts.info, None));
             let mut client = client.clone();
             client.caller.era = Era::Modern;
-            let _hub = hub;
             let (inner, mut said) = mpsc::channel(SAID_MAX);
-            let held = held(&client, &backend, &request, &inner);
+            let held = held(&hub, &client, &backend, &request, &inner);
             let passing = async {
                 while let Some(inbound) = said.recv().await {
-                    if let Inbound::Notification { method, params } = inbound
-                        && method == "notifications/resources/updated"
+                    if let Inbound::Notification { server, method, params } = inbound
+                        && method == UPDATED
                     {
-                        let _ = inbox.send(Inbound::Notification { method, params }).await;
+                        let _ = inbox.send(Inbound::Notification { server, method, params }).await;
                     }
                 }
             };
-            token.run_until_cancelled(futures_util::future::join(held, passing)).await;
+            let ended = token.run_until_cancelled(futures_util::future::join(held, passing)).await;
+            // The server is no more. One of the same name may be subscribed to again.
+            if ended.is_some() {
+                session.subscription(&backend.key, &uri, false);
+            }
         });
     }
     done(empty())

@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod answer;
+mod batch;
 pub(crate) mod bridge;
 pub(crate) mod carried;
 pub mod http;
@@ -11,7 +12,11 @@ mod modern;
 mod names;
 pub(crate) mod pass;
 mod reader;
+pub(crate) mod renew;
+pub(crate) mod running;
 pub mod stdio;
+mod talk;
+mod tasked;
 mod transparent;
 
 pub(crate) use aggregate::troubles;
@@ -99,7 +104,7 @@ fn begin(hub: &Arc<Hub>, client: Client, request: Request) -> Conversation {
 
 fn refuse(code: i64, text: &str) -> Reply {
     let status = if code == message::METHOD_NOT_FOUND { 404 } else { 200 };
-    Reply { answer: Err(message::error(code, text)), status }
+    Reply::with_status(Err(message::error(code, text)), status)
 }
 
 fn done(result: Raw) -> Reply {

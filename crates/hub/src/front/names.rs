@@ -7,7 +7,10 @@ use super::Client;
 use crate::backend::Backend;
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
-use crate::hub::{Hub, Prefix};
+use crate::hub::{Hub, Options, Prefix};
+use crate::message::Request;
+use crate::session::Route;
+use crate::tools;
 
 /// Between a backend's name and that of its tool. No backend's name has it.
 const BETWEEN: &str = "__";
@@ -21,7 +24,8 @@ pub struct Entry {
 }
 
 /// All entries of a kind, under the names that clients see. Where two would have the same, the first keeps it.
-pub fn merged(backends: &[Backend], kind: ListKind, prefix: Prefix) -> Vec<(String, Entry)> {
+pub fn merged(backends: &[Backend], kind: ListKind, options: &Options) -> Vec<(String, Entry)> {
+    let prefix = options.prefix;
     let catalogues: Vec<_> = backends.iter().map(|backend| (backend, backend.catalogue())).collect();
     let mut count: HashMap<String, usize> = HashMap::new();
     let name_of = |entry: &Raw| Fields::of(Some(entry)).text("name").unwrap_or_default();
@@ -37,6 +41,8 @@ pub fn merged(backends: &[Backend], kind: ListKind, prefix: Prefix) -> Vec<(Stri
             let own_name = name_of(entry);
             let prefixed = match prefix {
                 Prefix::Always => true,
+                // What is called like one of the hub's own tools could not be called by that name.
+                _ if kind == ListKind::Tools && is_shown_of_ours(options, &own_name) => true,
                 Prefix::Conditional => count.get(&own_name).is_some_and(|count| *count > 1),
                 Prefix::Never => false,
             };
@@ -56,6 +62,11 @@ pub fn merged(backends: &[Backend], kind: ListKind, prefix: Prefix) -> Vec<(Stri
     all
 }
 
+/// Whether a client means one of the hub's own tools by this name.
+pub fn is_shown_of_ours(options: &Options, name: &str) -> bool {
+    options.expose.meta() && tools::is_ours(name)
+}
+
 /// Who offers what a client calls by this name, and what it is called there.
 pub fn resolve(hub: &Hub, client: &Client, kind: ListKind, name: &str) -> Option<(Backend, String)> {
     // A prefixed name needs no list, so it works before the lists are there and while the backend is away.
@@ -64,14 +75,33 @@ pub fn resolve(hub: &Hub, client: &Client, kind: ListKind, name: &str) -> Option
     {
         return Some((backend, own.to_owned()));
     }
-    let entries = merged(&hub.visible(&client.principal), kind, hub.options.prefix);
+    let entries = merged(&hub.visible(&client.principal), kind, &hub.options);
     let found = entries.into_iter().find(|(shown, _)| shown == name);
     found.map(|(_, entry)| (entry.backend, entry.own_name))
 }
 
-/// Who has this resource: by its address, or by a template that it fits.
+/// The server that a request is for, on whatever path and by whatever name.
+pub fn target(hub: &Arc<Hub>, client: &Client, request: &Request) -> Option<Backend> {
+    let params = Fields::of(request.params.as_deref());
+    if let Route::One(server) = &client.route {
+        return hub.find(&client.principal, server);
+    }
+    let name = params.text("name").unwrap_or_default();
+    match request.method.as_str() {
+        "tools/call" if is_shown_of_ours(&hub.options, &name) => {
+            hub.find(&client.principal, &params.object("arguments").text("server")?)
+        }
+        "tools/call" => resolve(hub, client, ListKind::Tools, &name).map(|(backend, _)| backend),
+        "prompts/get" => resolve(hub, client, ListKind::Prompts, &name).map(|(backend, _)| backend),
+        "resources/read" => server_of_resource(hub, client, &params.text("uri")?),
+        _ => None,
+    }
+}
+
+/// Who has this resource: by its address, or by a template that it fits. Of several, the first that is there.
 pub fn server_of_resource(hub: &Arc<Hub>, client: &Client, uri: &str) -> Option<Backend> {
-    let backends = hub.visible(&client.principal);
+    let mut backends = hub.visible(&client.principal);
+    backends.sort_by_key(|backend| !backend.snapshot().is_connected());
     let listed = backends.iter().find(|backend| backend.catalogue().find(ListKind::Resources, uri).is_some());
     let fits = |backend: &&Backend| {
         backend.catalogue().list(ListKind::Templates).iter().any(|template| {

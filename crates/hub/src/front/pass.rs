@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use bowline_protocol::Principal;
 
-use super::{Client, aggregate, listen, transparent};
+use super::{Client, aggregate, listen, renew, transparent};
 use crate::backend::Backend;
 use crate::drive::conversation::Reply;
 use crate::era::Era;
 use crate::fields::Fields;
 use crate::hub::Hub;
-use crate::link::Sink;
+use crate::link::{Caller, Sink};
 use crate::message::{self, Request};
 use crate::session::Session;
 
@@ -25,11 +25,14 @@ pub async fn to_backend(
     sink: &Sink,
 ) -> Reply {
     let client = acting(client, session);
-    if method.ends_with("subscribe") && transparent::is_modern_only(backend) {
+    let reply = if method.ends_with("subscribe") && transparent::is_modern_only(backend) {
         let request = Request { id: message::Id::number(0), method: method.to_owned(), params: Some(params.to_raw()) };
-        return listen::subscribe(hub, &client, backend, &request);
-    }
-    aggregate::pass(hub, &client, backend, method, params, sink).await
+        listen::subscribe(hub, &client, backend, &request)
+    } else {
+        aggregate::pass(hub, &client, backend, method, params, sink).await
+    };
+    renew::note(&client, Some(backend.name()), method, Some(&params.to_raw()), &reply).await;
+    reply
 }
 
 /// The client as backends see it when it acts by the hub's tools.
@@ -42,8 +45,14 @@ pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
         client.caller.lane = session.id.as_str().into();
         client.caller.inbox = Some(session.inbox.clone());
     }
-    // Whoever uses the tools can answer by the tools, so the backend may ask.
-    client.caller.client = Arc::new(aggregate::all_facts(&client));
+    // Whoever uses the tools can answer by the tools, so the backend may ask. A server with sessions is told once what each
+    // client can do, so a client without a session is another one to it when it acts by them.
+    let facts = aggregate::all_facts(&client);
+    if client.caller.inbox.is_none() && client.caller.era == Era::Modern {
+        client.caller = Caller::without_session(&client.principal, facts);
+    } else {
+        client.caller.client = Arc::new(facts);
+    }
     // A question to a modern client would come back as a result of the backend's tool; an older one is asked instead.
     client.caller.era = Era::Legacy;
     client

@@ -1,47 +1,63 @@
 //! The stdio face: the same hub for a client that spawns us, one message a line.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_protocol::Principal;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::reader::{Piece, Reader};
+use super::running::{Running, UnderWay};
+use super::talk::{self, Next, Talk};
 use super::{Client, begin, legacy};
 use crate::drive::conversation::Step;
 use crate::era;
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
-use crate::link::{Caller, ClientFacts, Inbound};
-use crate::message::{self, Message, Request};
+use crate::lines::{Line, Lines};
+use crate::link::Inbound;
+use crate::message::{self, Id, Message, Notification, Request};
 use crate::pending::Pending;
 use crate::session::{OWN_STREAM, Route, Session};
+use crate::skim::Skim;
 
 const OUT_MAX: usize = 256;
+/// While the store cannot be read, it is tried again this often.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
-/// Serves one client until its input ends.
-pub async fn serve<R, W>(hub: Arc<Hub>, principal: Principal, route: Route, input: R, output: W) -> std::io::Result<()>
+/// Serves one client until its input ends. Then what it has under way is taken back: nobody is left to tell.
+pub async fn serve<R, W>(
+    hub: Arc<Hub>,
+    principal: Principal,
+    route: Route,
+    line_bytes_max: usize,
+    input: R,
+    output: W,
+) -> std::io::Result<()>
 where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let (out, outgoing) = mpsc::channel::<Raw>(OUT_MAX);
     let writing = tokio::spawn(write(output, outgoing));
-    let mut front = Front { hub, principal, route, out, session: None, over: CancellationToken::new() };
-    let mut lines = input.lines();
-    while let Some(line) = lines.next_line().await? {
-        if !line.trim().is_empty() {
-            front.take(&line).await;
+    let over = CancellationToken::new();
+    let mut front =
+        Front { hub, principal, route, line_bytes_max, out, session: None, running: Running::new(&over), over };
+    let mut lines = Lines::new(input, line_bytes_max);
+    let ended = loop {
+        match lines.next().await {
+            Ok(Some(Line::Whole(line))) if line.trim_ascii().is_empty() => {}
+            Ok(Some(Line::Whole(line))) => front.take(&line).await,
+            Ok(Some(Line::TooLong(skim))) => front.pass_over(&skim).await,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
         }
-    }
-    front.over.cancel();
-    if let Some(session) = &front.session {
-        front.hub.sessions.end(&front.hub, session).await;
-    }
-    drop(front);
+    };
+    front.leave().await;
     let _ = writing.await;
-    Ok(())
+    ended
 }
 
 async fn write<W: AsyncWrite + Unpin>(mut output: W, mut outgoing: mpsc::Receiver<Raw>) {
@@ -58,25 +74,25 @@ struct Front {
     hub: Arc<Hub>,
     principal: Principal,
     route: Route,
+    line_bytes_max: usize,
     out: mpsc::Sender<Raw>,
+    /// Of the older era.
     session: Option<Arc<Session>>,
+    running: Running,
     over: CancellationToken,
 }
 
 impl Front {
-    async fn take(&mut self, line: &str) {
-        match Message::parse(line) {
+    async fn take(&mut self, line: &[u8]) {
+        self.revive().await;
+        match Message::parse_bytes(line) {
             Err(why) => {
                 let text = format!("This is no message: {why}.");
                 let _ = self.out.send(message::nameless_error(why.code(), &text)).await;
             }
             Ok(Message::Request(request)) if request.method == "initialize" => self.initialize(request).await,
             Ok(Message::Request(request)) => self.request(request).await,
-            Ok(Message::Notification(notification)) => {
-                if let Some(session) = &self.session {
-                    legacy::notified(&self.hub, session, notification).await;
-                }
-            }
+            Ok(Message::Notification(notification)) => self.notified(notification).await,
             Ok(Message::Response(response)) => {
                 let id = response.id.and_then(|id| serde_json::from_str::<String>(id.as_json()).ok());
                 if let (Some(session), Some(id)) = (&self.session, id) {
@@ -86,13 +102,53 @@ impl Front {
         }
     }
 
+    /// A session that cannot go on as it was is woken anew. Over HTTP its client's next request does that; here it is one wire for
+    /// one session.
+    async fn revive(&mut self) {
+        let Some(lost) = self.session.as_ref().filter(|session| session.is_lost()) else { return };
+        match self.hub.sessions.find(&self.hub.store, &self.principal, lost.id.as_str()).await {
+            Ok(woken) => self.session = woken,
+            Err(error) => return tracing::warn!(session = %lost.id, %error, "a session could not be woken"),
+        }
+        if let Some(session) = &self.session {
+            tokio::spawn(follow(session.clone(), self.out.clone(), self.over.clone()));
+        }
+    }
+
+    /// A line that is too long is refused as the request that it is, as far as that can be seen.
+    async fn pass_over(&self, skim: &Skim) {
+        let text = format!("This line is longer than hub.body_bytes_max ({} bytes).", self.line_bytes_max);
+        let refusal = match skim.id().filter(|_| !skim.may_be_response()) {
+            Some(id) => message::response(id, &Err(message::error(message::INVALID_REQUEST, &text))),
+            None => message::nameless_error(message::INVALID_REQUEST, &text),
+        };
+        let _ = self.out.send(refusal).await;
+    }
+
+    async fn notified(&self, notification: Notification) {
+        let fields = Fields::of(notification.params.as_deref());
+        match (notification.method.as_str(), &self.session) {
+            // Here it is the cancel of both eras: there is no response that could be closed.
+            ("notifications/cancelled", _) => {
+                if let Some(id) = fields.get("requestId").and_then(|raw| Id::parse(raw.get())) {
+                    self.running.take_back(&id);
+                }
+            }
+            (_, Some(session)) => legacy::notified(&self.hub, session, notification).await,
+            (_, None) => {}
+        }
+    }
+
     async fn initialize(&mut self, request: Request) {
         let params = Fields::of(request.params.as_deref());
         let answer = match legacy::open(&self.hub, &self.principal, self.route.clone(), &params).await {
             Ok(session) => {
                 let reply = legacy::greet(&self.hub, &session).await;
                 tokio::spawn(follow(session.clone(), self.out.clone(), self.over.clone()));
-                self.session = Some(session);
+                // One wire has one session; the newest is meant.
+                if let Some(older) = self.session.replace(session) {
+                    self.hub.sessions.end(&self.hub, &older).await;
+                }
                 reply.answer
             }
             Err(error) => Err(message::error(message::INTERNAL_ERROR, &error.to_string())),
@@ -103,84 +159,102 @@ impl Front {
     async fn request(&mut self, request: Request) {
         let meta = Fields::of(request.params.as_deref()).object("_meta");
         let modern = meta.has(era::META_VERSION) || request.method == "server/discover";
-        let client = if modern {
-            match meta.text(era::META_VERSION) {
-                Some(version) if !era::MODERN_VERSIONS.contains(&version.as_str()) => {
-                    let data = serde_json::json!({ "supported": era::versions(), "requested": version });
-                    let error =
-                        message::error_with(message::UNSUPPORTED_VERSION, "this version is not spoken here", &data);
-                    let _ = self.out.send(message::response(&request.id, &Err(error))).await;
-                    return;
-                }
-                _ => self.modern_client(&meta).await,
+        let answer = match &self.session {
+            _ if modern => match talk::check(&request) {
+                Ok(()) => return self.begin_modern(request),
+                Err(reply) => reply.answer,
+            },
+            Some(session) => {
+                let under_way = self.running.begin(&request.id);
+                tokio::spawn(run(self.hub.clone(), session.clone(), request, self.out.clone(), under_way));
+                return;
             }
-        } else {
-            match &self.session {
-                Some(session) => Client::of_session(session),
-                None if request.method == "ping" => {
-                    let _ = self.out.send(message::response(&request.id, &Ok(crate::fields::empty()))).await;
-                    return;
-                }
-                None => {
-                    let error = message::error(message::INVALID_REQUEST, "Begin with `initialize`.");
-                    let _ = self.out.send(message::response(&request.id, &Err(error))).await;
-                    return;
-                }
-            }
+            None if request.method == "ping" => Ok(crate::fields::empty()),
+            None => Err(message::error(message::INVALID_REQUEST, "Begin with `initialize`.")),
         };
-        let session = client.session.clone();
-        tokio::spawn(run(self.hub.clone(), client, session, request, self.out.clone()));
+        let _ = self.out.send(message::response(&request.id, &answer)).await;
     }
 
-    /// A modern client over stdio has one wire, so what it can do is kept as a session's would be.
-    async fn modern_client(&mut self, meta: &Fields) -> Client {
-        let capabilities = meta.get(era::META_CAPABILITIES).map_or_else(era::no_capabilities, ToOwned::to_owned);
-        let info = meta.get(era::META_CLIENT).map_or_else(era::our_info, ToOwned::to_owned);
-        let facts = ClientFacts { capabilities, info };
-        Client {
-            principal: self.principal.clone(),
-            route: self.route.clone(),
-            caller: Caller::without_session(&self.principal, facts),
-            session: None,
-            headers: None,
-            log_level: meta.text(era::META_LOG_LEVEL),
+    fn begin_modern(&self, request: Request) {
+        let client = talk::client_of(&self.principal, self.route.clone(), &request, None);
+        let under_way = self.running.begin(&request.id);
+        let (hub, out, gone) = (self.hub.clone(), self.out.clone(), self.over.clone());
+        tokio::spawn(async move {
+            let id = request.id.clone();
+            let talking = async {
+                match Talk::take_up(&hub, client, request, gone) {
+                    Ok(talk) => converse(talk, &id, &out).await,
+                    Err(reply) => drop(out.send(message::response(&id, &reply.answer)).await),
+                }
+            };
+            under_way.token().run_until_cancelled(talking).await;
+        });
+    }
+
+    async fn leave(self) {
+        self.over.cancel();
+        self.hub.parked.sweep();
+        if let Some(session) = &self.session {
+            self.hub.sessions.end(&self.hub, session).await;
         }
     }
 }
 
-/// One call of a client over stdio.
-async fn run(hub: Arc<Hub>, client: Client, session: Option<Arc<Session>>, request: Request, out: mpsc::Sender<Raw>) {
-    let taken_back = session.as_ref().map_or_else(CancellationToken::new, |session| session.started(&request.id));
-    let mut conversation = begin(&hub, client, request.clone());
-    while let Some(step) = taken_back.run_until_cancelled(conversation.next()).await {
-        match step {
-            Step::Said(Inbound::Notification { method, params }) => {
-                let _ = out.send(message::notification(&method, params.as_ref())).await;
-            }
-            Step::Said(Inbound::Request { server, method, params, reply }) => match &session {
-                Some(session) if method != "roots/list" || session.can("roots/list") => {
-                    let stream = session.can(&method).then_some(OWN_STREAM);
-                    let _ = session.ask(Pending::new(&server, method, params, reply), stream).await;
-                }
-                _ => drop(reply),
-            },
-            Step::Ended(reply) => {
-                let _ = out.send(message::response(&request.id, &reply.answer)).await;
-                break;
-            }
+/// One call of a modern client.
+async fn converse(mut talk: Talk, id: &Id, out: &mpsc::Sender<Raw>) {
+    loop {
+        let message = match talk.next().await {
+            Next::Said(said) => said,
+            // A pipe needs no sign of life.
+            Next::Quiet => continue,
+            Next::Ended(reply) => return drop(out.send(message::response(id, &reply.answer)).await),
+        };
+        if out.send(message).await.is_err() {
+            return;
         }
     }
-    if let Some(session) = &session {
-        session.finished(&request.id);
+}
+
+/// One call of a client with a session.
+async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, out: mpsc::Sender<Raw>, under_way: UnderWay) {
+    let mut conversation = begin(&hub, Client::of_session(&session), request.clone());
+    while let Some(step) = under_way.token().run_until_cancelled(conversation.next()).await {
+        match step {
+            Step::Said(Inbound::Notification { method, params, .. }) => {
+                let _ = out.send(message::notification(&method, params.as_ref())).await;
+            }
+            Step::Said(Inbound::Request { server, method, params, reply }) => {
+                let native = session.can(&method, params.as_ref());
+                let asked = Pending::new(&server, method, params, reply);
+                let _ = session.ask(asked, native.then_some(OWN_STREAM)).await;
+            }
+            Step::Ended(reply) => {
+                let _ = out.send(message::response(&request.id, &reply.answer)).await;
+                return;
+            }
+        }
     }
 }
 
 /// What a session is told outside of its calls.
 async fn follow(session: Arc<Session>, out: mpsc::Sender<Raw>, over: CancellationToken) {
-    let Ok(extent) = session.store().extent(&session.id).await else { return };
-    let mut reader = Reader::new(&session, OWN_STREAM, extent.last(), over);
-    while let Some(piece) = reader.next().await {
-        let Piece::Messages(messages) = piece else { continue };
+    let mut reader = loop {
+        match session.store().extent(&session.id).await {
+            Ok(extent) => break Reader::new(&session, OWN_STREAM, extent.last(), over),
+            Err(_) if over.is_cancelled() || session.over.is_cancelled() => return,
+            Err(_) => tokio::time::sleep(READ_AGAIN).await,
+        }
+    };
+    // There is no other wire that the client could come back on, so what cannot be read now is read later.
+    while !reader.is_over() {
+        let messages = match reader.next().await {
+            Some(Piece::Messages(messages)) => messages,
+            Some(Piece::Quiet) => continue,
+            None => {
+                tokio::time::sleep(READ_AGAIN).await;
+                continue;
+            }
+        };
         for (_, message) in messages {
             if out.send(message).await.is_err() {
                 return;

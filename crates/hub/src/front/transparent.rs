@@ -1,15 +1,15 @@
-//! One backend as it is: nothing is renamed, and what it cannot say while it is away is said from memory.
+//! One backend as it is: nothing is renamed but tasks, which are their owner's, and what it cannot say while it is away is said from memory.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Client, answer, bridge, done, listen, refuse};
+use super::{Client, answer, bridge, done, listen, refuse, renew, tasked};
 use crate::backend::Backend;
 use crate::catalogue::ListKind;
 use crate::drive::conversation::Reply;
-use crate::era::Era;
+use crate::era::{self, Era};
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::link::Sink;
@@ -29,15 +29,28 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, name: &str, request: &Reque
         }
         (Era::Modern, "server/discover") if !is_modern(&backend) => discover(&backend).await,
         (Era::Modern, "subscriptions/listen") => listen::answer(hub, client, Some(&backend), request, sink).await,
-        (Era::Legacy, "logging/setLevel") if is_modern_only(&backend) => set_level(client, request),
+        (Era::Legacy, "logging/setLevel") if is_modern_only(&backend) => set_level(request),
         (Era::Legacy, "resources/subscribe" | "resources/unsubscribe") if is_modern_only(&backend) => {
             listen::subscribe(hub, client, &backend, request)
         }
+        (Era::Modern, method) if tasked::is_about_a_task(method) && is_modern(&backend) => {
+            let params = Fields::of(request.params.as_deref());
+            tasked::answer(hub, client, Some(&backend), request, &params, sink).await
+        }
         (_, method) => match ListKind::of_method(method) {
             Some(kind) => list(hub, client, &backend, kind, request, sink).await,
-            None => bridge::call(hub, client, &backend, request, sink).await,
+            None => {
+                let reply = bridge::call(hub, client, &backend, request, sink).await;
+                tasked::created(hub, client, &backend, reply)
+            }
         },
     };
+    if let (true, "logging/setLevel", Some(session)) = (reply.answer.is_ok(), request.method.as_str(), &client.session)
+        && let Some(level) = level_of(request)
+    {
+        session.set_log_level(level);
+    }
+    renew::note(client, Some(name), &request.method, request.params.as_ref(), &reply).await;
     let native = client.era() == Era::Modern && is_modern(&backend);
     if native { reply } else { answer::adapt(client.era(), &request.method, reply) }
 }
@@ -70,12 +83,12 @@ async fn list(
         let meta = json!({ "bowline/stale": true, "bowline/status": backend.snapshot().status.as_str() });
         done(answer::list(kind.member(), snapshot.catalogue.list(kind), true, Some(raw(&meta))))
     };
-    if snapshot.catalogue_known && !snapshot.is_connected() && first_page {
+    if snapshot.lists.are_known() && !snapshot.is_connected() && first_page {
         return remembered();
     }
     let reply = bridge::call(hub, client, backend, request, sink).await;
     let away = reply.answer.is_err() && !backend.snapshot().is_connected();
-    if away && snapshot.catalogue_known && first_page { remembered() } else { reply }
+    if away && snapshot.lists.are_known() && first_page { remembered() } else { reply }
 }
 
 async fn discover(backend: &Backend) -> Reply {
@@ -90,16 +103,16 @@ async fn discover(backend: &Backend) -> Reply {
     }
 }
 
-/// A modern backend is told the level with each request, so it is kept here.
-fn set_level(client: &Client, request: &Request) -> Reply {
-    let level = Fields::of(request.params.as_deref()).text("level");
-    match (level, &client.session) {
-        (Some(level), Some(session)) => {
-            session.set_log_level(level);
-            done(empty())
-        }
-        _ => refuse(message::INVALID_PARAMS, "`level` is missing"),
+/// A modern backend is told the level with each request, so it has no say in it now.
+fn set_level(request: &Request) -> Reply {
+    match level_of(request) {
+        Some(level) if era::is_log_level(&level) => done(empty()),
+        _ => refuse(message::INVALID_PARAMS, "`level` is missing, or is no log level"),
     }
+}
+
+fn level_of(request: &Request) -> Option<String> {
+    Fields::of(request.params.as_deref()).text("level")
 }
 
 /// What is said of a backend that was never reached: that it may have anything.

@@ -7,33 +7,41 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
-use reqwest::header::HeaderMap;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
 
+use super::asked::AskedByBackend;
+use super::http_held;
+use super::http_open::Open;
 use super::http_stream::{self, Reading};
-use super::http_words::{SESSION, VERSION, failed_status, mirror_headers, prepare, retry_after, said, tell};
-use super::lane::{Lane, Lanes, Listed, UpSession};
-use super::{
-    Caller, Dial, Ending, Facts, LinkEvent, PROBE_TIMEOUT, Upcall, cancelled, initialize_params, is_modern_error,
-    passing,
+use super::http_words::{
+    Delay, SESSION, delay, mirror_headers, prepare, refusal, retry_after, said, session_headers, tell,
 };
+use super::lane::{Lane, Lanes, Listed, UpSession};
+use super::subscriptions::Subscriptions;
+use super::{Caller, Dial, Ending, Facts, PROBE_TIMEOUT, Upcall, initialize_params, is_modern_error, passing};
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw};
 use crate::message::{self, Id};
 
-/// A check of whether the backend is still there must be quick: calls wait for it.
-const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client's session may take to begin. Its calls wait for it.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct HttpLink {
     facts: std::sync::OnceLock<Facts>,
     url: Url,
+    /// What every POST has: what was configured, and what a message needs.
     headers: HeaderMap,
     pub(super) dial: Dial,
-    lanes: Lanes,
+    pub(super) lanes: Lanes<UpSession>,
+    /// Our own place there; everybody's, where there are no sessions.
+    pub(super) shared: Arc<Lane<UpSession>>,
+    /// What all clients have subscribed to, where there are no sessions.
+    pub(super) subscriptions: Subscriptions,
     next_id: AtomicU64,
-    suspected: AtomicBool,
+    pub(super) suspected: AtomicBool,
     pub(super) closed: CancellationToken,
 }
 
@@ -65,27 +73,35 @@ impl PostError {
 }
 
 pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> Result<Arc<HttpLink>, HttpDialError> {
-    let headers = prepare(url, headers, &dial).map_err(HttpDialError::Failed)?;
-    let remembered = dial.era;
+    let mut headers = prepare(url, headers, &dial).map_err(HttpDialError::Failed)?;
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    let (remembered, closed) = (dial.era, dial.over.child_token());
+    let lanes = Lanes::default();
+    let subscriptions = Subscriptions::new(dial.renewals.clone());
+    let (shared, _) = lanes.of(&Caller { era: Era::Legacy, ..Caller::hub() });
     let link = Arc::new(HttpLink {
         facts: std::sync::OnceLock::new(),
         url: url.clone(),
         headers,
         dial,
-        lanes: Lanes::default(),
+        lanes,
+        shared,
+        subscriptions,
         next_id: AtomicU64::new(1),
         suspected: AtomicBool::new(false),
-        closed: CancellationToken::new(),
+        closed,
     });
     let facts = match link.discover(remembered).await? {
         Some(facts) => facts,
         None => link.initialize_shared().await?,
     };
-    let era = facts.era;
     let _ = link.facts.set(facts);
-    if era == Era::Modern {
-        tokio::spawn(http_stream::hold_listen(link.clone()));
-    }
+    let own = link.shared.session.lock().await.clone();
+    match own {
+        Some(session) => tokio::spawn(http_held::hold_get(link.clone(), link.shared.clone(), session)),
+        None => tokio::spawn(http_held::hold_listen(link.clone())),
+    };
     Ok(link)
 }
 
@@ -134,14 +150,16 @@ impl HttpLink {
     }
 
     async fn initialize_shared(self: &Arc<Self>) -> Result<Facts, HttpDialError> {
-        let lane = self.lane(&Caller { era: Era::Legacy, ..Caller::hub() });
-        let opened = self.open(&lane).await?;
-        *lane.session.lock().await = Some(opened.0);
+        let opened = self.open(&self.shared).await?;
+        *self.shared.session.lock().await = Some(opened.0);
         Ok(opened.1)
     }
 
     /// `initialize` and all that belongs to it.
-    async fn open(self: &Arc<Self>, lane: &Arc<Lane>) -> Result<(Arc<UpSession>, Facts), HttpDialError> {
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        lane: &Arc<Lane<UpSession>>,
+    ) -> Result<(Arc<UpSession>, Facts), HttpDialError> {
         let id = self.own_id();
         let body = message::request(&id, "initialize", Some(&initialize_params(&lane.caller)));
         let failed = |reason: String| HttpDialError::Failed(passing(reason));
@@ -170,31 +188,35 @@ impl HttpLink {
         };
         let facts = Facts::of_initialize(&result);
         let over = CancellationToken::new();
-        let session = Arc::new(UpSession { id: session, version: facts.version.clone(), initialized: result, over });
+        let headers = session_headers(&self.headers, session.as_deref(), &facts.version);
+        let asked = AskedByBackend::default();
+        let session = Arc::new(UpSession { id: session, headers, initialized: result, asked, over });
         let initialized = message::notification("notifications/initialized", None);
         let _ = self.post(&initialized, &[], Some(&session)).await;
-        for (method, params) in self.dial.renewals.of(&lane.caller.lane) {
-            let id = self.own_id();
-            let body = message::request(&id, &method, params.as_ref());
-            if let Ok(response) = self.post(&body, &[], Some(&session)).await {
-                http_stream::read_response(response, &id, None, self, Some(&session)).await;
-            }
+        let kept = self.dial.renewals.of(&lane.caller.lane);
+        if session.id.is_none() {
+            self.subscriptions.renewed(&kept).await;
         }
-        tokio::spawn(http_stream::hold_get(self.clone(), lane.clone(), session.clone()));
+        for (method, params) in kept {
+            self.ask(&session, &method, params.as_ref()).await;
+        }
         Ok((session, facts))
     }
 
     /// Opens the sessions of clients that wait for something, without waiting for their next call.
     pub async fn warm(self: &Arc<Self>) {
-        for caller in self.dial.renewals.callers() {
-            if self.facts().legacy_for(caller.era) {
-                let lane = self.lane(&Caller { era: Era::Legacy, ..caller });
-                let _ = self.session(&lane).await;
+        let warming = async {
+            for caller in self.dial.renewals.callers() {
+                if self.facts().legacy_for(caller.era) {
+                    let lane = self.lane(&Caller { era: Era::Legacy, ..caller });
+                    let _ = self.session(&lane).await;
+                }
             }
-        }
+        };
+        self.closed.run_until_cancelled(warming).await;
     }
 
-    fn lane(self: &Arc<Self>, caller: &Caller) -> Arc<Lane> {
+    fn lane(self: &Arc<Self>, caller: &Caller) -> Arc<Lane<UpSession>> {
         let (lane, gone) = self.lanes.of(caller);
         if let Some(gone) = gone {
             let link = self.clone();
@@ -204,28 +226,27 @@ impl HttpLink {
     }
 
     /// The lane's session, made once however many calls want it.
-    async fn session(self: &Arc<Self>, lane: &Arc<Lane>) -> Result<Arc<UpSession>, HttpDialError> {
+    pub(super) async fn session(
+        self: &Arc<Self>,
+        lane: &Arc<Lane<UpSession>>,
+    ) -> Result<Arc<UpSession>, HttpDialError> {
         let mut current = lane.session.lock().await;
         if let Some(session) = &*current {
             return Ok(session.clone());
         }
-        let (session, _) = self.open(lane).await?;
+        let late = |_| HttpDialError::Failed(passing("it did not answer `initialize` in time"));
+        let (session, _) = tokio::time::timeout(SESSION_TIMEOUT, self.open(lane)).await.map_err(late)??;
         *current = Some(session.clone());
-        Ok(session)
-    }
-
-    /// Makes sure that the next call gets another session than `old`.
-    pub(super) async fn discard(&self, lane: &Lane, old: &Arc<UpSession>) {
-        old.over.cancel();
-        let mut current = lane.session.lock().await;
-        if current.as_ref().is_some_and(|session| Arc::ptr_eq(session, old)) {
-            *current = None;
+        // Without sessions no stream is one client's; what is said to all comes over ours.
+        if session.id.is_some() || lane.is_shared() {
+            tokio::spawn(http_held::hold_get(self.clone(), lane.clone(), session.clone()));
         }
+        Ok(session)
     }
 
     pub async fn call(self: &Arc<Self>, call: &Upcall) -> Ending {
         if self.facts().legacy_for(call.caller.era) {
-            self.call_legacy(call).await
+            self.call_shared(call).await
         } else {
             self.call_modern(call).await
         }
@@ -235,78 +256,110 @@ impl HttpLink {
         if call.method == "initialize" && call.caller.era == Era::Legacy {
             return Ending::answered(Ok(super::synthesised_initialize(self.facts())));
         }
-        let id = self.own_id();
-        let (body, headers) = self.modern_request(&id, call);
-        let response = match self.post(&body, &headers, None).await {
-            Ok(response) => response,
-            Err(PostError::Refused(why)) => return Ending::NotExecuted(why),
-            Err(PostError::Broken(why)) => return self.broken(why),
+        let (mut id, mut delays) = (self.own_id(), 0);
+        let response = loop {
+            let (body, headers) = self.modern_request(&id, call);
+            let response = match self.post(&body, &headers, None).await {
+                Ok(response) => response,
+                Err(PostError::Refused(why)) => return Ending::NotExecuted(why),
+                Err(PostError::Broken(why)) => return self.broken(why),
+            };
+            match delay(&response, delays) {
+                None => break response,
+                Some(Delay::Refused) => return Ending::failed(&refusal(response.status())),
+                Some(Delay::Wait(wait)) => tokio::time::sleep(wait).await,
+            }
+            delays += 1;
+            id = self.own_id();
         };
         let status = response.status();
         match http_stream::read_response(response, &id, call.sink.as_ref(), self, None).await {
             Reading::Answer(answer) => Ending::Answered { answer, status: status.as_u16() },
-            Reading::Other(_) if !status.is_success() => failed_status(status),
+            Reading::Other(_) if !status.is_success() => self.refused(status),
             Reading::Other(why) => Ending::failed(&why),
             Reading::Ended { why, .. } => self.broken(why),
         }
     }
 
-    async fn call_legacy(self: &Arc<Self>, call: &Upcall) -> Ending {
+    pub(super) async fn call_legacy(self: &Arc<Self>, call: &Upcall) -> Ending {
         // A backend without sessions does not know its clients apart, so they share ours.
-        let caller = Caller { era: Era::Legacy, ..call.caller.clone() };
-        let mut lane = self.lane(&caller);
-        let shared = self.lane(&Caller { era: Era::Legacy, ..Caller::hub() });
-        let sessionless = shared.session.lock().await.as_ref().is_some_and(|session| session.id.is_none());
-        if sessionless {
-            lane = shared;
-        }
+        let sessionless = self.shared.session.lock().await.as_ref().is_some_and(|session| session.id.is_none());
+        let lane = if sessionless {
+            self.shared.clone()
+        } else {
+            self.lane(&Caller { era: Era::Legacy, ..call.caller.clone() })
+        };
         let params =
             if call.caller.era == Era::Modern { era::without_meta(call.params.as_ref()) } else { call.params.clone() };
         let id = self.own_id();
         let body = message::request(&id, &call.method, params.as_ref());
         let number = id.as_number().unwrap_or_default();
-        let _listed = call.sink.clone().map(|sink| Listed::new(&lane, number, sink));
-        let mut suspected = false;
+        let _listed = call.sink.clone().map(|sink| Listed::new(&lane, number, &call.caller, sink));
+        let (mut suspected, mut delays) = (false, 0);
         loop {
             let session = match self.session(&lane).await {
                 Ok(session) => session,
                 Err(HttpDialError::Unreachable { reason, .. }) => return Ending::NotExecuted(reason),
                 Err(HttpDialError::OlderTransport) => return Ending::failed("the server refused a new session"),
                 Err(HttpDialError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason })) => {
-                    return Ending::failed(&format!("the server refused a new session: {reason}"));
+                    return self.dial.refused_session(&reason);
                 }
             };
             if call.method == "initialize" {
                 // The session is the answer: it was made for this client, with what this client can do.
                 return Ending::answered(Ok(session.initialized.clone()));
             }
-            let response = match self.post(&body, &[], Some(&session)).await {
+            // From here on the backend may know of the call, so whoever walks away has it taken back.
+            let mut open =
+                Open { link: self, lane: &lane, caller: &call.caller, session: &session, id: &id, over: false };
+            let posted = self.post(&body, &[], Some(&session)).await;
+            open.over = !posted.as_ref().is_ok_and(|response| response.status().is_success());
+            let response = match posted {
                 Ok(response) => response,
                 Err(PostError::Refused(why)) => return Ending::NotExecuted(why),
                 Err(PostError::Broken(why)) => return self.broken(why),
             };
             let status = response.status();
-            let mut open = Open { link: self, session: &session, id: &id, over: !status.is_success() };
+            match delay(&response, delays) {
+                None => {}
+                Some(Delay::Refused) => return Ending::failed(&refusal(status)),
+                Some(Delay::Wait(wait)) => {
+                    delays += 1;
+                    tokio::time::sleep(wait).await;
+                    continue;
+                }
+            }
             let sink = call.sink.as_ref();
             let mut reading = http_stream::read_response(response, &id, sink, self, Some(&session)).await;
             while let Reading::Ended { last_id: Some(last_id), retry, why } = reading {
                 reading = http_stream::resume(self, &session, &id, &last_id, retry, call.sink.as_ref(), why).await;
             }
             open.over = true;
-            match reading {
-                Reading::Answer(answer) => return Ending::Answered { answer, status: status.as_u16() },
-                // Any refusal that is not an answer makes the session suspect. A new one shows whether that was it.
-                Reading::Other(_) if !status.is_success() && session.id.is_some() && !suspected => {
-                    suspected = true;
-                    self.discard(&lane, &session).await;
-                    if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
-                        return self.broken(said(status));
+            // Any refusal that is not an answer makes the session suspect, and so does 404, which is how the protocol says
+            // that it is over. If the session is still known, that was not it, and the call may have run.
+            let suspect = match &reading {
+                Reading::Answer(Err(_)) => status == StatusCode::NOT_FOUND,
+                Reading::Other(_) => !status.is_success(),
+                Reading::Answer(Ok(_)) | Reading::Ended { .. } => false,
+            };
+            if suspect && session.id.is_some() && !suspected && self.has_forgotten(&session).await {
+                suspected = true;
+                self.discard(&lane, &session).await;
+                // Who refuses a call in a session that it does not know has not run it. Who fails may have.
+                if status.is_client_error() {
+                    // If it does not know us either, it is another server now, and is met as one before it is used.
+                    if lane.is_shared() || !self.confirm_in_time().await {
+                        return Ending::NotExecuted("the server does not know its sessions any more".into());
                     }
+                    continue;
                 }
-                Reading::Other(_) if !status.is_success() => return failed_status(status),
-                Reading::Other(why) => return Ending::failed(&why),
-                Reading::Ended { why, .. } => return self.broken(why),
             }
+            return match reading {
+                Reading::Answer(answer) => Ending::Answered { answer, status: status.as_u16() },
+                Reading::Other(_) if !status.is_success() => self.refused(status),
+                Reading::Other(why) => Ending::failed(&why),
+                Reading::Ended { why, .. } => self.broken(why),
+            };
         }
     }
 
@@ -322,33 +375,26 @@ impl HttpLink {
         }
     }
 
-    pub async fn end_lane(&self, lane: &str) {
+    pub async fn end_lane(self: &Arc<Self>, lane: &str) {
         if let Some(lane) = self.lanes.remove(lane) {
             self.leave(&lane).await;
         }
+        self.end_unwanted().await;
     }
 
-    async fn leave(&self, lane: &Lane) {
+    async fn leave(&self, lane: &Lane<UpSession>) {
         let session = lane.session.lock().await.take();
         if let Some(session) = session {
             self.farewell(&session).await;
         }
     }
 
-    /// The backend does not know the session any more. For our own that means that it was restarted.
-    pub(super) async fn session_gone(&self, lane: &Lane, session: &Arc<UpSession>, why: &str) {
-        if lane.is_shared() {
-            self.lost(why).await;
-        }
-        self.discard(lane, session).await;
-    }
-
-    async fn farewell(&self, session: &UpSession) {
+    pub(super) async fn farewell(&self, session: &UpSession) {
         session.over.cancel();
-        let Some(id) = &session.id else { return };
-        let request = self.dial.http.delete(self.url.clone()).headers(self.headers.clone());
-        let request = request.header(SESSION, id).header(VERSION, &session.version).timeout(FAREWELL_TIMEOUT);
-        let _ = request.send().await;
+        if session.id.is_some() {
+            let request = self.dial.http.delete(self.url.clone()).headers(session.headers.clone());
+            let _ = request.timeout(FAREWELL_TIMEOUT).send().await;
+        }
     }
 
     pub fn close(self: &Arc<Self>) {
@@ -362,70 +408,16 @@ impl HttpLink {
         });
     }
 
-    /// The wire broke under a call. Whether the backend is gone is found out by asking it.
-    fn broken(self: &Arc<Self>, why: String) -> Ending {
-        self.suspect(&why);
-        Ending::Broken(why)
-    }
-
-    pub(super) fn suspect(self: &Arc<Self>, why: &str) {
-        if self.closed.is_cancelled() || self.suspected.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (link, why) = (self.clone(), why.to_owned());
-        tokio::spawn(async move {
-            let answers = tokio::time::timeout(CONFIRM_TIMEOUT, link.confirm()).await.unwrap_or(false);
-            link.suspected.store(false, Ordering::Release);
-            if !answers {
-                link.lost(&why).await;
-            }
-        });
-    }
-
-    /// Whether the backend answers on what we have: the session, or the stateless probe.
-    async fn confirm(self: &Arc<Self>) -> bool {
-        let id = self.own_id();
-        let (body, headers, session) = if self.facts().era == Era::Modern {
-            let (body, headers) = self.modern_request(&id, &Upcall::of_hub("server/discover", None));
-            (body, headers, None)
-        } else {
-            let lane = self.lane(&Caller { era: Era::Legacy, ..Caller::hub() });
-            let session = lane.session.lock().await.clone();
-            (message::request(&id, "ping", None), Vec::new(), session)
-        };
-        match self.post(&body, &headers, session.as_deref()).await {
-            Ok(response) => {
-                matches!(http_stream::read_response(response, &id, None, self, None).await, Reading::Answer(_))
-            }
-            Err(_) => false,
-        }
-    }
-
-    pub(super) async fn lost(&self, why: &str) {
-        if !self.closed.is_cancelled() {
-            self.closed.cancel();
-            let lost = LinkEvent::Lost { reason: why.to_owned(), exit: None };
-            let _ = self.dial.events.send((self.dial.generation, lost)).await;
-        }
-    }
-
     pub(super) async fn post(
         &self,
         body: &Raw,
         headers: &[(String, String)],
         session: Option<&UpSession>,
     ) -> Result<Response, PostError> {
-        let mut request = self.dial.http.post(self.url.clone()).headers(self.headers.clone());
-        request = request.header("content-type", "application/json");
-        request = request.header("accept", "application/json, text/event-stream");
+        let base = session.map_or(&self.headers, |session| &session.headers);
+        let mut request = self.dial.http.post(self.url.clone()).headers(base.clone());
         for (name, value) in headers {
             request = request.header(name, value);
-        }
-        if let Some(session) = session {
-            request = request.header(VERSION, &session.version);
-            if let Some(id) = &session.id {
-                request = request.header(SESSION, id);
-            }
         }
         let sent = request.body(body.get().to_owned()).send().await;
         sent.map_err(|error| {
@@ -436,11 +428,10 @@ impl HttpLink {
     }
 
     pub(super) async fn get(&self, session: &UpSession, last_id: Option<&str>) -> Result<Response, PostError> {
-        let mut request = self.dial.http.get(self.url.clone()).headers(self.headers.clone());
-        request = request.header("accept", "text/event-stream").header(VERSION, &session.version);
-        if let Some(id) = &session.id {
-            request = request.header(SESSION, id);
-        }
+        let mut headers = session.headers.clone();
+        headers.remove(CONTENT_TYPE);
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let mut request = self.dial.http.get(self.url.clone()).headers(headers);
         if let Some(last) = last_id {
             request = request.header("last-event-id", last);
         }
@@ -463,24 +454,6 @@ impl HttpLink {
 
     pub(super) fn own_id(&self) -> Id {
         Id::number(self.next_id.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-/// A call of the older era whose caller may walk away: the backend is told.
-struct Open<'a> {
-    link: &'a Arc<HttpLink>,
-    session: &'a Arc<UpSession>,
-    id: &'a Id,
-    over: bool,
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        if !self.over {
-            let body = message::notification("notifications/cancelled", Some(&cancelled(self.id)));
-            let (link, session) = (self.link.clone(), self.session.clone());
-            tokio::spawn(async move { link.post(&body, &[], Some(&session)).await.map(drop) });
-        }
     }
 }
 

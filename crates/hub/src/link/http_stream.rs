@@ -1,24 +1,29 @@
-//! What comes back over HTTP: one answer, a stream that ends with one, or a stream that is held to notice the end.
+//! What comes back over HTTP: one answer, or a stream that ends with one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reqwest::{Response, StatusCode};
-use serde_json::json;
+use reqwest::Response;
 
+use super::asked::TAKEN_BACK;
 use super::http::{HttpLink, PostError};
-use super::http_words::{body, parse, said, tell};
-use super::lane::{Lane, UpSession};
-use super::{Inbound, LinkEvent, MESSAGE_BYTES_MAX, Sink, Upcall, ask, own_answer};
+use super::http_words::{BodyError, body, said, tell};
+use super::lane::UpSession;
+use super::unread::{Unread, WRONGLY_NAMED};
+use super::{Inbound, LinkEvent, MESSAGE_BYTES_MAX, Sink, ask, own_answer};
 use crate::catalogue::ListKind;
-use crate::fields::{Raw, raw};
-use crate::message::{self, Answer, Id, Message};
-use crate::sse::Parser;
+use crate::message::{self, Answer, Id, Message, Request};
+use crate::skim::Skim;
+use crate::sse::{Parser, Piece};
 
-/// A held stream that ends at once again and again is not reopened faster than this.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// How often the stream of a call is asked for again when the server asks for that itself.
-const RESUMES_MAX: u32 = 1000;
+/// A stream that ends at once again and again is not reopened faster than this.
+pub(super) const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// A server may say when its stream is to be asked for again, between these.
+pub(super) const RETRY_MIN: Duration = Duration::from_millis(100);
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// For so long a stream may take to open: a wire that was swallowed on its way must not be waited for.
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What reading a response came to.
 pub(super) enum Reading {
@@ -41,28 +46,27 @@ pub(super) async fn read_response(
     link: &Arc<HttpLink>,
     session: Option<&Arc<UpSession>>,
 ) -> Reading {
-    let kind = response.headers().get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if response.status().is_success() && kind.starts_with("text/event-stream") {
+    if response.status().is_success() && is_stream(&response) {
         return read_stream(response, id, sink, link, session).await;
     }
     let status = response.status();
     let bytes = match body(response).await {
         Ok(bytes) => bytes,
-        Err(why) => return Reading::Ended { last_id: None, retry: None, why },
+        Err(BodyError::Broken(why)) => return Reading::Ended { last_id: None, retry: None, why },
+        Err(BodyError::TooLong) => return Reading::Other(Unread::TooLong.to_string()),
     };
-    match parse(&bytes) {
-        Some(Message::Response(response)) if response.id.as_ref() == Some(id) => Reading::Answer(response.answer),
+    match Message::parse_bytes(&bytes) {
+        Ok(Message::Response(response)) if response.id.as_ref() == Some(id) => Reading::Answer(response.answer),
         // Over HTTP an error without an id can only mean this request, unless its session is what is wrong.
-        Some(Message::Response(response)) if response.id.is_none() && status.is_success() => {
+        Ok(Message::Response(response)) if response.id.is_none() && status.is_success() => {
             Reading::Answer(response.answer)
         }
-        Some(Message::Response(response))
-            if response.id.is_none() && super::is_modern_error_answer(&response.answer) =>
-        {
+        Ok(Message::Response(response)) if response.id.is_none() && super::is_modern_error_answer(&response.answer) => {
             Reading::Answer(response.answer)
         }
-        Some(Message::Response(_)) => Reading::Other("it answered another request than the one asked".into()),
-        _ => Reading::Other(format!("{} and no answer", said(status))),
+        Ok(Message::Response(_)) => Reading::Other(WRONGLY_NAMED.into()),
+        Err(why) if status.is_success() && !bytes.is_empty() => Reading::Other(Unread::Malformed(why).to_string()),
+        Ok(_) | Err(_) => Reading::Other(format!("{} and no answer", said(status))),
     }
 }
 
@@ -80,24 +84,46 @@ async fn read_stream(
             Ok(None) => break "the stream ended before the answer".to_owned(),
             Err(error) => break tell(error),
         };
-        let events = match parser.push(&chunk) {
-            Ok(events) => events,
-            Err(error) => return Reading::Other(error.to_string()),
-        };
-        for event in events.iter().filter(|event| !event.data.is_empty()) {
-            match parse(event.data.as_bytes()) {
-                Some(Message::Response(response)) if response.id.as_ref() == Some(id) => {
-                    return Reading::Answer(response.answer);
-                }
-                Some(Message::Response(_)) | None => tracing::warn!("a backend sent something that was not asked"),
-                Some(message) => pass_on(message, sink.cloned(), link, session.cloned()).await,
+        for piece in parser.push(&chunk) {
+            let unread = match piece {
+                Piece::TooLarge(skim) => (skim, Unread::TooLong),
+                Piece::Event(event) if event.data.is_empty() => continue,
+                Piece::Event(event) => match Message::parse(&event.data) {
+                    Ok(Message::Response(message::Response { id: Some(other), answer })) if other == *id => {
+                        return Reading::Answer(answer);
+                    }
+                    // As in a body: an error without an id can only mean this request.
+                    Ok(Message::Response(message::Response { id: None, answer })) => return Reading::Answer(answer),
+                    Ok(Message::Response(_)) => return Reading::Other(WRONGLY_NAMED.into()),
+                    Ok(message) => {
+                        pass_on(message, sink.cloned(), link, session.cloned()).await;
+                        continue;
+                    }
+                    // Events of other kinds are no messages.
+                    Err(_) if event.kind.as_deref().is_some_and(|kind| kind != "message") => continue,
+                    Err(why) => (Skim::of(event.data.as_bytes()), Unread::Malformed(why)),
+                },
+            };
+            let (skim, why) = &unread;
+            tracing::warn!(?why, "a backend sent something that was passed over");
+            if let Some(why) = why.spoils(skim, id) {
+                return Reading::Other(why);
             }
+            refuse(&unread, link, session);
         }
     };
     Reading::Ended { last_id: parser.last_id().map(ToOwned::to_owned), retry: parser.retry(), why }
 }
 
-/// Takes the stream of a call up again where it was cut.
+/// A request that cannot be taken is answered all the same.
+pub(super) fn refuse((skim, why): &(Skim, Unread), link: &Arc<HttpLink>, session: Option<&Arc<UpSession>>) {
+    let Some(refusal) = why.refusal(skim) else { return };
+    let (link, session) = (link.clone(), session.cloned());
+    tokio::spawn(async move { link.post(&refusal, &[], session.as_deref()).await.map(drop) });
+}
+
+/// Takes the stream of a call up again where it was cut, as often as the server wants that: how long a call may take is
+/// its caller's to say.
 pub(super) async fn resume(
     link: &Arc<HttpLink>,
     session: &Arc<UpSession>,
@@ -109,15 +135,23 @@ pub(super) async fn resume(
 ) -> Reading {
     let mut last_id = last_id.to_owned();
     let mut pause = retry;
-    for _ in 0..RESUMES_MAX {
+    loop {
         if let Some(pause) = pause {
-            tokio::time::sleep(pause).await;
+            let pause = tokio::time::sleep(pause.clamp(RETRY_MIN, RETRY_MAX));
+            // If the server is lost meanwhile, there is nothing to wait for.
+            if link.closed.run_until_cancelled(pause).await.is_none() {
+                return Reading::Ended { last_id: None, retry: None, why };
+            }
         }
         let ended = |why: String| Reading::Ended { last_id: None, retry: None, why };
-        let response = match link.get(session, Some(&last_id)).await {
-            Ok(response) if response.status().is_success() => response,
-            Ok(_) => return ended(why),
-            Err(PostError::Refused(_) | PostError::Broken(_)) => return ended(why),
+        let asked = tokio::time::timeout(OPEN_TIMEOUT, link.get(session, Some(&last_id))).await;
+        let response = match asked {
+            Ok(Ok(response)) if response.status().is_success() => response,
+            Ok(Ok(_) | Err(PostError::Refused(_) | PostError::Broken(_))) => return ended(why),
+            Err(_) => {
+                link.suspect("the stream of a call was not opened in time");
+                continue;
+            }
         };
         let began = Instant::now();
         match read_stream(response, id, sink, link, Some(session)).await {
@@ -129,124 +163,61 @@ pub(super) async fn resume(
             reading => return reading,
         }
     }
-    Reading::Ended { last_id: None, retry: None, why }
 }
 
 /// A notification goes where it belongs; a request too, and its answer goes back to the backend.
-async fn pass_on(message: Message, sink: Option<Sink>, link: &Arc<HttpLink>, session: Option<Arc<UpSession>>) {
+pub(super) async fn pass_on(
+    message: Message,
+    sink: Option<Sink>,
+    link: &Arc<HttpLink>,
+    session: Option<Arc<UpSession>>,
+) {
     match message {
+        // It is called by the backend's own name, which tells the client nothing; who is asked hears of it otherwise.
+        Message::Notification(message::Notification { method, params }) if method == TAKEN_BACK => {
+            if let Some(session) = &session {
+                session.asked.take_back(params.as_ref());
+            }
+        }
         Message::Notification(notification) => {
             // A backend of the older era tells each session of a change; whether there is one is found out once, for all.
             let changed = session.is_some() && ListKind::ALL.iter().any(|kind| kind.changed() == notification.method);
             let sink = sink.filter(|_| !changed);
-            let inbound = Inbound::Notification { method: notification.method, params: notification.params };
+            let message::Notification { method, params } = notification;
+            let inbound = Inbound::Notification { server: link.dial.name.clone(), method, params };
             match sink {
                 Some(sink) => drop(sink.send(inbound).await),
                 None => drop(link.dial.events.send((link.dial.generation, LinkEvent::Inbound(inbound))).await),
             }
         }
-        Message::Request(request) => {
-            let link = link.clone();
-            tokio::spawn(async move {
-                let answer = match own_answer(&request.method) {
-                    Some(answer) => Some(answer),
-                    None => {
-                        let asked = ask(sink.as_ref(), &link.dial.name, request.method, request.params);
-                        link.closed.run_until_cancelled(asked).await
-                    }
-                };
-                // If the backend is gone, nobody wants the answer.
-                let Some(answer) = answer else { return };
-                let body = message::response(&request.id, &answer);
-                let _ = link.post(&body, &[], session.as_deref()).await;
-            });
-        }
+        Message::Request(request) => answer(request, sink, link, session),
         Message::Response(_) => {}
     }
 }
 
-/// Holds the session's own stream: what belongs to no call comes here, and its end is a sign of death.
-pub(super) async fn hold_get(link: Arc<HttpLink>, lane: Arc<Lane>, session: Arc<UpSession>) {
-    let held = async {
-        let mut last_id: Option<String> = None;
-        let mut was_open = false;
-        loop {
-            let opened = Instant::now();
-            let response = match link.get(&session, last_id.as_deref()).await {
-                Ok(response) => response,
-                Err(PostError::Refused(why) | PostError::Broken(why)) => return link.lost(&why).await,
-            };
-            match response.status() {
-                status if status.is_success() => was_open = true,
-                // It never offered the stream; calls and checks will notice a loss.
-                _ if !was_open => return,
-                StatusCode::METHOD_NOT_ALLOWED => return,
-                // The session is gone, which is what a restart looks like.
-                status => return link.session_gone(&lane, &session, &said(status)).await,
+fn answer(request: Request, sink: Option<Sink>, link: &Arc<HttpLink>, session: Option<Arc<UpSession>>) {
+    let link = link.clone();
+    let taken_back = session.as_ref().map(|session| session.asked.begin(&request.id)).unwrap_or_default();
+    tokio::spawn(async move {
+        let answer = match own_answer(&request.method) {
+            Some(answer) => Some(answer),
+            None => {
+                let asked = ask(sink.as_ref(), &link.dial.name, request.method, request.params);
+                let asked = taken_back.run_until_cancelled(asked);
+                link.closed.run_until_cancelled(asked).await.flatten()
             }
-            let (newer, retry) = follow(response, &link, &lane, &session).await;
-            last_id = newer.or(last_id);
-            match retry {
-                Some(pause) => tokio::time::sleep(pause.min(REOPEN_PAUSE)).await,
-                None if opened.elapsed() < REOPEN_PAUSE => {
-                    // Whether the backend lives must be known now, not after the pause.
-                    link.suspect("its stream ended");
-                    tokio::time::sleep(REOPEN_PAUSE).await;
-                }
-                None => {}
-            }
+        };
+        if let Some(session) = &session {
+            session.asked.end(&request.id);
         }
-    };
-    let stop = session.over.run_until_cancelled(held);
-    link.closed.run_until_cancelled(stop).await;
+        // If the backend is gone, or has taken it back, nobody wants the answer.
+        let Some(answer) = answer else { return };
+        let body = message::response(&request.id, &answer);
+        let _ = link.post(&body, &[], session.as_deref()).await;
+    });
 }
 
-async fn follow(
-    mut response: Response,
-    link: &Arc<HttpLink>,
-    lane: &Arc<Lane>,
-    session: &Arc<UpSession>,
-) -> (Option<String>, Option<Duration>) {
-    let mut parser = Parser::new(MESSAGE_BYTES_MAX);
-    while let Ok(Some(chunk)) = response.chunk().await {
-        let Ok(events) = parser.push(&chunk) else { break };
-        for event in events.iter().filter(|event| !event.data.is_empty()) {
-            let Some(message) = parse(event.data.as_bytes()) else { continue };
-            // A request that names no call is this client's; its newest call can answer it best.
-            let sink = match &message {
-                Message::Request(_) => lane.newest_call().or_else(|| lane.caller.inbox.clone()),
-                _ => lane.caller.inbox.clone(),
-            };
-            pass_on(message, sink, link, Some(session.clone())).await;
-        }
-    }
-    (parser.last_id().map(ToOwned::to_owned), parser.retry())
-}
-
-/// Holds one subscription at a modern backend: changes of its lists come here, and its end is a sign of death.
-pub(super) async fn hold_listen(link: Arc<HttpLink>) {
-    let held = async {
-        loop {
-            let opened = Instant::now();
-            let id = link.own_id();
-            let filter = json!({ "toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true });
-            let params: Raw = raw(&json!({ "notifications": filter }));
-            let (body, headers) = link.modern_request(&id, &Upcall::of_hub("subscriptions/listen", Some(params)));
-            let response = match link.post(&body, &headers, None).await {
-                Ok(response) if response.status().is_success() => response,
-                // It has no subscriptions; calls and checks will notice a loss.
-                Ok(_) => return,
-                Err(PostError::Refused(why) | PostError::Broken(why)) => return link.lost(&why).await,
-            };
-            match read_stream(response, &id, None, &link, None).await {
-                Reading::Answer(Err(_)) | Reading::Other(_) => return,
-                Reading::Answer(Ok(_)) | Reading::Ended { .. } => {}
-            }
-            if opened.elapsed() < REOPEN_PAUSE {
-                link.suspect("its subscription ended");
-                tokio::time::sleep(REOPEN_PAUSE).await;
-            }
-        }
-    };
-    link.closed.run_until_cancelled(held).await;
+pub(super) fn is_stream(response: &Response) -> bool {
+    let kind = response.headers().get("content-type").and_then(|value| value.to_str().ok());
+    kind.is_some_and(|kind| kind.starts_with("text/event-stream"))
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
+use jiff::Timestamp;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
 
-use super::{Dial, Ending, MESSAGE_BYTES_MAX};
+use super::{Dial, MESSAGE_BYTES_MAX};
 use crate::era::Era;
 use crate::fields::{Fields, Raw};
-use crate::message::Message;
 use crate::spec::check_address;
 
 pub(super) const SESSION: &str = "mcp-session-id";
@@ -56,7 +56,7 @@ pub fn plain_text(header: &str) -> String {
 pub(super) fn prepare(url: &Url, headers: &BTreeMap<String, String>, dial: &Dial) -> Result<HeaderMap, DialError> {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     if let Ok(address) = host.parse() {
-        check_address(address, dial.allow_private).map_err(|error| DialError::Fatal { reason: error.to_string() })?;
+        check_address(address, dial.reach).map_err(|error| DialError::Fatal { reason: error.to_string() })?;
     }
     let mut map = HeaderMap::new();
     for (name, value) in headers {
@@ -69,23 +69,72 @@ pub(super) fn prepare(url: &Url, headers: &BTreeMap<String, String>, dial: &Dial
     Ok(map)
 }
 
+/// The same for requests in a session.
+pub(super) fn session_headers(base: &HeaderMap, id: Option<&str>, version: &str) -> HeaderMap {
+    let mut headers = base.clone();
+    for (name, text) in [(VERSION, Some(version)), (SESSION, id)] {
+        if let Some(value) = text.and_then(|text| HeaderValue::from_str(text).ok()) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
 pub(super) fn said(status: StatusCode) -> String {
     format!("it answered with HTTP {}", status.as_u16())
 }
 
-/// A refusal without an answer in it. It concerns this call only.
-pub(super) fn failed_status(status: StatusCode) -> Ending {
+/// What a status without an answer says of a call. It concerns this call only.
+pub(super) fn refusal(status: StatusCode) -> String {
     let hint = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; its credentials are missing or wrong",
         _ => "",
     };
-    Ending::failed(&format!("the server refused the call: {}{hint}", said(status)))
+    format!("the server refused the call: {}{hint}", said(status))
+}
+
+/// A server or proxy that fails may do so after the call has run; all others refuse it. That holds for 503 too: a proxy says so
+/// when its server dies under a call.
+pub(super) fn may_have_run(status: StatusCode) -> bool {
+    status.is_server_error()
+}
+
+/// A server that wants to be left alone for longer is asked all the same.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// For so long a call waits at most for a server that asks for time.
+const PATIENCE_MAX: Duration = Duration::from_secs(30);
+/// A server that asks for time again and again gets it so often.
+const DELAYS_MAX: u32 = 3;
+
+/// What becomes of a call that a server wants later.
+pub(super) enum Delay {
+    /// It is sent again after this time. Who asks for time has not run the call.
+    Wait(Duration),
+    /// That would be too long.
+    Refused,
+}
+
+/// What a response says, if it asks for time; after so many that did.
+pub(super) fn delay(response: &Response, delays: u32) -> Option<Delay> {
+    let busy = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let wait = retry_after(response).filter(|_| busy)?;
+    let granted = wait <= PATIENCE_MAX && delays < DELAYS_MAX;
+    Some(if granted { Delay::Wait(wait) } else { Delay::Refused })
+}
+
+/// `Retry-After` is a number of seconds, or a date.
+fn wait_of(text: &str, now: Timestamp) -> Option<Duration> {
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let then = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    Some(Duration::try_from(then.duration_since(now)).unwrap_or_default())
 }
 
 pub(super) fn retry_after(response: &Response) -> Option<Duration> {
     let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
-    let seconds: u64 = text.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds.min(3600)))
+    Some(wait_of(text.trim(), Timestamp::now())?.min(RETRY_AFTER_MAX))
 }
 
 /// The innermost reason, without the URL, which may hold a secret.
@@ -98,21 +147,41 @@ pub(super) fn tell(error: reqwest::Error) -> String {
     source.to_string()
 }
 
+pub(super) enum BodyError {
+    Broken(String),
+    TooLong,
+}
+
 /// A body, up to the largest message there is.
-pub(super) async fn body(mut response: Response) -> Result<Vec<u8>, String> {
+pub(super) async fn body(mut response: Response) -> Result<Vec<u8>, BodyError> {
+    let length = response.content_length();
     let mut bytes = Vec::new();
     loop {
         match response.chunk().await {
             Ok(None) => return Ok(bytes),
             Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
-            Err(error) => return Err(tell(error)),
+            Err(error) => return Err(BodyError::Broken(tell(error))),
+        }
+        // When all is there, nobody has to wait to be told that it was all.
+        if length == Some(bytes.len() as u64) {
+            return Ok(bytes);
         }
         if bytes.len() > MESSAGE_BYTES_MAX {
-            return Err("it sent more than is taken".into());
+            return Err(BodyError::TooLong);
         }
     }
 }
 
-pub(super) fn parse(bytes: &[u8]) -> Option<Message> {
-    Message::parse_bytes(bytes).ok()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_may_say_in_seconds_or_as_a_date_when_to_come_back() {
+        let now: Timestamp = "2015-10-21T07:27:00Z".parse().unwrap();
+        assert_eq!(wait_of("120", now), Some(Duration::from_secs(120)));
+        assert_eq!(wait_of("Wed, 21 Oct 2015 07:28:00 GMT", now), Some(Duration::from_secs(60)));
+        assert_eq!(wait_of("Wed, 21 Oct 2015 07:26:00 GMT", now), Some(Duration::ZERO));
+        assert_eq!(wait_of("soon", now), None);
+    }
 }

@@ -1,16 +1,27 @@
 //! One transport to one backend: made by [`dial`], used by calls, gone for good when it is lost.
 
+mod asked;
+mod given_up;
 mod http;
+mod http_doubt;
+mod http_held;
+mod http_open;
+mod http_shared;
 mod http_stream;
 mod http_words;
 mod lane;
+mod outgoing;
 mod pipe;
 mod renewals;
+mod said;
 mod sse;
 mod stdio;
+mod subscriptions;
+mod unread;
+mod waiting;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 pub use self::http_words::{header_text, mirror_headers, plain_text};
@@ -18,18 +29,24 @@ pub use self::renewals::Renewals;
 
 use bowline_core::backend::{DialError, Generation};
 use bowline_protocol::Principal;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw, raw};
 use crate::message::{self, Answer, Id};
-use crate::spec::{Dialect, ServerSpec, Target};
+use crate::secrets::Secrets;
+use crate::spec::{Dialect, Reach, ServerSpec, Target};
 
 /// The largest message that a backend may send.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// How long a server that knows nothing of `server/discover` is given to say so.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is said again to a new connection keeps others waiting, so it must not take for ever.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A child may have to download itself first.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -39,6 +56,7 @@ pub type Sink = mpsc::Sender<Inbound>;
 /// Something that a backend says of its own accord.
 pub enum Inbound {
     Notification {
+        server: Arc<str>,
         method: String,
         params: Option<Raw>,
     },
@@ -101,14 +119,17 @@ impl Caller {
 
     /// The hub itself.
     pub fn hub() -> Caller {
-        let capabilities = raw(&json!({ "sampling": {}, "elicitation": { "form": {}, "url": {} }, "roots": {} }));
-        Caller {
-            lane: SHARED_LANE.into(),
-            owner: SHARED_LANE.into(),
-            era: Era::Modern,
-            client: Arc::new(ClientFacts { capabilities, info: era::our_info() }),
-            inbox: None,
-        }
+        static HUB: LazyLock<Caller> = LazyLock::new(|| {
+            let capabilities = raw(&json!({ "sampling": {}, "elicitation": { "form": {}, "url": {} }, "roots": {} }));
+            Caller {
+                lane: SHARED_LANE.into(),
+                owner: SHARED_LANE.into(),
+                era: Era::Modern,
+                client: Arc::new(ClientFacts { capabilities, info: era::our_info() }),
+                inbox: None,
+            }
+        });
+        HUB.clone()
     }
 }
 
@@ -199,7 +220,7 @@ pub struct Exit {
 pub type LinkEvents = mpsc::Sender<(Generation, LinkEvent)>;
 
 /// What a backend said about itself.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Facts {
     pub era: Era,
     /// It speaks the older era too, so older clients need no bridge.
@@ -268,7 +289,7 @@ fn is_modern_error_answer(answer: &Answer) -> bool {
 fn initialize_params(caller: &Caller) -> Raw {
     let mut params = Fields::default();
     params.put("protocolVersion", Era::Legacy.newest());
-    params.set("capabilities", caller.client.capabilities.clone());
+    params.set("capabilities", era::without_tasks(&caller.client.capabilities));
     params.set("clientInfo", caller.client.info.clone());
     params.to_raw()
 }
@@ -292,6 +313,8 @@ pub fn synthesised_initialize(facts: &Facts) -> Raw {
 
 pub enum Link {
     Http(Arc<http::HttpLink>),
+    Sse(Arc<sse::SseLink>),
+    /// A program.
     Pipe(Arc<pipe::Pipe>),
 }
 
@@ -299,6 +322,7 @@ impl Link {
     pub fn facts(&self) -> &Facts {
         match self {
             Link::Http(link) => link.facts(),
+            Link::Sse(link) => link.facts(),
             Link::Pipe(pipe) => pipe.facts(),
         }
     }
@@ -307,6 +331,7 @@ impl Link {
     pub async fn call(&self, call: &Upcall) -> Ending {
         match self {
             Link::Http(link) => link.call(call).await,
+            Link::Sse(link) => link.call(call).await,
             Link::Pipe(pipe) => pipe.call(call).await,
         }
     }
@@ -314,6 +339,7 @@ impl Link {
     pub async fn notify(&self, caller: &Caller, method: &str, params: Option<Raw>) {
         match self {
             Link::Http(link) => link.notify(caller, method, params).await,
+            Link::Sse(link) => link.notify(caller, method, params).await,
             Link::Pipe(pipe) => pipe.notify(method, params).await,
         }
     }
@@ -322,14 +348,17 @@ impl Link {
     pub async fn end_lane(&self, lane: &str) {
         match self {
             Link::Http(link) => link.end_lane(lane).await,
-            Link::Pipe(_) => {}
+            Link::Sse(link) => link.end_lane(lane).await,
+            Link::Pipe(pipe) => pipe.end_unwanted().await,
         }
     }
 
     /// After a reconnect: clients that wait for something get their sessions back.
     pub async fn warm(&self) {
-        if let Link::Http(link) = self {
-            link.warm().await;
+        match self {
+            Link::Http(link) => link.warm().await,
+            Link::Sse(link) => link.warm().await,
+            Link::Pipe(_) => {}
         }
     }
 
@@ -338,14 +367,10 @@ impl Link {
         matches!(self, Link::Http(link) if link.facts().era == Era::Modern)
     }
 
-    /// Whether clients of the older era have sessions of their own here.
-    pub fn has_lanes(&self) -> bool {
-        matches!(self, Link::Http(_))
-    }
-
     pub fn close(&self) {
         match self {
             Link::Http(link) => link.close(),
+            Link::Sse(link) => link.close(),
             Link::Pipe(pipe) => pipe.close(),
         }
     }
@@ -368,8 +393,13 @@ pub struct Dial {
     pub only_era: bool,
     pub events: LinkEvents,
     pub http: reqwest::Client,
-    pub allow_private: bool,
+    pub reach: Reach,
     pub renewals: Arc<Renewals>,
+    /// What the backend may repeat and nobody is to read.
+    pub secrets: Arc<Secrets>,
+    pub programs: TaskTracker,
+    /// Fires when the backend is removed.
+    pub over: CancellationToken,
 }
 
 impl fmt::Debug for Dial {
@@ -384,7 +414,7 @@ pub async fn dial(spec: &ServerSpec, dial: Dial) -> Result<Link, DialError> {
         match &spec.target {
             Target::Http { url, headers, dialect: Dialect::Streamable } => {
                 match http::dial(url, headers, dial.clone()).await {
-                    Err(http::HttpDialError::OlderTransport) => sse::dial(url, headers, dial).await.map(Link::Pipe),
+                    Err(http::HttpDialError::OlderTransport) => sse::dial(url, headers, dial).await.map(Link::Sse),
                     Err(http::HttpDialError::Failed(error)) => Err(error),
                     Err(http::HttpDialError::Unreachable { reason, retry_after }) => {
                         Err(DialError::Passing { reason, retry_after })
@@ -392,8 +422,8 @@ pub async fn dial(spec: &ServerSpec, dial: Dial) -> Result<Link, DialError> {
                     Ok(link) => Ok(Link::Http(link)),
                 }
             }
-            Target::Http { url, headers, dialect: Dialect::Sse } => sse::dial(url, headers, dial).await.map(Link::Pipe),
-            Target::Invalid { reason } => Err(DialError::Fatal { reason: reason.clone() }),
+            Target::Http { url, headers, dialect: Dialect::Sse } => sse::dial(url, headers, dial).await.map(Link::Sse),
+            Target::Invalid { reason, .. } => Err(DialError::Fatal { reason: reason.clone() }),
             Target::Stdio { command, args, env, cwd } => {
                 let child = stdio::Program { command, args, env, cwd: cwd.as_deref() };
                 stdio::dial(&child, dial).await.map(Link::Pipe)
@@ -406,6 +436,13 @@ pub async fn dial(spec: &ServerSpec, dial: Dial) -> Result<Link, DialError> {
     }
 }
 
+impl Dial {
+    /// What a caller is told whose session the backend refused, in the backend's own words but for what it was given in confidence.
+    fn refused_session(&self, reason: &str) -> Ending {
+        Ending::failed(&self.secrets.hide(format!("the server refused a new session: {reason}")))
+    }
+}
+
 fn passing(reason: impl Into<String>) -> DialError {
     DialError::Passing { reason: reason.into(), retry_after: None }
 }
@@ -415,15 +452,33 @@ fn own_answer(method: &str) -> Option<Answer> {
     (method == "ping").then(|| Ok(crate::fields::empty()))
 }
 
+/// The answer to a request of the backend's that is nobody's.
+fn nobody() -> Answer {
+    Err(message::error(message::METHOD_NOT_FOUND, "no client here can answer this"))
+}
+
+/// The answer to a request of the backend's, which somebody may give.
+struct Question(oneshot::Receiver<Answer>);
+
+impl Question {
+    fn new(server: &Arc<str>, method: String, params: Option<Raw>) -> (Inbound, Question) {
+        let (reply, answered) = oneshot::channel();
+        (Inbound::Request { server: server.clone(), method, params, reply }, Question(answered))
+    }
+
+    async fn given(self) -> Answer {
+        self.0.await.unwrap_or_else(|_| Err(message::error(message::INTERNAL_ERROR, "the client did not answer")))
+    }
+}
+
 /// Hands a request of the backend's to `sink` and waits for the answer.
 async fn ask(sink: Option<&Sink>, server: &Arc<str>, method: String, params: Option<Raw>) -> Answer {
-    let nobody = || message::error(message::METHOD_NOT_FOUND, "no client here can answer this");
-    let Some(sink) = sink else { return Err(nobody()) };
-    let (reply, answered) = oneshot::channel();
-    if sink.send(Inbound::Request { server: server.clone(), method, params, reply }).await.is_err() {
-        return Err(nobody());
+    let Some(sink) = sink else { return nobody() };
+    let (question, answer) = Question::new(server, method, params);
+    if sink.send(question).await.is_err() {
+        return nobody();
     }
-    answered.await.unwrap_or_else(|_| Err(message::error(message::INTERNAL_ERROR, "the client did not answer")))
+    answer.given().await
 }
 
 /// A notification that takes back a request.

@@ -1,79 +1,62 @@
-//! One ordered way in and one way out, shared by all callers: a child's stdin and stdout, or the older HTTP+SSE.
+//! One ordered way in and one way out: a child's stdin and stdout, which all callers share, or one client's HTTP+SSE.
 
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_core::backend::{DialError, Generation};
-use futures_util::future::Either;
+use futures_util::future::{BoxFuture, Either};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::asked::{AskedByBackend, TAKEN_BACK};
+use super::outgoing::{Departure, Outgoing};
+use super::renewals::Kept;
+use super::said::Said;
+use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
+use super::unread::{Unread, WRONGLY_NAMED};
+use super::waiting::{Waiting, WaitingRoom, Whose};
 use super::{
-    Caller, Dial, Ending, Facts, Inbound, LinkEvent, LinkEvents, PROBE_TIMEOUT, Renewals, SHARED_LANE, Sink, Upcall,
-    ask, cancelled, initialize_params, is_modern_error, own_answer, passing, synthesised_initialize,
+    Caller, Dial, Ending, Facts, Inbound, LinkEvent, LinkEvents, PROBE_TIMEOUT, Question, RENEWAL_TIMEOUT, SHARED_LANE,
+    Sink, Upcall, cancelled, initialize_params, is_modern_error, nobody, own_answer, passing, synthesised_initialize,
 };
+use crate::catalogue::ListKind;
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw};
 use crate::message::{self, Answer, Id, Message, Notification, Request, Response};
+use crate::skim::Skim;
 
+/// A subscription that ends again and again is not asked for faster than this.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// Messages that may wait to be written.
 pub const OUT_QUEUE: usize = 256;
-
-/// A message on its way out, and whether any of it has left. Whoever writes it says so before it tries, and takes that
-/// back only if nothing went out: what is in doubt has left.
-pub struct Outgoing {
-    pub text: Raw,
-    left: Arc<AtomicBool>,
-}
-
-impl Outgoing {
-    fn new(text: Raw) -> Outgoing {
-        Outgoing { text, left: Arc::default() }
-    }
-
-    pub fn set_left(&self, left: bool) {
-        self.left.store(left, Ordering::Release);
-    }
-}
-
-impl fmt::Debug for Outgoing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Outgoing({} bytes)", self.text.get().len())
-    }
-}
 
 pub struct Pipe {
     facts: std::sync::OnceLock<Facts>,
     out: mpsc::Sender<Outgoing>,
-    next_id: AtomicU64,
-    waiting: Mutex<BTreeMap<u64, Waiting>>,
+    waiting: WaitingRoom,
+    /// The only client, if it is not everybody's.
+    client: Option<Caller>,
+    /// What all clients have subscribed to, if it is everybody's.
+    subscriptions: Option<Subscriptions>,
     /// Requests of the backend's that somebody is answering.
-    asked: Mutex<HashMap<Id, CancellationToken>>,
+    asked: AskedByBackend,
     name: Arc<str>,
     events: LinkEvents,
     generation: Generation,
     closed: CancellationToken,
 }
 
-/// Somebody who waits for the response to a request.
-struct Waiting {
-    answered: oneshot::Sender<Answer>,
-    sink: Option<Sink>,
-    owner: Arc<str>,
-    /// What the caller called its progress.
-    progress: Option<Raw>,
-}
-
 impl Pipe {
-    pub fn new(out: mpsc::Sender<Outgoing>, dial: &Dial, closed: CancellationToken) -> Pipe {
+    /// For everybody, or for one client alone.
+    pub fn new(out: mpsc::Sender<Outgoing>, dial: &Dial, closed: CancellationToken, client: Option<Caller>) -> Pipe {
         Pipe {
             facts: std::sync::OnceLock::new(),
             out,
-            next_id: AtomicU64::new(1),
-            waiting: Mutex::default(),
-            asked: Mutex::default(),
+            waiting: WaitingRoom::new(client.as_ref()),
+            subscriptions: client.is_none().then(|| Subscriptions::new(dial.renewals.clone())),
+            client,
+            asked: AskedByBackend::default(),
             name: dial.name.clone(),
             events: dial.events.clone(),
             generation: dial.generation,
@@ -112,16 +95,34 @@ impl Pipe {
     }
 
     /// After a reconnect: what clients had subscribed to and set, so that nobody has to notice.
-    pub async fn renew(self: &Arc<Self>, renewals: &Renewals) {
-        for (method, params) in renewals.all() {
-            let _ = self.send(&method, params, &SHARED_LANE.into(), None).await;
+    pub async fn renew(self: &Arc<Self>, kept: Vec<Kept>) {
+        if let Some(subscriptions) = &self.subscriptions {
+            subscriptions.renewed(&kept).await;
         }
+        for (method, params) in kept {
+            let nobody = SHARED_LANE.into();
+            let _ = tokio::time::timeout(RENEWAL_TIMEOUT, self.send(&method, params, &nobody, None)).await;
+        }
+    }
+
+    /// A client has left: what only it had subscribed to is ended.
+    pub async fn end_unwanted(self: &Arc<Self>) {
+        let Some(subscriptions) = &self.subscriptions else { return };
+        let (unwanted, order) = subscriptions.unwanted().await;
+        let nobody = SHARED_LANE.into();
+        let mut begun = Vec::new();
+        for params in unwanted {
+            begun.extend(self.begin(UNSUBSCRIBE, Some(params), &nobody, None).await);
+        }
+        drop(order);
+        let all = futures_util::future::join_all(begun.into_iter().map(Begun::ended));
+        let _ = tokio::time::timeout(RENEWAL_TIMEOUT, all).await;
     }
 
     async fn discover(self: &Arc<Self>) -> Result<Option<Facts>, DialError> {
         let hub = Caller::hub();
         let params = era::with_meta(None, &hub.client.capabilities, &hub.client.info, None);
-        match self.send("server/discover", Some(params), &hub.owner, None).await {
+        match self.send("server/discover", Some(params), &hub.lane, None).await {
             Ending::Answered { answer: Ok(result), .. } => Ok(Some(Facts::of_discover(&result))),
             Ending::Answered { answer: Err(error), .. } if is_modern_error(&error) => {
                 Err(passing(format!("it speaks no version that is known here: {}", message::message_of(&error))))
@@ -132,8 +133,8 @@ impl Pipe {
     }
 
     async fn initialize(self: &Arc<Self>) -> Result<Facts, DialError> {
-        let hub = Caller::hub();
-        match self.send("initialize", Some(initialize_params(&hub)), &hub.owner, None).await {
+        let client = self.client.clone().unwrap_or_else(Caller::hub);
+        match self.send("initialize", Some(initialize_params(&client)), &SHARED_LANE.into(), None).await {
             Ending::Answered { answer: Ok(result), .. } => {
                 self.notify("notifications/initialized", None).await;
                 Ok(Facts::of_initialize(&result))
@@ -170,7 +171,54 @@ impl Pipe {
         } else {
             params.clone()
         };
-        self.send(method, params, &caller.owner, sink.clone()).await
+        // Calls without a session are told apart by nobody: each of them may be another client's.
+        let nobody: Arc<str> = SHARED_LANE.into();
+        let lane = if caller.inbox.is_some() { &caller.lane } else { &nobody };
+        let Some(subscriptions) = &self.subscriptions else {
+            return self.send(method, params, lane, sink.clone()).await;
+        };
+        let Some(mut turn) = subscriptions.turn(call).await else {
+            return Ending::answered(Ok(crate::fields::empty()));
+        };
+        let ending = match self.begin(method, params, lane, sink.clone()).await {
+            Ok(begun) => {
+                turn.sent();
+                begun.ended().await
+            }
+            Err(why) => Ending::NotExecuted(why),
+        };
+        turn.ended(ending)
+    }
+
+    /// Whether its wire is known to be gone.
+    pub fn is_lost(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    /// Holds one subscription at a modern backend, so that changes of its lists are told. What it says comes in like
+    /// everything else; its answer is its end.
+    pub async fn hold_subscription(self: Arc<Self>) {
+        if self.facts().era != Era::Modern {
+            return;
+        }
+        let hub = Caller::hub();
+        let params = era::with_meta(Some(&era::every_list()), &hub.client.capabilities, &hub.client.info, None);
+        let nobody: Arc<str> = SHARED_LANE.into();
+        let mut again = false;
+        loop {
+            let Ok(begun) = self.begin("subscriptions/listen", Some(params.clone()), &nobody, None).await else {
+                return;
+            };
+            if std::mem::replace(&mut again, true) {
+                // What changed in between was told to nobody. Only a real difference is told to anybody.
+                let (server, method) = (self.name.clone(), ListKind::Tools.changed().to_owned());
+                let changed = Inbound::Notification { server, method, params: None };
+                let _ = self.events.send((self.generation, LinkEvent::Inbound(changed))).await;
+            }
+            // It has no subscriptions, or it is gone.
+            let Ending::Answered { answer: Ok(_), .. } = begun.ended().await else { return };
+            tokio::time::sleep(REOPEN_PAUSE).await;
+        }
     }
 
     pub async fn notify(&self, method: &str, params: Option<Raw>) {
@@ -181,42 +229,92 @@ impl Pipe {
         self.closed.cancel();
     }
 
-    async fn send(self: &Arc<Self>, method: &str, params: Option<Raw>, owner: &Arc<str>, sink: Option<Sink>) -> Ending {
-        if self.closed.is_cancelled() {
-            return Ending::NotExecuted("the connection is closed".into());
+    async fn send(self: &Arc<Self>, method: &str, params: Option<Raw>, lane: &Arc<str>, sink: Option<Sink>) -> Ending {
+        match self.begin(method, params, lane, sink).await {
+            Ok(begun) => begun.ended().await,
+            Err(why) => Ending::NotExecuted(why),
         }
-        let number = self.next_id.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Queues a request; what is begun after it goes out after it.
+    async fn begin<'a>(
+        self: &'a Arc<Self>,
+        method: &str,
+        params: Option<Raw>,
+        lane: &Arc<str>,
+        sink: Option<Sink>,
+    ) -> Result<Begun<'a>, String> {
+        if self.closed.is_cancelled() {
+            return Err("the connection is closed".into());
+        }
+        let number = self.waiting.number();
         let (params, progress) = own_progress_token(params, number);
         let (answered, answer) = oneshot::channel();
-        let waiting = Waiting { answered, sink, owner: owner.clone(), progress };
-        lock(&self.waiting).insert(number, waiting);
-        let mut open = Open { pipe: self, number, over: false };
-        let outgoing = Outgoing::new(message::request(&Id::number(number), method, params.as_ref()));
-        let left = outgoing.left.clone();
-        if self.out.send(outgoing).await.is_err() {
-            open.over = true;
-            return Ending::NotExecuted("the connection is closed".into());
+        let said = sink.map(|sink| (Arc::new(Said::new(&self.name)), sink));
+        let heard = said.as_ref().map(|(said, _)| said.clone());
+        let listens = method == "subscriptions/listen";
+        self.waiting.enter(number, Waiting { answered, said: heard, lane: lane.clone(), progress, listens });
+        let outgoing = Outgoing::request(message::request(&Id::number(number), method, params.as_ref()), number);
+        let open = Open { pipe: self, number, departure: outgoing.departure.clone(), over: false };
+        match self.out.send(outgoing).await {
+            Ok(()) => Ok(Begun { open, answer, said }),
+            Err(_) => Err("the connection is closed".into()),
         }
-        let ending = answer.await;
-        open.over = true;
-        match ending {
-            Ok(answer) => Ending::answered(answer),
-            Err(_) if !left.load(Ordering::Acquire) => {
-                Ending::NotExecuted("the connection closed before the call was sent".into())
+    }
+
+    /// A message as it was written.
+    pub async fn receive_text(self: &Arc<Self>, text: &[u8]) {
+        match Message::parse(&String::from_utf8_lossy(text)) {
+            Ok(message) => self.receive(message).await,
+            Err(why) => self.pass_over(&Skim::of(text), Unread::Malformed(why)),
+        }
+    }
+
+    /// A message that cannot be taken hurts only the call that it answers; a request is refused.
+    pub fn pass_over(&self, skim: &Skim, why: Unread) {
+        if let Some(refusal) = why.refusal(skim) {
+            let _ = self.out.try_send(Outgoing::new(refusal));
+        }
+        let call = if why.may_answer(skim) { self.waiting.whose_answer(skim) } else { None };
+        match call {
+            Some(call) => {
+                tracing::warn!(server = %self.name, %why, "a backend's answer was passed over");
+                let _ = call.answered.send(Err(message::error(message::INTERNAL_ERROR, &why.to_string())));
             }
-            Err(_) => Ending::Broken("the connection closed before the answer".into()),
+            None => tracing::warn!(server = %self.name, ?why, "a backend wrote something that was passed over"),
         }
+    }
+
+    /// An answer to something that was never asked.
+    fn answered_wrongly(&self, id: Option<&Id>) {
+        let call = self.waiting.wrongly_named(id);
+        tracing::warn!(server = %self.name, failed = call.is_some(), "a backend answered something that was not asked");
+        if let Some(call) = call {
+            let error = message::error(message::INTERNAL_ERROR, WRONGLY_NAMED);
+            let _ = call.answered.send(Err(error));
+        }
+    }
+
+    /// A call that will get no answer: because it was refused, or, if nobody can say, for no reason.
+    pub fn give_up(&self, number: u64, refused: Option<String>) {
+        if let (Some(call), Some(why)) = (self.waiting.leave(number), refused) {
+            let _ = call.answered.send(Err(message::error(message::INTERNAL_ERROR, &why)));
+        }
+    }
+
+    /// For a request whose answer nobody waits for.
+    pub fn spare_id(&self) -> Id {
+        Id::number(self.waiting.number())
     }
 
     /// Everything that comes in, in its order.
     pub async fn receive(self: &Arc<Self>, message: Message) {
         match message {
             Message::Response(Response { id, answer }) => {
-                let waiting = id.and_then(|id| id.as_number()).and_then(|number| lock(&self.waiting).remove(&number));
-                match waiting {
+                let number = id.as_ref().and_then(Id::as_number);
+                match number.and_then(|number| self.waiting.leave(number)) {
                     Some(waiting) => drop(waiting.answered.send(answer)),
-                    // A wrong or repeated id hurts only the call that it should have answered.
-                    None => tracing::warn!("a backend answered something that was not asked"),
+                    None => self.answered_wrongly(id.as_ref()),
                 }
             }
             Message::Notification(notification) => self.notified(notification).await,
@@ -225,76 +323,47 @@ impl Pipe {
     }
 
     async fn notified(self: &Arc<Self>, Notification { method, params }: Notification) {
-        if method == "notifications/cancelled" {
-            let fields = Fields::of(params.as_deref());
-            let taken_back = fields.get("requestId").map(|raw| raw.get().to_owned()).unwrap_or_default();
-            lock(&self.asked).retain(|id, token| {
-                let keep = id.as_json() != taken_back;
-                if !keep {
-                    token.cancel();
-                }
-                keep
-            });
-            return;
+        if method == TAKEN_BACK {
+            return self.asked.take_back(params.as_ref());
         }
-        let (sink, params) = if method == "notifications/progress" {
-            self.whose_progress(params)
-        } else if belongs_to_calls(&method) {
-            (self.only_caller(), params)
-        } else {
-            (None, params)
-        };
-        let inbound = Inbound::Notification { method, params };
-        match sink {
-            Some(sink) => drop(sink.send(inbound).await),
-            None => drop(self.events.send((self.generation, LinkEvent::Inbound(inbound))).await),
+        let (whose, params) = self.waiting.whose_notification(&method, params);
+        let inbound = Inbound::Notification { server: self.name.clone(), method, params };
+        match whose {
+            Whose::Calls(said) => said.put(inbound),
+            Whose::Clients(inbox) => drop(inbox.send(inbound).await),
+            Whose::Nobodys => drop(self.events.send((self.generation, LinkEvent::Inbound(inbound))).await),
+            Whose::NobodysAnyMore => {}
+            Whose::Somebodys => tracing::debug!(server = %self.name, ?inbound, "nothing says whose this is"),
         }
-    }
-
-    /// Progress goes to whoever called, under the name that the caller gave it.
-    fn whose_progress(&self, params: Option<Raw>) -> (Option<Sink>, Option<Raw>) {
-        let mut fields = Fields::of(params.as_deref());
-        let number: Option<u64> = fields.read("progressToken");
-        let waiting = lock(&self.waiting);
-        let Some(found) = number.and_then(|number| waiting.get(&number)) else { return (None, params) };
-        let Some(token) = &found.progress else { return (None, params) };
-        fields.set("progressToken", token.clone());
-        (found.sink.clone(), Some(fields.to_raw()))
-    }
-
-    /// The call that a request of the backend's belongs to: the one whose progress it names, or else as for everything
-    /// that names none.
-    fn asker(&self, params: Option<&Raw>) -> Option<Sink> {
-        let meta = Fields::of(params.map(|raw| &**raw)).object("_meta");
-        match meta.read::<u64>("progressToken") {
-            Some(number) => lock(&self.waiting).get(&number).and_then(|call| call.sink.clone()),
-            None => self.only_caller(),
-        }
-    }
-
-    /// The pipe does not say which call a request or a log line belongs to. It goes to the newest call if all calls are
-    /// one owner's, and to nobody otherwise: guessing would show one person what is another's.
-    fn only_caller(&self) -> Option<Sink> {
-        let waiting = lock(&self.waiting);
-        let mut calls = waiting.values().filter(|call| call.sink.is_some());
-        let first = calls.next()?;
-        let newest = calls.try_fold(first, |_, call| (call.owner == first.owner).then_some(call))?;
-        newest.sink.clone()
     }
 
     fn requested(self: &Arc<Self>, Request { id, method, params }: Request) {
         let pipe = self.clone();
-        let token = CancellationToken::new();
-        lock(&self.asked).insert(id.clone(), token.clone());
-        tokio::spawn(async move {
-            let answer = async {
-                match own_answer(&method) {
-                    Some(answer) => answer,
-                    None => ask(pipe.asker(params.as_ref()).as_ref(), &pipe.name, method, params).await,
+        let token = self.asked.begin(&id);
+        // Where it goes is settled here, so that it stands among what is said before and after it.
+        let answer: BoxFuture<'static, Answer> = match own_answer(&method) {
+            Some(answer) => Box::pin(std::future::ready(answer)),
+            None => {
+                let whose = self.waiting.whose_word(params.as_ref());
+                let (question, answer) = Question::new(&self.name, method, params);
+                match whose {
+                    Whose::Calls(said) => {
+                        said.put(question);
+                        Box::pin(answer.given())
+                    }
+                    Whose::Clients(inbox) => Box::pin(async move {
+                        match inbox.send(question).await {
+                            Ok(()) => answer.given().await,
+                            Err(_) => nobody(),
+                        }
+                    }),
+                    Whose::Nobodys | Whose::NobodysAnyMore | Whose::Somebodys => Box::pin(std::future::ready(nobody())),
                 }
-            };
+            }
+        };
+        tokio::spawn(async move {
             let answer = token.run_until_cancelled(answer).await;
-            lock(&pipe.asked).remove(&id);
+            pipe.asked.end(&id);
             if let Some(answer) = answer {
                 let _ = pipe.out.send(Outgoing::new(message::response(&id, &answer))).await;
             }
@@ -304,16 +373,9 @@ impl Pipe {
     /// The wire is gone: everyone who waits is told at once, by the loss of their sender.
     pub fn lost(&self) {
         self.closed.cancel();
-        lock(&self.waiting).clear();
-        for (_, token) in lock(&self.asked).drain() {
-            token.cancel();
-        }
+        self.waiting.clear();
+        self.asked.take_all_back();
     }
-}
-
-/// Which notifications are about a call rather than about the server.
-fn belongs_to_calls(method: &str) -> bool {
-    matches!(method, "notifications/message" | "notifications/elicitation/complete" | "notifications/tasks/status")
 }
 
 /// Callers may use the same progress token, so each call gets its own: its number.
@@ -326,31 +388,56 @@ fn own_progress_token(params: Option<Raw>, number: u64) -> (Option<Raw>, Option<
     (Some(fields.to_raw()), Some(token))
 }
 
+/// A request on its way, or out already.
+struct Begun<'a> {
+    open: Open<'a>,
+    answer: oneshot::Receiver<Answer>,
+    said: Option<(Arc<Said>, Sink)>,
+}
+
+impl Begun<'_> {
+    async fn ended(mut self) -> Ending {
+        let ending = match &self.said {
+            Some((said, sink)) => said.until(self.answer, sink).await,
+            None => self.answer.await,
+        };
+        self.open.over = true;
+        match ending {
+            Ok(answer) => Ending::answered(answer),
+            Err(_) if self.open.departure.keep_back() => {
+                Ending::NotExecuted("the connection closed before the call was sent".into())
+            }
+            Err(_) => Ending::Broken("the connection closed before the answer".into()),
+        }
+    }
+}
+
 /// A request whose caller may walk away.
 struct Open<'a> {
     pipe: &'a Pipe,
     number: u64,
+    departure: Departure,
     over: bool,
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        lock(&self.pipe.waiting).remove(&self.number);
-        if !self.over {
+        // What has not left has nothing to be taken back.
+        let given_up = !self.over && !self.departure.keep_back();
+        if !given_up {
+            self.pipe.waiting.leave(self.number);
+        } else {
+            self.pipe.waiting.give_up(self.number);
             let params = cancelled(&Id::number(self.number));
-            let taken_back = message::notification("notifications/cancelled", Some(&params));
+            let taken_back = message::notification(TAKEN_BACK, Some(&params));
             let _ = self.pipe.out.try_send(Outgoing::new(taken_back));
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl fmt::Debug for Pipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pipe({} waiting)", lock(&self.waiting).len())
+        write!(f, "Pipe({} waiting)", self.waiting.len())
     }
 }
 
@@ -368,33 +455,83 @@ mod tests {
             only_era: false,
             events,
             http: reqwest::Client::new(),
-            allow_private: true,
+            reach: crate::spec::Reach::Anywhere,
             renewals: Arc::default(),
+            secrets: Arc::default(),
+            programs: tokio_util::task::TaskTracker::new(),
+            over: CancellationToken::new(),
         };
-        (Arc::new(Pipe::new(out, &dial, CancellationToken::new())), outgoing)
+        (Arc::new(Pipe::new(out, &dial, CancellationToken::new(), None)), outgoing)
     }
 
-    async fn ending(leaves: Option<bool>) -> Ending {
+    /// What becomes of a call whose wire is lost after its writer did this.
+    async fn ending(write: impl FnOnce(&Outgoing)) -> (Ending, Outgoing) {
         let (pipe, mut outgoing) = pipe();
-        let owner: Arc<str> = "alice".into();
-        let call = pipe.send("tools/call", None, &owner, None);
+        let lane: Arc<str> = "alice".into();
+        let call = pipe.send("tools/call", None, &lane, None);
         let fate = async {
             let message = outgoing.recv().await.unwrap();
-            // As a writer does: it says so before it tries, and takes that back if not a byte went out.
-            if let Some(leaves) = leaves {
-                message.set_left(true);
-                message.set_left(leaves);
-            }
+            write(&message);
             pipe.lost();
+            message
         };
-        futures_util::future::join(call, fate).await.0
+        futures_util::future::join(call, fate).await
     }
 
     #[tokio::test]
     async fn a_call_of_which_nothing_left_did_not_run_and_any_other_may_have() {
-        assert!(matches!(ending(None).await, Ending::NotExecuted(_)), "it waited in the queue");
-        assert!(matches!(ending(Some(false)).await, Ending::NotExecuted(_)), "the first byte was refused");
-        assert!(matches!(ending(Some(true)).await, Ending::Broken(_)));
+        let (waited, message) = ending(|_| {}).await;
+        assert!(matches!(waited, Ending::NotExecuted(_)), "it waited in the queue");
+        assert!(!message.leaves(), "what is sent again elsewhere is not written here any more");
+        let refused = |message: &Outgoing| {
+            assert!(message.leaves());
+            message.stayed();
+        };
+        assert!(matches!(ending(refused).await.0, Ending::NotExecuted(_)), "the first byte was refused");
+        assert!(matches!(ending(|message| assert!(message.leaves())).await.0, Ending::Broken(_)));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_taken_back_before_it_left_stays() {
+        let (pipe, mut outgoing) = pipe();
+        let lane: Arc<str> = "alice".into();
+        for left in [false, true] {
+            let begun = pipe.begin("tools/call", None, &lane, None).await.unwrap();
+            let message = outgoing.recv().await.unwrap();
+            assert!(!left || message.leaves());
+            drop(begun);
+            assert!(!message.leaves());
+            assert_eq!(outgoing.try_recv().is_ok(), left, "only what has left is taken back");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_does_not_listen_keeps_nobody_waiting() {
+        let (pipe, _outgoing) = pipe();
+        let (sink, mut said) = mpsc::channel(1);
+        let (deaf, other): (Arc<str>, Arc<str>) = ("deaf".into(), "other".into());
+        let params = crate::fields::raw(&serde_json::json!({ "_meta": { "progressToken": "mine" } }));
+        let deaf = pipe.begin("tools/call", Some(params), &deaf, Some(sink)).await.unwrap();
+        let other = pipe.begin("tools/call", None, &other, None).await.unwrap();
+        for step in 1..=1000 {
+            let progress = format!(r#"{{"progressToken":1,"progress":{step}}}"#);
+            let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{progress}}}"#);
+            pipe.receive_text(text.as_bytes()).await;
+        }
+        for id in [2, 1] {
+            pipe.receive_text(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#).as_bytes()).await;
+        }
+        assert!(matches!(other.ended().await, Ending::Answered { .. }));
+        let mut last = None;
+        let hearing = async {
+            while let Some(inbound) = said.recv().await {
+                let Inbound::Notification { params, .. } = inbound else { continue };
+                last = Fields::of(params.as_deref()).read::<u64>("progress");
+            }
+        };
+        let (ending, ()) = futures_util::future::join(deaf.ended(), hearing).await;
+        assert!(matches!(ending, Ending::Answered { .. }));
+        assert_eq!(last, Some(1000));
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use crate::fields::{Fields, Raw};
 const PER_LANE_MAX: usize = 1000;
 
 /// A request that is made again: its method and parameters.
-type Kept = (String, Option<Raw>);
+pub type Kept = (String, Option<Raw>);
 type Lanes = HashMap<Arc<str>, (Caller, BTreeMap<String, Kept>)>;
 
 #[derive(Default)]
@@ -20,25 +20,26 @@ pub struct Renewals {
 }
 
 impl Renewals {
-    /// A call went well; if it is one whose effect must outlast the connection, it is kept.
-    pub fn note(&self, call: &Upcall) {
-        let uri = || Fields::of(call.params.as_deref()).text("uri").unwrap_or_default();
+    /// A call went well; if it is one whose effect must outlast the connection, it is kept. Whether that is something new.
+    pub fn note(&self, call: &Upcall) -> bool {
         let (key, keep) = match call.method.as_str() {
             "logging/setLevel" => ("level".to_owned(), true),
-            "resources/subscribe" => (format!("uri {}", uri()), true),
-            "resources/unsubscribe" => (format!("uri {}", uri()), false),
-            _ => return,
+            "resources/subscribe" => (key_of(&uri_of(call.params.as_ref())), true),
+            "resources/unsubscribe" => (key_of(&uri_of(call.params.as_ref())), false),
+            _ => return false,
         };
         let mut lanes = self.lock();
-        let (_, kept) = lanes.entry(call.caller.lane.clone()).or_insert_with(|| (call.caller.clone(), BTreeMap::new()));
         if !keep {
-            kept.remove(&key);
-        } else if kept.len() < PER_LANE_MAX {
-            kept.insert(key, (call.method.clone(), call.params.clone()));
+            remove(&mut lanes, &call.caller.lane, &key);
+            return false;
         }
-        if kept.is_empty() {
-            lanes.remove(&call.caller.lane);
-        }
+        let (_, kept) = lanes.entry(call.caller.lane.clone()).or_insert_with(|| (call.caller.clone(), BTreeMap::new()));
+        kept.len() < PER_LANE_MAX && kept.insert(key, (call.method.clone(), call.params.clone())).is_none()
+    }
+
+    /// A subscription that was noted was not granted.
+    pub fn drop_subscription(&self, call: &Upcall) {
+        remove(&mut self.lock(), &call.caller.lane, &key_of(&uri_of(call.params.as_ref())));
     }
 
     pub fn forget(&self, lane: &str) {
@@ -55,9 +56,15 @@ impl Renewals {
 
     /// Who has subscribed to a resource.
     pub fn subscribers(&self, uri: &str) -> Vec<Caller> {
-        let key = format!("uri {uri}");
+        let key = key_of(uri);
         let lanes = self.lock();
         lanes.values().filter(|(_, kept)| kept.contains_key(&key)).map(|(caller, _)| caller.clone()).collect()
+    }
+
+    /// Whether anybody has subscribed to a resource.
+    pub fn is_wanted(&self, uri: &str) -> bool {
+        let key = key_of(uri);
+        self.lock().values().any(|(_, kept)| kept.contains_key(&key))
     }
 
     pub fn callers(&self) -> Vec<Caller> {
@@ -66,6 +73,22 @@ impl Renewals {
 
     fn lock(&self) -> MutexGuard<'_, Lanes> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn uri_of(params: Option<&Raw>) -> String {
+    Fields::of(params.map(|raw| &**raw)).text("uri").unwrap_or_default()
+}
+
+fn key_of(uri: &str) -> String {
+    format!("uri {uri}")
+}
+
+fn remove(lanes: &mut Lanes, lane: &Arc<str>, key: &str) {
+    let Some((_, kept)) = lanes.get_mut(lane) else { return };
+    kept.remove(key);
+    if kept.is_empty() {
+        lanes.remove(lane);
     }
 }
 

@@ -8,18 +8,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
+use futures_util::future::{Either, OptionFuture, select};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::pipe::{OUT_QUEUE, Outgoing, Pipe};
+use super::outgoing::Outgoing;
+use super::pipe::{OUT_QUEUE, Pipe};
+use super::unread::Unread;
 use super::{Dial, Exit, LinkEvent, MESSAGE_BYTES_MAX, passing};
-use crate::message::Message;
+use crate::lines::{Line, Lines};
 
-/// How long a program may take to leave after its stdin was closed, and again after it was asked to.
+/// How long a program may take to leave after its stdin was closed.
+const ASKED_PATIENCE: Duration = Duration::from_millis(200);
+/// How long one that has closed its output may take to end, if it is about to: its exit tells more than its silence.
+const EXIT_PATIENCE: Duration = Duration::from_millis(50);
+/// How long a program may take to leave after it was asked to.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long what a program wrote before it ended is read, if its output stays open.
+const LAST_WORDS: Duration = Duration::from_millis(50);
 /// A longer line of stderr is cut.
 const STDERR_LINE_MAX: usize = 4 << 10;
 
@@ -50,15 +59,25 @@ pub async fn dial(program: &Program<'_>, dial: Dial) -> Result<Arc<Pipe>, DialEr
     else {
         return Err(passing("the program has no pipes"));
     };
-    let closed = CancellationToken::new();
+    let closed = dial.over.child_token();
     let (out, outgoing) = mpsc::channel(OUT_QUEUE);
-    let pipe = Arc::new(Pipe::new(out, &dial, closed.clone()));
+    let pipe = Arc::new(Pipe::new(out, &dial, closed.clone(), None));
     let guard = closed.clone().drop_guard();
     tokio::spawn(write(stdin, outgoing, closed.clone()));
     tokio::spawn(read_stderr(stderr, dial.clone()));
-    tokio::spawn(live(child, group, BufReader::new(stdout), pipe.clone(), dial.clone(), closed));
-    pipe.shake_hands(dial.era).await?;
-    pipe.renew(&dial.renewals).await;
+    let (tell, end) = oneshot::channel();
+    let running = Running { child, group, stdout: BufReader::new(stdout), pipe: pipe.clone(), closed };
+    dial.programs.spawn(live(running, dial.clone(), tell));
+    if let Err(error) = pipe.shake_hands(dial.era).await {
+        // A program that has ended says more by how it ended than by what it left unanswered.
+        let ended = pipe.is_lost().then(|| tokio::time::timeout(LEAVE_TIMEOUT, end));
+        return match OptionFuture::from(ended).await {
+            Some(Ok(Ok(how))) => Err(passing(how)),
+            _ => Err(error),
+        };
+    }
+    pipe.renew(dial.renewals.all()).await;
+    tokio::spawn(pipe.clone().hold_subscription());
     guard.disarm();
     Ok(pipe)
 }
@@ -67,12 +86,14 @@ async fn write(mut stdin: ChildStdin, mut outgoing: mpsc::Receiver<Outgoing>, cl
     while let Some(Some(message)) = closed.run_until_cancelled(outgoing.recv()).await {
         let mut line = bowline_protocol::json::compact(message.text.get()).into_bytes();
         line.push(b'\n');
-        message.set_left(true);
+        if !message.leaves() {
+            continue;
+        }
         let begun = match stdin.write(&line).await {
             Ok(begun) if begun > 0 => begun,
             // Not a byte was taken.
             _ => {
-                message.set_left(false);
+                message.stayed();
                 break;
             }
         };
@@ -83,50 +104,73 @@ async fn write(mut stdin: ChildStdin, mut outgoing: mpsc::Receiver<Outgoing>, cl
     // Dropping stdin closes it, which asks a well-behaved program to leave.
 }
 
-/// Reads until the program or we want no more, then sees it out.
-async fn live(
-    mut child: Child,
+/// A program that has been started.
+struct Running {
+    child: Child,
     group: Group,
-    mut stdout: BufReader<tokio::process::ChildStdout>,
+    stdout: BufReader<tokio::process::ChildStdout>,
     pipe: Arc<Pipe>,
-    dial: Dial,
     closed: CancellationToken,
-) {
-    let reason = closed.run_until_cancelled(read(&mut stdout, &pipe)).await;
-    let asked = reason.is_none();
+}
+
+/// Reads until the program or we want no more, then sees it out and tells how it ended.
+async fn live(running: Running, dial: Dial, tell: oneshot::Sender<String>) {
+    let Running { mut child, group, mut stdout, pipe, closed } = running;
+    let reason = {
+        let ended = until_ended(&mut child, &mut stdout, &pipe);
+        closed.run_until_cancelled(ended).await
+    };
     pipe.lost();
     drop(stdout);
-    let status = leave(&mut child, &group, asked).await;
-    let exit = status.map(|status| Exit { code: status.code(), signal: status.signal() });
+    let patience = if reason.is_none() { ASKED_PATIENCE } else { EXIT_PATIENCE };
+    let left = tokio::time::timeout(patience, child.wait()).await;
+    if left.is_ok() {
+        group.signal(Signal::KILL);
+    }
     if let Some(reason) = reason {
+        let status = left.as_ref().ok().and_then(|status| status.as_ref().ok());
+        let exit = status.map(|status| Exit { code: status.code(), signal: status.signal() });
         let how = match exit {
             Some(Exit { code: Some(code), .. }) => format!("the program exited with code {code}"),
             Some(Exit { signal: Some(signal), .. }) => format!("the program was killed by signal {signal}"),
             _ => reason,
         };
+        // One that says nothing more and stays is lost as well; how we make it leave is not how it ended.
+        let _ = tell.send(how.clone());
         let _ = dial.events.send((dial.generation, LinkEvent::Lost { reason: how, exit })).await;
+    }
+    if left.is_err() {
+        make_leave(&mut child, &group).await;
+    }
+}
+
+/// Reads until the output ends or the program does. Whatever it started may hold its output open for ever, so the end of the
+/// program is the end; what it wrote before is in the pipe already.
+async fn until_ended(
+    child: &mut Child,
+    stdout: &mut BufReader<tokio::process::ChildStdout>,
+    pipe: &Arc<Pipe>,
+) -> String {
+    let mut reading = std::pin::pin!(read(stdout, pipe));
+    let exited = std::pin::pin!(child.wait());
+    match select(&mut reading, exited).await {
+        Either::Left((reason, _)) => reason,
+        Either::Right(_) => {
+            let rest = tokio::time::timeout(LAST_WORDS, reading).await;
+            rest.unwrap_or_else(|_| "the program ended".into())
+        }
     }
 }
 
 async fn read(stdout: &mut BufReader<tokio::process::ChildStdout>, pipe: &Arc<Pipe>) -> String {
-    let mut line = Vec::new();
+    let mut lines = Lines::new(stdout, MESSAGE_BYTES_MAX);
     loop {
-        line.clear();
-        let mut limited = (&mut *stdout).take(MESSAGE_BYTES_MAX as u64 + 1);
-        match limited.read_until(b'\n', &mut line).await {
-            Ok(0) => return "the program closed its output".into(),
-            Ok(_) if line.len() > MESSAGE_BYTES_MAX => return "the program sent a message without end".into(),
-            Ok(_) => {}
+        match lines.next().await {
+            Ok(None) => return "the program closed its output".into(),
+            Ok(Some(Line::Whole(line))) if line.trim_ascii().is_empty() => {}
+            Ok(Some(Line::Whole(line))) => pipe.receive_text(&line).await,
+            Ok(Some(Line::TooLong(skim))) => pipe.pass_over(&skim, Unread::TooLong),
             Err(error) => return format!("the program's output cannot be read: {error}"),
-        }
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim();
-        if text.is_empty() {
-            continue;
-        }
-        match Message::parse(text) {
-            Ok(message) => pipe.receive(message).await,
-            Err(why) => tracing::warn!(%why, bytes = line.len(), "a backend wrote a line that is no message"),
         }
     }
 }
@@ -147,20 +191,14 @@ async fn read_stderr(stderr: tokio::process::ChildStderr, dial: Dial) {
     }
 }
 
-/// First its stdin is closed, then it is asked, then it is made to. Its children go with it.
-async fn leave(child: &mut Child, group: &Group, asked: bool) -> Option<std::process::ExitStatus> {
-    let first = if asked { Duration::from_millis(200) } else { Duration::from_millis(50) };
-    if let Ok(status) = tokio::time::timeout(first, child.wait()).await {
-        group.signal(Signal::KILL);
-        return status.ok();
-    }
+/// Its stdin is closed, and it has stayed: it is asked, then it is made to. Its children go with it.
+async fn make_leave(child: &mut Child, group: &Group) {
     group.signal(Signal::TERM);
-    if let Ok(status) = tokio::time::timeout(LEAVE_TIMEOUT, child.wait()).await {
-        group.signal(Signal::KILL);
-        return status.ok();
-    }
+    let left = tokio::time::timeout(LEAVE_TIMEOUT, child.wait()).await;
     group.signal(Signal::KILL);
-    child.wait().await.ok()
+    if left.is_err() {
+        let _ = child.wait().await;
+    }
 }
 
 /// A process group that does not outlive its value.

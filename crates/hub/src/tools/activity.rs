@@ -1,110 +1,146 @@
 //! Tools that tell what happened: every event once, in order, after a cursor.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_protocol::Seq;
-use bowline_store::{ReadLimit, StoreError, WakeSet};
-use serde_json::{Value, json};
+use bowline_store::{ReadLimit, WakeSet};
+use serde_json::json;
 
 use super::{Call, Outcome};
+use crate::era;
+use crate::fields::Fields;
 use crate::front::Logged;
-use crate::session::{ACTIVITY, Session};
+use crate::session::Session;
 
 /// Events in one answer; the cursor leads to the rest.
 const EVENTS_MAX: usize = 200;
+const BEGUN_ANEW: &str = "the session's log has begun anew; ask again without `last_event_id`";
 const READ: ReadLimit = ReadLimit { events: 512, bytes: 1 << 20 };
 
 pub(crate) async fn wait(call: &Call<'_>) -> Result<Outcome, String> {
-    let timeout: u64 = call.arguments.read("timeout_ms").ok_or("`timeout_ms` is missing or not a number")?;
-    if !(100..=900_000).contains(&timeout) {
-        return Err("`timeout_ms` must be from 100 to 900000".into());
-    }
+    let timeout = call.timeout()?;
     let session = call.session().await?;
-    let after = cursor(call, &session)?;
+    let after = cursor(call, &session).await?;
     let wake = WakeSet::new();
     let _guard = session.store().tail(&session.id, &wake, 0);
     let deadline = tokio::time::Instant::now() + Duration::from_millis(timeout);
-    let mut after = after;
-    let (events, triggered_by) = loop {
-        let (events, next) = read(&session, after, |_| true).await.map_err(|error| error.to_string())?;
-        after = next;
-        if !events.is_empty() {
-            break (events, "event");
+    let mut past = Past::after(after);
+    let triggered_by = loop {
+        past.read(&session, |_| true).await?;
+        if past.gap.is_some() {
+            break "gap".to_owned();
+        }
+        if let Some(first) = past.events.first() {
+            break first.text("type").unwrap_or_default();
         }
         match tokio::time::timeout_at(deadline, wake.woken()).await {
             Ok(()) => drop(wake.take()),
-            Err(_) => break (Vec::new(), "timeout"),
+            Err(_) => break "timeout".to_owned(),
         }
     };
-    let working = call.hub.tasks.working(&call.client.principal).await.map_err(|error| error.to_string())?;
-    Ok(Outcome::Facts(json!({
-        "triggered_by": triggered_by,
-        "events": events,
-        "pending_server": session.pending(None),
-        "pending_client": working,
-        "last_event_id": session.event_id(after),
-        "handle": session.id,
-    })))
+    let working = call.hub.tasks.working(&session.principal, &session.id).await.map_err(|error| error.to_string())?;
+    let mut facts = Fields::default();
+    facts.put("triggered_by", &triggered_by);
+    facts.put("events", &past.events);
+    past.tell_gap(&session, &mut facts);
+    facts.put("pending_server", &working);
+    facts.put("pending_client", &session.pending(None));
+    facts.put("last_event_id", &session.event_id(past.cursor));
+    facts.put("handle", &session.id);
+    Ok(Outcome::Exact(facts.to_raw()))
 }
 
 pub(crate) async fn past(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
-    let Some(session) = call.known_session().await? else {
-        return Ok(Outcome::Facts(json!({ "events": [], "last_event_id": null })));
-    };
-    let after = cursor(call, &session)?;
-    let (server, level) = (call.arguments.text("server"), call.arguments.text("level"));
     let logs = name == "get_logs";
-    let wanted = |event: &Value| {
-        let is_log = event["type"] == "log" || event["data"]["method"] == "notifications/message";
-        let level_fits = level.as_deref().is_none_or(|level| event["data"]["params"]["level"] == level);
-        let server_fits = server.as_deref().is_none_or(|server| event["server"] == server);
-        let kind_fits = if logs { is_log && level_fits } else { event["type"] == "notification" && !is_log };
-        kind_fits && server_fits
-    };
-    let (events, next) = read(&session, after, wanted).await.map_err(|error| error.to_string())?;
     let member = if logs { "logs" } else { "notifications" };
-    Ok(Outcome::Facts(json!({ member: events, "last_event_id": session.event_id(next) })))
-}
-
-fn cursor(call: &Call<'_>, session: &Session) -> Result<Seq, String> {
-    match call.arguments.text("last_event_id") {
-        None => Ok(Seq::ZERO),
-        Some(text) => session.position(&text).ok_or_else(|| "`last_event_id` is none of this session's".to_owned()),
+    let (server, level) = (call.arguments.text("server"), call.arguments.text("level"));
+    if level.as_deref().is_some_and(|level| !era::is_log_level(level)) {
+        return Err(format!("`level` must be one of {}", era::LOG_LEVELS.join(", ")));
     }
+    let Some(session) = call.known_session().await? else {
+        return Ok(Outcome::Facts(json!({ member: [], "last_event_id": null })));
+    };
+    let after = cursor(call, &session).await?;
+    let wanted = |event: &Fields| {
+        let (kind, data) = (event.text("type").unwrap_or_default(), event.object("data"));
+        let is_log = kind == "log" || data.text("method").as_deref() == Some("notifications/message");
+        let own = data.object("params").text("level").or_else(|| data.text("level"));
+        let level_fits = level.is_none() || era::is_logged(own.as_deref(), level.as_deref());
+        let server_fits = server.is_none() || event.text("server") == server;
+        // Most notifications have no level, and none that is asked for leaves them out.
+        let kind_fits = if logs { is_log && level_fits } else { kind == "notification" && !is_log };
+        kind_fits && server_fits && (level_fits || own.is_none())
+    };
+    let mut past = Past::after(after);
+    past.read(&session, wanted).await?;
+    let mut facts = Fields::default();
+    facts.put(member, &past.events);
+    past.tell_gap(&session, &mut facts);
+    facts.put("last_event_id", &session.event_id(past.cursor));
+    Ok(Outcome::Exact(facts.to_raw()))
 }
 
-/// The events after a position, and the position after them. Nothing is skipped: what is not an event is passed over.
-async fn read(
-    session: &Arc<Session>,
-    after: Seq,
-    wanted: impl Fn(&Value) -> bool,
-) -> Result<(Vec<Value>, Seq), StoreError> {
-    let mut events = Vec::new();
-    let mut position = after;
-    loop {
-        let batch = session.store().read(&session.id, position.next(), READ).await?;
-        if batch.events.is_empty() {
-            return Ok((events, position));
+/// Where the client is. A position that is not reached yet would skip what comes until then.
+async fn cursor(call: &Call<'_>, session: &Session) -> Result<Seq, String> {
+    let Some(text) = call.arguments.text("last_event_id") else { return Ok(Seq::ZERO) };
+    let extent = session.store().extent(&session.id).await.map_err(|error| error.to_string())?;
+    if !session.is_in(&extent.epoch) {
+        return Err(BEGUN_ANEW.to_owned());
+    }
+    let position = session.position(&text).filter(|position| *position <= extent.last());
+    position.ok_or_else(|| "`last_event_id` is none of this session's".to_owned())
+}
+
+/// What is read of a log: nothing is skipped, and what is not an event is passed over.
+struct Past {
+    /// The last event that was looked at, which is where the client is.
+    cursor: Seq,
+    /// The last thing that was looked at.
+    position: Seq,
+    /// How much was let go of before it was read, and what is the oldest that is left.
+    gap: Option<(u64, Seq)>,
+    events: Vec<Fields>,
+}
+
+impl Past {
+    fn after(cursor: Seq) -> Past {
+        Past { cursor, position: cursor, gap: None, events: Vec::new() }
+    }
+
+    /// What cannot be read any more is told, never passed over.
+    fn tell_gap(&self, session: &Session, facts: &mut Fields) {
+        if let Some((lost, first)) = self.gap {
+            facts.put("gap", &json!({ "lost": lost, "first_retained": session.event_id(first) }));
         }
-        for event in &batch.events {
-            position = event.seq;
-            let Ok(logged) = serde_json::from_slice::<Logged>(&event.bytes) else { continue };
-            if logged.event != ACTIVITY {
-                continue;
+    }
+
+    /// Reads on until there are enough events, or no more.
+    async fn read(&mut self, session: &Session, wanted: impl Fn(&Fields) -> bool) -> Result<(), String> {
+        loop {
+            let batch = session.store().read(&session.id, self.position.next(), READ).await;
+            let batch = batch.map_err(|error| error.to_string())?;
+            if !session.is_in(&batch.epoch) {
+                return Err(BEGUN_ANEW.to_owned());
             }
-            let shown = json!({
-                "id": session.event_id(event.seq),
-                "type": logged.metadata.kind,
-                "server": logged.metadata.server,
-                "createdAt": logged.timestamp,
-                "data": logged.content,
-            });
-            if wanted(&shown) {
-                events.push(shown);
+            if batch.first > self.position.next() {
+                self.gap = Some((self.position.next().until(batch.first), batch.first));
+                self.position = batch.first.prev();
+                self.cursor = self.position;
             }
-            if events.len() >= EVENTS_MAX {
-                return Ok((events, position));
+            if batch.events.is_empty() {
+                return Ok(());
+            }
+            for event in &batch.events {
+                self.position = event.seq;
+                let Ok(logged) = serde_json::from_slice::<Logged>(&event.bytes) else { continue };
+                let Some(shown) = logged.event(&session.event_id(event.seq)) else { continue };
+                self.cursor = event.seq;
+                if wanted(&shown) {
+                    self.events.push(shown);
+                }
+                if self.events.len() >= EVENTS_MAX {
+                    return Ok(());
+                }
             }
         }
     }

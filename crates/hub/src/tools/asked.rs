@@ -17,9 +17,9 @@ pub(crate) async fn list(call: &Call<'_>, name: &str) -> Result<Outcome, String>
         Some(session) => session.pending(Some(kind_of(name))),
         None => Vec::new(),
     };
-    let wanted = |one: &serde_json::Value| server.as_deref().is_none_or(|server| one["server"] == server);
-    let pending: Vec<_> = pending.into_iter().filter(wanted).collect();
-    Ok(Outcome::Facts(json!({ "requests": pending })))
+    let wanted = |one: &Fields| server.is_none() || one.text("server") == server;
+    let pending: Vec<Fields> = pending.into_iter().filter(wanted).collect();
+    Ok(Outcome::Exact(Fields::default().and("requests", &pending).to_raw()))
 }
 
 pub(crate) async fn respond(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
@@ -39,7 +39,7 @@ pub(crate) async fn respond(call: &Call<'_>, name: &str) -> Result<Outcome, Stri
             result.to_raw()
         }
     };
-    settle(call, &id, Ok(result)).await
+    settle(call, kind_of(name), &id, Ok(result)).await
 }
 
 pub(crate) async fn cancel(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
@@ -49,13 +49,13 @@ pub(crate) async fn cancel(call: &Call<'_>, name: &str) -> Result<Outcome, Strin
         Kind::Sampling => Err(message::error(-1, &reason)),
         _ => Ok(raw(&json!({ "action": "cancel" }))),
     };
-    settle(call, &id, answer).await
+    settle(call, kind_of(name), &id, answer).await
 }
 
 /// An answer counts once; whoever comes second is told.
-async fn settle(call: &Call<'_>, id: &str, answer: message::Answer) -> Result<Outcome, String> {
+async fn settle(call: &Call<'_>, kind: Kind, id: &str, answer: message::Answer) -> Result<Outcome, String> {
     let session = call.known_session().await?.ok_or("`handle` is missing")?;
-    if session.answer(id, answer) {
+    if session.answer_as(kind, id, answer) {
         Ok(Outcome::Facts(json!({ "answered": true, "id": id })))
     } else {
         Err(format!("nobody waits for {id} any more"))

@@ -9,13 +9,16 @@ mod tasks;
 
 use std::sync::Arc;
 
+use bowline_protocol::LogId;
 use serde_json::{Value, json};
 
 use crate::drive::conversation::Reply;
+use crate::era;
 use crate::fields::{Fields, Raw, raw};
 use crate::front::Client;
 use crate::hub::Hub;
 use crate::link::Sink;
+use crate::outcome;
 use crate::session::{Route, Session, SessionRecord};
 
 pub use schema::{is_ours, schemas};
@@ -23,6 +26,10 @@ pub use schema::{is_ours, schemas};
 /// What a tool comes to: facts, somebody else's result as it is, or a reason why not.
 pub(crate) enum Outcome {
     Facts(Value),
+    /// The same of a call that goes on as a task of this session's.
+    Task(Value, LogId),
+    /// Facts that stay as they were written.
+    Exact(Raw),
     Result(Raw),
     Reply(Reply),
     Refused(String),
@@ -32,12 +39,30 @@ pub(crate) struct Call<'a> {
     pub hub: &'a Arc<Hub>,
     pub client: &'a Client,
     pub arguments: &'a Fields,
+    /// `_meta` as it came.
+    pub meta: &'a Fields,
     pub sink: &'a Sink,
 }
 
 impl Call<'_> {
     pub fn text(&self, name: &str) -> Result<String, String> {
         self.arguments.text(name).ok_or_else(|| format!("`{name}` is missing or not text"))
+    }
+
+    pub fn timeout(&self) -> Result<u64, String> {
+        let timeout: u64 = self.arguments.read("timeout_ms").ok_or("`timeout_ms` is missing or not a whole number")?;
+        let range = schema::TIMEOUT_MS;
+        if range.contains(&timeout) {
+            return Ok(timeout);
+        }
+        Err(format!("`timeout_ms` must be from {} to {}", range.start(), range.end()))
+    }
+
+    /// What a request to a server begins with: the client's own `_meta`, without what its era puts there.
+    pub fn params(&self) -> Fields {
+        let mut params = Fields::default();
+        params.set("_meta", self.meta.to_raw());
+        Fields::of(era::without_meta(Some(&params.to_raw())).as_deref())
     }
 
     /// The session whose events and questions are meant: the client's own, the one that `handle` names, or a new one.
@@ -52,28 +77,33 @@ impl Call<'_> {
         }
         let record = SessionRecord {
             route: Route::All,
-            version: crate::era::Era::Modern.newest().to_owned(),
-            capabilities: crate::era::no_capabilities(),
+            version: era::Era::Modern.newest().to_owned(),
+            capabilities: era::no_capabilities(),
             info: self.client.caller.client.info.clone(),
             created_ms: crate::clock::now_ms(),
             handle: true,
         };
-        let made = self.hub.sessions.create(&self.hub.store, &self.client.principal, record).await;
+        let made = self.hub.sessions.create(self.hub, &self.client.principal, record).await;
         made.map_err(|error| error.to_string())
     }
 
     /// The session if there is one, without making any.
     pub async fn known_session(&self) -> Result<Option<Arc<Session>>, String> {
-        if self.client.session.is_none() && !self.arguments.has("handle") {
+        if self.client.session.is_none() && self.arguments.text("handle").is_none() {
             return Ok(None);
         }
         self.session().await.map(Some)
     }
 }
 
-pub async fn call(hub: &Arc<Hub>, client: &Client, name: &str, arguments: &Fields, sink: &Sink) -> Reply {
-    let call = Call { hub, client, arguments, sink };
-    let outcome = match name {
+/// Calls one of them, with the parameters of the client's `tools/call`.
+pub async fn call(hub: &Arc<Hub>, client: &Client, name: &str, params: &Fields, sink: &Sink) -> Reply {
+    let (arguments, meta) = (&params.object("arguments"), &params.object("_meta"));
+    if let Some(flaw) = schema::flaw(name, arguments) {
+        return refused(&flaw);
+    }
+    let call = Call { hub, client, arguments, meta, sink };
+    let came_to = match name {
         "add_server" => servers::add(&call).await,
         "remove_server" => servers::remove(&call).await,
         "list_servers" => Ok(servers::list(&call)),
@@ -92,15 +122,18 @@ pub async fn call(hub: &Arc<Hub>, client: &Client, name: &str, arguments: &Field
         "get_task" | "get_task_result" | "cancel_task" => tasks::about(&call, name).await,
         _ => Err(format!("there is no tool {name}")),
     };
-    match outcome.unwrap_or_else(Outcome::Refused) {
-        Outcome::Facts(facts) => Reply::new(Ok(result(&facts))),
+    match came_to.unwrap_or_else(Outcome::Refused) {
+        Outcome::Facts(facts) => Reply::new(Ok(outcome::in_both_ways(&raw(&facts)).to_raw())),
+        Outcome::Task(facts, session) => {
+            Reply { goes_on_in: Some(session), ..Reply::new(Ok(outcome::in_both_ways(&raw(&facts)).to_raw())) }
+        }
+        Outcome::Exact(facts) => Reply::new(Ok(outcome::in_both_ways(&facts).to_raw())),
         Outcome::Result(result) => Reply::new(Ok(result)),
         Outcome::Reply(reply) => reply,
-        Outcome::Refused(why) => Reply::new(Ok(crate::outcome::tool_error(&json!({ "error": why })))),
+        Outcome::Refused(why) => refused(&why),
     }
 }
 
-/// Facts as a tool's result: text for models, and the same for programs.
-fn result(facts: &Value) -> Raw {
-    raw(&json!({ "content": [{ "type": "text", "text": facts.to_string() }], "structuredContent": facts }))
+fn refused(why: &str) -> Reply {
+    Reply::new(Ok(outcome::tool_error(&json!({ "error": why }))))
 }

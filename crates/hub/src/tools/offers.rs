@@ -1,11 +1,10 @@
 //! Tools about what the servers offer.
 
-use serde_json::{Value, json};
-
 use super::{Call, Outcome};
 use crate::catalogue::ListKind;
-use crate::fields::Fields;
+use crate::fields::{Fields, Raw};
 use crate::front::pass;
+use crate::outcome;
 
 pub(crate) async fn list(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
     let kind = match name {
@@ -19,23 +18,31 @@ pub(crate) async fn list(call: &Call<'_>, name: &str) -> Result<Outcome, String>
     let backends: Vec<_> = backends.filter(|backend| fits(server.as_deref(), backend.name())).collect();
     let patience = std::time::Duration::from_secs(5);
     futures_util::future::join_all(backends.iter().map(|backend| backend.settled(patience))).await;
-    let mut entries: Vec<Value> = Vec::new();
+    let (mut entries, mut any_stale) = (Vec::<Raw>::new(), false);
     for backend in &backends {
+        let stale = !backend.snapshot().is_connected();
         for entry in backend.catalogue().list(kind) {
-            let name = Fields::of(Some(entry)).text("name").unwrap_or_default();
-            if fits(wanted.as_deref(), &name) {
-                let mut shown: Value = serde_json::from_str(entry.get()).unwrap_or_default();
-                shown["server"] = backend.name().into();
-                entries.push(shown);
+            let mut shown = Fields::of(Some(entry));
+            if fits(wanted.as_deref(), &shown.text("name").unwrap_or_default()) {
+                shown.put("server", backend.name());
+                if stale {
+                    shown.put("stale", &true);
+                    any_stale = true;
+                }
+                entries.push(shown.to_raw());
             }
         }
     }
-    let mut facts = json!({ kind.member(): entries });
-    let failed = crate::front::troubles(&backends);
-    if !failed.is_empty() {
-        facts["failed"] = failed.into();
+    let mut facts = Fields::default();
+    facts.put(kind.member(), &entries);
+    if any_stale {
+        facts.put("ttlMs", &0);
     }
-    Ok(Outcome::Facts(facts))
+    let failed = crate::front::troubles(&backends, kind);
+    if !failed.is_empty() {
+        facts.put("failed", &failed);
+    }
+    Ok(Outcome::Exact(facts.to_raw()))
 }
 
 /// Whether a name fits a pattern, in which `*` stands for anything. Case does not matter, and no pattern fits all.
@@ -59,7 +66,7 @@ pub(crate) async fn pass(call: &Call<'_>, name: &str) -> Result<Outcome, String>
     let server = call.text("server")?;
     let backend = call.hub.find_anywhere(&call.client.principal, &server).await;
     let backend = backend.ok_or_else(|| format!("there is no server named {server}"))?;
-    let mut params = Fields::default();
+    let mut params = call.params();
     let method = match name {
         "get_prompt" => {
             params.put("name", &call.text("name")?);
@@ -77,21 +84,35 @@ pub(crate) async fn pass(call: &Call<'_>, name: &str) -> Result<Outcome, String>
             }
         }
     };
-    let session = if name.ends_with("subscribe_resource") { Some(call.session().await?) } else { None };
-    let reply = pass::to_backend(call.hub, call.client, session.as_ref(), &backend, method, &params, call.sink).await;
-    match reply.answer {
-        Ok(result) => {
-            let facts: Value = serde_json::from_str(result.get()).unwrap_or_default();
-            Ok(Outcome::Facts(facts))
+    let session = match (call.known_session().await?, name) {
+        // Its updates are read by this.
+        (None, "subscribe_resource") => Some(call.session().await?),
+        (None, "unsubscribe_resource") => {
+            return Err("`handle` is missing: nothing is subscribed to without one".into());
         }
-        Err(error) => {
-            let facts: Value = serde_json::from_str(error.get()).unwrap_or_default();
-            let why = facts["message"].as_str().unwrap_or("the server refused").to_owned();
-            let mut told = json!({ "error": why, "code": facts["code"] });
-            if facts["data"].is_object() {
-                told["data"] = facts["data"].clone();
+        (known, _) => known,
+    };
+    let reply = pass::to_backend(call.hub, call.client, session.as_ref(), &backend, method, &params, call.sink).await;
+    let unanswered = outcome::unanswered(&reply.answer);
+    match (reply.answer, unanswered) {
+        (Ok(result), _) => {
+            let handle = session.filter(|session| session.record.handle && name == "subscribe_resource");
+            Ok(Outcome::Exact(match handle {
+                Some(session) => Fields::of(Some(&result)).and("handle", &session.id).to_raw(),
+                None => result,
+            }))
+        }
+        (Err(_), Some(facts)) => Ok(Outcome::Result(outcome::tool_error_as(&facts))),
+        (Err(error), None) => {
+            let error = Fields::of(Some(&error));
+            let mut told = Fields::default();
+            told.put("error", &error.text("message").unwrap_or_else(|| "the server refused".to_owned()));
+            for member in ["code", "data"] {
+                if let Some(value) = error.get(member) {
+                    told.set(member, value.to_owned());
+                }
             }
-            Ok(Outcome::Result(crate::outcome::tool_error(&told)))
+            Ok(Outcome::Result(outcome::tool_error_as(&told.to_raw())))
         }
     }
 }

@@ -1,12 +1,17 @@
 //! What the hub's tools are called and what they take.
 
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::fields::{Raw, raw};
+use crate::fields::{Fields, Raw, raw};
 
 const HANDLE: &str = "handle?:string:Names your session, if your client has none; await_activity gives you one";
+
+/// How long a tool may be told to wait.
+pub const TIMEOUT_MS: RangeInclusive<u64> = 100..=900_000;
 
 /// Name, description, parameters as `name[?]:type:description`.
 const TOOLS: &[(&str, &str, &[&str])] = &[
@@ -65,7 +70,11 @@ const TOOLS: &[(&str, &str, &[&str])] = &[
             HANDLE,
         ],
     ),
-    ("read_resource", "Reads a resource of a server.", &["server:string:The server", "uri:string:The resource"]),
+    (
+        "read_resource",
+        "Reads a resource of a server.",
+        &["server:string:The server", "uri:string:The resource", HANDLE],
+    ),
     (
         "subscribe_resource",
         "Subscribes to changes of a resource; they come as notifications.",
@@ -75,7 +84,7 @@ const TOOLS: &[(&str, &str, &[&str])] = &[
     (
         "get_prompt",
         "Gets a prompt of a server.",
-        &["server:string:The server", "name:string:The prompt", "arguments?:object:Its arguments"],
+        &["server:string:The server", "name:string:The prompt", "arguments?:object:Its arguments", HANDLE],
     ),
     (
         "await_activity",
@@ -89,14 +98,19 @@ const TOOLS: &[(&str, &str, &[&str])] = &[
     (
         "get_notifications",
         "Gives notifications that servers sent.",
-        &["server?:string:Only this server", "last_event_id?:string:Only later ones", HANDLE],
+        &[
+            "server?:string:Only this server",
+            "level?:string:Of those that have a level only those from this one on: debug, info, notice, warning, error, critical, alert or emergency",
+            "last_event_id?:string:Only later ones",
+            HANDLE,
+        ],
     ),
     (
         "get_logs",
         "Gives what servers logged.",
         &[
             "server?:string:Only this server",
-            "level?:string:Only this level",
+            "level?:string:From this level on: debug, info, notice, warning, error, critical, alert or emergency; what a program writes to stderr counts as info",
             "last_event_id?:string:Only later ones",
             HANDLE,
         ],
@@ -128,14 +142,53 @@ const TOOLS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("cancel_elicitation_request", "Cancels an elicitation.", &["id:string:The request", "reason?:string:Why", HANDLE]),
-    ("list_tasks", "Lists your tasks.", &[]),
-    ("get_task", "Tells how a task is doing.", &["task_id:string:The task"]),
-    ("get_task_result", "Gives the result of a task that has ended.", &["task_id:string:The task"]),
-    ("cancel_task", "Cancels a task.", &["task_id:string:The task"]),
+    ("list_tasks", "Lists your tasks.", &[HANDLE]),
+    ("get_task", "Tells how a task is doing.", &["task_id:string:The task", HANDLE]),
+    ("get_task_result", "Gives the result of a task that has ended.", &["task_id:string:The task", HANDLE]),
+    ("cancel_task", "Cancels a task.", &["task_id:string:The task", HANDLE]),
 ];
 
 pub fn is_ours(name: &str) -> bool {
     TOOLS.iter().any(|(ours, _, _)| *ours == name)
+}
+
+struct Parameter {
+    name: &'static str,
+    kind: &'static str,
+    about: &'static str,
+    optional: bool,
+}
+
+impl Parameter {
+    fn read(text: &'static str) -> Parameter {
+        let mut parts = text.splitn(3, ':');
+        let mut part = || parts.next().unwrap_or_default();
+        let (name, kind, about) = (part(), part(), part());
+        let optional = name.strip_suffix('?');
+        Parameter { name: optional.unwrap_or(name), kind, about, optional: optional.is_some() }
+    }
+
+    /// Why this cannot be its value.
+    fn flaw(&self, given: Option<&RawValue>) -> Option<String> {
+        let Some(given) = given.map(RawValue::get).filter(|given| *given != "null") else {
+            return (!self.optional).then(|| format!("`{}` is missing", self.name));
+        };
+        let (fits, word) = match self.kind {
+            "string" => (given.starts_with('"'), "text"),
+            "object" => (given.starts_with('{'), "an object"),
+            "array" => (given.starts_with('['), "a list"),
+            "boolean" => (matches!(given, "true" | "false"), "true or false"),
+            _ => (given.parse::<u64>().is_ok(), "a whole number"),
+        };
+        (!fits).then(|| format!("`{}` must be {word}", self.name))
+    }
+}
+
+/// Why a tool cannot be called with these arguments: one is missing, or is not what it must be.
+pub fn flaw(tool: &str, arguments: &Fields) -> Option<String> {
+    let (_, _, parameters) = TOOLS.iter().find(|(name, _, _)| *name == tool)?;
+    let mut parameters = parameters.iter().map(|text| Parameter::read(text));
+    parameters.find_map(|parameter| parameter.flaw(arguments.get(parameter.name)))
 }
 
 /// All of them, as `tools/list` gives them.
@@ -144,23 +197,19 @@ pub fn schemas() -> Vec<Raw> {
     SCHEMAS.get_or_init(|| TOOLS.iter().map(schema).collect()).clone()
 }
 
-fn schema((name, about, parameters): &(&str, &str, &[&str])) -> Raw {
+fn schema((name, about, parameters): &(&str, &str, &'static [&'static str])) -> Raw {
     let mut properties = Map::new();
     let mut required = Vec::new();
-    for parameter in *parameters {
-        let mut parts = parameter.splitn(3, ':');
-        let (mut name, kind, about) =
-            (parts.next().unwrap_or_default(), parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        match name.strip_suffix('?') {
-            Some(optional) => name = optional,
-            None => required.push(name),
+    for Parameter { name, kind, about, optional } in parameters.iter().map(|text| Parameter::read(text)) {
+        if !optional {
+            required.push(name);
         }
         let mut property = json!({ "type": kind, "description": about });
         match (kind, name) {
             ("array", _) => property["items"] = json!({ "type": "string" }),
             ("integer", "timeout_ms") => {
-                property["minimum"] = 100.into();
-                property["maximum"] = 900_000.into();
+                property["minimum"] = (*TIMEOUT_MS.start()).into();
+                property["maximum"] = (*TIMEOUT_MS.end()).into();
             }
             _ => {}
         }

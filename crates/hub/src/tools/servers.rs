@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Call, Outcome};
+use crate::fields::Fields;
 
 pub(crate) async fn add(call: &Call<'_>) -> Result<Outcome, String> {
     let name = call.text("name")?;
@@ -10,7 +11,7 @@ pub(crate) async fn add(call: &Call<'_>) -> Result<Outcome, String> {
     let added = call.hub.add(&call.client.principal, &name, &entry).await.map_err(|error| error.to_string())?;
     // Long enough for a server that is there; one that is not goes on being dialled.
     added.settled(std::time::Duration::from_secs(10)).await;
-    Ok(Outcome::Facts(added.shown()))
+    Ok(Outcome::Exact(added.shown().to_raw()))
 }
 
 pub(crate) async fn remove(call: &Call<'_>) -> Result<Outcome, String> {
@@ -26,8 +27,8 @@ pub(crate) async fn remove(call: &Call<'_>) -> Result<Outcome, String> {
 }
 
 pub(crate) fn list(call: &Call<'_>) -> Outcome {
-    let servers: Vec<Value> = call.hub.visible(&call.client.principal).iter().map(|backend| backend.shown()).collect();
-    Outcome::Facts(json!({ "servers": servers }))
+    let servers: Vec<Fields> = call.hub.visible(&call.client.principal).iter().map(|backend| backend.shown()).collect();
+    Outcome::Exact(Fields::default().and("servers", &servers).to_raw())
 }
 
 pub(crate) async fn reconnect(call: &Call<'_>) -> Result<Outcome, String> {

@@ -1,42 +1,46 @@
 //! Calling tools by name, and what becomes of calls that take long.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Call, Outcome};
 use crate::drive::conversation::Reply;
 use crate::drive::task::{self, Work};
 use crate::drive::upstream;
-use crate::fields::Fields;
 use crate::front::carried;
 use crate::front::pass;
 use crate::session::Session;
 use crate::tasks::TaskRecord;
 
 const SAID_MAX: usize = 64;
+/// An answer waits this long at most for what was said before it; a store may be slow.
+const SAID_WITHIN: Duration = Duration::from_secs(1);
 
 pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
     let (server, tool) = (call.text("server")?, call.text("tool")?);
     let backend = call.hub.find_anywhere(&call.client.principal, &server).await;
     let backend = backend.ok_or_else(|| format!("there is no server named {server}"))?;
-    let default = call.hub.options.call_timeout.as_millis() as u64;
-    let timeout: u64 = call.arguments.read("timeout_ms").unwrap_or(default);
+    let timeout = match call.arguments.get("timeout_ms").filter(|written| written.get() != "null") {
+        None => call.hub.options.call_timeout.as_millis() as u64,
+        Some(_) => call.timeout()?,
+    };
     let at_once = call.arguments.read("as_task") == Some(true);
     let session = match call.known_session().await? {
         Some(session) => Some(session),
         None if at_once => Some(call.session().await?),
         None => None,
     };
-    let mut params = Fields::default();
+    let mut params = call.params();
     params.put("name", &tool);
     params.set("arguments", call.arguments.get("args").map_or_else(crate::fields::empty, ToOwned::to_owned));
     let (hub, client) = (call.hub.clone(), call.client.clone());
     let (inner, said) = mpsc::channel(SAID_MAX);
-    let forward = tokio::spawn(task::forward(said, call.sink.clone(), session.clone(), server.clone()));
+    let heard: Arc<OnceLock<Arc<Session>>> = Arc::new(session.clone().map(OnceLock::from).unwrap_or_default());
+    let forward = tokio::spawn(task::forward(said, call.sink.clone(), heard.clone(), server.clone()));
     let cancel = CancellationToken::new();
     let (token, spawned_session, named) = (cancel.clone(), session.clone(), server.clone());
     let guard = AbortOnDrop(forward.abort_handle());
@@ -51,7 +55,11 @@ pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
             let acting = pass::acting(&client, session);
             Reply::new(upstream::follow(&hub, &acting, &named, &task, &inner).await)
         };
-        token.run_until_cancelled(call).await
+        let ended = token.run_until_cancelled(call).await;
+        // What was said before the answer is passed on and kept before the answer.
+        drop(inner);
+        let _ = tokio::time::timeout(SAID_WITHIN, forward).await;
+        ended
     });
     let mut work = Work { call: running, upstream: known };
     if !at_once {
@@ -66,7 +74,15 @@ pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
         }
         caller.disarm();
     }
-    become_task(call, session, &server, &tool, cancel, work).await
+    // From here on somebody must be able to ask for it, and it for somebody.
+    let caller = cancel.clone().drop_guard();
+    let session = match session {
+        Some(session) => session,
+        None => call.session().await?,
+    };
+    let _ = heard.set(session.clone());
+    caller.disarm();
+    become_task(call, &session, &server, &tool, cancel, work).await
 }
 
 struct AbortOnDrop(tokio::task::AbortHandle);
@@ -80,32 +96,41 @@ impl Drop for AbortOnDrop {
 /// The call goes on by itself; its result is kept.
 async fn become_task(
     call: &Call<'_>,
-    session: Option<Arc<Session>>,
+    session: &Arc<Session>,
     server: &str,
     tool: &str,
     cancel: CancellationToken,
     mut work: Work,
 ) -> Result<Outcome, String> {
     let upstream = work.upstream.borrow_and_update().clone();
-    let record = TaskRecord::new(server, tool, session.as_ref().map(|session| session.id.clone()), upstream);
+    let record = TaskRecord::new(server, tool, Some(session.id.clone()), upstream);
     // Until the task is in the store, it is the caller's call, and goes with the caller.
     let caller = cancel.clone().drop_guard();
     let made = call.hub.tasks.create(&call.client.principal, record, cancel).await;
     let made = made.map_err(|error| format!("{error}; the call was cancelled"))?;
-    caller.disarm();
     let mut facts = made.record.shown(&made.id);
-    if let Some(session) = &session {
-        let _ = session.tell("task_created", server, &json!({ "taskId": made.id, "tool": tool })).await;
-        if session.record.handle {
-            facts["handle"] = json!(session.id);
-        }
+    if session.record.handle {
+        facts["handle"] = json!(session.id);
     }
-    tokio::spawn(task::drive(call.hub.clone(), made, work));
-    Ok(Outcome::Facts(facts))
+    let (told, created) = oneshot::channel();
+    let data = json!({ "taskId": made.id, "tool": tool });
+    let (hub, session, server) = (call.hub.clone(), session.clone(), server.to_owned());
+    let goes_on_in = session.id.clone();
+    // From here on it is driven whether its caller stays or not: there is nothing to wait for in between.
+    caller.disarm();
+    tokio::spawn(async move {
+        let _ = session.tell("task_created", &server, &data).await;
+        let _ = told.send(());
+        task::drive(hub, made, work).await;
+    });
+    let _ = created.await;
+    Ok(Outcome::Task(facts, goes_on_in))
 }
 
 pub(crate) async fn list(call: &Call<'_>) -> Result<Outcome, String> {
-    let tasks = call.hub.tasks.list(&call.client.principal).await.map_err(|error| error.to_string())?;
+    let session = call.known_session().await?;
+    let session = session.as_ref().map(|session| &session.id);
+    let tasks = call.hub.tasks.list(&call.client.principal, session).await.map_err(|error| error.to_string())?;
     let shown: Vec<Value> = tasks.iter().map(|(id, task)| task.shown(id)).collect();
     Ok(Outcome::Facts(json!({ "tasks": shown })))
 }
@@ -113,7 +138,9 @@ pub(crate) async fn list(call: &Call<'_>) -> Result<Outcome, String> {
 pub(crate) async fn about(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
     let id = call.text("task_id")?;
     let tasks = &call.hub.tasks;
+    let session = call.known_session().await?;
     let found = tasks.find(&id, &call.client.principal).await.map_err(|error| error.to_string())?;
+    let found = found.filter(|(_, task)| task.is_of(session.as_ref().map(|session| &session.id)));
     let (id, task) = found.ok_or_else(|| format!("there is no task {id}; results are kept for a time only"))?;
     match name {
         "get_task" => Ok(Outcome::Facts(task.shown(&id))),

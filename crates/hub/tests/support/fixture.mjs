@@ -1,7 +1,7 @@
-// An MCP server to try the hub with: both eras over HTTP, the older one over stdio. Needs nothing but Node.js.
+// An MCP server to try the hub with: both eras over HTTP and over stdio. Needs nothing but Node.js.
 // It writes down each execution before it answers, so that a test can count what really ran.
 import { createServer } from 'node:http';
-import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { appendFileSync, closeSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { randomUUID } from 'node:crypto';
 import { spawn } from 'node:child_process';
@@ -9,17 +9,31 @@ import { spawn } from 'node:child_process';
 const options = Object.fromEntries(process.argv.slice(2).map((word) => word.replace(/^--/, '').split('=')));
 const era = options.era ?? 'legacy';
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+// What nobody can take, and where it says whom it answers: first, last, nowhere, or too deep inside.
+const wild = ['unversioned', 'noise', 'huge', 'huge_last', 'huge_nameless', 'deep', 'broken', 'loud', 'chatter', 'ask_huge'];
+const huge = () => 'x'.repeat(17 << 20);
+// How many streams are refused next.
+let refusing = 0;
 const tools = ['echo', 'count', 'ask', 'sample', 'grow', 'garbage', 'progress', 'odd'];
 if (options.extra) tools.push(options.extra);
 if (options.tasks) tools.push('job');
 if (options.regional) tools.push('regional', 'unsound');
-if (options.wild) tools.push('exit', 'twice', 'huge', 'deep');
-if (options.child) spawn('sleep', ['1000'], { stdio: 'ignore' });
+if (options.wild) tools.push('exit', 'hush', 'twice', ...wild);
+let hushed;
+if ('chatty' in options) tools.push('log', 'mutter');
+if ('sse' in options) tools.push('cut');
+// Half of a character, as a program writes it that cuts a text where it must not.
+const half = '\ud83d';
+if ('half' in options) tools.push('half');
+// A number that JavaScript itself cannot hold.
+const exactly = (text) => ('exact' in options ? text.replaceAll('"@big@"', '12345678901234567890123') : text);
+if (options.child) spawn('sleep', ['1000'], { stdio: options.child === 'holds' ? 'inherit' : 'ignore' });
 if (options.stderr) console.error(options.stderr);
 
-// Arguments that are to be repeated in headers; those of `unsound` cannot be.
+// Arguments that are to be repeated in headers, under a name that a test may change; those of `unsound` cannot be.
+const header = () => (options.header && existsSync(options.header) ? readFileSync(options.header, 'utf8').trim() : 'Region');
 const annotated = {
-  regional: { region: { type: 'string', 'x-mcp-header': 'Region' } },
+  regional: { region: { type: 'string', get 'x-mcp-header'() { return header(); } } },
   unsound: { region: { type: 'number', 'x-mcp-header': 'Region' } },
 };
 
@@ -27,7 +41,7 @@ const describe = (name) => ({
   name,
   description: `the tool ${name}`,
   inputSchema: { type: 'object', ...(annotated[name] && { properties: annotated[name] }) },
-  annotations: { readOnlyHint: name === 'echo', 'x-vendor': 1.5 },
+  annotations: { readOnlyHint: name === 'echo', 'x-vendor': 1.5, ...('exact' in options && { big: '@big@' }) },
 });
 
 // Tasks of the Tasks extension are in a directory, so that they outlive this process as those of a real server would.
@@ -61,6 +75,13 @@ function changeTask(taskId, change) {
   return {};
 }
 
+// Whether something happens for the first time, of which a file is the sign.
+function isFirst(file) {
+  if (!file || existsSync(file)) return false;
+  writeFileSync(file, '');
+  return true;
+}
+
 const text = (value) => ({ content: [{ type: 'text', text: String(value) }] });
 
 // What a tool does. `wire.ask` asks the client something, `wire.say` tells it something.
@@ -73,14 +94,32 @@ async function run(name, args, meta, wire) {
       await sleep(args.ms ?? 0);
       return text(`done ${args.id}`);
     case 'ask': {
+      await sleep(args.ms ?? 0);
       const asked = await wire.ask('elicitation/create', {
-        mode: 'form',
+        mode: args.mode ?? 'form',
         message: args.question ?? 'your name?',
         requestedSchema: { type: 'object', properties: { name: { type: 'string' } } },
         ...(args.related && { _meta: { progressToken: meta?.progressToken } }),
       });
       return text(`${asked.action} ${asked.content?.name ?? ''}`.trim());
     }
+    case 'waver':
+      // Asks, and takes that back when its test says so, and is over when its test says so.
+      wire.ask('elicitation/create', { message: 'or not?', requestedSchema: { type: 'object', properties: {} } }).catch(() => {});
+      while (!existsSync(args.back)) await sleep(5);
+      wire.withdraw();
+      while (!existsSync(args.over)) await sleep(5);
+      return text('wavered');
+    case 'forget':
+      // Of all sessions but the oldest nothing is known any more.
+      [...sessions].slice(1).forEach(([id, other]) => sessions.delete(id) && other.stream?.end());
+      return text('forgotten');
+    case 'deploy':
+      // As a new process behind the same address: other tools, of which nobody is told, and the streams are cut.
+      tools.push(args.name);
+      refusing = args.refusing ?? 0;
+      setImmediate(wire.cut);
+      return text('deployed');
     case 'sample': {
       const asked = await wire.ask('sampling/createMessage', {
         messages: [{ role: 'user', content: { type: 'text', text: args.prompt ?? 'hi' } }],
@@ -95,17 +134,51 @@ async function run(name, args, meta, wire) {
     case 'progress':
       for (let step = args.from ?? 1; step <= (args.to ?? 3); step += 1) {
         wire.say('notifications/progress', { progressToken: meta?.progressToken, progress: step, total: args.to ?? 3 });
-        await sleep(args.ms ?? 10);
+        await (step === args.stop ? new Promise(() => {}) : sleep(args.ms ?? 10));
       }
       return text('progressed');
+    case 'log': {
+      const say = () => wire.say(args.method ?? 'notifications/message', { level: args.level, logger: 'fixture', data: args.data ?? args.text });
+      // Later means after the answer.
+      if (args.later) setTimeout(say);
+      else say();
+      return text('logged');
+    }
+    case 'half':
+      wire.say('notifications/message', { level: 'error', data: half });
+      wire.broadcast('notifications/halved', { data: half });
+      return text(`${half} ${(await wire.ask('elicitation/create', { mode: 'form', message: half, requestedSchema: { type: 'object' } })).action}`);
+    case 'mutter':
+      console.error(args.text);
+      return text('muttered');
     case 'regional':
       return text(`in ${args.region}`);
+    case 'cut':
+      return wire.cut();
     case 'exit':
       return process.exit(args.code);
+    case 'hush':
+      // Says no more, and does not leave either.
+      hushed = setInterval(() => {}, 1000);
+      process.on('SIGTERM', () => {});
+      closeSync(1);
+      return new Promise(() => {});
     case 'twice':
       return text('once');
     case 'huge':
-      return text('x'.repeat(17 << 20));
+    case 'huge_last':
+    case 'huge_nameless':
+      return text(huge());
+    case 'loud':
+      wire.say('notifications/message', { level: 'info', data: huge() });
+      return text('said');
+    case 'ask_huge':
+      return wire.ask('elicitation/create', { message: huge() }).then(() => text('answered'), () => text('refused'));
+    case 'chatter':
+    case 'unversioned':
+    case 'noise':
+    case 'broken':
+      return text('said');
     case 'deep':
       return { content: [], deep: JSON.parse('['.repeat(200) + ']'.repeat(200)) };
     case 'odd':
@@ -116,6 +189,7 @@ async function run(name, args, meta, wire) {
 }
 
 async function answer(method, params, wire) {
+  if (method === options.mute) await new Promise(() => {});
   switch (method) {
     case 'ping':
       // A server that answers calls and no checks.
@@ -125,21 +199,29 @@ async function answer(method, params, wire) {
       if (era === 'legacy') throw { code: -32601, message: 'Method not found' };
       return {
         supportedVersions: era === 'both' ? ['2026-07-28', '2025-11-25'] : ['2026-07-28'],
-        capabilities: { tools: { listChanged: true } },
+        capabilities: { tools: { listChanged: true }, resources: { subscribe: true } },
         _meta: { 'io.modelcontextprotocol/serverInfo': { name: 'fixture', version: '1' } },
       };
     case 'tools/list':
+      // For as long as a test likes, there is no list: an error first, then an answer without one.
+      if (options.listless && existsSync(options.listless)) {
+        if (readFileSync(options.listless, 'utf8') === 'refuse') throw { code: -32603, message: 'no list today' };
+        return { nothing: 'here' };
+      }
+      if ('endless' in options) return { tools: [{ name: 'large', description: 'x'.repeat(4 << 20) }], nextCursor: 'on' };
       return { tools: tools.map(describe) };
     case 'resources/list':
       return { resources: [{ uri: 'test://one', name: 'one' }] };
     case 'resources/templates/list':
       return { resourceTemplates: [] };
     case 'resources/read':
-      return { contents: [{ uri: params.uri, text: 'contents', 'x-new': true }] };
+      return { contents: [{ uri: params.uri, text: 'contents', 'x-new': true, ...('exact' in options && { big: '@big@' }) }] };
     case 'resources/subscribe':
+      if (options.subscribed) appendFileSync(options.subscribed, `${params.uri}\n`);
       wire.subscribe(params.uri);
       return {};
     case 'resources/unsubscribe':
+      if (options.count) appendFileSync(options.count, `unsubscribed ${params.uri}\n`);
       return {};
     case 'prompts/list':
       return { prompts: [{ name: 'greet' }] };
@@ -149,8 +231,11 @@ async function answer(method, params, wire) {
       if (options.count) appendFileSync(options.count, `level ${params.level}\n`);
       return {};
     case 'tasks/get':
+      if (options.polls) appendFileSync(options.polls, 'polled\n');
+      if (isFirst(options.deafpoll)) await new Promise(() => {});
       return taskState(params.taskId);
     case 'tasks/update':
+      if (isFirst(options.badupdate)) throw { code: -32603, message: 'not just now' };
       return changeTask(params.taskId, { answer: params.inputResponses.one });
     case 'tasks/cancel':
       return changeTask(params.taskId, { cancelled: true });
@@ -166,9 +251,16 @@ async function answer(method, params, wire) {
   }
 }
 
-const initialize = (params) => ({
+function initialize(params) {
+  if (options.clients) appendFileSync(options.clients, `${JSON.stringify(params.capabilities)}\n`);
+  return initialized(params);
+}
+
+const initialized = (params) => ({
   protocolVersion: params.protocolVersion,
-  capabilities: { tools: { listChanged: true }, resources: { subscribe: true }, prompts: {}, logging: {} },
+  capabilities: {
+    tools: { listChanged: true }, resources: { subscribe: true }, prompts: {}, logging: {}, ...('half' in options && { experimental: { half } }),
+  },
   serverInfo: { name: 'fixture', version: '1' },
 });
 
@@ -183,6 +275,9 @@ class Questions {
       send({ jsonrpc: '2.0', id, method, params });
     });
   }
+  last() {
+    return { requestId: `q${this.next - 1}` };
+  }
   settle(message) {
     const waiting = this.waiting.get(message.id);
     this.waiting.delete(message.id);
@@ -191,10 +286,19 @@ class Questions {
   }
 }
 
+// A call that its client has taken back is written down as what ran is.
+function notified(message) {
+  if (message.method === 'notifications/cancelled' && options.count) appendFileSync(options.count, 'cancelled\n');
+}
+
 async function respond(message, wire, send) {
   try {
     const result = message.method === 'initialize' ? initialize(message.params) : await answer(message.method, message.params ?? {}, wire);
     if (message.params?.name === 'garbage') return send({ jsonrpc: '2.0', id: 'not-yours', result: {} });
+    if (message.params?.name === 'unversioned') return send({ id: message.id, result });
+    if (message.params?.name === 'noise') return wire.noise?.();
+    if (message.params?.name === 'huge_last') return send({ result, id: message.id, jsonrpc: '2.0' });
+    if (message.params?.name === 'huge_nameless') return send({ result, jsonrpc: '2.0' });
     send({ jsonrpc: '2.0', id: message.id, result });
     if (message.params?.name === 'twice') send({ jsonrpc: '2.0', id: message.id, result: text('again') });
   } catch (error) {
@@ -205,31 +309,65 @@ async function respond(message, wire, send) {
 
 function stdio() {
   const questions = new Questions();
-  const send = (message) => process.stdout.write(`${JSON.stringify(message)}\n`);
+  const write = (line) => process.stdout.write(`${line}\n`);
+  const send = (message) => write(JSON.stringify(message));
+  // A line that is not JSON, and lines of the program's own, as loggers write them.
+  const mumble = ({ id, params }) => {
+    if (params?.name === 'chatter') [`request ${id}`, `{ id: ${id} }`, `{"level":30,"id":${id}}`, `[${id}`].forEach(write);
+    if (params?.name === 'broken') write(`{"jsonrpc":"2.0","id":${id},"result":{"content":[oops`);
+    return params?.name === 'broken';
+  };
   const wire = {
     ask: (method, params) => questions.ask(send, method, params),
     say: (method, params) => send({ jsonrpc: '2.0', method, params }),
-    broadcast: (method) => send({ jsonrpc: '2.0', method }),
+    withdraw: () => send({ jsonrpc: '2.0', method: 'notifications/cancelled', params: questions.last() }),
+    broadcast: (method, params) => {
+      if (era === 'legacy') send({ jsonrpc: '2.0', method, params });
+      subscriptions.forEach((id) => tell(id, method, params));
+    },
     subscribe: (uri) => setTimeout(() => send({ jsonrpc: '2.0', method: 'notifications/resources/updated', params: { uri } }), 50),
+  };
+  // Subscriptions of the modern era, by the ids of the requests that asked for them.
+  const subscriptions = new Set();
+  const tell = (id, method, params) =>
+    send({ jsonrpc: '2.0', method, params: { ...params, _meta: { 'io.modelcontextprotocol/subscriptionId': id } } });
+  const listen = ({ id, params: { notifications } }) => {
+    subscriptions.add(id);
+    tell(id, 'notifications/subscriptions/acknowledged', { notifications });
+    (notifications.resourceSubscriptions ?? []).forEach((uri) => tell(id, 'notifications/resources/updated', { uri }));
   };
   createInterface({ input: process.stdin }).on('line', (line) => {
     const message = JSON.parse(line);
-    if (message.method && message.id !== undefined) respond(message, wire, send);
+    if (era !== 'legacy' && message.method === 'subscriptions/listen') listen(message);
+    else if (message.method && message.id !== undefined) mumble(message) || respond(message, wire, send);
+    else if (message.method === 'notifications/cancelled' && subscriptions.delete(message.params.requestId)) return;
     else if (!message.method) questions.settle(message);
-  }).on('close', () => process.exit(0));
+    else notified(message);
+  }).on('close', () => hushed || process.exit(0));
 }
 
 const sessions = new Map();
 
 function legacy(request, response, message) {
   const id = request.headers['mcp-session-id'];
+  if (message?.method === 'initialize' && 'alone' in options && sessions.size > 0) {
+    // One session is enough for it, and it says too much about that.
+    response.writeHead(200, { 'content-type': 'application/json' });
+    const error = { code: -32000, message: `no room for ${request.headers.authorization}` };
+    return response.end(JSON.stringify({ jsonrpc: '2.0', id: message.id, error }));
+  }
   if (message?.method === 'initialize') {
-    const made = randomUUID();
-    sessions.set(made, { questions: new Questions(), stream: null });
-    response.writeHead(200, { 'content-type': 'application/json', 'mcp-session-id': made });
+    // A server without sessions has one for all, and a name for none.
+    const made = 'sessionless' in options ? undefined : randomUUID();
+    if (!sessions.has(made)) sessions.set(made, { questions: new Questions(), stream: null });
+    response.writeHead(200, { 'content-type': 'application/json', ...(made && { 'mcp-session-id': made }) });
     return response.end(JSON.stringify({ jsonrpc: '2.0', id: message.id, result: initialize(message.params) }));
   }
   const session = sessions.get(id);
+  if (!session && 'correlated' in options && message?.id !== undefined) {
+    response.writeHead(404, { 'content-type': 'application/json' });
+    return response.end(JSON.stringify({ jsonrpc: '2.0', id: message.id, error: { code: -32001, message: 'Session not found' } }));
+  }
   if (!session) {
     // As the reference server does: no id, so that nobody can tell what it answers.
     response.writeHead(400, { 'content-type': 'application/json' });
@@ -246,6 +384,7 @@ function legacy(request, response, message) {
     return undefined;
   }
   if (request.method === 'DELETE') {
+    if (options.count) appendFileSync(options.count, 'session ended\n');
     sessions.delete(id);
     return response.writeHead(200).end();
   }
@@ -253,13 +392,19 @@ function legacy(request, response, message) {
     session.questions.settle(message);
     return response.writeHead(202).end();
   }
-  if (message.id === undefined) return response.writeHead(202).end();
+  if (message.id === undefined) {
+    notified(message);
+    return response.writeHead(202).end();
+  }
   response.writeHead(200, { 'content-type': 'text/event-stream' });
-  const event = (stream, value) => stream?.write(`data: ${JSON.stringify(value)}\n\n`);
+  const event = (stream, value) => stream?.write(`data: ${exactly(JSON.stringify(value))}\n\n`);
   const wire = {
     ask: (method, params) => session.questions.ask((value) => event(response, value), method, params),
     say: (method, params) => event(response, { jsonrpc: '2.0', method, params }),
-    broadcast: (method) => sessions.forEach((other) => event(other.stream, { jsonrpc: '2.0', method })),
+    withdraw: () => event(response, { jsonrpc: '2.0', method: 'notifications/cancelled', params: session.questions.last() }),
+    noise: () => response.write('event: beat\ndata: tick\n\ndata: oops\n\n'),
+    cut: () => sessions.forEach((other) => other.stream?.end()),
+    broadcast: (method, params) => sessions.forEach((other) => event(other.stream, { jsonrpc: '2.0', method, params })),
     subscribe: (uri) => setTimeout(() => event(session.stream, { jsonrpc: '2.0', method: 'notifications/resources/updated', params: { uri } }), 50),
   };
   return respond(message, wire, (value) => {
@@ -276,18 +421,31 @@ async function modern(request, response, message) {
     response.writeHead(status, { 'content-type': 'application/json' });
     response.end(JSON.stringify(body));
   };
+  if (message.method === 'subscriptions/listen' && refusing > 0) {
+    refusing -= 1;
+    return void response.writeHead(503).end();
+  }
   if (message.method === 'subscriptions/listen') {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     const meta = { 'io.modelcontextprotocol/subscriptionId': message.id };
     response.write(`data: ${JSON.stringify({ jsonrpc: '2.0', method: 'notifications/subscriptions/acknowledged', params: { _meta: meta, notifications: message.params.notifications } })}\n\n`);
     const listener = { response, meta };
     listeners.add(listener);
+    const tell = (method, params) => response.write(`data: ${JSON.stringify({ jsonrpc: '2.0', method, params: { ...params, _meta: meta } })}\n\n`);
+    const { resourceSubscriptions = [], taskIds = [] } = message.params.notifications;
+    setTimeout(() => {
+      resourceSubscriptions.forEach((uri) => tell('notifications/resources/updated', { uri }));
+      taskIds.forEach((id) => tell('notifications/tasks', taskState(id)));
+    }, 50);
     response.on('close', () => listeners.delete(listener));
     return;
   }
   if (message.id === undefined) return void response.writeHead(202).end();
+  if (message.method.startsWith('tasks/') && request.headers['mcp-name'] !== message.params.taskId) {
+    return reply(400, { jsonrpc: '2.0', id: message.id, error: { code: -32020, message: 'Header mismatch' } });
+  }
   const region = message.params?.name === 'regional' ? message.params.arguments?.region : undefined;
-  if (request.headers['mcp-param-region'] !== region) {
+  if (request.headers[`mcp-param-${header().toLowerCase()}`] !== region) {
     return reply(400, { jsonrpc: '2.0', id: message.id, error: { code: -32020, message: 'Header mismatch' } });
   }
   const state = {};
@@ -299,6 +457,7 @@ async function modern(request, response, message) {
       throw state;
     },
     say: () => {},
+    cut: () => listeners.forEach((listener) => listener.response.end()),
     broadcast: (method) => listeners.forEach(({ response: stream, meta }) => stream.write(`data: ${JSON.stringify({ jsonrpc: '2.0', method, params: { _meta: meta } })}\n\n`)),
     subscribe: () => {},
   };
@@ -322,17 +481,25 @@ function sse(request, response, message) {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     response.write(`event: endpoint\ndata: /messages?session=${id}\n\n`);
     streams.set(id, { response, questions: new Questions() });
+    response.on('close', () => {
+      streams.delete(id);
+      if (options.count) appendFileSync(options.count, 'session ended\n');
+    });
     return undefined;
   }
   const found = streams.get(new URL(request.url, 'http://x').searchParams.get('session'));
   if (request.method !== 'POST' || !found) return response.writeHead(404).end();
+  // One message is too much for it, which says nothing of the session.
+  if (message.params?.arguments?.hang) return void (options.count && appendFileSync(options.count, 'hung\n'));
+  if (message.params?.arguments?.status) return response.writeHead(message.params.arguments.status).end();
   response.writeHead(202).end();
   const send = (value) => found.response.write(`event: message\ndata: ${JSON.stringify(value)}\n\n`);
   const wire = {
     ask: (method, params) => found.questions.ask(send, method, params),
     say: (method, params) => send({ jsonrpc: '2.0', method, params }),
     broadcast: (method) => send({ jsonrpc: '2.0', method }),
-    subscribe: () => {},
+    subscribe: (uri) => setTimeout(() => send({ jsonrpc: '2.0', method: 'notifications/resources/updated', params: { uri } }), 50),
+    cut: () => new Promise(() => found.response.destroy()),
   };
   if (!message.method) return found.questions.settle(message);
   if (message.id !== undefined) respond(message, wire, send);
@@ -342,11 +509,23 @@ function sse(request, response, message) {
 function http() {
   const server = createServer((request, response) => {
     if (options.requests) appendFileSync(options.requests, `${request.method} ${request.url}\n`);
+    // It breaks on streams of its own, instead of saying that it has none.
+    if ('resets' in options && request.method === 'GET') return void request.socket.destroy();
     if (options.redirect) return response.writeHead(307, { location: options.redirect }).end();
     if (options.busy && existsSync(options.busy)) return response.writeHead(503, { 'retry-after': '3000' }).end();
+    // Busy with calls, once for each time that a test says so.
+    const wanted = options.later && existsSync(options.later) ? readFileSync(options.later, 'utf8') : '';
     let body = '';
     request.on('data', (chunk) => (body += chunk)).on('end', () => {
       const message = body ? JSON.parse(body) : null;
+      if (wanted && message?.method === 'tools/call') {
+        writeFileSync(options.later, wanted.slice(1));
+        return response.writeHead(503, { 'retry-after': '0' }).end();
+      }
+      // A server that breaks on checks and on nothing else.
+      if (options.sick && message?.method === 'ping') {
+        return response.writeHead(Number(options.sick), { 'content-type': 'application/json' }).end('%%%');
+      }
       if ('sse' in options) return sse(request, response, message);
       const isModern = message?.params?._meta?.['io.modelcontextprotocol/protocolVersion'] !== undefined;
       if (isModern && era !== 'legacy') modern(request, response, message);

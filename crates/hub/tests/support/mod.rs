@@ -1,6 +1,10 @@
 //! What the end-to-end tests share: a hub in this process, real backends in others, and clients that speak HTTP to the hub.
 #![allow(dead_code)]
 
+pub mod curtain;
+pub mod shutter;
+pub mod wire;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -87,8 +91,12 @@ pub fn stdio_entry(args: &[&str]) -> Value {
 }
 
 pub fn store() -> Arc<dyn Store> {
-    let all = Retention { events_max: 100_000, age_max_ms: u64::MAX };
-    Arc::new(MemoryStore::new(all))
+    store_of(100_000)
+}
+
+/// One whose logs offer only so many events.
+pub fn store_of(events_max: u64) -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new(Retention { events_max, age_max_ms: u64::MAX }))
 }
 
 pub async fn hub(servers: &[(&str, ServerSpec)]) -> Arc<Hub> {
@@ -156,10 +164,18 @@ impl Answer {
     }
 }
 
+/// An event that is not too large for a test.
+fn whole(piece: bowline_hub::sse::Piece) -> bowline_hub::sse::Event {
+    match piece {
+        bowline_hub::sse::Piece::Event(event) => event,
+        bowline_hub::sse::Piece::TooLarge(skim) => panic!("too large: {skim:?}"),
+    }
+}
+
 /// The ids and data of Server-Sent Events.
 pub fn events(text: &str) -> Vec<(Option<String>, String)> {
     let mut parser = bowline_hub::sse::Parser::new(1 << 24);
-    parser.push(text.as_bytes()).unwrap().into_iter().map(|event| (event.id, event.data)).collect()
+    parser.push(text.as_bytes()).into_iter().map(whole).map(|event| (event.id, event.data)).collect()
 }
 
 pub async fn send(hub: &Arc<Hub>, who: &Principal, route: &Route, request: http::Request<Bytes>) -> Answer {
@@ -197,6 +213,11 @@ impl Client {
         send(&self.hub, &self.who, &self.route, request.body(Bytes::new()).unwrap()).await
     }
 
+    pub async fn delete(&self) -> Answer {
+        let request = http::Request::delete("/mcp").header("mcp-session-id", &self.session);
+        send(&self.hub, &self.who, &self.route, request.body(Bytes::new()).unwrap()).await
+    }
+
     /// A request and its response.
     pub async fn ask(&self, method: &str, params: Value) -> Value {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
@@ -214,6 +235,14 @@ impl Client {
     }
 }
 
+/// Parameters with what each request of the modern era must say.
+pub fn with_meta(mut params: Value, capabilities: Value) -> Value {
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = capabilities;
+    params["_meta"]["io.modelcontextprotocol/clientInfo"] = json!({ "name": "test", "version": "1" });
+    params
+}
+
 /// A request of the modern era, with its headers.
 pub async fn modern(
     hub: &Arc<Hub>,
@@ -223,15 +252,12 @@ pub async fn modern(
     params: Value,
     capabilities: Value,
 ) -> Answer {
-    let mut params = params;
-    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
-    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = capabilities;
-    params["_meta"]["io.modelcontextprotocol/clientInfo"] = json!({ "name": "test", "version": "1" });
+    let params = with_meta(params, capabilities);
     let mut request = http::Request::post("/mcp")
         .header("content-type", "application/json")
         .header("mcp-protocol-version", "2026-07-28")
         .header("mcp-method", method);
-    if let Some(name) = params["name"].as_str().or(params["uri"].as_str()) {
+    if let Some(name) = params["name"].as_str().or(params["uri"].as_str()).or(params["taskId"].as_str()) {
         request = request.header("mcp-name", name);
     }
     let body = json!({ "jsonrpc": "2.0", "id": "m1", "method": method, "params": params });
@@ -263,17 +289,25 @@ impl Pieces {
             }
             let frame = tokio::time::timeout(PATIENCE, self.body.next()).await.expect("something comes")?;
             let bytes = frame.unwrap().into_data().unwrap();
-            self.ready.extend(self.parser.push(&bytes).unwrap());
+            self.ready.extend(self.parser.push(&bytes).into_iter().map(whole));
         }
     }
 
-    /// The next message.
+    /// The next message. A stream that only shows that it is alive does not count as one.
     pub async fn message(&mut self) -> Value {
-        loop {
-            let event = self.next().await.expect("a message");
-            if !event.data.is_empty() {
-                return serde_json::from_str(&event.data).unwrap();
+        let message = async {
+            loop {
+                let event = self.next().await.expect("a message");
+                if !event.data.is_empty() {
+                    return serde_json::from_str(&event.data).unwrap();
+                }
             }
-        }
+        };
+        tokio::time::timeout(PATIENCE, message).await.expect("a message comes")
+    }
+
+    /// Whether the stream ends here, as it soon does if it does at all.
+    pub async fn is_over(&mut self) -> bool {
+        tokio::time::timeout(PATIENCE, self.next()).await.expect("it ends or goes on").is_none()
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::fields::{Fields, cursor_in, seq_of, text_of, value_of};
+use super::fields::{Fields, cursor_in, leniently, seq_of, text_of, value_of};
 use super::names;
 pub use super::private::{Content, Secret};
 use crate::error::{ErrorCode, Refusal};
@@ -76,6 +76,16 @@ pub enum Request {
     Pong,
 }
 
+/// A frame that cannot be read: why, and what of it could be read all the same, so that the answer reaches whoever waits.
+#[derive(Debug)]
+pub struct BadFrame {
+    pub refusal: Refusal,
+    /// The session that it names.
+    pub session: Option<SessionId>,
+    /// It asked for the long way back, whose failures have a frame of their own.
+    pub recovering: bool,
+}
+
 /// What a client asks when it comes back to a session.
 #[derive(Debug, Default)]
 pub struct Attach {
@@ -143,6 +153,10 @@ struct Envelope<'a> {
     question: Option<&'a RawValue>,
     #[serde(borrow)]
     tasks: Option<&'a RawValue>,
+    #[serde(borrow)]
+    received_count: Option<&'a RawValue>,
+    #[serde(borrow)]
+    gap_detected: Option<&'a RawValue>,
 }
 
 impl std::fmt::Debug for Request {
@@ -179,13 +193,19 @@ impl Request {
     }
 
     /// Reads one text frame. `depth_max` bounds the nesting before anything is parsed.
-    pub fn parse(text: &str, depth_max: usize) -> Result<Request, Refusal> {
+    pub fn parse(text: &str, depth_max: usize) -> Result<Request, BadFrame> {
+        let unreadable = |refusal| BadFrame { refusal, session: None, recovering: false };
         if json::depth(text, depth_max) > depth_max {
             let message = format!("The frame nests deeper than {depth_max} levels (limits.json_depth_max).");
-            return Err(Refusal::new(ErrorCode::InvalidJson, message));
+            return Err(unreadable(Refusal::new(ErrorCode::InvalidJson, message)));
         }
-        let envelope: Envelope<'_> = serde_json::from_str(text).map_err(|error| unreadable_json(text, &error))?;
-        envelope.request()
+        let envelope: Envelope<'_> =
+            serde_json::from_str(text).map_err(|error| unreadable(unreadable_json(text, &error)))?;
+        envelope.request().map_err(|refusal| BadFrame {
+            refusal,
+            session: envelope.session().ok().flatten(),
+            recovering: leniently(envelope.event) == names::RECONNECT_WITH_STATE,
+        })
     }
 }
 
@@ -193,7 +213,11 @@ fn unreadable_json(text: &str, error: &serde_json::Error) -> Refusal {
     use serde_json::error::Category;
     match error.classify() {
         Category::Data if !text.trim_start().starts_with('{') => Refusal::field("frame", "must be one JSON object"),
-        Category::Data => Refusal::new(ErrorCode::InvalidPayload, format!("The frame has the wrong shape: {error}.")),
+        // All fields of the envelope are read as they are, so this can only be one that is there twice.
+        Category::Data => {
+            let message = error.to_string();
+            Refusal::field(message.split('`').nth(1).unwrap_or("frame"), "is there more than once")
+        }
         _ => Refusal::new(ErrorCode::InvalidJson, format!("The frame is not JSON: {error}.")),
     }
 }
@@ -249,7 +273,7 @@ impl Envelope<'_> {
     }
 
     fn fields(&self) -> Result<Fields, Refusal> {
-        match value_of(self.content) {
+        match value_of("content", self.content)? {
             Value::Null => Ok(Fields(Map::new())),
             Value::Object(fields) => Ok(Fields(fields)),
             _ => Err(Refusal::field("content", "must be an object")),
@@ -279,6 +303,7 @@ impl Envelope<'_> {
             self.content.filter(|raw| raw.get() != "null").ok_or_else(|| Refusal::field("content", "is missing"))?;
         let content = Content::one_line(raw);
         if content.text().is_none() {
+            value_of("content", Some(raw))?;
             return Err(Refusal::field("content", "must be text, or an object with `text`"));
         }
         Ok(Request::Message { session, message_id, content })
@@ -296,7 +321,10 @@ impl Envelope<'_> {
         let Some(Value::Bool(confirmed)) = verdict.cloned() else {
             return Err(Refusal::field("content.confirmed", "must be true or false"));
         };
-        let tasks = fields.0.remove("tasks").filter(|tasks| !tasks.is_null()).or_else(|| self.tasks());
+        let tasks = self.tasks(&mut fields)?;
+        if tasks.as_ref().is_some_and(|tasks| !tasks.is_array()) {
+            return Err(Refusal::field("content.tasks", "must be a list"));
+        }
         let reason = fields.text("reason")?.or(text_of("reason", self.reason)?);
         Ok(Request::Response { session, step_id, confirmed, tasks, reason })
     }
@@ -304,14 +332,19 @@ impl Envelope<'_> {
     /// An ack is never a bad frame: what cannot be understood is left out.
     fn ack(&self) -> Request {
         let session = self.session().ok().flatten();
-        let content = value_of(self.content);
-        let metadata = value_of(self.metadata);
+        let content = leniently(self.content);
+        let metadata = leniently(self.metadata);
         let cursor = cursor_in(&content)
             .or_else(|| seq_of(&content).map(Cursor::bare))
             .or_else(|| cursor_in(&metadata))
-            .or_else(|| seq_of(&value_of(self.seq)).map(Cursor::bare));
-        let gap_detected = content.get("gap_detected").and_then(Value::as_bool).unwrap_or(false);
-        let received_count = content.get("received_count").and_then(Value::as_u64).unwrap_or(0);
+            .or_else(|| seq_of(&leniently(self.seq)).map(Cursor::bare));
+        // What a client counts stands beside its cursor, wherever that is.
+        let counted =
+            |key: &str, outer| [content.get(key).cloned(), metadata.get(key).cloned(), Some(leniently(outer))];
+        let gap_detected =
+            counted("gap_detected", self.gap_detected).iter().flatten().find_map(Value::as_bool).unwrap_or(false);
+        let received_count =
+            counted("received_count", self.received_count).iter().flatten().find_map(Value::as_u64).unwrap_or(0);
         Request::Ack { session, cursor, received_count, gap_detected }
     }
 
@@ -349,24 +382,28 @@ impl Envelope<'_> {
             names::CANCEL_PLAN => PlanCommand::CancelPlan { reason: self.reason()? },
             names::REPLAN => PlanCommand::Replan { question: self.question()? },
             _ => {
-                let tasks = self.fields()?.0.remove("tasks").or_else(|| self.tasks()).unwrap_or_default();
-                let full = tasks.as_array().is_some_and(|tasks| !tasks.is_empty());
+                let tasks = self.tasks(&mut self.fields()?)?.unwrap_or_default();
+                let is_task = |task: &Value| task.is_object() || task.is_string();
+                let full = tasks.as_array().is_some_and(|tasks| !tasks.is_empty() && tasks.iter().all(is_task));
+                let problem = "must be a list of tasks, each an object or a title";
                 full.then_some(PlanCommand::SolveTasks { tasks })
-                    .ok_or_else(|| Refusal::field("content.tasks", "must be a list of tasks"))?
+                    .ok_or_else(|| Refusal::field("content.tasks", problem))?
             }
         })
     }
 
-    /// Tasks at the top level, where some clients put them.
-    fn tasks(&self) -> Option<Value> {
-        Some(value_of(self.tasks)).filter(|tasks| !tasks.is_null())
+    /// Tasks in the content, or at the top level, where some clients put them.
+    fn tasks(&self, fields: &mut Fields) -> Result<Option<Value>, Refusal> {
+        let inner = fields.0.remove("tasks").filter(|tasks| !tasks.is_null());
+        let tasks = inner.map_or_else(|| value_of("tasks", self.tasks), Ok)?;
+        Ok(Some(tasks).filter(|tasks| !tasks.is_null()))
     }
 
     fn question(&self) -> Result<Option<String>, Refusal> {
         if let Some(question) = text_of("question", self.question)? {
             return Ok(Some(question));
         }
-        match value_of(self.content) {
+        match value_of("content", self.content)? {
             Value::String(text) => Ok(Some(text)),
             _ => self.fields()?.text("question"),
         }
@@ -376,18 +413,18 @@ impl Envelope<'_> {
         if let Some(reason) = text_of("reason", self.reason)? {
             return Ok(Some(reason));
         }
-        match value_of(self.content) {
+        match value_of("content", self.content)? {
             Value::String(text) => Ok(Some(text).filter(|text| !text.is_empty())),
             _ => self.fields()?.text("reason"),
         }
     }
 
     fn task_id(&self) -> Result<String, Refusal> {
-        let inner = match value_of(self.content) {
+        let inner = match value_of("content", self.content)? {
             Value::Object(fields) => Fields(fields).scalar("task_id"),
             _ => None,
         };
-        let outer = match value_of(self.task_id) {
+        let outer = match value_of("task_id", self.task_id)? {
             Value::String(text) => Some(text),
             Value::Number(number) => Some(number.to_string()),
             _ => None,
@@ -424,7 +461,7 @@ mod tests {
     use crate::position::Seq;
 
     fn parse(text: &str) -> Result<Request, Refusal> {
-        Request::parse(text, 64)
+        Request::parse(text, 64).map_err(|bad| bad.refusal)
     }
 
     fn ack_cursor(text: &str) -> Option<Cursor> {
@@ -485,12 +522,35 @@ mod tests {
             (r#"{"event":"user.reconnect","content":{"last_seq":-1}}"#, ErrorCode::InvalidPayload, "last_seq"),
             (r#"{"event":"user.reconnect","content":{"mode":"x"}}"#, ErrorCode::InvalidPayload, "mode"),
             (r#"{"event":"user.reconnect","event":"x"}"#, ErrorCode::InvalidPayload, "event"),
+            (r#"{"event":"user.cancel","session_id":"a","session_id":"b"}"#, ErrorCode::InvalidPayload, "session_id"),
+            (r#"{"event":"user.message","content":"\ud800"}"#, ErrorCode::InvalidPayload, "cannot be read"),
+            (r#"{"event":"user.message","content":{"text":"x","n":1e400}}"#, ErrorCode::InvalidPayload, "out of range"),
+            (
+                r#"{"event":"user.create_session","content":{"config":1e400}}"#,
+                ErrorCode::InvalidPayload,
+                "out of range",
+            ),
+            (r#"{"event":"user.solve_tasks","content":{"tasks":[5]}}"#, ErrorCode::InvalidPayload, "content.tasks"),
+            (r#"{"event":"user.solve_tasks","tasks":["a",null]}"#, ErrorCode::InvalidPayload, "content.tasks"),
         ];
         for (frame, code, part) in cases {
             let refusal = parse(frame).unwrap_err();
             assert_eq!(refusal.code, code, "{frame}: {refusal}");
             assert!(refusal.message.contains(part), "{frame}: {refusal}");
+            let named = refusal.details.is_some_and(|details| details["field"].is_string());
+            assert_eq!(named, code == ErrorCode::InvalidPayload, "{frame}: the field is told to programs too");
         }
+    }
+
+    #[test]
+    fn what_could_be_read_of_a_bad_frame_is_kept_for_its_answer() {
+        let bad = |text: &str| Request::parse(text, 64).unwrap_err();
+        let frame = bad(r#"{"event":"user.reconnect_with_state","session_id":"sess_1","content":{"last_seq":-1}}"#);
+        assert_eq!((frame.session.map(|id| id.to_string()).as_deref(), frame.recovering), (Some("sess_1"), true));
+        let frame = bad(r#"{"event":"user.reconnect_with_state","session_id":7}"#);
+        assert_eq!((frame.session, frame.recovering), (None, true));
+        let frame = bad(r#"{"event":"user.message","session_id":"sess_1"}"#);
+        assert!(frame.session.is_some() && !frame.recovering);
     }
 
     #[test]
@@ -508,8 +568,10 @@ mod tests {
         let careful = r#"{"event":"user.reconnect","session_id":"sess_1","content":{"last_seq":42,"epoch":"e1"}}"#;
         let Request::Reconnect(careful) = parse(careful).unwrap() else { panic!() };
         assert_eq!(careful.cursor.unwrap().to_string(), "e1-42");
-        let bare = r#"{"event":"user.reconnect","session_id":"sess_1","content":null}"#;
-        assert!(matches!(parse(bare).unwrap(), Request::Reconnect(Attach { cursor: None, .. })));
+        for content in ["null", "{}", r#"{"last_event_id":"evt_999"}"#, r#"{"last_event_id":""}"#] {
+            let bare = format!(r#"{{"event":"user.reconnect","session_id":"sess_1","content":{content}}}"#);
+            assert!(matches!(parse(&bare).unwrap(), Request::Reconnect(Attach { cursor: None, .. })), "{content}");
+        }
     }
 
     #[test]

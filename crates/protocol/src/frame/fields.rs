@@ -51,7 +51,8 @@ impl Fields {
         if cursor.is_none() && present("last_seq") {
             return Err(Refusal::field("content.last_seq", "must be a whole number from 0"));
         }
-        if cursor.is_none() && present("last_event_id") {
+        // An id that is not one of ours says nothing about this log, and is passed over.
+        if cursor.is_none() && present("last_event_id") && !self.0["last_event_id"].is_string() {
             return Err(Refusal::field("content.last_event_id", "must be \"<epoch>-<seq>\""));
         }
         Ok(cursor)
@@ -86,12 +87,24 @@ pub fn seq_of(value: &Value) -> Option<Seq> {
     Some(Seq::new(number).unwrap_or(Seq::MAX))
 }
 
-pub fn value_of(raw: Option<&RawValue>) -> Value {
-    raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+/// What JSON can write and nobody can keep (half a surrogate pair, a number beyond all floats) is told as what it is.
+pub fn value_of(field: &str, raw: Option<&RawValue>) -> Result<Value, Refusal> {
+    let Some(raw) = raw else { return Ok(Value::Null) };
+    serde_json::from_str(raw.get()).map_err(|error| {
+        let reason = error.to_string();
+        // The place is counted within the field, which would only confuse.
+        let reason = reason.split(" at line").next().unwrap_or_default();
+        Refusal::field(field, &format!("cannot be read: {reason}"))
+    })
+}
+
+/// The same where what cannot be understood is left out.
+pub fn leniently(raw: Option<&RawValue>) -> Value {
+    value_of("", raw).unwrap_or_default()
 }
 
 pub fn text_of(field: &str, raw: Option<&RawValue>) -> Result<Option<String>, Refusal> {
-    match value_of(raw) {
+    match value_of(field, raw)? {
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(text)),
         _ => Err(Refusal::field(field, "must be text")),

@@ -48,6 +48,12 @@ impl Control {
         Control::new(event, session, Value::String(refusal.message.clone()), refusal_facts(refusal))
     }
 
+    /// A frame that could not be read. Whatever session it names, it is the frame that is wrong.
+    pub fn bad_frame(session: Option<SessionId>, refusal: &Refusal) -> Control {
+        let content = Value::String(refusal.message.clone());
+        Control::new(names::SYSTEM_ERROR, session, content, refusal_facts(refusal))
+    }
+
     /// The long way back failed.
     pub fn recovery_failed(session: Option<SessionId>, refusal: &Refusal) -> Control {
         let mut facts = refusal_facts(refusal);

@@ -69,13 +69,12 @@ impl OpenAi {
                     session: run.session.clone(),
                     run: run.id.clone(),
                     step: step.clone(),
+                    to_the_end: false,
                 };
                 run.tools.call(call, run.cancel.clone()).await
             }
         };
-        let facts = outcome.facts(name, started.elapsed().as_millis() as u64);
-        run.emit.tool_result(step, outcome.text(), &facts).await?;
-        Ok(outcome)
+        Ok(run.emit.tool_ended(step, name, outcome, started.elapsed().as_millis() as u64).await?)
     }
 }
 

@@ -14,21 +14,20 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::SplitSink;
 use futures_util::{SinkExt, StreamExt};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{timeout, timeout_at};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{WebSocketStream, client_async};
 
-use super::address::Address;
+use super::address::{Address, Wire};
 use super::out;
 use screen::Screen;
 use state::Chat;
 use words::{Effect, Happened, Leave, Moment, Options};
 
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+type Socket = WebSocketStream<Wire>;
 type Sink = SplitSink<Socket, Message>;
 
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -145,9 +144,9 @@ impl Driver {
     fn dial(&mut self) {
         self.socket_number += 1;
         let (number, reports) = (self.socket_number, self.reports.clone());
-        let (url, token) = (self.start.address.ws_url(), self.start.token.clone());
+        let (address, token) = (self.start.address.clone(), self.start.token.clone());
         self.reader = Some(tokio::spawn(async move {
-            match connect(&url, token.as_deref()).await {
+            match connect(&address, token.as_deref()).await {
                 Ok(socket) => read_socket(number, socket, &reports).await,
                 Err(failed) => drop(reports.send(Report::Socket(number, failed)).await),
             }
@@ -197,15 +196,17 @@ impl Driver {
     }
 }
 
-async fn connect(url: &str, token: Option<&str>) -> Result<Socket, Happened> {
+async fn connect(address: &Address, token: Option<&str>) -> Result<Socket, Happened> {
+    let url = &address.ws_url();
     let failed = |reason: String, fatal: bool| Happened::DialFailed { reason, fatal };
-    let mut request = url.into_client_request().map_err(|error| failed(format!("{url}: {error}"), true))?;
+    let mut request = url.as_str().into_client_request().map_err(|error| failed(format!("{url}: {error}"), true))?;
     if let Some(token) = token {
         let value = format!("Bearer {token}").parse();
         let value = value.map_err(|_| failed("the token holds characters that no header can carry".into(), true))?;
         request.headers_mut().insert(::http::header::AUTHORIZATION, value);
     }
-    match timeout(DIAL_TIMEOUT, connect_async(request)).await {
+    let dialled = async { client_async(request, address.dial().await?).await };
+    match timeout(DIAL_TIMEOUT, dialled).await {
         Ok(Ok((socket, _))) => Ok(socket),
         Ok(Err(WsError::Http(response))) => Err(match response.status().as_u16() {
             401 | 403 => failed(

@@ -61,9 +61,10 @@ impl FromRequestParts<Arc<Shared>> for Owner {
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Owner, Problem> {
         check_origin(shared, &parts.headers)?;
-        check_host(shared, &parts.headers)?;
+        check_host(shared, parts.version, &parts.headers)?;
         let presented = token_from_headers(&parts.headers);
-        let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds()).map_err(Refusal::from)?;
+        let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds()).await;
+        let identity = identity.map_err(Refusal::from)?;
         let proof = parts
             .headers
             .get(RESUME_TOKEN)

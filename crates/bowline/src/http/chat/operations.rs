@@ -30,9 +30,10 @@ pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers
     let tool_name = tool_name(fields.text("tool_name")?)?;
     let tool_name = Some(tool_name.ok_or_else(|| Refusal::field("tool_name", "is missing"))?);
     let args = Value::Object(fields.object("arguments")?.unwrap_or_default());
-    let header = read::idempotency_key(&headers)?;
-    let key = fields.name("tool_call_id", MessageId::parse)?.or(header);
-    let order = Box::new(Order { tool_name, args, key, operation_id: None, by: OrderedBy::Caller });
+    let idempotency_key = read::idempotency_key(&headers)?;
+    let key = fields.name("tool_call_id", MessageId::parse)?;
+    let by = OrderedBy::Caller;
+    let order = Box::new(Order { tool_name, args, key, idempotency_key, operation_id: None, by });
     let outcome = owner.ask(&shared, &session_id(&sid)?, Ask::Operate(order)).await?;
     let Outcome::Operation(begun) = outcome else { return Err(node::not_found().into()) };
     Ok((StatusCode::ACCEPTED, Json(begun.content())).into_response())

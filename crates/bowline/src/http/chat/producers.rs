@@ -18,7 +18,7 @@ use super::read::{self, Body, Fields, Name};
 use super::{Owner, task_id};
 use crate::node::{self, Shared};
 use crate::session::operations::{Order, OrderedBy};
-use crate::session::{Ask, Outcome};
+use crate::session::{Ask, Outcome, Registry};
 use crate::stream::Watched;
 use crate::task::command::Ended;
 use crate::task::record::{TaskRecord, Worker};
@@ -70,15 +70,25 @@ async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Beg
     if let Some(named) = &named
         && let Ok(known) = task_of(shared, &owner.principal, named).await
     {
-        // The same name twice is one task.
+        // The same name twice is one task, if the same is meant by it.
+        let record = Tasks::look_up(shared, &known, &owner.principal).await?;
+        Watched::find(shared, &known, &owner.principal, owner.proof.as_ref()).await?;
+        let session = match &session {
+            Some(session) => Some(Registry::own(shared, session, &owner.principal, owner.proof.as_ref()).await?.0),
+            None => None,
+        };
+        if record.session != session.as_ref().map(SessionId::from) || record.tool_name != tool_name {
+            let message = format!("The operation `{named}` is one of another session or tool. Choose another name.");
+            return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
+        }
         shared.metrics.duplicates_avoided.inc();
-        let watched = Watched::find(shared, &known, &owner.principal, owner.proof.as_ref()).await?;
-        return Ok(Begun { task_id: watched.id, operation_id: named.clone(), tool_name });
+        return Ok(Begun { task_id: known, operation_id: record.operation_id, tool_name });
     }
     let begun = match session {
         Some(session) => {
             let (args, by) = (json!({}), OrderedBy::Producer);
-            let order = Box::new(Order { tool_name, args, key, operation_id: named.clone(), by });
+            let (operation_id, idempotency_key) = (named.clone(), key);
+            let order = Box::new(Order { tool_name, args, key: None, idempotency_key, operation_id, by });
             match owner.ask(shared, &session, Ask::Operate(order)).await? {
                 Outcome::Operation(begun) => *begun,
                 _ => return Err(node::not_found()),
@@ -106,10 +116,17 @@ async fn found(
         Some(key) => alias::digest(&format!("{owner}\0task\0{key}")),
         None => dice::u128(),
     };
-    let begun = Begun::new(bits, named, tool_name);
+    let begun = Begun::new(bits, named.clone(), tool_name);
     let record = TaskRecord::new(&begun, Worker::Producer, None, shared.clock.now_ms());
     if key.is_some() {
         match Tasks::look_up(shared, &begun.task_id, owner).await {
+            Ok(known)
+                if known.tool_name != begun.tool_name
+                    || named.as_ref().is_some_and(|named| *named != known.operation_id) =>
+            {
+                let message = "This key was used before for another task. Use a new one.";
+                return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
+            }
             Ok(known) => {
                 shared.metrics.duplicates_avoided.inc();
                 return Ok(Begun { operation_id: known.operation_id, tool_name: known.tool_name, ..begun });

@@ -33,14 +33,17 @@ const CHAT_ID_BYTES_MAX: usize = 256;
 
 /// What a submit asks for.
 enum Trigger {
-    Submit { content: Value, message_id: Option<MessageId> },
+    Submit { content: Value, message_id: Option<MessageId>, also: Option<MessageId> },
     Regenerate { replaces: Option<MessageId> },
 }
 
 /// `POST /api/chat`.
 pub async fn submit(owner: Owner, State(shared): Shares, headers: HeaderMap, body: Body) -> Answer {
     let mut fields = body.fields();
-    let chat = fields.text("id")?.ok_or_else(|| Refusal::field("id", "is missing"))?;
+    let chat = match fields.text("id")? {
+        Some(chat) => chat,
+        None => unnamed(&fields),
+    };
     let log = chat_log(&owner.principal, &chat).ok_or_else(|| Refusal::field("id", "is empty or too long"))?;
     let trigger = trigger(&mut fields, &headers)?;
     let agent = fields.text("agent")?;
@@ -48,11 +51,11 @@ pub async fn submit(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
     sse::admit(&shared)?;
     let (session, owner, token) = session_of(&shared, owner, &log, agent, &trigger).await?;
     let (outcome, message_id) = match trigger {
-        Trigger::Submit { content, message_id } => {
+        Trigger::Submit { content, message_id, also } => {
             let content = read::content(&shared, "messages", &content)?;
             let message_id = message_id.unwrap_or_else(|| MessageId::from_random(dice::u128()));
             let key = Some(message_id.clone());
-            let command = Ask::Message { message_id: key, content };
+            let command = Ask::Message { message_id: key, also, content };
             (owner.ask(&shared, &session, command).await?, Some(message_id))
         }
         Trigger::Regenerate { replaces } => {
@@ -71,6 +74,16 @@ pub async fn submit(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
     Ok(response)
 }
 
+/// A chat whose client has no name for it. Its first message is always the same, so that names it; a message without an id
+/// begins a chat that nobody comes back to.
+fn unnamed(fields: &Fields) -> String {
+    let first = fields.0.get("messages").and_then(|messages| messages[0]["id"].as_str()).filter(|id| !id.is_empty());
+    match first {
+        Some(first) => format!("begun with {first}"),
+        None => format!("unnamed {:032x}", dice::u128()),
+    }
+}
+
 fn trigger(fields: &mut Fields, headers: &HeaderMap) -> Result<Trigger, Refusal> {
     let key = read::idempotency_key(headers)?;
     let replaces = fields.name("messageId", MessageId::parse)?;
@@ -86,12 +99,12 @@ fn trigger(fields: &mut Fields, headers: &HeaderMap) -> Result<Trigger, Refusal>
                 return Err(Refusal::field("messages", "must end with a message of the user's"));
             }
             let own_id = last["id"].as_str().filter(|id| !id.is_empty());
-            let message_id = match own_id.map(MessageId::parse) {
-                Some(Some(id)) => Some(id),
+            let (message_id, also) = match own_id.map(MessageId::parse) {
+                Some(Some(id)) => (Some(id), key),
                 Some(None) => return Err(Refusal::field("messages", "end with a message whose id is too long")),
-                None => key,
+                None => (key, None),
             };
-            Ok(Trigger::Submit { content: content_of(last)?, message_id })
+            Ok(Trigger::Submit { content: content_of(last)?, message_id, also })
         }
         Some("regenerate-message") => Ok(Trigger::Regenerate { replaces: replaces.or(key) }),
         Some(_) => Err(Refusal::field("trigger", "must be submit-message or regenerate-message")),

@@ -15,14 +15,18 @@ use serde_json::{Value, json};
 
 use super::super::problem::Problem;
 use super::read::{self, Body, Name};
-use super::{Owner, session_id, shown, sse};
+use super::sse::{self, Reading};
+use super::{Owner, session_id, shown};
 use crate::agent::Reply;
 use crate::config::Ownership;
 use crate::drive::stream::Stream;
 use crate::node::{self, Shared};
+use crate::session::operations;
 use crate::session::registry::NewSession;
+use crate::session::turns::Status;
 use crate::session::{Ask, Life, Outcome, Registry, SessionRecord};
 use crate::stream::Watched;
+use crate::task::{Ending, Tasks};
 use crate::{clock, dice};
 
 type Answer = Result<Response, Problem>;
@@ -67,9 +71,9 @@ impl Made {
 pub async fn make(shared: &Arc<Shared>, new: NewSession) -> Result<Made, Refusal> {
     new.check(shared, "")?;
     let token = (shared.config.session.ownership == Ownership::Token).then(dice::secret);
-    let id = Registry::create_unheld(shared, new, token.as_deref()).await?;
+    let (id, created_ms) = Registry::create_unheld(shared, new, token.as_deref()).await?;
     let token = token.map(Secret::new);
-    Ok(Made { id, token, created_at: clock::rfc3339(shared.clock.now_ms()) })
+    Ok(Made { id, token, created_at: clock::rfc3339(created_ms) })
 }
 
 #[derive(Debug, Deserialize)]
@@ -93,6 +97,9 @@ pub async fn list(owner: Owner, State(shared): Shares, page: Result<Query<Page>,
         .filter(|(_, record)| record.life == Life::Active)
         .filter(|(_, record)| record.is_proven(ownership, owner.proof.as_ref()).is_ok())
         .collect();
+    for (log, record) in &mine {
+        Registry::prove(&shared, log, record, &owner.principal, owner.proof.as_ref()).await?;
+    }
     mine.sort_by(|(_, a), (_, b)| b.touched_ms.cmp(&a.touched_ms).then(b.created_ms.cmp(&a.created_ms)));
     let skipped = mine.iter().skip(usize::try_from(offset.unwrap_or(0)).unwrap_or(usize::MAX));
     let sessions: Vec<Value> = skipped.take(limit as usize).map(|(log, record)| shown::summary(log, record)).collect();
@@ -116,12 +123,13 @@ pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers
     let message = fields.take("message").ok_or_else(|| Refusal::field("message", "is missing"))?;
     let content = read::content(&shared, "message", &message)?;
     let header = read::idempotency_key(&headers)?;
-    let key = fields.name("message_id", MessageId::parse)?.or(header);
+    let named = fields.name("message_id", MessageId::parse)?;
     sse::admit(&shared)?;
     let session = session_id(&sid)?;
     // A message that has to wait needs a name by which its turn is found.
-    let message_id = key.unwrap_or_else(|| MessageId::from_random(dice::u128()));
-    let command = Ask::Message { message_id: Some(message_id.clone()), content };
+    let also = header.clone().filter(|_| named.is_some());
+    let message_id = named.or(header).unwrap_or_else(|| MessageId::from_random(dice::u128()));
+    let command = Ask::Message { message_id: Some(message_id.clone()), also, content };
     let outcome = owner.ask(&shared, &session, command).await?;
     turn_of(&shared, &owner, &session, outcome, Some(message_id)).await
 }
@@ -135,10 +143,11 @@ pub async fn turn_of(
     message_id: Option<MessageId>,
 ) -> Answer {
     let (log, _) = Registry::own(shared, session, &owner.principal, owner.proof.as_ref()).await?;
-    let turn: Option<Seq> = match outcome {
-        Outcome::Started { turn } => Some(turn),
-        Outcome::Repeated { turn, .. } => turn,
-        _ => None,
+    let (turn, message_id): (Option<Seq>, _) = match outcome {
+        Outcome::Started { turn } => (Some(turn), message_id),
+        // It may have come under another key the first time.
+        Outcome::Repeated { turn, message_id: first, .. } => (turn, first.or(message_id)),
+        _ => (None, message_id),
     };
     if let Some(turn) = turn {
         let task = TaskId::of_turn(&log, turn);
@@ -150,22 +159,38 @@ pub async fn turn_of(
     Ok(sse::respond(stream, None))
 }
 
-/// The running turn from its start; 204 when nothing runs.
-pub async fn follow(owner: Owner, State(shared): Shares, Name(sid): Name) -> Answer {
+/// The running turn from its start, or from a cursor in it on; 204 when nothing runs.
+pub async fn follow(
+    owner: Owner,
+    State(shared): Shares,
+    Name(sid): Name,
+    asked: Result<Query<Reading>, QueryRejection>,
+    headers: HeaderMap,
+) -> Answer {
+    let wanted = read::query(asked)?.wanted(&headers)?;
     sse::admit(&shared)?;
     let (log, record) = Registry::own(&shared, &session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
     let Some(active) = record.turn.active() else { return Ok(StatusCode::NO_CONTENT.into_response()) };
     let task = TaskId::of_turn(&log, active.started);
     let watched = Watched::find(&shared, &task, &owner.principal, owner.proof.as_ref()).await?;
-    Ok(sse::of_turn(&shared, &watched).await?)
+    Ok(sse::of_task(&shared, &watched, wanted).await?)
 }
 
-/// Really stops the turn that runs.
+/// Really stops the turn that runs; without one, what is at work in the background.
 pub async fn cancel(owner: Owner, State(shared): Shares, Name(sid): Name, body: Body) -> Answer {
     let reason = body.fields().text("reason")?;
     let (session, by) = (session_id(&sid)?, owner.name());
-    let outcome = owner.ask(&shared, &session, Ask::Cancel { by, reason, turn: None }).await?;
-    let cancelled = matches!(outcome, Outcome::Cancelled { ran: true });
+    let ask = Ask::Cancel { by: by.clone(), reason: reason.clone(), turn: None };
+    let mut cancelled = matches!(owner.ask(&shared, &session, ask).await?, Outcome::Cancelled { ran: true });
+    if !cancelled {
+        let (log, _) = Registry::own(&shared, &session, &owner.principal, owner.proof.as_ref()).await?;
+        for (_, entry) in operations::entries(&shared, &log).await? {
+            if entry.status == Status::Running {
+                let ending = Ending::cancelled(by.clone(), reason.clone());
+                cancelled |= Tasks::end(&shared, &entry.task_id, &owner.principal, ending).await?.by_this;
+            }
+        }
+    }
     let status = if cancelled { "cancelled" } else { "idle" };
     Ok(Json(json!({ "cancelled": cancelled, "status": status })).into_response())
 }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::drive::stream::Stream;
 use crate::node::{self, Shared};
+use crate::returning::Returning;
 use crate::stream::Watched;
 
 /// Where a browser that comes back says how far it is.
@@ -86,11 +87,12 @@ pub fn admit(shared: &Shared) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(5000))
 }
 
-/// The turn that a request began or joined.
+/// The turn that a request began or joined. Nothing of it is folded, however fast it was: a transport that counts what it gets comes
+/// back with that number.
 pub async fn of_turn(shared: &Arc<Shared>, watched: &Watched) -> Result<Response, Refusal> {
     let start = watched.start(None, false)?.unwrap_or(Start::Fresh);
     shared.metrics.stream_starts.inc("fresh");
-    let stream = Stream::watch(shared.clone(), watched, start, true).await;
+    let stream = Stream::watch(shared.clone(), watched, start, false).await;
     let stream = stream.map_err(|error| node::task_refusal(&error))?;
     Ok(respond(stream, Some(&watched.id)))
 }
@@ -101,7 +103,17 @@ pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) ->
         Wanted::After { cursor, framed, fold } => (cursor, framed, fold),
         Wanted::Index(index) => return from_index(shared, watched, index).await,
     };
-    let Some(start) = watched.start(cursor, framed)? else { return Ok(StatusCode::NO_CONTENT.into_response()) };
+    let returning = Returning::begin(shared, watched, cursor.as_ref());
+    let returns = cursor.is_some();
+    let start = watched.start(cursor, framed).inspect_err(|refusal| {
+        if returns {
+            Returning::refused(shared, &watched.id, refusal);
+        }
+    })?;
+    let Some(start) = start else {
+        returning.into_iter().for_each(|returning| returning.lacks_nothing(shared));
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    };
     let may_be_over = watched.last.is_some() && matches!(start, Start::After(_) | Start::Framed(_));
     shared.metrics.stream_starts.inc(match &start {
         Start::Fresh | Start::Index(_) => "fresh",
@@ -111,8 +123,10 @@ pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) ->
     let mut stream =
         Stream::watch(shared.clone(), watched, start, fold).await.map_err(|error| node::task_refusal(&error))?;
     if may_be_over && stream.is_over().await.map_err(|error| node::task_refusal(&error))? {
+        returning.into_iter().for_each(|returning| returning.lacks_nothing(shared));
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
+    stream.tell(returning);
     Ok(respond(stream, Some(&watched.id)))
 }
 

@@ -62,11 +62,17 @@ fn turns() -> [Operation; 4] {
             .takes("Message", true, &json!({ "message": "/echo hello", "message_id": "m-1" }))
             .streams("The turn, from its start")
             .refuses(&[AgentBusy, IdempotencyConflict, TaskExpired, TaskNotFound, ServerDraining]),
-        session("get", "/api/chat/sessions/{sid}/stream", "followTurn", "Streams the running turn from its start")
+        session("get", "/api/chat/sessions/{sid}/stream", "followTurn", "Streams the running turn, from its start or from a cursor on")
+            .header("LastEventId")
+            .query("last_message_id", "The cursor; the header wins. Absent or `0`: everything", &asked_cursor())
+            .query("frame", super::tasks::FRAME, &super::tasks::flag())
+            .query("fold", super::tasks::FOLD, &super::tasks::flag())
+            .query("startIndex", super::tasks::START_INDEX, &super::tasks::index())
             .streams("The turn")
+            .answer_header("X-Workflow-Stream-Tail-Index", "With `startIndex`: the number of the last chunk so far.")
             .answers_nothing("Nothing runs")
-            .refuses(&[TaskExpired, TaskNotFound]),
-        session("post", "/api/chat/sessions/{sid}/cancel", "cancelTurn", "Stops the running turn")
+            .refuses(&[TaskExpired, TaskNotFound, CursorAhead]),
+        session("post", "/api/chat/sessions/{sid}/cancel", "cancelTurn", "Stops the running turn; without one, the operations at work in the background")
             .takes("Reason", false, &json!({ "reason": "no longer needed" }))
             .answers(200, "Whether anything was stopped", "Cancelled"),
         session("post", "/api/chat/sessions/{sid}/respond", "respond", "Answers a question of the agent's")

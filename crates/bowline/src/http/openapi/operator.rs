@@ -20,7 +20,7 @@ fn text(kind: &str) -> Value {
     content
 }
 
-pub fn operations() -> [Operation; 13] {
+pub fn operations() -> [Operation; 15] {
     let page = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
     [
         server("/healthz", "isAlive", "Whether the process answers").answers_content(
@@ -72,6 +72,30 @@ pub fn operations() -> [Operation; 13] {
             "All of them",
             "Facts",
         ),
+        Operation::new(
+            Door::Admin,
+            "post",
+            "/api/admin/backends",
+            "addBackend",
+            "Adds an MCP server for everybody; it returns after a restart",
+            "admin",
+        )
+        .takes("NewBackend", true, &json!({ "name": "search", "url": "https://search.example/mcp" }))
+        .answers(201, "The server, as it is after its first dial", "Facts")
+        .answers(409, "There is a server of this name", "Problem"),
+        Operation::new(
+            Door::Admin,
+            "delete",
+            "/api/admin/backends/{name}",
+            "removeBackend",
+            "Removes an MCP server that was added at run time",
+            "admin",
+        )
+        .path("name", "The server")
+        .query("owner", "Whose it is; everybody's if left out", &json!({ "type": "string" }))
+        .answers(200, "It is removed", "Facts")
+        .answers(404, "There is no server of this name", "Problem")
+        .answers(409, "It is in the configuration file", "Problem"),
         Operation::new(
             Door::Admin,
             "post",

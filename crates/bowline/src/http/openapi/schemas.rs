@@ -223,6 +223,7 @@ fn sessions(agents: &[&str]) -> Vec<Named> {
         ),
         ("Message", request(&[("message", content), ("message_id?", name())])),
         ("Submit", submit(agent)),
+        ("NewBackend", new_backend()),
         (
             "Response",
             request(&[
@@ -243,6 +244,14 @@ fn sessions(agents: &[&str]) -> Vec<Named> {
     ]
 }
 
+fn new_backend() -> Value {
+    request(&[
+        ("name", json!({ "type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[A-Za-z0-9._-]+$" })),
+        ("url?", text()),
+        ("command?", text()),
+    ])
+}
+
 fn submit(agent: Value) -> Value {
     let message = json!({
         "type": "object",
@@ -250,7 +259,7 @@ fn submit(agent: Value) -> Value {
         "properties": { "id": text(), "role": text(), "parts": { "type": "array" }, "content": text() },
     });
     request(&[
-        ("id", json!({ "type": "string", "minLength": 1, "maxLength": 256 })),
+        ("id?", json!({ "type": "string", "minLength": 1, "maxLength": 256 })),
         ("messages?", json!({ "type": "array", "items": message })),
         ("trigger?", one_of(&["submit-message", "regenerate-message"])),
         ("messageId?", name()),

@@ -1,0 +1,125 @@
+//! By which names this server may be asked for: a web page that lends its own name to our address must not get in with it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::HOST;
+use http::{HeaderMap, Version};
+
+use super::origin::{Origin, authority_of, is_loopback_name};
+use crate::config::{AuthConfig, AuthMode, is_loopback};
+
+/// Why a request is refused for its `Host`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostRefused {
+    #[error("A request has exactly one Host header.")]
+    NotOne,
+    #[error(
+        "This server does not go by that name. Ask for it by its address, such as 127.0.0.1, or list the name's origin in `auth.origins`."
+    )]
+    NotOurs,
+}
+
+/// A browser sends no origin when a page reads from its own host. If that name was only lent to our address, the page is
+/// not ours, and what it needs no credential for it would get: so without auth, we answer only to names that cannot be lent.
+/// With auth the page has no credential to send, and a proxy may call us whatever it likes.
+pub fn check_host(
+    auth: &AuthConfig,
+    listen: &SocketAddr,
+    machine: &str,
+    version: Version,
+    headers: &HeaderMap,
+) -> Result<(), HostRefused> {
+    let mut given = headers.get_all(HOST).iter();
+    let host = match (given.next(), given.next()) {
+        (Some(host), None) => host,
+        // Before HTTP/1.1 there was none, and no browser leaves it out.
+        (None, _) if version < Version::HTTP_11 => return Ok(()),
+        _ => return Err(HostRefused::NotOne),
+    };
+    if !matches!(auth.mode, AuthMode::None) {
+        return Ok(());
+    }
+    let host = host.to_str().ok().and_then(authority_of).map(|(host, _)| host);
+    let ours = host.is_some_and(|host| is_ours(auth, listen, machine, &host));
+    ours.then_some(()).ok_or(HostRefused::NotOurs)
+}
+
+/// Whether nobody but us can have this name.
+fn is_ours(auth: &AuthConfig, listen: &SocketAddr, machine: &str, host: &str) -> bool {
+    let listed = || auth.origins.iter().filter_map(|origin| Origin::parse(origin)).any(|origin| origin.host() == host);
+    if is_loopback_name(host) || listed() {
+        return true;
+    }
+    // An address is what names lead to, so it is nobody's to lend. Who can reach a loopback listener calls it by a loopback name.
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    !is_loopback(listen) && (address || (!machine.is_empty() && host.eq_ignore_ascii_case(machine)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, StaticToken};
+    use bowline_protocol::Principal;
+    use bowline_protocol::frame::client::Secret;
+    use http::HeaderValue;
+
+    const PRIVATE: &str = "127.0.0.1:8080";
+    const PUBLIC: &str = "0.0.0.0:8080";
+
+    fn open() -> AuthConfig {
+        AuthConfig { origins: vec!["https://agents.example".into(), "*".into()], ..Config::default().auth }
+    }
+
+    fn with_tokens() -> AuthConfig {
+        let token = StaticToken { token: Secret::new("t"), principal: Principal::parse("p").unwrap(), admin: false };
+        AuthConfig { mode: AuthMode::Tokens(vec![token]), ..open() }
+    }
+
+    fn check(auth: &AuthConfig, listen: &str, host: &str) -> Result<(), HostRefused> {
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, HeaderValue::from_str(host).unwrap());
+        check_host(auth, &listen.parse().unwrap(), "Machine", Version::HTTP_11, &headers)
+    }
+
+    #[test]
+    fn without_auth_a_loopback_listener_goes_by_loopback_names_and_those_that_are_listed() {
+        for host in ["localhost", "127.0.0.1:8080", "LOCALHOST:1", "[::1]:8080", "agents.example", "Agents.Example:443"]
+        {
+            assert_eq!(check(&open(), PRIVATE, host), Ok(()), "{host}");
+        }
+        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "machine", ""] {
+            assert_eq!(check(&open(), PRIVATE, host), Err(HostRefused::NotOurs), "{host}");
+        }
+    }
+
+    #[test]
+    fn without_auth_a_listener_that_others_reach_goes_by_addresses_its_own_name_and_those_that_are_listed() {
+        for host in ["10.0.0.1:8080", "[2001:db8::1]", "localhost:8080", "machine:8080", "agents.example"] {
+            assert_eq!(check(&open(), PUBLIC, host), Ok(()), "{host}");
+        }
+        for host in ["evil.example:8080", "machine.evil.example", "10.0.0.1.evil.example", "agents.example.", "a b"] {
+            assert_eq!(check(&open(), PUBLIC, host), Err(HostRefused::NotOurs), "{host}");
+        }
+    }
+
+    #[test]
+    fn with_auth_any_one_name_will_do() {
+        for listen in [PRIVATE, PUBLIC] {
+            assert_eq!(check(&with_tokens(), listen, "anything.example"), Ok(()));
+        }
+    }
+
+    #[test]
+    fn two_hosts_or_none_are_refused_whoever_asks() {
+        let mut headers = HeaderMap::new();
+        let listen = PRIVATE.parse().unwrap();
+        let check = |version, headers: &HeaderMap| check_host(&with_tokens(), &listen, "", version, headers);
+        assert_eq!(check(Version::HTTP_11, &headers), Err(HostRefused::NotOne));
+        assert_eq!(check(Version::HTTP_10, &headers), Ok(()));
+        headers.append(HOST, HeaderValue::from_static("localhost"));
+        assert_eq!(check(Version::HTTP_11, &headers), Ok(()));
+        headers.append(HOST, HeaderValue::from_static("localhost"));
+        assert_eq!(check(Version::HTTP_11, &headers), Err(HostRefused::NotOne));
+        assert_eq!(check(Version::HTTP_10, &headers), Err(HostRefused::NotOne));
+    }
+}

@@ -1,0 +1,151 @@
+//! Keys that verify JSON Web Tokens, and sets of them: each key with the algorithms that it may be used with.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use anyhow::Context;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
+use serde_json::Value;
+
+const HS: &[Algorithm] = &[Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
+const RS: &[Algorithm] = &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512];
+/// A key has one curve, and what is signed for the other does not verify with it.
+const ES: &[Algorithm] = &[Algorithm::ES256, Algorithm::ES384];
+
+/// A key and the algorithms that it may be used with, all of one family.
+#[derive(Debug)]
+pub struct VerifyingKey {
+    id: Option<String>,
+    pub algorithms: Vec<Algorithm>,
+    pub key: DecodingKey,
+}
+
+impl VerifyingKey {
+    pub fn secret(bytes: &[u8]) -> VerifyingKey {
+        VerifyingKey { id: None, algorithms: HS.to_vec(), key: DecodingKey::from_secret(bytes) }
+    }
+
+    pub fn pem(pem: &str) -> anyhow::Result<VerifyingKey> {
+        anyhow::ensure!(
+            !pem.contains("PRIVATE KEY"),
+            "the JWT key file holds a private key; give the server the public one only"
+        );
+        let rsa = DecodingKey::from_rsa_pem(pem.as_bytes()).map(|key| (RS, key));
+        let found = rsa.or_else(|_| DecodingKey::from_ec_pem(pem.as_bytes()).map(|key| (ES, key)));
+        let (algorithms, key) = found.ok().context("the JWT key file is not an RSA or EC public key in PEM")?;
+        Ok(VerifyingKey { id: None, algorithms: algorithms.to_vec(), key })
+    }
+
+    /// A key of a set that we can use. Shared secrets have no place in a set of public keys, so they are left out.
+    fn of_set(jwk: &Jwk) -> Option<VerifyingKey> {
+        let possible: &[Algorithm] = match &jwk.algorithm {
+            AlgorithmParameters::RSA(_) => RS,
+            AlgorithmParameters::EllipticCurve(curve) if curve.curve == EllipticCurve::P256 => &[Algorithm::ES256],
+            AlgorithmParameters::EllipticCurve(curve) if curve.curve == EllipticCurve::P384 => &[Algorithm::ES384],
+            _ => return None,
+        };
+        let declared = jwk.common.key_algorithm;
+        let for_this = |algorithm: &&Algorithm| declared.is_none_or(|declared| declared == (**algorithm).into());
+        let algorithms: Vec<Algorithm> = possible.iter().filter(for_this).copied().collect();
+        let for_signatures =
+            jwk.common.public_key_use.as_ref().is_none_or(|declared| *declared == PublicKeyUse::Signature);
+        let key = DecodingKey::from_jwk(jwk).ok()?;
+        let usable = for_signatures && !algorithms.is_empty();
+        usable.then(|| VerifyingKey { id: jwk.common.key_id.clone(), algorithms, key })
+    }
+}
+
+/// The keys of a JSON Web Key Set that we can use.
+pub type KeySet = Vec<Arc<VerifyingKey>>;
+
+#[derive(Deserialize)]
+struct WrittenSet {
+    keys: Vec<Value>,
+}
+
+/// Reads a set. A key that is not understood is left out and costs the others nothing.
+pub fn read(text: &str) -> anyhow::Result<KeySet> {
+    let set: WrittenSet = serde_json::from_str(text).context("this is not a JSON Web Key Set")?;
+    let jwks = set.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
+    let keys: KeySet = jwks.filter_map(|jwk| VerifyingKey::of_set(&jwk)).map(Arc::new).collect();
+    anyhow::ensure!(!keys.is_empty(), "the key set has no RSA, P-256 or P-384 key for signatures");
+    Ok(keys)
+}
+
+/// The key that a token names. A token without a key id is fine as long as there is only one key.
+pub fn find(keys: &KeySet, id: Option<&str>) -> Option<Arc<VerifyingKey>> {
+    match (id, keys.as_slice()) {
+        (Some(id), keys) => keys.iter().find(|key| key.id.as_deref() == Some(id)).cloned(),
+        (None, [only]) => Some(only.clone()),
+        (None, _) => None,
+    }
+}
+
+/// A key set on disk. Looked at once a second at most, and read again when it has changed.
+#[derive(Debug)]
+pub struct KeyFile {
+    path: PathBuf,
+    state: Mutex<KeyFileState>,
+}
+
+#[derive(Debug)]
+struct KeyFileState {
+    keys: KeySet,
+    version: Version,
+    checked_at_unix: u64,
+}
+
+/// What changes when a file is written or replaced.
+type Version = (SystemTime, u64);
+
+impl KeyFile {
+    pub fn open(path: &Path) -> anyhow::Result<KeyFile> {
+        let version = version_of(path).with_context(|| format!("cannot read the key set {}", path.display()))?;
+        let state = Mutex::new(KeyFileState { keys: read_file(path)?, version, checked_at_unix: 0 });
+        Ok(KeyFile { path: path.to_owned(), state })
+    }
+
+    pub fn find(&self, id: Option<&str>, now_unix: u64) -> Option<Arc<VerifyingKey>> {
+        // Nothing panics while the lock is held, and the state is whole at every point.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.checked_at_unix != now_unix {
+            state.checked_at_unix = now_unix;
+            self.refresh(&mut state);
+        }
+        find(&state.keys, id)
+    }
+
+    /// Keeps the old keys if the new file cannot be used: a half-written file must not lock everyone out.
+    fn refresh(&self, state: &mut KeyFileState) {
+        let version = match version_of(&self.path) {
+            Ok(version) if version != state.version => version,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::warn!(path = %self.path.display(), %error, "the key set cannot be read; the old keys stay in use");
+                return;
+            }
+        };
+        match read_file(&self.path) {
+            Ok(keys) => {
+                tracing::info!(path = %self.path.display(), keys = keys.len(), "the key set has changed");
+                (state.keys, state.version) = (keys, version);
+            }
+            Err(error) => {
+                tracing::warn!(path = %self.path.display(), error = %format!("{error:#}"), "the key set cannot be used; the old keys stay in use");
+            }
+        }
+    }
+}
+
+fn version_of(path: &Path) -> std::io::Result<Version> {
+    let metadata = std::fs::metadata(path)?;
+    Ok((metadata.modified()?, metadata.len()))
+}
+
+fn read_file(path: &Path) -> anyhow::Result<KeySet> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the key set {}", path.display()))?;
+    read(&text).with_context(|| path.display().to_string())
+}

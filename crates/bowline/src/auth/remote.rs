@@ -1,0 +1,110 @@
+//! A key set behind a URL: fetched at the start, from time to time, and when a token names a key that is not in it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bowline_core::backoff::Backoff;
+use bowline_core::bucket::Bucket;
+use reqwest::{Client, Url};
+
+use super::key_set::{self, KeySet, VerifyingKey};
+use crate::dice;
+
+/// Whoever issues tokens answers at once or has a problem. Only tokens with an unknown key wait for it.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// A set of public keys has a few kilobytes.
+const SET_BYTES_MAX: usize = 256 << 10;
+/// Anybody can name a key that does not exist, so what tokens ask for is fetched five times a minute at most.
+const ASKED_FOR_MAX: u32 = 5;
+const ASKED_FOR_EVERY: Duration = Duration::from_secs(12);
+/// The first wait after a fetch that failed.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+
+/// The newest set that could be had. While the URL is away, it stays in use.
+#[derive(Debug)]
+pub struct RemoteKeys {
+    url: Url,
+    every: Duration,
+    client: Client,
+    keys: Mutex<KeySet>,
+    /// One fetch at a time; whoever waited finds what the first one brought.
+    asked_for: tokio::sync::Mutex<Bucket>,
+}
+
+impl RemoteKeys {
+    pub fn new(url: &Url, every: Duration) -> anyhow::Result<RemoteKeys> {
+        let client = Client::builder()
+            .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
+            .timeout(FETCH_TIMEOUT)
+            // Keys from somewhere that the operator did not name would be anybody's.
+            .redirect(reqwest::redirect::Policy::none());
+        // Without TLS no certificates are needed, and a small image may have none.
+        let client = if url.scheme() == "https" { client } else { client.tls_certs_only([]) };
+        let client =
+            client.build().context("`auth.jwks_url`: HTTPS cannot be set up; are `ca-certificates` installed?")?;
+        let asked_for = Bucket::rare(Instant::now(), ASKED_FOR_MAX, ASKED_FOR_EVERY);
+        Ok(RemoteKeys { url: url.clone(), every, client, keys: Mutex::default(), asked_for: asked_for.into() })
+    }
+
+    pub fn find(&self, id: Option<&str>) -> Option<Arc<VerifyingKey>> {
+        key_set::find(&self.keys.lock().unwrap_or_else(PoisonError::into_inner), id)
+    }
+
+    /// A token names a key that is not known: looks whether it is a new one. True if it is known now.
+    pub async fn learn(&self, id: Option<&str>) -> bool {
+        let mut asked_for = self.asked_for.lock().await;
+        if self.find(id).is_some() {
+            return true;
+        }
+        if asked_for.take(Instant::now()).is_err() {
+            return false;
+        }
+        self.refresh().await;
+        self.find(id).is_some()
+    }
+
+    /// Fetches the set for the first time. If it cannot be had, the server starts all the same, and lets nobody in until it can.
+    pub async fn begin(&self) {
+        self.refresh().await;
+    }
+
+    /// Keeps the set new, for ever.
+    pub async fn follow(&self) {
+        let mut backoff = Backoff::new(RETRY_FIRST, self.every, 0.25);
+        let mut failed = self.keys.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        loop {
+            let pause = if failed { backoff.next(dice::chance()) } else { self.every };
+            tokio::time::sleep(pause).await;
+            failed = !self.refresh().await;
+            if !failed {
+                backoff = Backoff::new(RETRY_FIRST, self.every, 0.25);
+            }
+        }
+    }
+
+    async fn refresh(&self) -> bool {
+        match self.fetch().await {
+            Ok(keys) => {
+                tracing::debug!(url = %self.url, keys = keys.len(), "fetched the key set");
+                *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = keys;
+                true
+            }
+            Err(error) => {
+                tracing::warn!(url = %self.url, error = %format!("{error:#}"), "the key set cannot be fetched; the last keys stay in use");
+                false
+            }
+        }
+    }
+
+    async fn fetch(&self) -> anyhow::Result<KeySet> {
+        let mut response = self.client.get(self.url.clone()).send().await.map_err(reqwest::Error::without_url)?;
+        anyhow::ensure!(response.status().is_success(), "it answers with {}", response.status());
+        let mut body = Vec::new();
+        while let Some(piece) = response.chunk().await.map_err(reqwest::Error::without_url)? {
+            body.extend_from_slice(&piece);
+            anyhow::ensure!(body.len() <= SET_BYTES_MAX, "it is larger than {SET_BYTES_MAX} bytes");
+        }
+        key_set::read(std::str::from_utf8(&body).context("it is not text")?)
+    }
+}

@@ -1,0 +1,77 @@
+//! The ring that a running server signs and verifies with: read again as soon as its file has changed.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline_core::Ring;
+
+use crate::keys::{FILE_NAME, KeyFile, Keys, KeysError, Origin};
+
+/// A key that is retired is refused from then on, and not from the next start on: whoever retires one may be in a hurry.
+#[derive(Debug)]
+pub struct LiveRing {
+    /// The data directory that has the ring; none if it comes from the settings, or was made for this process.
+    dir: Option<PathBuf>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    ring: Arc<Ring>,
+    version: Option<Version>,
+}
+
+/// What changes when a file is replaced, written, or given other permissions.
+type Version = (u64, i64, i64);
+
+impl LiveRing {
+    pub fn new(keys: Keys) -> LiveRing {
+        let dir = match &keys.origin {
+            Origin::File(path) => path.parent().map(Path::to_owned),
+            Origin::Settings | Origin::Volatile => None,
+        };
+        // None, so that what was changed since the ring was read is seen at the first look.
+        LiveRing { dir, state: Mutex::new(State { ring: Arc::new(keys.ring), version: None }) }
+    }
+
+    /// The ring as it is now. Costs one look at the file, beside which a signature is dear.
+    pub fn now(&self) -> Arc<Ring> {
+        // Nothing panics while the lock is held, and the state is whole at every point.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(dir) = &self.dir {
+            state.refresh(dir);
+        }
+        state.ring.clone()
+    }
+}
+
+impl State {
+    /// Keeps the ring if the file cannot be used: without one, nobody could come back.
+    fn refresh(&mut self, dir: &Path) {
+        let version = version_of(dir);
+        if version == self.version {
+            return;
+        }
+        self.version = version;
+        match read(dir) {
+            Ok(Some(ring)) => {
+                tracing::info!(keys = ring.keys().len(), "read the key ring");
+                self.ring = Arc::new(ring);
+            }
+            Ok(None) => {
+                tracing::warn!(dir = %dir.display(), "the key ring is gone; the one that was read stays in use");
+            }
+            Err(error) => tracing::error!(%error, "the key ring stays as it was"),
+        }
+    }
+}
+
+fn version_of(dir: &Path) -> Option<Version> {
+    let metadata = std::fs::metadata(dir.join(FILE_NAME)).ok()?;
+    Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+}
+
+fn read(dir: &Path) -> Result<Option<Ring>, KeysError> {
+    KeyFile::read(dir)?.map(|file| file.ring()).transpose()
+}

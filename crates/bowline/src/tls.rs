@@ -1,0 +1,112 @@
+//! TLS: the certificate that the settings name, looked at again now and then, so that a renewed one needs no restart; and
+//! the other side of it for our own clients.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::config::TlsConfig;
+
+/// The files are looked at this often, when somebody connects.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What serves TLS.
+pub struct Tls {
+    files: TlsConfig,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    config: Arc<ServerConfig>,
+    /// When the files were last changed, as far as that was seen.
+    changed: Option<[SystemTime; 2]>,
+    looked: Instant,
+}
+
+impl Tls {
+    pub fn load(files: TlsConfig) -> anyhow::Result<Tls> {
+        let changed = changed(&files);
+        let current = Current { config: read(&files)?, changed, looked: Instant::now() };
+        Ok(Tls { files, current: Mutex::new(current) })
+    }
+
+    /// For the next connection.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.looked.elapsed() >= LOOK_EVERY {
+            current.looked = Instant::now();
+            self.look(&mut current);
+        }
+        TlsAcceptor::from(current.config.clone())
+    }
+
+    /// Takes a renewed certificate. While its two files do not fit each other, the old one stays.
+    fn look(&self, current: &mut Current) {
+        let changed = changed(&self.files);
+        if changed.is_none() || changed == current.changed {
+            return;
+        }
+        match read(&self.files) {
+            Ok(config) => {
+                (current.config, current.changed) = (config, changed);
+                tracing::info!("took the renewed certificate");
+            }
+            Err(error) => tracing::warn!(%error, "the renewed certificate cannot be used; the old one stays"),
+        }
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tls({})", self.files.cert.display())
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+fn changed(files: &TlsConfig) -> Option<[SystemTime; 2]> {
+    let at = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified()).ok();
+    Some([at(&files.cert)?, at(&files.key)?])
+}
+
+fn read(files: &TlsConfig) -> anyhow::Result<Arc<ServerConfig>> {
+    let cert = files.cert.display();
+    let chain: Result<Vec<CertificateDer>, _> = CertificateDer::pem_file_iter(&files.cert).and_then(Iterator::collect);
+    let chain = chain.with_context(|| format!("`tls.cert`: {cert} cannot be read as certificates in PEM"))?;
+    anyhow::ensure!(!chain.is_empty(), "`tls.cert`: there is no certificate in {cert}");
+    let key = PrivateKeyDer::from_pem_file(&files.key)
+        .with_context(|| format!("`tls.key`: {} cannot be read as a private key in PEM", files.key.display()))?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .with_context(|| format!("`tls.key` does not fit the certificate in {cert}"))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// For our own clients: servers must have a certificate that this machine trusts; `SSL_CERT_FILE` names more of them.
+pub fn connector() -> anyhow::Result<TlsConnector> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (taken, _) = roots.add_parsable_certificates(found.certs);
+    anyhow::ensure!(
+        taken > 0,
+        "no certificate is trusted here: install `ca-certificates`, or name a file with SSL_CERT_FILE"
+    );
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}

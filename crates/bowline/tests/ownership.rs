@@ -1,0 +1,144 @@
+//! Resume tokens: what proves whose session it is, for how long, and what those are told who had it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use bowline::config::Ownership;
+use serde_json::{Value, json};
+use support::api::Api;
+use support::{Client, Server};
+
+async fn server() -> Server {
+    let mut config = support::config();
+    config.session.ownership = Ownership::Token;
+    Server::with(config).await
+}
+
+/// A connection with a new session, and its token.
+async fn session(server: &Server) -> (Client, String) {
+    let mut client = server.connect().await;
+    client.send(json!({ "event": "user.create_session" })).await;
+    let created = client.expect("agent.session_created").await;
+    client.session = created["session_id"].as_str().unwrap().to_owned();
+    (client, created["metadata"]["resume_token"].as_str().unwrap().to_owned())
+}
+
+/// Comes back with a token; the new one, or none if it was refused.
+async fn resume(server: &Server, session: &str, token: &str) -> (Client, Option<String>) {
+    let mut client = server.connect().await;
+    client.reconnect(session, json!({ "resume_token": token, "take_over": true })).await;
+    let frames =
+        client.until(|f| f["event"] == "agent.session_created" || f["metadata"]["error_code"].is_string()).await;
+    let token = frames.last().unwrap()["metadata"]["resume_token"].as_str().map(str::to_owned);
+    (client, token)
+}
+
+async fn status(server: &Server, path: &str, token: &str) -> u16 {
+    Api::new(server.address).with("bowline-resume-token", token).get(path).await.0
+}
+
+#[tokio::test]
+async fn a_token_is_worth_nothing_once_its_successor_was_used_over_http() {
+    let server = server().await;
+    let (mut client, first) = session(&server).await;
+    client.ask("/echo x").await;
+    let id = client.session.clone();
+    drop(client);
+    let path = format!("/api/chat/sessions/{id}");
+    let (_client, second) = resume(&server, &id, &first).await;
+    let second = second.expect("the first token is good");
+    assert_eq!(status(&server, &path, &first).await, 200, "the answer with the second might have been lost");
+    assert_eq!(status(&server, &path, &second).await, 200);
+    assert_eq!(status(&server, &path, &first).await, 404, "but it was not");
+    assert_eq!(resume(&server, &id, &first).await.1, None);
+    assert!(resume(&server, &id, &second).await.1.is_some());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn every_door_that_takes_a_token_uses_it() {
+    let doors = ["", "/cancel", "list", "task"];
+    for door in doors {
+        let server = server().await;
+        let (mut client, first) = session(&server).await;
+        let id = client.session.clone();
+        client.ask("/echo x").await;
+        drop(client);
+        let path = format!("/api/chat/sessions/{id}");
+        let (_client, second) = resume(&server, &id, &first).await;
+        let api = Api::new(server.address).with("bowline-resume-token", &second.unwrap());
+        let used = match door {
+            "/cancel" => api.post(&format!("{path}/cancel"), &json!({})).await.0,
+            "list" => api.get("/api/chat/sessions").await.0,
+            "task" => api.get(&format!("/api/chat/tasks/turn_1_{id}")).await.0,
+            _ => api.get(&path).await.0,
+        };
+        assert_eq!(used, 200, "{door}");
+        assert_eq!(status(&server, &path, &first).await, 404, "{door}");
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_was_shown_only_to_watch_has_arrived_too() {
+    let server = server().await;
+    let (client, first) = session(&server).await;
+    let id = client.session.clone();
+    drop(client);
+    let (_client, second) = resume(&server, &id, &first).await;
+    let second = second.unwrap();
+    let mut watcher = server.connect().await;
+    watcher.resume(&id, json!({ "resume_token": second, "mode": "observe" })).await;
+    assert_eq!(resume(&server, &id, &first).await.1, None);
+    assert!(resume(&server, &id, &second).await.1.is_some());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_refused_has_used_its_token_all_the_same() {
+    let server = server().await;
+    let (client, first) = session(&server).await;
+    let id = client.session.clone();
+    drop(client);
+    let (mut holder, second) = resume(&server, &id, &first).await;
+    let second = second.unwrap();
+    let holding = tokio::spawn(async move { holder.expect("agent.final_answer").await });
+    let mut other = server.connect().await;
+    other.reconnect(&id, json!({ "resume_token": second })).await;
+    assert_eq!(other.refusal().await.0, "SESSION_ALREADY_ACTIVE");
+    assert_eq!(resume(&server, &id, &first).await.1, None);
+    holding.abort();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_had_the_session_is_told_what_became_of_it() {
+    let server = server().await;
+    let (mut loser, first) = session(&server).await;
+    let id = loser.session.clone();
+    let (mut holder, second) = resume(&server, &id, &first).await;
+    assert!(second.is_some());
+    loser.until(|frame| frame["metadata"]["code"] == "SESSION_TAKEN_OVER").await;
+    let refused = |frame: &Value| frame["metadata"]["error_code"].as_str().map(str::to_owned);
+    for frame in [
+        json!({ "event": "user.message", "session_id": id, "content": "x" }),
+        json!({ "event": "user.request_state", "session_id": id }),
+        json!({ "event": "user.cancel", "session_id": id }),
+    ] {
+        loser.send(frame).await;
+        assert_eq!(loser.refusal().await, ("SESSION_READ_ONLY".into(), "reconnect".into()));
+    }
+    holder.session = id.clone();
+    holder.send(json!({ "event": "user.end_session" })).await;
+    holder.expect("agent.session_end").await;
+    for client in [&mut loser, &mut holder] {
+        client.send(json!({ "event": "user.message", "session_id": id, "content": "x" })).await;
+        assert_eq!(client.refusal().await.0, "SESSION_INACTIVE");
+    }
+    // To everybody else there is no such session.
+    let mut stranger = server.connect().await;
+    stranger.send(json!({ "event": "user.message", "session_id": id, "content": "x" })).await;
+    let frame = stranger.until(|frame| refused(frame).is_some()).await.pop().unwrap();
+    assert_eq!(refused(&frame).as_deref(), Some("SESSION_NOT_FOUND"));
+    server.stop().await;
+}

@@ -1,0 +1,67 @@
+//! How calls go out, wait and end: what each is told, once, and what may still become of it.
+
+use std::time::{Duration, Instant};
+
+use super::{Backend, Call, Generation, Outcome, Output, Resend};
+
+/// A call whose wire broke rests this long before it is sent again.
+pub(super) const REST: Duration = Duration::from_millis(250);
+
+impl Backend {
+    pub(super) fn send(&mut self, generation: Generation, call: Call) {
+        self.outputs.push_back(Output::Send { generation, call: call.id });
+        self.calls.sent(generation, call);
+    }
+
+    pub(super) fn park(&mut self, now: Instant, call: Call) {
+        if call.deadline <= now {
+            self.fail(&call, Outcome::Deadline);
+        } else if let Err(call) = self.calls.park(call) {
+            self.fail(&call, Outcome::Busy);
+        }
+    }
+
+    /// Now, or as soon as there is a connection again.
+    pub(super) fn send_again(&mut self, now: Instant, mut call: Call) {
+        call.be_patient(now + self.policy.patience);
+        self.handle_call(now, call);
+    }
+
+    pub(super) fn settle_broken(&mut self, now: Instant, on: Generation, mut call: Call, reason: &str) {
+        call.note_broken(reason);
+        if call.resend != Resend::Always || !call.spend_send() || call.deadline <= now {
+            self.fail(&call, Outcome::Unknown { reason: reason.to_owned() });
+        } else if self.live() == Some(on) {
+            // Whether its transport is lost with it shows in a moment. On one that is dying it would only break again.
+            call.be_patient(now + self.policy.patience);
+            self.calls.rest(call, now + REST);
+        } else {
+            self.send_again(now, call);
+        }
+    }
+
+    pub(super) fn fail_parked(&mut self, now: Instant) {
+        let outcome = self.unavailable(now);
+        for call in self.calls.take_waiting() {
+            self.fail(&call, outcome.clone());
+        }
+    }
+
+    pub(super) fn unavailable(&self, now: Instant) -> Outcome {
+        Outcome::Unavailable {
+            status: self.status(),
+            attempt: self.attempt(),
+            next_retry: self.next_retry(now),
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    /// A call ends. If it may have run once, nobody can say any more that it did not.
+    pub(super) fn fail(&mut self, call: &Call, outcome: Outcome) {
+        let outcome = match call.broken() {
+            Some(reason) => Outcome::Unknown { reason: reason.to_owned() },
+            None => outcome,
+        };
+        self.outputs.push_back(Output::Fail { call: call.id, outcome });
+    }
+}

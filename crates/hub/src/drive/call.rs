@@ -1,0 +1,72 @@
+//! Drives one call to one backend: waits for its turn, makes it on the transport it is given, and tells what came of it.
+
+use std::time::Instant;
+
+use bowline_core::backend::{Call, CallId, Outcome, Resend, Status};
+
+use crate::backend::{Backend, CallEnd};
+use crate::desk::{Desk, Report, Turn};
+use crate::fields::Raw;
+use crate::link::{Ending, Upcall};
+use crate::message;
+
+/// One request, with one ending. The machine decides when it goes out and whether it goes out again; the wire is waited
+/// for here, so that a call needs no task of its own. Dropping the future takes the call back.
+pub async fn run(backend: &Backend, call: &Upcall, deadline: Instant, resend: Resend) -> CallEnd {
+    let id = backend.counts.next_call();
+    let mut open = Open { desk: &backend.desk, id, over: false };
+    let mut turn = backend.desk.begin(Call::new(id, deadline, resend)).await;
+    let end = loop {
+        let (generation, link, mut next) = match turn {
+            Ok(Turn::Go { generation, link, next }) => (generation, link, next),
+            Ok(Turn::Failed(outcome)) => break CallEnd::Failed(outcome),
+            Err(_) => break CallEnd::Failed(removed()),
+        };
+        turn = tokio::select! {
+            // An answer that is here counts, whatever became of its transport meanwhile.
+            biased;
+            ending = link.call(call) => {
+                let (report, answered) = match ending {
+                    Ending::Answered { answer, status } => {
+                        if answer.is_ok() {
+                            backend.renewals.note(call);
+                        }
+                        let broke = |error: &Raw| message::code_of(error) == message::INTERNAL_ERROR;
+                        let well = !answer.as_ref().is_err_and(broke);
+                        (Report::Answered { well }, Some(CallEnd::Answered { answer, status }))
+                    }
+                    Ending::NotExecuted(why) => (Report::NotExecuted(why), None),
+                    Ending::Broken(why) => (Report::Broken(why), None),
+                };
+                backend.desk.ended(generation, id, &report);
+                if let Some(end) = answered {
+                    break end;
+                }
+                next.await
+            }
+            // The transport is lost, or the deadline has passed.
+            told = &mut next => told,
+        };
+    };
+    open.over = true;
+    end
+}
+
+fn removed() -> Outcome {
+    let last_error = Some("the hub has let the server go".into());
+    Outcome::Unavailable { status: Status::Disconnected, attempt: 0, next_retry: None, last_error }
+}
+
+struct Open<'a> {
+    desk: &'a Desk,
+    id: CallId,
+    over: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.desk.cancelled(self.id);
+        }
+    }
+}

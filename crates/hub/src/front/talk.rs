@@ -1,0 +1,310 @@
+//! One request of the modern era and everything that is said until its answer, whatever wire it comes over.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_protocol::Principal;
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::carried::{self, Asking};
+use super::transparent::is_modern;
+use super::{Client, answer, begin, names};
+use crate::drive::conversation::{Conversation, Reply, Step};
+use crate::era::{self, Era};
+use crate::fields::{Fields, Raw, raw};
+use crate::hub::Hub;
+use crate::link::{Caller, ClientFacts, Inbound};
+use crate::message::{self, Request};
+use crate::parked::{ParkedCall, Question};
+use crate::pending::is_answerable;
+use crate::session::Route;
+
+/// Whoever listens to a quiet talk is told this often that it goes on.
+const QUIET_FOR: Duration = Duration::from_secs(15);
+/// A backend that asks several things at once sends them within this time, and they are asked in one round.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// Who sent a request, as far as the request itself says so.
+pub fn client_of(
+    principal: &Principal,
+    route: Route,
+    request: &Request,
+    headers: Option<Vec<(String, String)>>,
+) -> Client {
+    let meta = Fields::of(request.params.as_deref()).object("_meta");
+    let facts = ClientFacts {
+        capabilities: meta.get(era::META_CAPABILITIES).map_or_else(era::no_capabilities, ToOwned::to_owned),
+        info: meta.get(era::META_CLIENT).map_or_else(era::our_info, ToOwned::to_owned),
+    };
+    Client {
+        principal: principal.clone(),
+        route,
+        caller: Caller::without_session(principal, facts),
+        session: None,
+        headers,
+        log_level: meta.text(era::META_LOG_LEVEL),
+    }
+}
+
+/// A request must say which version it speaks, one that we speak too, and what its client can do.
+pub fn check(request: &Request) -> Result<(), Reply> {
+    let meta = Fields::of(request.params.as_deref()).object("_meta");
+    let missing = |name: &str| refused(message::INVALID_PARAMS, &format!("`_meta` must have {name}"));
+    let Some(asked) = meta.text(era::META_VERSION) else { return Err(missing(era::META_VERSION)) };
+    if !era::MODERN_VERSIONS.contains(&asked.as_str()) {
+        let data = json!({ "supported": era::versions(), "requested": asked });
+        let error = message::error_with(message::UNSUPPORTED_VERSION, "this version is not spoken here", &data);
+        return Err(Reply::with_status(Err(error), 400));
+    }
+    if meta.get(era::META_CAPABILITIES).is_none_or(|raw| !raw.get().starts_with('{')) {
+        return Err(missing(era::META_CAPABILITIES));
+    }
+    Ok(())
+}
+
+/// A request that is wrong in itself.
+pub fn refused(code: i64, text: &str) -> Reply {
+    Reply::with_status(Err(message::error(code, text)), 400)
+}
+
+/// What comes next in a talk.
+pub enum Next {
+    Said(Raw),
+    Quiet,
+    Ended(Reply),
+}
+
+/// Dropping it takes the call back.
+pub struct Talk {
+    hub: Arc<Hub>,
+    client: Client,
+    request: Request,
+    conversation: Conversation,
+    /// Messages that the client has not got yet.
+    said: VecDeque<Raw>,
+    /// Fires when the client can never come back.
+    gone: CancellationToken,
+}
+
+impl Talk {
+    /// The call as the client means it: a new one, or the rest of one that waits for input.
+    pub fn take_up(hub: &Arc<Hub>, client: Client, request: Request, gone: CancellationToken) -> Result<Talk, Reply> {
+        let params = Fields::of(request.params.as_deref());
+        let state = params.text("requestState").filter(|_| may_wait(&request.method));
+        let (conversation, said) = match state {
+            Some(state) if hub.parked.node_of(&state).is_some() => {
+                let parked = answered(hub, &client, &request, &state)?;
+                (parked.conversation, parked.said)
+            }
+            // Only modern servers give out states. To any other the call would be a new one, and it would run twice.
+            Some(_) if !names::target(hub, &client, &request).is_some_and(|backend| is_modern(&backend)) => {
+                return Err(stale());
+            }
+            _ => (begin(hub, client.clone(), request.clone()), VecDeque::new()),
+        };
+        Ok(Talk { hub: hub.clone(), client, request, conversation, said, gone })
+    }
+
+    pub async fn next(&mut self) -> Next {
+        loop {
+            if let Some(said) = self.said.pop_front() {
+                return Next::Said(said);
+            }
+            let Ok(step) = tokio::time::timeout(QUIET_FOR, self.conversation.next()).await else {
+                return Next::Quiet;
+            };
+            match step {
+                Step::Said(Inbound::Notification { method, params, .. }) => self.hear(&method, params.as_ref()),
+                Step::Said(Inbound::Request { server, method, params, reply })
+                    if self.can_answer(&method, params.as_ref()) =>
+                {
+                    return Next::Ended(self.park(Question::new(server, method, params, reply)).await);
+                }
+                Step::Said(Inbound::Request { server, method, params, reply }) => {
+                    self.elsewhere(&server, method, params, reply).await;
+                }
+                Step::Ended(reply) => return Next::Ended(self.adapt(reply)),
+            }
+        }
+    }
+
+    fn adapt(&self, reply: Reply) -> Reply {
+        answer::adapt(Era::Modern, &self.request.method, reply)
+    }
+
+    /// A notification. Logs are for those who asked for them, from the level that they named.
+    fn hear(&mut self, method: &str, params: Option<&Raw>) {
+        let level = Fields::of(params.map(|raw| &**raw)).text("level");
+        let wanted = self.client.log_level.as_deref();
+        if method != "notifications/message" || era::is_logged(level.as_deref(), wanted) {
+            self.said.push_back(message::notification(method, params));
+        }
+    }
+
+    /// Whether the client itself can be asked, which it can only in an answer.
+    fn can_answer(&self, method: &str, params: Option<&Raw>) -> bool {
+        may_wait(&self.request.method) && is_answerable(&self.client.caller.client.capabilities, method, params)
+    }
+
+    /// A backend of the older era asks: the call waits, and its questions become the answer.
+    async fn park(&mut self, first: Question) -> Reply {
+        let mut questions = vec![first];
+        while let Ok(step) = tokio::time::timeout(GATHER, self.conversation.next()).await {
+            match step {
+                Step::Said(Inbound::Notification { method, params, .. }) => self.hear(&method, params.as_ref()),
+                Step::Said(Inbound::Request { server, method, params, reply })
+                    if self.can_answer(&method, params.as_ref()) =>
+                {
+                    questions.push(Question::new(server, method, params, reply));
+                }
+                Step::Said(Inbound::Request { server, method, params, reply }) => {
+                    self.elsewhere(&server, method, params, reply).await;
+                }
+                // It did not wait for the answers. If it goes on all the same, the tools give them.
+                Step::Ended(reply) => {
+                    if let Some(session) = &reply.goes_on_in {
+                        for Question { server, method, params, reply, .. } in questions {
+                            let handle = Some(session.to_string());
+                            let asking = Asking { handle, server: server.to_string(), method, params, reply };
+                            carried::ask_by_handle(&self.hub, &self.client.principal, asking).await;
+                        }
+                    }
+                    return self.adapt(reply);
+                }
+            }
+        }
+        let nothing = Conversation::begin(|_| Box::pin(std::future::pending()));
+        let parked = ParkedCall {
+            conversation: std::mem::replace(&mut self.conversation, nothing),
+            questions,
+            said: std::mem::take(&mut self.said),
+            principal: self.client.principal.clone(),
+            subject: subject(&self.request),
+            until: Instant::now(),
+            gone: self.gone.clone(),
+        };
+        ask(&self.hub, parked)
+    }
+
+    /// A question that the client cannot answer by itself. It can by the tools, if it has a handle.
+    async fn elsewhere(
+        &mut self,
+        server: &str,
+        method: String,
+        params: Option<Raw>,
+        reply: oneshot::Sender<message::Answer>,
+    ) {
+        if method == "roots/list" {
+            let _ = reply.send(Ok(raw(&json!({ "roots": [] }))));
+            return;
+        }
+        // Only the handle that the call itself named: any other is another client's.
+        let named = Fields::of(self.request.params.as_deref()).object("arguments").text("handle");
+        let asking = Asking { handle: named, server: server.to_owned(), method, params, reply };
+        carried::ask_by_handle(&self.hub, &self.client.principal, asking).await;
+    }
+}
+
+/// Only these may be answered with a question.
+fn may_wait(method: &str) -> bool {
+    matches!(method, "tools/call" | "prompts/get" | "resources/read")
+}
+
+fn stale() -> Reply {
+    refused(message::INVALID_PARAMS, "`requestState` is not valid for this request, or it is too late")
+}
+
+/// Takes a parked call up with what its client answers. What is still open is asked again.
+fn answered(hub: &Hub, client: &Client, request: &Request, state: &str) -> Result<ParkedCall, Reply> {
+    let Some(mut parked) = hub.parked.take(state, &client.principal, &subject(request)) else {
+        return Err(stale());
+    };
+    let responses = Fields::of(request.params.as_deref()).object("inputResponses");
+    let (answered, open): (Vec<Question>, Vec<Question>) =
+        parked.questions.into_iter().partition(|question| responses.has(&question.key));
+    for question in answered {
+        if let Some(response) = responses.get(&question.key) {
+            let _ = question.reply.send(Ok(response.to_owned()));
+        }
+    }
+    parked.questions = open;
+    if parked.questions.is_empty() { Ok(parked) } else { Err(ask(hub, parked)) }
+}
+
+/// What a parked call was about; its answers count for nothing else.
+fn subject(request: &Request) -> String {
+    let params = Fields::of(request.params.as_deref());
+    let name = params.text("name").or_else(|| params.text("uri")).unwrap_or_default();
+    format!("{} {name}", request.method)
+}
+
+/// Parks the call and asks its questions.
+fn ask(hub: &Hub, parked: ParkedCall) -> Reply {
+    let mut questions = Fields::default();
+    for question in &parked.questions {
+        questions
+            .put(&question.key, &Fields::default().and("method", &question.method).and("params", &question.params));
+    }
+    let here = hub.neighbours.as_ref().map(|neighbours| neighbours.name());
+    let Some(state) = hub.parked.park(parked, here) else {
+        return Reply::new(Err(message::error(message::INTERNAL_ERROR, "too many calls wait for input already")));
+    };
+    let mut result = Fields::default();
+    result.put("resultType", "input_required");
+    result.set("inputRequests", questions.to_raw());
+    result.put("requestState", &state);
+    Reply::new(Ok(result.to_raw()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hub::Options;
+    use crate::session::SessionRecord;
+    use bowline_store::Retention;
+    use bowline_store::memory::MemoryStore;
+
+    fn record() -> SessionRecord {
+        SessionRecord {
+            route: Route::All,
+            version: Era::Modern.newest().to_owned(),
+            capabilities: era::no_capabilities(),
+            info: era::our_info(),
+            created_ms: 0,
+            handle: true,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_call_asked_just_before_it_became_a_task_waits_at_the_handle_of_the_task() {
+        let store = Arc::new(MemoryStore::new(Retention { events_max: 100, age_max_ms: u64::MAX }));
+        let hub = Hub::start(Options::default(), store, None, None).await.unwrap();
+        let alice = Principal::parse("alice").unwrap();
+        let handle = hub.sessions.create(&hub, &alice, record()).await.unwrap();
+        let params = era::with_meta(None, &raw(&json!({ "elicitation": {} })), &era::our_info(), None);
+        let request = Request { id: message::Id::number(1), method: "tools/call".to_owned(), params: Some(params) };
+        let (reply, mut answered) = oneshot::channel();
+        let goes_on_in = Some(handle.id.clone());
+        let conversation = Conversation::begin(|sink| {
+            Box::pin(async move {
+                let method = "elicitation/create".to_owned();
+                let _ = sink.send(Inbound::Request { server: "b".into(), method, params: None, reply }).await;
+                Reply { goes_on_in, ..Reply::new(Ok(raw(&json!({ "taskId": "t" })))) }
+            })
+        });
+        let client = client_of(&alice, Route::All, &request, None);
+        let gone = CancellationToken::new();
+        let mut talk = Talk { hub, client, request, conversation, said: VecDeque::new(), gone };
+        let Next::Ended(reply) = talk.next().await else { panic!("it ends") };
+        assert_eq!(Fields::of(reply.answer.ok().as_deref()).text("taskId").as_deref(), Some("t"));
+        drop(talk);
+        let waits = handle.pending(None).remove(0);
+        assert_eq!(waits.text("server").as_deref(), Some("b"));
+        assert!(answered.try_recv().is_err());
+        assert!(handle.answer(&waits.text("id").unwrap(), Ok(raw(&json!({ "action": "decline" })))));
+        assert!(answered.await.unwrap().is_ok());
+    }
+}

@@ -1,0 +1,96 @@
+//! Lines of a limited length: a longer one is skimmed and passed over, and the next one is read as if nothing had been.
+
+use std::io;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt};
+
+use crate::skim::Skim;
+
+/// One line, without its end.
+pub enum Line {
+    Whole(Vec<u8>),
+    TooLong(Skim),
+}
+
+pub struct Lines<R> {
+    input: R,
+    bytes_max: usize,
+}
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    pub fn new(input: R, bytes_max: usize) -> Lines<R> {
+        Lines { input, bytes_max }
+    }
+
+    /// `None` at the end. Must not be dropped while it waits: what it has of a line would be lost.
+    pub async fn next(&mut self) -> io::Result<Option<Line>> {
+        let mut line = Line::Whole(Vec::new());
+        let mut begun = false;
+        loop {
+            let bytes = self.input.fill_buf().await?;
+            if bytes.is_empty() {
+                return Ok(begun.then_some(line));
+            }
+            begun = true;
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let piece = &bytes[..end.unwrap_or(bytes.len())];
+            line = match line {
+                Line::Whole(kept) if kept.len() + piece.len() > self.bytes_max => {
+                    let mut skim = Skim::of(&kept);
+                    skim.push(piece);
+                    Line::TooLong(skim)
+                }
+                Line::Whole(mut kept) => {
+                    kept.extend_from_slice(piece);
+                    Line::Whole(kept)
+                }
+                Line::TooLong(mut skim) => {
+                    skim.push(piece);
+                    Line::TooLong(skim)
+                }
+            };
+            let taken = piece.len() + usize::from(end.is_some());
+            self.input.consume(taken);
+            if end.is_some() {
+                return Ok(Some(line));
+            }
+        }
+    }
+}
+
+impl<R> std::fmt::Debug for Lines<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lines(up to {} bytes)", self.bytes_max)
+    }
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Line::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
+            Line::TooLong(skim) => write!(f, "TooLong({skim:?})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_is_passed_over_and_its_neighbours_are_not() {
+        let text = format!("{{\"id\":1}}\n\n{{\"id\":2,\"a\":\"{}\"}}\r\n{{\"id\":3}}", "x".repeat(100));
+        for buffered in 1..40 {
+            let input = tokio::io::BufReader::with_capacity(buffered, text.as_bytes());
+            let mut lines = Lines::new(input, 20);
+            let mut seen = Vec::new();
+            while let Some(line) = lines.next().await.unwrap() {
+                seen.push(match line {
+                    Line::Whole(bytes) => String::from_utf8(bytes).unwrap(),
+                    Line::TooLong(skim) => format!("too long: {:?}", skim.id().unwrap()),
+                });
+            }
+            assert_eq!(seen, ["{\"id\":1}", "", "too long: 2", "{\"id\":3}"], "{buffered} at a time");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Requests of a backend's that somebody is answering, so that it can take them back.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::fields::{Fields, Raw};
+use crate::message::Id;
+
+pub(super) const TAKEN_BACK: &str = "notifications/cancelled";
+
+#[derive(Default)]
+pub(super) struct AskedByBackend(Mutex<HashMap<Id, CancellationToken>>);
+
+impl AskedByBackend {
+    /// The token fires when the request is taken back.
+    pub fn begin(&self, id: &Id) -> CancellationToken {
+        let token = CancellationToken::new();
+        self.lock().insert(id.clone(), token.clone());
+        token
+    }
+
+    pub fn end(&self, id: &Id) {
+        self.lock().remove(id);
+    }
+
+    /// What the parameters of [`TAKEN_BACK`] name.
+    pub fn take_back(&self, params: Option<&Raw>) {
+        let fields = Fields::of(params.map(|raw| &**raw));
+        let Some(id) = fields.get("requestId").and_then(|raw| Id::parse(raw.get())) else { return };
+        if let Some(token) = self.lock().remove(&id) {
+            token.cancel();
+        }
+    }
+
+    /// Nobody wants any of the answers.
+    pub fn take_all_back(&self) {
+        for (_, token) in self.lock().drain() {
+            token.cancel();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Id, CancellationToken>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,57 @@
+//! Messages of a backend that cannot be taken, and why.
+
+use std::fmt;
+
+use super::MESSAGE_BYTES_MAX;
+use crate::fields::Raw;
+use crate::message::{self, Id, Malformed};
+use crate::skim::Skim;
+
+/// What is told of a call that was answered under a name that is not its own.
+pub const WRONGLY_NAMED: &str = "it answered another request than the one asked";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    TooLong,
+    Malformed(Malformed),
+}
+
+impl Unread {
+    /// Whether such a message can be somebody's answer. A program may also write lines of its own between its messages; those
+    /// must not hurt anybody.
+    pub fn may_answer(self, skim: &Skim) -> bool {
+        let meant = match self {
+            Unread::TooLong | Unread::Malformed(Malformed::TooDeep) => true,
+            Unread::Malformed(Malformed::NotJson | Malformed::NotRpc) => skim.is_rpc() || skim.is_plainly_response(),
+        };
+        meant && skim.may_be_response()
+    }
+
+    /// Why a call has no answer on the stream that is its alone, if this was to be its answer there. What is not even JSON was
+    /// to be something.
+    pub fn spoils(self, skim: &Skim, id: &Id) -> Option<String> {
+        let noise = self == Unread::Malformed(Malformed::NotJson) && !skim.has_method();
+        let wrongly = skim.id().is_some_and(|other| other != id);
+        match noise || self.may_answer(skim) {
+            true if wrongly => Some(WRONGLY_NAMED.to_owned()),
+            true => Some(self.to_string()),
+            false => None,
+        }
+    }
+
+    /// What a backend is told whose request cannot be taken, so that it does not wait for an answer.
+    pub fn refusal(self, skim: &Skim) -> Option<Raw> {
+        let id = skim.asks().filter(|_| skim.is_rpc())?;
+        let error = message::error(message::INVALID_REQUEST, "the request is larger than is taken, or cannot be read");
+        Some(message::response(id, &Err(error)))
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unread::TooLong => write!(f, "the answer has more than {MESSAGE_BYTES_MAX} bytes, which are not taken"),
+            Unread::Malformed(why) => write!(f, "the answer cannot be read: {why}"),
+        }
+    }
+}

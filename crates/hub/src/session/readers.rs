@@ -1,0 +1,69 @@
+//! Who reads which stream of a session now: what is asked there is seen, and need not be asked again elsewhere.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::Session;
+
+/// The streams that somebody reads.
+#[derive(Default)]
+pub(super) struct Readers(HashMap<String, Read>);
+
+#[derive(Default)]
+struct Read {
+    by: usize,
+    /// The client has come back on another wire meanwhile, and was not asked again what was asked here.
+    owed: bool,
+}
+
+impl Readers {
+    /// Whether somebody reads it now. That may be a wire of which we do not know yet that it is gone; so what was asked there is
+    /// owed to the client that is back, and comes once nobody reads it any more.
+    pub fn see(&mut self, stream: &str) -> bool {
+        let read = self.0.get_mut(stream);
+        read.map(|read| read.owed = true).is_some()
+    }
+
+    fn enter(&mut self, stream: &str) {
+        self.0.entry(stream.to_owned()).or_default().by += 1;
+    }
+
+    /// True if nobody reads it any more, and something is owed.
+    fn leave(&mut self, stream: &str) -> bool {
+        let Some(read) = self.0.get_mut(stream) else { return false };
+        read.by -= 1;
+        let (over, owed) = (read.by == 0, read.owed);
+        over && self.0.remove(stream).is_some() && owed
+    }
+}
+
+/// Somebody reads a stream as long as this is there.
+pub struct Reading {
+    session: Arc<Session>,
+    stream: String,
+}
+
+impl Reading {
+    pub fn new(session: &Arc<Session>, stream: &str) -> Reading {
+        session.state().readers.enter(stream);
+        Reading { session: session.clone(), stream: stream.to_owned() }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let owed = self.session.state().readers.leave(&self.stream);
+        // Without a runtime there is nobody left to ask.
+        if let (true, Ok(runtime)) = (owed, tokio::runtime::Handle::try_current()) {
+            let (session, stream) = (self.session.clone(), std::mem::take(&mut self.stream));
+            runtime.spawn(async move { session.offer_left_on(&stream).await });
+        }
+    }
+}
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reading({}, {})", self.session.id, self.stream)
+    }
+}
