@@ -231,7 +231,12 @@ async fn the_limits_of_the_hub_are_counted_under_their_names() {
         let line = format!("bowline_limits_hit_total{{limit=\"{name}\"}} {times}");
         assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
     };
-    for name in ["hub.servers_per_principal_max", "hub.sessions_per_principal_max", "hub.body_bytes_max"] {
+    for name in [
+        "hub.servers_per_principal_max",
+        "hub.sessions_per_principal_max",
+        "hub.processes_per_server_max",
+        "hub.body_bytes_max",
+    ] {
         hit(name, 0).await;
     }
     let client = Mcp::open(&Api::new(server.address), "/mcp").await;

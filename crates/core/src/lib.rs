@@ -17,6 +17,7 @@ pub mod proof;
 pub mod resume;
 pub mod scrub;
 pub mod seal;
+pub mod seats;
 pub mod shorten;
 pub mod taken;
 pub mod turn;

@@ -73,6 +73,11 @@ pub enum BackendEvent {
     },
     /// A line of its stderr.
     Stderr(String),
+    /// Something that concerns one client alone: its session's name.
+    OfClient {
+        client: Arc<str>,
+        event: Box<BackendEvent>,
+    },
 }
 
 impl fmt::Debug for BackendEvent {
@@ -82,6 +87,22 @@ impl fmt::Debug for BackendEvent {
 }
 
 impl BackendEvent {
+    /// The same for one client alone, if there is one.
+    pub(crate) fn of_client(self, client: Option<Arc<str>>) -> BackendEvent {
+        match client {
+            Some(client) => BackendEvent::OfClient { client, event: Box::new(self) },
+            None => self,
+        }
+    }
+
+    /// Whether a session of this name is concerned.
+    pub(crate) fn concerns(&self, session: &str) -> bool {
+        match self {
+            BackendEvent::OfClient { client, .. } => **client == *session,
+            _ => true,
+        }
+    }
+
     pub fn name(&self) -> &'static str {
         match self {
             BackendEvent::Added => "server_added",
@@ -95,6 +116,7 @@ impl BackendEvent {
             BackendEvent::Removed => "server_removed",
             BackendEvent::ListChanged(_) | BackendEvent::Notification { .. } => "notification",
             BackendEvent::Stderr(_) => "log",
+            BackendEvent::OfClient { event, .. } => event.name(),
         }
     }
 
@@ -120,6 +142,7 @@ impl BackendEvent {
             BackendEvent::Notification { method, params } => notification_data(name, method, params.as_ref()),
             // Programs write all sorts of things there, so nothing says that it is more than information.
             BackendEvent::Stderr(line) => data.and("line", line).and("level", "info"),
+            BackendEvent::OfClient { event, .. } => event.data(name),
         }
     }
 }
@@ -203,11 +226,16 @@ impl Snapshot {
 }
 
 pub(crate) enum Command {
-    Notify { caller: Caller, method: String, params: Option<Raw> },
+    Notify {
+        caller: Caller,
+        method: String,
+        params: Option<Raw>,
+    },
     EndLane(Arc<str>),
     Reconnect(oneshot::Sender<bool>),
     Relist,
-    Remove,
+    /// Answered, by dropping it, once all that there is to tell of the removal is on its way.
+    Remove(oneshot::Sender<()>),
 }
 
 /// A handle on one backend. Clones share it.

@@ -92,6 +92,8 @@ pub struct Options {
     pub task_result_ttl: Duration,
     pub servers_per_principal_max: usize,
     pub sessions_per_principal_max: usize,
+    /// How many processes of one program there may be, so that clients of it have one each.
+    pub processes_per_server_max: usize,
 }
 
 impl Default for Options {
@@ -112,6 +114,7 @@ impl Default for Options {
             task_result_ttl: Duration::from_secs(3600),
             servers_per_principal_max: 100,
             sessions_per_principal_max: 1000,
+            processes_per_server_max: 16,
         }
     }
 }
@@ -139,7 +142,7 @@ pub trait Observer: Send + Sync {
     fn limit_hit(&self, _name: &'static str) {}
 }
 
-struct NoObserver;
+pub(crate) struct NoObserver;
 
 impl Observer for NoObserver {
     fn call_ended(&self, _backend: &Backend, _outcome: &'static str, _seconds: f64) {}
@@ -161,7 +164,7 @@ pub struct Hub {
     pub task_names: TaskNames,
     around: drive::backend::Around,
     happenings: broadcast::Sender<Happening>,
-    pub observer: Box<dyn Observer>,
+    pub observer: Arc<dyn Observer>,
     /// Changes of the list of servers happen under this lock, one at a time.
     changing: tokio::sync::Mutex<()>,
     /// The names that the configuration has. Apart from the lock of changes, which may wait for a store or a name server, so that
@@ -183,6 +186,7 @@ impl Hub {
     ) -> Result<Arc<Hub>, StoreError> {
         let (events, told) = mpsc::channel(EVENTS_MAX);
         let (happenings, _) = broadcast::channel(EVENTS_MAX);
+        let observer: Arc<dyn Observer> = observer.map_or_else(|| Arc::new(NoObserver) as _, Arc::from);
         let around = drive::backend::Around {
             policy: options.policy,
             health_interval: options.health_interval,
@@ -190,6 +194,8 @@ impl Hub {
             http: guard::client(Reach::Anywhere),
             events,
             programs: TaskTracker::new(),
+            processes_max: options.processes_per_server_max,
+            observer: observer.clone(),
         };
         let (woken, waking) = mpsc::unbounded_channel();
         let seal = Arc::new(Seal::open(&store).await?);
@@ -208,7 +214,7 @@ impl Hub {
             backends: RwLock::default(),
             around,
             happenings,
-            observer: observer.unwrap_or_else(|| Box::new(NoObserver)),
+            observer,
             changing: tokio::sync::Mutex::default(),
             configured: RwLock::default(),
         });
@@ -366,6 +372,7 @@ fn shown(event: &BackendEvent, key: &Key) -> Value {
     match event {
         BackendEvent::Notification { method, .. } => method.as_str().into(),
         BackendEvent::Stderr(_) | BackendEvent::Connected { .. } => Value::Null,
+        BackendEvent::OfClient { event, .. } => shown(event, key),
         BackendEvent::Reconnected { attempts_taken, down, .. } => {
             serde_json::json!({ "attemptsTaken": attempts_taken, "downMs": down.as_millis() as u64 })
         }

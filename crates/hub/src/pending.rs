@@ -68,6 +68,12 @@ pub fn is_answerable(capabilities: &Raw, method: &str, params: Option<&Raw>) -> 
     }
 }
 
+/// Whether a client says that it can be asked anything at all.
+pub fn can_answer_anything(capabilities: &Raw) -> bool {
+    let capabilities = Fields::of(Some(capabilities));
+    ["sampling", "elicitation", "roots"].iter().any(|name| capabilities.has(name))
+}
+
 /// What a client can do that has the hub's tools: with them it can answer everything.
 pub fn with_tools(capabilities: &Raw) -> Raw {
     let mut all = Fields::of(Some(capabilities));

@@ -222,7 +222,7 @@ impl Sessions {
                 Route::All => true,
                 Route::One(name) => *name == key.name,
             };
-            visible && routed
+            visible && routed && event.concerns(session.id.as_str())
         });
         let program = hub.backend(key).is_some_and(|backend| backend.spec.is_stdio());
         // Many at once, so that the store can write them down in one piece. Each is told of one thing after the other all the
@@ -291,9 +291,13 @@ async fn hear(session: std::sync::Weak<Session>, mut said: mpsc::Receiver<Inboun
             Inbound::Notification { server, method, params } => {
                 let data = notification_data(&server, &method, params.as_ref());
                 let message = message::notification(&method, params.as_ref());
-                match session.say(OWN_STREAM, Some(&message), false).await {
-                    Ok(_) => session.tell_too(&server, &data).await.map(drop),
-                    Err(error) => Err(error),
+                if wants(&session, &method, &params) {
+                    match session.say(OWN_STREAM, Some(&message), false).await {
+                        Ok(_) => session.tell_too(&server, &data).await.map(drop),
+                        Err(error) => Err(error),
+                    }
+                } else {
+                    session.tell("notification", &server, &data).await.map(drop)
                 }
             }
             Inbound::Request { server, method, params, reply } => {

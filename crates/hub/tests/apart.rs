@@ -5,9 +5,9 @@ mod support;
 
 use std::sync::Arc;
 
-use bowline_hub::{Hub, Route};
+use bowline_hub::{Hub, Options, Route};
 use serde_json::{Value, json};
-use support::{Client, Fixture, Pieces, hub, modern, spec, stdio_entry, until};
+use support::{Client, Fixture, Pieces, hub, hub_with, modern, spec, stdio_entry, store, until};
 
 /// One of the hub's tools, called by a client without a session; its result.
 async fn called(hub: &Arc<Hub>, name: &str, arguments: Value) -> Value {
@@ -105,7 +105,8 @@ async fn a_call_of_a_client_without_sessions_that_takes_long_names_the_handle_of
 async fn a_question_that_names_no_call_goes_to_nobody_while_two_clients_of_one_person_share_a_pipe() {
     let dir = tempfile::tempdir().unwrap();
     let ran = dir.path().join("ran");
-    let hub = hub(&[("b", spec(&stdio_entry(&[&format!("--count={}", ran.display())])))]).await;
+    let entry = spec(&stdio_entry(&[&format!("--count={}", ran.display())]));
+    let hub = hub_with(Options { processes_per_server_max: 1, ..Options::default() }, store(), &[("b", entry)]).await;
     let can = json!({ "elicitation": {} });
     let (first, _) = Client::open(&hub, "alice", Route::All, can.clone()).await;
     let (second, _) = Client::open(&hub, "alice", Route::All, can).await;

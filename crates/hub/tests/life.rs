@@ -369,6 +369,29 @@ async fn a_server_that_is_removed_while_it_is_away_is_told_as_disconnected_on_pu
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_anothers_place_is_told_after_it_and_before_anything_else_of_it() {
+    let hub = hub(&[]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    // Nobody listens there, so the first word of the next one comes as fast as can be.
+    for path in 0..50 {
+        let next = spec(&json!({ "url": format!("http://127.0.0.1:1/{path}") }));
+        hub.configure([("b".to_owned(), next)].into()).await;
+    }
+    hub.configure(std::collections::BTreeMap::new()).await;
+    let (mut told, mut cursor): (Vec<String>, Value) = (Vec::new(), Value::Null);
+    while told.iter().filter(|kind| *kind == "server_removed").count() < 50 {
+        let seen = client.tool("await_activity", json!({ "timeout_ms": 20_000, "last_event_id": cursor })).await;
+        assert_ne!(seen["triggered_by"], "timeout", "{told:?}");
+        cursor = seen["last_event_id"].clone();
+        let events = seen["events"].as_array().unwrap();
+        told.extend(events.iter().map(|event| event["type"].as_str().unwrap().to_owned()));
+    }
+    for one in told.split_inclusive(|kind| kind == "server_removed") {
+        assert_eq!((one[0].as_str(), one.iter().filter(|kind| *kind == "server_added").count()), ("server_added", 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_off_or_wrong_is_shown_as_that_and_can_be_dialled_by_hand() {
     let fixture = Fixture::start(&[]).await;
     let off = spec(&json!({ "url": fixture.url(), "disabled": true }));

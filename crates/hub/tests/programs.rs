@@ -3,9 +3,9 @@
 
 mod support;
 
-use bowline_hub::Route;
+use bowline_hub::{Options, Route};
 use serde_json::{Value, json};
-use support::{Client, Fixture, Pieces, hub, modern, spec, stdio_entry, until};
+use support::{Client, Fixture, Pieces, hub, hub_with, modern, spec, stdio_entry, store, until};
 
 /// The processes whose command line holds `mark`.
 fn processes(mark: &str) -> Vec<i32> {
@@ -113,7 +113,8 @@ async fn nothing_that_a_program_started_outlives_it() {
 async fn neighbours_on_one_pipe_keep_their_progress_and_their_questions() {
     let dir = tempfile::tempdir().unwrap();
     let (ran, count) = counter(&dir);
-    let hub = hub(&[("b", spec(&stdio_entry(&[&count])))]).await;
+    let options = Options { processes_per_server_max: 1, ..Options::default() };
+    let hub = hub_with(options, store(), &[("b", spec(&stdio_entry(&[&count])))]).await;
     let (alice, _) = Client::open(&hub, "alice", Route::One("b".into()), json!({ "elicitation": {} })).await;
     let (bob, _) = Client::open(&hub, "bob", Route::One("b".into()), json!({ "elicitation": {} })).await;
     let progress = |token: &str| {
@@ -127,7 +128,7 @@ async fn neighbours_on_one_pipe_keep_their_progress_and_their_questions() {
         let steps: Vec<u64> = messages.iter().filter_map(|message| message["params"]["progress"].as_u64()).collect();
         assert_eq!(steps, [1, 2, 3]);
     }
-    // While both have calls under way, a question names neither, and so nobody is asked.
+    // Who shares it cannot be asked while both have calls under way, since a question names neither.
     let waiting = bob.clone();
     let busy = tokio::spawn(async move { waiting.call("count", json!({ "id": "x", "ms": 1500 })).await });
     until("bob's call has begun", || !std::fs::read_to_string(&ran).unwrap_or_default().is_empty()).await;
@@ -169,7 +170,8 @@ async fn a_subscription_that_clients_share_ends_when_the_last_who_wants_it_is_go
     let sessionless = Fixture::start(&["--sessionless=yes", &count]).await;
     for server in [spec(&stdio_entry(&[&count])), sessionless.spec()] {
         let _ = std::fs::remove_file(&ran);
-        let hub = hub(&[("b", server)]).await;
+        let options = Options { processes_per_server_max: 1, ..Options::default() };
+        let hub = hub_with(options, store(), &[("b", server)]).await;
         let (alice, _) = Client::open(&hub, "alice", Route::One("b".into()), json!({})).await;
         let (bob, _) = Client::open(&hub, "bob", Route::One("b".into()), json!({})).await;
         let uri = json!({ "uri": "test://one" });

@@ -3,9 +3,9 @@
 
 mod support;
 
-use bowline_hub::Route;
+use bowline_hub::{Options, Route};
 use serde_json::{Value, json};
-use support::{Client, Fixture, PATIENCE, Pieces, hub, spec, stdio_entry};
+use support::{Client, Fixture, PATIENCE, Pieces, hub, hub_with, spec, stdio_entry, store};
 
 fn one() -> Route {
     Route::One("b".into())
@@ -34,7 +34,8 @@ async fn question(stream: &mut Pieces) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_question_that_names_its_call_finds_its_asker_on_a_pipe_that_two_people_share() {
-    let hub = hub(&[("b", spec(&stdio_entry(&[])))]).await;
+    let options = Options { processes_per_server_max: 1, ..Options::default() };
+    let hub = hub_with(options, store(), &[("b", spec(&stdio_entry(&[])))]).await;
     let can = json!({ "elicitation": {} });
     let (alice, _) = Client::open(&hub, "alice", one(), can.clone()).await;
     let (bob, _) = Client::open(&hub, "bob", one(), can).await;

@@ -42,6 +42,7 @@ impl Resolver<'_> {
                 session_ttl: self.span("hub.session_ttl")?,
                 servers_per_principal_max: self.count("hub.servers_per_principal_max")?,
                 sessions_per_principal_max: self.count("hub.sessions_per_principal_max")?,
+                processes_per_server_max: self.count("hub.processes_per_server_max")?,
                 ..Options::default()
             },
         })

@@ -3,6 +3,7 @@
 mod lists;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -19,6 +20,7 @@ use crate::clock::{self, chance};
 use crate::desk::{Desk, Order};
 use crate::era::Era;
 use crate::fields::{Fields, Raw, empty};
+use crate::hub::Observer;
 use crate::link::{self, Dial, Ending, Inbound, Link, LinkEvent, Renewals, Upcall};
 use crate::memory::Remembered;
 use crate::message;
@@ -31,7 +33,7 @@ const NOTES_MAX: usize = 4096;
 const SLEEP_WATCH: Duration = Duration::from_secs(5);
 
 /// What all backends of a hub share.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Around {
     pub policy: Policy,
     pub health_interval: Duration,
@@ -40,6 +42,15 @@ pub struct Around {
     pub events: mpsc::Sender<(Key, BackendEvent)>,
     /// Programs, from their start until they are gone.
     pub programs: TaskTracker,
+    /// How many processes of one program there may be.
+    pub processes_max: usize,
+    pub observer: Arc<dyn Observer>,
+}
+
+impl fmt::Debug for Around {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Around({} programs)", self.programs.len())
+    }
 }
 
 /// Something that a task of ours has to say.
@@ -78,6 +89,8 @@ struct Driver {
     connected: Option<Generation>,
     changed: bool,
     removed: bool,
+    /// Whoever waits until its removal is told, by the loss of this.
+    told_removed: Option<oneshot::Sender<()>>,
     /// Fires when the backend is removed: whatever it has started ends, also what is only being dialled.
     over: CancellationToken,
 }
@@ -121,6 +134,7 @@ pub fn start(key: Key, spec: ServerSpec, reach: Reach, around: Around, remembere
         connected: None,
         changed: true,
         removed: false,
+        told_removed: None,
         over: CancellationToken::new(),
     };
     if !spec.disabled {
@@ -199,7 +213,10 @@ impl Driver {
                 self.desk.lock().machine.handle_reconnect(now, self.next_ticket);
             }
             Command::Relist => self.want_lists(),
-            Command::Remove => self.desk.lock().machine.remove(now),
+            Command::Remove(told) => {
+                self.told_removed = Some(told);
+                self.desk.lock().machine.remove(now);
+            }
         }
     }
 
@@ -273,10 +290,13 @@ impl Driver {
             }
             // A request that belongs to nobody is answered with "nobody", by dropping it.
             LinkEvent::Inbound(Inbound::Request { .. }) => {}
-            LinkEvent::Stderr(line) => {
+            LinkEvent::Exited { client, exit } => {
+                self.tell(BackendEvent::ProcessCrashed(exit).of_client(Some(client))).await;
+            }
+            LinkEvent::Stderr { line, client } => {
                 let line = self.secrets.hide(line);
                 tracing::info!(server = %self.key.name, source = "stderr", line = %line, "a backend wrote");
-                self.tell(BackendEvent::Stderr(line)).await;
+                self.tell(BackendEvent::Stderr(line).of_client(client)).await;
             }
         }
     }
@@ -332,6 +352,8 @@ impl Driver {
             renewals: self.renewals.clone(),
             secrets: self.secrets.clone(),
             programs: self.around.programs.clone(),
+            processes_max: self.around.processes_max,
+            observer: self.around.observer.clone(),
             over: self.over.clone(),
         };
         let (spec, notes, over) = (self.spec.clone(), self.notes.clone(), self.over.clone());

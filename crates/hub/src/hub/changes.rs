@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use bowline_protocol::Principal;
 use bowline_store::StoreError;
 use serde_json::Value;
+use tokio::sync::oneshot;
 
 use super::{AddError, Hub};
 use crate::backend::{Backend, BackendEvent, Command, Key};
@@ -158,7 +159,10 @@ impl Hub {
     pub(super) async fn halt(&self, key: &Key) {
         let removed = self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(key);
         if let Some(backend) = removed {
-            let _ = backend.commands.send(Command::Remove).await;
+            // Whoever takes its place is told of after it.
+            let (told, heard) = oneshot::channel();
+            let _ = backend.commands.send(Command::Remove(told)).await;
+            let _ = heard.await;
         }
     }
 

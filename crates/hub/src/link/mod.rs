@@ -12,6 +12,7 @@ mod http_words;
 mod lane;
 mod outgoing;
 mod pipe;
+mod program;
 mod renewals;
 mod said;
 mod sse;
@@ -37,6 +38,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw, raw};
+use crate::hub::Observer;
 use crate::message::{self, Answer, Id};
 use crate::secrets::Secrets;
 use crate::spec::{Dialect, Reach, ServerSpec, Target};
@@ -206,8 +208,16 @@ pub enum LinkEvent {
     },
     /// Something that belongs to no client in particular.
     Inbound(Inbound),
-    /// A line of a child's stderr.
-    Stderr(String),
+    /// The process that one client had to itself has ended. The server has not.
+    Exited {
+        client: Arc<str>,
+        exit: Exit,
+    },
+    /// A line of a child's stderr, and whose child that is if not everybody's.
+    Stderr {
+        line: String,
+        client: Option<Arc<str>>,
+    },
 }
 
 /// How a child process ended.
@@ -314,8 +324,7 @@ pub fn synthesised_initialize(facts: &Facts) -> Raw {
 pub enum Link {
     Http(Arc<http::HttpLink>),
     Sse(Arc<sse::SseLink>),
-    /// A program.
-    Pipe(Arc<pipe::Pipe>),
+    Program(Arc<program::ProgramLink>),
 }
 
 impl Link {
@@ -323,7 +332,7 @@ impl Link {
         match self {
             Link::Http(link) => link.facts(),
             Link::Sse(link) => link.facts(),
-            Link::Pipe(pipe) => pipe.facts(),
+            Link::Program(link) => link.facts(),
         }
     }
 
@@ -332,7 +341,7 @@ impl Link {
         match self {
             Link::Http(link) => link.call(call).await,
             Link::Sse(link) => link.call(call).await,
-            Link::Pipe(pipe) => pipe.call(call).await,
+            Link::Program(link) => link.call(call).await,
         }
     }
 
@@ -340,7 +349,7 @@ impl Link {
         match self {
             Link::Http(link) => link.notify(caller, method, params).await,
             Link::Sse(link) => link.notify(caller, method, params).await,
-            Link::Pipe(pipe) => pipe.notify(method, params).await,
+            Link::Program(link) => link.notify(caller, method, params).await,
         }
     }
 
@@ -349,7 +358,7 @@ impl Link {
         match self {
             Link::Http(link) => link.end_lane(lane).await,
             Link::Sse(link) => link.end_lane(lane).await,
-            Link::Pipe(pipe) => pipe.end_unwanted().await,
+            Link::Program(link) => link.end_lane(lane).await,
         }
     }
 
@@ -358,7 +367,7 @@ impl Link {
         match self {
             Link::Http(link) => link.warm().await,
             Link::Sse(link) => link.warm().await,
-            Link::Pipe(_) => {}
+            Link::Program(_) => {}
         }
     }
 
@@ -371,7 +380,7 @@ impl Link {
         match self {
             Link::Http(link) => link.close(),
             Link::Sse(link) => link.close(),
-            Link::Pipe(pipe) => pipe.close(),
+            Link::Program(link) => link.close(),
         }
     }
 }
@@ -398,6 +407,9 @@ pub struct Dial {
     /// What the backend may repeat and nobody is to read.
     pub secrets: Arc<Secrets>,
     pub programs: TaskTracker,
+    /// How many processes of one program there may be.
+    pub processes_max: usize,
+    pub observer: Arc<dyn Observer>,
     /// Fires when the backend is removed.
     pub over: CancellationToken,
 }
@@ -425,8 +437,8 @@ pub async fn dial(spec: &ServerSpec, dial: Dial) -> Result<Link, DialError> {
             Target::Http { url, headers, dialect: Dialect::Sse } => sse::dial(url, headers, dial).await.map(Link::Sse),
             Target::Invalid { reason, .. } => Err(DialError::Fatal { reason: reason.clone() }),
             Target::Stdio { command, args, env, cwd } => {
-                let child = stdio::Program { command, args, env, cwd: cwd.as_deref() };
-                stdio::dial(&child, dial).await.map(Link::Pipe)
+                let (command, args, env, cwd) = (command.clone(), args.clone(), env.clone(), cwd.clone());
+                program::dial(stdio::Program { command, args, env, cwd }, dial).await.map(Link::Program)
             }
         }
     };

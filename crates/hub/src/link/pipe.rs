@@ -1,4 +1,4 @@
-//! One ordered way in and one way out: a child's stdin and stdout, which all callers share, or one client's HTTP+SSE.
+//! One ordered way in and one way out: a child's stdin and stdout, or HTTP+SSE; for one client, or for all who share it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -188,6 +188,11 @@ impl Pipe {
             Err(why) => Ending::NotExecuted(why),
         };
         turn.ended(ending)
+    }
+
+    /// What belongs to no call is for this client from now on, or for whoever may hear it.
+    pub fn set_tenant(&self, client: Option<&Caller>) {
+        self.waiting.set_tenant(client);
     }
 
     /// Whether its wire is known to be gone.
@@ -459,6 +464,8 @@ mod tests {
             renewals: Arc::default(),
             secrets: Arc::default(),
             programs: tokio_util::task::TaskTracker::new(),
+            processes_max: 1,
+            observer: Arc::new(crate::hub::NoObserver),
             over: CancellationToken::new(),
         };
         (Arc::new(Pipe::new(out, &dial, CancellationToken::new(), None)), outgoing)

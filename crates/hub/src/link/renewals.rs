@@ -1,6 +1,6 @@
 //! What clients have subscribed to and set at a backend, so that it can be said again to the next connection.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +17,8 @@ type Lanes = HashMap<Arc<str>, (Caller, BTreeMap<String, Kept>)>;
 #[derive(Default)]
 pub struct Renewals {
     lanes: Mutex<Lanes>,
+    /// Clients that have a process of the backend to themselves: what they have subscribed to is not what the others have.
+    apart: Mutex<HashSet<Arc<str>>>,
 }
 
 impl Renewals {
@@ -54,17 +56,30 @@ impl Renewals {
         self.lock().values().flat_map(|(_, kept)| kept.values().cloned()).collect()
     }
 
-    /// Who has subscribed to a resource.
-    pub fn subscribers(&self, uri: &str) -> Vec<Caller> {
-        let key = key_of(uri);
-        let lanes = self.lock();
-        lanes.values().filter(|(_, kept)| kept.contains_key(&key)).map(|(caller, _)| caller.clone()).collect()
+    /// A client has the backend to itself from now on, or is one of several again.
+    pub fn set_apart(&self, lane: &Arc<str>, apart: bool) {
+        let mut all = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
+        match apart {
+            true => all.insert(lane.clone()),
+            false => all.remove(lane),
+        };
     }
 
-    /// Whether anybody has subscribed to a resource.
+    /// Who of those who share the backend has subscribed to a resource.
+    pub fn subscribers(&self, uri: &str) -> Vec<Caller> {
+        let (key, lanes) = (key_of(uri), self.lock());
+        let wanted = lanes.iter().filter(|(lane, (_, kept))| kept.contains_key(&key) && !self.is_apart(lane));
+        wanted.map(|(_, (caller, _))| caller.clone()).collect()
+    }
+
+    /// Whether any of those who share the backend has subscribed to a resource.
     pub fn is_wanted(&self, uri: &str) -> bool {
         let key = key_of(uri);
-        self.lock().values().any(|(_, kept)| kept.contains_key(&key))
+        self.lock().iter().any(|(lane, (_, kept))| kept.contains_key(&key) && !self.is_apart(lane))
+    }
+
+    fn is_apart(&self, lane: &str) -> bool {
+        self.apart.lock().unwrap_or_else(PoisonError::into_inner).contains(lane)
     }
 
     pub fn callers(&self) -> Vec<Caller> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::outgoing::Outgoing;
 use super::pipe::{OUT_QUEUE, Pipe};
 use super::unread::Unread;
-use super::{Dial, Exit, LinkEvent, MESSAGE_BYTES_MAX, passing};
+use super::{Caller, DIAL_TIMEOUT, Dial, Exit, LinkEvent, MESSAGE_BYTES_MAX, passing};
+use crate::era::Era;
 use crate::lines::{Line, Lines};
 
 /// How long a program may take to leave after its stdin was closed.
@@ -32,25 +33,60 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 /// A longer line of stderr is cut.
 const STDERR_LINE_MAX: usize = 4 << 10;
 
-pub struct Program<'a> {
-    pub command: &'a str,
-    pub args: &'a [String],
-    pub env: &'a BTreeMap<String, String>,
-    pub cwd: Option<&'a Path>,
+/// A command, ready to be run as often as need be.
+pub struct Program {
+    pub command: String,
+    pub args: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub cwd: Option<PathBuf>,
 }
 
-impl std::fmt::Debug for Program<'_> {
+impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Program({}, {} arguments)", self.command, self.args.len())
     }
 }
 
-pub async fn dial(program: &Program<'_>, dial: Dial) -> Result<Arc<Pipe>, DialError> {
-    let mut command = Command::new(program.command);
-    command.args(program.args).envs(program.env).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+/// For whom a process is.
+#[derive(Clone, Debug)]
+pub enum Guests {
+    /// The first process, whose end is the loss of the server.
+    Everybody,
+    /// One client alone.
+    Client(Caller),
+    /// Calls of clients that have no session.
+    Visitors,
+}
+
+impl Guests {
+    fn client(&self) -> Option<&Caller> {
+        match self {
+            Guests::Client(client) => Some(client),
+            Guests::Everybody | Guests::Visitors => None,
+        }
+    }
+
+    fn name(&self) -> Option<Arc<str>> {
+        self.client().map(|client| client.lane.clone())
+    }
+}
+
+/// Tells how a program ended; nothing if we ended it.
+pub type Ended = oneshot::Receiver<String>;
+
+/// Starts a process and shakes hands, in the era that is known, or finds that out.
+pub async fn start(
+    program: &Program,
+    dial: &Dial,
+    guests: Guests,
+    era: Option<Era>,
+    closed: CancellationToken,
+) -> Result<(Arc<Pipe>, Ended), DialError> {
+    let mut command = Command::new(&program.command);
+    command.args(&program.args).envs(&program.env).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // `npx` and `sh -c` start children of their own; a group of its own lets us end them all.
     command.process_group(0).kill_on_drop(true);
-    if let Some(cwd) = program.cwd {
+    if let Some(cwd) = &program.cwd {
         command.current_dir(cwd);
     }
     let mut child = command.spawn().map_err(|error| passing(format!("cannot start `{}`: {error}", program.command)))?;
@@ -59,16 +95,16 @@ pub async fn dial(program: &Program<'_>, dial: Dial) -> Result<Arc<Pipe>, DialEr
     else {
         return Err(passing("the program has no pipes"));
     };
-    let closed = dial.over.child_token();
     let (out, outgoing) = mpsc::channel(OUT_QUEUE);
-    let pipe = Arc::new(Pipe::new(out, &dial, closed.clone(), None));
+    let pipe = Arc::new(Pipe::new(out, dial, closed.clone(), guests.client().cloned()));
     let guard = closed.clone().drop_guard();
     tokio::spawn(write(stdin, outgoing, closed.clone()));
-    tokio::spawn(read_stderr(stderr, dial.clone()));
+    tokio::spawn(read_stderr(stderr, dial.clone(), guests.name()));
     let (tell, end) = oneshot::channel();
     let running = Running { child, group, stdout: BufReader::new(stdout), pipe: pipe.clone(), closed };
-    dial.programs.spawn(live(running, dial.clone(), tell));
-    if let Err(error) = pipe.shake_hands(dial.era).await {
+    dial.programs.spawn(live(running, dial.clone(), guests, tell));
+    let shaken = tokio::time::timeout(DIAL_TIMEOUT, pipe.shake_hands(era)).await;
+    if let Err(error) = shaken.unwrap_or_else(|_| Err(passing("it did not answer in time"))) {
         // A program that has ended says more by how it ended than by what it left unanswered.
         let ended = pipe.is_lost().then(|| tokio::time::timeout(LEAVE_TIMEOUT, end));
         return match OptionFuture::from(ended).await {
@@ -76,10 +112,8 @@ pub async fn dial(program: &Program<'_>, dial: Dial) -> Result<Arc<Pipe>, DialEr
             _ => Err(error),
         };
     }
-    pipe.renew(dial.renewals.all()).await;
-    tokio::spawn(pipe.clone().hold_subscription());
     guard.disarm();
-    Ok(pipe)
+    Ok((pipe, end))
 }
 
 async fn write(mut stdin: ChildStdin, mut outgoing: mpsc::Receiver<Outgoing>, closed: CancellationToken) {
@@ -114,7 +148,7 @@ struct Running {
 }
 
 /// Reads until the program or we want no more, then sees it out and tells how it ended.
-async fn live(running: Running, dial: Dial, tell: oneshot::Sender<String>) {
+async fn live(running: Running, dial: Dial, guests: Guests, tell: oneshot::Sender<String>) {
     let Running { mut child, group, mut stdout, pipe, closed } = running;
     let reason = {
         let ended = until_ended(&mut child, &mut stdout, &pipe);
@@ -137,7 +171,14 @@ async fn live(running: Running, dial: Dial, tell: oneshot::Sender<String>) {
         };
         // One that says nothing more and stays is lost as well; how we make it leave is not how it ended.
         let _ = tell.send(how.clone());
-        let _ = dial.events.send((dial.generation, LinkEvent::Lost { reason: how, exit })).await;
+        let event = match (guests, exit) {
+            (Guests::Everybody, exit) => Some(LinkEvent::Lost { reason: how, exit }),
+            (guests, Some(exit)) => guests.name().map(|client| LinkEvent::Exited { client, exit }),
+            _ => None,
+        };
+        if let Some(event) = event {
+            let _ = dial.events.send((dial.generation, event)).await;
+        }
     }
     if left.is_err() {
         make_leave(&mut child, &group).await;
@@ -175,7 +216,7 @@ async fn read(stdout: &mut BufReader<tokio::process::ChildStdout>, pipe: &Arc<Pi
     }
 }
 
-async fn read_stderr(stderr: tokio::process::ChildStderr, dial: Dial) {
+async fn read_stderr(stderr: tokio::process::ChildStderr, dial: Dial, client: Option<Arc<str>>) {
     let mut stderr = BufReader::new(stderr);
     let mut line = Vec::new();
     loop {
@@ -186,7 +227,8 @@ async fn read_stderr(stderr: tokio::process::ChildStderr, dial: Dial) {
         }
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
         if !text.is_empty() {
-            let _ = dial.events.send((dial.generation, LinkEvent::Stderr(text))).await;
+            let said = LinkEvent::Stderr { line: text, client: client.clone() };
+            let _ = dial.events.send((dial.generation, said)).await;
         }
     }
 }

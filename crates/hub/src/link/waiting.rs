@@ -60,13 +60,34 @@ pub(super) struct WaitingRoom {
     given_up: GivenUp,
     /// Where things go that belong to no call, if the pipe is one client's alone.
     inbox: Option<Sink>,
+    /// The only one of several clients that is here now.
+    tenant: Mutex<Option<Caller>>,
 }
 
 impl WaitingRoom {
     /// Of a pipe that all share, or of one client's own.
     pub fn new(client: Option<&Caller>) -> WaitingRoom {
         let inbox = client.and_then(|client| client.inbox.clone());
-        WaitingRoom { calls: Mutex::default(), next_id: AtomicU64::new(1), given_up: GivenUp::default(), inbox }
+        WaitingRoom {
+            calls: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            given_up: GivenUp::default(),
+            inbox,
+            tenant: Mutex::default(),
+        }
+    }
+
+    /// From now on what is said to nobody in particular is for this client, or for whoever may hear it.
+    pub fn set_tenant(&self, client: Option<&Caller>) {
+        let mut tenant = self.tenant.lock().unwrap_or_else(PoisonError::into_inner);
+        let inbox = |caller: Option<&Caller>| caller.and_then(|caller| caller.inbox.clone());
+        let same = match (inbox(tenant.as_ref()), inbox(client)) {
+            (Some(before), Some(now)) => before.same_channel(&now),
+            (before, now) => before.is_none() && now.is_none(),
+        };
+        if !same {
+            *tenant = client.cloned();
+        }
     }
 
     /// A number for the next request.
@@ -149,6 +170,8 @@ impl WaitingRoom {
             "notifications/message" | "notifications/elicitation/complete" | "notifications/tasks/status" => {
                 (self.whose_word(params.as_ref()), params)
             }
+            // Others than the only client may have subscribed; who has is known elsewhere.
+            "notifications/resources/updated" if self.inbox.is_none() => (Whose::Nobodys, params),
             _ => (self.clients(), params),
         }
     }
@@ -192,14 +215,27 @@ impl WaitingRoom {
         let Some(first) = calls.next() else { return self.clients() };
         let same = |one: &Waiting, other: &Waiting| one.lane == other.lane && *one.lane != *SHARED_LANE;
         let client = (*first.lane != *SHARED_LANE).then_some(&first.lane);
+        if self.tenant().is_some_and(|tenant| client != Some(&tenant.lane)) {
+            return Whose::Somebodys;
+        }
         match calls.try_fold(first, |_, call| same(call, first).then_some(call)) {
             Some(newest) if self.inbox.is_some() || self.given_up.are_only(client) => Whose::of_call(Some(newest)),
             _ => Whose::Somebodys,
         }
     }
 
+    /// What belongs to no call is the only client's.
     fn clients(&self) -> Whose {
-        self.inbox.clone().map_or(Whose::Nobodys, Whose::Clients)
+        let tenant = self.tenant();
+        if tenant.as_ref().is_some_and(|tenant| !self.given_up.are_only(Some(&tenant.lane))) {
+            return Whose::Somebodys;
+        }
+        let inbox = self.inbox.clone().or_else(|| tenant?.inbox);
+        inbox.map_or(Whose::Nobodys, Whose::Clients)
+    }
+
+    fn tenant(&self) -> Option<Caller> {
+        self.tenant.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Waiting>> {
@@ -240,5 +276,25 @@ mod tests {
             room.leave(number);
             assert!(matches!(whose(&room, &named), Whose::NobodysAnyMore));
         }
+    }
+
+    #[test]
+    fn what_belongs_to_no_call_is_the_tenants_unless_it_may_be_anothers() {
+        let room = WaitingRoom::new(None);
+        let line = json!({ "level": "info", "data": "x" });
+        let (inbox, _said) = tokio::sync::mpsc::channel(1);
+        room.set_tenant(Some(&Caller { lane: "alice".into(), inbox: Some(inbox), ..Caller::hub() }));
+        assert!(matches!(whose(&room, &line), Whose::Clients(_)));
+        let (first, alices) = enter(&room, "alice");
+        assert!(matches!(whose(&room, &line), Whose::Calls(said) if Arc::ptr_eq(&said, &alices)));
+        room.leave(first);
+        let (second, _) = enter(&room, "bob");
+        assert!(matches!(whose(&room, &line), Whose::Somebodys), "alice may be meant");
+        room.give_up(second);
+        assert!(matches!(whose(&room, &line), Whose::Somebodys), "bob may still be meant");
+        let updated = room.whose_notification("notifications/resources/updated", None).0;
+        assert!(matches!(updated, Whose::Nobodys), "others may have subscribed");
+        room.set_tenant(None);
+        assert!(matches!(whose(&room, &line), Whose::Nobodys));
     }
 }

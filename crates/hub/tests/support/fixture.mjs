@@ -19,6 +19,7 @@ if (options.extra) tools.push(options.extra);
 if (options.tasks) tools.push('job');
 if (options.regional) tools.push('regional', 'unsound');
 if (options.wild) tools.push('exit', 'hush', 'twice', ...wild);
+if ('pid' in options) tools.push('pid');
 let hushed;
 if ('chatty' in options) tools.push('log', 'mutter');
 if ('sse' in options) tools.push('cut');
@@ -29,6 +30,8 @@ if ('half' in options) tools.push('half');
 const exactly = (text) => ('exact' in options ? text.replaceAll('"@big@"', '12345678901234567890123') : text);
 if (options.child) spawn('sleep', ['1000'], { stdio: options.child === 'holds' ? 'inherit' : 'ignore' });
 if (options.stderr) console.error(options.stderr);
+// A program that can run only once, as one with a database of its own.
+if (options.lock && !isFirst(options.lock)) process.exit(3);
 
 // Arguments that are to be repeated in headers, under a name that a test may change; those of `unsound` cannot be.
 const header = () => (options.header && existsSync(options.header) ? readFileSync(options.header, 'utf8').trim() : 'Region');
@@ -89,6 +92,8 @@ async function run(name, args, meta, wire) {
   switch (name) {
     case 'echo':
       return text(args.text ?? '');
+    case 'pid':
+      return text(process.pid);
     case 'count':
       if (options.count) appendFileSync(options.count, `${args.id}\n`);
       await sleep(args.ms ?? 0);

@@ -1,0 +1,210 @@
+//! Programs that several clients use: each client has a process of its own, so what a process asks or says is known to be its.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use std::sync::Arc;
+
+use bowline_hub::{Hub, Options, Route};
+use serde_json::{Value, json};
+use support::{Client, Pieces, hub, hub_with, modern, spec, stdio_entry, store, until};
+
+fn one() -> Route {
+    Route::One("b".into())
+}
+
+fn can() -> Value {
+    json!({ "elicitation": {} })
+}
+
+async fn program(args: &[&str]) -> Arc<Hub> {
+    hub(&[("b", spec(&stdio_entry(args)))]).await
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "so that calls read as calls")]
+fn request(tool: &str, arguments: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": tool, "arguments": arguments } })
+}
+
+async fn pid(client: &Client) -> i32 {
+    client.call("pid", json!({})).await["content"][0]["text"].as_str().unwrap().parse().unwrap()
+}
+
+fn alive(pid: i32) -> bool {
+    // A zombie is no process any more, only a memory of one.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+/// Types of the events that a session was told, once one of this type is there.
+async fn told_until(client: &Client, last: &str) -> Vec<String> {
+    let (mut cursor, mut told): (Value, Vec<String>) = (Value::Null, Vec::new());
+    while !told.iter().any(|kind| kind == last) {
+        let seen = client.tool("await_activity", json!({ "timeout_ms": 20_000, "last_event_id": cursor })).await;
+        assert_ne!(seen["triggered_by"], "timeout", "{told:?}");
+        cursor = seen["last_event_id"].clone();
+        let events = seen["events"].as_array().unwrap();
+        told.extend(events.iter().map(|event| event["type"].as_str().unwrap().to_owned()));
+    }
+    told
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_ask_at_once_are_asked_what_is_theirs_though_no_question_names_a_call() {
+    let hub = program(&[]).await;
+    let mut streams = Vec::new();
+    for who in ["alice", "bob", "bob", "carol"] {
+        let (client, _) = Client::open(&hub, who, one(), can()).await;
+        let question = format!("{who} {}", streams.len());
+        let stream = Pieces::of(client.post(&request("ask", json!({ "question": question }))).await);
+        streams.push((client, question, stream));
+    }
+    // All of them are asked before anybody answers.
+    let mut asked = Vec::new();
+    for (_, question, stream) in &mut streams {
+        let message = stream.message().await;
+        assert_eq!(message["params"]["message"], *question);
+        asked.push(message["id"].clone());
+    }
+    for ((client, question, stream), id) in streams.iter_mut().zip(asked) {
+        let result = json!({ "action": "accept", "content": { "name": question } });
+        client.post(&json!({ "jsonrpc": "2.0", "id": id, "result": result })).await;
+        assert_eq!(stream.message().await["result"]["content"][0]["text"], format!("accept {question}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_without_sessions_are_told_apart_too_though_they_look_alike() {
+    let hub = program(&[]).await;
+    let ask = |question: String| {
+        let hub = hub.clone();
+        async move {
+            let params = json!({ "name": "ask", "arguments": { "question": question, "ms": 300 } });
+            modern(&hub, "alice", &one(), "tools/call", params, can()).await.messages().await.pop().unwrap()
+        }
+    };
+    let asked = futures_util::future::join_all((0..3).map(|n| ask(format!("question {n}")))).await;
+    for (n, answer) in asked.iter().enumerate() {
+        let result = &answer["result"];
+        assert_eq!(result["resultType"], "input_required", "{answer}");
+        let (key, question) = result["inputRequests"].as_object().unwrap().iter().next().unwrap();
+        assert_eq!(question["params"]["message"], format!("question {n}"));
+        let response = json!({ "action": "accept", "content": { "name": n.to_string() } });
+        let mut params = json!({ "name": "ask", "arguments": { "question": format!("question {n}"), "ms": 300 } });
+        params["requestState"] = result["requestState"].clone();
+        params["inputResponses"] = json!({ key: response });
+        let ended = modern(&hub, "alice", &one(), "tools/call", params, can()).await.messages().await.pop().unwrap();
+        assert_eq!(ended["result"]["content"][0]["text"], format!("accept {n}"), "{ended}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_client_has_one_process_and_a_second_ones_goes_with_it() {
+    let hub = program(&["--pid"]).await;
+    let (alice, _) = Client::open(&hub, "alice", one(), can()).await;
+    let (bob, _) = Client::open(&hub, "bob", one(), can()).await;
+    // Who only looks needs none.
+    for client in [&alice, &bob] {
+        client.ask("tools/list", json!({})).await;
+        assert_eq!(client.ask("logging/setLevel", json!({ "level": "error" })).await["result"], json!({}));
+    }
+    let (first, second) = (pid(&alice).await, pid(&bob).await);
+    assert_ne!(first, second);
+    assert_eq!((pid(&alice).await, pid(&bob).await), (first, second), "each stays where it is");
+    bob.delete().await;
+    until("bob's process is gone", || !alive(second)).await;
+    alice.delete().await;
+    let (again, _) = Client::open(&hub, "alice", one(), can()).await;
+    assert_eq!(pid(&again).await, first, "the first one stays, for the same person");
+    let (carol, _) = Client::open(&hub, "carol", one(), can()).await;
+    again.delete().await;
+    let third = pid(&carol).await;
+    assert_ne!(third, first, "nobody inherits what another's process remembers");
+    hub.close().await;
+    until("all are gone", || !alive(first) && !alive(third)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_one_clients_process_is_its_own_trouble() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = dir.path().join("ran");
+    let entry = stdio_entry(&["--wild=yes", "--chatty", &format!("--count={}", ran.display())]);
+    let hub = hub(&[("b", spec(&entry))]).await;
+    let (alice, _) = Client::open(&hub, "alice", Route::All, can()).await;
+    let (bob, _) = Client::open(&hub, "bob", Route::All, can()).await;
+    alice.call("b__echo", json!({})).await;
+    let calling = alice.clone();
+    let slow = tokio::spawn(async move { calling.call("b__count", json!({ "id": "x", "ms": 3000 })).await });
+    until("her call runs", || ran.exists()).await;
+    bob.call("b__mutter", json!({ "text": "bob's own" })).await;
+    assert_eq!(bob.call("b__exit", json!({ "code": 7 })).await["structuredContent"]["code"], "OUTCOME_UNKNOWN");
+    let told = told_until(&bob, "server_process_crashed").await;
+    assert!(!told.contains(&"server_disconnected".to_owned()), "{told:?}");
+    assert_eq!(bob.call("b__echo", json!({ "text": "again" })).await["content"][0]["text"], "again");
+    let shown = bob.tool("list_servers", json!({})).await;
+    assert_eq!(shown["servers"][0]["status"], "connected");
+    assert_eq!(slow.await.unwrap()["content"][0]["text"], "done x");
+    let logs = bob.tool("get_logs", json!({})).await;
+    assert!(logs.to_string().contains("bob's own"), "{logs}");
+    let seen = alice.tool("await_activity", json!({ "timeout_ms": 100 })).await.to_string();
+    assert!(!seen.contains("crashed") && !seen.contains("bob's own"), "{seen}");
+}
+
+/// The next resource of which a stream says that it has changed. Lists may be new to it, and that is said too.
+async fn updated(stream: &mut Pieces) -> Value {
+    loop {
+        let message = stream.message().await;
+        if message["method"] == "notifications/resources/updated" {
+            return message["params"]["uri"].clone();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_is_where_its_client_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribed = dir.path().join("subscribed");
+    let entry = stdio_entry(&["--wild=yes", &format!("--subscribed={}", subscribed.display())]);
+    let hub = hub(&[("b", spec(&entry))]).await;
+    let asked = || std::fs::read_to_string(&subscribed).unwrap_or_default().lines().count();
+    let (alice, _) = Client::open(&hub, "alice", one(), can()).await;
+    let (bob, _) = Client::open(&hub, "bob", one(), can()).await;
+    let mut bobs = Pieces::of(bob.get(None).await);
+    alice.ask("resources/subscribe", json!({ "uri": "test://one" })).await;
+    bob.ask("resources/subscribe", json!({ "uri": "test://two" })).await;
+    assert_eq!(updated(&mut bobs).await, "test://two", "his process tells him of his alone");
+    // When his process is gone, another one tells him.
+    bob.ask("tools/call", json!({ "name": "exit", "arguments": { "code": 1 } })).await;
+    until("it is subscribed to again", || asked() == 3).await;
+    assert_eq!(updated(&mut bobs).await, "test://two");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_can_run_only_once_is_shared() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = format!("--lock={}", dir.path().join("lock").display());
+    let hub = program(&["--pid", &lock]).await;
+    let (alice, _) = Client::open(&hub, "alice", one(), can()).await;
+    let (bob, _) = Client::open(&hub, "bob", one(), can()).await;
+    assert_eq!(pid(&alice).await, pid(&bob).await);
+    // Alone, each is asked.
+    for client in [&alice, &bob] {
+        let mut stream = Pieces::of(client.post(&request("ask", json!({}))).await);
+        let asked = stream.message().await;
+        client.post(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "action": "decline" } })).await;
+        assert_eq!(stream.message().await["result"]["content"][0]["text"], "decline");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn there_are_no_more_processes_than_are_allowed() {
+    let options = Options { processes_per_server_max: 2, ..Options::default() };
+    let hub = hub_with(options, store(), &[("b", spec(&stdio_entry(&["--pid"])))]).await;
+    let mut pids = Vec::new();
+    for who in ["alice", "bob", "carol", "dave"] {
+        let (client, _) = Client::open(&hub, who, one(), can()).await;
+        pids.push(pid(&client).await);
+    }
+    assert_ne!(pids[0], pids[1]);
+    assert_eq!(pids[2..], [pids[0], pids[0]], "the rest share the first");
+}
