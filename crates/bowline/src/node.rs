@@ -458,7 +458,7 @@ async fn drain(shared: &Arc<Shared>) {
     shared.draining.cancel();
     let until = Instant::now() + shared.config.drain_timeout;
     // A run that waits for a person needs no process, so it is not waited for.
-    let working = || shared.registry.at_work() + shared.tasks.at_work() + shared.hub.calls_open();
+    let working = || shared.registry.at_work() + shared.tasks.at_work() + shared.hub.calls_at_work();
     while working() > 0 && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -450,6 +450,29 @@ async fn a_call_that_is_under_way_when_the_server_is_asked_to_stop_gets_its_answ
     assert_eq!(stopped.await.unwrap(), Some(0));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waits_for_a_person_is_not_waited_for_when_the_server_is_asked_to_stop() {
+    let dir = TempDir::new().unwrap();
+    let backend = Backend::start(dir.path(), 0).await;
+    let file = backend.named(dir.path()).display().to_string();
+    let env = [("BOWLINE_HUB__SERVERS_FILE", file), ("BOWLINE_DRAIN__TIMEOUT", "1h".to_owned())];
+    let process = Process::start(&dir.path().join("data"), &env).await;
+    let client = Mcp::open(&Api::new(process.address), "/mcp").await;
+    // Answered by the tools, whenever that is.
+    let _stream = client.begin("/mcp", 1, "b__ask", json!({})).await;
+    let look = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": { "name": "get_elicitations" } });
+    let asked = async {
+        loop {
+            let (_, answer) = client.api.post("/mcp", &look).await;
+            if answer.to_string().contains("elicitation/create") {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, asked).await.expect("it is asked");
+    assert_eq!(tokio::time::timeout(PATIENCE, process.terminate()).await.expect("it stops"), Some(0));
+}
+
 /// `bowline mcp`, and the client that has started it.
 struct Spawned {
     child: Child,
@@ -466,10 +489,15 @@ impl Spawned {
         client
     }
 
-    async fn ask(&mut self, method: &str, params: Value) -> Value {
+    /// Does not wait for the answer.
+    async fn ask_only(&mut self, method: &str, params: Value) {
         let line = json!({ "jsonrpc": "2.0", "id": method, "method": method, "params": params }).to_string() + "\n";
         let stdin = self.child.stdin.as_mut().unwrap();
         tokio::io::AsyncWriteExt::write_all(stdin, line.as_bytes()).await.unwrap();
+    }
+
+    async fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.ask_only(method, params).await;
         loop {
             let line = tokio::time::timeout(PATIENCE, self.lines.next_line()).await.expect("an answer").unwrap();
             let message: Value = serde_json::from_str(&line.expect("it goes on")).unwrap();
@@ -495,6 +523,26 @@ fn spawn_hub(dir: &Path, arguments: &[&str], env: &[(&str, &str)]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
     command.arg("mcp").args(arguments).envs(env.iter().copied()).env_remove("BOWLINE_TEST_SEED").current_dir(dir);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_sees_nothing_of_our_own_settings_and_a_strangers_nothing_of_the_operators() {
+    let dir = TempDir::new().unwrap();
+    let dir = dir.path();
+    let program = |name: &str| json!({ "command": "sh", "args": ["-c", format!("env > {name}.new; mv {name}.new {name}; cat")], "cwd": dir, "env": { "GIVEN": "to it" } });
+    std::fs::write(dir.join("mcp.json"), json!({ "mcpServers": { "own": program("own") } }).to_string()).unwrap();
+    let env = [("BOWLINE_HUB__ALLOW_STDIO_ADD", "true"), ("OPERATORS_TOKEN", "secret"), ("HOME", "/home/of/ours")];
+    let mut client = Spawned::start(dir, &["--servers", "mcp.json"], &env).await;
+    let mut added = program("added");
+    added["name"] = "added".into();
+    client.ask_only("tools/call", json!({ "name": "add_server", "arguments": added })).await;
+    for (name, inherits) in [("own", true), ("added", false)] {
+        until("it runs", || dir.join(name).exists()).await;
+        let seen = std::fs::read_to_string(dir.join(name)).unwrap();
+        let has = |variable: &str| seen.lines().any(|line| line.starts_with(variable));
+        assert!(has("GIVEN=to it") && has("HOME=/home/of/ours") && has("PATH="), "{name}: {seen}");
+        assert_eq!((has("OPERATORS_TOKEN="), has("BOWLINE_")), (inherits, false), "{name}: {seen}");
+    }
 }
 
 /// How `bowline mcp` ends that cannot begin.

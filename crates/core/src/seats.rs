@@ -1,7 +1,7 @@
 //! Who sits where at a program that may run several times: a process does not say whose a question of its is, so only one client
 //! that can be asked is at one process, as long as there are enough of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,10 @@ pub const IDLE: Duration = Duration::from_secs(600);
 pub const UNKEPT: Duration = Duration::from_secs(60);
 /// For so long a process may still ask something on behalf of a call that was given up. As long as a question waits for a person.
 pub const DOUBT: Duration = Duration::from_secs(600);
+/// When processes could not be started, no other one is tried for so long.
+pub const PAUSE: Duration = Duration::from_secs(60);
+/// So often in a row; less may be chance.
+const FAILURES_MAX: u32 = 2;
 
 /// Which process. The first one is always there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,31 +30,65 @@ pub enum Guest {
     /// A client without a session that can be asked something: while it calls, it is alone.
     Alone { owner: Arc<str> },
     /// One that can be asked nothing, and so shares a process with its like.
-    Mute,
+    Mute { owner: Arc<str> },
+}
+
+impl Guest {
+    fn owner(&self) -> &Arc<str> {
+        match self {
+            Guest::Client { owner, .. } | Guest::Alone { owner } | Guest::Mute { owner } => owner,
+        }
+    }
 }
 
 /// Where the guest sits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     Seat(SeatId),
-    /// At the first process with others, because no more may be started. Nobody may know whose a question is.
-    Crowded,
+    /// With others, because no more may be started. Nobody may know whose a question is.
+    Crowded(SeatId),
 }
 
 impl Taken {
     pub fn id(self) -> SeatId {
+        let (Taken::Seat(id) | Taken::Crowded(id)) = self;
+        id
+    }
+
+    pub fn is_crowded(self) -> bool {
+        matches!(self, Taken::Crowded(_))
+    }
+}
+
+/// Who has used a process, as far as that matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Used {
+    ByNobody,
+    By(Arc<str>),
+    BySeveral,
+}
+
+impl Used {
+    fn is_only_by(&self, owner: &Arc<str>) -> bool {
         match self {
-            Taken::Seat(id) => id,
-            Taken::Crowded => FIRST,
+            Used::ByNobody => true,
+            Used::By(known) => known == owner,
+            Used::BySeveral => false,
         }
+    }
+
+    fn note(&mut self, owner: &Arc<str>) {
+        *self = if self.is_only_by(owner) { Used::By(owner.clone()) } else { Used::BySeveral };
     }
 }
 
 #[derive(Clone, Debug)]
 struct Seat {
     keeper: Option<Arc<str>>,
-    /// Whose clients it may remember something of. None before anybody with something to remember was there.
+    /// Whose it is, once somebody was here who had it alone.
     owner: Option<Arc<str>>,
+    /// Whom it may remember something of, and speak of later.
+    users: Used,
     /// Calls under way, and whether one of them wants to be alone.
     calls: usize,
     alone: bool,
@@ -61,19 +99,34 @@ struct Seat {
 
 impl Seat {
     fn new(now: Instant) -> Seat {
-        Seat { keeper: None, owner: None, calls: 0, alone: false, used: now, doubtful_until: None }
+        let users = Used::ByNobody;
+        Seat { keeper: None, owner: None, users, calls: 0, alone: false, used: now, doubtful_until: None }
     }
 
     /// Whether one that can be asked may sit down here and be the only one.
     fn is_free_for(&self, owner: &Arc<str>, now: Instant) -> bool {
-        let strange = self.owner.as_ref().is_some_and(|other| other != owner);
         let doubtful = self.doubtful_until.is_some_and(|until| until > now);
-        self.keeper.is_none() && self.calls == 0 && !strange && !doubtful
+        self.keeper.is_none() && self.calls == 0 && self.users.is_only_by(owner) && !doubtful
     }
 
-    fn is_idle(&self, now: Instant) -> bool {
-        let patience = if self.keeper.is_some() { IDLE } else { UNKEPT };
+    /// Whether one that can be asked nothing may sit down here.
+    fn is_open_to(&self, owner: &Arc<str>) -> bool {
+        let strange = self.owner.as_ref().is_some_and(|other| other != owner);
+        self.keeper.is_none() && !self.alone && !strange
+    }
+
+    /// Whether it belongs to nobody in particular, and never did.
+    fn is_common(&self) -> bool {
+        self.keeper.is_none() && !self.alone && self.owner.is_none()
+    }
+
+    fn is_quiet(&self, now: Instant, patience: Duration) -> bool {
         self.calls == 0 && now.saturating_duration_since(self.used) >= patience
+    }
+
+    /// Whether it may end for somebody else's sake. Nobody waits for one that is nobody's.
+    fn makes_room(&self, now: Instant) -> bool {
+        self.is_quiet(now, if self.keeper.is_some() { IDLE } else { Duration::ZERO })
     }
 }
 
@@ -83,11 +136,17 @@ pub struct Seats {
     seats: BTreeMap<SeatId, Seat>,
     max: usize,
     next: u64,
+    /// How often in a row a process could not be started, and until when none is.
+    failures: u32,
+    paused_until: Option<Instant>,
+    /// Clients that the program does not want to begin with.
+    refused: BTreeSet<Arc<str>>,
 }
 
 impl Seats {
     pub fn new(max: usize, now: Instant) -> Seats {
-        Seats { seats: BTreeMap::from([(FIRST, Seat::new(now))]), max, next: 1 }
+        let seats = BTreeMap::from([(FIRST, Seat::new(now))]);
+        Seats { seats, max, next: 1, failures: 0, paused_until: None, refused: BTreeSet::new() }
     }
 
     /// A call begins. With the process that has to end to make room, if one has to.
@@ -96,19 +155,62 @@ impl Seats {
             self.sit_down(id, guest, now);
             return (Taken::Seat(id), None);
         }
-        let evicted = if self.seats.len() < self.max { None } else { self.idlest(now) };
+        let may_start = self.may_start(guest, now);
+        let evicted = if may_start && !self.has_room() { self.idlest(now) } else { None };
         if let Some(evicted) = evicted {
             self.seats.remove(&evicted);
         }
-        if self.seats.len() >= self.max {
-            self.change(FIRST, |first| first.calls += 1);
-            return (Taken::Crowded, None);
+        if may_start && self.has_room() {
+            let id = self.add(now);
+            self.sit_down(id, guest, now);
+            return (Taken::Seat(id), evicted);
         }
+        (self.crowd(guest, now), evicted)
+    }
+
+    /// Whether the client shares the first process and will go on doing so.
+    pub fn shares(&self, client: &str) -> bool {
+        self.max <= 1 || self.refused.contains(client)
+    }
+
+    /// Whether there are as many processes as there may be.
+    pub fn is_full(&self) -> bool {
+        self.seats.len() >= self.max
+    }
+
+    /// Whether one more may be somebody's own. The last one is for all who find no other place, so that they need not be in one that
+    /// is.
+    fn has_room(&self) -> bool {
+        let reserved = if self.seats.values().any(Seat::is_common) { 0 } else { 1 };
+        self.seats.len() + reserved < self.max
+    }
+
+    fn may_start(&self, guest: &Guest, now: Instant) -> bool {
+        let refused = matches!(guest, Guest::Client { name, .. } if self.refused.contains(name));
+        !refused && self.paused_until.is_none_or(|until| until <= now)
+    }
+
+    fn add(&mut self, now: Instant) -> SeatId {
         let id = SeatId(self.next);
         self.next += 1;
         self.seats.insert(id, Seat::new(now));
-        self.sit_down(id, guest, now);
-        (Taken::Seat(id), evicted)
+        id
+    }
+
+    /// Puts the guest where others are too: where nobody is at home, or else at the first process.
+    fn crowd(&mut self, guest: &Guest, now: Instant) -> Taken {
+        let common = self.seats.iter().find(|(_, seat)| seat.is_common()).map(|(id, _)| *id);
+        let id = match common {
+            Some(id) => id,
+            None if !self.is_full() && self.may_start(guest, now) => self.add(now),
+            None => FIRST,
+        };
+        self.change(id, |seat| {
+            seat.calls += 1;
+            seat.used = now;
+            seat.users.note(guest.owner());
+        });
+        Taken::Crowded(id)
     }
 
     /// A call is over, or was given up while the program may still be busy with it.
@@ -135,6 +237,7 @@ impl Seats {
 
     /// A client's session is over. The process that ends with it; the first one stays.
     pub fn handle_over(&mut self, client: &str) -> Option<SeatId> {
+        self.refused.remove(client);
         let id = self.kept_by(client)?;
         self.change(id, |seat| seat.keeper = None);
         (id != FIRST && self.seats.remove(&id).is_some()).then_some(id)
@@ -147,15 +250,31 @@ impl Seats {
         }
     }
 
-    /// A further process cannot be started, so from now on the first one is all there is, besides those that run already.
-    pub fn handle_refused(&mut self, id: SeatId) {
+    pub fn handle_started(&mut self) {
+        (self.failures, self.paused_until) = (0, None);
+    }
+
+    /// A process could not be started: perhaps the program can run only once, perhaps that passes. Until it is tried again, newcomers
+    /// share what there is.
+    pub fn handle_failed(&mut self, id: SeatId, now: Instant) {
         self.handle_ended(id);
-        self.max = self.seats.len();
+        self.failures += 1;
+        if self.failures >= FAILURES_MAX {
+            self.paused_until = Some(now + PAUSE);
+        }
+    }
+
+    /// A process was started and refused to begin with its client, which says nothing of others.
+    pub fn handle_refused(&mut self, id: SeatId) {
+        let keeper = self.keeper(id).cloned();
+        self.handle_ended(id);
+        self.refused.extend(keeper);
     }
 
     /// The processes that nobody keeps and nobody has used for a while: they end.
     pub fn sweep(&mut self, now: Instant) -> Vec<SeatId> {
-        let unkept = |(id, seat): &(&SeatId, &Seat)| **id != FIRST && seat.keeper.is_none() && seat.is_idle(now);
+        let unkept =
+            |(id, seat): &(&SeatId, &Seat)| **id != FIRST && seat.keeper.is_none() && seat.is_quiet(now, UNKEPT);
         let over: Vec<SeatId> = self.seats.iter().filter(unkept).map(|(id, _)| *id).collect();
         over.iter().for_each(|id| drop(self.seats.remove(id)));
         over
@@ -167,15 +286,15 @@ impl Seats {
     }
 
     fn find(&self, guest: &Guest, now: Instant) -> Option<SeatId> {
-        let unkept = || self.seats.iter().filter(|(_, seat)| seat.keeper.is_none());
+        let find = |free: &dyn Fn(&Seat) -> bool| self.seats.iter().find(|(_, seat)| free(seat)).map(|(id, _)| *id);
         match guest {
             Guest::Client { name, owner } => self.kept_by(name).or_else(|| {
                 // Only the first one is given on: others end with their clients, and what they remember with them.
                 let first = self.seats.get(&FIRST)?;
                 first.is_free_for(owner, now).then_some(FIRST)
             }),
-            Guest::Alone { owner } => unkept().find(|(_, seat)| seat.is_free_for(owner, now)).map(|(id, _)| *id),
-            Guest::Mute => unkept().find(|(_, seat)| !seat.alone).map(|(id, _)| *id),
+            Guest::Alone { owner } => find(&|seat| seat.is_free_for(owner, now)),
+            Guest::Mute { owner } => find(&|seat| seat.is_open_to(owner)),
         }
     }
 
@@ -183,6 +302,7 @@ impl Seats {
         self.change(id, |seat| {
             seat.calls += 1;
             seat.used = now;
+            seat.users.note(guest.owner());
             match guest {
                 Guest::Client { name, owner } => {
                     seat.keeper = Some(name.clone());
@@ -192,14 +312,15 @@ impl Seats {
                     seat.alone = true;
                     seat.owner = Some(owner.clone());
                 }
-                Guest::Mute => {}
+                Guest::Mute { .. } => {}
             }
         });
     }
 
     fn idlest(&self, now: Instant) -> Option<SeatId> {
-        let idle = self.seats.iter().filter(|(id, seat)| **id != FIRST && seat.is_idle(now));
-        idle.min_by_key(|(_, seat)| seat.used).map(|(id, _)| *id)
+        let own = self.seats.iter().filter(|(id, seat)| **id != FIRST && !seat.is_common());
+        let idle = own.filter(|(_, seat)| seat.makes_room(now));
+        idle.min_by_key(|(_, seat)| (seat.keeper.is_some(), seat.used)).map(|(id, _)| *id)
     }
 
     fn change(&mut self, id: SeatId, act: impl FnOnce(&mut Seat)) {
@@ -227,6 +348,10 @@ mod tests {
         Guest::Alone { owner: owner.into() }
     }
 
+    fn mute(owner: &str) -> Guest {
+        Guest::Mute { owner: owner.into() }
+    }
+
     fn taken(seats: &mut Seats, guest: &Guest, now: Instant) -> Taken {
         seats.take(guest, now).0
     }
@@ -234,7 +359,7 @@ mod tests {
     #[test]
     fn one_client_needs_one_process_and_each_further_one_gets_its_own() {
         let now = start();
-        let mut seats = Seats::new(3, now);
+        let mut seats = Seats::new(4, now);
         let [alice, bob, carol] = ["a", "b", "c"].map(|name| client(name, "owner"));
         assert_eq!(taken(&mut seats, &alice, now), Taken::Seat(FIRST));
         assert_eq!(taken(&mut seats, &alice, now), Taken::Seat(FIRST));
@@ -243,9 +368,11 @@ mod tests {
         seats.leave(bobs, false, now);
         assert_eq!(taken(&mut seats, &bob, now), bobs, "it keeps what it has");
         assert_eq!(taken(&mut seats, &carol, now), Taken::Seat(SeatId(2)));
-        assert_eq!(taken(&mut seats, &client("d", "owner"), now), Taken::Crowded);
+        let common = Taken::Crowded(SeatId(3));
+        assert_eq!(taken(&mut seats, &client("d", "owner"), now), common);
+        assert_eq!(taken(&mut seats, &client("e", "another"), now), common, "the last one is for all the rest");
         assert_eq!(seats.handle_over("b"), Some(SeatId(1)));
-        assert_eq!(taken(&mut seats, &client("d", "owner"), now), Taken::Seat(SeatId(3)), "none is given on");
+        assert_eq!(taken(&mut seats, &client("d", "owner"), now), Taken::Seat(SeatId(4)), "none is given on");
     }
 
     #[test]
@@ -267,41 +394,73 @@ mod tests {
     fn those_who_can_be_asked_nothing_share_one_and_those_without_sessions_are_alone_while_they_call() {
         let now = start();
         let mut seats = Seats::new(9, now);
-        let first = taken(&mut seats, &Guest::Mute, now);
-        assert_eq!(taken(&mut seats, &Guest::Mute, now), first);
+        let first = taken(&mut seats, &mute("alice"), now);
+        assert_eq!(taken(&mut seats, &mute("bob"), now), first);
         let second = taken(&mut seats, &alone("alice"), now);
         assert_ne!(second, first);
-        assert_eq!(taken(&mut seats, &Guest::Mute, now), first);
+        assert_eq!(taken(&mut seats, &mute("alice"), now), first);
         assert_ne!(taken(&mut seats, &alone("alice"), now), second);
         seats.leave(second, false, now);
         assert_eq!(taken(&mut seats, &alone("alice"), now), second, "who left makes room");
     }
 
     #[test]
-    fn what_is_not_used_makes_room() {
+    fn a_process_that_may_speak_of_somebody_else_is_no_clients() {
         let now = start();
-        let mut seats = Seats::new(2, now);
-        let first = taken(&mut seats, &client("a", "x"), now);
-        let bobs = taken(&mut seats, &client("b", "x"), now);
-        assert_eq!(taken(&mut seats, &client("c", "x"), now + IDLE), Taken::Crowded, "it is at work");
+        let mut seats = Seats::new(9, now);
+        let first = taken(&mut seats, &mute("bob"), now);
         seats.leave(first, false, now);
-        seats.leave(bobs, false, now);
-        assert_eq!(seats.take(&client("c", "x"), now + IDLE), (Taken::Seat(SeatId(2)), Some(bobs.id())));
-        assert!(seats.sweep(now + IDLE * 2).is_empty(), "it is kept");
-        seats.handle_over("c");
-        let visited = taken(&mut seats, &alone("y"), now);
-        seats.leave(visited, false, now);
-        assert_eq!(seats.sweep(now + UNKEPT), [visited.id()]);
-        assert_eq!(seats.count(), 1);
+        assert_ne!(taken(&mut seats, &client("a", "alice"), now), first, "it may still log what bob did");
+        assert_eq!(taken(&mut seats, &client("b", "bob"), now), first);
+        seats.leave(first, false, now);
+        seats.handle_over("b");
+        assert_ne!(taken(&mut seats, &mute("alice"), now), first, "it may remember what bob did");
     }
 
     #[test]
-    fn a_program_that_cannot_run_twice_is_shared() {
+    fn what_is_not_used_makes_room() {
+        let now = start();
+        let mut seats = Seats::new(3, now);
+        let first = taken(&mut seats, &client("a", "x"), now);
+        let bobs = taken(&mut seats, &client("b", "x"), now);
+        let common = taken(&mut seats, &client("c", "x"), now + IDLE);
+        assert!(common.is_crowded() && common.id() != FIRST, "it is at work");
+        for left in [first, bobs, common] {
+            seats.leave(left, false, now);
+        }
+        let (carols, evicted) = seats.take(&client("c", "x"), now + IDLE);
+        assert_eq!((carols.is_crowded(), evicted), (false, Some(bobs.id())), "who was quiet for long");
+        assert_eq!(seats.sweep(now + IDLE * 2), [common.id()], "nobody needs it now");
+        assert_eq!(seats.handle_over("c"), Some(carols.id()));
+        let visited = taken(&mut seats, &alone("y"), now);
+        seats.leave(visited, false, now);
+        assert_eq!(seats.take(&client("d", "x"), now).1, Some(visited.id()), "what is nobody's, at once");
+    }
+
+    #[test]
+    fn a_program_that_cannot_run_twice_is_shared_and_tried_again_later() {
         let now = start();
         let mut seats = Seats::new(9, now);
         taken(&mut seats, &client("a", "x"), now);
-        let refused = taken(&mut seats, &client("b", "x"), now);
+        for _ in 0..FAILURES_MAX {
+            let failed = taken(&mut seats, &client("b", "x"), now);
+            assert!(!failed.is_crowded(), "once may be chance");
+            seats.handle_failed(failed.id(), now);
+        }
+        assert_eq!(taken(&mut seats, &client("b", "x"), now), Taken::Crowded(FIRST));
+        assert!(!seats.shares("b"));
+        assert!(!taken(&mut seats, &client("b", "x"), now + PAUSE).is_crowded());
+    }
+
+    #[test]
+    fn whom_a_program_refuses_has_no_process_and_all_others_do() {
+        let now = start();
+        let mut seats = Seats::new(9, now);
+        taken(&mut seats, &client("a", "x"), now);
+        let refused = taken(&mut seats, &client("b", "y"), now);
         seats.handle_refused(refused.id());
-        assert_eq!(taken(&mut seats, &client("b", "x"), now), Taken::Crowded);
+        assert_eq!(taken(&mut seats, &client("b", "y"), now), Taken::Crowded(FIRST));
+        assert!(!taken(&mut seats, &client("c", "z"), now).is_crowded());
+        assert!(seats.shares("b") && !seats.shares("c"));
     }
 }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 enum Act {
     Client(u8),
     Alone(u8),
-    Mute,
+    Mute(u8),
     Leave(usize, bool),
     Over(u8),
     Ended(usize),
@@ -24,7 +24,7 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         6 => (0u8..6).prop_map(Act::Client),
         4 => (0u8..3).prop_map(Act::Alone),
-        2 => Just(Act::Mute),
+        2 => (0u8..3).prop_map(Act::Mute),
         8 => (0usize..8, prop::bool::weighted(0.2)).prop_map(|(at, given_up)| Act::Leave(at, given_up)),
         2 => (0u8..6).prop_map(Act::Over),
         1 => (0usize..4).prop_map(Act::Ended),
@@ -50,7 +50,9 @@ struct Call {
 struct World {
     calls: Vec<Call>,
     next: u64,
-    /// Whose clients a process has seen that it could remember.
+    /// Whom a process has served so far.
+    served: BTreeMap<SeatId, BTreeSet<Arc<str>>>,
+    /// Whose it was alone.
     owners: BTreeMap<SeatId, BTreeSet<Arc<str>>>,
     /// Where each client was last.
     homes: BTreeMap<Arc<str>, SeatId>,
@@ -61,7 +63,7 @@ impl World {
     fn ended(&mut self, id: SeatId) {
         assert_ne!(id, FIRST, "the first process does not end with anybody");
         assert!(self.gone.insert(id), "a process ends once");
-        self.calls.retain(|call| call.taken != Taken::Seat(id));
+        self.calls.retain(|call| call.taken.id() != id);
         self.homes.retain(|_, home| *home != id);
     }
 
@@ -69,15 +71,29 @@ impl World {
         self.next += 1;
         let (id, number) = (taken.id(), self.next);
         assert!(!self.gone.contains(&id), "nobody is sent to a process that has ended");
-        if taken != Taken::Crowded {
-            if let Guest::Client { owner, .. } | Guest::Alone { owner } = &guest {
-                self.owners.entry(id).or_default().insert(owner.clone());
+        let (Guest::Client { owner, .. } | Guest::Alone { owner } | Guest::Mute { owner }) = &guest;
+        let kept = matches!(&guest, Guest::Client { name, .. } if self.homes.contains_key(name));
+        let served = self.served.entry(id).or_default();
+        if !taken.is_crowded() {
+            let strangers = served.iter().any(|other| other != owner);
+            match &guest {
+                Guest::Mute { .. } => {
+                    let others = self.owners.get(&id).is_some_and(|owners| owners.iter().any(|other| other != owner));
+                    assert!(!others, "nobody inherits another's process");
+                }
+                // Who has been here when others were sent here too stays.
+                Guest::Client { .. } if kept => {}
+                _ => {
+                    assert!(!strangers, "a process that may speak of others is no client's");
+                    self.owners.entry(id).or_default().insert(owner.clone());
+                }
             }
             if let Guest::Client { name, .. } = &guest {
                 let home = *self.homes.entry(name.clone()).or_insert(id);
                 assert_eq!(home, id, "a client stays where it is");
             }
         }
+        served.insert(owner.clone());
         self.calls.push(Call { guest, taken, number });
     }
 
@@ -89,7 +105,7 @@ impl World {
             let whom = match &call.guest {
                 Guest::Client { name, .. } => name.to_string(),
                 Guest::Alone { .. } => format!("call {}", call.number),
-                Guest::Mute => "nobody".to_owned(),
+                Guest::Mute { .. } => "nobody".to_owned(),
             };
             askable.entry(id).or_default().insert(whom);
         }
@@ -114,13 +130,13 @@ proptest! {
             let guest = match &act {
                 Act::Client(n) => Some(Guest::Client { name: format!("client {n}").into(), owner: owner_of(*n) }),
                 Act::Alone(n) => Some(Guest::Alone { owner: owner_of(*n * 2) }),
-                Act::Mute => Some(Guest::Mute),
+                Act::Mute(n) => Some(Guest::Mute { owner: owner_of(*n * 2) }),
                 _ => None,
             };
             if let Some(guest) = guest {
                 let (taken, evicted) = seats.take(&guest, now);
                 if let Some(evicted) = evicted {
-                    prop_assert!(!world.calls.iter().any(|call| call.taken == Taken::Seat(evicted)), "it was at work");
+                    prop_assert!(!world.calls.iter().any(|call| call.taken.id() == evicted), "it was at work");
                     world.ended(evicted);
                 }
                 world.entered(guest, taken);
@@ -156,7 +172,7 @@ proptest! {
                 }
                 Act::Sweep => {
                     for id in seats.sweep(now) {
-                        prop_assert!(!world.calls.iter().any(|call| call.taken == Taken::Seat(id)), "it was at work");
+                        prop_assert!(!world.calls.iter().any(|call| call.taken.id() == id), "it was at work");
                         prop_assert!(!world.homes.values().any(|home| *home == id), "it is kept");
                         world.ended(id);
                     }

@@ -103,6 +103,11 @@ impl BackendEvent {
         }
     }
 
+    /// Whether the process is gone that one client had to itself.
+    pub(crate) fn is_own_crash(&self) -> bool {
+        matches!(self, BackendEvent::OfClient { event, .. } if matches!(**event, BackendEvent::ProcessCrashed(_)))
+    }
+
     pub fn name(&self) -> &'static str {
         match self {
             BackendEvent::Added => "server_added",
@@ -289,6 +294,11 @@ impl Backend {
 
     pub async fn end_lane(&self, lane: Arc<str>) {
         let _ = self.commands.send(Command::EndLane(lane)).await;
+    }
+
+    /// Whether a client has a session of its own there.
+    pub fn has_own(&self, lane: &str) -> bool {
+        self.desk.live().is_some_and(|(_, link)| link.has_own(lane))
     }
 
     /// Returns after the dial, with whether it went well.

@@ -292,9 +292,11 @@ impl Hub {
         self.backends.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
-    /// Calls of clients that are under way, at all servers.
-    pub fn calls_open(&self) -> usize {
-        self.all().iter().map(|backend| backend.counts.open()).sum()
+    /// Calls of clients that are under way, at all servers, but for those that wait for a person.
+    pub fn calls_at_work(&self) -> usize {
+        let open: usize = self.all().iter().map(|backend| backend.counts.open()).sum();
+        let asked: usize = self.sessions.awake().iter().map(|session| session.pending(None).len()).sum();
+        open.saturating_sub(asked + self.parked.count())
     }
 
     /// Fires when we leave.

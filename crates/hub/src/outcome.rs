@@ -113,6 +113,15 @@ pub fn cut_by_restart(method: &str) -> Answer {
     answer(method, &facts)
 }
 
+/// A call that waited for input waits no longer: its time was over, or the hub was restarted.
+pub fn not_waiting(method: &str) -> Answer {
+    let facts = json!({
+        "error": "The call does not wait for this any more. It may or may not have run; it was not sent again.",
+        "code": OUTCOME_UNKNOWN, "outcome": "unknown",
+    });
+    answer(method, &facts)
+}
+
 /// A backend has lost the task that it made of a call, or we have lost the backend.
 pub fn task_lost(server: &str, why: &str) -> Raw {
     tool_error(&json!({

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use bowline_protocol::Principal;
 use bowline_store::Holder;
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::drive::conversation::Conversation;
 use crate::fields::Raw;
-use crate::message::Answer;
+use crate::link::Replier;
 use crate::seal::Seal;
 
 const PARKED_MAX: usize = 10_000;
@@ -28,11 +27,11 @@ pub struct Question {
     pub server: Arc<str>,
     pub method: String,
     pub params: Option<Raw>,
-    pub reply: oneshot::Sender<Answer>,
+    pub reply: Replier,
 }
 
 impl Question {
-    pub fn new(server: Arc<str>, method: String, params: Option<Raw>, reply: oneshot::Sender<Answer>) -> Question {
+    pub fn new(server: Arc<str>, method: String, params: Option<Raw>, reply: Replier) -> Question {
         Question { key: format!("q{:x}", clock::random_bits() as u64), server, method, params, reply }
     }
 }
@@ -70,6 +69,8 @@ impl fmt::Debug for ParkedCall {
 
 pub struct ParkedCalls {
     calls: Mutex<HashMap<String, ParkedCall>>,
+    /// States that were answered, and until when that is remembered.
+    used: Mutex<HashMap<String, Instant>>,
     /// How long a client may take to answer.
     patience: Duration,
     seal: Arc<Seal>,
@@ -77,7 +78,7 @@ pub struct ParkedCalls {
 
 impl ParkedCalls {
     pub fn new(patience: Duration, seal: Arc<Seal>) -> ParkedCalls {
-        ParkedCalls { calls: Mutex::default(), patience, seal }
+        ParkedCalls { calls: Mutex::default(), used: Mutex::default(), patience, seal }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, ParkedCall>> {
@@ -90,6 +91,8 @@ impl ParkedCalls {
     pub fn park(&self, mut call: ParkedCall, node: Option<&Holder>) -> Option<String> {
         let node = node.map_or("", Holder::as_str);
         let secret = format!("{:032x}", clock::random_bits());
+        // Whose it is, and of what, is known again also when the call itself is not.
+        let secret = format!("{secret}{}", self.seal.of(&[&secret, call.principal.as_str(), &call.subject]));
         let state = format!("{PREFIX}.{secret}.{}.{node}", self.seal.of(&[PREFIX, &secret, node]));
         call.until = Instant::now() + self.patience;
         let mut parked = self.lock();
@@ -118,11 +121,30 @@ impl ParkedCalls {
         (prefix == PREFIX && self.seal.fits(&[PREFIX, secret, node], seal)).then_some(node)
     }
 
+    /// Whether such a call of this principal's waited once, under this state, and was not taken up.
+    pub fn has_known(&self, state: &str, principal: &Principal, subject: &str) -> bool {
+        if self.used.lock().unwrap_or_else(PoisonError::into_inner).contains_key(state) {
+            return false;
+        }
+        let secret = state.split('.').nth(1).and_then(|secret| secret.split_at_checked(32));
+        let own = |(secret, seal): (&str, &str)| self.seal.fits(&[secret, principal.as_str(), subject], seal);
+        self.node_of(state).is_some() && secret.is_some_and(own)
+    }
+
     pub fn take(&self, state: &str, principal: &Principal, subject: &str) -> Option<ParkedCall> {
         let mut parked = self.lock();
         parked.retain(|_, call| call.is_awaited());
         let mine = parked.get(state).is_some_and(|call| call.principal == *principal && call.subject == subject);
-        if mine { parked.remove(state) } else { None }
+        if !mine {
+            return None;
+        }
+        let now = Instant::now();
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.retain(|_, until| *until > now);
+        if used.len() < PARKED_MAX {
+            used.insert(state.to_owned(), now + self.patience);
+        }
+        parked.remove(state)
     }
 }
 
@@ -153,5 +175,31 @@ mod tests {
         };
         assert!((0..PER_PRINCIPAL_MAX).all(|_| park("alice")));
         assert!(!park("alice") && park("bob"));
+    }
+
+    #[test]
+    fn a_state_is_known_again_by_its_owner_for_the_same_call_alone() {
+        let seal = Seal::with_key(vec![7; 32]);
+        let [alice, bob] = ["alice", "bob"].map(|name| Principal::parse(name).unwrap());
+        let call = ParkedCall {
+            conversation: Conversation::begin(|_| Box::pin(std::future::pending())),
+            questions: Vec::new(),
+            said: VecDeque::new(),
+            principal: alice.clone(),
+            subject: "tools/call one".into(),
+            until: Instant::now(),
+            gone: CancellationToken::new(),
+        };
+        let state = ParkedCalls::new(Duration::from_secs(600), seal.clone()).park(call, None).unwrap();
+        let later = ParkedCalls::new(Duration::from_secs(600), seal);
+        assert!(later.take(&state, &alice, "tools/call one").is_none());
+        assert!(later.has_known(&state, &alice, "tools/call one"));
+        assert!(!later.has_known(&state, &bob, "tools/call one") && !later.has_known(&state, &alice, "tools/call two"));
+        for at in 0..state.len() {
+            let mut other = state.clone().into_bytes();
+            other[at] ^= 1;
+            let other = String::from_utf8(other).unwrap();
+            assert!(!later.has_known(&other, &alice, "tools/call one"), "{other}");
+        }
     }
 }

@@ -3,10 +3,8 @@
 use std::fmt;
 use std::time::Instant;
 
-use tokio::sync::oneshot;
-
 use crate::fields::{Fields, Raw};
-use crate::message::Answer;
+use crate::link::Replier;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -92,7 +90,7 @@ pub struct Pending {
     pub server: String,
     pub method: String,
     pub params: Option<Raw>,
-    pub reply: oneshot::Sender<Answer>,
+    pub reply: Replier,
     pub since: Instant,
     /// The stream on which the client itself was asked; without one the tools answer.
     pub stream: Option<String>,
@@ -101,7 +99,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub fn new(server: &str, method: String, params: Option<Raw>, reply: oneshot::Sender<Answer>) -> Pending {
+    pub fn new(server: &str, method: String, params: Option<Raw>, reply: Replier) -> Pending {
         let kind = Kind::of(&method);
         Pending {
             kind,

@@ -1,6 +1,7 @@
 //! A client of the hub that may lose its wire: what it is owed is in a log, what it is asked waits for it.
 
 mod asked;
+mod inbox;
 mod readers;
 
 use std::collections::HashMap;
@@ -20,13 +21,14 @@ use crate::clock;
 use crate::era::Era;
 use crate::fields::{Raw, raw};
 use crate::front::running::{Running, UnderWay};
-use crate::link::{Caller, ClientFacts, Sink};
+use crate::link::{Caller, ClientFacts};
 use crate::message::{self, Id};
 use crate::neighbours::Neighbours;
 use crate::pending::{self, Pending};
 use crate::standing::{self, Standing, StandingRequests};
 
 pub(crate) use asked::GONE;
+pub use inbox::{Hearer, Inbox};
 pub use readers::Reading;
 
 /// Names of what a session's log holds.
@@ -77,7 +79,7 @@ pub struct Session {
     /// It has the hub's tools, and can answer with them what it cannot answer itself.
     pub has_tools: bool,
     /// Where backends send what belongs to no call.
-    pub inbox: Sink,
+    pub inbox: Inbox,
     store: Arc<dyn Store>,
     fence: Fence,
     epoch: Epoch,
@@ -128,7 +130,7 @@ impl Session {
         lessor: Option<&dyn Neighbours>,
         principal: Principal,
         record: SessionRecord,
-        (inbox, tools): (Sink, bool),
+        (inbox, tools): (Inbox, bool),
     ) -> Result<Session, StoreError> {
         let prefix = if record.handle { "mcph" } else { "mcp" };
         let id = format!("{prefix}_{:032x}", clock::random_bits());
@@ -153,7 +155,7 @@ impl Session {
         id: LogId,
         principal: Principal,
         record: SessionRecord,
-        (inbox, tools): (Sink, bool),
+        (inbox, tools): (Inbox, bool),
     ) -> Result<Session, StoreError> {
         let leased = match lessor {
             Some(lessor) => lessor.take_up(&id).await?,
@@ -175,7 +177,7 @@ impl Session {
         principal: Principal,
         record: SessionRecord,
         (fence, epoch): (Fence, Epoch),
-        (inbox, tools): (Sink, bool),
+        (inbox, tools): (Inbox, bool),
     ) -> Session {
         let client = Arc::new(ClientFacts { capabilities: record.capabilities.clone(), info: record.info.clone() });
         let has_tools = tools && record.route == Route::All;
@@ -222,7 +224,7 @@ impl Session {
             owner: self.principal.as_str().into(),
             era: Era::of_version(&self.record.version).unwrap_or(Era::Legacy),
             client: self.seen.clone(),
-            inbox: Some(self.inbox.clone()),
+            inbox: Some(self.inbox.sink.clone()),
         }
     }
 

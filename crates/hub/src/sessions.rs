@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use tokio::sync::mpsc;
 
 use crate::backend::{BackendEvent, notification_data};
+use crate::catalogue::ListKind;
 use crate::era;
 use crate::fields::{Fields, Raw};
 use crate::hub::{Expose, Happening, Hub};
@@ -17,10 +18,8 @@ use crate::link::Inbound;
 use crate::message;
 use crate::neighbours::Neighbours;
 use crate::pending::Pending;
-use crate::session::{OWN_STREAM, Route, Session, SessionRecord};
+use crate::session::{Hearer, Inbox, OWN_STREAM, Route, Session, SessionRecord};
 
-/// What backends may say to a session before it is written down.
-const INBOX_MAX: usize = 64;
 /// Sessions that are told of one event at the same time.
 const TELL_AT_ONCE: usize = 256;
 
@@ -78,11 +77,11 @@ impl Sessions {
             hub.observer.limit_hit("hub.sessions_per_principal_max");
             return Err(OpenError::TooMany);
         }
-        let (inbox, said) = mpsc::channel(INBOX_MAX);
+        let (inbox, said) = Inbox::new();
         let session =
             Session::create(hub.store.clone(), self.lessor(), principal.clone(), record, (inbox, self.expose.meta()))
                 .await?;
-        Ok(self.settle(session, said))
+        Ok(self.settle(session, Some(said)))
     }
 
     /// The session, if it is this principal's. A stranger's looks like one that never was.
@@ -120,7 +119,14 @@ impl Sessions {
             return Ok((None, false));
         }
         let Ok(record) = serde_json::from_slice::<SessionRecord>(&stored.body) else { return Ok((None, false)) };
-        let (inbox, said) = mpsc::channel(INBOX_MAX);
+        // One that could not go on here leaves its inbox, which servers may know.
+        let (inbox, said) = match self.lock().get(&id) {
+            Some(before) => (before.inbox.clone(), None),
+            None => {
+                let (inbox, said) = Inbox::new();
+                (inbox, Some(said))
+            }
+        };
         let session =
             Session::wake(store.clone(), self.lessor(), id, stored.owner, record, (inbox, self.expose.meta())).await?;
         Ok((Some(self.settle(session, said)), true))
@@ -155,10 +161,15 @@ impl Sessions {
         self.get(id).is_some()
     }
 
-    fn settle(&self, session: Session, said: mpsc::Receiver<Inbound>) -> Arc<Session> {
+    /// `said` is what comes into its inbox, if nobody writes that down yet.
+    fn settle(&self, session: Session, said: Option<mpsc::Receiver<Inbound>>) -> Arc<Session> {
         let session = Arc::new(session);
+        session.inbox.belongs_to(&session);
         self.lock().insert(session.id.clone(), session.clone());
-        tokio::spawn(hear(Arc::downgrade(&session), said));
+        if let Some(said) = said {
+            let (hearer, closed) = (session.inbox.hearer.clone(), session.inbox.closed.clone());
+            tokio::spawn(async move { closed.run_until_cancelled(hear(hearer, said)).await });
+        }
         session
     }
 
@@ -193,7 +204,11 @@ impl Sessions {
     fn remove(&self, session: &Arc<Session>) -> bool {
         let mut awake = self.lock();
         let known = awake.get(&session.id).is_some_and(|known| Arc::ptr_eq(known, session));
-        known && awake.remove(&session.id).is_some()
+        if known {
+            awake.remove(&session.id);
+            session.inbox.close();
+        }
+        known
     }
 
     pub fn awake(&self) -> Vec<Arc<Session>> {
@@ -205,7 +220,8 @@ impl Sessions {
         self.settle_lost(hub).await;
         let (key, event) = &**happening;
         let awake = self.awake();
-        if let BackendEvent::Stderr(_) | BackendEvent::Notification { .. } = event
+        let said = matches!(event, BackendEvent::Stderr(_) | BackendEvent::Notification { .. });
+        if said
             && key.owner.is_none()
             && let Some(first) = awake.first()
         {
@@ -216,15 +232,18 @@ impl Sessions {
                 return;
             }
         }
+        let backend = hub.backend(key);
         let concerned = awake.into_iter().filter(|session| {
+            // It hears there by itself what is said to all.
+            let hears = said && backend.as_ref().is_some_and(|backend| backend.has_own(session.id.as_str()));
             let visible = hub.sees(&session.principal, key);
             let routed = match &session.record.route {
                 Route::All => true,
                 Route::One(name) => *name == key.name,
             };
-            visible && routed && event.concerns(session.id.as_str())
+            visible && routed && !hears && event.concerns(session.id.as_str())
         });
-        let program = hub.backend(key).is_some_and(|backend| backend.spec.is_stdio());
+        let program = backend.as_ref().is_some_and(|backend| backend.spec.is_stdio());
         // Many at once, so that the store can write them down in one piece. Each is told of one thing after the other all the
         // same, since nothing else is told before this is over.
         let telling = futures_util::stream::iter(concerned).for_each_concurrent(TELL_AT_ONCE, |session| async move {
@@ -273,7 +292,8 @@ fn end_lanes(hub: &Hub, session: &Session) -> impl Future<Output = ()> + Send + 
 
 /// With the message that the client gets besides, if there is one.
 async fn tell(session: &Session, name: &str, event: &BackendEvent, message: Option<&Raw>) -> Result<(), StoreError> {
-    if let BackendEvent::Disconnected { .. } = event {
+    // The server is gone, or what this client had of it.
+    if matches!(event, BackendEvent::Disconnected { .. }) || event.is_own_crash() {
         session.reject(name).await?;
     }
     if message.is_none() {
@@ -284,14 +304,17 @@ async fn tell(session: &Session, name: &str, event: &BackendEvent, message: Opti
 }
 
 /// Writes down what backends say to a session outside of its calls.
-async fn hear(session: std::sync::Weak<Session>, mut said: mpsc::Receiver<Inbound>) {
+async fn hear(hearer: Hearer, mut said: mpsc::Receiver<Inbound>) {
     while let Some(inbound) = said.recv().await {
-        let Some(session) = session.upgrade() else { return };
+        let Some(session) = hearer.session() else { return };
         let written = match inbound {
             Inbound::Notification { server, method, params } => {
                 let data = notification_data(&server, &method, params.as_ref());
                 let message = message::notification(&method, params.as_ref());
-                if wants(&session, &method, &params) {
+                // Lists of one process are shown where the server is shown as it is.
+                let shown =
+                    session.record.route != Route::All || !ListKind::ALL.iter().any(|kind| kind.changed() == method);
+                if shown && wants(&session, &method, &params) {
                     match session.say(OWN_STREAM, Some(&message), false).await {
                         Ok(_) => session.tell_too(&server, &data).await.map(drop),
                         Err(error) => Err(error),

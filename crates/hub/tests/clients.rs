@@ -330,3 +330,45 @@ async fn a_resource_of_the_same_address_is_subscribed_to_at_each_modern_server()
         while own.message().await["method"] != "notifications/resources/updated" {}
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_says_to_all_its_sessions_is_told_to_each_client_once() {
+    let fixture = Fixture::start(&["--chatty"]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let mut own = Pieces::of(client.get(None).await);
+    let say = async |data: u64| {
+        client.call("b__log", json!({ "method": "notifications/custom", "data": data, "all": true })).await;
+    };
+    // From some time on its session at the server has a stream.
+    let heard = async {
+        loop {
+            if own.message().await["method"] == "notifications/custom" {
+                return;
+            }
+        }
+    };
+    let saying = async {
+        loop {
+            say(0).await;
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    futures_util::future::select(std::pin::pin!(heard), std::pin::pin!(saying)).await;
+    say(1).await;
+    // This comes after it on the hub's own stream, too.
+    client.call("b__grow", json!({ "name": "grown" })).await;
+    let (mut told, mut cursor): (Vec<Value>, Value) = (Vec::new(), Value::Null);
+    let is = |event: &Value, data: u64| event["data"]["params"]["data"] == data;
+    let grown = |told: &[Value]| {
+        let after = told.iter().skip_while(|event| !is(event, 1));
+        after.into_iter().any(|event| event["data"]["method"] == "notifications/tools/list_changed")
+    };
+    while !grown(&told) {
+        let seen = client.tool("await_activity", json!({ "timeout_ms": 20_000, "last_event_id": cursor })).await;
+        assert_ne!(seen["triggered_by"], "timeout", "{told:?}");
+        cursor = seen["last_event_id"].clone();
+        told.extend(seen["events"].as_array().unwrap().clone());
+    }
+    assert_eq!(told.iter().filter(|event| is(event, 1)).count(), 1, "{told:?}");
+}

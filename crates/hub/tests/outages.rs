@@ -237,3 +237,21 @@ async fn a_session_of_which_the_store_is_in_doubt_is_woken_anew_and_misses_nothi
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_servers_tell_a_session_reaches_it_also_after_it_was_woken_anew() {
+    let (store, fixture) = (Shutter::new(), Fixture::start(&[]).await);
+    let hub = hub(&store, &fixture).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let mut own = Pieces::of(client.get(None).await);
+    client.ask("resources/subscribe", json!({ "uri": "test://one" })).await;
+    while own.message().await["method"] != "notifications/resources/updated" {}
+    store.shut_commits(&client.session, StoreError::InDoubt("just now".into()));
+    let level = json!({ "jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": { "level": "info" } });
+    client.post(&level).await;
+    assert!(own.is_over().await, "whoever reads it comes back");
+    store.open();
+    let mut own = Pieces::of(client.get(None).await);
+    client.ask("resources/subscribe", json!({ "uri": "test://one" })).await;
+    while own.message().await["method"] != "notifications/resources/updated" {}
+}

@@ -103,9 +103,7 @@ async fn one_client_has_one_process_and_a_second_ones_goes_with_it() {
     let hub = program(&["--pid"]).await;
     let (alice, _) = Client::open(&hub, "alice", one(), can()).await;
     let (bob, _) = Client::open(&hub, "bob", one(), can()).await;
-    // Who only looks needs none.
     for client in [&alice, &bob] {
-        client.ask("tools/list", json!({})).await;
         assert_eq!(client.ask("logging/setLevel", json!({ "level": "error" })).await["result"], json!({}));
     }
     let (first, second) = (pid(&alice).await, pid(&bob).await);
@@ -205,6 +203,68 @@ async fn there_are_no_more_processes_than_are_allowed() {
         let (client, _) = Client::open(&hub, who, one(), can()).await;
         pids.push(pid(&client).await);
     }
-    assert_ne!(pids[0], pids[1]);
-    assert_eq!(pids[2..], [pids[0], pids[0]], "the rest share the first");
+    assert_ne!(pids[0], pids[1], "the first is somebody's own");
+    assert_eq!(pids[2..], [pids[1], pids[1]], "the rest share one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_outlives_another_call_of_its_client_that_ends_before_it_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = dir.path().join("ran");
+    let hub = program(&[&format!("--count={}", ran.display())]).await;
+    let (alice, _) = Client::open(&hub, "alice", one(), can()).await;
+    let ask = request("ask", json!({ "ms": 1000 }));
+    let newer = async {
+        let stream = Pieces::of(alice.post(&request("count", json!({ "id": "x", "ms": 1500 }))).await);
+        until("it runs", || ran.exists()).await;
+        stream
+    };
+    let (mut asking, mut newer) = futures_util::future::join(async { Pieces::of(alice.post(&ask).await) }, newer).await;
+    // Nothing says which of them asks, so it is asked in the newer one.
+    let question = newer.message().await;
+    assert_eq!(question["method"], "elicitation/create", "{question}");
+    let ended = newer.message().await;
+    assert_eq!(ended["result"]["content"][0]["text"], "done x", "the question is not taken back: {ended}");
+    alice.post(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "action": "decline" } })).await;
+    assert_eq!(asking.message().await["result"]["content"][0]["text"], "decline");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_clients_process_offers_is_its_own_and_so_is_what_it_writes_to_stderr() {
+    let hub = program(&["--chatty"]).await;
+    let (alice, _) = Client::open(&hub, "alice", Route::All, can()).await;
+    alice.call("b__echo", json!({})).await;
+    let (bob, _) = Client::open(&hub, "bob", one(), can()).await;
+    let mut bobs = Pieces::of(bob.get(None).await);
+    let grown = |listed: &Value| listed["result"]["tools"].to_string().contains("bobs-tool");
+    assert!(!grown(&bob.ask("tools/list", json!({})).await));
+    bob.call("grow", json!({ "name": "bobs-tool" })).await;
+    while bobs.message().await["method"] != "notifications/tools/list_changed" {}
+    assert!(grown(&bob.ask("tools/list", json!({})).await));
+    // Hers is the first process, and others use the server too.
+    alice.call("b__mutter", json!({ "text": "alice's own" })).await;
+    loop {
+        if alice.tool("get_logs", json!({})).await.to_string().contains("alice's own") {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_of_a_client_without_a_session_watches_nobody_elses_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribed = dir.path().join("subscribed");
+    let hub = program(&["--pid", &format!("--subscribed={}", subscribed.display())]).await;
+    let (alice, _) = Client::open(&hub, "alice", one(), can()).await;
+    let hers = pid(&alice).await;
+    let filter = json!({ "notifications": { "resourceSubscriptions": ["test://one", "test://two"] } });
+    let mut heard = Pieces::of(modern(&hub, "bob", &one(), "subscriptions/listen", filter, json!({})).await);
+    assert_eq!(heard.message().await["method"], "notifications/subscriptions/acknowledged");
+    let asked = std::fs::read_to_string(&subscribed).unwrap();
+    let places: Vec<&str> = asked.lines().filter_map(|line| line.split_once(' ')).map(|(_, pid)| pid).collect();
+    assert!(places.len() == 2 && places[0] == places[1] && places[0] != hers.to_string(), "{asked} at {hers}");
+    for _ in 0..2 {
+        assert_eq!(heard.message().await["method"], "notifications/resources/updated");
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bowline_hub::{Hub, Options, Route};
 use bowline_store::Store;
 use serde_json::{Value, json};
-use support::{Client, Fixture, Pieces, hub_with, store, until};
+use support::{Client, Fixture, Pieces, hub_with, modern, store, until};
 
 fn one() -> Route {
     Route::One("b".into())
@@ -204,5 +204,28 @@ async fn a_server_that_was_added_at_run_time_and_never_reached_is_not_told_as_ne
             break;
         }
         cursor = seen["last_event_id"].clone();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waited_for_input_when_we_were_restarted_is_not_begun_anew() {
+    let fixture = Fixture::start(&[]).await;
+    let store = store();
+    let first = again(&store, &fixture).await;
+    let ask = json!({ "name": "ask", "arguments": {} });
+    let can = json!({ "elicitation": {} });
+    let asked = modern(&first, "alice", &one(), "tools/call", ask.clone(), can.clone()).await.messages().await;
+    let asked = &asked.last().unwrap()["result"];
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let second = again(&store, &fixture).await;
+    let (key, _) = asked["inputRequests"].as_object().unwrap().iter().next().unwrap();
+    let mut answer = ask;
+    answer["requestState"] = asked["requestState"].clone();
+    answer["inputResponses"] = json!({ key: { "action": "decline" } });
+    for (who, code) in [("alice", json!("OUTCOME_UNKNOWN")), ("bob", Value::Null)] {
+        let ended = modern(&second, who, &one(), "tools/call", answer.clone(), can.clone()).await.messages().await;
+        let ended = ended.last().unwrap();
+        assert_eq!(ended["result"]["structuredContent"]["code"], code, "{who}: {ended}");
+        assert_eq!(ended["error"].is_null(), who == "alice", "{ended}");
     }
 }

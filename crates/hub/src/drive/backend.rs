@@ -21,7 +21,7 @@ use crate::desk::{Desk, Order};
 use crate::era::Era;
 use crate::fields::{Fields, Raw, empty};
 use crate::hub::Observer;
-use crate::link::{self, Dial, Ending, Inbound, Link, LinkEvent, Renewals, Upcall};
+use crate::link::{self, Dial, Ending, Exit, Inbound, Link, LinkEvent, Renewals, Upcall};
 use crate::memory::Remembered;
 use crate::message;
 use crate::secrets::Secrets;
@@ -283,7 +283,7 @@ impl Driver {
                         self.want_lists();
                     }
                 } else if method == "notifications/resources/updated" {
-                    self.updated(&method, params.as_ref()).await;
+                    self.updated(generation, &method, params.as_ref());
                 } else if method != "notifications/progress" && !method.starts_with("notifications/subscriptions/") {
                     self.tell(BackendEvent::Notification { method, params }).await;
                 }
@@ -291,6 +291,8 @@ impl Driver {
             // A request that belongs to nobody is answered with "nobody", by dropping it.
             LinkEvent::Inbound(Inbound::Request { .. }) => {}
             LinkEvent::Exited { client, exit } => {
+                // One that only closes its output has no way to end yet, and is as lost.
+                let exit = exit.unwrap_or(Exit { code: None, signal: None });
                 self.tell(BackendEvent::ProcessCrashed(exit).of_client(Some(client))).await;
             }
             LinkEvent::Stderr { line, client } => {
@@ -302,9 +304,9 @@ impl Driver {
     }
 
     /// A resource has changed, which concerns those who subscribed to it.
-    async fn updated(&self, method: &str, params: Option<&Raw>) {
+    fn updated(&self, generation: Generation, method: &str, params: Option<&Raw>) {
         let uri = Fields::of(params.map(|raw| &**raw)).text("uri").unwrap_or_default();
-        for inbox in self.renewals.subscribers(&uri).into_iter().filter_map(|caller| caller.inbox) {
+        for inbox in self.renewals.subscribers(generation, &uri).into_iter().filter_map(|caller| caller.inbox) {
             let (server, method) = (self.key.name.clone(), method.to_owned());
             let inbound = Inbound::Notification { server, method, params: params.cloned() };
             // An update only says that there is something newer to read. A session that is far behind misses one of many.

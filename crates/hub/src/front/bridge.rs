@@ -143,7 +143,7 @@ pub async fn ask_each(server: &Arc<str>, questions: &Fields, sink: &Sink) -> Res
             server: server.clone(),
             method: question.text("method").unwrap_or_default(),
             params: question.get("params").map(ToOwned::to_owned),
-            reply,
+            reply: reply.into(),
         };
         let unanswered = || message::error(message::INTERNAL_ERROR, "the client did not answer");
         sink.send(inbound).await.map_err(|_| unanswered())?;

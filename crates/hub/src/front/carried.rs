@@ -19,7 +19,8 @@ use super::http::{Body, SESSION, answer, event_stream, json, problem, text};
 use super::names;
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
-use crate::message::{self, Answer, Id, Message};
+use crate::link::Replier;
+use crate::message::{self, Id, Message};
 use crate::neighbours::{Asker, Heard, Talk};
 use crate::outcome;
 use crate::pending::Pending;
@@ -306,7 +307,7 @@ pub struct Asking {
     pub server: String,
     pub method: String,
     pub params: Option<Raw>,
-    pub reply: oneshot::Sender<Answer>,
+    pub reply: Replier,
 }
 
 /// Puts a question of another node's backend to a client whose handle is here.
@@ -314,7 +315,7 @@ async fn put(hub: &Arc<Hub>, question: Question, asker: &dyn Asker) {
     let Question { principal, handle, server, method, params } = question;
     let Ok(Some(session)) = hub.sessions.find(&hub.store, &principal, handle.as_str()).await else { return };
     let (reply, answered) = oneshot::channel();
-    let pending = Pending { foreign: true, ..Pending::new(&server, method, params, reply) };
+    let pending = Pending { foreign: true, ..Pending::new(&server, method, params, reply.into()) };
     if session.ask(pending, None).await.is_err() {
         return;
     }

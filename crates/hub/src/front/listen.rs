@@ -1,6 +1,6 @@
 //! Subscriptions: held at modern backends, made up from what is known for the others, and taken up again after each return.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::{Client, done, refuse, tasked, transparent};
-use crate::backend::{Backend, BackendEvent, CallEnd};
+use crate::backend::{Backend, BackendEvent, CallEnd, Key};
 use crate::clock;
 use crate::drive::conversation::Reply;
 use crate::era::{self, Era};
@@ -206,14 +206,19 @@ async fn made_up(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, reques
     done(under_id(None, request))
 }
 
-/// A subscription at a backend of the older era. It has a session there of its own, which ends with it.
+/// A subscription at a backend of the older era.
 struct Subscribed {
     uri: String,
+    _place: Arc<Place>,
+}
+
+/// What a subscription has at one backend of the older era: a session of its own, which ends with it, also if all was refused.
+struct Place {
     backend: Backend,
     lane: Arc<str>,
 }
 
-impl Drop for Subscribed {
+impl Drop for Place {
     fn drop(&mut self) {
         let (backend, lane) = (self.backend.clone(), self.lane.clone());
         tokio::spawn(async move { backend.end_lane(lane).await });
@@ -295,13 +300,16 @@ async fn subscribe_each(
     inbox: &Sink,
 ) -> Vec<Subscribed> {
     let mut taken = Vec::new();
+    let mut places: HashMap<Key, Arc<Place>> = HashMap::new();
     for (uri, backend) in wanted {
+        let place = places.entry(backend.key.clone()).or_insert_with(|| {
+            let lane = format!("{}+{:x}", client.caller.lane, clock::random_bits()).into();
+            Arc::new(Place { backend: backend.clone(), lane })
+        });
         let mut caller = client.caller.clone();
         // Updates of this subscription come here and nowhere else.
-        caller.lane = format!("{}+{:x}", caller.lane, clock::random_bits()).into();
+        caller.lane = place.lane.clone();
         caller.inbox = Some(inbox.clone());
-        // Also what was refused has a session.
-        let one = Subscribed { uri: uri.clone(), backend: backend.clone(), lane: caller.lane.clone() };
         let call = Upcall {
             method: "resources/subscribe".into(),
             params: Some(raw(&json!({ "uri": uri }))),
@@ -314,7 +322,7 @@ async fn subscribe_each(
         hub.used(&backend, &client.principal);
         let end = backend.call_within(call, hub.options.call_timeout, Resend::Always).await;
         if matches!(end, CallEnd::Answered { answer: Ok(_), .. }) {
-            taken.push(one);
+            taken.push(Subscribed { uri, _place: place.clone() });
         }
     }
     taken
@@ -331,7 +339,7 @@ pub fn subscribe(hub: &Arc<Hub>, client: &Client, backend: &Backend, request: &R
         return refuse(message::INTERNAL_ERROR, "there are as many subscriptions as one session may have");
     }
     if let Subscribing::Begun(token) = subscribing {
-        let inbox = session.inbox.clone();
+        let inbox = session.inbox.sink.clone();
         let (client, backend, hub) = (client.clone(), backend.clone(), hub.clone());
         tokio::spawn(async move {
             let params = json!({ "notifications": { "resourceSubscriptions": [&uri] } });

@@ -43,7 +43,7 @@ pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
     if let Some(session) = session {
         client.session = Some(session.clone());
         client.caller.lane = session.id.as_str().into();
-        client.caller.inbox = Some(session.inbox.clone());
+        client.caller.inbox = Some(session.inbox.sink.clone());
     }
     // Whoever uses the tools can answer by the tools, so the backend may ask. A server with sessions is told once what each
     // client can do, so a client without a session is another one to it when it acts by them.

@@ -28,6 +28,11 @@ impl Running {
         UnderWay { calls: self.calls.clone(), token }
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        lock(&self.calls).len()
+    }
+
     pub fn take_back(&self, id: &Id) {
         lock(&self.calls).iter().filter(|(known, _)| known == id).for_each(|(_, token)| token.cancel());
     }

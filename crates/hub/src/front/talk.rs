@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use bowline_protocol::Principal;
 use serde_json::json;
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::carried::{self, Asking};
@@ -16,8 +15,9 @@ use crate::drive::conversation::{Conversation, Reply, Step};
 use crate::era::{self, Era};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
-use crate::link::{Caller, ClientFacts, Inbound};
+use crate::link::{Caller, ClientFacts, Inbound, Replier};
 use crate::message::{self, Request};
+use crate::outcome;
 use crate::parked::{ParkedCall, Question};
 use crate::pending::is_answerable;
 use crate::session::Route;
@@ -190,13 +190,7 @@ impl Talk {
     }
 
     /// A question that the client cannot answer by itself. It can by the tools, if it has a handle.
-    async fn elsewhere(
-        &mut self,
-        server: &str,
-        method: String,
-        params: Option<Raw>,
-        reply: oneshot::Sender<message::Answer>,
-    ) {
+    async fn elsewhere(&mut self, server: &str, method: String, params: Option<Raw>, reply: Replier) {
         if method == "roots/list" {
             let _ = reply.send(Ok(raw(&json!({ "roots": [] }))));
             return;
@@ -219,8 +213,11 @@ fn stale() -> Reply {
 
 /// Takes a parked call up with what its client answers. What is still open is asked again.
 fn answered(hub: &Hub, client: &Client, request: &Request, state: &str) -> Result<ParkedCall, Reply> {
-    let Some(mut parked) = hub.parked.take(state, &client.principal, &subject(request)) else {
-        return Err(stale());
+    let (owner, subject) = (&client.principal, subject(request));
+    let Some(mut parked) = hub.parked.take(state, owner, &subject) else {
+        // It was sent once. Whoever heard that its state is wrong would begin anew.
+        let was_sent = hub.parked.has_known(state, owner, &subject);
+        return Err(if was_sent { Reply::new(outcome::not_waiting(&request.method)) } else { stale() });
     };
     let responses = Fields::of(request.params.as_deref()).object("inputResponses");
     let (answered, open): (Vec<Question>, Vec<Question>) =
@@ -286,12 +283,13 @@ mod tests {
         let handle = hub.sessions.create(&hub, &alice, record()).await.unwrap();
         let params = era::with_meta(None, &raw(&json!({ "elicitation": {} })), &era::our_info(), None);
         let request = Request { id: message::Id::number(1), method: "tools/call".to_owned(), params: Some(params) };
-        let (reply, mut answered) = oneshot::channel();
+        let (reply, mut answered) = tokio::sync::oneshot::channel();
         let goes_on_in = Some(handle.id.clone());
         let conversation = Conversation::begin(|sink| {
             Box::pin(async move {
                 let method = "elicitation/create".to_owned();
-                let _ = sink.send(Inbound::Request { server: "b".into(), method, params: None, reply }).await;
+                let _ =
+                    sink.send(Inbound::Request { server: "b".into(), method, params: None, reply: reply.into() }).await;
                 Reply { goes_on_in, ..Reply::new(Ok(raw(&json!({ "taskId": "t" })))) }
             })
         });

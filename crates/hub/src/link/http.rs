@@ -78,7 +78,7 @@ pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> 
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     let (remembered, closed) = (dial.era, dial.over.child_token());
     let lanes = Lanes::default();
-    let subscriptions = Subscriptions::new(dial.renewals.clone());
+    let subscriptions = Subscriptions::new(dial.renewals.clone(), dial.generation);
     let (shared, _) = lanes.of(&Caller { era: Era::Legacy, ..Caller::hub() });
     let link = Arc::new(HttpLink {
         facts: std::sync::OnceLock::new(),
@@ -223,6 +223,10 @@ impl HttpLink {
             tokio::spawn(async move { link.leave(&gone).await });
         }
         lane
+    }
+
+    pub fn has_session(&self, lane: &str) -> bool {
+        self.lanes.find(lane).is_some_and(|lane| lane.has(|session| session.id.is_some()))
     }
 
     /// The lane's session, made once however many calls want it.

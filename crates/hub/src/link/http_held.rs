@@ -157,7 +157,7 @@ async fn follow(
                 }
                 _ => lane.caller.inbox.clone(),
             };
-            pass_on(message, sink, link, Some(session.clone())).await;
+            pass_on(message, sink, !lane.has_several_calls(), link, Some(session.clone())).await;
         }
     }
     (parser.last_id().map(ToOwned::to_owned), parser.retry())

@@ -9,8 +9,9 @@ use super::asked::TAKEN_BACK;
 use super::http::{HttpLink, PostError};
 use super::http_words::{BodyError, body, said, tell};
 use super::lane::UpSession;
+use super::question::{Question, ask, own_answer};
 use super::unread::{Unread, WRONGLY_NAMED};
-use super::{Inbound, LinkEvent, MESSAGE_BYTES_MAX, Sink, ask, own_answer};
+use super::{Inbound, LinkEvent, MESSAGE_BYTES_MAX, Sink};
 use crate::catalogue::ListKind;
 use crate::message::{self, Answer, Id, Message, Request};
 use crate::skim::Skim;
@@ -96,7 +97,7 @@ async fn read_stream(
                     Ok(Message::Response(message::Response { id: None, answer })) => return Reading::Answer(answer),
                     Ok(Message::Response(_)) => return Reading::Other(WRONGLY_NAMED.into()),
                     Ok(message) => {
-                        pass_on(message, sink.cloned(), link, session.cloned()).await;
+                        pass_on(message, sink.cloned(), true, link, session.cloned()).await;
                         continue;
                     }
                     // Events of other kinds are no messages.
@@ -169,6 +170,7 @@ pub(super) async fn resume(
 pub(super) async fn pass_on(
     message: Message,
     sink: Option<Sink>,
+    certain: bool,
     link: &Arc<HttpLink>,
     session: Option<Arc<UpSession>>,
 ) {
@@ -190,19 +192,20 @@ pub(super) async fn pass_on(
                 None => drop(link.dial.events.send((link.dial.generation, LinkEvent::Inbound(inbound))).await),
             }
         }
-        Message::Request(request) => answer(request, sink, link, session),
+        Message::Request(request) => answer(request, sink, certain, link, session),
         Message::Response(_) => {}
     }
 }
 
-fn answer(request: Request, sink: Option<Sink>, link: &Arc<HttpLink>, session: Option<Arc<UpSession>>) {
+fn answer(request: Request, sink: Option<Sink>, certain: bool, link: &Arc<HttpLink>, session: Option<Arc<UpSession>>) {
     let link = link.clone();
     let taken_back = session.as_ref().map(|session| session.asked.begin(&request.id)).unwrap_or_default();
     tokio::spawn(async move {
         let answer = match own_answer(&request.method) {
             Some(answer) => Some(answer),
             None => {
-                let asked = ask(sink.as_ref(), &link.dial.name, request.method, request.params);
+                let question = Question::new(&link.dial.name, request.method, request.params, certain);
+                let asked = ask(sink.as_ref(), question);
                 let asked = taken_back.run_until_cancelled(asked);
                 link.closed.run_until_cancelled(asked).await.flatten()
             }

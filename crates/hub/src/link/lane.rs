@@ -119,6 +119,11 @@ impl<S> Lane<S> {
         (self.is_one_clients() || of_one).then(|| newest.sink.clone())
     }
 
+    /// What names no call may belong to any of them.
+    pub fn has_several_calls(&self) -> bool {
+        lock(&self.calls).len() > 1
+    }
+
     /// Several clients have calls under way here, and nothing says whose something is.
     pub fn is_contested(&self) -> bool {
         !self.is_one_clients() && !lock(&self.calls).is_empty() && self.newest_call().is_none()
@@ -134,6 +139,11 @@ impl<S> Lane<S> {
         if !self.is_one_clients() {
             self.given_up.add(number, caller.inbox.is_some().then(|| caller.lane.clone()));
         }
+    }
+
+    /// Whether it has a session of this kind now. One that is only being made is none.
+    pub fn has(&self, is: impl FnOnce(&S) -> bool) -> bool {
+        self.session.try_lock().is_ok_and(|session| session.as_ref().is_some_and(|session| is(session)))
     }
 
     fn touch(&self) {

@@ -14,6 +14,7 @@ mod lane;
 mod outgoing;
 mod pipe;
 mod program;
+mod question;
 mod renewals;
 mod said;
 mod sse;
@@ -28,12 +29,13 @@ use std::time::Duration;
 
 pub use self::facts::{Facts, synthesised_initialize};
 pub use self::http_words::{header_text, mirror_headers, plain_text};
+pub use self::question::Replier;
 pub use self::renewals::Renewals;
 
 use bowline_core::backend::{DialError, Generation};
 use bowline_protocol::Principal;
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -68,7 +70,7 @@ pub enum Inbound {
         server: Arc<str>,
         method: String,
         params: Option<Raw>,
-        reply: oneshot::Sender<Answer>,
+        reply: Replier,
     },
 }
 
@@ -212,7 +214,7 @@ pub enum LinkEvent {
     /// The process that one client had to itself has ended. The server has not.
     Exited {
         client: Arc<str>,
-        exit: Exit,
+        exit: Option<Exit>,
     },
     /// A line of a child's stderr, and whose child that is if not everybody's.
     Stderr {
@@ -287,6 +289,15 @@ impl Link {
             Link::Http(link) => link.end_lane(lane).await,
             Link::Sse(link) => link.end_lane(lane).await,
             Link::Program(link) => link.end_lane(lane).await,
+        }
+    }
+
+    /// Whether a client has a session of its own there, in which it is told what everybody is told.
+    pub fn has_own(&self, lane: &str) -> bool {
+        match self {
+            Link::Http(link) => link.has_session(lane),
+            Link::Sse(link) => link.has_session(lane),
+            Link::Program(link) => link.has_process(lane),
         }
     }
 
@@ -385,40 +396,6 @@ impl Dial {
 
 fn passing(reason: impl Into<String>) -> DialError {
     DialError::Passing { reason: reason.into(), retry_after: None }
-}
-
-/// A request of the backend's that we can answer ourselves.
-fn own_answer(method: &str) -> Option<Answer> {
-    (method == "ping").then(|| Ok(crate::fields::empty()))
-}
-
-/// The answer to a request of the backend's that is nobody's.
-fn nobody() -> Answer {
-    Err(message::error(message::METHOD_NOT_FOUND, "no client here can answer this"))
-}
-
-/// The answer to a request of the backend's, which somebody may give.
-struct Question(oneshot::Receiver<Answer>);
-
-impl Question {
-    fn new(server: &Arc<str>, method: String, params: Option<Raw>) -> (Inbound, Question) {
-        let (reply, answered) = oneshot::channel();
-        (Inbound::Request { server: server.clone(), method, params, reply }, Question(answered))
-    }
-
-    async fn given(self) -> Answer {
-        self.0.await.unwrap_or_else(|_| Err(message::error(message::INTERNAL_ERROR, "the client did not answer")))
-    }
-}
-
-/// Hands a request of the backend's to `sink` and waits for the answer.
-async fn ask(sink: Option<&Sink>, server: &Arc<str>, method: String, params: Option<Raw>) -> Answer {
-    let Some(sink) = sink else { return nobody() };
-    let (question, answer) = Question::new(server, method, params);
-    if sink.send(question).await.is_err() {
-        return nobody();
-    }
-    answer.given().await
 }
 
 /// A notification that takes back a request.

@@ -11,14 +11,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::asked::{AskedByBackend, TAKEN_BACK};
 use super::outgoing::{Departure, Outgoing};
+use super::question::{Question, nobody, own_answer};
 use super::renewals::Kept;
 use super::said::Said;
 use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
 use super::unread::{Unread, WRONGLY_NAMED};
-use super::waiting::{Waiting, WaitingRoom, Whose};
+use super::waiting::{Kind, Waiting, WaitingRoom, Whose};
 use super::{
-    Caller, Dial, Ending, Facts, Inbound, LinkEvent, LinkEvents, PROBE_TIMEOUT, Question, RENEWAL_TIMEOUT, SHARED_LANE,
-    Sink, Upcall, cancelled, initialize_params, is_modern_error, nobody, own_answer, passing, synthesised_initialize,
+    Caller, Dial, Ending, Facts, Inbound, LinkEvent, LinkEvents, PROBE_TIMEOUT, RENEWAL_TIMEOUT, SHARED_LANE, Sink,
+    Upcall, cancelled, initialize_params, is_modern_error, passing, synthesised_initialize,
 };
 use crate::catalogue::ListKind;
 use crate::era::{self, Era};
@@ -49,12 +50,18 @@ pub struct Pipe {
 
 impl Pipe {
     /// For everybody, or for one client alone.
-    pub fn new(out: mpsc::Sender<Outgoing>, dial: &Dial, closed: CancellationToken, client: Option<Caller>) -> Pipe {
+    pub fn new(
+        out: mpsc::Sender<Outgoing>,
+        dial: &Dial,
+        closed: CancellationToken,
+        client: Option<Caller>,
+        kind: Kind,
+    ) -> Pipe {
         Pipe {
             facts: std::sync::OnceLock::new(),
             out,
-            waiting: WaitingRoom::new(client.as_ref()),
-            subscriptions: client.is_none().then(|| Subscriptions::new(dial.renewals.clone())),
+            waiting: WaitingRoom::new(client.as_ref(), kind),
+            subscriptions: client.is_none().then(|| Subscriptions::new(dial.renewals.clone(), dial.generation)),
             client,
             asked: AskedByBackend::default(),
             name: dial.name.clone(),
@@ -190,9 +197,19 @@ impl Pipe {
         turn.ended(ending)
     }
 
+    /// Whether hands were shaken.
+    pub fn has_begun(&self) -> bool {
+        self.facts.get().is_some()
+    }
+
     /// What belongs to no call is for this client from now on, or for whoever may hear it.
     pub fn set_tenant(&self, client: Option<&Caller>) {
         self.waiting.set_tenant(client);
+    }
+
+    /// The only client that is here now, if there is one.
+    pub fn tenant(&self) -> Option<Arc<str>> {
+        self.waiting.only_client()
     }
 
     /// Whether its wire is known to be gone.
@@ -334,7 +351,7 @@ impl Pipe {
         let (whose, params) = self.waiting.whose_notification(&method, params);
         let inbound = Inbound::Notification { server: self.name.clone(), method, params };
         match whose {
-            Whose::Calls(said) => said.put(inbound),
+            Whose::Calls(said) | Whose::OneOfCalls(said) => said.put(inbound),
             Whose::Clients(inbox) => drop(inbox.send(inbound).await),
             Whose::Nobodys => drop(self.events.send((self.generation, LinkEvent::Inbound(inbound))).await),
             Whose::NobodysAnyMore => {}
@@ -350,9 +367,10 @@ impl Pipe {
             Some(answer) => Box::pin(std::future::ready(answer)),
             None => {
                 let whose = self.waiting.whose_word(params.as_ref());
-                let (question, answer) = Question::new(&self.name, method, params);
+                let certain = !matches!(whose, Whose::OneOfCalls(_));
+                let (question, answer) = Question::new(&self.name, method, params, certain);
                 match whose {
-                    Whose::Calls(said) => {
+                    Whose::Calls(said) | Whose::OneOfCalls(said) => {
                         said.put(question);
                         Box::pin(answer.given())
                     }
@@ -468,7 +486,7 @@ mod tests {
             observer: Arc::new(crate::hub::NoObserver),
             over: CancellationToken::new(),
         };
-        (Arc::new(Pipe::new(out, &dial, CancellationToken::new(), None)), outgoing)
+        (Arc::new(Pipe::new(out, &dial, CancellationToken::new(), None, Kind::Process)), outgoing)
     }
 
     /// What becomes of a call whose wire is lost after its writer did this.

@@ -7,17 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bowline_core::backend::DialError;
-use bowline_core::seats::{FIRST, Guest, SeatId, Seats, Taken, UNKEPT};
+use bowline_core::seats::{DOUBT, FIRST, Guest, SeatId, Seats, Taken, UNKEPT};
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::pipe::Pipe;
-use super::stdio::{self, Guests, Program};
+use super::renewals::{Kept, is_subscription};
+use super::stdio::{self, Guests, Program, StartError};
 use super::{Caller, Dial, Ending, Facts, SHARED_LANE, Upcall};
-use crate::era::Era;
+use crate::era::{self, Era};
 use crate::fields::{Fields, Raw, empty};
+use crate::message;
 use crate::pending;
 
-const CLOSED: &str = "the connection is closed";
+const SET_LEVEL: &str = "logging/setLevel";
+/// How often a call is tried whose process is gone before it has the call.
+const TRIES: usize = 5;
 
 pub struct ProgramLink {
     program: Program,
@@ -32,8 +37,10 @@ struct Room {
     seats: Seats,
     /// The processes besides the first.
     chairs: HashMap<SeatId, Arc<Chair>>,
-    /// Somebody had to share the first process, which may thus speak of more than one.
-    crowded: bool,
+    /// Somebody had to share the first process, which may thus speak of more than one for a while.
+    crowded_until: Option<Instant>,
+    /// When an operator was last told that clients share a process.
+    told: Option<Instant>,
 }
 
 /// A process besides the first.
@@ -44,21 +51,26 @@ struct Chair {
     closed: CancellationToken,
 }
 
-/// Why a client has no process.
+/// Why somebody has no process.
 enum NoPipe {
-    Left,
-    Refused(String),
+    /// It was taken away before it was begun.
+    Gone,
+    Failed(StartError),
 }
 
 pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramLink>, DialError> {
     let closed = dial.over.child_token();
     let guard = closed.clone().drop_guard();
-    let (first, _) = stdio::start(&program, &dial, Guests::Everybody, dial.era, closed.child_token()).await?;
-    first.renew(dial.renewals.all()).await;
+    let started = stdio::start(&program, &dial, Guests::Everybody, dial.era, closed.child_token()).await;
+    let (first, _) = started.map_err(StartError::into_dial_error)?;
+    let apart = first.facts().era == Era::Legacy && dial.processes_max > 1;
+    // How much each client wants to be told is said where it is.
+    let kept = dial.renewals.all().into_iter().filter(|one| !apart || is_subscription(one));
+    first.renew(kept.collect()).await;
     tokio::spawn(first.clone().hold_subscription());
     guard.disarm();
     let seats = Seats::new(dial.processes_max, Instant::now());
-    let room = Mutex::new(Room { seats, chairs: HashMap::new(), crowded: false });
+    let room = Mutex::new(Room { seats, chairs: HashMap::new(), crowded_until: None, told: None });
     Ok(Arc::new(ProgramLink { program, dial, first, room, closed }))
 }
 
@@ -69,18 +81,26 @@ impl ProgramLink {
 
     pub async fn call(self: &Arc<Self>, call: &Upcall) -> Ending {
         let Some(guest) = self.guest(call) else { return self.call_in_passing(call).await };
-        let mut again = false;
-        loop {
+        let mut why = String::new();
+        for _ in 0..TRIES {
+            if self.closed.is_cancelled() {
+                return Ending::NotExecuted("the connection is closed".into());
+            }
+            // Its session is over, so a process that is begun for it would be nobody's.
+            if call.caller.inbox.as_ref().is_some_and(|inbox| inbox.is_closed()) {
+                return Ending::failed("the client has left");
+            }
             let mut visit = self.sit_down(&guest, &call.caller);
-            let pipe = match self.pipe(visit.taken.id(), &call.caller).await {
+            let begun = match self.at_hand(&visit) {
+                Some(pipe) => Ok(pipe),
+                None => self.begin(&visit, &call.caller).await,
+            };
+            let pipe = match begun {
                 Ok(pipe) => pipe,
-                Err(why) => {
+                Err(none) => {
                     visit.over = true;
-                    match why {
-                        _ if self.closed.is_cancelled() => return Ending::NotExecuted(CLOSED.into()),
-                        NoPipe::Left => return Ending::failed("the client has left"),
-                        // It is not started again, and so the next seat is at the first process.
-                        NoPipe::Refused(why) => self.refused(visit.taken.id(), why),
+                    if let NoPipe::Failed(error) = none {
+                        self.not_started(visit.taken.id(), error);
                     }
                     continue;
                 }
@@ -89,67 +109,98 @@ impl ProgramLink {
             visit.over = true;
             match ending {
                 // Only this client's process is gone. Nothing was sent, so the next one may carry it.
-                Ending::NotExecuted(why) if visit.taken.id() != FIRST && !self.closed.is_cancelled() => {
-                    self.ended(visit.taken.id()).await;
-                    if again {
-                        return Ending::failed(&format!("the program ends again and again: {why}"));
-                    }
-                    again = true;
+                Ending::NotExecuted(reason) if visit.taken.id() != FIRST => {
+                    self.ended(visit.taken.id());
+                    why = reason;
                 }
                 ending => return ending,
             }
         }
+        Ending::failed(&format!("the program ends again and again: {why}"))
     }
 
-    /// Who calls, if it matters where: a modern program says whose everything is, and our own housekeeping and what only looks
-    /// take no seat. Nor do subscriptions of clients without a session, who call from anywhere.
+    /// Who calls, if it matters where: a modern program says whose everything is, our own housekeeping takes no seat, and clients
+    /// without a session need none to look.
     fn guest(&self, call: &Upcall) -> Option<Guest> {
         let Upcall { method, caller, .. } = call;
-        let looks = matches!(method.as_str(), "initialize" | "ping" | "logging/setLevel") || method.ends_with("/list");
-        let subscribes = method.starts_with("resources/") && method.ends_with("subscribe");
-        if self.facts().era == Era::Modern
-            || *caller.lane == *SHARED_LANE
-            || looks
-            || (subscribes && caller.era == Era::Modern)
-        {
+        if self.facts().era == Era::Modern || *caller.lane == *SHARED_LANE {
+            return None;
+        }
+        let sessionless = caller.inbox.is_none() || caller.era == Era::Modern;
+        let looks = method.ends_with("/list") && sessionless;
+        if matches!(method.as_str(), "initialize" | "ping" | SET_LEVEL) || looks {
             return None;
         }
         let (name, owner) = (caller.lane.clone(), caller.owner.clone());
         Some(match &caller.inbox {
             Some(_) => Guest::Client { name, owner },
             None if pending::can_answer_anything(&caller.client.capabilities) => Guest::Alone { owner },
-            None => Guest::Mute,
+            None => Guest::Mute { owner },
         })
     }
 
     /// A call that is made wherever its client is, and starts nothing.
     async fn call_in_passing(self: &Arc<Self>, call: &Upcall) -> Ending {
-        let seat = self.lock().seats.kept_by(&call.caller.lane);
+        let (seat, shares) = {
+            let seats = &self.lock().seats;
+            (seats.kept_by(&call.caller.lane), seats.shares(&call.caller.lane))
+        };
         if let Some(pipe) = self.running(seat).await {
-            return pipe.call(call).await;
+            match pipe.call(call).await {
+                Ending::NotExecuted(_) if seat != Some(FIRST) => seat.map(|seat| self.ended(seat)),
+                ending => return ending,
+            };
         }
-        let taken = self.lock().seats.keeper(FIRST).is_some();
-        if call.method == "logging/setLevel" && taken && *call.caller.lane != *SHARED_LANE {
-            // It is kept, and said to the client's own process when that begins.
-            let knows = Fields::of(Some(&self.facts().capabilities)).has("logging");
-            if knows {
-                return Ending::answered(Ok(empty()));
-            }
+        let ours = self.facts().era == Era::Modern || *call.caller.lane == *SHARED_LANE;
+        if call.method == SET_LEVEL && !ours && !shares {
+            return self.keep_level(call);
         }
-        self.first.call(call).await
+        if ours || shares {
+            return self.first.call(call).await;
+        }
+        // It may be another client's process. Nobody is asked anything on behalf of who only looks.
+        let (method, params, caller) = (call.method.clone(), call.params.clone(), call.caller.clone());
+        let log_level = call.log_level.clone();
+        let quiet = Upcall { method, params, caller, sink: None, headers: None, param_headers: Vec::new(), log_level };
+        self.first.call(&quiet).await
+    }
+
+    /// A level is kept, and said to the client's process once it has one.
+    fn keep_level(&self, call: &Upcall) -> Ending {
+        let level = Fields::of(call.params.as_deref()).text("level").unwrap_or_default();
+        let error = |code, text: &str| Ending::answered(Err(message::error(code, text)));
+        if !Fields::of(Some(&self.facts().capabilities)).has("logging") {
+            return error(message::METHOD_NOT_FOUND, "the server has no log messages");
+        }
+        if !era::is_log_level(&level) {
+            let levels = era::LOG_LEVELS.join(", ");
+            return error(message::INVALID_PARAMS, &format!("`level` must be one of {levels}"));
+        }
+        Ending::answered(Ok(empty()))
     }
 
     pub async fn notify(&self, caller: &Caller, method: &str, params: Option<Raw>) {
-        let seat = self.lock().seats.kept_by(&caller.lane);
-        let pipe = self.running(seat).await.unwrap_or_else(|| self.first.clone());
-        pipe.notify(method, params).await;
+        let (seat, shares) = {
+            let seats = &self.lock().seats;
+            // The first process may be another client's.
+            (seats.kept_by(&caller.lane), seats.shares(&caller.lane) || seats.keeper(FIRST).is_none())
+        };
+        match self.running(seat).await {
+            Some(pipe) => pipe.notify(method, params).await,
+            None if shares || self.facts().era == Era::Modern => self.first.notify(method, params).await,
+            None => {}
+        }
+    }
+
+    /// Whether a client has a process besides the first.
+    pub fn has_process(&self, lane: &str) -> bool {
+        self.lock().seats.kept_by(lane).is_some_and(|seat| seat != FIRST)
     }
 
     pub async fn end_lane(&self, lane: &str) {
         let over = {
             let mut room = self.lock();
-            let seat = room.seats.kept_by(lane);
-            if seat == Some(FIRST) {
+            if room.seats.kept_by(lane) == Some(FIRST) {
                 self.first.set_tenant(None);
             }
             room.seats.handle_over(lane).and_then(|seat| room.chairs.remove(&seat))
@@ -162,49 +213,93 @@ impl ProgramLink {
 
     pub fn close(&self) {
         self.closed.cancel();
+        self.dial.renewals.end_apart(self.dial.generation);
     }
 
     fn sit_down(self: &Arc<Self>, guest: &Guest, caller: &Caller) -> Visit {
+        let now = Instant::now();
         let mut room = self.lock();
-        let (taken, evicted) = room.seats.take(guest, Instant::now());
-        let evicted = evicted.and_then(|seat| room.chairs.remove(&seat));
         let client = match guest {
             Guest::Client { name, .. } => Some(name.clone()),
-            Guest::Alone { .. } | Guest::Mute => None,
+            Guest::Alone { .. } | Guest::Mute { .. } => None,
         };
+        let is_new = client.as_ref().is_some_and(|name| room.seats.kept_by(name).is_none());
+        let (taken, evicted) = room.seats.take(guest, now);
+        let evicted = evicted.and_then(|seat| room.chairs.remove(&seat));
+        if taken.is_crowded() && self.dial.processes_max > 1 {
+            self.note_crowd(&mut room, now);
+        }
+        let client = client.filter(|_| !taken.is_crowded());
         match taken {
-            Taken::Crowded if self.dial.processes_max > 1 => {
-                self.dial.observer.limit_hit("hub.processes_per_server_max");
-                room.crowded = true;
-            }
-            Taken::Crowded => room.crowded = true,
+            Taken::Crowded(FIRST) => room.crowded_until = Some(now + DOUBT),
             Taken::Seat(FIRST) => {}
-            Taken::Seat(seat) => {
-                let chair = || {
-                    Arc::new(Chair { client, pipe: tokio::sync::Mutex::default(), closed: self.closed.child_token() })
-                };
-                room.chairs.entry(seat).or_insert_with(chair);
+            Taken::Seat(seat) | Taken::Crowded(seat) => {
+                room.chairs.entry(seat).or_insert_with(|| {
+                    let (pipe, closed) = (tokio::sync::Mutex::default(), self.closed.child_token());
+                    Arc::new(Chair { client, pipe, closed })
+                });
             }
         }
-        if room.crowded {
+        if room.crowded_until.is_some_and(|until| until > now) {
             self.first.set_tenant(None);
         } else if taken == Taken::Seat(FIRST) && caller.inbox.is_some() {
             self.first.set_tenant(Some(caller));
         }
         drop(room);
         if let Some(chair) = evicted {
-            self.let_go(&chair);
+            self.take_back(chair);
         }
-        Visit { link: self.clone(), taken, over: false }
+        Visit { link: self.clone(), taken, is_new, over: false }
+    }
+
+    /// Somebody has to share a process who should not.
+    fn note_crowd(&self, room: &mut Room, now: Instant) {
+        if room.seats.is_full() {
+            self.dial.observer.limit_hit("hub.processes_per_server_max");
+        }
+        if room.told.is_none_or(|told| now.saturating_duration_since(told) >= DOUBT) {
+            room.told = Some(now);
+            let processes = room.seats.count();
+            tracing::warn!(server = %self.dial.name, processes, "clients share a process; see hub.processes_per_server_max");
+        }
+    }
+
+    /// The process in which somebody sits, if nothing has to be done for that.
+    fn at_hand(&self, visit: &Visit) -> Option<Arc<Pipe>> {
+        if visit.taken.id() == FIRST {
+            return (!visit.is_new).then(|| self.first.clone());
+        }
+        let chair = self.lock().chairs.get(&visit.taken.id()).cloned()?;
+        let pipe = chair.pipe.try_lock().ok()?.clone();
+        pipe.filter(|_| !chair.closed.is_cancelled())
+    }
+
+    /// The same, with whatever has to be done, as long as there is a server at all. Boxed, since it is rare and large.
+    fn begin<'a>(
+        self: &'a Arc<Self>,
+        visit: &'a Visit,
+        caller: &'a Caller,
+    ) -> BoxFuture<'a, Result<Arc<Pipe>, NoPipe>> {
+        Box::pin(async move {
+            let begun = self.closed.run_until_cancelled(self.pipe(visit, caller)).await;
+            begun.unwrap_or(Err(NoPipe::Gone))
+        })
     }
 
     /// The process in which somebody sits, which is started if need be.
-    async fn pipe(self: &Arc<Self>, seat: SeatId, caller: &Caller) -> Result<Arc<Pipe>, NoPipe> {
+    async fn pipe(self: &Arc<Self>, visit: &Visit, caller: &Caller) -> Result<Arc<Pipe>, NoPipe> {
+        let seat = visit.taken.id();
         if seat == FIRST {
+            if visit.is_new && !visit.taken.is_crowded() {
+                self.first.renew(self.kept_by(caller, |one| !is_subscription(one))).await;
+            }
             return Ok(self.first.clone());
         }
-        let Some(chair) = self.lock().chairs.get(&seat).cloned() else { return Err(NoPipe::Left) };
+        let chair = self.lock().chairs.get(&seat).cloned().ok_or(NoPipe::Gone)?;
         let mut running = chair.pipe.lock().await;
+        if chair.closed.is_cancelled() {
+            return Err(NoPipe::Gone);
+        }
         if let Some(pipe) = &*running {
             return Ok(pipe.clone());
         }
@@ -213,27 +308,28 @@ impl ProgramLink {
         let guard = closed.clone().drop_guard();
         let guests = if chair.client.is_some() { Guests::Client(caller.clone()) } else { Guests::Visitors };
         let started = stdio::start(&self.program, &self.dial, guests, Some(Era::Legacy), closed).await;
-        let (pipe, ended) = started.map_err(|error| {
-            if chair.closed.is_cancelled() {
-                return NoPipe::Left;
-            }
-            let (DialError::Passing { reason, .. } | DialError::Fatal { reason }) = error;
-            NoPipe::Refused(reason)
-        })?;
+        let gone = chair.closed.is_cancelled();
+        let (pipe, ended) = started.map_err(|error| if gone { NoPipe::Gone } else { NoPipe::Failed(error) })?;
         if let Some(client) = &chair.client {
-            pipe.renew(self.dial.renewals.of(client)).await;
-            self.dial.renewals.set_apart(client, true);
+            pipe.renew(self.kept_by(caller, |_| true)).await;
+            self.set_apart(client, true);
+            // Whoever let go of it before this is known has to be heeded.
+            if chair.closed.is_cancelled() {
+                self.set_apart(client, false);
+                return Err(NoPipe::Gone);
+            }
         }
         guard.disarm();
         *running = Some(pipe.clone());
         drop(running);
-        let (link, kept) = (self.clone(), chair.client.is_some());
+        self.lock().seats.handle_started();
+        let link = self.clone();
         tokio::spawn(async move {
             if ended.await.is_ok() {
-                link.ended(seat).await;
+                link.ended(seat);
             }
         });
-        if kept {
+        if chair.client.is_some() {
             // What the client had subscribed to is its own process's now.
             let first = self.first.clone();
             tokio::spawn(async move { first.end_unwanted().await });
@@ -243,40 +339,61 @@ impl ProgramLink {
         Ok(pipe)
     }
 
+    fn kept_by(&self, caller: &Caller, wanted: impl Fn(&Kept) -> bool) -> Vec<Kept> {
+        self.dial.renewals.of(&caller.lane).into_iter().filter(|one| wanted(one)).collect()
+    }
+
     /// A further process cannot be started. Perhaps the program can run only once.
-    fn refused(&self, seat: SeatId, why: String) {
-        let why = self.dial.secrets.hide(why);
-        tracing::warn!(server = %self.dial.name, %why, "a second process cannot be started, so clients share the first");
+    fn not_started(&self, seat: SeatId, error: StartError) {
         let chair = {
             let mut room = self.lock();
-            room.seats.handle_refused(seat);
+            match &error {
+                StartError::Refused(_) => room.seats.handle_refused(seat),
+                StartError::Failed(_) => room.seats.handle_failed(seat, Instant::now()),
+            }
             room.chairs.remove(&seat)
         };
+        let (DialError::Passing { reason, .. } | DialError::Fatal { reason }) = error.into_dial_error();
+        let why = self.dial.secrets.hide(reason);
+        tracing::warn!(server = %self.dial.name, %why, "a further process cannot be had, so a client shares the first");
         if let Some(chair) = chair {
             self.let_go(&chair);
         }
     }
 
-    /// A process besides the first has ended by itself. What its client waits for, the first one tells until the client calls
-    /// again.
-    async fn ended(&self, seat: SeatId) {
+    /// A process besides the first has ended by itself.
+    fn ended(self: &Arc<Self>, seat: SeatId) {
         let chair = {
             let mut room = self.lock();
             room.seats.handle_ended(seat);
             room.chairs.remove(&seat)
         };
-        let Some(chair) = chair else { return };
-        self.let_go(&chair);
-        if let Some(client) = &chair.client {
-            self.first.renew(self.dial.renewals.of(client)).await;
+        if let Some(chair) = chair {
+            self.take_back(chair);
         }
+    }
+
+    /// A client has lost its process, and not left. What it waits for, the first one tells until the client calls again.
+    fn take_back(self: &Arc<Self>, chair: Arc<Chair>) {
+        self.let_go(&chair);
+        let link = self.clone();
+        tokio::spawn(async move {
+            if let Some(client) = &chair.client {
+                let kept = link.dial.renewals.of(client).into_iter().filter(is_subscription);
+                link.first.renew(kept.collect()).await;
+            }
+        });
     }
 
     fn let_go(&self, chair: &Chair) {
         chair.closed.cancel();
         if let Some(client) = &chair.client {
-            self.dial.renewals.set_apart(client, false);
+            self.set_apart(client, false);
         }
+    }
+
+    fn set_apart(&self, client: &Arc<str>, apart: bool) {
+        self.dial.renewals.set_apart(self.dial.generation, client, apart);
     }
 
     async fn running(&self, seat: Option<SeatId>) -> Option<Arc<Pipe>> {
@@ -311,6 +428,8 @@ async fn sweep(link: std::sync::Weak<ProgramLink>, closed: CancellationToken) {
 struct Visit {
     link: Arc<ProgramLink>,
     taken: Taken,
+    /// Its client sits there for the first time.
+    is_new: bool,
     over: bool,
 }
 

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bowline_core::backend::Generation;
+
 use super::{Caller, Upcall};
 use crate::fields::{Fields, Raw};
 
@@ -12,13 +14,20 @@ const PER_LANE_MAX: usize = 1000;
 
 /// A request that is made again: its method and parameters.
 pub type Kept = (String, Option<Raw>);
+
+/// Whether it is about a resource. All else that is kept is how much a client wants to be told.
+pub(super) fn is_subscription((method, _): &Kept) -> bool {
+    method == "resources/subscribe"
+}
+
 type Lanes = HashMap<Arc<str>, (Caller, BTreeMap<String, Kept>)>;
 
 #[derive(Default)]
 pub struct Renewals {
     lanes: Mutex<Lanes>,
-    /// Clients that have a process of the backend to themselves: what they have subscribed to is not what the others have.
-    apart: Mutex<HashSet<Arc<str>>>,
+    /// Clients that have something of the backend to themselves, on which transport: what they have subscribed to there is not what
+    /// the others have.
+    apart: Mutex<HashSet<(Generation, Arc<str>)>>,
 }
 
 impl Renewals {
@@ -56,30 +65,36 @@ impl Renewals {
         self.lock().values().flat_map(|(_, kept)| kept.values().cloned()).collect()
     }
 
-    /// A client has the backend to itself from now on, or is one of several again.
-    pub fn set_apart(&self, lane: &Arc<str>, apart: bool) {
-        let mut all = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
+    /// On this transport a client has the backend to itself from now on, or is one of several again.
+    pub fn set_apart(&self, generation: Generation, lane: &Arc<str>, apart: bool) {
+        let mut all = self.lock_apart();
+        let one = (generation, lane.clone());
         match apart {
-            true => all.insert(lane.clone()),
-            false => all.remove(lane),
+            true => all.insert(one),
+            false => all.remove(&one),
         };
     }
 
-    /// Who of those who share the backend has subscribed to a resource.
-    pub fn subscribers(&self, uri: &str) -> Vec<Caller> {
-        let (key, lanes) = (key_of(uri), self.lock());
-        let wanted = lanes.iter().filter(|(lane, (_, kept))| kept.contains_key(&key) && !self.is_apart(lane));
+    /// The transport is gone, with whatever anybody had there alone.
+    pub fn end_apart(&self, generation: Generation) {
+        self.lock_apart().retain(|(other, _)| *other != generation);
+    }
+
+    /// Who of those who share the backend on this transport has subscribed to a resource.
+    pub fn subscribers(&self, generation: Generation, uri: &str) -> Vec<Caller> {
+        let (key, lanes, apart) = (key_of(uri), self.lock(), self.lock_apart());
+        let shares = |lane: &Arc<str>| !apart.contains(&(generation, lane.clone()));
+        let wanted = lanes.iter().filter(|(lane, (_, kept))| kept.contains_key(&key) && shares(lane));
         wanted.map(|(_, (caller, _))| caller.clone()).collect()
     }
 
-    /// Whether any of those who share the backend has subscribed to a resource.
-    pub fn is_wanted(&self, uri: &str) -> bool {
-        let key = key_of(uri);
-        self.lock().iter().any(|(lane, (_, kept))| kept.contains_key(&key) && !self.is_apart(lane))
+    /// Whether any of them has.
+    pub fn is_wanted(&self, generation: Generation, uri: &str) -> bool {
+        !self.subscribers(generation, uri).is_empty()
     }
 
-    fn is_apart(&self, lane: &str) -> bool {
-        self.apart.lock().unwrap_or_else(PoisonError::into_inner).contains(lane)
+    fn lock_apart(&self) -> MutexGuard<'_, HashSet<(Generation, Arc<str>)>> {
+        self.apart.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn callers(&self) -> Vec<Caller> {

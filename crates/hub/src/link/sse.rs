@@ -17,6 +17,7 @@ use super::lane::{Lane, Lanes, Listed};
 use super::outgoing::Outgoing;
 use super::pipe::{OUT_QUEUE, Pipe};
 use super::unread::Unread;
+use super::waiting::Kind;
 use super::{Caller, Dial, Ending, Facts, LinkEvent, MESSAGE_BYTES_MAX, SHARED_LANE, Upcall, passing};
 use crate::era::Era;
 use crate::fields::Raw;
@@ -133,6 +134,10 @@ impl SseLink {
         self.closed.run_until_cancelled(warming).await;
     }
 
+    pub fn has_session(&self, lane: &str) -> bool {
+        self.lanes.find(lane).is_some_and(|lane| lane.has(|pipe| !pipe.is_lost()))
+    }
+
     pub async fn end_lane(&self, lane: &str) {
         if let Some(lane) = self.lanes.remove(lane) {
             leave(&lane).await;
@@ -225,7 +230,7 @@ impl Wire<'_> {
         }
         let guard = closed.clone().drop_guard();
         let (out, outgoing) = mpsc::channel(OUT_QUEUE);
-        let pipe = Arc::new(Pipe::new(out, self.dial, closed.clone(), client.cloned()));
+        let pipe = Arc::new(Pipe::new(out, self.dial, closed.clone(), client.cloned(), Kind::Session));
         let (endpoint, told) = oneshot::channel();
         let (tell_end, ended) = oneshot::channel();
         let (trouble, in_trouble) = mpsc::channel(1);

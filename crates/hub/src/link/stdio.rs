@@ -1,6 +1,7 @@
 //! A backend that is a program of ours: its own process group, stderr into the logs, and nothing left behind.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backend::DialError;
-use futures_util::future::{Either, OptionFuture, select};
+use futures_util::future::{Either, select};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -18,9 +19,11 @@ use tokio_util::sync::CancellationToken;
 use super::outgoing::Outgoing;
 use super::pipe::{OUT_QUEUE, Pipe};
 use super::unread::Unread;
+use super::waiting::Kind;
 use super::{Caller, DIAL_TIMEOUT, Dial, Exit, LinkEvent, MESSAGE_BYTES_MAX, passing};
 use crate::era::Era;
 use crate::lines::{Line, Lines};
+use crate::spec::Reach;
 
 /// How long a program may take to leave after its stdin was closed.
 const ASKED_PATIENCE: Duration = Duration::from_millis(200);
@@ -32,6 +35,10 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(50);
 /// A longer line of stderr is cut.
 const STDERR_LINE_MAX: usize = 4 << 10;
+
+/// What programs that were added at run time see of our environment: what they need to run.
+const INHERITED: [&str; 11] =
+    ["HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"];
 
 /// A command, ready to be run as often as need be.
 pub struct Program {
@@ -74,6 +81,20 @@ impl Guests {
 /// Tells how a program ended; nothing if we ended it.
 pub type Ended = oneshot::Receiver<String>;
 
+/// Why there is no process.
+pub enum StartError {
+    /// It runs, and refused to begin.
+    Refused(DialError),
+    Failed(DialError),
+}
+
+impl StartError {
+    pub fn into_dial_error(self) -> DialError {
+        let (StartError::Refused(error) | StartError::Failed(error)) = self;
+        error
+    }
+}
+
 /// Starts a process and shakes hands, in the era that is known, or finds that out.
 pub async fn start(
     program: &Program,
@@ -81,39 +102,52 @@ pub async fn start(
     guests: Guests,
     era: Option<Era>,
     closed: CancellationToken,
-) -> Result<(Arc<Pipe>, Ended), DialError> {
+) -> Result<(Arc<Pipe>, Ended), StartError> {
+    let failed = |reason: String| StartError::Failed(passing(reason));
     let mut command = Command::new(&program.command);
-    command.args(&program.args).envs(&program.env).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env_clear().envs(inherited(dial.reach)).envs(&program.env).args(&program.args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // `npx` and `sh -c` start children of their own; a group of its own lets us end them all.
     command.process_group(0).kill_on_drop(true);
     if let Some(cwd) = &program.cwd {
         command.current_dir(cwd);
     }
-    let mut child = command.spawn().map_err(|error| passing(format!("cannot start `{}`: {error}", program.command)))?;
+    let spawned = command.spawn();
+    let mut child = spawned.map_err(|error| failed(format!("cannot start `{}`: {error}", program.command)))?;
     let group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let (Some(stdin), Some(stdout), Some(stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
     else {
-        return Err(passing("the program has no pipes"));
+        return Err(failed("the program has no pipes".into()));
     };
     let (out, outgoing) = mpsc::channel(OUT_QUEUE);
-    let pipe = Arc::new(Pipe::new(out, dial, closed.clone(), guests.client().cloned()));
+    let pipe = Arc::new(Pipe::new(out, dial, closed.clone(), guests.client().cloned(), Kind::Process));
     let guard = closed.clone().drop_guard();
     tokio::spawn(write(stdin, outgoing, closed.clone()));
-    tokio::spawn(read_stderr(stderr, dial.clone(), guests.name()));
+    tokio::spawn(read_stderr(stderr, dial.clone(), guests.name(), pipe.clone()));
     let (tell, end) = oneshot::channel();
     let running = Running { child, group, stdout: BufReader::new(stdout), pipe: pipe.clone(), closed };
     dial.programs.spawn(live(running, dial.clone(), guests, tell));
-    let shaken = tokio::time::timeout(DIAL_TIMEOUT, pipe.shake_hands(era)).await;
-    if let Err(error) = shaken.unwrap_or_else(|_| Err(passing("it did not answer in time"))) {
-        // A program that has ended says more by how it ended than by what it left unanswered.
-        let ended = pipe.is_lost().then(|| tokio::time::timeout(LEAVE_TIMEOUT, end));
-        return match OptionFuture::from(ended).await {
-            Some(Ok(Ok(how))) => Err(passing(how)),
-            _ => Err(error),
-        };
+    match tokio::time::timeout(DIAL_TIMEOUT, pipe.shake_hands(era)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) if !pipe.is_lost() => return Err(StartError::Refused(error)),
+        Ok(Err(error)) => {
+            // A program that has ended says more by how it ended than by what it left unanswered.
+            let how = tokio::time::timeout(LEAVE_TIMEOUT, end).await;
+            return Err(StartError::Failed(how.ok().and_then(Result::ok).map_or(error, passing)));
+        }
+        Err(_) => return Err(failed("it did not answer in time".into())),
     }
     guard.disarm();
     Ok((pipe, end))
+}
+
+/// What a program sees of our own environment. Our settings are nobody else's, and what else an operator has set for us is for the
+/// operator's own programs.
+fn inherited(reach: Reach) -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(move |(name, _)| {
+        let name = name.to_string_lossy();
+        !name.starts_with("BOWLINE_") && (reach == Reach::Anywhere || INHERITED.contains(&&*name))
+    })
 }
 
 async fn write(mut stdin: ChildStdin, mut outgoing: mpsc::Receiver<Outgoing>, closed: CancellationToken) {
@@ -171,10 +205,11 @@ async fn live(running: Running, dial: Dial, guests: Guests, tell: oneshot::Sende
         };
         // One that says nothing more and stays is lost as well; how we make it leave is not how it ended.
         let _ = tell.send(how.clone());
-        let event = match (guests, exit) {
-            (Guests::Everybody, exit) => Some(LinkEvent::Lost { reason: how, exit }),
-            (guests, Some(exit)) => guests.name().map(|client| LinkEvent::Exited { client, exit }),
-            _ => None,
+        let event = match guests {
+            Guests::Everybody => Some(LinkEvent::Lost { reason: how, exit }),
+            // One that never began was nobody's.
+            Guests::Client(client) if pipe.has_begun() => Some(LinkEvent::Exited { client: client.lane, exit }),
+            Guests::Client(_) | Guests::Visitors => None,
         };
         if let Some(event) = event {
             let _ = dial.events.send((dial.generation, event)).await;
@@ -216,7 +251,7 @@ async fn read(stdout: &mut BufReader<tokio::process::ChildStdout>, pipe: &Arc<Pi
     }
 }
 
-async fn read_stderr(stderr: tokio::process::ChildStderr, dial: Dial, client: Option<Arc<str>>) {
+async fn read_stderr(stderr: tokio::process::ChildStderr, dial: Dial, client: Option<Arc<str>>, pipe: Arc<Pipe>) {
     let mut stderr = BufReader::new(stderr);
     let mut line = Vec::new();
     loop {
@@ -227,7 +262,8 @@ async fn read_stderr(stderr: tokio::process::ChildStderr, dial: Dial, client: Op
         }
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
         if !text.is_empty() {
-            let said = LinkEvent::Stderr { line: text, client: client.clone() };
+            let client = client.clone().or_else(|| pipe.tenant());
+            let said = LinkEvent::Stderr { line: text, client };
             let _ = dial.events.send((dial.generation, said)).await;
         }
     }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bowline_core::backend::Generation;
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::renewals::{Kept, Renewals, uri_of};
+use super::renewals::{Kept, Renewals, is_subscription, uri_of};
 use super::{Ending, Upcall};
 use crate::fields::{Raw, raw};
 
@@ -15,14 +16,19 @@ pub(super) const UNSUBSCRIBE: &str = "resources/unsubscribe";
 pub(super) struct Subscriptions {
     /// Who wants what.
     renewals: Arc<Renewals>,
+    generation: Generation,
     /// What the server was asked for. Whoever asks it for something holds this until that is on its way, so that the server
     /// hears things in the order in which they were decided.
     uris: Mutex<BTreeSet<String>>,
 }
 
 impl Subscriptions {
-    pub fn new(renewals: Arc<Renewals>) -> Subscriptions {
-        Subscriptions { renewals, uris: Mutex::default() }
+    pub fn new(renewals: Arc<Renewals>, generation: Generation) -> Subscriptions {
+        Subscriptions { renewals, generation, uris: Mutex::default() }
+    }
+
+    fn is_wanted(&self, uri: &str) -> bool {
+        self.renewals.is_wanted(self.generation, uri)
     }
 
     /// A call's turn to be sent; none if it is not to be sent, because somebody else still wants what it would end.
@@ -41,7 +47,7 @@ impl Subscriptions {
             let claim = is_new.then_some(Claim { renewals: &self.renewals, call, granted: false });
             return Some(Turn { order: Some(uris), claim });
         }
-        if self.renewals.is_wanted(&uri) {
+        if self.is_wanted(&uri) {
             return None;
         }
         uris.remove(&uri);
@@ -50,14 +56,14 @@ impl Subscriptions {
 
     /// What clients had subscribed to is asked for again.
     pub async fn renewed(&self, kept: &[Kept]) {
-        let uris = kept.iter().filter(|(method, _)| method == "resources/subscribe");
+        let uris = kept.iter().filter(|one| is_subscription(one));
         self.uris.lock().await.extend(uris.map(|(_, params)| uri_of(params.as_ref())));
     }
 
     /// A client has left: what nobody wants any more, as parameters of what ends it, and the right to send that.
     pub async fn unwanted(&self) -> (Vec<Raw>, MutexGuard<'_, BTreeSet<String>>) {
         let mut uris = self.uris.lock().await;
-        let unwanted: Vec<String> = uris.iter().filter(|uri| !self.renewals.is_wanted(uri)).cloned().collect();
+        let unwanted: Vec<String> = uris.iter().filter(|uri| !self.is_wanted(uri)).cloned().collect();
         uris.retain(|uri| !unwanted.contains(uri));
         (unwanted.iter().map(|uri| raw(&json!({ "uri": uri }))).collect(), uris)
     }
@@ -111,7 +117,7 @@ mod tests {
     #[tokio::test]
     async fn what_one_client_gives_up_is_ended_only_if_nobody_else_wants_it() {
         let renewals = Arc::new(Renewals::default());
-        let shared = Subscriptions::new(renewals.clone());
+        let shared = Subscriptions::new(renewals.clone(), Generation(1));
         for lane in ["a", "b"] {
             let subscribe = call(lane, "resources/subscribe");
             let turn = shared.turn(&subscribe).await.unwrap();
@@ -128,7 +134,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_who_gives_it_up_ends_it_also_if_all_do_at_once() {
-        let shared = Subscriptions::new(Arc::default());
+        let shared = Subscriptions::new(Arc::default(), Generation(1));
         for lane in ["a", "b"] {
             let subscribe = call(lane, "resources/subscribe");
             drop(shared.turn(&subscribe).await.unwrap().ended(Ending::answered(Ok(crate::fields::empty()))));

@@ -38,6 +38,8 @@ impl Waiting {
 /// Whose something is that a backend says.
 pub(super) enum Whose {
     Calls(Arc<Said>),
+    /// One of several calls of one client: the newest, as likely as not.
+    OneOfCalls(Arc<Said>),
     /// The only client's, but none of its calls'.
     Clients(Sink),
     Nobodys,
@@ -53,6 +55,15 @@ impl Whose {
     }
 }
 
+/// What is at the other end of a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A process, which knows nothing of others.
+    Process,
+    /// One of several sessions with one server.
+    Session,
+}
+
 /// The calls that are under way on one pipe, by the ids that they have there.
 pub(super) struct WaitingRoom {
     calls: Mutex<BTreeMap<u64, Waiting>>,
@@ -62,11 +73,12 @@ pub(super) struct WaitingRoom {
     inbox: Option<Sink>,
     /// The only one of several clients that is here now.
     tenant: Mutex<Option<Caller>>,
+    kind: Kind,
 }
 
 impl WaitingRoom {
     /// Of a pipe that all share, or of one client's own.
-    pub fn new(client: Option<&Caller>) -> WaitingRoom {
+    pub fn new(client: Option<&Caller>, kind: Kind) -> WaitingRoom {
         let inbox = client.and_then(|client| client.inbox.clone());
         WaitingRoom {
             calls: Mutex::default(),
@@ -74,6 +86,7 @@ impl WaitingRoom {
             given_up: GivenUp::default(),
             inbox,
             tenant: Mutex::default(),
+            kind,
         }
     }
 
@@ -105,7 +118,8 @@ impl WaitingRoom {
 
     /// A call's caller has walked away after it was sent.
     pub fn give_up(&self, number: u64) {
-        if let Some(call) = self.leave(number) {
+        // What nobody listens to asks nobody.
+        if let Some(call) = self.leave(number).filter(Waiting::is_spoken_to) {
             self.given_up.add(number, (*call.lane != *SHARED_LANE).then_some(call.lane));
         }
     }
@@ -164,6 +178,8 @@ impl WaitingRoom {
             return (if late && changed { Whose::Nobodys } else { whose }, params);
         }
         match method {
+            // What changes in one client's process changes there alone.
+            _ if changed && self.inbox.is_some() && self.kind == Kind::Process => (self.clients(), params),
             // Each client's pipe tells of a change; whether there is one is found out once, for all.
             _ if changed => (Whose::Nobodys, params),
             "notifications/progress" => self.whose_progress(params),
@@ -218,8 +234,11 @@ impl WaitingRoom {
         if self.tenant().is_some_and(|tenant| client != Some(&tenant.lane)) {
             return Whose::Somebodys;
         }
-        match calls.try_fold(first, |_, call| same(call, first).then_some(call)) {
-            Some(newest) if self.inbox.is_some() || self.given_up.are_only(client) => Whose::of_call(Some(newest)),
+        match calls.try_fold((first, 1), |(_, n), call| same(call, first).then_some((call, n + 1))) {
+            Some((newest, n)) if self.inbox.is_some() || self.given_up.are_only(client) => match &newest.said {
+                Some(said) if n > 1 => Whose::OneOfCalls(said.clone()),
+                _ => Whose::of_call(Some(newest)),
+            },
             _ => Whose::Somebodys,
         }
     }
@@ -227,11 +246,16 @@ impl WaitingRoom {
     /// What belongs to no call is the only client's.
     fn clients(&self) -> Whose {
         let tenant = self.tenant();
-        if tenant.as_ref().is_some_and(|tenant| !self.given_up.are_only(Some(&tenant.lane))) {
+        if tenant.is_some() && self.only_client().is_none() {
             return Whose::Somebodys;
         }
         let inbox = self.inbox.clone().or_else(|| tenant?.inbox);
         inbox.map_or(Whose::Nobodys, Whose::Clients)
+    }
+
+    /// The tenant, if nobody else can be meant by anything.
+    pub fn only_client(&self) -> Option<Arc<str>> {
+        self.tenant().map(|tenant| tenant.lane).filter(|lane| self.given_up.are_only(Some(lane)))
     }
 
     fn tenant(&self) -> Option<Caller> {
@@ -263,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_log_line_that_may_be_one_clients_or_anothers_is_told_to_neither() {
-        let room = WaitingRoom::new(None);
+        let room = WaitingRoom::new(None, Kind::Process);
         let line = json!({ "level": "info", "data": "x" });
         assert!(matches!(whose(&room, &line), Whose::Nobodys), "with no call under way it is for whoever may hear it");
         let (first, alices) = enter(&room, "alice");
@@ -280,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_belongs_to_no_call_is_the_tenants_unless_it_may_be_anothers() {
-        let room = WaitingRoom::new(None);
+        let room = WaitingRoom::new(None, Kind::Process);
         let line = json!({ "level": "info", "data": "x" });
         let (inbox, _said) = tokio::sync::mpsc::channel(1);
         room.set_tenant(Some(&Caller { lane: "alice".into(), inbox: Some(inbox), ..Caller::hub() }));

@@ -107,22 +107,28 @@ impl Session {
         self.void(|pending| pending.server == server && !pending.foreign, GONE).await
     }
 
-    /// A call is over, and what was asked on its stream with it. If its server went away, that is why.
+    /// A call is over, and what was asked on its stream with it. If its server went away, that is why. What another call of the
+    /// client may have asked goes on without the stream.
     pub async fn withdraw(&self, stream: &str, answer: Option<&Answer>) -> Result<(), StoreError> {
         let asked = |pending: &Pending| pending.stream.as_deref() == Some(stream);
         if !self.state().pending.values().any(asked) {
             return Ok(());
         }
         let cut = answer.is_some_and(outcome::is_cut);
+        if !cut && self.running.count() > 1 {
+            self.move_to_own_stream(|pending| asked(pending) && !pending.reply.certain);
+        }
         self.void(asked, if cut { GONE } else { "The call is over" }).await
     }
 
     /// A call goes on without its stream: what was asked there is asked on the session's own from here on.
     pub fn ask_on_own_stream(&self, stream: &str) {
-        for pending in self.state().pending.values_mut() {
-            if pending.stream.as_deref() == Some(stream) {
-                pending.stream = Some(OWN_STREAM.to_owned());
-            }
+        self.move_to_own_stream(|pending| pending.stream.as_deref() == Some(stream));
+    }
+
+    fn move_to_own_stream(&self, which: impl Fn(&Pending) -> bool) {
+        for pending in self.state().pending.values_mut().filter(|pending| which(pending)) {
+            pending.stream = Some(OWN_STREAM.to_owned());
         }
     }
 

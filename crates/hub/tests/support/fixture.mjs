@@ -19,7 +19,7 @@ if (options.extra) tools.push(options.extra);
 if (options.tasks) tools.push('job');
 if (options.regional) tools.push('regional', 'unsound');
 if (options.wild) tools.push('exit', 'hush', 'twice', ...wild);
-if ('pid' in options) tools.push('pid');
+if ('pid' in options) tools.push('pid', 'jam');
 let hushed;
 if ('chatty' in options) tools.push('log', 'mutter');
 if ('sse' in options) tools.push('cut');
@@ -44,7 +44,7 @@ const describe = (name) => ({
   name,
   description: `the tool ${name}`,
   inputSchema: { type: 'object', ...(annotated[name] && { properties: annotated[name] }) },
-  annotations: { readOnlyHint: name === 'echo', 'x-vendor': 1.5, ...('exact' in options && { big: '@big@' }) },
+  annotations: { readOnlyHint: name === 'echo' || 'readonly' in options, 'x-vendor': 1.5, ...('exact' in options && { big: '@big@' }) },
 });
 
 // Tasks of the Tasks extension are in a directory, so that they outlive this process as those of a real server would.
@@ -94,6 +94,10 @@ async function run(name, args, meta, wire) {
       return text(args.text ?? '');
     case 'pid':
       return text(process.pid);
+    case 'jam':
+      // Reads nothing any more, and then ends.
+      for (const until = Date.now() + args.ms; Date.now() < until; );
+      return process.exit(9);
     case 'count':
       if (options.count) appendFileSync(options.count, `${args.id}\n`);
       await sleep(args.ms ?? 0);
@@ -143,9 +147,9 @@ async function run(name, args, meta, wire) {
       }
       return text('progressed');
     case 'log': {
-      const say = () => wire.say(args.method ?? 'notifications/message', { level: args.level, logger: 'fixture', data: args.data ?? args.text });
+      const say = () => (args.all ? wire.broadcast : wire.say)(args.method ?? 'notifications/message', { level: args.level, logger: 'fixture', data: args.data ?? args.text });
       // Later means after the answer.
-      if (args.later) setTimeout(say);
+      if (args.later) setTimeout(say, Number(args.later));
       else say();
       return text('logged');
     }
@@ -208,8 +212,9 @@ async function answer(method, params, wire) {
         _meta: { 'io.modelcontextprotocol/serverInfo': { name: 'fixture', version: '1' } },
       };
     case 'tools/list':
-      // For as long as a test likes, there is no list: an error first, then an answer without one.
+      // For as long as a test likes, there is no list: no answer, an error, or an answer without one.
       if (options.listless && existsSync(options.listless)) {
+        if (readFileSync(options.listless, 'utf8') === 'wait') await new Promise(() => {});
         if (readFileSync(options.listless, 'utf8') === 'refuse') throw { code: -32603, message: 'no list today' };
         return { nothing: 'here' };
       }
@@ -222,7 +227,7 @@ async function answer(method, params, wire) {
     case 'resources/read':
       return { contents: [{ uri: params.uri, text: 'contents', 'x-new': true, ...('exact' in options && { big: '@big@' }) }] };
     case 'resources/subscribe':
-      if (options.subscribed) appendFileSync(options.subscribed, `${params.uri}\n`);
+      if (options.subscribed) appendFileSync(options.subscribed, `${params.uri}${'pid' in options ? ` ${process.pid}` : ''}\n`);
       wire.subscribe(params.uri);
       return {};
     case 'resources/unsubscribe':
@@ -257,6 +262,7 @@ async function answer(method, params, wire) {
 }
 
 function initialize(params) {
+  if ('strict' in options && params.capabilities.unheard) throw { code: -32602, message: 'unheard of' };
   if (options.clients) appendFileSync(options.clients, `${JSON.stringify(params.capabilities)}\n`);
   return initialized(params);
 }
@@ -297,6 +303,8 @@ function notified(message) {
 }
 
 async function respond(message, wire, send) {
+  // Every process but the first takes its time to begin.
+  if (message.method === 'initialize' && options.late && !isFirst(options.late)) await sleep(1500);
   try {
     const result = message.method === 'initialize' ? initialize(message.params) : await answer(message.method, message.params ?? {}, wire);
     if (message.params?.name === 'garbage') return send({ jsonrpc: '2.0', id: 'not-yours', result: {} });
@@ -502,7 +510,7 @@ function sse(request, response, message) {
   const wire = {
     ask: (method, params) => found.questions.ask(send, method, params),
     say: (method, params) => send({ jsonrpc: '2.0', method, params }),
-    broadcast: (method) => send({ jsonrpc: '2.0', method }),
+    broadcast: (method, params) => send({ jsonrpc: '2.0', method, params }),
     subscribe: (uri) => setTimeout(() => send({ jsonrpc: '2.0', method: 'notifications/resources/updated', params: { uri } }), 50),
     cut: () => new Promise(() => found.response.destroy()),
   };

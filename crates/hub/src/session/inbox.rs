@@ -1,0 +1,46 @@
+//! Where servers send a session what belongs to no call. It stays when the session is woken anew, since servers are not told of that.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::Session;
+use crate::link::{Inbound, Sink};
+
+/// What servers may say to a session before it is written down.
+const INBOX_MAX: usize = 64;
+
+/// For whom the messages are now.
+#[derive(Clone, Debug, Default)]
+pub struct Hearer(Arc<Mutex<Weak<Session>>>);
+
+impl Hearer {
+    pub fn session(&self) -> Option<Arc<Session>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Inbox {
+    pub sink: Sink,
+    pub hearer: Hearer,
+    pub closed: CancellationToken,
+}
+
+impl Inbox {
+    pub fn new() -> (Inbox, mpsc::Receiver<Inbound>) {
+        let (sink, said) = mpsc::channel(INBOX_MAX);
+        (Inbox { sink, hearer: Hearer::default(), closed: CancellationToken::new() }, said)
+    }
+
+    /// The session is not here any more. Whoever still acts for it can tell that by the inbox.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// What comes from now on is for this one.
+    pub fn belongs_to(&self, session: &Arc<Session>) {
+        *self.hearer.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(session);
+    }
+}
