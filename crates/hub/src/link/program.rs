@@ -83,9 +83,6 @@ impl ProgramLink {
         let Some(guest) = self.guest(call) else { return self.call_in_passing(call).await };
         let mut why = String::new();
         for _ in 0..TRIES {
-            if self.closed.is_cancelled() {
-                return Ending::NotExecuted("the connection is closed".into());
-            }
             // Its session is over, so a process that is begun for it would be nobody's.
             if call.caller.inbox.as_ref().is_some_and(|inbox| inbox.is_closed()) {
                 return Ending::failed("the client has left");
@@ -99,6 +96,9 @@ impl ProgramLink {
                 Ok(pipe) => pipe,
                 Err(none) => {
                     visit.over = true;
+                    if self.closed.is_cancelled() {
+                        return Ending::NotExecuted("the connection is closed".into());
+                    }
                     if let NoPipe::Failed(error) = none {
                         self.not_started(visit.taken.id(), error);
                     }
@@ -109,7 +109,7 @@ impl ProgramLink {
             visit.over = true;
             match ending {
                 // Only this client's process is gone. Nothing was sent, so the next one may carry it.
-                Ending::NotExecuted(reason) if visit.taken.id() != FIRST => {
+                Ending::NotExecuted(reason) if visit.taken.id() != FIRST && !self.closed.is_cancelled() => {
                     self.ended(visit.taken.id());
                     why = reason;
                 }
