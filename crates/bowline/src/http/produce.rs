@@ -19,6 +19,7 @@ use super::problem::Problem;
 use crate::auth::SUBPROTOCOL;
 use crate::drive;
 use crate::node::{self, Shared};
+use crate::session::record::Presented;
 use crate::task::command::Appended;
 
 /// Producers that do not say who they are, are this one: a connection has one producer unless it says otherwise.
@@ -51,9 +52,7 @@ pub async fn upgrade(
         .max_message_size(limits.frame_bytes_max)
         .max_frame_size(limits.frame_bytes_max);
     let connections = shared.connections.clone();
-    upgrade.on_upgrade(move |socket| {
-        connections.track_future(drive::produce::drive(shared, socket, owner.principal, producer))
-    })
+    upgrade.on_upgrade(move |socket| connections.track_future(drive::produce::drive(shared, socket, owner, producer)))
 }
 
 /// One frame of a producer's.
@@ -61,6 +60,8 @@ pub struct Frame {
     pub task: TaskId,
     pub place: Option<(ProducerId, u64)>,
     pub chunks: Vec<Box<RawValue>>,
+    /// What shows that the task's session is the producer's, if not what the upgrade showed.
+    pub proof: Option<Presented>,
 }
 
 impl std::fmt::Debug for Frame {
@@ -86,6 +87,8 @@ struct Written {
     producer_seq: Option<u64>,
     #[serde(default)]
     chunks: Option<Vec<Box<RawValue>>>,
+    #[serde(default)]
+    resume_token: Option<String>,
 }
 
 impl About {
@@ -130,7 +133,8 @@ impl Frame {
             Some(id) => ProducerId::parse(&id).ok_or_else(|| Refusal::field("producer_id", "is empty or too long"))?,
         };
         let chunks = written.chunks.filter(|chunks| !chunks.is_empty()).ok_or_else(|| missing("chunks"))?;
-        Ok(Frame { task, place: Some((id, seq)), chunks })
+        let proof = written.resume_token.map(|token| Presented::hash(&token));
+        Ok(Frame { task, place: Some((id, seq)), chunks, proof })
     }
 }
 

@@ -101,6 +101,7 @@ fn work() -> [Operation; 2] {
             "producers",
         )
         .path("oid", "The operation")
+        .header("ResumeToken")
         .takes("OperationEnd", true, &json!({ "success": true, "result": { "rows": 3 } }))
         .answers(200, "How it stands", "Ended")
         .refuses(&[TaskNotFound, TaskExpired, TaskEnded]),
