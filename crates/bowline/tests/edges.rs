@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use serde_json::{Value, json};
+use support::api::Api;
 use support::{Client, PATIENCE, Server, get};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -159,6 +160,37 @@ async fn half_a_header_is_not_waited_for_for_ever() {
     stream.write_all(b"GET /ws HTTP/1.1\r\nhost: x\r\n").await.unwrap();
     let mut answer = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is cut").ok();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn half_a_body_is_not_waited_for_for_ever_while_readers_and_connections_are() {
+    let mut config = support::config();
+    config.limits.body_timeout = Duration::from_millis(100);
+    let server = Server::with(config).await;
+    let api = Api::new(server.address);
+    let (mut client, _) = server.session().await;
+    let (_, task) = api.post("/api/chat/tasks", &json!({})).await;
+    let task = format!("/api/chat/tasks/{}", task["task_id"].as_str().unwrap());
+    let reader = api.stream(&format!("{task}/stream")).await;
+    for path in ["/api/chat/sessions", &format!("{task}/messages"), "/mcp", "/api/admin/backends"] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let request = format!("POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: 100\r\n\r\n{{", server.address);
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is cut").unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 408 ") && head.contains("\r\nconnection: close"), "{path}: {head}");
+        let body: Value = serde_json::from_str(body).expect("a refusal like any other");
+        assert_eq!((&body["code"], &body["recovery_action"]), (&json!("INVALID_PAYLOAD"), &json!("fix_request")));
+    }
+    let (_, metrics) = server.get("/metrics").await;
+    assert!(metrics.contains("bowline_limits_hit_total{limit=\"limits.body_timeout\"} 4"), "{metrics}");
+    // Both were silent for longer than that.
+    assert_eq!(client.ask("/echo here").await.last().unwrap()["content"], "here");
+    assert_eq!(api.post(&format!("{task}/complete"), &json!({ "result": "x" })).await.0, 200);
+    assert_eq!(reader.all().await.last().unwrap().data, "[DONE]");
     server.stop().await;
 }
 
@@ -354,7 +386,7 @@ async fn a_session_may_be_followed_by_an_operator_with_a_cursor() {
     let server = Server::start().await;
     let (mut client, session) = server.session().await;
     client.ask("/long 5 0").await;
-    let api = support::api::Api::new(server.address);
+    let api = Api::new(server.address);
     let mut events = api.stream(&format!("/api/admin/sessions/{session}/events?from=3")).await;
     assert_eq!(events.status, 200);
     assert!(events.next().await.unwrap().id.unwrap().ends_with("-4"));

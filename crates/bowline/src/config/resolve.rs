@@ -142,6 +142,7 @@ impl Resolver<'_> {
             operations_per_session_max: self.count("limits.operations_per_session_max")?,
             watches_per_connection_max: self.count("limits.watches_per_connection_max")?,
             header_timeout: self.span("limits.header_timeout")?,
+            body_timeout: self.span("limits.body_timeout")?,
         })
     }
 

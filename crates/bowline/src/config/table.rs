@@ -221,6 +221,7 @@ pub const KEYS: &[Key] = &[
     key("limits.operations_per_session_max", COUNT, "100", "Background operations of one session that may run at once."),
     key("limits.watches_per_connection_max", COUNT, "64", "Tasks that one WebSocket connection may watch."),
     key("limits.header_timeout", SPAN, "10s", "How long a client may take to send its request headers."),
+    key("limits.body_timeout", SPAN, "10s", "How long a client may be silent in the middle of a request's body. The whole body may take 60 times as long."),
 
     key("tls.cert", Kind::Text, "", "File with the certificate and its chain, in PEM: serves https and wss. Read again when it changes."),
     key("tls.key", Kind::Text, "", "File with the private key of that certificate, in PEM."),
@@ -310,7 +311,7 @@ mod tests {
             ("agents.mine.knd", Some("agents.mine.kind")),
             ("ttl", Some("session.ttl")),
             ("limits.frame_bytes", Some("limits.frame_bytes_max")),
-            ("limits.foo", Some("limits.streams_max")),
+            ("limits.foo", Some("limits.body_timeout")),
             ("heartbeat", Some("heartbeat.interval")),
         ];
         for (given, meant) in cases {
