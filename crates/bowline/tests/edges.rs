@@ -229,6 +229,48 @@ async fn messages_sessions_frames_and_connections_have_limits() {
 }
 
 #[tokio::test]
+async fn a_message_is_as_long_as_what_it_says_however_it_is_written_and_wherever_it_comes() {
+    let mut config = support::config();
+    config.limits.message_bytes_max = 32;
+    let server = Server::with(config).await;
+    let api = Api::new(server.address);
+    let session = api.session().await;
+    let (mut client, _) = server.session().await;
+    // As JSON writes them. Each says `/echo ` and 26 bytes, and then one byte more.
+    let ascii = format!("/echo {}", "x".repeat(26));
+    let escaped = format!("/echo {}", "\\u00e9".repeat(13));
+    let quoted = format!("/echo {}", "\\\"\\n".repeat(13));
+    for (n, fits) in [ascii, escaped, quoted].into_iter().enumerate() {
+        let too_long = format!("{fits}x");
+        for (text, longer) in [(&fits, false), (&too_long, true)] {
+            client.send_text(format!("{{\"event\":\"user.message\",\"content\":\"{text}\"}}")).await;
+            if longer {
+                let refused = client.until(|frame| frame["metadata"]["error_code"].is_string()).await.pop().unwrap();
+                assert_eq!(refused["metadata"]["error_code"], "MESSAGE_TOO_LARGE");
+                assert!(refused["content"].as_str().unwrap().contains("is 33 bytes long"), "{refused}");
+            } else {
+                let ends = |frame: &Value| {
+                    frame["event"] == "agent.final_answer" || frame["metadata"]["error_code"].is_string()
+                };
+                assert_eq!(client.until(ends).await.pop().unwrap()["event"], "agent.final_answer", "{text}");
+            }
+            let part = format!("{{\"type\":\"text\",\"text\":\"{text}\"}}");
+            let id = format!("m{n}{longer}");
+            let chat =
+                format!("{{\"id\":\"c\",\"messages\":[{{\"id\":\"{id}\",\"role\":\"user\",\"parts\":[{part}]}}]}}");
+            for (path, body) in
+                [(format!("{session}/stream"), format!("{{\"message\":\"{text}\"}}")), ("/api/chat".into(), chat)]
+            {
+                let (status, answer) = api.call("POST".parse().unwrap(), &path, Some(body)).await;
+                let expected = if longer { (413, &json!("MESSAGE_TOO_LARGE")) } else { (200, &Value::Null) };
+                assert_eq!((status, &answer["code"]), expected, "{path} {text}: {answer}");
+            }
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn somebody_elses_session_does_not_exist() {
     let server = Server::with(with_tokens()).await;
     let mut alice = as_user(&server, "alice-secret").await;

@@ -200,7 +200,7 @@ pub const KEYS: &[Key] = &[
     key("limits.sessions_per_connection_max", COUNT, "64", "Sessions that one connection may attach to."),
     key("limits.frame_bytes_max", Kind::Size, "1MiB", "Bytes of one client frame."),
     key("limits.json_depth_max", Kind::Number { min: 4, max: 127 }, "64", "How deeply a client frame may nest."),
-    key("limits.message_bytes_max", Kind::Size, "256KiB", "Bytes of one user message."),
+    key("limits.message_bytes_max", Kind::Size, "256KiB", "Bytes of one user message: of its text as UTF-8, or of an object as compact JSON."),
     key("limits.config_bytes_max", Kind::Size, "16KiB", "Bytes of `config` and `app_version` of one session."),
     key("limits.events_per_second", COUNT, "500", "Client frames per second and connection; acks and pongs do not count."),
     key("limits.bad_frames_max", COUNT, "100", "Frames that cannot be understood before the connection is closed."),
