@@ -60,10 +60,15 @@ impl Resolver<'_> {
             hub: self.hub(&listen)?,
             limits: self.limits()?,
             tls: self.tls()?,
-            lease_ttl: self.span("lease.ttl")?.max(LEASE_MIN),
+            lease_ttl: self.lease_ttl()?,
             drain_timeout: self.span("drain.timeout")?,
             log: self.log()?,
         })
+    }
+
+    fn lease_ttl(&self) -> Result<Duration> {
+        let ttl = self.span("lease.ttl")?;
+        if ttl >= LEASE_MIN { Ok(ttl) } else { Err(self.wrong("lease.ttl", "400 ms or longer")) }
     }
 
     fn tls(&self) -> Result<Option<TlsConfig>> {
