@@ -407,6 +407,77 @@ async fn foreign_pages_are_refused_before_the_upgrade() {
 }
 
 #[tokio::test]
+async fn a_door_that_wants_a_credential_says_of_which_kind() {
+    let server = Server::with(with_tokens()).await;
+    for path in ["/api/chat/sessions", "/api/admin/node", "/mcp", "/produce"] {
+        for header in [None, Some(("authorization", "Bearer wrong"))] {
+            let answer = raw(&server, "GET", path, header.as_slice()).await;
+            assert!(answer.starts_with("HTTP/1.1 401 "), "{path}: {answer}");
+            assert!(answer.contains("\r\nwww-authenticate: Bearer\r\n"), "{path}: {answer}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_does_not_become_a_websocket_is_told_why_as_everywhere() {
+    let server = Server::start().await;
+    let (upgrade, version) = (("upgrade", "websocket"), ("sec-websocket-version", "13"));
+    let connection = ("connection", "upgrade");
+    for (path, headers) in [
+        ("/ws", vec![]),
+        ("/ws", vec![connection, upgrade, version]),
+        (
+            "/ws",
+            vec![
+                connection,
+                upgrade,
+                ("sec-websocket-version", "7"),
+                ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ],
+        ),
+        ("/", vec![connection, upgrade, version]),
+        ("/produce", vec![]),
+    ] {
+        let answer = raw(&server, "GET", path, &headers).await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400 ") && head.contains("content-type: application/json"), "{path}: {head}");
+        let body: Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(body["code"], "INVALID_PAYLOAD", "{path} {headers:?}");
+    }
+    server.stop().await;
+}
+
+/// The whole answer to a request without a body.
+async fn raw(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> String {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let mut request = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", server.address);
+    if !headers.iter().any(|(name, _)| *name == "connection") {
+        request.push_str("connection: close\r\n");
+    }
+    headers.iter().for_each(|(name, value)| request.push_str(&format!("{name}: {value}\r\n")));
+    stream.write_all(format!("{request}\r\n").as_bytes()).await.unwrap();
+    let (mut answer, mut some) = (String::new(), [0; 4096]);
+    let all = async {
+        // The connection may be kept, so the length says where the answer ends.
+        loop {
+            if let Some((head, body)) = answer.split_once("\r\n\r\n") {
+                let length = head.split_once("content-length: ").and_then(|(_, rest)| rest.split("\r\n").next());
+                if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| body.len() >= length) {
+                    return;
+                }
+            }
+            match stream.read(&mut some).await.unwrap() {
+                0 => return,
+                read => answer.push_str(std::str::from_utf8(&some[..read]).unwrap()),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("an answer");
+    answer
+}
+
+#[tokio::test]
 async fn the_admin_door_needs_an_admin() {
     let server = Server::with(with_tokens()).await;
     for path in ["node", "sessions", "sessions/x", "sessions/x/events", "config"] {

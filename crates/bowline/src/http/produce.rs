@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq, TaskId};
@@ -16,6 +14,7 @@ use super::chat::Owner;
 use super::chat::producers::not_a_producers;
 use super::chat::read;
 use super::problem::Problem;
+use super::ws::{Asked, no_upgrade};
 use crate::auth::SUBPROTOCOL;
 use crate::drive;
 use crate::node::{self, Shared};
@@ -27,15 +26,10 @@ const PRODUCER: &str = "producer";
 /// What a connection reads at once: producers send much.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-pub async fn upgrade(
-    owner: Owner,
-    State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Response {
-    let Ok(upgrade) = upgrade else {
-        let refusal = Refusal::new(ErrorCode::InvalidPayload, "This door takes WebSockets only. Ask for an upgrade.");
-        return Problem::from(refusal).into_response();
+pub async fn upgrade(owner: Owner, State(shared): State<Arc<Shared>>, headers: HeaderMap, upgrade: Asked) -> Response {
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(why) => return no_upgrade(&why).into_response(),
     };
     if shared.is_draining() {
         return Problem::from(node::draining()).into_response();

@@ -213,6 +213,9 @@ fn refusal(status: u16, codes: &[ErrorCode]) -> Value {
     };
     let schema = json!({ "allOf": [named("Problem"), { "properties": { "code": { "enum": names } } }] });
     let mut shown = json!({ "description": about, "content": { "application/json": { "schema": schema } } });
+    if status == 401 {
+        shown["headers"] = json!({ "WWW-Authenticate": header("`Bearer`") });
+    }
     if matches!(status, 429 | 503) {
         shown["headers"] = json!({ "Retry-After": { "$ref": "#/components/headers/RetryAfter" } });
     }
