@@ -195,6 +195,37 @@ async fn half_a_body_is_not_waited_for_for_ever_while_readers_and_connections_ar
 }
 
 #[tokio::test]
+async fn a_refusal_that_leaves_a_body_unread_says_that_the_connection_closes() {
+    let server = Server::with(with_tokens()).await;
+    let alice = "authorization: Bearer alice-secret\r\n";
+    for (path, header, sent, status, closes) in [
+        ("/api/chat/sessions", "", "{", 401, true),
+        ("/mcp", "", "{", 401, true),
+        ("/nowhere", "", "{", 404, true),
+        ("/healthz", "", "{", 405, true),
+        ("/api/chat/config/ttl", "", "{", 405, true),
+        ("/api/chat/sessions", alice, "[1]", 400, false),
+    ] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let length = if closes { 100 } else { sent.len() };
+        let head =
+            format!("POST {path} HTTP/1.1\r\nhost: {}\r\n{header}content-length: {length}\r\n\r\n", server.address);
+        stream.write_all(format!("{head}{sent}").as_bytes()).await.unwrap();
+        let answer = whole(&mut stream).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+        assert_eq!(answer.contains("\r\nconnection: close\r\n"), closes, "{path}: {answer}");
+        if closes {
+            let rest = tokio::time::timeout(PATIENCE, stream.read(&mut [0; 1])).await.expect("it is closed");
+            assert!(matches!(rest, Ok(0) | Err(_)), "{path}");
+        } else {
+            stream.write_all(format!("{head}{sent}").as_bytes()).await.unwrap();
+            assert!(whole(&mut stream).await.starts_with("HTTP/1.1 400 "), "it goes on");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn messages_sessions_frames_and_connections_have_limits() {
     let mut config = support::config();
     config.limits.sessions_per_principal_max = 3;
@@ -457,6 +488,11 @@ async fn raw(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]
     }
     headers.iter().for_each(|(name, value)| request.push_str(&format!("{name}: {value}\r\n")));
     stream.write_all(format!("{request}\r\n").as_bytes()).await.unwrap();
+    whole(&mut stream).await
+}
+
+/// One answer, to its end.
+async fn whole(stream: &mut TcpStream) -> String {
     let (mut answer, mut some) = (String::new(), [0; 4096]);
     let all = async {
         // The connection may be kept, so the length says where the answer ends.

@@ -1,8 +1,7 @@
 //! How long the body of a request may take. One that stops coming would otherwise be waited for for ever.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -18,8 +17,9 @@ use tokio::time::Sleep;
 use super::problem::Problem;
 use crate::node::Shared;
 
-/// The whole body may take so many times as long as one silence in it. With 10 s that is ten minutes, in which 8 MiB come over
-/// the slowest line that anybody has; a byte now and then does not hold a connection any longer.
+/// The whole body may take so many times as long as one silence in it. With 10 s that is ten minutes, in which the
+/// largest body (`hub.body_bytes_max`, 4 MiB) comes over a line of 56 kbit/s; a byte now and then does not hold a connection
+/// any longer.
 const SILENCES_MAX: u32 = 60;
 
 /// Gives the bodies of requests a deadline. What is said back may take as long as it likes.
@@ -27,13 +27,30 @@ pub async fn deadline(State(shared): State<Arc<Shared>>, request: Request, next:
     if request.body().is_end_stream() {
         return next.run(request).await;
     }
-    let late = Arc::new(AtomicBool::new(false));
+    let fate = Arc::new(Mutex::new(Fate::Coming));
     let silence = shared.config.limits.body_timeout;
     let request =
-        request.map(|body| Body::new(Awaited { body, silence, waiting: None, deadline: None, late: late.clone() }));
-    let response = next.run(request).await;
-    // Whoever read it knows only that it broke off.
-    if late.load(Ordering::Relaxed) { too_late(&shared, silence) } else { response }
+        request.map(|body| Body::new(Awaited { body, silence, waiting: None, deadline: None, fate: fate.clone() }));
+    let mut response = next.run(request).await;
+    let fate = *fate.lock().unwrap_or_else(PoisonError::into_inner);
+    let refused = response.status().is_client_error() || response.status().is_server_error();
+    match fate {
+        // Whoever read it knows only that it broke off.
+        Fate::Late => response = too_late(&shared, silence),
+        Fate::Coming if refused => {}
+        Fate::Coming | Fate::Read => return response,
+    }
+    // What is left of the body would have to be read before the next request can be, and nobody waits for that.
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// What became of a body.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Coming,
+    Read,
+    Late,
 }
 
 fn too_late(shared: &Shared, silence: Duration) -> Response {
@@ -41,9 +58,7 @@ fn too_late(shared: &Shared, silence: Duration) -> Response {
     let message =
         format!("The rest of the body did not come in time: see limits.body_timeout ({silence:?}). Send it again.");
     let refusal = Refusal::new(ErrorCode::InvalidPayload, message);
-    let mut response = Problem::with_status(StatusCode::REQUEST_TIMEOUT, refusal).into_response();
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    response
+    Problem::with_status(StatusCode::REQUEST_TIMEOUT, refusal).into_response()
 }
 
 /// Until when a body is waited for.
@@ -74,7 +89,13 @@ struct Awaited {
     /// Only while the body is asked for and does not come: our own slowness is not the client's.
     waiting: Option<Pin<Box<Sleep>>>,
     deadline: Option<Deadline>,
-    late: Arc<AtomicBool>,
+    fate: Arc<Mutex<Fate>>,
+}
+
+impl Awaited {
+    fn settle(&self, fate: Fate) {
+        *self.fate.lock().unwrap_or_else(PoisonError::into_inner) = fate;
+    }
 }
 
 impl HttpBody for Awaited {
@@ -88,6 +109,9 @@ impl HttpBody for Awaited {
         let this = &mut *self;
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
             this.waiting = None;
+            if frame.is_none() || this.body.is_end_stream() {
+                this.settle(Fate::Read);
+            }
             return Poll::Ready(frame.map(|frame| frame.map_err(axum::BoxError::from)));
         }
         let (now, silence) = (Instant::now(), this.silence);
@@ -97,7 +121,7 @@ impl HttpBody for Awaited {
             Box::pin(tokio::time::sleep_until(deadline.at().into()))
         });
         std::task::ready!(waiting.as_mut().poll(context));
-        this.late.store(true, Ordering::Relaxed);
+        this.settle(Fate::Late);
         Poll::Ready(Some(Err("the body did not come in time".into())))
     }
 

@@ -82,13 +82,13 @@ fn router(shared: Arc<Shared>) -> Router {
     let deadline = || from_fn_with_state(shared.clone(), body::deadline);
     let from_pages = chat::routes()
         .merge(openapi::routes())
-        .layer(deadline())
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(deadline())
         .layer(from_fn_with_state(shared.clone(), cors::share));
     routes()
-        .layer(deadline())
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(deadline())
         .merge(from_pages)
         .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))
         .layer(map_response_with_state(shared.clone(), problem::count))
