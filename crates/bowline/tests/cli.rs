@@ -241,5 +241,7 @@ async fn bench_counts_what_its_clients_saw_also_when_their_wires_are_cut() {
     assert!(text(&output.stdout).contains("lost, twice   0, 0"), "{}", text(&output.stdout));
     let nobody = bowline(&["bench", "ws://127.0.0.1:1/ws", "--clients", "1"], "").await;
     assert_eq!(nobody.status.code(), Some(1));
-    assert!(text(&nobody.stdout).contains("refused"), "{}", text(&nobody.stdout));
+    assert_eq!(text(&nobody.stdout), "", "no figures of nothing");
+    assert!(text(&nobody.stderr).contains("cannot reach ws://127.0.0.1:1/ws"), "{}", text(&nobody.stderr));
+    assert!(text(&nobody.stderr).contains("`bowline serve`"), "{}", text(&nobody.stderr));
 }

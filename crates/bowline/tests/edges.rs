@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use serde_json::{Value, json};
+use support::api::Api;
 use support::{Client, PATIENCE, Server, get};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -163,6 +164,68 @@ async fn half_a_header_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
+async fn half_a_body_is_not_waited_for_for_ever_while_readers_and_connections_are() {
+    let mut config = support::config();
+    config.limits.body_timeout = Duration::from_millis(100);
+    let server = Server::with(config).await;
+    let api = Api::new(server.address);
+    let (mut client, _) = server.session().await;
+    let (_, task) = api.post("/api/chat/tasks", &json!({})).await;
+    let task = format!("/api/chat/tasks/{}", task["task_id"].as_str().unwrap());
+    let reader = api.stream(&format!("{task}/stream")).await;
+    for path in ["/api/chat/sessions", &format!("{task}/messages"), "/mcp", "/api/admin/backends"] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let request = format!("POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: 100\r\n\r\n{{", server.address);
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is cut").unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 408 ") && head.contains("\r\nconnection: close"), "{path}: {head}");
+        let body: Value = serde_json::from_str(body).expect("a refusal like any other");
+        assert_eq!((&body["code"], &body["recovery_action"]), (&json!("INVALID_PAYLOAD"), &json!("fix_request")));
+    }
+    let (_, metrics) = server.get("/metrics").await;
+    assert!(metrics.contains("bowline_limits_hit_total{limit=\"limits.body_timeout\"} 4"), "{metrics}");
+    // Both were silent for longer than that.
+    assert_eq!(client.ask("/echo here").await.last().unwrap()["content"], "here");
+    assert_eq!(api.post(&format!("{task}/complete"), &json!({ "result": "x" })).await.0, 200);
+    assert_eq!(reader.all().await.last().unwrap().data, "[DONE]");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_that_leaves_a_body_unread_says_that_the_connection_closes() {
+    let server = Server::with(with_tokens()).await;
+    let alice = "authorization: Bearer alice-secret\r\n";
+    for (path, header, sent, status, closes) in [
+        ("/api/chat/sessions", "", "{", 401, true),
+        ("/mcp", "", "{", 401, true),
+        ("/nowhere", "", "{", 404, true),
+        ("/healthz", "", "{", 405, true),
+        ("/api/chat/config/ttl", "", "{", 405, true),
+        ("/api/chat/sessions", alice, "[1]", 400, false),
+    ] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let length = if closes { 100 } else { sent.len() };
+        let head =
+            format!("POST {path} HTTP/1.1\r\nhost: {}\r\n{header}content-length: {length}\r\n\r\n", server.address);
+        stream.write_all(format!("{head}{sent}").as_bytes()).await.unwrap();
+        let answer = whole(&mut stream).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+        assert_eq!(answer.contains("\r\nconnection: close\r\n"), closes, "{path}: {answer}");
+        if closes {
+            let rest = tokio::time::timeout(PATIENCE, stream.read(&mut [0; 1])).await.expect("it is closed");
+            assert!(matches!(rest, Ok(0) | Err(_)), "{path}");
+        } else {
+            stream.write_all(format!("{head}{sent}").as_bytes()).await.unwrap();
+            assert!(whole(&mut stream).await.starts_with("HTTP/1.1 400 "), "it goes on");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn messages_sessions_frames_and_connections_have_limits() {
     let mut config = support::config();
     config.limits.sessions_per_principal_max = 3;
@@ -193,6 +256,48 @@ async fn messages_sessions_frames_and_connections_have_limits() {
     assert!(refused.is_err(), "one more than connections_max");
     let (_, metrics) = server.get("/metrics").await;
     assert!(metrics.contains("bowline_limits_hit_total{limit=\"limits.connections_max\"} 1"), "{metrics}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_is_as_long_as_what_it_says_however_it_is_written_and_wherever_it_comes() {
+    let mut config = support::config();
+    config.limits.message_bytes_max = 32;
+    let server = Server::with(config).await;
+    let api = Api::new(server.address);
+    let session = api.session().await;
+    let (mut client, _) = server.session().await;
+    // As JSON writes them. Each says `/echo ` and 26 bytes, and then one byte more.
+    let ascii = format!("/echo {}", "x".repeat(26));
+    let escaped = format!("/echo {}", "\\u00e9".repeat(13));
+    let quoted = format!("/echo {}", "\\\"\\n".repeat(13));
+    for (n, fits) in [ascii, escaped, quoted].into_iter().enumerate() {
+        let too_long = format!("{fits}x");
+        for (text, longer) in [(&fits, false), (&too_long, true)] {
+            client.send_text(format!("{{\"event\":\"user.message\",\"content\":\"{text}\"}}")).await;
+            if longer {
+                let refused = client.until(|frame| frame["metadata"]["error_code"].is_string()).await.pop().unwrap();
+                assert_eq!(refused["metadata"]["error_code"], "MESSAGE_TOO_LARGE");
+                assert!(refused["content"].as_str().unwrap().contains("is 33 bytes long"), "{refused}");
+            } else {
+                let ends = |frame: &Value| {
+                    frame["event"] == "agent.final_answer" || frame["metadata"]["error_code"].is_string()
+                };
+                assert_eq!(client.until(ends).await.pop().unwrap()["event"], "agent.final_answer", "{text}");
+            }
+            let part = format!("{{\"type\":\"text\",\"text\":\"{text}\"}}");
+            let id = format!("m{n}{longer}");
+            let chat =
+                format!("{{\"id\":\"c\",\"messages\":[{{\"id\":\"{id}\",\"role\":\"user\",\"parts\":[{part}]}}]}}");
+            for (path, body) in
+                [(format!("{session}/stream"), format!("{{\"message\":\"{text}\"}}")), ("/api/chat".into(), chat)]
+            {
+                let (status, answer) = api.call("POST".parse().unwrap(), &path, Some(body)).await;
+                let expected = if longer { (413, &json!("MESSAGE_TOO_LARGE")) } else { (200, &Value::Null) };
+                assert_eq!((status, &answer["code"]), expected, "{path} {text}: {answer}");
+            }
+        }
+    }
     server.stop().await;
 }
 
@@ -333,6 +438,82 @@ async fn foreign_pages_are_refused_before_the_upgrade() {
 }
 
 #[tokio::test]
+async fn a_door_that_wants_a_credential_says_of_which_kind() {
+    let server = Server::with(with_tokens()).await;
+    for path in ["/api/chat/sessions", "/api/admin/node", "/mcp", "/produce"] {
+        for header in [None, Some(("authorization", "Bearer wrong"))] {
+            let answer = raw(&server, "GET", path, header.as_slice()).await;
+            assert!(answer.starts_with("HTTP/1.1 401 "), "{path}: {answer}");
+            assert!(answer.contains("\r\nwww-authenticate: Bearer\r\n"), "{path}: {answer}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_does_not_become_a_websocket_is_told_why_as_everywhere() {
+    let server = Server::start().await;
+    let (upgrade, version) = (("upgrade", "websocket"), ("sec-websocket-version", "13"));
+    let connection = ("connection", "upgrade");
+    for (path, headers) in [
+        ("/ws", vec![]),
+        ("/ws", vec![connection, upgrade, version]),
+        (
+            "/ws",
+            vec![
+                connection,
+                upgrade,
+                ("sec-websocket-version", "7"),
+                ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ],
+        ),
+        ("/", vec![connection, upgrade, version]),
+        ("/produce", vec![]),
+    ] {
+        let answer = raw(&server, "GET", path, &headers).await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400 ") && head.contains("content-type: application/json"), "{path}: {head}");
+        let body: Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(body["code"], "INVALID_PAYLOAD", "{path} {headers:?}");
+    }
+    server.stop().await;
+}
+
+/// The whole answer to a request without a body.
+async fn raw(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> String {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let mut request = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", server.address);
+    if !headers.iter().any(|(name, _)| *name == "connection") {
+        request.push_str("connection: close\r\n");
+    }
+    headers.iter().for_each(|(name, value)| request.push_str(&format!("{name}: {value}\r\n")));
+    stream.write_all(format!("{request}\r\n").as_bytes()).await.unwrap();
+    whole(&mut stream).await
+}
+
+/// One answer, to its end.
+async fn whole(stream: &mut TcpStream) -> String {
+    let (mut answer, mut some) = (String::new(), [0; 4096]);
+    let all = async {
+        // The connection may be kept, so the length says where the answer ends.
+        loop {
+            if let Some((head, body)) = answer.split_once("\r\n\r\n") {
+                let length = head.split_once("content-length: ").and_then(|(_, rest)| rest.split("\r\n").next());
+                if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| body.len() >= length) {
+                    return;
+                }
+            }
+            match stream.read(&mut some).await.unwrap() {
+                0 => return,
+                read => answer.push_str(std::str::from_utf8(&some[..read]).unwrap()),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("an answer");
+    answer
+}
+
+#[tokio::test]
 async fn the_admin_door_needs_an_admin() {
     let server = Server::with(with_tokens()).await;
     for path in ["node", "sessions", "sessions/x", "sessions/x/events", "config"] {
@@ -354,7 +535,7 @@ async fn a_session_may_be_followed_by_an_operator_with_a_cursor() {
     let server = Server::start().await;
     let (mut client, session) = server.session().await;
     client.ask("/long 5 0").await;
-    let api = support::api::Api::new(server.address);
+    let api = Api::new(server.address);
     let mut events = api.stream(&format!("/api/admin/sessions/{session}/events?from=3")).await;
     assert_eq!(events.status, 200);
     assert!(events.next().await.unwrap().id.unwrap().ends_with("-4"));

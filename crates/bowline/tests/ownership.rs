@@ -4,9 +4,12 @@
 mod support;
 
 use bowline::config::Ownership;
+use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use support::api::Api;
-use support::{Client, Server};
+use support::{Client, PATIENCE, Server};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 async fn server() -> Server {
     let mut config = support::config();
@@ -140,5 +143,73 @@ async fn whoever_had_the_session_is_told_what_became_of_it() {
     stranger.send(json!({ "event": "user.message", "session_id": id, "content": "x" })).await;
     let frame = stranger.until(|frame| refused(frame).is_some()).await.pop().unwrap();
     assert_eq!(refused(&frame).as_deref(), Some("SESSION_NOT_FOUND"));
+    server.stop().await;
+}
+
+/// A task for a producer: its id. With no session it belongs to whoever made it.
+async fn task(api: &Api, session: Option<&str>, operation: &str) -> String {
+    let (status, made) =
+        api.post("/api/chat/tasks", &json!({ "session_id": session, "operation_id": operation })).await;
+    assert_eq!(status, 201, "{made}");
+    made["task_id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_webhook_proves_whose_session_its_operation_is_of() {
+    let server = server().await;
+    let (client, token) = session(&server).await;
+    let stranger = Api::new(server.address);
+    let owner = stranger.with("bowline-resume-token", &token);
+    let task = task(&owner, Some(&client.session), "render-42").await;
+    let (path, done) = ("/api/chat/operations/render-42/complete", json!({ "success": true, "result": 1 }));
+    let unknown = stranger.post("/api/chat/operations/render-43/complete", &done).await;
+    assert_eq!((unknown.0, &unknown.1["code"]), (404, &json!("TASK_NOT_FOUND")));
+    assert_eq!(stranger.post(path, &done).await, unknown);
+    assert_eq!(stranger.with("bowline-resume-token", "guessed").post(path, &done).await, unknown);
+    assert_eq!(owner.get(&format!("/api/chat/tasks/{task}")).await.1["status"], "running");
+    assert_eq!(owner.post(path, &done).await.0, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_producers_connection_proves_whose_sessions_its_tasks_are_of() {
+    let server = server().await;
+    let (client, token) = session(&server).await;
+    let anybody = Api::new(server.address);
+    let owner = anybody.with("bowline-resume-token", &token);
+    let owned = task(&owner, Some(&client.session), "owned").await;
+    let free = task(&anybody, None, "free").await;
+    let address = format!("ws://{}/produce", server.address);
+    let (stranger, _) = tokio_tungstenite::connect_async(&address).await.unwrap();
+    let mut request = address.into_client_request().unwrap();
+    request.headers_mut().insert("bowline-resume-token", token.parse().unwrap());
+    let (known, _) = tokio_tungstenite::connect_async(request).await.unwrap();
+    const STRANGER: usize = 0;
+    const KNOWN: usize = 1;
+    let mut sockets = [stranger, known];
+    let mut appended = 0;
+    for (by, task, shown, refused) in [
+        (STRANGER, &owned, None, true),
+        (STRANGER, &owned, Some("guessed"), true),
+        (STRANGER, &owned, Some(token.as_str()), false),
+        (STRANGER, &owned, None, true),
+        (STRANGER, &free, None, false),
+        (KNOWN, &owned, None, false),
+        // What a frame shows counts before what the upgrade showed.
+        (KNOWN, &owned, Some("guessed"), true),
+    ] {
+        let seq = if *task == owned { appended } else { 0 };
+        let mut frame = json!({ "task_id": task, "producer_seq": seq, "chunks": [{ "type": "data-x", "data": seq }] });
+        if let Some(shown) = shown {
+            frame["resume_token"] = shown.into();
+        }
+        sockets[by].send(Message::text(frame.to_string())).await.unwrap();
+        let answer = tokio::time::timeout(PATIENCE, sockets[by].next()).await.unwrap().unwrap().unwrap();
+        let answer: Value = serde_json::from_str(answer.to_text().unwrap()).unwrap();
+        let code = if refused { json!("TASK_NOT_FOUND") } else { Value::Null };
+        assert_eq!(answer["code"], code, "{frame}: {answer}");
+        appended += u64::from(*task == owned && !refused);
+    }
+    assert_eq!(appended, 2);
     server.stop().await;
 }

@@ -120,6 +120,47 @@ async fn a_producer_that_ends_its_own_stream_ends_the_task_with_its_own_words() 
 }
 
 #[tokio::test]
+async fn a_completion_that_says_otherwise_than_the_first_is_refused() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let (task, operation) = task(&api).await;
+    let doors = [format!("/api/chat/tasks/{task}/complete"), format!("/api/chat/operations/{operation}/complete")];
+    let first = api.post(&doors[0], &json!({ "success": true, "result": { "a": 1, "b": [0.1] } })).await;
+    assert_eq!(first.0, 200, "{}", first.1);
+    for door in &doors {
+        for (said, status) in [
+            (json!({ "success": true, "result": { "b": [0.1], "a": 1 } }), 200),
+            (json!({ "success": true }), 200),
+            (json!({ "success": true, "result": { "a": 2, "b": [0.1] } }), 409),
+            (json!({ "success": true, "result": 1 }), 409),
+            (json!({ "success": false, "error": "x" }), 409),
+        ] {
+            let answer = api.post(door, &said).await;
+            assert_eq!(answer.0, status, "{said}: {}", answer.1);
+            if status == 200 {
+                assert_eq!(answer, first, "as the first time");
+            } else {
+                assert_eq!(answer.1["code"], "TASK_ENDED");
+            }
+        }
+    }
+    let (_, shown) = api.get(&format!("/api/chat/tasks/{task}")).await;
+    assert_eq!(shown["result"], json!({ "a": 1, "b": [0.1] }));
+}
+
+#[tokio::test]
+async fn a_result_that_comes_after_an_end_without_one_is_not_dropped_silently() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let (task, _) = task(&api).await;
+    let complete = format!("/api/chat/tasks/{task}/complete");
+    assert_eq!(api.post(&format!("/api/chat/tasks/{task}/messages"), &json!([{ "type": "finish" }])).await.0, 200);
+    assert_eq!(api.post(&complete, &json!({})).await.0, 200);
+    let late = api.post(&complete, &json!({ "result": 1 })).await;
+    assert_eq!((late.0, &late.1["code"]), (409, &json!("TASK_ENDED")));
+}
+
+#[tokio::test]
 async fn one_connection_serves_a_busy_producer() {
     let server = Server::start().await;
     let api = Api::new(server.address);

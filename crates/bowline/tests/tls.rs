@@ -57,6 +57,27 @@ async fn bowline(arguments: &[&str], trusted: &Path, input: &str) -> (bool, Stri
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_of_the_settings_reads_the_certificate_and_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (make(dir.path(), "one").await, make(dir.path(), "other").await);
+    let settings = dir.path().join("bowline.toml");
+    let missing = dir.path().join("missing");
+    for (cert, key, complaint) in [
+        (&missing, &one.key, Some("`tls.cert`")),
+        (&one.cert, &missing, Some("`tls.key`")),
+        (&one.cert, &other.key, Some("tls")),
+        (&one.cert, &one.key, None),
+    ] {
+        let written = format!("[store]\nurl = \"memory:\"\n[tls]\ncert = {cert:?}\nkey = {key:?}\n");
+        std::fs::write(&settings, written).unwrap();
+        let check = ["config", "check", "--config", settings.to_str().unwrap()];
+        let (ok, told) = bowline(&check, &one.cert, "").await;
+        assert_eq!(ok, complaint.is_none(), "{told}");
+        assert!(told.contains(complaint.unwrap_or_default()), "{told}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn our_own_clients_talk_to_a_server_with_tls_and_to_no_impostor() {
     let dir = TempDir::new().unwrap();

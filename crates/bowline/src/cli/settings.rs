@@ -10,6 +10,7 @@ use super::out;
 use crate::auth::Authenticator;
 use crate::config::{Config, Flags, Loaded};
 use crate::keys::Keys;
+use crate::tls::Tls;
 
 pub fn print(flags: &Flags, json: bool) -> anyhow::Result<()> {
     let loaded = Config::load(flags)?;
@@ -19,11 +20,12 @@ pub fn print(flags: &Flags, json: bool) -> anyhow::Result<()> {
     Ok(out::write(&table(&loaded))?)
 }
 
-/// Loads everything that `serve` would, keys included, and says so.
+/// Loads everything that `serve` would, keys and certificates included, and says so.
 pub fn check(flags: &Flags, json: bool) -> anyhow::Result<()> {
     let checked = Config::load(flags).map_err(anyhow::Error::from).and_then(|loaded| {
         Authenticator::new(&loaded.config).context("the keys of `auth` cannot be used")?;
         Keys::find(&loaded.config)?;
+        loaded.config.tls.clone().map(Tls::load).transpose()?;
         if let Some(path) = &loaded.config.hub.servers_file {
             check_servers(path)?;
         }

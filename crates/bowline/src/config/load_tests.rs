@@ -126,6 +126,7 @@ fn refusals_name_the_key_the_place_and_what_would_be_right() {
         ("[auth]\norigins = [\"https://app.example/path\"]", "expected origins such as"),
         ("listen = ", "bowline.toml:1: not TOML"),
         ("[log]\nlevel = \"bowline=loud\"", "`log.level` (bowline.toml:2): expected a filter"),
+        ("[lease]\nttl = \"100ms\"", "`lease.ttl` (bowline.toml:2): expected 400 ms or longer, got \"100ms\""),
         ("[limits]\njson_depth_max = 1000", "expected a whole number from 4 to 127, got 1000"),
     ];
     for (file, expected) in cases {

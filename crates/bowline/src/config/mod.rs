@@ -355,6 +355,7 @@ pub struct Limits {
     /// Tasks that one WebSocket connection watches.
     pub watches_per_connection_max: usize,
     pub header_timeout: Duration,
+    pub body_timeout: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -466,6 +467,7 @@ impl Default for Limits {
             operations_per_session_max: 100,
             watches_per_connection_max: 64,
             header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(10),
         }
     }
 }

@@ -60,10 +60,15 @@ impl Resolver<'_> {
             hub: self.hub(&listen)?,
             limits: self.limits()?,
             tls: self.tls()?,
-            lease_ttl: self.span("lease.ttl")?.max(LEASE_MIN),
+            lease_ttl: self.lease_ttl()?,
             drain_timeout: self.span("drain.timeout")?,
             log: self.log()?,
         })
+    }
+
+    fn lease_ttl(&self) -> Result<Duration> {
+        let ttl = self.span("lease.ttl")?;
+        if ttl >= LEASE_MIN { Ok(ttl) } else { Err(self.wrong("lease.ttl", "400 ms or longer")) }
     }
 
     fn tls(&self) -> Result<Option<TlsConfig>> {
@@ -142,6 +147,7 @@ impl Resolver<'_> {
             operations_per_session_max: self.count("limits.operations_per_session_max")?,
             watches_per_connection_max: self.count("limits.watches_per_connection_max")?,
             header_timeout: self.span("limits.header_timeout")?,
+            body_timeout: self.span("limits.body_timeout")?,
         })
     }
 

@@ -200,7 +200,7 @@ pub const KEYS: &[Key] = &[
     key("limits.sessions_per_connection_max", COUNT, "64", "Sessions that one connection may attach to."),
     key("limits.frame_bytes_max", Kind::Size, "1MiB", "Bytes of one client frame."),
     key("limits.json_depth_max", Kind::Number { min: 4, max: 127 }, "64", "How deeply a client frame may nest."),
-    key("limits.message_bytes_max", Kind::Size, "256KiB", "Bytes of one user message."),
+    key("limits.message_bytes_max", Kind::Size, "256KiB", "Bytes of one user message: of its text as UTF-8, or of an object as compact JSON."),
     key("limits.config_bytes_max", Kind::Size, "16KiB", "Bytes of `config` and `app_version` of one session."),
     key("limits.events_per_second", COUNT, "500", "Client frames per second and connection; acks and pongs do not count."),
     key("limits.bad_frames_max", COUNT, "100", "Frames that cannot be understood before the connection is closed."),
@@ -221,6 +221,7 @@ pub const KEYS: &[Key] = &[
     key("limits.operations_per_session_max", COUNT, "100", "Background operations of one session that may run at once."),
     key("limits.watches_per_connection_max", COUNT, "64", "Tasks that one WebSocket connection may watch."),
     key("limits.header_timeout", SPAN, "10s", "How long a client may take to send its request headers."),
+    key("limits.body_timeout", SPAN, "10s", "How long a client may be silent in the middle of a request's body. The whole body may take 60 times as long."),
 
     key("tls.cert", Kind::Text, "", "File with the certificate and its chain, in PEM: serves https and wss. Read again when it changes."),
     key("tls.key", Kind::Text, "", "File with the private key of that certificate, in PEM."),
@@ -310,7 +311,7 @@ mod tests {
             ("agents.mine.knd", Some("agents.mine.kind")),
             ("ttl", Some("session.ttl")),
             ("limits.frame_bytes", Some("limits.frame_bytes_max")),
-            ("limits.foo", Some("limits.streams_max")),
+            ("limits.foo", Some("limits.body_timeout")),
             ("heartbeat", Some("heartbeat.interval")),
         ];
         for (given, meant) in cases {

@@ -230,10 +230,10 @@ impl Connection {
         identity: &Identity,
     ) {
         let max = self.shared.config.limits.message_bytes_max;
-        if content.0.get().len() > max {
+        let bytes = content.bytes();
+        if bytes > max {
             self.shared.metrics.limits_hit.inc("limits.message_bytes_max");
-            let message =
-                format!("The message is {} bytes long; limits.message_bytes_max is {max}.", content.0.get().len());
+            let message = format!("The message is {bytes} bytes long; limits.message_bytes_max is {max}.");
             return self.refuse(session, &Refusal::new(ErrorCode::MessageTooLarge, message));
         }
         self.command(session, identity, Ask::Message { message_id, also: None, content }).await;

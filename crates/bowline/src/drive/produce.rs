@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket};
-use bowline_protocol::{CloseCode, Principal, ProducerId, Refusal};
+use bowline_protocol::{CloseCode, ProducerId, Refusal};
 use futures_util::stream::FuturesOrdered;
 use futures_util::{FutureExt, SinkExt, StreamExt};
 use tokio::sync::oneshot;
 
+use crate::config::Ownership;
+use crate::http::chat::Owner;
 use crate::http::produce::{About, Frame, answer};
 use crate::node::Shared;
+use crate::stream::Watched;
 use crate::task::Tasks;
 use crate::task::command::Appended;
 use crate::task::registry::gone;
@@ -31,7 +34,7 @@ enum Happened {
     Closing,
 }
 
-pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Principal, producer: ProducerId) {
+pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Owner, producer: ProducerId) {
     let (mut sink, mut stream) = socket.split();
     // In the order in which the frames came; appends of one task become durable in that order anyway.
     let mut under_way = FuturesOrdered::new();
@@ -91,9 +94,14 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Principal, pro
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, sink.send(close)).await;
 }
 
-async fn hand_over(shared: &Arc<Shared>, owner: &Principal, frame: Result<Frame, Refusal>) -> Pending {
-    let Frame { task, place, chunks } = frame?;
-    Tasks::append(shared, &task, owner, place, chunks).await
+async fn hand_over(shared: &Arc<Shared>, owner: &Owner, frame: Result<Frame, Refusal>) -> Pending {
+    let Frame { task, place, chunks, proof } = frame?;
+    // Each frame anew, since a token is worth nothing once its successor was used. Elsewhere the name of the owner is
+    // proof enough, which the task itself checks, and a frame costs no look at its session.
+    if shared.config.session.ownership == Ownership::Token {
+        Watched::find(shared, &task, &owner.principal, proof.as_ref().or(owner.proof.as_ref())).await?;
+    }
+    Tasks::append(shared, &task, &owner.principal, place, chunks).await
 }
 
 async fn settle(about: About, pending: Pending) -> String {

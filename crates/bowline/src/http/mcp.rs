@@ -60,12 +60,6 @@ async fn admit(shared: &Shared, version: Version, headers: &HeaderMap) -> Result
         return Err(no(node::draining().into()));
     }
     let presented = token_from_headers(headers);
-    match shared.auth.authenticate(presented.token(), clock::unix_seconds()).await {
-        Ok(identity) => Ok(identity.principal),
-        Err(error) => {
-            let mut response = Problem::from(Refusal::from(error)).into_response();
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            Err(Box::new(response))
-        }
-    }
+    let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds()).await;
+    identity.map(|identity| identity.principal).map_err(|error| no(Refusal::from(error).into()))
 }

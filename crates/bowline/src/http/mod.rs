@@ -1,6 +1,7 @@
 //! The doors: one file per door, and the loop that accepts connections to them.
 
 mod admin;
+mod body;
 pub mod chat;
 mod cors;
 mod follow;
@@ -10,11 +11,12 @@ pub mod openapi;
 mod page;
 mod problem;
 pub mod produce;
+mod seldom;
 mod servers;
 mod ws;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -28,6 +30,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
+use self::seldom::Seldom;
 use crate::node::Shared;
 use crate::tls::Tls;
 
@@ -35,6 +38,8 @@ use crate::tls::Tls;
 const OTHER_CONNECTIONS_MAX: usize = 1024;
 /// How long to wait when there are no descriptors left, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// That is told so often: a log that is full of it helps nobody, and may fill the disk.
+const ACCEPT_TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// Routes and the list of their paths, written once, so that a path that answers cannot be missing from the documents.
 macro_rules! doors {
@@ -73,13 +78,17 @@ doors! {
 }
 
 fn router(shared: Arc<Shared>) -> Router {
+    // Inside of what shares an answer with pages of other origins, so that they can read this one too.
+    let deadline = || from_fn_with_state(shared.clone(), body::deadline);
     let from_pages = chat::routes()
         .merge(openapi::routes())
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(deadline())
         .layer(from_fn_with_state(shared.clone(), cors::share));
     routes()
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(deadline())
         .merge(from_pages)
         .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))
         .layer(map_response_with_state(shared.clone(), problem::count))
@@ -93,6 +102,7 @@ pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let places = limits.connections_max + limits.streams_max + OTHER_CONNECTIONS_MAX;
     let places = Arc::new(Semaphore::new(places));
     let tracker = TaskTracker::new();
+    let mut troubled = Seldom::every(ACCEPT_TOLD_EVERY);
     let accept = async {
         loop {
             match listener.accept().await {
@@ -116,7 +126,9 @@ pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    if troubled.is_due(Instant::now()) {
+                        tracing::warn!(%error, "cannot accept connections");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -37,10 +37,8 @@ pub async fn index(State(shared): State<Arc<Shared>>, request: Request<axum::bod
     let (mut parts, _) = request.into_parts();
     if parts.headers.contains_key(header::UPGRADE) {
         let headers = parts.headers.clone();
-        return match WebSocketUpgrade::from_request_parts(&mut parts, &shared).await {
-            Ok(upgrade) => ws::upgrade(State(shared), headers, upgrade).await,
-            Err(rejection) => rejection.into_response(),
-        };
+        let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &shared).await;
+        return ws::upgrade(State(shared), headers, upgrade).await;
     }
     send(INDEX, ASK_AGAIN, &parts.headers).await
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, Refusal};
 use serde_json::json;
@@ -43,6 +43,9 @@ impl IntoResponse for Problem {
         }
         let mut response = (self.status, Json(body)).into_response();
         response.extensions_mut().insert(code);
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         let later = matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         if let Some(ms) = retry_after_ms.filter(|_| later) {
             // For proxies and libraries, which count in seconds: never earlier than the body says.

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq, TaskId};
@@ -16,9 +14,11 @@ use super::chat::Owner;
 use super::chat::producers::not_a_producers;
 use super::chat::read;
 use super::problem::Problem;
+use super::ws::{Asked, no_upgrade};
 use crate::auth::SUBPROTOCOL;
 use crate::drive;
 use crate::node::{self, Shared};
+use crate::session::record::Presented;
 use crate::task::command::Appended;
 
 /// Producers that do not say who they are, are this one: a connection has one producer unless it says otherwise.
@@ -26,15 +26,10 @@ const PRODUCER: &str = "producer";
 /// What a connection reads at once: producers send much.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-pub async fn upgrade(
-    owner: Owner,
-    State(shared): State<Arc<Shared>>,
-    headers: HeaderMap,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Response {
-    let Ok(upgrade) = upgrade else {
-        let refusal = Refusal::new(ErrorCode::InvalidPayload, "This door takes WebSockets only. Ask for an upgrade.");
-        return Problem::from(refusal).into_response();
+pub async fn upgrade(owner: Owner, State(shared): State<Arc<Shared>>, headers: HeaderMap, upgrade: Asked) -> Response {
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(why) => return no_upgrade(&why).into_response(),
     };
     if shared.is_draining() {
         return Problem::from(node::draining()).into_response();
@@ -51,9 +46,7 @@ pub async fn upgrade(
         .max_message_size(limits.frame_bytes_max)
         .max_frame_size(limits.frame_bytes_max);
     let connections = shared.connections.clone();
-    upgrade.on_upgrade(move |socket| {
-        connections.track_future(drive::produce::drive(shared, socket, owner.principal, producer))
-    })
+    upgrade.on_upgrade(move |socket| connections.track_future(drive::produce::drive(shared, socket, owner, producer)))
 }
 
 /// One frame of a producer's.
@@ -61,6 +54,8 @@ pub struct Frame {
     pub task: TaskId,
     pub place: Option<(ProducerId, u64)>,
     pub chunks: Vec<Box<RawValue>>,
+    /// What shows that the task's session is the producer's, if not what the upgrade showed.
+    pub proof: Option<Presented>,
 }
 
 impl std::fmt::Debug for Frame {
@@ -86,6 +81,8 @@ struct Written {
     producer_seq: Option<u64>,
     #[serde(default)]
     chunks: Option<Vec<Box<RawValue>>>,
+    #[serde(default)]
+    resume_token: Option<String>,
 }
 
 impl About {
@@ -130,7 +127,8 @@ impl Frame {
             Some(id) => ProducerId::parse(&id).ok_or_else(|| Refusal::field("producer_id", "is empty or too long"))?,
         };
         let chunks = written.chunks.filter(|chunks| !chunks.is_empty()).ok_or_else(|| missing("chunks"))?;
-        Ok(Frame { task, place: Some((id, seq)), chunks })
+        let proof = written.resume_token.map(|token| Presented::hash(&token));
+        Ok(Frame { task, place: Some((id, seq)), chunks, proof })
     }
 }
 

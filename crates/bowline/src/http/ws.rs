@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::{HeaderMap, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{CloseCode, ErrorCode, Refusal};
@@ -19,7 +20,19 @@ const READ_BUFFER_BYTES: usize = 1 << 10;
 /// Frames are gathered up to this size before they are written, so that a burst costs few system calls.
 const WRITE_BUFFER_BYTES: usize = 16 << 10;
 
-pub async fn upgrade(State(shared): State<Arc<Shared>>, headers: HeaderMap, upgrade: WebSocketUpgrade) -> Response {
+/// What a door takes that speaks WebSocket: the upgrade, or what to say to a request that asks for none.
+pub type Asked = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
+
+pub fn no_upgrade(why: &WebSocketUpgradeRejection) -> Problem {
+    let message = format!("This door takes WebSockets only. Ask for an upgrade. ({})", why.body_text());
+    Refusal::new(ErrorCode::InvalidPayload, message).into()
+}
+
+pub async fn upgrade(State(shared): State<Arc<Shared>>, headers: HeaderMap, upgrade: Asked) -> Response {
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(why) => return no_upgrade(&why).into_response(),
+    };
     match admit(&shared, &headers).await {
         Err(problem) => problem.into_response(),
         Ok(admission) => accept(shared, upgrade, admission),

@@ -73,7 +73,10 @@ impl TaskActor {
 
     fn contradicts(&self, ending: &Ending) -> bool {
         match ending {
-            Ending::Completed { .. } => self.record.status != Status::Completed,
+            // Whoever names no result says nothing against the one that is known; one that is named would be lost.
+            Ending::Completed { result, .. } => {
+                self.record.status != Status::Completed || result.is_some() && *result != self.record.result
+            }
             Ending::Failed { .. } => self.record.status != Status::Failed,
             Ending::Cancelled { .. } => false,
         }

@@ -25,6 +25,16 @@ impl Content {
         Content(compacted.unwrap_or_else(|| raw.to_owned()))
     }
 
+    /// How long it is: a text as UTF-8, whatever its JSON looks like; anything else as compact JSON. So it does not depend on
+    /// who wrote it down, or by which door it came.
+    pub fn bytes(&self) -> usize {
+        match serde_json::from_str::<Value>(self.0.get()) {
+            Ok(Value::String(text)) => text.len(),
+            Ok(other) => other.to_string().len(),
+            Err(_) => self.0.get().len(),
+        }
+    }
+
     /// What a message of several parts consists of: the `parts` of an object.
     pub fn parts(&self) -> Option<Value> {
         match serde_json::from_str::<Value>(self.0.get()).ok()? {

@@ -45,6 +45,8 @@ pub struct BenchArgs {
     json: bool,
 }
 
+/// A server that does not take a connection for so long is not there.
+const DIAL_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a person is told how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
@@ -52,6 +54,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let address = Address::parse(&args.url)?;
     let credential = token(args.token.clone(), "BOWLINE_TOKEN");
+    reach(&address).await?;
     let answered = Arc::new(AtomicU64::new(0));
     let started = Instant::now();
     let mut clients = JoinSet::new();
@@ -76,6 +79,18 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         out::write(&report.to_table())?;
     }
     Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Figures of a server that is not there would only be zeros.
+async fn reach(address: &Address) -> anyhow::Result<()> {
+    let dialled = tokio::time::timeout(DIAL_PATIENCE, address.dial()).await;
+    let why = match dialled {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no answer".to_owned(),
+    };
+    let url = address.ws_url();
+    anyhow::bail!("cannot reach {url}: {why}. Is the server running? `bowline serve` starts one; URL names another.")
 }
 
 async fn show_progress(answered: Arc<AtomicU64>, total: u64) {

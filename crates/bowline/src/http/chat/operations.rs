@@ -16,6 +16,7 @@ use super::{Owner, session_id};
 use crate::node::{self, Shared};
 use crate::session::operations::{Order, OrderedBy};
 use crate::session::{Ask, Outcome};
+use crate::stream::Watched;
 use crate::task::Tasks;
 
 type Answer = Result<Response, Problem>;
@@ -55,6 +56,7 @@ pub async fn complete(owner: Owner, State(shared): Shares, Name(oid): Name, body
     let ending = ending(body.fields(), true)?;
     let operation = OperationId::parse(&oid).ok_or_else(node::task_not_found)?;
     let task = task_of(&shared, &owner.principal, &operation).await?;
+    Watched::find(&shared, &task, &owner.principal, owner.proof.as_ref()).await?;
     let ended = Tasks::end(&shared, &task, &owner.principal, ending).await?;
     Ok(Json(finished(&task, &ended)).into_response())
 }

@@ -155,7 +155,7 @@ pub fn content(shared: &Shared, field: &str, value: &Value) -> Result<Content, R
     let raw = serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned());
     let content = Content(raw);
     let max = shared.config.limits.message_bytes_max;
-    let bytes = content.0.get().len();
+    let bytes = content.bytes();
     if bytes > max {
         shared.metrics.limits_hit.inc("limits.message_bytes_max");
         let message = format!("The message is {bytes} bytes long; limits.message_bytes_max is {max}.");

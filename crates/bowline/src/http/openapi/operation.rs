@@ -179,6 +179,9 @@ impl Operation {
         for code in &self.codes {
             statuses.entry(code.status()).or_default().push(*code);
         }
+        if self.shown.contains_key("requestBody") {
+            statuses.insert(408, vec![ErrorCode::InvalidPayload]);
+        }
         if self.checks_origin {
             statuses.insert(403, vec![ErrorCode::Unauthorized]);
         }
@@ -205,10 +208,14 @@ fn refusal(status: u16, codes: &[ErrorCode]) -> Value {
         403 => {
             "`UNAUTHORIZED`: A page whose origin is not allowed, a host that is not ours, or not an admin.".to_owned()
         }
+        408 => "`INVALID_PAYLOAD`: The rest of the body did not come within limits.body_timeout.".to_owned(),
         _ => codes.iter().map(|code| format!("`{code}`: {}", code.about())).collect::<Vec<_>>().join("\n\n"),
     };
     let schema = json!({ "allOf": [named("Problem"), { "properties": { "code": { "enum": names } } }] });
     let mut shown = json!({ "description": about, "content": { "application/json": { "schema": schema } } });
+    if status == 401 {
+        shown["headers"] = json!({ "WWW-Authenticate": header("`Bearer`") });
+    }
     if matches!(status, 429 | 503) {
         shown["headers"] = json!({ "Retry-After": { "$ref": "#/components/headers/RetryAfter" } });
     }

@@ -101,6 +101,7 @@ fn work() -> [Operation; 2] {
             "producers",
         )
         .path("oid", "The operation")
+        .header("ResumeToken")
         .takes("OperationEnd", true, &json!({ "success": true, "result": { "rows": 3 } }))
         .answers(200, "How it stands", "Ended")
         .refuses(&[TaskNotFound, TaskExpired, TaskEnded]),
@@ -143,7 +144,7 @@ fn producers() -> [Operation; 3] {
             .answers(200, "They are durable", "Appended")
             .refuses(&[TaskEnded, CursorAhead, IdempotencyConflict, NotSupported, ServerDraining]),
         task("post", "/api/chat/tasks/{tid}/complete", "completeTask", "Ends a task", "producers")
-            .about("Ending it twice in the same way is harmless.")
+            .about("Ending it twice in the same way is harmless. Another result than the first is refused.")
             .takes("TaskEnd", false, &json!({ "result": "done" }))
             .answers(200, "How it stands", "Ended")
             .refuses(&[TaskEnded, NotSupported]),
