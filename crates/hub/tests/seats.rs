@@ -210,19 +210,18 @@ async fn there_are_no_more_processes_than_are_allowed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_question_outlives_another_call_of_its_client_that_ends_before_it_is_answered() {
     let dir = tempfile::tempdir().unwrap();
-    let ran = dir.path().join("ran");
+    let [began, when, ran, over] = ["began", "when", "ran", "over"].map(|name| dir.path().join(name));
     let hub = program(&[&format!("--count={}", ran.display())]).await;
     let (alice, _) = Client::open(&hub, "alice", one(), can()).await;
-    let ask = request("ask", json!({ "ms": 1000 }));
-    let newer = async {
-        let stream = Pieces::of(alice.post(&request("count", json!({ "id": "x", "ms": 1500 }))).await);
-        until("it runs", || ran.exists()).await;
-        stream
-    };
-    let (mut asking, mut newer) = futures_util::future::join(async { Pieces::of(alice.post(&ask).await) }, newer).await;
+    let mut asking = Pieces::of(alice.post(&request("ask", json!({ "began": began, "when": when }))).await);
+    until("the older one runs", || began.exists()).await;
+    let mut newer = Pieces::of(alice.post(&request("count", json!({ "id": "x", "until": over }))).await);
+    until("the newer one runs", || ran.exists()).await;
+    std::fs::write(&when, "").unwrap();
     // Nothing says which of them asks, so it is asked in the newer one.
     let question = newer.message().await;
     assert_eq!(question["method"], "elicitation/create", "{question}");
+    std::fs::write(&over, "").unwrap();
     let ended = newer.message().await;
     assert_eq!(ended["result"]["content"][0]["text"], "done x", "the question is not taken back: {ended}");
     alice.post(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "action": "decline" } })).await;

@@ -85,6 +85,11 @@ function isFirst(file) {
   return true;
 }
 
+// Waits for a file, if there is to be one: that is how a test says when.
+const exists = async (file) => {
+  while (file && !existsSync(file)) await sleep(5);
+};
+
 const text = (value) => ({ content: [{ type: 'text', text: String(value) }] });
 
 // What a tool does. `wire.ask` asks the client something, `wire.say` tells it something.
@@ -101,9 +106,12 @@ async function run(name, args, meta, wire) {
     case 'count':
       if (options.count) appendFileSync(options.count, `${args.id}\n`);
       await sleep(args.ms ?? 0);
+      await exists(args.until);
       return text(`done ${args.id}`);
     case 'ask': {
       await sleep(args.ms ?? 0);
+      if (args.began) writeFileSync(args.began, '');
+      await exists(args.when);
       const asked = await wire.ask('elicitation/create', {
         mode: args.mode ?? 'form',
         message: args.question ?? 'your name?',
