@@ -192,7 +192,7 @@ pub const KEYS: &[Key] = &[
     key("hub.session_ttl", SPAN, "24h", "An MCP session expires when it was quiet for this long."),
     key("hub.servers_per_principal_max", COUNT, "100", "MCP servers that one principal may add at run time."),
     key("hub.sessions_per_principal_max", COUNT, "1000", "MCP sessions that one principal may have."),
-    key("hub.processes_per_server_max", COUNT, "16", "Processes of one program, so that its clients have one each; the rest share the first. 1: all share one."),
+    key("hub.processes_per_server_max", COUNT, "16", "Processes of one program, so that its clients have one each; the last is shared by all who find no other. 1: all share one."),
     key("hub.body_bytes_max", Kind::Size, "4MiB", "Bytes of one MCP request, over HTTP or as a line over stdio."),
 
     key("limits.connections_max", COUNT, "20000", "WebSocket connections at once."),
