@@ -204,3 +204,28 @@ async fn a_call_whose_process_is_only_being_started_when_the_server_is_lost_runs
     assert_eq!(called["content"][0]["text"], "done x", "{called}");
     assert_eq!(executed(&ran), ["x"]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_clients_process_asked_is_void_when_it_ends_and_the_client_is_told_why() {
+    let hub = program(&["--wild=yes"]).await;
+    let (alice, _) = Client::open(&hub, "alice", Route::All, can()).await;
+    // He answers by the tools.
+    let (bob, _) = Client::open(&hub, "bob", Route::All, json!({})).await;
+    alice.call("b__echo", json!({})).await;
+    let asking = bob.clone();
+    let asked = tokio::spawn(async move { asking.call("b__ask", json!({})).await });
+    let (mut cursor, mut told): (Value, Vec<Value>) = (Value::Null, Vec::new());
+    let mut hears = async |kind: &str| loop {
+        if let Some(event) = told.iter().find(|event| event["type"] == kind) {
+            return event.clone();
+        }
+        let seen = bob.tool("await_activity", json!({ "timeout_ms": 20_000, "last_event_id": cursor })).await;
+        assert_ne!(seen["triggered_by"], "timeout", "{told:?}");
+        cursor = seen["last_event_id"].clone();
+        told.extend(seen["events"].as_array().unwrap().clone());
+    };
+    hears("elicitation_request").await;
+    bob.call("b__exit", json!({ "code": 1 })).await;
+    assert_eq!(hears("elicitation_expired").await["data"]["reason"], "Server disconnected");
+    assert_eq!(asked.await.unwrap()["structuredContent"]["code"], "OUTCOME_UNKNOWN");
+}
