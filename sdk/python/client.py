@@ -63,8 +63,9 @@ class Session:
                             if came == cut_after:
                                 wire.transport.abort()
             except (OSError, asyncio.TimeoutError, websockets.WebSocketException):
-                if failures > 0 or cut_after is None:
-                    await asyncio.sleep(BACKOFF_SECONDS[min(failures, 6)] * random.uniform(0.8, 1.2))
+                # The first attempt is immediate, but for a jitter that spreads a crowd of clients.
+                wait = BACKOFF_SECONDS[min(failures, 7) - 1] * random.uniform(0.8, 1.2) if failures else random.uniform(0, 0.25)
+                await asyncio.sleep(wait)
                 failures += 1
 
 

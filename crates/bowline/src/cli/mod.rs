@@ -17,11 +17,17 @@ mod tail;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use bowline_core::Backoff;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Flags, StoreUrl};
 use address::{Address, DEFAULT_HTTP, DEFAULT_WS};
+
+/// How clients return: at once, spread over a quarter of a second, then with growing pauses.
+const BACKOFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(60), 0.2).at_once_within(Duration::from_millis(250));
 
 /// Keeps AI-agent sessions whole when any link breaks. Without a command it serves.
 #[derive(Debug, Parser)]

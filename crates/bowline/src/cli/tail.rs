@@ -33,7 +33,7 @@ enum Stopped {
 
 impl Tail {
     pub async fn run(mut self) -> anyhow::Result<()> {
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60), 0.2);
+        let mut backoff = super::BACKOFF;
         loop {
             let reason = match self.client.get(&self.path(), "text/event-stream").await {
                 Ok(response) => match self.read(response.into_body(), &mut backoff).await? {

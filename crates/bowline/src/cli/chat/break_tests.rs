@@ -16,7 +16,7 @@ fn a_break_in_the_middle_continues_exactly_where_it_was() {
     story.event(2, "agent.partial_answer", json!("a"));
     let effects = story.drop_connection();
     assert!(effects.contains(&Effect::Hangup));
-    assert_eq!(shown(&effects)[1], Show::Connection("reconnecting (attempt 1, next try in 1.0 s)".into()));
+    assert_eq!(shown(&effects)[1], Show::Connection("reconnecting (attempt 1, next try in 0.1 s)".into()));
 
     let attach = story.redial();
     assert_eq!((&attach["event"], &attach["session_id"]), (&json!("user.reconnect"), &json!("sess_1")));
@@ -48,6 +48,10 @@ fn tries_go_on_for_ever_with_growing_pauses_that_are_counted_down() {
     let mut story = Story::at_a_terminal();
     let fail = |story: &mut Story| story.tell(Happened::DialFailed { reason: "refused".into(), fatal: false });
     assert_eq!(shown(&fail(&mut story))[0], Show::Lost("refused".into()));
+    let begun = story.now;
+    while !story.wait().contains(&Effect::Dial) {}
+    assert_eq!(story.now - begun, Duration::from_millis(125), "the first attempt is immediate but for its jitter");
+    fail(&mut story);
     for pause in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
         let begun = story.now;
         let mut redraws = 0;

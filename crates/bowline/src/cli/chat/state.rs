@@ -15,8 +15,6 @@ const COUNTDOWN_EVERY: Duration = Duration::from_millis(100);
 /// Until the server has told its heartbeat, an open socket that says nothing is given this long.
 const GREETING_PATIENCE: Duration = Duration::from_secs(15);
 
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60), 0.2);
-
 #[derive(Debug)]
 pub(super) enum Link {
     Waiting {
@@ -104,7 +102,7 @@ impl Chat {
             resume_token: options.resume_token.clone(),
             options,
             link: Link::Dialing,
-            backoff: BACKOFF,
+            backoff: crate::cli::BACKOFF,
             heartbeat: None,
             heard_at: now,
             retry_after: Duration::ZERO,
