@@ -3,7 +3,7 @@
 
 mod support;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{Server, is_terminal, seqs};
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn a_confirmation_is_answered_once_and_an_unknown_step_is_refused() {
     client.say("/confirm the launch").await;
     let question = client.expect("agent.user_confirm").await;
     assert_eq!(question["metadata"]["scope"], "custom");
-    let answer = |step: serde_json::Value, confirmed: bool| json!({ "event": "user.response", "session_id": session, "step_id": step, "content": { "confirmed": confirmed, "reason": "because" } });
+    let answer = |step: Value, confirmed: bool| json!({ "event": "user.response", "session_id": session, "step_id": step, "content": { "confirmed": confirmed, "reason": "because" } });
     client.send(answer("nonsense".into(), true)).await;
     assert_eq!(client.refusal().await, ("UNKNOWN_STEP".into(), "fix_request".into()));
     client.send(answer(question["step_id"].clone(), false)).await;
@@ -250,7 +250,7 @@ async fn a_plan_obeys_while_it_runs_and_after() {
     let server = Server::with(config).await;
     let (mut client, _) = server.session().await;
     let notice = |action: &'static str, ok: bool| {
-        move |frame: &serde_json::Value| frame["metadata"] == json!({ "action": action, "ok": ok })
+        move |frame: &Value| frame["metadata"] == json!({ "action": action, "ok": ok })
     };
     client.send(json!({ "event": "user.cancel_task", "task_id": "task_1" })).await;
     client.until(notice("cancel_task", false)).await;
@@ -357,7 +357,7 @@ async fn a_conversation_keeps_its_newest_messages_and_their_keys() {
 async fn plan_commands_tell_the_truth() {
     let server = Server::start().await;
     let (mut client, _) = server.session().await;
-    let said = |action: &'static str| move |frame: &serde_json::Value| frame["metadata"]["action"] == action;
+    let said = |action: &'static str| move |frame: &Value| frame["metadata"]["action"] == action;
     client.say("/long 100000 5").await;
     client.expect("agent.partial_answer").await;
     for (event, action) in [("user.cancel_plan", "cancel_plan"), ("user.replan", "replan")] {
@@ -395,5 +395,29 @@ async fn an_ended_session_is_no_longer_the_connections_own() {
     client.send(json!({ "event": "user.create_session" })).await;
     client.send(json!({ "event": "user.message", "content": "/echo the new one" })).await;
     assert_eq!(client.until(is_terminal).await.pop().unwrap()["content"], "the new one");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_ack_that_names_no_session_counts_for_the_one_whose_epoch_it_names() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    let sessions = [client.create().await, client.create().await];
+    let mut last = Vec::new();
+    for session in &sessions {
+        client.session.clone_from(session);
+        last.push(client.ask("/echo hello").await.pop().unwrap()["event_id"].clone());
+    }
+    client.send(json!({ "event": "user.ack", "content": { "last_event_id": last[1] } })).await;
+    // A bare number could be either's, so it is neither's.
+    client.send(json!({ "event": "user.ack", "content": { "last_seq": 2 } })).await;
+    // Frames are handled in order, so once this is answered both acks were.
+    client.session.clone_from(&sessions[0]);
+    client.ask("/echo and on").await;
+    let unacked = async |session: &str| {
+        let (_, body) = server.get(&format!("/api/admin/sessions/{session}")).await;
+        serde_json::from_str::<Value>(&body).unwrap()["buffer"]["unacked_events"].clone()
+    };
+    assert_eq!((unacked(&sessions[0]).await, unacked(&sessions[1]).await), (json!(4), json!(0)));
     server.stop().await;
 }

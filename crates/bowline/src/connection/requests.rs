@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bowline_protocol::frame::client::{Content, Secret};
 use bowline_protocol::frame::{Attach, BadFrame, Control, Request};
-use bowline_protocol::{CloseCode, Cursor, ErrorCode, MessageId, Principal, Refusal, SessionId};
+use bowline_protocol::{CloseCode, Cursor, Epoch, ErrorCode, MessageId, Principal, Refusal, SessionId};
 use serde_json::json;
 
 use super::{Connection, Standing, known};
@@ -271,6 +271,13 @@ impl Connection {
         }
     }
 
+    /// The one session of this connection whose log is in this epoch.
+    fn session_in(&self, epoch: &Epoch) -> Option<SessionId> {
+        let mut linked = self.links.iter().filter(|attached| attached.link.epoch() == epoch);
+        let only = linked.next().filter(|_| linked.next().is_none())?;
+        Some(only.link.session().clone())
+    }
+
     async fn ack(
         &mut self,
         session: Option<SessionId>,
@@ -281,7 +288,8 @@ impl Connection {
         if gap_detected {
             self.shared.metrics.client_gaps.inc();
         }
-        let (Some(cursor), Ok(session)) = (cursor, self.resolve(session)) else { return };
+        let Some(cursor) = cursor else { return };
+        let Ok(session) = self.resolve(session.or_else(|| self.session_in(cursor.epoch.as_ref()?))) else { return };
         let Some(attached) = self.links.iter_mut().find(|attached| *attached.link.session() == session) else { return };
         match attached.link.handle_ack(&cursor) {
             Err(beyond) => {
