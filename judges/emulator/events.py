@@ -4,7 +4,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 def events(request):
-    words, answer = request["message"], request.get("answer")
+    words, answer, state = request["message"], request.get("answer"), request.get("agent_state", {})
     if answer:
         yield {"event": "agent.thinking", "content": f"You said {answer['confirmed']} to {answer['step_id']}."}
         done = "deployed" if answer["confirmed"] else f"not deployed ({answer.get('reason')})"
@@ -15,6 +15,13 @@ def events(request):
                "metadata": {"scope": "tool", "tool_name": "deploy"}, "state": {"target": words[7:]}}
     elif words == "recall":
         yield {"event": "agent.final_answer", "content": json.dumps(request["messages"])}
+    elif words == "config":
+        yield {"event": "agent.final_answer", "content": json.dumps(request["config"])}
+    elif words.startswith("remember "):
+        yield {"event": "agent.state", "content": {"remembered": words[9:], "runs": state.get("runs", 0) + 1}}
+        yield {"event": "agent.final_answer", "content": "I will."}
+    elif words == "state":
+        yield {"event": "agent.final_answer", "content": json.dumps(state)}
     elif words == "speak for the user":
         yield {"event": "user.message", "content": "I want cake."}
     elif words == "break off":

@@ -11,7 +11,7 @@ use bowline_protocol::Principal;
 use bowline_store::{Store, StoreError};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{ToolCall, ToolOutcome, ToolSpec, Tools};
@@ -135,6 +135,12 @@ impl Tools for HubTools {
             input_schema: tool.input_schema,
         };
         agent::tools(&self.0, owner).into_iter().map(one).collect()
+    }
+
+    async fn server(&self, owner: &Principal, server: &str) -> Option<Map<String, Value>> {
+        let backend = self.0.find(owner, server)?;
+        let reached = backend.spec.shown().map(|(kind, target)| (kind.to_owned(), json!(target)));
+        Some(reached.into_iter().collect())
     }
 
     async fn call(&self, call: ToolCall, cancel: CancellationToken) -> ToolOutcome {

@@ -26,6 +26,8 @@ pub mod names {
     pub const PROGRESS: &str = "agent.progress";
     /// An upstream chunk that has no counterpart here, word for word.
     pub const CHUNK: &str = "agent.chunk";
+    /// What an agent elsewhere wants to have kept until its next run. It is kept beside the log and never logged.
+    pub const STATE: &str = "agent.state";
     pub const CANCELLED: &str = "agent.cancelled";
     pub const ERROR: &str = "agent.error";
     pub const SESSION_END: &str = "agent.session_end";
@@ -120,7 +122,8 @@ impl EventName {
         let plain =
             |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
         let frames = [crate::frame::names::CLIENT, crate::frame::names::CONTROL];
-        let ours = names::ALL.contains(&name) || frames.iter().any(|names| names.contains(&name));
+        let ours =
+            names::ALL.contains(&name) || name == names::STATE || frames.iter().any(|names| names.contains(&name));
         (!RESERVED_NAMESPACES.contains(&namespace) && plain(namespace) && plain(rest) && name.len() <= 64 && !ours)
             .then(|| EventName(Cow::Owned(name.to_owned())))
     }

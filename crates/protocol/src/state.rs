@@ -57,6 +57,9 @@ pub struct MemoryMessage {
     pub message_id: Option<MessageId>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
+    /// A secret in `content` was replaced by a mark, which a restore takes out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub redacted: bool,
 }
 
 /// A question that nobody has answered yet, with what its agent wants to know again when somebody does.
@@ -87,6 +90,9 @@ pub struct StateMetadata {
     /// The id that the session had before it was restored last: whatever was exported under that one is older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored_from: Option<SessionId>,
+    /// Where secrets were replaced by a mark, as JSON Pointers into the state; messages say so themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redacted: Vec<String>,
 }
 
 /// The object form. Nothing may be added to it: a field that is not signed could be mistaken for one that is.

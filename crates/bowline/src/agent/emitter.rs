@@ -33,6 +33,8 @@ pub enum Emission {
     },
     /// The plan as it stands, kept beside the log.
     Plan(Value),
+    /// What the agent itself keeps from run to run.
+    State(Value),
     /// Work to be begun in the background.
     Operate {
         order: Box<Order>,
@@ -46,7 +48,7 @@ impl Emission {
         match self {
             Emission::Event(draft) | Emission::Partial(draft, _) => draft.len_hint(),
             Emission::Ask { draft, state, .. } => draft.len_hint() + json::raw(state).get().len(),
-            Emission::Plan(plan) => json::raw(plan).get().len(),
+            Emission::Plan(value) | Emission::State(value) => json::raw(value).get().len(),
             Emission::Operate { order, .. } => json::raw(&order.args).get().len(),
         }
     }
@@ -233,6 +235,12 @@ impl Emitter {
     /// Keeps the plan beside the log, where a later run finds it.
     pub async fn keep_plan(&self, plan: Value) -> Sent {
         self.send(Emission::Plan(plan)).await
+    }
+
+    /// Keeps a small state of the agent's own. The next run finds it in [`Run::state`](super::Run::state), also after a
+    /// crash, and after a restore from a signed state. It replaces what was kept before.
+    pub async fn save_state(&self, state: Value) -> Sent {
+        self.send(Emission::State(state)).await
     }
 
     pub async fn plan_start(&self, question: &str) -> Sent {

@@ -82,6 +82,8 @@ pub struct Run {
     pub conversation: Vec<Message>,
     /// The last plan of this session, as the agent kept it.
     pub plan: Option<Value>,
+    /// What the agent last kept with [`Emitter::save_state`].
+    pub state: Option<Value>,
     /// `config` of the session, as its creator wrote it.
     pub config: Map<String, Value>,
     /// What this run had logged before a crash; empty on the first try.

@@ -21,6 +21,11 @@ pub trait Tools: Send + Sync + 'static {
     async fn list(&self, owner: &Principal) -> Vec<ToolSpec>;
 
     async fn call(&self, call: ToolCall, cancel: CancellationToken) -> ToolOutcome;
+
+    /// How a server that this owner may use is reached (`url` or `command`), without secrets. None if there is no such one.
+    async fn server(&self, _owner: &Principal, _server: &str) -> Option<Map<String, Value>> {
+        None
+    }
 }
 
 impl fmt::Debug for dyn Tools {

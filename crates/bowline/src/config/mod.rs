@@ -170,6 +170,10 @@ pub struct StateConfig {
     pub scrub: Vec<String>,
     /// The least time between two checkpoints while a run goes on.
     pub checkpoint_interval: Duration,
+    /// What an agent may keep of its own.
+    pub agent_state_bytes_max: usize,
+    /// Tools that a state names.
+    pub tools_max: usize,
 }
 
 /// How far the clocks of those who seal and open may be apart.
@@ -439,6 +443,8 @@ impl Default for StateConfig {
             keys: Vec::new(),
             scrub: Vec::new(),
             checkpoint_interval: Duration::from_secs(30),
+            agent_state_bytes_max: 16_384,
+            tools_max: 64,
         }
     }
 }

@@ -28,6 +28,8 @@ impl Resolver<'_> {
                 _ => Vec::new(),
             },
             checkpoint_interval: self.span("state.checkpoint_interval")?,
+            agent_state_bytes_max: self.count("state.agent_state_bytes_max")?,
+            tools_max: self.count("state.tools_max")?,
         };
         // As base64 and with its envelope it must fit into the frame that brings it back.
         let frame_bytes_max = self.count("limits.frame_bytes_max")?;

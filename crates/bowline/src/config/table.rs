@@ -144,6 +144,8 @@ pub const KEYS: &[Key] = &[
     key("state.bytes_max", Kind::Size, "100000", "Bytes of one signed state. The oldest messages go first, and a huge one is cut."),
     key("state.keys", Kind::Secrets, "[]", "Keys that seal states, newest first, each `ID:BASE64` of at least 32 bytes. When empty, the server makes one and keeps it in its data directory."),
     key("state.scrub", Kind::List, "[]", "Names of keys whose values are taken out of a state, besides the well-known ones."),
+    key("state.agent_state_bytes_max", Kind::Size, "16384", "Bytes of the state that an agent itself keeps. A run that saves a larger one fails."),
+    key("state.tools_max", COUNT, "64", "Tools that a session is remembered to have used, and that a signed state names."),
     key("state.checkpoint_interval", SPAN, "30s", "With checkpoints, the least time between two of them while a run goes on."),
 
     key("heartbeat.interval", SPAN, "30s", "Time between heartbeats. A connection heard of nothing for two of them is lost."),

@@ -23,6 +23,9 @@ impl Actor {
     async fn store_emissions(&mut self, mut emissions: Vec<Emission>) {
         let Some(id) = self.run.as_deref().map(|run| run.id.clone()) else { return };
         let mut change = self.change();
+        if let Err(refusal) = self.note_tools(&mut change, &emissions).await {
+            return self.could_not_store(emissions, &refusal);
+        }
         let mut refused = None;
         let mut taken = 0;
         let mut begun = Vec::new();
@@ -57,6 +60,14 @@ impl Actor {
         match emission {
             Emission::Event(draft) | Emission::Partial(draft, _) => change.event(draft),
             Emission::Plan(plan) => change.put(keys::PLAN, plan),
+            Emission::State(state) => {
+                let bytes_max = self.shared.config.state.agent_state_bytes_max;
+                if emission.len_hint() > bytes_max {
+                    self.shared.metrics.limits_hit.inc("state.agent_state_bytes_max");
+                    return Err(format!("It saved a state of more than {bytes_max} bytes."));
+                }
+                change.put(keys::AGENT_STATE, state);
+            }
             // Prepared by the one who asks, because that takes time.
             Emission::Operate { .. } => {}
             Emission::Ask { step, draft, state, .. } => {
@@ -87,7 +98,7 @@ impl Actor {
         run.unstick();
         for emission in emissions {
             run.note(&emission);
-            run.plain &= matches!(emission, Emission::Partial(..) | Emission::Plan(_));
+            run.plain &= matches!(emission, Emission::Partial(..) | Emission::Plan(_) | Emission::State(_));
             match emission {
                 Emission::Partial(_, delta) => run.partial.push_str(&delta.0),
                 Emission::Ask { step, reply, .. } => drop(run.answers.insert(step, reply)),
@@ -96,7 +107,7 @@ impl Actor {
                     // An agent that no longer listens has ended meanwhile; its operation goes on.
                     let _ = outcome.map(|outcome| reply.send(outcome));
                 }
-                Emission::Event(_) | Emission::Plan(_) => {}
+                Emission::Event(_) | Emission::Plan(_) | Emission::State(_) => {}
             }
         }
     }

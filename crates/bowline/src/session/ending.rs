@@ -56,11 +56,9 @@ impl Actor {
         {
             end.add("streamed", &streamed);
         }
-        if end.settles {
-            // First of all, as with an answer: an older state of this session must not bring the question back.
-            for step in &active.pending {
-                taken::settle(&self.shared, &self.owner, step).await?;
-            }
+        // First of all, as with an answer: an older state of this session must not bring the question back.
+        for step in &active.pending {
+            taken::settle(&self.shared, &self.owner, step).await?;
         }
         let ended = self.next_seq().await?;
         let mut change = self.change();
@@ -125,8 +123,6 @@ pub(super) struct End {
     /// The whole answer; none if only what was streamed is there to keep.
     pub answer: Option<String>,
     pub error: Option<TurnError>,
-    /// Whether the questions that are still open are over with the run, for every state that holds them too.
-    pub settles: bool,
 }
 
 impl End {
@@ -142,7 +138,6 @@ impl End {
             word: "answered",
             answer: Some(answer.text),
             error: None,
-            settles: true,
         }
     }
 
@@ -155,7 +150,7 @@ impl End {
         let word = if error.code == ErrorCode::AgentLost { "lost" } else { "failed" };
         let told = TurnError { code: error.code.as_str().to_owned(), message: error.message.clone() };
         let draft = Draft::new(names::ERROR, &error.message).metadata(&facts.0);
-        End { draft, word, answer: None, error: Some(told), settles: true }
+        End { draft, word, answer: None, error: Some(told) }
     }
 
     /// Adds a fact to what its event says.
@@ -175,12 +170,6 @@ impl End {
         End::cancelled_with(by, reason, None)
     }
 
-    /// The session is over, and its run with it. What the run asked can still be answered in a session that is restored
-    /// from a state: nobody has called it off.
-    pub fn session_over(by: &str) -> End {
-        End { settles: false, ..End::cancelled(by, Some("The session has ended.")) }
-    }
-
     /// The same, with what an upstream said of it.
     fn cancelled_with(by: &str, reason: Option<&str>, finish: Option<&LastWord>) -> End {
         let mut facts = Facts::default();
@@ -188,7 +177,7 @@ impl End {
         facts.add_some("reason", reason);
         facts.add_some("finish", finish.map(|word| &word.0));
         let draft = Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts.0);
-        End { draft, word: "cancelled", answer: None, error: None, settles: true }
+        End { draft, word: "cancelled", answer: None, error: None }
     }
 }
 

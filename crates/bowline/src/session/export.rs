@@ -162,7 +162,7 @@ impl Actor {
             last_seq: extent.last(),
             current_step,
             stage: Some(self.at_work().unwrap_or(self.record.turn.state()).to_owned()),
-            agent_state: json!({}),
+            agent_state: self.item(keys::AGENT_STATE).await?.unwrap_or_else(|| json!({})),
             created_at: clock::rfc3339(self.record.created_ms),
             last_active_at: clock::rfc3339(self.record.touched_ms),
             completed_tasks: if options.work { with("completed") } else { Vec::new() },
@@ -173,7 +173,7 @@ impl Actor {
             } else {
                 Vec::new()
             },
-            tool_states: Map::new(),
+            tool_states: self.tool_states().await?,
             pending_confirmations: self.pending_confirmations().await?,
             metadata: StateMetadata {
                 agent_name: self.record.agent.clone(),
@@ -181,6 +181,7 @@ impl Actor {
                 session_state: self.record.turn.state().to_owned(),
                 lineage: Some(self.lineage()),
                 restored_from: self.record.restored_from.clone(),
+                redacted: Vec::new(),
             },
         })
     }
@@ -231,5 +232,5 @@ fn remembered(message: Message) -> MemoryMessage {
     let Message { role, content, at_ms, message_id, interrupted, .. } = message;
     let role = if role == Role::User { "user" } else { "assistant" }.to_owned();
     let message_id = message_id.as_deref().and_then(MessageId::parse);
-    MemoryMessage { role, content, at_ms: Some(at_ms), message_id, interrupted }
+    MemoryMessage { role, content, at_ms: Some(at_ms), message_id, interrupted, redacted: false }
 }

@@ -50,7 +50,7 @@ impl Actor {
 
     async fn close(&mut self, reason: &str, life: Life, by: &str) -> Result<(), Refusal> {
         if self.record.turn.active().is_some() {
-            self.end_run(End::session_over(by)).await?;
+            self.end_run(End::cancelled(by, Some("The session has ended."))).await?;
             self.drop_run();
         }
         self.cancel_operations(by).await?;

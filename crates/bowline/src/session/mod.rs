@@ -15,6 +15,7 @@ pub mod registry;
 pub mod restore;
 pub(crate) mod run;
 mod taken;
+mod tools_used;
 mod trace;
 pub mod turns;
 mod work;

@@ -160,6 +160,7 @@ impl Actor {
         let record = TaskRecord::new(&begun, worker, session, self.shared.clock.now_ms());
         Tasks::found(&self.shared, &self.owner, &begun.task_id, record, work).await?;
         self.remember_operation(change, &entries, order, &begun, digest);
+        self.note_listed(change, order.tool_name.as_deref()).await?;
         Ok(Prepared { begun, go })
     }
 

@@ -179,6 +179,10 @@ pub mod keys {
     pub const OPERATIONS: &str = "o/";
     pub const MARK: &str = "mark";
     pub const PLAN: &str = "plan";
+    /// What the agent keeps from run to run.
+    pub const AGENT_STATE: &str = "agent_state";
+    /// The tools that the session has used.
+    pub const TOOLS: &str = "tools";
     /// The input of the active run.
     pub const INPUT: &str = "input";
 

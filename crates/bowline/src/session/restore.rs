@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::Turn;
+use bowline_core::scrub::omit_redacted;
 use bowline_core::seal::Opened;
 use bowline_core::turn::Active;
 use bowline_protocol::frame::client::Content;
@@ -10,11 +11,12 @@ use bowline_protocol::state::State;
 use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Principal, Refusal, RunId, Seq, SessionId, StepId};
 use bowline_store::{Item, Start};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::actor::Actor;
 use super::record::{Accepted, Queue, SessionRecord, VERSION, keys};
 use super::registry::Registry;
+use super::tools_used::{self, UsedTools};
 use super::{Life, Mail, taken};
 use crate::agent::{Asked, Input, Message, Role};
 use crate::node::Shared;
@@ -107,6 +109,10 @@ async fn found(
         return Ok(Way { claim: live, restored, cursor });
     }
     restored.source = Source::Snapshot;
+    let omitted = omit_redacted(&mut state);
+    restored.warnings.extend(omitted.iter().map(|path| format!("A secret was left out of the state: {path}")));
+    let used = tools_used::from_states(&state.tool_states);
+    restored.warnings.extend(tools_used::missing(&*shared.tools, owner, &used).await);
     // What is taken is gone from the state, so nothing is taken for a session that cannot be made.
     Registry::admits_another(shared, owner)?;
     taken::take(shared, owner, &restored).await?;
@@ -124,7 +130,7 @@ async fn found(
             .push("Questions of this state were answered or cancelled, or went with an earlier restore.".into());
     }
     let cursor = cursor.unwrap_or(Cursor::bare(state.last_seq));
-    rebuild(shared, owner, &restored.new, state).await?;
+    rebuild(shared, owner, &restored.new, state, &used).await?;
     Ok(Way { claim: restored.new.clone(), restored, cursor })
 }
 
@@ -138,7 +144,13 @@ fn beginning(after: Seq) -> Start {
 }
 
 /// Makes a new session out of a state: its numbering goes on after the snapshot's, in a new epoch.
-async fn rebuild(shared: &Arc<Shared>, owner: &Principal, id: &SessionId, state: State) -> Result<(), Refusal> {
+async fn rebuild(
+    shared: &Arc<Shared>,
+    owner: &Principal,
+    id: &SessionId,
+    state: State,
+    used: &UsedTools,
+) -> Result<(), Refusal> {
     let now_ms = shared.clock.now_ms();
     let lineage = lineage_of(&state);
     let mut items = Vec::new();
@@ -164,6 +176,12 @@ async fn rebuild(shared: &Arc<Shared>, owner: &Principal, id: &SessionId, state:
     }
     if !state.plan_context.is_null() {
         put(keys::PLAN.to_owned(), &state.plan_context);
+    }
+    if !is_empty(&state.agent_state) {
+        put(keys::AGENT_STATE.to_owned(), &state.agent_state);
+    }
+    if !used.is_empty() {
+        put(keys::TOOLS.to_owned(), used);
     }
     let mut pending: Vec<StepId> = Vec::new();
     for asked in &state.pending_confirmations {
@@ -213,6 +231,11 @@ async fn rebuild(shared: &Arc<Shared>, owner: &Principal, id: &SessionId, state:
         resume_token: None,
     };
     Registry::found(shared, owner, id, &record, beginning(state.last_seq), items).await
+}
+
+/// An agent that kept nothing is exported with `{}`.
+fn is_empty(agent_state: &Value) -> bool {
+    agent_state.is_null() || agent_state.as_object().is_some_and(Map::is_empty)
 }
 
 /// Values of several types in one list of items.

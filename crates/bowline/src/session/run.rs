@@ -166,7 +166,7 @@ impl LiveRun {
                     tasks.insert(id.to_owned(), open);
                 }
             }
-            Emission::Partial(..) | Emission::Ask { .. } | Emission::Operate { .. } => {}
+            Emission::Partial(..) | Emission::Ask { .. } | Emission::Operate { .. } | Emission::State(_) => {}
         }
     }
 

@@ -184,6 +184,7 @@ impl Actor {
         let (emit, emissions) = mpsc::channel(EMISSIONS_MAX);
         let (commands, commands_in) = mpsc::channel(16);
         let cancel = CancellationToken::new();
+        let kept = self.item(keys::AGENT_STATE).await;
         let run = Run {
             session: self.id.clone(),
             id: id.clone(),
@@ -192,6 +193,7 @@ impl Actor {
             input,
             conversation,
             plan: self.item(keys::PLAN).await.ok().flatten(),
+            state: kept.as_ref().ok().cloned().flatten(),
             config: self.record.config.clone(),
             logged,
             cancel: cancel.clone(),
@@ -202,6 +204,10 @@ impl Actor {
         let agent = self.shared.agents.get(&self.record.agent).cloned();
         let name = self.record.agent.clone();
         let task = tokio::spawn(async move {
+            if let Err(refusal) = kept {
+                // To run without its state would be to run as another agent.
+                return Err(AgentError::failed(format!("What the agent kept cannot be read: {}", refusal.message)));
+            }
             match (agent, answered) {
                 (None, _) => Err(AgentError::failed(format!("The agent `{name}` is no longer configured."))),
                 (Some(agent), None) => agent.run(run).await,

@@ -86,8 +86,9 @@ impl TaskActor {
                     match emission {
                         Emission::Event(draft) | Emission::Partial(draft, _) => drafts.push(draft),
                         Emission::Plan(_) => {}
-                        Emission::Ask { .. } | Emission::Operate { .. } => {
-                            let message = "A background operation can neither ask nor start another.".to_owned();
+                        Emission::Ask { .. } | Emission::Operate { .. } | Emission::State(_) => {
+                            let message = "A background operation can neither ask, start another, nor save a state.";
+                            let message = message.to_owned();
                             return self.end(Ending::failed(ErrorCode::AgentFailed, message)).await;
                         }
                     }

@@ -3,12 +3,15 @@
 //! Pure and linear in the length of what it reads. It is a net, not a wall: a secret without a name and without a shape
 //! looks like any other text.
 
+mod omit;
 mod shapes;
 
 use std::collections::HashSet;
 
 use bowline_protocol::State;
 use serde_json::{Map, Value};
+
+pub use omit::omit_redacted;
 
 /// What stands where a secret was.
 pub const REDACTED: &str = "[redacted]";
@@ -101,46 +104,82 @@ impl Scrubber {
 
     /// Replaces every secret by a mark. True if there was one.
     pub fn scrub(&self, value: &mut Value) -> bool {
-        match value {
-            Value::String(text) => scrub_text(text),
-            Value::Array(items) => items.iter_mut().fold(false, |found, item| self.scrub(item) | found),
-            Value::Object(fields) => self.scrub_fields(fields),
-            _ => false,
-        }
+        let mut found = Found::default();
+        self.scrub_at("", value, &mut found);
+        !found.0.is_empty()
     }
 
     /// The same for the fields of an object.
     pub fn scrub_fields(&self, fields: &mut Map<String, Value>) -> bool {
-        let mut found = false;
-        for (name, value) in fields {
-            found |= if self.is_secret(name) { redact(value) } else { self.scrub(value) };
-        }
-        found
+        let mut found = Found::default();
+        self.scrub_fields_at("", fields, &mut found);
+        !found.0.is_empty()
     }
 
-    /// Everything in a state that a person, an agent or a tool wrote. True if there was a secret.
-    pub fn scrub_state(&self, state: &mut State) -> bool {
-        let mut found = state.stage.as_mut().is_some_and(scrub_text);
-        for value in [&mut state.agent_state, &mut state.plan_context, &mut state.current_task] {
-            found |= self.scrub(value);
-        }
-        for value in &mut state.completed_tasks {
-            found |= self.scrub(value);
+    /// Everything in a state that a person, an agent or a tool wrote. The state notes where secrets were, so that a restore
+    /// can leave them out instead of handing the mark to an agent.
+    pub fn scrub_state(&self, state: &mut State) {
+        let mut found = Found::default();
+        found.note_if(state.stage.as_mut().is_some_and(scrub_text), "/stage");
+        self.scrub_at("/agent_state", &mut state.agent_state, &mut found);
+        self.scrub_at("/plan_context", &mut state.plan_context, &mut found);
+        self.scrub_at("/current_task", &mut state.current_task, &mut found);
+        for (at, value) in state.completed_tasks.iter_mut().enumerate() {
+            self.scrub_at(&format!("/completed_tasks/{at}"), value, &mut found);
         }
         for message in &mut state.memory_snapshot {
-            found |= scrub_text(&mut message.content);
+            // By message and not by place: the oldest messages may still be dropped.
+            message.redacted |= scrub_text(&mut message.content);
         }
-        for asked in &mut state.pending_confirmations {
-            found |= self.scrub(&mut asked.question);
-            found |= self.scrub_fields(&mut asked.metadata);
-            found |= self.scrub(&mut asked.state);
+        for (at, asked) in state.pending_confirmations.iter_mut().enumerate() {
+            let path = format!("/pending_confirmations/{at}");
+            self.scrub_at(&format!("{path}/question"), &mut asked.question, &mut found);
+            self.scrub_fields_at(&format!("{path}/metadata"), &mut asked.metadata, &mut found);
+            self.scrub_at(&format!("{path}/state"), &mut asked.state, &mut found);
         }
-        found |= self.scrub_fields(&mut state.tool_states);
-        found | self.scrub_fields(&mut state.metadata.agent_config)
+        self.scrub_fields_at("/tool_states", &mut state.tool_states, &mut found);
+        self.scrub_fields_at("/metadata/agent_config", &mut state.metadata.agent_config, &mut found);
+        state.metadata.redacted = found.0;
+    }
+
+    fn scrub_at(&self, path: &str, value: &mut Value, found: &mut Found) {
+        match value {
+            Value::String(text) => found.note_if(scrub_text(text), path),
+            Value::Array(items) => {
+                for (at, item) in items.iter_mut().enumerate() {
+                    self.scrub_at(&format!("{path}/{at}"), item, found);
+                }
+            }
+            Value::Object(fields) => self.scrub_fields_at(path, fields, found),
+            _ => {}
+        }
+    }
+
+    fn scrub_fields_at(&self, path: &str, fields: &mut Map<String, Value>, found: &mut Found) {
+        for (name, value) in fields {
+            let path = format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
+            if self.is_secret(name) {
+                found.note_if(redact(value), &path);
+            } else {
+                self.scrub_at(&path, value, found);
+            }
+        }
     }
 
     fn is_secret(&self, name: &str) -> bool {
         self.names.contains(&plain(name))
+    }
+}
+
+/// Where secrets were found, as JSON Pointers.
+#[derive(Default)]
+struct Found(Vec<String>);
+
+impl Found {
+    fn note_if(&mut self, secret: bool, path: &str) {
+        if secret {
+            self.0.push(path.to_owned());
+        }
     }
 }
 
@@ -248,10 +287,10 @@ mod tests {
             "metadata": { "agent_name": "demo", "agent_config": { "api_key": "plain words" }, "session_state": "idle" },
         }))
         .unwrap();
-        assert!(Scrubber::default().scrub_state(&mut state));
+        Scrubber::default().scrub_state(&mut state);
         let left = serde_json::to_string(&state).unwrap();
         assert!(!left.contains("sk-") && !left.contains("plain words"), "{left}");
-        assert!(!Scrubber::default().scrub_state(&mut state));
+        assert_eq!((state.metadata.redacted.len(), state.memory_snapshot[0].redacted), (10, true));
     }
 
     proptest! {

@@ -22,6 +22,9 @@ pub fn body(run: &Run, input: &str, answer: Option<&Value>) -> Bytes {
         "config": run.config,
         "stream": true,
     });
+    if let Some(state) = &run.state {
+        body["agent_state"] = state.clone();
+    }
     if let Some(answer) = answer {
         body["answer"] = answer.clone();
     }

@@ -19,6 +19,8 @@ pub enum Told {
     /// An event that is logged as it stands.
     Event(Draft),
     Question(Question),
+    /// What the agent keeps from run to run.
+    State(Value),
     Answered(Answer),
     Ended(AgentError),
 }
@@ -57,6 +59,7 @@ pub fn read(record: &Record) -> Result<Told, String> {
     match name {
         names::PARTIAL_ANSWER => Ok(Told::Piece(written.text(name)?, written.facts(name)?)),
         names::USER_CONFIRM => written.question(name).map(Told::Question),
+        names::STATE => written.state(name).map(Told::State),
         names::FINAL_ANSWER => {
             let mut metadata = written.facts(name)?;
             // That word belongs to upstreams that speak in chunks.
@@ -83,6 +86,12 @@ impl Written<'_> {
     fn text(&self, name: &str) -> Result<String, String> {
         let text = self.content.and_then(|content| serde_json::from_str(content.get()).ok());
         text.ok_or_else(|| format!("`{name}` whose `content` is no text"))
+    }
+
+    /// It stands in `content`; `null` is a state too.
+    fn state(&self, name: &str) -> Result<Value, String> {
+        let content = self.content.ok_or_else(|| format!("`{name}` without `content`"))?;
+        serde_json::from_str(content.get()).map_err(|_| format!("`{name}` whose `content` cannot be kept"))
     }
 
     fn facts(&self, name: &str) -> Result<Map<String, Value>, String> {
@@ -162,6 +171,15 @@ mod tests {
         refused(&json!([1]));
         let deep = format!("{{\"event\":\"agent.mood\",\"content\":{}{}}}", "[".repeat(100), "]".repeat(100));
         assert!(read(&Record { event: None, data: deep }).is_err());
+    }
+
+    #[test]
+    fn a_state_is_kept_and_not_logged() {
+        let state = json!({ "step": 2, "seen": ["a"] });
+        assert!(
+            matches!(told(&json!({ "event": "agent.state", "content": state })), Ok(Told::State(kept)) if kept == state)
+        );
+        assert!(refused(&json!({ "event": "agent.state" })).contains("without `content`"));
     }
 
     #[test]

@@ -119,6 +119,7 @@ async fn read_events(
             match (told, &asked) {
                 (Told::Piece(delta, facts), _) => spoken.say_with(&run.emit, delta, facts).await?,
                 (Told::Event(draft), _) => run.emit.draft(draft).await?,
+                (Told::State(state), _) => run.emit.save_state(state).await?,
                 (Told::Question(question), None) => asked = Some(ask(run, question).await?),
                 (Told::Answered(answer), None) => {
                     spoken.allow(answer.text.len())?;
