@@ -119,6 +119,45 @@ fn white_space_between_tokens_is_all_that_changes() {
     assert!(out.iter().all(|chunk| !chunk.contains(['\n', '\r'])));
 }
 
+/// What readers get of a producer that says `chunks`; its importer is lost and built again before one of them.
+fn produced(chunks: &[&str], restart_at: Option<usize>) -> Vec<String> {
+    let (mut log, mut importer) = (Log::default(), Importer::producer("ours"));
+    for (at, chunk) in chunks.iter().enumerate() {
+        if restart_at == Some(at) {
+            importer = Importer::producer("ours");
+            log.events.iter().for_each(|event| importer.follow(event));
+        }
+        importer.opening(chunk).into_iter().for_each(|draft| log.push_draft(&draft));
+        match importer.handle_chunk(chunk).unwrap() {
+            Imported::Event(draft) => log.push_draft(&draft),
+            Imported::End(end) => {
+                let answer = Draft::new(names::FINAL_ANSWER, "");
+                log.push_draft(&answer.metadata(&BTreeMap::from([("finish", &end.chunk)])));
+            }
+            Imported::Nothing | Imported::Done => {}
+        }
+    }
+    let (mut projector, mut out) = (Projector::task("ours"), Vec::new());
+    log.events.iter().for_each(|event| projector.handle_event(event, &mut out));
+    assert!(projector.is_over());
+    out.into_iter().map(|chunk| String::from_utf8(chunk.json.to_vec()).unwrap()).collect()
+}
+
+#[test]
+fn a_producers_stream_is_what_it_sent_and_only_a_missing_start_is_added() {
+    let start = r#"{"type":"start","messageId":"ours"}"#;
+    for restart_at in (0..UPSTREAM.len()).map(Some).chain([None]) {
+        assert_eq!(produced(UPSTREAM, restart_at), UPSTREAM, "restarted before {restart_at:?}");
+        let rest = [&[start], &UPSTREAM[1..]].concat();
+        assert_eq!(produced(&UPSTREAM[1..], restart_at), rest, "restarted before {restart_at:?}");
+    }
+    // A message has one name, whoever gives it.
+    let nameless = [r#"{"type":"start","messageMetadata":{"a":1}}"#, r#"{"type":"finish"}"#];
+    let named = r#"{"type":"start","messageMetadata":{"a":1},"messageId":"ours"}"#;
+    assert_eq!(produced(&nameless, None), [named, nameless[1]]);
+    assert_eq!(produced(&nameless[1..], None), [start, nameless[1]]);
+}
+
 #[test]
 fn a_restart_anywhere_changes_nothing() {
     for at in 0..UPSTREAM.len() {

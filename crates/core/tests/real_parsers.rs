@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use bowline_core::project::{Imported, Importer};
 use bowline_protocol::chunk::DONE;
 use bowline_protocol::event::names;
-use bowline_protocol::{Chunk, Draft};
+use bowline_protocol::{Chunk, Draft, Place, Seq};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
@@ -350,6 +350,69 @@ fn what_only_the_newest_generation_knows_is_assembled_as_it_does() {
     let assembled = assembled(&case.chunks);
     assert_eq!(result["message"]["parts"], Value::Array(assembled.parts()));
     assert_eq!(result["message"].get("metadata"), assembled.metadata());
+}
+
+#[test]
+fn an_operation_is_read_to_its_output_by_every_generation() {
+    let call = json!({
+        "event": names::TOOL_CALL, "step_id": "op_1", "content": "Calls render.",
+        "metadata": { "tool": "render", "args": { "n": 1 }, "status": "running" }
+    });
+    let answer = |facts: Value| json!({ "event": names::TOOL_RESULT, "step_id": "op_1", "content": "out of paint", "metadata": facts });
+    let done = answer(json!({ "tool": "render", "status": "success", "data": { "frames": 24 } }));
+    let nothing = json!({ "type": "tool-output-available", "toolCallId": "op_1", "output": null });
+    let nothing = answer(json!({ "tool": "render", "status": "success", "chunk": nothing }));
+    let failed = answer(json!({ "tool": "render", "status": "failed", "error": "out of paint" }));
+    let progress = event("agent.progress", json!({ "progress_percent": 50 }));
+    let (end, error, cancelled) =
+        (event(names::FINAL_ANSWER, ""), event(names::ERROR, "out of paint"), event(names::CANCELLED, "stopped"));
+    let logged = |events: &[&Value]| {
+        let mut log = Log::default();
+        events.iter().for_each(|event| log.push(event));
+        log
+    };
+    let agents = |name: &str, last: &[&Value]| {
+        let log = logged(&[&[&call, &progress], last].concat());
+        [Case::new(format!("agent, {name}"), uncut(&log.events))]
+    };
+    let producers = |name: &str, last: &[&Value]| {
+        let (mut log, mut importer) = (Log::default(), Importer::producer(MESSAGE_ID));
+        for chunk in [r#"{"type":"text-start","id":"t"}"#, r#"{"type":"text-delta","id":"t","delta":"x"}"#] {
+            importer.opening(chunk).into_iter().for_each(|draft| log.push_draft(&draft));
+            let Ok(Imported::Event(draft)) = importer.handle_chunk(chunk) else { panic!() };
+            log.push_draft(&draft);
+        }
+        [&call].into_iter().chain(last.iter().copied()).for_each(|event| log.push(event));
+        let cut = Seq::new(2).map(|seq| Place { seq, part: None }).unwrap();
+        [
+            Case::new(format!("producer, {name}"), uncut(&log.events)),
+            Case::new(format!("producer, {name}, framed"), resumed(&log.events, cut, true)),
+        ]
+    };
+    let ends: [(&str, &[&Value], Value); 4] = [
+        ("done", &[&done, &end], json!({ "frames": 24.0 })),
+        ("done without a result", &[&nothing, &end], Value::Null),
+        ("failed", &[&failed, &error], json!("out of paint")),
+        ("cancelled", &[&failed, &cancelled], json!("out of paint")),
+    ];
+    let mut cases = Vec::new();
+    ends.iter().for_each(|(name, last, _)| cases.extend(agents(name, last)));
+    ends.iter().for_each(|(name, last, _)| cases.extend(producers(name, last)));
+    let verdicts = judge(&cases);
+    for case in &cases {
+        assert_accepted(case, &verdicts[&case.name]);
+        let (_, _, told) = ends.iter().rfind(|(name, ..)| case.name.contains(&format!(", {name}"))).unwrap();
+        for generation in GENERATIONS {
+            let parts = verdicts[&case.name][generation]["message"]["parts"].as_array().unwrap();
+            let part = parts.iter().find(|part| part["type"] == "tool-render").unwrap();
+            let told = with_doubles(told.clone());
+            let is = with_doubles(if told.is_string() { part["errorText"].clone() } else { part["output"].clone() });
+            let state = if told.is_string() { "output-error" } else { "output-available" };
+            assert_eq!((&part["state"], is), (&json!(state), told), "{generation} on {}", case.name);
+            let steps = parts.iter().filter(|part| part["type"] == "step-start").count();
+            assert_eq!(steps, usize::from(case.name.starts_with("agent")), "{generation} on {}", case.name);
+        }
+    }
 }
 
 #[test]

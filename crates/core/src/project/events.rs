@@ -28,6 +28,9 @@ pub struct Facts<'a> {
     pub chunk: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub tool: Option<&'a RawValue>,
+    /// What whoever asked for the call named it.
+    #[serde(borrow, default)]
+    pub tool_call_id: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub args: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -211,7 +214,7 @@ impl Projector {
     fn operation_started(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
         self.end_fleeting();
         let subject = Subject::of(view.content);
-        let id = self.call_id(view.step_id.or(subject.operation_id));
+        let id = self.call_id(view.step_id.or(facts.tool_call_id).or(subject.operation_id));
         let facts = &Facts { tool: subject.tool_name.or(facts.tool), ..*facts };
         if view.step_id.is_some() {
             self.ensure_tool(&id, facts, false);
@@ -275,7 +278,7 @@ impl Projector {
         if self.bereft {
             self.heal(&literal);
         }
-        if self.parts.in_step() {
+        if self.parts.in_own_step() {
             self.parts.end_step();
             self.own(Chunk::bare(ChunkKind::FinishStep));
         }

@@ -61,6 +61,10 @@ impl fmt::Debug for End {
 pub struct Importer {
     stage: Stage,
     sight: Sight,
+    /// What the message is called if its upstream does not name it; none if the message is not the upstream's to begin.
+    message_id: Option<Box<str>>,
+    /// Its `start` was logged.
+    started: bool,
     /// How many deltas of an answer there were, and of thoughts.
     texts: u64,
     thoughts: u64,
@@ -117,8 +121,24 @@ struct ToolFacts<'a> {
 }
 
 impl Importer {
+    /// An upstream whose stream becomes part of a turn: the message and its first step are begun by the turn.
     pub fn new() -> Importer {
         Importer::default()
+    }
+
+    /// An upstream with a log of its own, which begins its message itself.
+    pub fn producer(message_id: &str) -> Importer {
+        Importer { message_id: Some(message_id.into()), ..Importer::default() }
+    }
+
+    /// The `start` that is missing if the stream goes on with this chunk. It is to be logged before the chunk.
+    pub fn opening(&mut self, next: &str) -> Option<Draft> {
+        let message_id = self.message_id.as_deref().filter(|_| !self.started)?;
+        if ChunkView::parse(next).is_ok_and(|view| view.kind == ChunkKind::Start) {
+            return None;
+        }
+        self.started = true;
+        Some(Draft::new(names::CHUNK, &raw_of(&Chunk::start(message_id))))
     }
 
     /// Takes the next chunk as it came: a JSON object, or `[DONE]`. Refused ones change nothing.
@@ -144,11 +164,12 @@ impl Importer {
 
     fn import(&self, line: &RawValue, view: &ChunkView<'_>) -> Imported {
         match view.kind {
+            ChunkKind::Start if self.message_id.is_some() && !self.started => Imported::Event(self.start(line, view)),
             ChunkKind::Start => match view.fields.message_metadata.filter(|raw| raw.get() != "null") {
                 Some(metadata) => Imported::Event(metadata_chunk(metadata)),
                 None => Imported::Nothing,
             },
-            ChunkKind::StartStep if self.stage == Stage::Before => Imported::Nothing,
+            ChunkKind::StartStep if self.stage == Stage::Before && self.message_id.is_none() => Imported::Nothing,
             ChunkKind::Finish => end(Ending::Finished, None, line),
             ChunkKind::Abort => end(Ending::Cancelled, view.fields.reason, line),
             ChunkKind::Error => end(Ending::Failed, view.fields.error_text, line),
@@ -156,6 +177,17 @@ impl Importer {
             ChunkKind::ReasoningDelta => Imported::Event(self.delta(Flow::Reasoning, line, view)),
             _ => Imported::Event(self.tool(line, view).unwrap_or_else(|| self.upstream_chunk(line, view))),
         }
+    }
+
+    /// The upstream's own beginning. A message without a name would get another one from each parser.
+    fn start(&self, line: &RawValue, view: &ChunkView<'_>) -> Draft {
+        if view.fields.message_id.is_some() {
+            return Draft::new(names::CHUNK, line);
+        }
+        let name = json::raw(self.message_id.as_deref().unwrap_or_default());
+        let body = line.get().strip_suffix('}').unwrap_or_default();
+        let named = RawValue::from_string(format!("{body},\"messageId\":{name}}}"));
+        Draft::new(names::CHUNK, named.as_deref().unwrap_or(line))
     }
 
     fn delta(&self, flow: Flow, line: &RawValue, view: &ChunkView<'_>) -> Draft {
@@ -226,6 +258,7 @@ impl Importer {
     /// Takes note of an event that was logged before: what this importer made of earlier chunks.
     pub fn follow(&mut self, event: &Recorded) {
         let Some(view) = event.view() else { return };
+        self.started = true;
         let facts = Facts::of(view.metadata);
         let part = || facts.part.and_then(text_of).map(|part| part.as_ref().into());
         match view.event {
@@ -262,6 +295,7 @@ impl Importer {
     /// Some of the log is gone, so what came before cannot be known. From now on nothing is refused for not having begun.
     pub fn lose(&mut self) {
         self.sight = Sight::Lost;
+        self.started = true;
         if self.stage != Stage::Ended {
             self.stage = Stage::Within;
         }
@@ -284,6 +318,7 @@ impl Importer {
         let id = || view.id().as_ref().into();
         let call = || view.tool_call_id().as_ref().into();
         match view.kind {
+            ChunkKind::Start => self.started = true,
             ChunkKind::TextStart => drop(self.open_texts.insert(id())),
             ChunkKind::TextDelta => {
                 self.texts += 1;
@@ -326,10 +361,12 @@ fn differing<'a>(ours: &Chunk, line: &'a RawValue) -> Option<&'a RawValue> {
 
 fn metadata_chunk(metadata: &RawValue) -> Draft {
     let chunk = ChunkBuilder::new(ChunkKind::MessageMetadata.as_str(), metadata.get().len());
-    let json = chunk.raw("messageMetadata", metadata.get()).done().json;
+    Draft::new(names::CHUNK, &raw_of(&chunk.raw("messageMetadata", metadata.get()).done()))
+}
+
+fn raw_of(chunk: &Chunk) -> Box<RawValue> {
     // It was put together from JSON, so it is JSON.
-    let raw: Option<&RawValue> = serde_json::from_slice(&json).ok();
-    Draft::new(names::CHUNK, raw.unwrap_or(RawValue::NULL))
+    serde_json::from_slice(&chunk.json).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
 fn end(ending: Ending, text: Option<&RawValue>, line: &RawValue) -> Imported {

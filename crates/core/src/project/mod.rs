@@ -1,6 +1,7 @@
 //! Agent events ⇄ chunks of the AI SDK: what one reader of a turn or task is sent, and the way back for upstreams.
 
 mod assemble;
+mod calls;
 mod defuse;
 mod events;
 mod fold;
@@ -22,6 +23,7 @@ use parts::{Flow, Parts};
 use streamed::Streamed;
 
 pub use assemble::Assembler;
+pub use calls::{Calls, Owed};
 pub use fold::Fold;
 pub use import::{End, Ending, Imported, Importer};
 pub use shape::Shape;
@@ -114,7 +116,7 @@ impl Projector {
     }
 
     /// A task with a log of its own: a background operation, or what a producer pushes. There is no message, so the
-    /// first event, whatever it is, begins the stream.
+    /// first event, whatever it is, begins the stream. If that is a `start`, the steps are its upstream's as well.
     pub fn task(message_id: &str) -> Projector {
         // The first event of a turn begins the stream too; a message merely says nothing else.
         Projector::turn(message_id)
@@ -160,7 +162,7 @@ impl Projector {
             // The next event brings its own, or nothing follows.
             Stage::Before | Stage::Lost | Stage::Over => {}
             Stage::Within => {
-                out.push(Chunk::start(&self.message_id));
+                out.push(self.parts.message_start(&self.message_id));
                 out.append(&mut self.parts.framing());
             }
         }
@@ -176,7 +178,7 @@ impl Projector {
         out.push(Chunk::gap(lost, first_retained, parser == Parser::Fresh));
         let Some(shape) = shape else {
             self.page = Page::default();
-            self.begin();
+            self.begin(None);
             self.page.chunks.iter_mut().for_each(|chunk| chunk.at = None);
             return out.append(&mut self.page.chunks);
         };
@@ -224,7 +226,12 @@ impl Projector {
             return;
         }
         if self.stage != Stage::Within {
-            self.begin();
+            let start = verbatim::message_start(&view);
+            let is_start = start.is_some();
+            self.begin(start);
+            if is_start {
+                return;
+            }
         }
         // A message begins the stream and says nothing else; a second one belongs to the next turn.
         if view.event != names::USER_MESSAGE {
@@ -232,16 +239,22 @@ impl Projector {
         }
     }
 
-    fn begin(&mut self) {
+    /// Begins the message: as its upstream did, or else with a start and a step of ours.
+    fn begin(&mut self, start: Option<Chunk>) {
         if self.stage == Stage::Lost {
             for part in self.parts.lose() {
                 self.own(end(part.flow, &part.id));
             }
         }
         self.stage = Stage::Within;
-        self.own(Chunk::start(&self.message_id));
-        self.parts.begin_step();
-        self.own(Chunk::bare(ChunkKind::StartStep));
+        if let Some(start) = start {
+            self.parts.begin_message(start.json.clone());
+        }
+        self.own(self.parts.message_start(&self.message_id));
+        if self.parts.start.is_none() {
+            self.parts.begin_step();
+            self.own(Chunk::bare(ChunkKind::StartStep));
+        }
     }
 
     /// A chunk that every reader gets. What it opens or closes is noted before, so that framing behind it is right.

@@ -131,6 +131,8 @@ pub struct Parts {
     fleeting: Option<u64>,
     pub(super) tools: BTreeMap<Box<str>, Tool>,
     pub(super) approvals: BTreeMap<Box<str>, Approval>,
+    /// The chunk with which an upstream began the message itself. Then its steps are the upstream's too.
+    pub(super) start: Option<Bytes>,
     pub(super) in_step: bool,
     pub(super) steps: u64,
     /// Counts what was opened, so that framing keeps the order.
@@ -145,12 +147,24 @@ impl Parts {
         self.opened
     }
 
-    pub fn in_step(&self) -> bool {
-        self.in_step
-    }
-
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
+    }
+
+    /// An upstream begins the message, with this chunk.
+    pub fn begin_message(&mut self, start: Bytes) {
+        self.changed = true;
+        self.start = Some(start);
+    }
+
+    /// Whether a step is open that is ours to end.
+    pub fn in_own_step(&self) -> bool {
+        self.in_step && self.start.is_none()
+    }
+
+    /// The chunk that begins the message: the upstream's own, or ours.
+    pub fn message_start(&self, message_id: &str) -> Chunk {
+        self.start.as_ref().map_or_else(|| Chunk::start(message_id), again)
     }
 
     pub fn begin_step(&mut self) {
@@ -383,6 +397,6 @@ impl Parts {
 }
 
 /// The same chunk, made up once more.
-fn again(json: &Bytes) -> Chunk {
+pub(super) fn again(json: &Bytes) -> Chunk {
     Chunk::made_up(json.clone())
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use bowline_protocol::ChunkKind;
 use bowline_protocol::chunk::{ChunkBuilder, ChunkView};
+use bowline_protocol::{Chunk, ChunkKind};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::events::tool_input;
+use super::events::{text_of, tool_input};
 use super::parts::{Approval, Ends, Flow, Part, Parts, Progress, Tool};
 
 /// Longer chunks of a call, or beginnings of a part, are kept without what makes them long. Only a fresh parser notices:
@@ -27,6 +27,9 @@ pub struct Shape(pub(super) BTreeMap<String, Mark>);
 pub(super) enum Mark {
     #[serde(rename = "s")]
     Step { within: bool, number: u64 },
+    /// An upstream began the message, with this chunk.
+    #[serde(rename = "m")]
+    Message { start: String },
     #[serde(rename = "p")]
     Part {
         at: u64,
@@ -69,6 +72,7 @@ impl fmt::Debug for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Mark::Step { .. } => "Step",
+            Mark::Message { .. } => "Message",
             Mark::Part { .. } => "Part",
             Mark::Call { .. } => "Call",
             Mark::Approval { .. } => "Approval",
@@ -77,6 +81,7 @@ impl fmt::Debug for Mark {
 }
 
 const STEP: &str = "s";
+const MESSAGE: &str = "m";
 
 fn part_key(flow: Flow, id: &str) -> String {
     match flow {
@@ -98,6 +103,9 @@ impl Parts {
     pub(super) fn shape(&self) -> Shape {
         let mut marks = BTreeMap::new();
         marks.insert(STEP.to_owned(), Mark::Step { within: self.in_step, number: self.steps });
+        if let Some(start) = &self.start {
+            marks.insert(MESSAGE.to_owned(), Mark::Message { start: short_start(start) });
+        }
         for (opened, part) in &self.parts {
             let differs = part.start != plain_start(part.flow, &part.id) && part.start.len() <= CHUNK_BYTES_MAX;
             let start = differs.then(|| text(&part.start));
@@ -125,6 +133,7 @@ impl Parts {
             let id = key.get(1..).unwrap_or_default();
             match mark {
                 Mark::Step { within, number } => (parts.in_step, parts.steps) = (*within, *number),
+                Mark::Message { start } => parts.start = Some(start.clone().into()),
                 Mark::Part { at, named, start } => {
                     let flow = if key.starts_with('r') { Flow::Reasoning } else { Flow::Text };
                     let ends = if *named { Ends::ByName } else { Ends::ByItself };
@@ -166,6 +175,16 @@ impl Tool {
         };
         Mark::Call { at: self.opened, step: self.step, progress, chunks }
     }
+}
+
+/// The chunk that began a message; only its name if the rest is long.
+fn short_start(chunk: &Bytes) -> String {
+    let json = text(chunk);
+    if json.len() <= CHUNK_BYTES_MAX {
+        return json;
+    }
+    let id = ChunkView::parse(&json).ok().and_then(|view| view.fields.message_id).and_then(text_of);
+    text(&Chunk::start(&id.unwrap_or_default()).json)
 }
 
 /// A chunk of a call if it is short; the bare call if it is its input; nothing if a parser can do without it.

@@ -1,13 +1,25 @@
 //! An upstream's own chunk, sent as it was written, while what it opens and closes is followed.
 
 use bowline_protocol::chunk::ChunkView;
-use bowline_protocol::{Chunk, ChunkKind, json};
+use bowline_protocol::event::names;
+use bowline_protocol::{Chunk, ChunkKind, EventView, json};
 use serde_json::value::RawValue;
 
 use super::Projector;
 use super::defuse::defused;
 use super::events::{Facts, body_of};
 use super::parts::{Ends, Flow};
+
+/// The chunk with which an upstream begins its message, if this event is that.
+pub(super) fn message_start(view: &EventView<'_>) -> Option<Chunk> {
+    if view.event != names::CHUNK {
+        return None;
+    }
+    let line = json::one_line(view.content.get());
+    let line = defused(&line);
+    let is_start = ChunkView::parse(&line).is_ok_and(|chunk| chunk.kind == ChunkKind::Start);
+    is_start.then(|| Chunk::verbatim(&line))
+}
 
 impl Projector {
     /// Sends a chunk word for word. False if it is none, or one that is not an upstream's to send here.

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::log::{Log, event, step_event};
+use super::readers::MESSAGE_ID;
 
 /// One thing that happens. What makes no sense at that point is left out.
 #[derive(Clone, Debug)]
@@ -159,6 +160,21 @@ fn ending() -> impl Strategy<Value = Ending> {
     ]
 }
 
+/// Who begins the message.
+#[derive(Clone, Copy, Debug)]
+enum Beginning {
+    /// A turn, with a message of a person.
+    Message,
+    /// A producer, with a chunk of its own.
+    Start,
+    /// A producer that leaves that to us.
+    Missing,
+}
+
+fn beginning() -> impl Strategy<Value = Beginning> {
+    prop_oneof![3 => Just(Beginning::Message), 1 => Just(Beginning::Start), 1 => Just(Beginning::Missing)]
+}
+
 #[derive(Debug)]
 pub struct Story {
     pub log: Log,
@@ -166,9 +182,9 @@ pub struct Story {
 }
 
 pub fn story() -> impl Strategy<Value = Story> {
-    (prop::collection::vec(act(), 0..40), ending()).prop_map(|(acts, ending)| {
+    (beginning(), prop::collection::vec(act(), 0..40), ending()).prop_map(|(beginning, acts, ending)| {
         let mut teller = Teller::default();
-        teller.log.push(&event(names::USER_MESSAGE, "hi"));
+        teller.begin(beginning);
         acts.iter().for_each(|act| teller.tell(act));
         let ends = !matches!(ending, Ending::None);
         teller.end(&ending);
@@ -198,6 +214,22 @@ fn with(mut event: Value, metadata: Value) -> Value {
 }
 
 impl Teller {
+    fn begin(&mut self, beginning: Beginning) {
+        if !matches!(beginning, Beginning::Message) {
+            self.importer = Importer::producer(MESSAGE_ID);
+        }
+        match beginning {
+            Beginning::Message => self.log.push(&event(names::USER_MESSAGE, "hi")),
+            Beginning::Start => {
+                self.chunk(&json!({ "type": "start", "messageId": MESSAGE_ID, "messageMetadata": { "by": "them" } }));
+            }
+            Beginning::Missing => {
+                let opening = self.importer.opening("").unwrap();
+                self.log.push_draft(&opening);
+            }
+        }
+    }
+
     fn next(&mut self, prefix: &str) -> String {
         self.calls += 1;
         format!("{prefix}{}", self.calls)

@@ -1,0 +1,233 @@
+//! Whether the stream of an operation has told the operation's own call and its output, so that each is told once.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bowline_protocol::chunk::ChunkView;
+use bowline_protocol::event::names;
+use bowline_protocol::{ChunkKind, Recorded};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::events::{Facts, text_of};
+
+/// Calls of one stream that are remembered. An operation has one call of its own; more of its tool are calls within it.
+const CALLS_MAX: usize = 64;
+
+/// Follows the calls in the stream of an operation that may be the operation's own: those with its id, and those of its
+/// tool, since a producer may give its call an id of its own.
+#[derive(Clone)]
+pub struct Calls {
+    id: Box<str>,
+    tool: Option<Box<str>>,
+    /// Oldest first.
+    known: VecDeque<Call>,
+}
+
+#[derive(Clone)]
+struct Call {
+    id: Box<str>,
+    standing: Standing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Its output is still to come.
+    Open,
+    /// It was answered with the value that has this hash.
+    Answered(u64),
+    Failed,
+}
+
+/// What a stream still lacks of the operation's call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owed {
+    Nothing,
+    /// The output of the call with this id.
+    Output(Box<str>),
+    /// The call, under this id, and its output.
+    Call(Box<str>),
+}
+
+impl Calls {
+    /// The calls of an operation whose own call is called `id`, and its tool so.
+    pub fn new(id: &str, tool: Option<&str>) -> Calls {
+        Calls { id: id.into(), tool: tool.map(Into::into), known: VecDeque::new() }
+    }
+
+    /// Takes the next event of the stream.
+    pub fn handle_event(&mut self, event: &Recorded) {
+        let Some(view) = event.view() else { return };
+        let facts = Facts::of(view.metadata);
+        let step = || view.step_id.and_then(text_of).unwrap_or_default();
+        match view.event {
+            names::TOOL_CALL => {
+                self.begin(&step(), facts.tool.and_then(text_of).as_deref().unwrap_or_default());
+            }
+            names::TOOL_RESULT => {
+                let failed = matches!(facts.status.and_then(text_of).as_deref(), Some("failed" | "unknown"));
+                // An upstream's own chunk says it best, where there is one.
+                let said = facts.chunk.and_then(|chunk| ChunkView::parse(chunk.get()).ok()?.fields.output);
+                let output = said.or(facts.data).unwrap_or(view.content);
+                self.end(&step(), if failed { Standing::Failed } else { Standing::Answered(hash_of(output)) });
+            }
+            names::CHUNK => {
+                if let Ok(chunk) = ChunkView::parse(view.content.get()) {
+                    self.handle_chunk(&chunk);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_chunk(&mut self, chunk: &ChunkView<'_>) {
+        match chunk.kind {
+            ChunkKind::ToolInputStart | ChunkKind::ToolInputAvailable => {
+                self.begin(&chunk.tool_call_id(), &chunk.tool_name());
+            }
+            ChunkKind::ToolOutputAvailable if !chunk.is_preliminary() => {
+                let output = chunk.fields.output.unwrap_or(RawValue::NULL);
+                self.end(&chunk.tool_call_id(), Standing::Answered(hash_of(output)));
+            }
+            ChunkKind::ToolOutputError | ChunkKind::ToolInputError | ChunkKind::ToolOutputDenied => {
+                self.end(&chunk.tool_call_id(), Standing::Failed);
+            }
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, id: &str, tool: &str) {
+        if *id != *self.id && self.tool.as_deref() != Some(tool) {
+            return;
+        }
+        self.known.retain(|call| *call.id != *id);
+        self.known.push_back(Call { id: id.into(), standing: Standing::Open });
+        if self.known.len() > CALLS_MAX {
+            self.known.pop_front();
+        }
+    }
+
+    fn end(&mut self, id: &str, standing: Standing) {
+        if let Some(call) = self.known.iter_mut().find(|call| *call.id == *id) {
+            call.standing = standing;
+        } else if *id == *self.id {
+            // Its beginning is gone.
+            self.known.push_back(Call { id: id.into(), standing });
+        }
+    }
+
+    /// What the stream lacks if the operation ends with this result, or without one because it failed.
+    pub fn owed(&self, result: Option<&Value>) -> Owed {
+        // Under the operation's own id, whatever was told counts. Under another, only what is the same.
+        if let Some(own) = self.known.iter().find(|call| *call.id == *self.id) {
+            return if own.standing == Standing::Open { Owed::Output(own.id.clone()) } else { Owed::Nothing };
+        }
+        let told = result.map_or(Standing::Failed, |result| Standing::Answered(hash(result)));
+        if self.known.iter().any(|call| call.standing == told) {
+            return Owed::Nothing;
+        }
+        let open = self.known.iter().rev().find(|call| call.standing == Standing::Open);
+        open.map_or_else(|| Owed::Call(self.id.clone()), |call| Owed::Output(call.id.clone()))
+    }
+}
+
+fn hash_of(raw: &RawValue) -> u64 {
+    // What is no tree, because a text in it is half a character, is compared as it is written.
+    serde_json::from_str::<Value>(raw.get()).map_or_else(|_| hash_text(raw.get()), |value| hash(&value))
+}
+
+/// The same value has the same hash, however it was written.
+fn hash(value: &Value) -> u64 {
+    hash_text(&value.to_string())
+}
+
+fn hash_text(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Names are a person's.
+impl fmt::Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Calls({} known)", self.known.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_protocol::Seq;
+    use serde_json::json;
+
+    use super::*;
+
+    fn followed(events: &[Value]) -> Calls {
+        let mut calls = Calls::new("op_1", Some("render"));
+        for event in events {
+            calls.handle_event(&Recorded { seq: Seq::ZERO.next(), bytes: event.to_string().into_bytes().into() });
+        }
+        calls
+    }
+
+    fn call(id: &str, tool: &str) -> Value {
+        json!({ "event": names::TOOL_CALL, "step_id": id, "content": "", "metadata": { "tool": tool } })
+    }
+
+    fn chunk(chunk: Value) -> Value {
+        json!({ "event": names::CHUNK, "content": chunk })
+    }
+
+    fn result(id: &str, metadata: Value) -> Value {
+        json!({ "event": names::TOOL_RESULT, "step_id": id, "content": "seven", "metadata": metadata })
+    }
+
+    #[test]
+    fn what_was_told_is_not_owed() {
+        let value = json!({ "a": 1, "b": [2] });
+        let output = |id: &str, metadata| [call(id, "render"), result(id, metadata)];
+        let owed = |events: &[Value], result: Option<&Value>| followed(events).owed(result);
+        let own = || Owed::Call("op_1".into());
+        assert_eq!(owed(&[], Some(&value)), own());
+        assert_eq!(owed(&[call("c", "other")], Some(&value)), own(), "another tool's call is another call");
+        assert_eq!(owed(&[call("c", "render")], Some(&value)), Owed::Output("c".into()));
+        assert_eq!(
+            owed(&[call("op_1", "x")], None),
+            Owed::Output("op_1".into()),
+            "its own, whatever its tool is called"
+        );
+        let told = json!({ "status": "success", "data": { "b": [2], "a": 1 } });
+        assert_eq!(owed(&output("c", told.clone()), Some(&value)), Owed::Nothing);
+        assert_eq!(owed(&output("c", told.clone()), Some(&json!(1))), own(), "another result was not told");
+        assert_eq!(owed(&output("op_1", told.clone()), Some(&json!(1))), Owed::Nothing, "under its id, it was");
+        assert_eq!(owed(&output("c", told), None), own(), "and neither was a failure");
+        assert_eq!(owed(&output("c", json!({})), Some(&json!("seven"))), Owed::Nothing, "a text is the content");
+        assert_eq!(owed(&output("c", json!({ "status": "unknown" })), None), Owed::Nothing);
+        let verbatim = json!({ "chunk": { "type": "tool-output-available", "toolCallId": "c", "output": null } });
+        assert_eq!(owed(&output("c", verbatim), Some(&Value::Null)), Owed::Nothing);
+        assert_eq!(owed(&[result("op_1", json!({}))], Some(&value)), Owed::Nothing, "though its beginning is gone");
+    }
+
+    #[test]
+    fn chunks_that_are_logged_word_for_word_count_too() {
+        let begun = chunk(json!({ "type": "tool-input-start", "toolCallId": "c", "toolName": "render" }));
+        let output = |preliminary: bool| {
+            let chunk_of =
+                json!({ "type": "tool-output-available", "toolCallId": "c", "output": 7, "preliminary": preliminary });
+            chunk(chunk_of)
+        };
+        assert_eq!(followed(std::slice::from_ref(&begun)).owed(Some(&json!(7))), Owed::Output("c".into()));
+        assert_eq!(followed(&[begun.clone(), output(true)]).owed(Some(&json!(7))), Owed::Output("c".into()));
+        assert_eq!(followed(&[begun.clone(), output(false)]).owed(Some(&json!(7))), Owed::Nothing);
+        let denied = chunk(json!({ "type": "tool-output-denied", "toolCallId": "c" }));
+        assert_eq!(followed(&[begun, denied]).owed(None), Owed::Nothing);
+    }
+
+    #[test]
+    fn however_many_calls_there_are_few_are_remembered() {
+        let events: Vec<Value> = (0..1000).map(|n| call(&n.to_string(), "render")).collect();
+        let calls = followed(&events);
+        assert_eq!(calls.known.len(), CALLS_MAX);
+        assert_eq!(calls.owed(None), Owed::Output("999".into()), "the newest");
+    }
+}
