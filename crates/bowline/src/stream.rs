@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::agent::Message;
 use crate::clock;
 use crate::node::{self, Shared};
+use crate::session::background;
 use crate::session::record::{Presented, keys};
 use crate::session::turns::{Status, TurnEntry};
 use crate::session::{Life, Registry, SessionRecord};
@@ -44,7 +45,11 @@ pub struct Watched {
 #[derive(Debug)]
 enum Facts {
     Turn(TurnEntry),
-    Task(Box<TaskRecord>),
+    /// `let_go`: the session that knows how it ended does not keep its result any more.
+    Task {
+        record: Box<TaskRecord>,
+        let_go: bool,
+    },
 }
 
 impl Watched {
@@ -97,20 +102,32 @@ impl Watched {
     }
 
     async fn task(shared: &Arc<Shared>, id: &TaskId, asker: &Principal, proof: &Proof<'_>) -> Result<Watched, Refusal> {
-        let record = Tasks::look_up(shared, id, asker).await?;
+        let mut record = Tasks::record(shared, id, asker).await?;
+        let (mut living, mut let_go) = (None, false);
         if let Some(session) = &record.session {
             // Whoever must prove that a session is theirs must prove it for its operations too. A session that its owner
             // ended takes them along; one that expired does not, since they live by `stream.ttl`.
-            let session = session_record(shared, &LogId::from(session), asker, proof).await?;
-            if session.released && session.life != Life::Expired {
+            let known = session_record(shared, &LogId::from(session), asker, proof).await?;
+            if known.released && known.life != Life::Expired {
                 return Err(node::task_expired());
             }
+            living = Some(session).filter(|_| known.life == Life::Active);
+        }
+        if record.released {
+            // Its stream is gone. How it ended is known as long as its session lives.
+            let end = match living {
+                Some(session) => background::end_of(shared, session, id).await,
+                None => Ok(None),
+            };
+            let end = end.map_err(|error| node::task_refusal(&error))?.ok_or_else(node::task_expired)?;
+            (record.result, record.error, let_go) = (end.result, end.error, end.let_go);
         }
         let log = LogId::from(id);
         let extent = shared.store.extent(&log).await.map_err(|error| node::task_refusal(&error))?;
         let last = (!record.is_running()).then(|| extent.last());
         let (first, session) = (extent.epoch_first, record.session.clone());
-        let (trace_key, facts) = (task::record::keys::TRACE.to_owned(), Facts::Task(Box::new(record)));
+        let (trace_key, facts) =
+            (task::record::keys::TRACE.to_owned(), Facts::Task { record: Box::new(record), let_go });
         Ok(Watched { id: id.clone(), log, session, first, last, extent, trace_key, facts })
     }
 
@@ -121,7 +138,7 @@ impl Watched {
 
     /// Where a reader with this cursor begins; none if the task has ended and the reader has all of it.
     pub fn start(&self, cursor: Option<StreamCursor>, framed: bool) -> Result<Option<Start>, Refusal> {
-        if self.last.is_some_and(|last| last < self.extent.first) {
+        if self.is_released() || self.last.is_some_and(|last| last < self.extent.first) {
             return Err(node::task_expired());
         }
         let Some(cursor) = cursor else { return Ok(Some(Start::Fresh)) };
@@ -140,10 +157,15 @@ impl Watched {
         Ok(Some(if framed { Start::Framed(cursor) } else { Start::After(cursor) }))
     }
 
+    /// Whether only how it ended is still known.
+    pub fn is_released(&self) -> bool {
+        matches!(&self.facts, Facts::Task { record, .. } if record.released)
+    }
+
     pub fn status(&self) -> Status {
         match &self.facts {
             Facts::Turn(entry) => entry.ended.as_ref().map_or(Status::Running, |ended| ended.status),
-            Facts::Task(record) => record.status,
+            Facts::Task { record, .. } => record.status,
         }
     }
 
@@ -175,7 +197,7 @@ impl Watched {
                     }
                 }
             }
-            Facts::Task(record) => {
+            Facts::Task { record, let_go } => {
                 shown["operation_id"] = json!(record.operation_id);
                 shown["tool_name"] = json!(record.tool_name);
                 shown["created_at"] = clock::rfc3339(record.created_ms).into();
@@ -184,6 +206,9 @@ impl Watched {
                 }
                 if let Some(result) = &record.result {
                     shown["result"] = result.clone();
+                }
+                if *let_go {
+                    shown["result_expired"] = true.into();
                 }
                 if let Some(error) = &record.error {
                     shown["error"] = json!({ "code": error.code, "message": error.message });

@@ -10,6 +10,7 @@ use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, StoreError};
 use crate::metrics;
 use crate::node::{Shared, acked};
 use crate::session::actor::{Actor, Unbegun};
+use crate::session::background;
 use crate::session::turns::Status;
 use crate::session::{Ask, Command, Life, Registry, SessionRecord};
 use crate::task::actor::TaskActor;
@@ -126,13 +127,22 @@ fn task_of(log: &LogId, stored: &Record) -> Option<(TaskId, TaskRecord)> {
     }
 }
 
+/// Whether the session of a task keeps how it ended. Then its tombstone stays, to lead whoever asks there.
+async fn is_known_to_session(shared: &Shared, id: &TaskId, record: &TaskRecord) -> Result<bool, StoreError> {
+    match &record.session {
+        Some(session) => Ok(background::end_of(shared, session, id).await?.is_some()),
+        None => Ok(false),
+    }
+}
+
 /// Streams that were kept long enough after their end are let go; a tombstone says so for a while longer.
 async fn sweep_tasks(shared: &Arc<Shared>, now_ms: u64) -> Result<(), StoreError> {
     let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
     for (log, stored) in shared.store.list(Kind::Task, None).await? {
         let Some((id, record)) = task_of(&log, &stored) else { continue };
         if record.released {
-            if older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
+            let old = older_than(stored.touched_ms, shared.config.session.tombstone_ttl);
+            if old && !is_known_to_session(shared, &id, &record).await? {
                 forget(shared, &log, now_ms).await?;
                 metrics::leave(&shared.metrics.task_state(record.status.as_str()));
             }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nodes_scene::{Scene, assert_each_run_ends_once, ready};
 use serde_json::{Value, json};
+use support::api::{Api, kinds};
 use support::process::Process;
 use support::survivor::Survivor;
 use support::{Client, Dice, Incoming, get, is_terminal, post};
@@ -131,6 +132,44 @@ async fn a_producer_may_push_to_any_node() {
             assert_eq!(stream.matches(&format!("\"{n} \"")).count(), 1, "{stream}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_result_of_background_work_is_known_on_every_node_also_when_its_own_is_gone() {
+    let mut scene = Scene::new(&[], 2, &[("BOWLINE_STREAM__TTL", "500ms"), ("BOWLINE_LEASE__TTL", "2s")]).await;
+    let (here, there) = (Api::new(scene.at(0)), Api::new(scene.at(1)));
+    let session = here.session().await;
+    let begun = async |message: &str| {
+        let turn = here.start(&format!("{session}/stream"), &json!({ "message": message })).await.all().await;
+        let started = turn.iter().find(|event| event.kind() == "tool-output-available").unwrap().chunk();
+        format!("/api/chat/tasks/{}", started["output"]["task_id"].as_str().unwrap())
+    };
+    let (done, lost) = (begun("/op demo 2 1").await, begun("/op demo 100000 5").await);
+    let (_, shown) = there.get(&session).await;
+    let active = shown["active_stream"]["task_id"].as_str().unwrap();
+    assert_eq!((&shown["status"], format!("/api/chat/tasks/{active}")), (&json!("running"), lost.clone()));
+    let mut watching = there.stream(&format!("{lost}/stream")).await;
+    watching.until("data-progress").await;
+    scene.nodes.remove(0).kill().await;
+    let rest = kinds(&watching.all().await);
+    assert_eq!(rest[rest.len() - 4..], ["tool-output-error", "error", "finish", "[DONE]"]);
+    let until = Instant::now() + Duration::from_secs(60);
+    let shown = loop {
+        assert!(Instant::now() < until, "the streams did not expire");
+        let gone = async |task: &str| there.get(&format!("{task}/stream")).await.0 == 410;
+        if gone(&done).await && gone(&lost).await {
+            break there.get(&session).await.1;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(there.get(&done).await.1["result"], json!({ "tool": "demo", "steps": 2 }));
+    assert_eq!(there.get(&lost).await.1["error"]["code"], "AGENT_LOST");
+    let answers = shown["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "assistant");
+    let parts: Vec<&Value> = answers
+        .map(|message| message["parts"].as_array().unwrap().iter().find(|part| part["type"] == "tool-demo").unwrap())
+        .collect();
+    assert_eq!(parts[0]["output"], json!({ "tool": "demo", "steps": 2 }), "{shown}");
+    assert_eq!((&parts[1]["state"], &shown["status"]), (&json!("output-error"), &json!("idle")), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -59,7 +59,8 @@ async fn an_append_is_durable_once_however_often_it_is_sent() {
     assert_eq!(api.post(&format!("{path}/complete"), &json!({})).await, done, "ending it twice is harmless");
     let ended = nth(4).post(&messages, &json!([delta("late")])).await;
     assert_eq!((ended.0, &ended.1["code"]), (409, &json!("TASK_ENDED")));
-    assert_eq!(kinds(&live.all().await), ["finish-step", "finish", "[DONE]"]);
+    let told = ["tool-input-available", "tool-output-available", "finish", "[DONE]"];
+    assert_eq!(kinds(&live.all().await), told);
     let events = api.stream(&format!("{path}/stream")).await.all().await;
     assert_eq!(text(&events), "Hello, world!");
     assert_eq!(api.get(&path).await.1["result"], json!({ "picture": 7 }));
@@ -237,7 +238,7 @@ async fn a_background_operation_answers_at_once_and_tells_its_session_when_it_is
     let started = turn.iter().find(|event| event.kind() == "tool-output-available").unwrap().chunk();
     assert_eq!(started["output"]["type"], "operation_started");
     let (_, shown) = api.get(&session).await;
-    assert_eq!((&shown["status"], &shown["active_stream"]["tool_name"]), (&json!("idle"), &json!("sweep")));
+    assert_eq!((&shown["status"], &shown["active_stream"]["tool_name"]), (&json!("running"), &json!("sweep")));
     let task = format!("/api/chat/tasks/{}", started["output"]["task_id"].as_str().unwrap());
     assert_eq!(
         api.post(&format!("{task}/cancel"), &json!({})).await.1,

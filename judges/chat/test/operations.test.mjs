@@ -28,16 +28,21 @@ test('202 at once, progress in its own log, and the completion is told in the se
     assert.deepEqual([type, tool_name], ['operation_started', 'demo']);
     assert.ok(operation_id && task_id && message);
     assert.equal((await server.task(task_id)).status, 'running');
-    const { status, active_stream } = await server.session(session);
-    assert.equal(status, 'idle', 'an operation is no turn');
+    const { status, active_stream, active_streams } = await server.session(session);
+    assert.equal(status, 'running', 'an operation is work of the session');
     assert.equal(active_stream.operation_id, operation_id);
+    assert.deepEqual(active_streams, [active_stream]);
     const started = await socket.await((frame) => frame.event === 'agent.operation_started');
     assert.equal(started.content.operation_id, operation_id);
     const stream = await read(`${server.origin}/api/chat/tasks/${task_id}/stream`);
     endsOnce(chunksOf(stream.frames));
     assert.ok(chunksOf(stream.frames).filter(({ type }) => type.startsWith('data-')).length >= 5);
     for (const generation of generations) {
-        assert.deepEqual((await parse(generation, bytesOf(stream.frames))).errors, []);
+        const { message, errors } = await parse(generation, bytesOf(stream.frames));
+        assert.deepEqual(errors, []);
+        const { toolCallId, state, input, output } = message.parts.find(({ type }) => type === 'tool-demo');
+        assert.deepEqual([toolCallId, state], [operation_id, 'output-available']);
+        assert.deepEqual([input, output], [{ steps: 5, delay_ms: 30 }, { tool: 'demo', steps: 5 }]);
     }
     const told = await completed();
     assert.equal(told.content.operation_id, operation_id);
@@ -101,8 +106,18 @@ test('completion by webhook, for work that a program outside does', async (t) =>
     const failed = await completed();
     assert.deepEqual([failed.content.operation_id, failed.content.status], ['render-7', 'failed']);
     assert.equal(failed.content.error.message, 'out of film');
-    const { frames } = await read(`${server.origin}/api/chat/tasks/${named.task_id}/stream`);
-    endsOnce(chunksOf(frames));
+    const outcomes = [
+        [first, 'output-available', { frames: 24 }],
+        [named, 'output-error', 'out of film'],
+    ];
+    for (const [{ task_id, operation_id }, state, outcome] of outcomes) {
+        const { frames } = await read(`${server.origin}/api/chat/tasks/${task_id}/stream`);
+        endsOnce(chunksOf(frames));
+        for (const generation of generations) {
+            const call = (await parse(generation, bytesOf(frames))).message.parts.find(({ type }) => type === 'tool-render');
+            assert.deepEqual([call.toolCallId, call.state, call.output ?? call.errorText], [operation_id, state, outcome]);
+        }
+    }
     assert.equal((await done('op_unknown', { success: true })).status, 404);
 });
 
@@ -114,7 +129,9 @@ test('a cancelled operation stops, ends with abort, and the session is told', as
     const reading = read(where);
     const cancelled = await server.call('POST', `/api/chat/tasks/${body.task_id}/cancel`, {});
     assert.deepEqual(cancelled.body, { cancelled: true, status: 'cancelled' });
-    endsOnce(chunksOf((await reading).frames), 'abort');
+    const { frames } = await reading;
+    endsOnce(chunksOf(frames), 'abort');
+    assert.equal(chunksOf(frames).at(-2).type, 'tool-output-error');
     assert.equal((await completed()).content.status, 'cancelled');
     const last = (await server.task(body.task_id)).last_message_id;
     assert.equal((await read(where, { headers: { 'last-event-id': last } })).status, 204);

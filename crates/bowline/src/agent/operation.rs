@@ -1,6 +1,6 @@
 //! A piece of work in the background: it has a task of its own, and goes on when the run that began it has ended.
 
-use bowline_protocol::{SessionId, TaskId};
+use bowline_protocol::{SessionId, StepId, TaskId};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +10,8 @@ use super::{Emitter, Stopped};
 pub struct Operation {
     pub session: SessionId,
     pub task: TaskId,
+    /// The call in the task's stream that it is the work of.
+    pub call: StepId,
     pub tool: String,
     pub args: Value,
     pub cancel: CancellationToken,

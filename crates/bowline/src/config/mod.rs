@@ -356,6 +356,9 @@ pub struct Limits {
     pub tasks_per_principal_max: usize,
     pub producer_appends_kept_max: usize,
     pub operations_per_session_max: usize,
+    /// Operations of one session that it remembers, and the bytes of their results that it keeps.
+    pub operations_kept_max: usize,
+    pub operation_results_bytes_max: usize,
     /// Tasks that one WebSocket connection watches.
     pub watches_per_connection_max: usize,
     pub header_timeout: Duration,
@@ -471,6 +474,8 @@ impl Default for Limits {
             tasks_per_principal_max: 1000,
             producer_appends_kept_max: 100_000,
             operations_per_session_max: 100,
+            operations_kept_max: 1000,
+            operation_results_bytes_max: 16 << 20,
             watches_per_connection_max: 64,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(10),

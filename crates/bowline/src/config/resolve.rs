@@ -145,6 +145,8 @@ impl Resolver<'_> {
             tasks_per_principal_max: self.count("limits.tasks_per_principal_max")?,
             producer_appends_kept_max: self.count("limits.producer_appends_kept_max")?,
             operations_per_session_max: self.count("limits.operations_per_session_max")?,
+            operations_kept_max: self.count("limits.operations_kept_max")?,
+            operation_results_bytes_max: self.count("limits.operation_results_bytes_max")?,
             watches_per_connection_max: self.count("limits.watches_per_connection_max")?,
             header_timeout: self.span("limits.header_timeout")?,
             body_timeout: self.span("limits.body_timeout")?,

@@ -221,6 +221,8 @@ pub const KEYS: &[Key] = &[
     key("limits.producer_appends_kept_max", COUNT, "100000", "Appends of one producer to one task whose answers are remembered. One that comes again after so many others is refused."),
     key("limits.tasks_per_principal_max", COUNT, "1000", "Running tasks with a log of their own that one principal may have."),
     key("limits.operations_per_session_max", COUNT, "100", "Background operations of one session that may run at once."),
+    key("limits.operations_kept_max", COUNT, "1000", "Background operations of one session that it remembers, with their results, while it lives. The oldest that have ended go first."),
+    key("limits.operation_results_bytes_max", Kind::Size, "16MiB", "Bytes of the results of background operations that one session keeps while it lives. The oldest go first; how they ended stays known."),
     key("limits.watches_per_connection_max", COUNT, "64", "Tasks that one WebSocket connection may watch."),
     key("limits.header_timeout", SPAN, "10s", "How long a client may take to send its request headers."),
     key("limits.body_timeout", SPAN, "10s", "How long a client may be silent in the middle of a request's body. The whole body may take 60 times as long."),

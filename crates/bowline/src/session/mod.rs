@@ -3,6 +3,7 @@
 pub mod actor;
 mod answer;
 mod attach;
+pub mod background;
 pub mod caller;
 mod command;
 mod emissions;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, ErrorCode, LogId, MessageId, OperationId, Principal, Refusal, RunId, StepId, TaskId};
+use bowline_protocol::{
+    Draft, ErrorCode, LogId, MessageId, OperationId, Principal, Refusal, RunId, Seq, StepId, TaskId,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -12,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::actor::{Actor, Change};
+use super::background::OperationEnd;
 use super::caller::Answered;
 use super::record::keys;
 use super::run::EMISSIONS_MAX;
@@ -20,12 +23,10 @@ use super::{Caller, Outcome};
 use crate::agent::{Agent, AgentError, Emitter, Operation, ToolCall, ToolOutcome, Tools};
 use crate::dice;
 use crate::node::{self, Shared};
+use crate::task;
 use crate::task::record::{TaskRecord, Worker};
 use crate::task::work::Work;
 use crate::task::{Begun, Ending, Tasks};
-
-/// Operations of one session that are remembered, so that the same tool call is begun only once.
-const REMEMBERED: u64 = 1000;
 
 /// What is to be done in the background.
 #[derive(Serialize, Deserialize)]
@@ -72,6 +73,12 @@ pub struct OperationEntry {
     idempotency_key: Option<MessageId>,
     digest: String,
     pub status: Status,
+    /// The event of the session's log that told its beginning.
+    #[serde(default)]
+    pub started: Seq,
+    /// What the session keeps of its end, in bytes.
+    #[serde(default)]
+    pub(super) result_bytes: u64,
 }
 
 impl OperationEntry {
@@ -86,6 +93,11 @@ impl OperationEntry {
         let idempotency_key = self.idempotency_key.clone().or_else(|| order.idempotency_key.clone());
         let new = key != self.key || idempotency_key != self.idempotency_key;
         new.then(|| OperationEntry { key, idempotency_key, ..self.clone() })
+    }
+
+    /// The same once it has ended, and the session keeps so much of its end.
+    pub(super) fn ended(&self, status: Status, result_bytes: u64) -> OperationEntry {
+        OperationEntry { status, result_bytes, ..self.clone() }
     }
 
     fn begun(&self) -> Begun {
@@ -130,12 +142,11 @@ impl Actor {
 
     /// Makes the task of an operation and adds its beginning to a change, unless the same was begun before.
     pub(super) async fn prepare_operation(&self, change: &mut Change, order: &Order) -> Result<Prepared, Refusal> {
-        let digest = order.digest();
         let entries = self.operation_entries().await?;
         let mut known = entries.iter().filter(|(_, entry)| entry.is_named_by(order));
         if let Some((item, entry)) = known.next() {
             // Two keys of two operations say two things.
-            if entry.digest != digest || known.next().is_some() {
+            if entry.digest != order.digest() || known.next().is_some() {
                 let message = "This key was used before for another operation. Use a new one.";
                 return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
             }
@@ -148,8 +159,8 @@ impl Actor {
         if self.shared.is_draining() {
             return Err(node::draining());
         }
-        let running = entries.iter().filter(|(_, entry)| entry.status == Status::Running).count();
-        if running >= self.shared.config.limits.operations_per_session_max {
+        let running = running(&entries);
+        if running >= self.shared.config.limits.operations_per_session_max as u64 {
             self.shared.metrics.limits_hit.inc("limits.operations_per_session_max");
             let message = format!("{running} operations of this session are running already. Wait for one to end.");
             return Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(1000));
@@ -158,8 +169,10 @@ impl Actor {
         let Assigned { worker, work, go } = self.work_for(&begun, order).await?;
         let session = Some(bowline_protocol::SessionId::from(&self.log));
         let record = TaskRecord::new(&begun, worker, session, self.shared.clock.now_ms());
+        let record = TaskRecord { call: order.call(), ..record };
+        let next = self.next_seq().await?;
         Tasks::found(&self.shared, &self.owner, &begun.task_id, record, work).await?;
-        self.remember_operation(change, &entries, order, &begun, digest);
+        self.remember_operation(change, &entries, order, &begun, next);
         self.note_listed(change, order.tool_name.as_deref()).await?;
         Ok(Prepared { begun, go })
     }
@@ -170,28 +183,39 @@ impl Actor {
         entries: &[(String, OperationEntry)],
         order: &Order,
         begun: &Begun,
-        digest: String,
+        next: Seq,
     ) {
-        let mut draft = Draft::new(names::OPERATION_STARTED, &begun.content()).metadata(&json!({ "args": order.args }));
-        if let OrderedBy::Agent { step: Some(step) } = &order.by {
-            draft = draft.step(step.clone());
+        let started = next.plus(change.commit.events.len() as u64);
+        let mut facts = json!({ "args": order.args });
+        let step = match &order.by {
+            OrderedBy::Agent { step } => step.clone(),
+            OrderedBy::Caller | OrderedBy::Producer => None,
+        };
+        if let Some(call) = order.call().filter(|_| step.is_none()) {
+            facts["tool_call_id"] = call.as_str().into();
         }
-        change.event(&draft);
+        let draft = Draft::new(names::OPERATION_STARTED, &begun.content()).metadata(&facts);
+        change.event(&step.into_iter().fold(draft, Draft::step));
         let entry = OperationEntry {
             task_id: begun.task_id.clone(),
             operation_id: begun.operation_id.clone(),
             tool_name: begun.tool_name.clone(),
             key: order.key.clone(),
             idempotency_key: order.idempotency_key.clone(),
-            digest,
+            digest: order.digest(),
             status: Status::Running,
+            started,
+            result_bytes: 0,
         };
         change.put(keys::operation(change.record.operations), &entry);
         change.record.operations += 1;
-        if entries.len() as u64 >= REMEMBERED
-            && let Some((key, _)) = entries.iter().find(|(_, entry)| entry.status != Status::Running)
+        change.record.operations_running = Some(change.record.operations_running.unwrap_or(running(entries)) + 1);
+        if entries.len() >= self.shared.config.limits.operations_kept_max
+            && let Some((key, oldest)) = entries.iter().find(|(_, entry)| entry.status != Status::Running)
         {
+            self.shared.metrics.limits_hit.inc("limits.operations_kept_max");
             change.delete(key.clone());
+            change.delete(keys::result(&oldest.task_id));
         }
     }
 
@@ -209,6 +233,7 @@ impl Actor {
         let operation = Operation {
             session: self.id.clone(),
             task: begun.task_id.clone(),
+            call: order.call().unwrap_or_else(|| task::own_call(&begun.operation_id)),
             tool,
             args: order.args.clone(),
             cancel: cancel.clone(),
@@ -249,14 +274,12 @@ impl Actor {
     pub(super) async fn operation_ended(&mut self, task: &TaskId, content: &Value) -> Answered {
         self.alive_or_refusal()?;
         let entries = self.operation_entries().await?;
-        let found = entries.into_iter().find(|(_, entry)| entry.task_id == *task);
-        let Some((key, entry)) = found.filter(|(_, entry)| entry.status == Status::Running) else {
-            return Ok(Outcome::Done);
-        };
-        let status = serde_json::from_value(content["status"].clone()).unwrap_or(Status::Failed);
+        let open = |(_, entry): &(String, OperationEntry)| entry.task_id == *task && entry.status == Status::Running;
+        let Some(at) = entries.iter().position(open) else { return Ok(Outcome::Done) };
         let mut change = self.change();
         change.event(&Draft::new(names::OPERATION_COMPLETED, content));
-        change.put(key, &OperationEntry { status, ..entry });
+        self.keep_end(&mut change, &entries, at, OperationEnd::told(content));
+        change.record.operations_running = Some(running(&entries) - 1);
         self.commit(change).await?;
         Ok(Outcome::Done)
     }
@@ -309,6 +332,10 @@ pub async fn entries(shared: &Shared, log: &LogId) -> Result<Vec<(String, Operat
     Ok(items.into_iter().filter_map(|(key, bytes)| Some((key, serde_json::from_slice(&bytes).ok()?))).collect())
 }
 
+fn running(entries: &[(String, OperationEntry)]) -> u64 {
+    entries.iter().filter(|(_, entry)| entry.status == Status::Running).count() as u64
+}
+
 enum Doer {
     Agent(Arc<dyn Agent>),
     Tools(Arc<dyn Tools>),
@@ -316,9 +343,7 @@ enum Doer {
 
 /// One call of a tool, as work in the background.
 async fn call_tool(tools: &dyn Tools, owner: Principal, operation: Operation) -> Result<Value, AgentError> {
-    let Operation { session, tool, args, cancel, emit, .. } = operation;
-    let server = tool.split_once("__").map(|(server, _)| server);
-    let step = emit.tool_call(&format!("Calls {tool}."), &tool, &args, server).await?;
+    let Operation { session, call: step, tool, args, cancel, emit, .. } = operation;
     let fields = args.as_object().cloned().unwrap_or_default();
     let run = RunId::from_random(dice::u128());
     let call = ToolCall { name: tool.clone(), args: fields, owner, session, run, step: step.clone(), to_the_end: true };
@@ -335,6 +360,14 @@ async fn call_tool(tools: &dyn Tools, owner: Principal, operation: Operation) ->
 }
 
 impl Order {
+    /// What whoever asked for it named its call.
+    fn call(&self) -> Option<StepId> {
+        match &self.by {
+            OrderedBy::Agent { step: Some(step) } => Some(step.clone()),
+            _ => StepId::parse(self.key.as_ref()?.as_str()),
+        }
+    }
+
     fn digest(&self) -> String {
         let plain = json!([self.tool_name, self.args]).to_string();
         Sha256::digest(plain.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()

@@ -3,7 +3,7 @@
 use bowline_core::Turn;
 use bowline_core::proof::ResumeToken;
 use bowline_protocol::frame::client::{Content, Secret};
-use bowline_protocol::{ClientId, ErrorCode, MessageId, Refusal, Seq, SessionId, StepId};
+use bowline_protocol::{ClientId, ErrorCode, MessageId, Refusal, Seq, SessionId, StepId, TaskId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -55,6 +55,9 @@ pub struct SessionRecord {
     /// How many background operations it has had; the newest of them are kept as items.
     #[serde(default)]
     pub operations: u64,
+    /// How many of them have not ended, as far as the session was told; not known if an older version wrote this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operations_running: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_token: Option<ResumeToken>,
 }
@@ -172,11 +175,12 @@ impl SessionRecord {
 
 /// Keys of the items beside a session's log.
 pub mod keys {
-    use super::{MessageId, Seq, StepId};
+    use super::{MessageId, Seq, StepId, TaskId};
 
     pub const MESSAGES: &str = "m/";
     pub const CONFIRMATIONS: &str = "c/";
     pub const OPERATIONS: &str = "o/";
+    pub const RESULTS: &str = "r/";
     pub const MARK: &str = "mark";
     pub const PLAN: &str = "plan";
     /// What the agent keeps from run to run.
@@ -210,6 +214,11 @@ pub mod keys {
 
     pub fn operation(number: u64) -> String {
         format!("{OPERATIONS}{number:010}")
+    }
+
+    /// How the operation ended that this task was.
+    pub fn result(task: &TaskId) -> String {
+        format!("{RESULTS}{task}")
     }
 
     pub fn idempotency(message: &MessageId) -> String {

@@ -381,6 +381,7 @@ impl Registry {
             messages: 0,
             queue: Queue::default(),
             operations: 0,
+            operations_running: None,
             resume_token,
         };
         let start = Start { epoch: Epoch::from_random(dice::u64()), after: bowline_protocol::Seq::ZERO };

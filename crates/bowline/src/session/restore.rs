@@ -228,6 +228,7 @@ async fn rebuild(
         messages: state.memory_snapshot.len() as u64,
         queue: Queue::default(),
         operations: 0,
+        operations_running: None,
         resume_token: None,
     };
     Registry::found(shared, owner, id, &record, beginning(state.last_seq), items).await

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::actor::{Actor, Change};
+use super::background::Background;
 use super::caller::Answered;
 use super::record::{Accepted, Queued, keys};
 use super::run::{EMISSIONS_MAX, LiveRun};
@@ -302,12 +303,17 @@ impl Actor {
         Ok(true)
     }
 
-    /// The conversation so far, oldest first, at most as much as an agent is given.
+    /// The conversation so far, oldest first, at most as much as an agent is given. Of background work that has ended it
+    /// has the result.
     pub(super) async fn conversation(&self) -> Result<Vec<Message>, Refusal> {
         let items =
             self.shared.store.items(&self.log, keys::MESSAGES).await.map_err(|error| node::store_refusal(&error))?;
         let skip = items.len().saturating_sub(self.shared.config.limits.conversation_messages_max);
-        Ok(items.into_iter().skip(skip).filter_map(|(_, bytes)| serde_json::from_slice(&bytes).ok()).collect())
+        let messages = items.into_iter().skip(skip).filter_map(|(_, bytes)| serde_json::from_slice(&bytes).ok());
+        let mut messages: Vec<Message> = messages.collect();
+        let background = Background::look(&self.shared, &self.log, &self.record).await?;
+        background.reveal(&self.shared, &self.log, &mut messages).await?;
+        Ok(messages)
     }
 
     pub(super) async fn item<T: serde::de::DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Refusal> {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bowline_core::project::{Importer, Scribe, Trace};
+use bowline_core::project::{Calls, Importer, Scribe, Trace};
 use bowline_protocol::{
     Cursor, Draft, Epoch, ErrorCode, Extent, LogId, Principal, ProducerId, Recorded, Refusal, Seq, SessionId, TaskId,
 };
 use bowline_store::{Commit, Committed, Fence, Item, Leased, ReadLimit, StoreError};
 
 use super::command::{Append, Command, Ending};
+use super::output;
 use super::position::Position;
 use super::record::{TaskRecord, Worker, keys};
 use super::registry::Tasks;
@@ -37,6 +38,7 @@ pub struct TaskActor {
     pub(super) importer: Importer,
     /// Follows the stream as it is written.
     pub(super) scribe: Scribe,
+    pub(super) calls: Calls,
     /// How far each producer has come, as far as it has been asked for.
     pub(super) producers: HashMap<ProducerId, Position>,
     pub(super) work: Option<Box<Work>>,
@@ -56,14 +58,15 @@ impl TaskActor {
         TaskActor {
             shared,
             log: LogId::from(&id),
-            id,
             owner,
             fence: Fence::default(),
-            record,
             epoch: None,
             next: Seq::ZERO.next(),
-            importer: Importer::default(),
+            importer: output::importer_of(&record, &id),
+            calls: output::calls_of(&record),
             scribe: Scribe::new(Seq::ZERO.next()),
+            id,
+            record,
             producers: HashMap::new(),
             work: work.map(Box::new),
             owed: None,
@@ -103,6 +106,7 @@ impl TaskActor {
     /// Reads what was written before. Where the head of that is gone, what was open there was noted.
     async fn follow(&mut self, extent: &Extent) -> Result<(), StoreError> {
         self.scribe = Scribe::new(extent.epoch_first);
+        self.calls = output::calls_of(&self.record);
         if extent.first > extent.epoch_first {
             self.importer.lose();
             let trace = self.shared.store.item(&self.log, keys::TRACE).await?;
@@ -117,6 +121,7 @@ impl TaskActor {
             for event in &batch.events {
                 self.importer.follow(event);
                 self.scribe.handle_event(event);
+                self.calls.handle_event(event);
             }
         }
         Ok(())
@@ -153,7 +158,7 @@ impl TaskActor {
             self.shared.tasks.forget_running(&self.owner);
         }
         self.record = record;
-        (self.importer, self.producers) = (Importer::default(), HashMap::new());
+        (self.importer, self.producers) = (output::importer_of(&self.record, &self.id), HashMap::new());
         (self.owed, self.retry_at, self.begun, self.in_doubt) = (None, None, false, false);
         self.begin().await
     }
@@ -242,7 +247,10 @@ impl TaskActor {
         let (session, time) = (self.session(), clock::timestamp());
         commit.events = drafts.iter().map(|draft| draft.seal(&session, &time)).collect();
         commit.items = items;
-        let scribe = self.trace(&mut commit);
+        let (mut scribe, mut calls) = (self.scribe.clone(), self.calls.clone());
+        if let Some(epoch) = &self.epoch {
+            trace(&mut commit, epoch, self.next, &mut scribe, &mut calls);
+        }
         record.touched_ms = commit.at_ms;
         commit.record = Some(record.stored(&self.owner));
         let committed = self.shared.commit(commit).await.map_err(|error| {
@@ -258,24 +266,24 @@ impl TaskActor {
             self.shared.metrics.task_moved(self.record.status.as_str(), record.status.as_str());
         }
         self.next = committed.next;
-        self.scribe = scribe;
+        (self.scribe, self.calls) = (scribe, calls);
         self.record = record;
         Ok(committed)
     }
+}
 
-    /// Adds what the events of a commit change in the shape of the stream. The scribe that comes back has seen them.
-    fn trace(&self, commit: &mut Commit) -> Scribe {
-        let mut scribe = self.scribe.clone();
-        let Some(epoch) = self.epoch.as_ref().filter(|_| !commit.events.is_empty()) else { return scribe };
-        let mut changed = false;
-        for (event, at) in commit.events.iter().zip(0..) {
-            let seq = self.next.plus(at);
-            changed |= scribe.handle_event(&Recorded { seq, bytes: event.number(epoch, seq) });
-        }
-        if let Some(trace) = scribe.trace().filter(|_| changed) {
-            commit.items.push(Item::put(keys::TRACE, trace.encode()));
-        }
-        scribe
+/// Lets those who follow a stream see the events of a commit, the first of which will get the number `next`. What that changes
+/// in the shape of the stream is added to the commit.
+pub(super) fn trace(commit: &mut Commit, epoch: &Epoch, next: Seq, scribe: &mut Scribe, calls: &mut Calls) {
+    let mut changed = false;
+    for (event, at) in commit.events.iter().zip(0..) {
+        let seq = next.plus(at);
+        let event = Recorded { seq, bytes: event.number(epoch, seq) };
+        changed |= scribe.handle_event(&event);
+        calls.handle_event(&event);
+    }
+    if let Some(trace) = scribe.trace().filter(|_| changed) {
+        commit.items.push(Item::put(keys::TRACE, trace.encode()));
     }
 }
 

@@ -101,6 +101,7 @@ impl TaskActor {
         let before = (batch.importer.clone(), batch.drafts.len());
         let bytes_max = self.shared.config.limits.event_bytes_max;
         for (place, chunk) in append.chunks.iter().enumerate() {
+            batch.drafts.extend(batch.importer.opening(chunk.get()));
             let imported = if chunk.get().len() > bytes_max {
                 self.shared.metrics.limits_hit.inc("limits.event_bytes_max");
                 let message = format!("Chunk {place} is larger than limits.event_bytes_max ({bytes_max}).");

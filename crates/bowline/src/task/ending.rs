@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::actor::{RETRY_EVERY, TaskActor};
 use super::append::ended;
 use super::command::{Ended, Ending};
-use super::record::TaskRecord;
+use super::record::{TaskRecord, Worker};
 use crate::session::turns::{Status, TurnError};
 use crate::session::{Ask, Registry};
 
@@ -117,7 +117,9 @@ impl TaskActor {
             Ending::Completed { result, finish } => {
                 record.status = Status::Completed;
                 record.result = result.clone();
-                let text = result.as_ref().and_then(Value::as_str).unwrap_or_default();
+                // A producer's text is what it sent.
+                let text = result.as_ref().filter(|_| matches!(record.worker, Worker::Agent { .. }));
+                let text = text.and_then(Value::as_str).unwrap_or_default();
                 let streamed = self.scribe.streamed(text);
                 let facts =
                     Facts { duration_ms: Some(self.age_ms()), result: result.as_ref(), streamed, ..Facts::of(finish) };
@@ -137,12 +139,15 @@ impl TaskActor {
             }
         };
         record.untold = record.session.is_some();
-        self.commit(&[draft], Vec::new(), record).await?;
+        let mut importer = self.importer.clone();
+        let drafts: Vec<Draft> = importer.opening("").into_iter().chain(self.output(ending)).chain([draft]).collect();
+        self.commit(&drafts, Vec::new(), record).await?;
+        self.importer = importer;
         self.shared.tasks.forget_running(&self.owner);
         Ok(())
     }
 
-    fn age_ms(&self) -> u64 {
+    pub(super) fn age_ms(&self) -> u64 {
         self.shared.clock.now_ms().saturating_sub(self.record.created_ms)
     }
 

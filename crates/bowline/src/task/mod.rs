@@ -6,6 +6,7 @@ pub mod actor;
 mod append;
 pub mod command;
 mod ending;
+mod output;
 mod position;
 pub mod record;
 pub mod registry;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use command::{Command, Commands, Ending};
+pub use output::own_call;
 pub use record::TaskRecord;
 pub use registry::Tasks;
 

@@ -1,6 +1,6 @@
 //! What is kept of a task beside its log.
 
-use bowline_protocol::{OperationId, Principal, SessionId};
+use bowline_protocol::{OperationId, Principal, SessionId, StepId};
 use bowline_store::{Kind, Record};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,9 @@ pub struct TaskRecord {
     pub operation_id: OperationId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
+    /// What its call is called in its stream; none means the name of the operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<StepId>,
     pub worker: Worker,
     pub status: Status,
     pub created_ms: u64,
@@ -57,6 +60,7 @@ impl TaskRecord {
             session,
             operation_id: begun.operation_id.clone(),
             tool_name: begun.tool_name.clone(),
+            call: None,
             worker,
             status: Status::Running,
             created_ms: now_ms,

@@ -5,18 +5,20 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq, TaskId};
+use bowline_core::project::Scribe;
+use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Holder, Kind, Start};
 use tokio::sync::{mpsc, oneshot};
 
-use super::actor::TaskActor;
+use super::actor::{TaskActor, trace};
 use super::command::{Append, Appended, Command, Commands, Ended, Ending};
+use super::output;
 use super::record::TaskRecord;
 use super::work::Work;
 use crate::cluster::Place;
 use crate::node::{self, Shared};
 use crate::reply::Reply;
-use crate::{dice, drive};
+use crate::{clock, dice, drive};
 
 /// Commands that may wait for one task before its senders wait too.
 const COMMANDS_MAX: usize = 64;
@@ -108,7 +110,13 @@ impl Tasks {
         }
         Tasks::reserve(shared, owner)?;
         let mut commit = Commit::to(LogId::from(id), Fence::default(), record.touched_ms);
-        commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
+        let (epoch, first) = (Epoch::from_random(dice::u64()), Seq::ZERO.next());
+        if let Some(opening) = output::opening(&record) {
+            let session = record.session.clone().unwrap_or_else(|| SessionId::from(&commit.log));
+            commit.events = vec![opening.seal(&session, &clock::timestamp())];
+            trace(&mut commit, &epoch, first, &mut Scribe::new(first), &mut output::calls_of(&record));
+        }
+        commit.create = Some(Start { epoch, after: Seq::ZERO });
         commit.record = Some(record.stored(owner));
         if let Err(error) = shared.commit(commit).await {
             shared.tasks.forget_running(owner);
@@ -152,18 +160,20 @@ impl Tasks {
         Ok(Found::Here(Tasks::install(shared, actor, asker)))
     }
 
-    /// The record of a task of the asker's own. Unknown and foreign are answered alike.
+    /// The record of a task of the asker's own that still has its stream. Unknown and foreign are answered alike.
     pub async fn look_up(shared: &Shared, id: &TaskId, asker: &Principal) -> Result<TaskRecord, Refusal> {
+        let record = Tasks::record(shared, id, asker).await?;
+        if record.released { Err(node::task_expired()) } else { Ok(record) }
+    }
+
+    /// The same, also if its stream is gone.
+    pub async fn record(shared: &Shared, id: &TaskId, asker: &Principal) -> Result<TaskRecord, Refusal> {
         let stored = shared.store.record(&LogId::from(id)).await.map_err(|error| node::task_refusal(&error))?;
         let stored = stored.filter(|stored| stored.kind == Kind::Task && stored.owner == *asker);
         let record = TaskRecord::decode(&stored.ok_or_else(node::task_not_found)?.body);
-        let record = record.map_err(|why| {
+        record.map_err(|why| {
             Refusal::new(ErrorCode::StoreUnavailable, format!("The task's record cannot be read: {why}."))
-        })?;
-        if record.released {
-            return Err(node::task_expired());
-        }
-        Ok(record)
+        })
     }
 
     /// Delivers a command to a task of the asker's own, wherever it lives.

@@ -102,7 +102,10 @@ pub async fn list(owner: Owner, State(shared): Shares, page: Result<Query<Page>,
     }
     mine.sort_by(|(_, a), (_, b)| b.touched_ms.cmp(&a.touched_ms).then(b.created_ms.cmp(&a.created_ms)));
     let skipped = mine.iter().skip(usize::try_from(offset.unwrap_or(0)).unwrap_or(usize::MAX));
-    let sessions: Vec<Value> = skipped.take(limit as usize).map(|(log, record)| shown::summary(log, record)).collect();
+    let mut sessions: Vec<Value> = Vec::new();
+    for (log, record) in skipped.take(limit as usize) {
+        sessions.push(shown::summary(&shared, log, record).await?);
+    }
     Ok(Json(json!({ "sessions": sessions, "total": mine.len() })).into_response())
 }
 

@@ -1,72 +1,74 @@
 //! Sessions and messages as their owner sees them over HTTP.
 
-use bowline_protocol::{LogId, Refusal, SessionId, TaskId};
+use bowline_protocol::{LogId, Refusal, Seq, SessionId, TaskId};
 use serde_json::{Value, json};
 
 use crate::agent::{Message, Role};
 use crate::clock;
 use crate::node::{self, Shared};
 use crate::session::SessionRecord;
-use crate::session::operations;
+use crate::session::background::{Background, Running};
 use crate::session::record::keys;
-use crate::session::turns::Status;
 use crate::stream::cursor;
-use crate::task::TaskRecord;
 
 /// What lists show of a session.
-pub fn summary(log: &LogId, record: &SessionRecord) -> Value {
+pub async fn summary(shared: &Shared, log: &LogId, record: &SessionRecord) -> Result<Value, Refusal> {
+    let background = Background::look(shared, log, record).await?;
+    Ok(facts(log, record, &background))
+}
+
+fn facts(log: &LogId, record: &SessionRecord, background: &Background) -> Value {
     json!({
         "id": record.current.clone().unwrap_or_else(|| SessionId::from(log)),
         "created_at": clock::rfc3339(record.created_ms),
         "updated_at": clock::rfc3339(record.touched_ms),
         "title": record.title,
-        "status": record.state(),
+        "status": background.state(record),
         "agent": record.agent,
     })
 }
 
 /// Everything: the history, and what is at work now.
 pub async fn whole(shared: &Shared, log: &LogId, record: &SessionRecord) -> Result<Value, Refusal> {
-    let mut shown = summary(log, record);
     let items = shared.store.items(log, keys::MESSAGES).await.map_err(|error| node::store_refusal(&error))?;
-    let messages = items.iter().filter_map(|(key, bytes)| {
-        let message: Message = serde_json::from_slice(bytes).ok()?;
-        Some(ui_message(log, key, message))
-    });
-    shown["messages"] = messages.collect();
-    shown["active_stream"] = active_stream(shared, log, record).await?;
+    let messages = items.iter().filter_map(|(key, bytes)| Some((key, serde_json::from_slice(bytes).ok()?)));
+    let (names, mut messages): (Vec<&String>, Vec<Message>) = messages.unzip();
+    let background = Background::look(shared, log, record).await?;
+    background.reveal(shared, log, &mut messages).await?;
+    let mut shown = facts(log, record, &background);
+    shown["messages"] = names.into_iter().zip(messages).map(|(key, message)| ui_message(log, key, message)).collect();
+    let streams = active_streams(shared, log, record, background).await?;
+    shown["active_stream"] = streams.last().cloned().unwrap_or_default();
+    shown["active_streams"] = streams.into();
     Ok(shown)
 }
 
-/// The running turn; without one, the newest background operation that is still at work.
-async fn active_stream(shared: &Shared, log: &LogId, record: &SessionRecord) -> Result<Value, Refusal> {
-    let refuse = |error| node::store_refusal(&error);
+/// The turn and the operations that are under way, oldest first.
+async fn active_streams(
+    shared: &Shared,
+    log: &LogId,
+    record: &SessionRecord,
+    background: Background,
+) -> Result<Vec<Value>, Refusal> {
+    let mut streams: Vec<(Seq, Value)> = Vec::new();
     if let Some(active) = record.turn.active() {
-        let extent = shared.store.extent(log).await.map_err(refuse)?;
+        let extent = shared.store.extent(log).await.map_err(|error| node::store_refusal(&error))?;
         let last_message_id = cursor(&extent, extent.last());
-        return Ok(json!({ "task_id": TaskId::of_turn(log, active.started), "last_message_id": last_message_id }));
+        let turn = json!({ "task_id": TaskId::of_turn(log, active.started), "last_message_id": last_message_id });
+        streams.push((active.started, turn));
     }
-    if record.operations == 0 {
-        return Ok(Value::Null);
-    }
-    let entries = operations::entries(shared, log).await?;
-    for (_, entry) in entries.into_iter().rev().filter(|(_, entry)| entry.status == Status::Running) {
-        let task = LogId::from(&entry.task_id);
-        // The task knows first that it has ended; the session hears of it a moment later.
-        let stored = shared.store.record(&task).await.map_err(refuse)?;
-        let record = stored.and_then(|stored| TaskRecord::decode(&stored.body).ok());
-        if !record.is_some_and(|record| record.is_running()) {
-            continue;
-        }
-        let extent = shared.store.extent(&task).await.map_err(refuse)?;
-        return Ok(json!({
+    for Running { entry, last_message_id } in background.running {
+        let operation = json!({
             "task_id": entry.task_id,
-            "last_message_id": cursor(&extent, extent.last()),
+            "last_message_id": last_message_id,
             "operation_id": entry.operation_id,
             "tool_name": entry.tool_name,
-        }));
+        });
+        streams.push((entry.started, operation));
     }
-    Ok(Value::Null)
+    // The session's log has an order for everything that began in it.
+    streams.sort_by_key(|(started, _)| *started);
+    Ok(streams.into_iter().map(|(_, stream)| stream).collect())
 }
 
 /// A message in the shape of the AI SDK. An answer has the name that its stream gave it.

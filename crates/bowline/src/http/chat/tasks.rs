@@ -59,6 +59,7 @@ pub async fn cancel(owner: Owner, State(shared): Shares, Name(tid): Name, body: 
                 }
             }
         }
+        _ if watched.is_released() => (false, watched.status()),
         _ => {
             let ended = Tasks::end(&shared, &id, &owner.principal, Ending::cancelled(by, reason)).await?;
             (ended.by_this, ended.record.status)

@@ -174,6 +174,7 @@ fn sessions(agents: &[&str]) -> Vec<Named> {
         .chain([
             ("messages", json!({ "type": "array", "items": named("UIMessage") })),
             ("active_stream", or_null(named("ActiveStream"))),
+            ("active_streams", json!({ "type": "array", "items": named("ActiveStream") })),
         ])
         .collect();
     let part = json!({ "type": "object", "properties": { "type": text() }, "required": ["type"] });
@@ -288,6 +289,7 @@ fn tasks() -> Vec<Named> {
         ("last_message_id", cursor()),
         ("result?", anything()),
         ("error?", error),
+        ("result_expired?", flag()),
     ];
     vec![
         ("Task", object(&task)),

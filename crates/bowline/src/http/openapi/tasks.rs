@@ -32,6 +32,7 @@ fn task(method: &'static str, path: &'static str, id: &str, summary: &str, tag: 
 pub fn operations() -> Vec<Operation> {
     let mut all = vec![
         task("get", "/api/chat/tasks/{tid}", "getTask", "Tells how a task stands", "tasks")
+            .about("For as long as its session lives, also when its stream has expired.")
             .answers(200, "The task", "Task"),
         task(
             "get",
