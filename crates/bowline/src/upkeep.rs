@@ -128,11 +128,10 @@ fn task_of(log: &LogId, stored: &Record) -> Option<(TaskId, TaskRecord)> {
 }
 
 /// Whether the session of a task keeps how it ended. Then its tombstone stays, to lead whoever asks there.
-async fn is_known_to_session(shared: &Shared, id: &TaskId, record: &TaskRecord) -> Result<bool, StoreError> {
-    match &record.session {
-        Some(session) => Ok(background::end_of(shared, session, id).await?.is_some()),
-        None => Ok(false),
-    }
+async fn is_known_to_session(shared: &Shared, id: &TaskId, record: &TaskRecord) -> bool {
+    let Some(session) = &record.session else { return false };
+    // A session that cannot be read now may know it.
+    background::end_of(shared, session, id).await.map_or(true, |end| end.is_some())
 }
 
 /// Streams that were kept long enough after their end are let go; a tombstone says so for a while longer.
@@ -142,7 +141,7 @@ async fn sweep_tasks(shared: &Arc<Shared>, now_ms: u64) -> Result<(), StoreError
         let Some((id, record)) = task_of(&log, &stored) else { continue };
         if record.released {
             let old = older_than(stored.touched_ms, shared.config.session.tombstone_ttl);
-            if old && !is_known_to_session(shared, &id, &record).await? {
+            if old && !is_known_to_session(shared, &id, &record).await {
                 forget(shared, &log, now_ms).await?;
                 metrics::leave(&shared.metrics.task_state(record.status.as_str()));
             }

@@ -116,12 +116,14 @@ impl Tasks {
             commit.events = vec![opening.seal(&session, &clock::timestamp())];
             trace(&mut commit, &epoch, first, &mut Scribe::new(first), &mut output::calls_of(&record));
         }
+        let events = commit.events.len() as u64;
         commit.create = Some(Start { epoch, after: Seq::ZERO });
         commit.record = Some(record.stored(owner));
         if let Err(error) = shared.commit(commit).await {
             shared.tasks.forget_running(owner);
             return Err(node::task_refusal(&error));
         }
+        shared.metrics.events_appended.inc_by(events);
         shared.metrics.task_state(record.status.as_str()).inc();
         if work.is_some() {
             shared.tasks.at_work.fetch_add(1, Ordering::Relaxed);
