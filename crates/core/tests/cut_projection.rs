@@ -37,10 +37,11 @@ fn same_thing(a: &Value, b: &Value) -> bool {
         || (data && a["type"] == b["type"] && a.get("id").is_some() && a.get("id") == b.get("id"))
 }
 
+/// A producer may end a step that it never began, so the last word counts.
 fn in_step(chunks: &[Chunk]) -> bool {
-    let is_step = |chunk: &&Chunk| chunk.json.windows(6).any(|text| text == b"-step\"");
-    let steps = |kind: &[u8]| chunks.iter().filter(is_step).filter(|chunk| chunk.json.starts_with(kind)).count();
-    steps(br#"{"type":"start-"#) > steps(br#"{"type":"finish-"#)
+    let kinds = [(&br#"{"type":"start-step""#[..], true), (&br#"{"type":"finish-step""#[..], false)];
+    let said = |chunk: &Chunk| kinds.iter().find(|(kind, _)| chunk.json.starts_with(kind)).map(|(_, within)| *within);
+    chunks.iter().rev().find_map(said).unwrap_or(false)
 }
 
 /// Checks that what a fresh parser saw from the cut on, together with what was there before it, is the whole message.
