@@ -102,23 +102,40 @@ fn jitter_stays_within_a_tenth() {
 }
 
 #[test]
-fn only_a_success_that_lasts_resets_the_delays() {
+fn every_success_starts_the_delays_over() {
     let mut t = now();
     let mut backend = Backend::new(Policy::default());
     backend.start();
-    for flap in 0..4u32 {
+    // Six quick restarts, and before the last of them it is away for long.
+    for restart in 0..6 {
         backend.handle_dialled(t, backend.newest, Ok(()), MIDDLE);
-        backend.handle_lost(t + 9 * S, backend.newest, "eof", MIDDLE);
-        t += 9 * S;
-        assert_eq!(backend.next_retry(t), Some(S * 2u32.pow(flap)), "flap {flap}");
+        assert_eq!(backend.attempt(), 0, "restart {restart}");
+        t += 2 * S;
+        backend.handle_lost(t, backend.newest, "eof", MIDDLE);
+        assert_eq!((backend.next_retry(t), backend.attempt()), (Some(S), 1), "restart {restart}");
+        for failure in 1..=restart {
+            t = backend.poll_timeout().unwrap();
+            backend.handle_timeout(t);
+            backend.handle_dialled(t, backend.newest, refused(), MIDDLE);
+            assert_eq!(backend.next_retry(t), Some(S * 2u32.pow(failure)), "restart {restart}");
+        }
         t = backend.poll_timeout().unwrap();
         backend.handle_timeout(t);
     }
-    backend.handle_dialled(t, backend.newest, Ok(()), MIDDLE);
-    assert_eq!(backend.poll_timeout(), Some(t + 10 * S));
-    backend.handle_timeout(t + 10 * S);
-    backend.handle_lost(t + 11 * S, backend.newest, "eof", MIDDLE);
-    assert_eq!(backend.next_retry(t + 11 * S), Some(S));
+}
+
+#[test]
+fn a_server_that_dies_with_each_handshake_is_dialled_once_a_second_whatever_the_dice_say() {
+    let mut t = now();
+    let mut backend = Backend::new(Policy::default());
+    backend.start();
+    for dice in [0.0, 0.1, 0.5, 1.0] {
+        backend.handle_dialled(t, backend.newest, Ok(()), dice);
+        backend.handle_lost(t, backend.newest, "eof", dice);
+        assert!(backend.next_retry(t) >= Some(S), "{dice}: {:?}", backend.next_retry(t));
+        t = backend.poll_timeout().unwrap();
+        backend.handle_timeout(t);
+    }
 }
 
 #[test]

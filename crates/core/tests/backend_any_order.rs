@@ -264,4 +264,41 @@ proptest! {
         }
         world.settle();
     }
+
+    #[test]
+    fn background_dials_start_over_after_each_success_and_are_never_closer_than_a_second(
+        dials in proptest::collection::vec((any::<bool>(), 0u64..20_000, 0.0f64..=1.0), 1..60)
+    ) {
+        let second = Duration::from_secs(1);
+        let mut backend = Backend::new(Policy::default());
+        #[allow(clippy::disallowed_methods)]
+        let mut t = Instant::now();
+        let (mut generation, mut delays) = (Generation(1), 0u32);
+        backend.start();
+        for (works, lasts_ms, dice) in dials {
+            let dialled = t;
+            if works {
+                backend.handle_dialled(t, generation, Ok(()), dice);
+                t += Duration::from_millis(lasts_ms);
+                backend.handle_lost(t, generation, "eof", dice);
+                delays = 1;
+            } else {
+                let failed = DialError::Passing { reason: "refused".into(), retry_after: None };
+                backend.handle_dialled(t, generation, Err(failed), dice);
+                delays += 1;
+            }
+            prop_assert_eq!(backend.attempt(), delays);
+            let planned = second.saturating_mul(1 << (delays - 1).min(10)).min(Duration::from_secs(180));
+            let delay = backend.next_retry(t).unwrap();
+            prop_assert!(delay >= planned.mul_f64(0.9) && delay <= planned.mul_f64(1.1), "{delays}: {delay:?}");
+            t = backend.poll_timeout().unwrap();
+            prop_assert!(!works || t - dialled >= second, "after {:?}", t - dialled);
+            backend.handle_timeout(t);
+            while let Some(output) = backend.poll_output() {
+                if let Output::Dial(next) = output {
+                    generation = next;
+                }
+            }
+        }
+    }
 }

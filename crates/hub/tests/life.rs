@@ -446,3 +446,19 @@ async fn what_another_process_behind_the_same_address_offers_is_seen_when_its_st
         assert_eq!(backend.snapshot().connected_at_ms, since, "{kind}: nothing was lost");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_restarted_again_and_again_is_dialled_as_soon_each_time() {
+    let mut fixture = Fixture::start(&[]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let mut heard = Heard::by(&client);
+    for restart in 1..=6 {
+        fixture.kill().await;
+        fixture.restart().await;
+        heard.kind("server_reconnected").await;
+        let outage = std::mem::take(&mut heard.all);
+        let first = outage.iter().find(|event| event["type"] == "server_reconnecting");
+        assert_eq!(first.map(|event| &event["data"]["attempt"]), Some(&json!(1)), "restart {restart}: {outage:?}");
+    }
+}
