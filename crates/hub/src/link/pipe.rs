@@ -286,7 +286,7 @@ impl Pipe {
 
     /// A message as it was written.
     pub async fn receive_text(self: &Arc<Self>, text: &[u8]) {
-        match Message::parse(&String::from_utf8_lossy(text)) {
+        match Message::parse_bytes(text) {
             Ok(message) => self.receive(message).await,
             Err(why) => self.pass_over(&Skim::of(text), Unread::Malformed(why)),
         }

@@ -21,7 +21,7 @@ use super::waiting::Kind;
 use super::{Caller, Dial, Ending, Facts, LinkEvent, MESSAGE_BYTES_MAX, SHARED_LANE, Upcall, passing};
 use crate::era::Era;
 use crate::fields::Raw;
-use crate::message;
+use crate::message::{self, Malformed};
 use crate::sse::{Parser, Piece};
 
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -287,6 +287,10 @@ async fn follow(mut response: Response, pipe: Arc<Pipe>, endpoint: oneshot::Send
                 Piece::Event(event) => event,
                 Piece::TooLarge(skim) => {
                     pipe.pass_over(&skim, Unread::TooLong);
+                    continue;
+                }
+                Piece::NotUtf8(skim) => {
+                    pipe.pass_over(&skim, Unread::Malformed(Malformed::NotUtf8));
                     continue;
                 }
             };
