@@ -178,6 +178,19 @@ impl Backend {
         self.retire_idle();
     }
 
+    /// The backend said itself that it does not run the call. Nothing is wrong with the transport, and the call is not sent again.
+    pub fn handle_refused(
+        &mut self,
+        generation: Generation,
+        call: CallId,
+        reason: &str,
+        retry_after: Option<Duration>,
+    ) {
+        let Some(call) = self.calls.take_sent(call, generation) else { return };
+        self.fail(&call, Outcome::Refused { reason: reason.to_owned(), retry_after });
+        self.retire_idle();
+    }
+
     /// The wire broke after the call was sent: whether it ran is unknown.
     pub fn handle_broken(&mut self, now: Instant, generation: Generation, call: CallId, reason: &str) {
         let Some(call) = self.calls.take_sent(call, generation) else { return };
@@ -371,7 +384,9 @@ impl Backend {
 
     fn dial_failed(&mut self, now: Instant, error: DialError, dice: f64) {
         let (reason, retry_after) = match error {
-            DialError::Passing { reason, retry_after } => (reason, retry_after),
+            DialError::Passing { reason, retry_after } => {
+                (reason, retry_after.map(|wait| wait.min(self.policy.retry_after_max)))
+            }
             DialError::Fatal { reason } => {
                 self.last_error = Some(reason);
                 if let State::Connected { replacing, .. } = &mut self.state {

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use bowline_core::backend::{Backend, Call, CallId, DialError, Generation, Output, Policy, Resend, Status, Told};
+use bowline_core::backend::{
+    Backend, Call, CallId, DialError, Generation, Outcome, Output, Policy, Resend, Status, Told,
+};
 use proptest::prelude::*;
 
 /// What chance does. Numbers pick among what there is.
@@ -13,6 +15,7 @@ enum Act {
     Call,
     Answer(usize),
     NotExecuted(usize),
+    Refused(usize),
     Broken(usize),
     Cancel(usize),
     Lost(usize),
@@ -33,6 +36,7 @@ fn act() -> impl Strategy<Value = Act> {
         6 => Just(Act::Call),
         4 => pick.clone().prop_map(Act::Answer),
         2 => pick.clone().prop_map(Act::NotExecuted),
+        2 => pick.clone().prop_map(Act::Refused),
         2 => pick.clone().prop_map(Act::Broken),
         1 => pick.clone().prop_map(Act::Cancel),
         3 => pick.clone().prop_map(Act::Lost),
@@ -110,6 +114,16 @@ impl World {
                     self.on_wire.remove(&call);
                     self.may_have_run.remove(&call);
                     self.backend.handle_not_executed(t, on, call, "refused", dice);
+                }
+            }
+            Act::Refused(at) => {
+                if let Some((call, on)) = wired(self, *at) {
+                    self.on_wire.remove(&call);
+                    self.backend.handle_refused(on, call, "HTTP 429", None);
+                    let refused = Outcome::Refused { reason: "HTTP 429".into(), retry_after: None };
+                    let last = self.backend.poll_output();
+                    assert_eq!(last, Some(Output::Fail { call, outcome: refused }), "a refused call ends at once");
+                    self.end(call);
                 }
             }
             Act::Broken(at) => {

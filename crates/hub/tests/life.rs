@@ -222,8 +222,9 @@ async fn a_call_that_a_server_wants_later_is_made_later_and_runs_once() {
         assert_eq!(done["content"][0]["text"], format!("done {era}"), "{done}");
         // One that wants all calls later does not get them all.
         std::fs::write(&later, "x".repeat(50)).unwrap();
-        let refused = client.ask("tools/call", json!({ "name": "count", "arguments": { "id": "never" } })).await;
-        assert!(refused["error"]["message"].as_str().unwrap().contains("503"), "{refused}");
+        let refused = client.call("count", json!({ "id": "never" })).await["structuredContent"].clone();
+        assert_eq!((&refused["code"], &refused["retryAfterMs"]), (&json!("NOT_EXECUTED"), &json!(0)), "{refused}");
+        assert!(refused["lastError"].as_str().unwrap().contains("503"), "{refused}");
         std::fs::write(&later, "").unwrap();
     }
     let ran = std::fs::read_to_string(&ran).unwrap();

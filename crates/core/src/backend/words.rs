@@ -20,6 +20,8 @@ pub struct Policy {
     /// in this time at most.
     pub retry_first: Duration,
     pub retry_max: Duration,
+    /// A backend that wants to be left alone for longer is dialled all the same.
+    pub retry_after_max: Duration,
     /// The share of a delay that chance may add or take away.
     pub retry_jitter: f64,
     /// How long calls on the old transport may finish after a forced reconnect.
@@ -37,6 +39,7 @@ impl Default for Policy {
         Policy {
             retry_first: Duration::from_secs(1),
             retry_max: Duration::from_secs(180),
+            retry_after_max: Duration::from_secs(3600),
             retry_jitter: 0.1,
             grace: Duration::from_secs(5),
             parked_max: 1024,

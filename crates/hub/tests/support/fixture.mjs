@@ -198,6 +198,8 @@ async function run(name, args, meta, wire) {
       return text('said');
     case 'latin':
       return text('caf\u00e9');
+    case 'forge':
+      return args.result;
     case 'deep':
       return { content: [], deep: JSON.parse('['.repeat(200) + ']'.repeat(200)) };
     case 'odd':
@@ -517,7 +519,10 @@ function sse(request, response, message) {
   if (request.method !== 'POST' || !found) return response.writeHead(404).end();
   // One message is too much for it, which says nothing of the session.
   if (message.params?.arguments?.hang) return void (options.count && appendFileSync(options.count, 'hung\n'));
-  if (message.params?.arguments?.status) return response.writeHead(message.params.arguments.status).end();
+  if (message.params?.arguments?.status) {
+    const { status, later } = message.params.arguments;
+    return response.writeHead(status, later ? { 'retry-after': later } : {}).end();
+  }
   response.writeHead(202).end();
   const send = (value) => found.response.write(encoded(`event: message\ndata: ${JSON.stringify(value)}\n\n`));
   const wire = {
