@@ -6,6 +6,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use bowline_hub::agent::{self, AgentEnd, Patience};
 use bowline_hub::neighbours::Neighbours;
+use bowline_hub::outcome::CallOutcome;
 use bowline_hub::{Backend, Hub, Observer, file};
 use bowline_protocol::Principal;
 use bowline_store::{Store, StoreError};
@@ -30,12 +31,12 @@ struct Counts {
 }
 
 impl Observer for Counts {
-    fn call_ended(&self, backend: &Backend, outcome: &'static str, seconds: f64) {
-        self.calls.inc(outcome);
+    fn call_ended(&self, backend: &Backend, outcome: CallOutcome, seconds: f64) {
+        self.calls.inc(outcome.as_str());
         self.seconds.observe(seconds);
         let server = ("server", label(backend));
         self.seconds_of.get_or_create(&vec![server.clone()]).observe(seconds);
-        self.calls_of.get_or_create(&vec![server, ("outcome", outcome.to_owned())]).inc();
+        self.calls_of.get_or_create(&vec![server, ("outcome", outcome.as_str().to_owned())]).inc();
     }
 
     fn backend_event(&self, name: &'static str) {

@@ -100,7 +100,7 @@ impl Backend {
         }
     }
 
-    /// How many delays were handed out since the last lasting success; exact, also when it is not told.
+    /// How many delays were handed out since the last success; exact, also when it is not told.
     pub fn attempt(&self) -> u32 {
         self.backoff.attempt()
     }
@@ -178,6 +178,19 @@ impl Backend {
         self.retire_idle();
     }
 
+    /// The backend said itself that it does not run the call. Nothing is wrong with the transport, and the call is not sent again.
+    pub fn handle_refused(
+        &mut self,
+        generation: Generation,
+        call: CallId,
+        reason: &str,
+        retry_after: Option<Duration>,
+    ) {
+        let Some(call) = self.calls.take_sent(call, generation) else { return };
+        self.fail(&call, Outcome::Refused { reason: reason.to_owned(), retry_after });
+        self.retire_idle();
+    }
+
     /// The wire broke after the call was sent: whether it ran is unknown.
     pub fn handle_broken(&mut self, now: Instant, generation: Generation, call: CallId, reason: &str) {
         let Some(call) = self.calls.take_sent(call, generation) else { return };
@@ -201,7 +214,7 @@ impl Backend {
             self.dial_failed(now, error, dice);
             return self.answer_tickets();
         }
-        if let State::Connected { live, replacing, .. } = self.state
+        if let State::Connected { live, since, replacing } = self.state
             && live == generation
         {
             self.outputs.push_back(Output::Retire(generation));
@@ -211,7 +224,11 @@ impl Backend {
             match replacing {
                 // The dial that was to replace it is the attempt.
                 Some(dial) => away.begin_dial(dial),
-                None => self.wait(now, &mut away, None, dice),
+                // A backend that dies as soon as it is connected is still dialled once in this time at most.
+                None => {
+                    let rest = (since + self.policy.retry_first).saturating_duration_since(now);
+                    self.wait(now, &mut away, Some(rest), dice);
+                }
             }
             self.state = State::Reconnecting(away);
         }
@@ -278,7 +295,6 @@ impl Backend {
 
     pub fn poll_timeout(&self) -> Option<Instant> {
         let state = match &self.state {
-            State::Connected { since, .. } if self.backoff.attempt() > 0 => Some(*since + self.policy.stable_after),
             State::Reconnecting(away) => away.due(),
             _ => None,
         };
@@ -287,11 +303,6 @@ impl Backend {
     }
 
     pub fn handle_timeout(&mut self, now: Instant) {
-        if let State::Connected { since, .. } = self.state
-            && now >= since + self.policy.stable_after
-        {
-            self.backoff.reset();
-        }
         if let State::Reconnecting(away) = &self.state
             && away.due().is_some_and(|due| due <= now)
         {
@@ -364,6 +375,7 @@ impl Backend {
         }
         self.was_connected = true;
         self.last_error = None;
+        self.backoff.reset();
         for call in self.calls.take_parked() {
             self.send(generation, call);
         }
@@ -372,7 +384,9 @@ impl Backend {
 
     fn dial_failed(&mut self, now: Instant, error: DialError, dice: f64) {
         let (reason, retry_after) = match error {
-            DialError::Passing { reason, retry_after } => (reason, retry_after),
+            DialError::Passing { reason, retry_after } => {
+                (reason, retry_after.map(|wait| wait.min(self.policy.retry_after_max)))
+            }
             DialError::Fatal { reason } => {
                 self.last_error = Some(reason);
                 if let State::Connected { replacing, .. } = &mut self.state {
@@ -412,12 +426,12 @@ impl Backend {
         }
     }
 
-    /// Plans the next attempt. A dial that a call brought forward does not push the planned one back.
-    fn wait(&mut self, now: Instant, away: &mut Away, retry_after: Option<Duration>, dice: f64) {
-        if away.keep_plan(now, retry_after) {
+    /// Plans the next attempt, not before `at_least`. A dial that a call brought forward does not push the planned one back.
+    fn wait(&mut self, now: Instant, away: &mut Away, at_least: Option<Duration>, dice: f64) {
+        if away.keep_plan(now, at_least) {
             return;
         }
-        let delay = self.backoff.next(dice).max(retry_after.unwrap_or_default());
+        let delay = self.backoff.next(dice).max(at_least.unwrap_or_default());
         let attempt = self.backoff.attempt();
         if away.plan(now, delay, attempt) {
             self.tell(Told::Reconnecting { attempt, next_retry: delay });

@@ -55,6 +55,7 @@ fn outcome_word(outcome: &Outcome) -> &'static str {
         Outcome::Unavailable { .. } => "unavailable",
         Outcome::Unknown { .. } => "unknown",
         Outcome::NotExecuted { .. } => "not executed",
+        Outcome::Refused { .. } => "refused",
         Outcome::Busy => "busy",
         Outcome::Deadline => "deadline",
     }
@@ -102,23 +103,57 @@ fn jitter_stays_within_a_tenth() {
 }
 
 #[test]
-fn only_a_success_that_lasts_resets_the_delays() {
+fn every_success_starts_the_delays_over() {
     let mut t = now();
     let mut backend = Backend::new(Policy::default());
     backend.start();
-    for flap in 0..4u32 {
+    // Six quick restarts, and before the last of them it is away for long.
+    for restart in 0..6 {
         backend.handle_dialled(t, backend.newest, Ok(()), MIDDLE);
-        backend.handle_lost(t + 9 * S, backend.newest, "eof", MIDDLE);
-        t += 9 * S;
-        assert_eq!(backend.next_retry(t), Some(S * 2u32.pow(flap)), "flap {flap}");
+        assert_eq!(backend.attempt(), 0, "restart {restart}");
+        t += 2 * S;
+        backend.handle_lost(t, backend.newest, "eof", MIDDLE);
+        assert_eq!((backend.next_retry(t), backend.attempt()), (Some(S), 1), "restart {restart}");
+        for failure in 1..=restart {
+            t = backend.poll_timeout().unwrap();
+            backend.handle_timeout(t);
+            backend.handle_dialled(t, backend.newest, refused(), MIDDLE);
+            assert_eq!(backend.next_retry(t), Some(S * 2u32.pow(failure)), "restart {restart}");
+        }
         t = backend.poll_timeout().unwrap();
         backend.handle_timeout(t);
     }
-    backend.handle_dialled(t, backend.newest, Ok(()), MIDDLE);
-    assert_eq!(backend.poll_timeout(), Some(t + 10 * S));
-    backend.handle_timeout(t + 10 * S);
-    backend.handle_lost(t + 11 * S, backend.newest, "eof", MIDDLE);
-    assert_eq!(backend.next_retry(t + 11 * S), Some(S));
+}
+
+#[test]
+fn a_server_that_dies_with_each_handshake_is_dialled_once_a_second_whatever_the_dice_say() {
+    let mut t = now();
+    let mut backend = Backend::new(Policy::default());
+    backend.start();
+    for dice in [0.0, 0.1, 0.5, 1.0] {
+        backend.handle_dialled(t, backend.newest, Ok(()), dice);
+        backend.handle_lost(t, backend.newest, "eof", dice);
+        assert!(backend.next_retry(t) >= Some(S), "{dice}: {:?}", backend.next_retry(t));
+        t = backend.poll_timeout().unwrap();
+        backend.handle_timeout(t);
+    }
+}
+
+#[test]
+fn a_call_that_the_server_refuses_ends_without_loss_and_is_not_sent_again() {
+    let t = now();
+    let mut backend = in_state("connected", t);
+    backend.handle_refused(G1, 1, "HTTP 429", Some(7 * S));
+    let outcome = Outcome::Refused { reason: "HTTP 429".into(), retry_after: Some(7 * S) };
+    assert_eq!(backend.poll_output(), Some(Output::Fail { call: 1, outcome }));
+    assert_eq!((backend.poll_output(), backend.live(), backend.calls()), (None, Some(G1), (0, 0)));
+    // One whose wire broke before may have run then, whatever the server says now.
+    backend.handle_call(t, Call::new(8, t + 30 * S, Resend::Always));
+    backend.handle_broken(t, G1, 8, "eof");
+    backend.handle_timeout(t + REST);
+    assert_eq!(drain(&mut backend), "send 8 on 1, send 8 on 1");
+    backend.handle_refused(G1, 8, "HTTP 429", None);
+    assert_eq!(drain(&mut backend), "fail 8 unknown");
 }
 
 #[test]
@@ -133,13 +168,15 @@ fn a_call_that_dials_early_does_not_push_the_planned_attempt_back() {
 }
 
 #[test]
-fn retry_after_is_honoured_when_it_is_longer() {
+fn retry_after_is_honoured_when_it_is_longer_up_to_an_hour() {
     let t = now();
-    let mut backend = Backend::new(Policy::default());
-    backend.start();
-    let asked = DialError::Passing { reason: "503".into(), retry_after: Some(40 * S) };
-    backend.handle_dialled(t, G1, Err(asked), MIDDLE);
-    assert_eq!(backend.next_retry(t), Some(40 * S));
+    for (asked, waited) in [(0, 1), (40, 40), (3600, 3600), (86_400, 3600)] {
+        let mut backend = Backend::new(Policy::default());
+        backend.start();
+        let asked = DialError::Passing { reason: "503".into(), retry_after: Some(asked * S) };
+        backend.handle_dialled(t, G1, Err(asked), MIDDLE);
+        assert_eq!(backend.next_retry(t), Some(waited * S));
+    }
 }
 
 #[test]

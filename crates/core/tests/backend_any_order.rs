@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use bowline_core::backend::{Backend, Call, CallId, DialError, Generation, Output, Policy, Resend, Status, Told};
+use bowline_core::backend::{
+    Backend, Call, CallId, DialError, Generation, Outcome, Output, Policy, Resend, Status, Told,
+};
 use proptest::prelude::*;
 
 /// What chance does. Numbers pick among what there is.
@@ -13,6 +15,7 @@ enum Act {
     Call,
     Answer(usize),
     NotExecuted(usize),
+    Refused(usize),
     Broken(usize),
     Cancel(usize),
     Lost(usize),
@@ -33,6 +36,7 @@ fn act() -> impl Strategy<Value = Act> {
         6 => Just(Act::Call),
         4 => pick.clone().prop_map(Act::Answer),
         2 => pick.clone().prop_map(Act::NotExecuted),
+        2 => pick.clone().prop_map(Act::Refused),
         2 => pick.clone().prop_map(Act::Broken),
         1 => pick.clone().prop_map(Act::Cancel),
         3 => pick.clone().prop_map(Act::Lost),
@@ -110,6 +114,16 @@ impl World {
                     self.on_wire.remove(&call);
                     self.may_have_run.remove(&call);
                     self.backend.handle_not_executed(t, on, call, "refused", dice);
+                }
+            }
+            Act::Refused(at) => {
+                if let Some((call, on)) = wired(self, *at) {
+                    self.on_wire.remove(&call);
+                    self.backend.handle_refused(on, call, "HTTP 429", None);
+                    let refused = Outcome::Refused { reason: "HTTP 429".into(), retry_after: None };
+                    let last = self.backend.poll_output();
+                    assert_eq!(last, Some(Output::Fail { call, outcome: refused }), "a refused call ends at once");
+                    self.end(call);
                 }
             }
             Act::Broken(at) => {
@@ -263,5 +277,42 @@ proptest! {
             world.apply(act);
         }
         world.settle();
+    }
+
+    #[test]
+    fn background_dials_start_over_after_each_success_and_are_never_closer_than_a_second(
+        dials in proptest::collection::vec((any::<bool>(), 0u64..20_000, 0.0f64..=1.0), 1..60)
+    ) {
+        let second = Duration::from_secs(1);
+        let mut backend = Backend::new(Policy::default());
+        #[allow(clippy::disallowed_methods)]
+        let mut t = Instant::now();
+        let (mut generation, mut delays) = (Generation(1), 0u32);
+        backend.start();
+        for (works, lasts_ms, dice) in dials {
+            let dialled = t;
+            if works {
+                backend.handle_dialled(t, generation, Ok(()), dice);
+                t += Duration::from_millis(lasts_ms);
+                backend.handle_lost(t, generation, "eof", dice);
+                delays = 1;
+            } else {
+                let failed = DialError::Passing { reason: "refused".into(), retry_after: None };
+                backend.handle_dialled(t, generation, Err(failed), dice);
+                delays += 1;
+            }
+            prop_assert_eq!(backend.attempt(), delays);
+            let planned = second.saturating_mul(1 << (delays - 1).min(10)).min(Duration::from_secs(180));
+            let delay = backend.next_retry(t).unwrap();
+            prop_assert!(delay >= planned.mul_f64(0.9) && delay <= planned.mul_f64(1.1), "{delays}: {delay:?}");
+            t = backend.poll_timeout().unwrap();
+            prop_assert!(!works || t - dialled >= second, "after {:?}", t - dialled);
+            backend.handle_timeout(t);
+            while let Some(output) = backend.poll_output() {
+                if let Output::Dial(next) = output {
+                    generation = next;
+                }
+            }
+        }
     }
 }

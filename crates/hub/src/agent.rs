@@ -17,7 +17,8 @@ use crate::fields::{Fields, Raw, lossy, raw};
 use crate::front::{Client, pass};
 use crate::hub::Hub;
 use crate::link::Inbound;
-use crate::outcome;
+use crate::message;
+use crate::outcome::CallOutcome;
 use crate::tasks::{Mine, TaskRecord};
 use crate::tools;
 
@@ -146,10 +147,7 @@ pub async fn call(
         }
     };
     caller.disarm();
-    match reply.answer {
-        Err(error) => AgentEnd::Failed { error: crate::message::message_of(&error), result: lossy(&error) },
-        Ok(result) => ending(lossy(&result)),
-    }
+    ending(&reply)
 }
 
 /// The call itself. An agent has nobody to ask, so questions are answered with "nobody" by dropping them.
@@ -188,23 +186,28 @@ async fn about_a_task(hub: &Arc<Hub>, client: &Client, tool: &str, arguments: &V
     let (sink, _) = mpsc::channel(1);
     let mut params = Fields::default();
     params.set("arguments", raw(arguments));
-    match tools::call(hub, client, tool, &params, &sink).await.answer {
-        Ok(result) => ending(lossy(&result)),
-        Err(error) => AgentEnd::Failed { error: crate::message::message_of(&error), result: lossy(&error) },
+    ending(&tools::call(hub, client, tool, &params, &sink).await)
+}
+
+/// What became of the call is what its reply says of it; the answer itself is only shown.
+fn ending(reply: &Reply) -> AgentEnd {
+    let (text, result) = match &reply.answer {
+        Ok(result) => told(lossy(result), reply.outcome),
+        Err(error) => (message::message_of(error), lossy(error)),
+    };
+    match reply.outcome {
+        CallOutcome::Result => AgentEnd::Success { text, result },
+        CallOutcome::Unknown => AgentEnd::Unknown { error: text },
+        CallOutcome::ToolError | CallOutcome::Error | CallOutcome::NotExecuted => {
+            AgentEnd::Failed { error: text, result }
+        }
     }
 }
 
-fn ending(result: Value) -> AgentEnd {
+/// What a model reads of a result. One that failed may say so in a sentence of its own.
+fn told(result: Value, outcome: CallOutcome) -> (String, Value) {
+    let sentence = result["structuredContent"]["error"].as_str().filter(|_| outcome != CallOutcome::Result);
     let parts = result["content"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let text: Vec<&str> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
-    let text = text.join("\n");
-    if result["isError"] != true {
-        return AgentEnd::Success { text, result };
-    }
-    let told = &result["structuredContent"];
-    let error = told["error"].as_str().map_or(text, ToOwned::to_owned);
-    if told["code"] == outcome::OUTCOME_UNKNOWN {
-        return AgentEnd::Unknown { error };
-    }
-    AgentEnd::Failed { error, result }
+    let texts = || parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<&str>>().join("\n");
+    (sentence.map_or_else(texts, ToOwned::to_owned), result)
 }

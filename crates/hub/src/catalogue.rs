@@ -247,7 +247,7 @@ async fn fetch_list(link: &Link, kind: ListKind) -> Result<Vec<Raw>, String> {
                 break;
             }
             Ending::Answered { answer: Err(error), .. } => return Err(message::message_of(&error)),
-            Ending::NotExecuted(why) | Ending::Broken(why) => return Err(why),
+            Ending::NotExecuted(why) | Ending::Refused { why, .. } | Ending::Broken(why) => return Err(why),
         };
         let Some(page) = result.read::<Vec<Raw>>(kind.member()) else {
             return Err(format!("the answer to {} has no list `{}`", kind.method(), kind.member()));

@@ -6,14 +6,13 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-/// How a call can end, as it is counted.
-pub const OUTCOMES: [&str; 5] = ["result", "tool_error", "error", "unknown", "not_executed"];
+use crate::outcome::CallOutcome;
 
 #[derive(Default)]
 pub struct Counts {
     next_call: AtomicU64,
     open: AtomicU64,
-    ended: [AtomicU64; OUTCOMES.len()],
+    ended: [AtomicU64; CallOutcome::ALL.len()],
     micros: AtomicU64,
     last_micros: AtomicU64,
 }
@@ -37,8 +36,9 @@ impl Counts {
 
     pub fn shown(&self) -> Value {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counted = CallOutcome::ALL.iter().zip(&self.ended);
         let outcomes: serde_json::Map<String, Value> =
-            OUTCOMES.iter().zip(&self.ended).map(|(word, count)| ((*word).to_owned(), of(count).into())).collect();
+            counted.map(|(outcome, count)| (outcome.as_str().to_owned(), of(count).into())).collect();
         let total: u64 = self.ended.iter().map(of).sum();
         let ms = |micros: u64| micros as f64 / 1000.0;
         json!({
@@ -60,9 +60,9 @@ pub struct Counted<'a> {
 
 impl Counted<'_> {
     /// The call has ended so; returns how many seconds it took.
-    pub fn end(&self, outcome: &str) -> f64 {
+    pub fn end(&self, outcome: CallOutcome) -> f64 {
         let took = self.began.elapsed();
-        if let Some(at) = OUTCOMES.iter().position(|word| *word == outcome) {
+        if let Some(at) = CallOutcome::ALL.iter().position(|known| *known == outcome) {
             self.counts.ended[at].fetch_add(1, Ordering::Relaxed);
         }
         self.counts.micros.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
@@ -92,7 +92,7 @@ mod tests {
         let counts = Counts::default();
         let (first, second) = (counts.begin(), counts.begin());
         assert_eq!(counts.shown()["open"], 2);
-        first.end("unknown");
+        first.end(CallOutcome::Unknown);
         drop(first);
         drop(second);
         let shown = counts.shown();

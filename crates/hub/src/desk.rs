@@ -5,7 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bowline_core::Health;
 use bowline_core::backend::{Backend as Machine, Call, CallId, Generation, Outcome, Output, Ticket, Told};
@@ -33,6 +33,10 @@ pub enum Report {
         well: bool,
     },
     NotExecuted(String),
+    Refused {
+        why: String,
+        retry_after: Option<Duration>,
+    },
     Broken(String),
 }
 
@@ -94,6 +98,7 @@ impl Desk {
                 books.orders.extend(pulse.map(Order::TellHealth));
             }
             Report::NotExecuted(why) => books.machine.handle_not_executed(now, generation, id, why, chance()),
+            Report::Refused { why, retry_after } => books.machine.handle_refused(generation, id, why, *retry_after),
             Report::Broken(why) => books.machine.handle_broken(now, generation, id, why),
         });
     }

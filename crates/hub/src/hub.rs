@@ -22,6 +22,7 @@ use crate::front::renew;
 use crate::guard;
 use crate::memory::Memory;
 use crate::neighbours::Neighbours;
+use crate::outcome::CallOutcome;
 use crate::parked::ParkedCalls;
 use crate::seal::Seal;
 use crate::servers::{self, Kept};
@@ -136,7 +137,7 @@ pub enum AddError {
 
 /// What the hub counts, for whoever measures.
 pub trait Observer: Send + Sync {
-    fn call_ended(&self, backend: &Backend, outcome: &'static str, seconds: f64);
+    fn call_ended(&self, backend: &Backend, outcome: CallOutcome, seconds: f64);
     fn backend_event(&self, name: &'static str);
     /// A limit was reached; the name is that of its setting.
     fn limit_hit(&self, _name: &'static str) {}
@@ -145,7 +146,7 @@ pub trait Observer: Send + Sync {
 pub(crate) struct NoObserver;
 
 impl Observer for NoObserver {
-    fn call_ended(&self, _backend: &Backend, _outcome: &'static str, _seconds: f64) {}
+    fn call_ended(&self, _backend: &Backend, _outcome: CallOutcome, _seconds: f64) {}
     fn backend_event(&self, _name: &'static str) {}
 }
 

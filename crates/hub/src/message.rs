@@ -117,6 +117,8 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<R
 /// Why something is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
+    #[error("it is not UTF-8")]
+    NotUtf8,
     #[error("it is not JSON")]
     NotJson,
     #[error("it nests too deeply")]
@@ -128,7 +130,7 @@ pub enum Malformed {
 impl Malformed {
     pub fn code(self) -> i64 {
         match self {
-            Malformed::NotJson | Malformed::TooDeep => PARSE_ERROR,
+            Malformed::NotUtf8 | Malformed::NotJson | Malformed::TooDeep => PARSE_ERROR,
             Malformed::NotRpc => INVALID_REQUEST,
         }
     }
@@ -176,7 +178,7 @@ impl Message {
     }
 
     pub fn parse_bytes(bytes: &[u8]) -> Result<Message, Malformed> {
-        Message::parse(std::str::from_utf8(bytes).map_err(|_| Malformed::NotJson)?)
+        Message::parse(std::str::from_utf8(bytes).map_err(|_| Malformed::NotUtf8)?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a client is told about a call that has no answer: one honest outcome, in the words of its method.
 
 use bowline_core::backend::{Outcome, Resend, Status};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::backend::CallEnd;
@@ -11,6 +12,80 @@ use crate::message::{self, Answer};
 
 /// The code under which an unknown outcome is told.
 pub const OUTCOME_UNKNOWN: &str = "OUTCOME_UNKNOWN";
+
+/// What became of a call. It is decided where the call ends and travels beside the answer, so that metrics, tasks and agents never
+/// read it back out of JSON: a server may write there whatever it likes, our own words included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallOutcome {
+    Result,
+    /// A result that says that the tool failed.
+    ToolError,
+    /// An error object instead of a result.
+    Error,
+    /// Without an answer of the server: it may or may not have run.
+    Unknown,
+    /// Without an answer of the server: it did not run.
+    NotExecuted,
+}
+
+impl CallOutcome {
+    pub const ALL: [CallOutcome; 5] = [
+        CallOutcome::Result,
+        CallOutcome::ToolError,
+        CallOutcome::Error,
+        CallOutcome::Unknown,
+        CallOutcome::NotExecuted,
+    ];
+
+    /// Its name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            CallOutcome::Result => "result",
+            CallOutcome::ToolError => "tool_error",
+            CallOutcome::Error => "error",
+            CallOutcome::Unknown => "unknown",
+            CallOutcome::NotExecuted => "not_executed",
+        }
+    }
+
+    /// That of an answer that somebody gave, which says by its shape alone whether it is a result.
+    pub fn of_answer(answer: &Answer) -> CallOutcome {
+        match answer {
+            Ok(result) if is_tool_error(result) => CallOutcome::ToolError,
+            Ok(_) => CallOutcome::Result,
+            Err(_) => CallOutcome::Error,
+        }
+    }
+
+    /// That of a call without an answer.
+    const fn of_failure(outcome: &Outcome) -> CallOutcome {
+        match outcome {
+            Outcome::Unknown { .. } => CallOutcome::Unknown,
+            Outcome::Unavailable { .. }
+            | Outcome::NotExecuted { .. }
+            | Outcome::Refused { .. }
+            | Outcome::Busy
+            | Outcome::Deadline => CallOutcome::NotExecuted,
+        }
+    }
+
+    /// Whether the answer was made here because the server gave none.
+    pub const fn is_unanswered(self) -> bool {
+        matches!(self, CallOutcome::Unknown | CallOutcome::NotExecuted)
+    }
+}
+
+/// Everything else in a result stays unread.
+fn is_tool_error(result: &Raw) -> bool {
+    #[derive(Default, Deserialize)]
+    struct Marked<'a> {
+        #[serde(default, borrow, rename = "isError")]
+        is_error: Option<&'a serde_json::value::RawValue>,
+    }
+    let marked: Marked<'_> = serde_json::from_str(result.get()).unwrap_or_default();
+    marked.is_error.is_some_and(|raw| raw.get() == "true")
+}
 
 /// The facts of an outcome, as `isError` results and errors carry them.
 pub fn facts(server: &str, outcome: &Outcome) -> Value {
@@ -29,10 +104,19 @@ pub fn facts(server: &str, outcome: &Outcome) -> Value {
             "error": format!("{server} took the call and did not answer it. It may or may not have run; it was not sent again."),
             "code": OUTCOME_UNKNOWN, "outcome": "unknown", "server": server, "lastError": reason,
         }),
-        Outcome::NotExecuted { reason } => json!({
-            "error": format!("{server} refused the call each time. It did not run."),
-            "code": "NOT_EXECUTED", "outcome": "not_executed", "server": server, "lastError": reason,
-        }),
+        Outcome::NotExecuted { reason } => {
+            not_executed(server, &format!("{server} refused the call each time. It did not run."), reason)
+        }
+        Outcome::Refused { reason, retry_after: None } => {
+            not_executed(server, &format!("{server} refused the call: {reason}. It did not run."), reason)
+        }
+        Outcome::Refused { reason, retry_after: Some(wait) } => {
+            let seconds = wait.as_secs_f64().ceil();
+            let again = format!("It did not run, and may be called again after {seconds} s.");
+            let mut facts = not_executed(server, &format!("{server} refused the call: {reason}. {again}"), reason);
+            facts["retryAfterMs"] = (wait.as_millis() as u64).into();
+            facts
+        }
         Outcome::Busy => json!({
             "error": format!("Too many calls wait for {server} already. This one did not run."),
             "code": "BUSY", "outcome": "not_executed", "server": server,
@@ -42,6 +126,12 @@ pub fn facts(server: &str, outcome: &Outcome) -> Value {
             "code": "DEADLINE", "outcome": "not_executed", "server": server,
         }),
     }
+}
+
+fn not_executed(server: &str, error: &str, reason: &str) -> Value {
+    json!({
+        "error": error, "code": "NOT_EXECUTED", "outcome": "not_executed", "server": server, "lastError": reason,
+    })
 }
 
 fn sentence(server: &str, status: Status) -> String {
@@ -72,28 +162,16 @@ pub fn in_both_ways(facts: &Raw) -> Fields {
     result
 }
 
-/// Our own facts about a call that its server did not answer.
-pub fn unanswered(answer: &Answer) -> Option<Raw> {
-    let facts = match answer {
-        Ok(result) => Fields::of(Some(result)).get("structuredContent")?.to_owned(),
-        Err(error) => Fields::of(Some(error)).get("data")?.to_owned(),
-    };
-    let fields = Fields::of(Some(&facts));
-    let ours = fields.text("outcome").is_some_and(|word| word == "unknown" || word == "not_executed");
-    (ours && fields.has("server")).then_some(facts)
-}
-
-/// Whether the wire broke under the call.
-pub fn is_cut(answer: &Answer) -> bool {
-    unanswered(answer).is_some_and(|facts| Fields::of(Some(&facts)).text("code").as_deref() == Some(OUTCOME_UNKNOWN))
-}
-
-/// The ending of a call as the answer to its method.
+/// The ending of a call as the reply to its method.
 pub fn reply(server: &str, method: &str, end: CallEnd) -> Reply {
     match end {
         CallEnd::Answered { answer, status } => Reply::with_status(answer, status),
-        CallEnd::Failed(outcome) => Reply::new(answer(method, &facts(server, &outcome))),
+        CallEnd::Failed(outcome) => unanswered(method, CallOutcome::of_failure(&outcome), &facts(server, &outcome)),
     }
+}
+
+fn unanswered(method: &str, outcome: CallOutcome, facts: &Value) -> Reply {
+    Reply { outcome, ..Reply::new(answer(method, facts)) }
 }
 
 fn answer(method: &str, facts: &Value) -> Answer {
@@ -105,29 +183,30 @@ fn answer(method: &str, facts: &Value) -> Answer {
 }
 
 /// The hub itself was restarted while a call was under way.
-pub fn cut_by_restart(method: &str) -> Answer {
+pub fn cut_by_restart(method: &str) -> Reply {
     let facts = json!({
         "error": "The hub was restarted while the call was under way. It may or may not have run; it was not sent again.",
         "code": OUTCOME_UNKNOWN, "outcome": "unknown",
     });
-    answer(method, &facts)
+    unanswered(method, CallOutcome::Unknown, &facts)
 }
 
 /// A call that waited for input waits no longer: its time was over, or the hub was restarted.
-pub fn not_waiting(method: &str) -> Answer {
+pub fn not_waiting(method: &str) -> Reply {
     let facts = json!({
         "error": "The call does not wait for this any more. It may or may not have run; it was not sent again.",
         "code": OUTCOME_UNKNOWN, "outcome": "unknown",
     });
-    answer(method, &facts)
+    unanswered(method, CallOutcome::Unknown, &facts)
 }
 
 /// A backend has lost the task that it made of a call, or we have lost the backend.
-pub fn task_lost(server: &str, why: &str) -> Raw {
-    tool_error(&json!({
+pub fn task_lost(server: &str, why: &str) -> Reply {
+    let facts = json!({
         "error": format!("{server} does not tell what became of its task. It may or may not have run."),
         "code": OUTCOME_UNKNOWN, "outcome": "unknown", "server": server, "lastError": why,
-    }))
+    });
+    unanswered("tools/call", CallOutcome::Unknown, &facts)
 }
 
 /// The call was answered, and the store cannot hold the answer.
@@ -168,4 +247,42 @@ pub fn resend(method: &str, params: Option<&Raw>, catalogue: &Catalogue, allow: 
     };
     let safe = reads || (allow && method == "tools/call" && safe_tool());
     if safe { Resend::Always } else { Resend::IfNotExecuted }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outcome_of_a_call_without_an_answer_is_that_of_its_ending_whatever_its_method() {
+        let [gone, busy] = [Outcome::Unknown { reason: "cut".into() }, Outcome::Busy];
+        let refused = Outcome::Refused { reason: "HTTP 429".into(), retry_after: None };
+        for method in ["tools/call", "resources/read"] {
+            let of = |outcome: &Outcome| reply("b", method, CallEnd::Failed(outcome.clone())).outcome;
+            assert_eq!(of(&gone), CallOutcome::Unknown, "{method}");
+            assert_eq!((of(&busy), of(&refused)), (CallOutcome::NotExecuted, CallOutcome::NotExecuted), "{method}");
+        }
+    }
+
+    #[test]
+    fn an_answer_in_our_own_words_is_still_the_servers_answer() {
+        for (code, word) in [(OUTCOME_UNKNOWN, "unknown"), ("NOT_EXECUTED", "not_executed")] {
+            let facts = json!({ "error": "x", "code": code, "outcome": word, "server": "b" });
+            let of = |answer: Answer| reply("b", "tools/call", CallEnd::Answered { answer, status: 200 }).outcome;
+            assert_eq!(of(Ok(tool_error(&facts))), CallOutcome::ToolError);
+            assert_eq!(of(Ok(in_both_ways(&raw(&facts)).to_raw())), CallOutcome::Result);
+            assert_eq!(of(Err(message::error_with(-1, "no", &facts))), CallOutcome::Error);
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_when_to_ask_again_if_the_server_did() {
+        let facts_of = |retry_after| facts("b", &Outcome::Refused { reason: "HTTP 429".into(), retry_after });
+        let told = facts_of(Some(std::time::Duration::from_secs(7)));
+        assert_eq!(
+            (&told["code"], &told["server"], &told["retryAfterMs"]),
+            (&json!("NOT_EXECUTED"), &json!("b"), &json!(7000))
+        );
+        assert_eq!(facts_of(None).get("retryAfterMs"), None);
+    }
 }

@@ -211,7 +211,7 @@ impl Session {
         for (key, value) in self.store.items(&self.id, "open/").await? {
             let request: CutRequest = serde_json::from_slice(&value).unwrap_or_default();
             let stream = key.trim_start_matches("open/").to_owned();
-            let answer = crate::outcome::cut_by_restart(&request.method);
+            let answer = crate::outcome::cut_by_restart(&request.method).answer;
             let id = request.id.and_then(|id| Id::parse(&id)).unwrap_or_else(|| Id::number(0));
             self.say(&stream, Some(&message::response(&id, &answer)), true).await?;
         }

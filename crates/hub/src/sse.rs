@@ -21,6 +21,8 @@ pub enum Piece {
     Event(Event),
     /// An event that is larger than is taken. It was passed over, and the stream goes on.
     TooLarge(Skim),
+    /// An event whose data is not UTF-8. A reader that replaced what it cannot read would pass on what nobody wrote.
+    NotUtf8(Skim),
 }
 
 /// The data of the event that is being read.
@@ -180,10 +182,10 @@ impl Parser {
         match std::mem::take(&mut self.data) {
             Data::Nothing => None,
             Data::TooLarge(skim) => Some(Piece::TooLarge(skim)),
-            Data::Whole(data) => {
-                let data = String::from_utf8_lossy(&data).into_owned();
-                Some(Piece::Event(Event { id: self.id.clone(), kind, data }))
-            }
+            Data::Whole(data) => Some(match String::from_utf8(data) {
+                Ok(data) => Piece::Event(Event { id: self.id.clone(), kind, data }),
+                Err(error) => Piece::NotUtf8(Skim::of(error.as_bytes())),
+            }),
         }
     }
 }
@@ -214,7 +216,7 @@ mod tests {
         let mut parser = Parser::new(1000);
         let whole = |piece| match piece {
             Piece::Event(event) => event,
-            Piece::TooLarge(skim) => panic!("{skim:?}"),
+            piece => panic!("{piece:?}"),
         };
         pieces.iter().flat_map(|piece| parser.push(piece)).map(whole).collect()
     }
@@ -248,6 +250,7 @@ mod tests {
         let shown = |piece| match piece {
             Piece::Event(event) => event.data,
             Piece::TooLarge(skim) => format!("too large: {:?}", skim.id().unwrap()),
+            Piece::NotUtf8(skim) => format!("not UTF-8: {:?}", skim.id().unwrap()),
         };
         let x = "x".repeat(30);
         let text = format!(
@@ -261,5 +264,13 @@ mod tests {
             assert_eq!(pieces, ["{\"id\":1}", "too large: 2", "too large: 3", "{\"id\":4}"], "cut at {at}");
             assert_eq!(parser.last_id(), Some("e2"));
         }
+    }
+
+    #[test]
+    fn data_that_is_not_utf_8_is_passed_over_and_not_mended() {
+        let mut parser = Parser::new(1000);
+        let pieces = parser.push(b"id: e1\ndata: {\"id\":1,\"a\":\"caf\xe9\"}\n\ndata: {\"id\":2}\n\n");
+        assert!(matches!(&pieces[0], Piece::NotUtf8(skim) if skim.id() == Some(&crate::message::Id::number(1))));
+        assert!(matches!(&pieces[1], Piece::Event(event) if event.data == "{\"id\":2}"));
     }
 }

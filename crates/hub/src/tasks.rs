@@ -13,15 +13,16 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
+use crate::drive::conversation::Reply;
 use crate::fields::{Fields, Raw, raw};
-use crate::message::Answer;
 use crate::neighbours::Neighbours;
-use crate::outcome;
+use crate::outcome::{self, CallOutcome};
 
 /// Tasks that one principal may have at once, those included whose results are kept.
 const PER_PRINCIPAL_MAX: usize = 1000;
 const PREFIX: &str = "mcpt_";
 const RESULT: &str = "result";
+const OUTCOME: &str = "outcome";
 /// While the store cannot take an ending, it is tried again this often.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 const WRITES_MAX: usize = 600;
@@ -100,6 +101,13 @@ impl TaskRecord {
         self.session.as_ref() == session
     }
 
+    /// Its call has ended so; the answer as it is kept.
+    fn answered(&mut self, reply: &Reply) -> Raw {
+        let completed = reply.outcome == CallOutcome::Result;
+        self.status = if completed { TaskStatus::Completed } else { TaskStatus::Failed };
+        kept(reply)
+    }
+
     pub fn shown(&self, id: &LogId) -> Value {
         let mut shown = json!({
             "taskId": id,
@@ -151,7 +159,7 @@ pub enum Orphans {
 /// How a task ends.
 #[derive(Clone)]
 pub enum TaskEnd {
-    Answered(Answer),
+    Answered(Reply),
     Cancelled,
 }
 
@@ -289,21 +297,19 @@ impl Tasks {
 
     /// The task is over. Its ending is in the store before anybody is told.
     pub async fn end(&self, mut task: Mine, end: TaskEnd) -> TaskRecord {
-        let failed = |raw: &Raw| Fields::of(Some(raw)).read("isError") == Some(true);
-        let (status, result) = match end {
-            TaskEnd::Answered(Ok(result)) if !failed(&result) => (TaskStatus::Completed, Some(kept(&Ok(result)))),
-            TaskEnd::Answered(answer) => (TaskStatus::Failed, Some(kept(&answer))),
-            TaskEnd::Cancelled => (TaskStatus::Cancelled, None),
+        let mut result = match end {
+            TaskEnd::Answered(reply) => Some(task.record.answered(&reply)),
+            TaskEnd::Cancelled => {
+                task.record.status = TaskStatus::Cancelled;
+                None
+            }
         };
-        task.record.status = status;
         task.record.ended_ms = Some(clock::now_ms());
-        let mut result = result;
         for _ in 0..WRITES_MAX {
             match self.write(&task, result.as_ref()).await {
                 Ok(()) => break,
                 Err(StoreError::TooLarge { .. }) => {
-                    task.record.status = TaskStatus::Failed;
-                    result = Some(kept(&Ok(outcome::too_large_to_keep())));
+                    result = Some(task.record.answered(&Reply::new(Ok(outcome::too_large_to_keep()))));
                 }
                 // It may have been written. Under a new right it is written again, to the same effect.
                 Err(StoreError::InDoubt(_)) => match self.claim(&task.id).await {
@@ -364,14 +370,16 @@ impl Tasks {
         Ok(all.filter(|(_, task)| task.status == TaskStatus::Working).map(|(id, task)| task.shown(&id)).collect())
     }
 
-    /// What the call was answered with, if it was.
-    pub async fn result(&self, id: &LogId) -> Result<Option<Answer>, StoreError> {
+    /// What the call was answered with, if it was. Results that an older version kept do not say what became of the call.
+    pub async fn result(&self, id: &LogId) -> Result<Option<Reply>, StoreError> {
         let kept = self.store.item(id, RESULT).await?;
         let kept = kept.and_then(|bytes| serde_json::from_slice::<Raw>(&bytes).ok());
         let Some(kept) = kept else { return Ok(None) };
         let fields = Fields::of(Some(&kept));
         let result = fields.get("result").map(|result| Ok(result.to_owned()));
-        Ok(result.or_else(|| fields.get("error").map(|error| Err(error.to_owned()))))
+        let answer = result.or_else(|| fields.get("error").map(|error| Err(error.to_owned())));
+        let reply = answer.map(Reply::new);
+        Ok(reply.map(|reply| Reply { outcome: fields.read(OUTCOME).unwrap_or(reply.outcome), ..reply }))
     }
 
     /// Lets go of results that were kept long enough; whose they were.
@@ -416,12 +424,14 @@ fn stored(owner: &Principal, record: &TaskRecord, now: u64) -> Record {
     Record { kind: Kind::Hub, owner: owner.clone(), touched_ms: now, body: body.into() }
 }
 
-fn kept(answer: &Answer) -> Raw {
+/// The answer and, beside it, what became of the call.
+fn kept(reply: &Reply) -> Raw {
     let mut fields = Fields::default();
-    match answer {
+    match &reply.answer {
         Ok(result) => fields.set("result", result.clone()),
         Err(error) => fields.set("error", error.clone()),
     }
+    fields.put(OUTCOME, &reply.outcome);
     fields.to_raw()
 }
 

@@ -222,8 +222,9 @@ async fn a_call_that_a_server_wants_later_is_made_later_and_runs_once() {
         assert_eq!(done["content"][0]["text"], format!("done {era}"), "{done}");
         // One that wants all calls later does not get them all.
         std::fs::write(&later, "x".repeat(50)).unwrap();
-        let refused = client.ask("tools/call", json!({ "name": "count", "arguments": { "id": "never" } })).await;
-        assert!(refused["error"]["message"].as_str().unwrap().contains("503"), "{refused}");
+        let refused = client.call("count", json!({ "id": "never" })).await["structuredContent"].clone();
+        assert_eq!((&refused["code"], &refused["retryAfterMs"]), (&json!("NOT_EXECUTED"), &json!(0)), "{refused}");
+        assert!(refused["lastError"].as_str().unwrap().contains("503"), "{refused}");
         std::fs::write(&later, "").unwrap();
     }
     let ran = std::fs::read_to_string(&ran).unwrap();
@@ -444,5 +445,21 @@ async fn what_another_process_behind_the_same_address_offers_is_seen_when_its_st
         })
         .await;
         assert_eq!(backend.snapshot().connected_at_ms, since, "{kind}: nothing was lost");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_restarted_again_and_again_is_dialled_as_soon_each_time() {
+    let mut fixture = Fixture::start(&[]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (client, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let mut heard = Heard::by(&client);
+    for restart in 1..=6 {
+        fixture.kill().await;
+        fixture.restart().await;
+        heard.kind("server_reconnected").await;
+        let outage = std::mem::take(&mut heard.all);
+        let first = outage.iter().find(|event| event["type"] == "server_reconnecting");
+        assert_eq!(first.map(|event| &event["data"]["attempt"]), Some(&json!(1)), "restart {restart}: {outage:?}");
     }
 }

@@ -106,8 +106,11 @@ async fn what_it_refuses_or_fails_at_ends_that_call_only() {
     let long = call("b__count", &json!({ "id": "long", "ms": 500 }));
     let waiting = tokio::spawn(async move { neighbour.post(&long).await.messages().await });
     until("the other call runs", || lines(&ran, "long") == 1).await;
-    let refused = client.post(&call("b__echo", &json!({ "status": 413 }))).await.messages().await.pop().unwrap();
-    assert!(refused["error"]["message"].as_str().unwrap().contains("413"), "{refused}");
+    let refused = client.call("b__echo", json!({ "status": 413 })).await;
+    assert_eq!(refused["structuredContent"]["code"], "NOT_EXECUTED", "{refused}");
+    assert!(refused["structuredContent"]["lastError"].as_str().unwrap().contains("413"), "{refused}");
+    let busy = client.call("b__echo", json!({ "status": 503, "later": "7" })).await["structuredContent"].clone();
+    assert_eq!((&busy["code"], &busy["retryAfterMs"]), (&json!("NOT_EXECUTED"), &json!(7000)), "{busy}");
     let failed = client.call("b__echo", json!({ "status": 502 })).await;
     assert_eq!(failed["structuredContent"]["code"], "OUTCOME_UNKNOWN", "{failed}");
     let heard = waiting.await.unwrap().pop().unwrap();

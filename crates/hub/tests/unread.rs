@@ -42,7 +42,7 @@ async fn untaken(client: &Client, ran: &Path, server: &str) {
         tokio::spawn(async move { neighbour.call(&format!("{name}__count"), json!({ "id": name, "ms": 3000 })).await });
     let begun = || std::fs::read_to_string(ran).unwrap_or_default().lines().any(|line| line == server);
     until("its neighbour has begun", begun).await;
-    let mut tools = vec![("huge", "bytes"), ("huge_last", "bytes"), ("deep", "deeply")];
+    let mut tools = vec![("huge", "bytes"), ("huge_last", "bytes"), ("deep", "deeply"), ("latin", "UTF-8")];
     if server != "modern" {
         tools.push(("unversioned", "JSON-RPC"));
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use bowline_hub::counts::OUTCOMES;
+use bowline_hub::outcome::CallOutcome;
 use serde_json::{Value, json};
 
 use super::http::Client;
@@ -76,7 +76,8 @@ fn servers(backends: &Value) -> String {
         }
         let calls = &backend["calls"];
         if let Some(total) = calls["total"].as_u64().filter(|total| *total > 0) {
-            let ended = OUTCOMES.iter().filter_map(|outcome| {
+            let ended = CallOutcome::ALL.iter().filter_map(|outcome| {
+                let outcome = outcome.as_str();
                 let count = calls["outcomes"][outcome].as_u64().filter(|count| *count > 0)?;
                 Some(format!("{count} {outcome}"))
             });

@@ -67,8 +67,10 @@ pub enum Outcome {
     Unavailable { status: Status, attempt: u32, next_retry: Option<Duration>, last_error: Option<String> },
     /// Sent, and the wire broke: it may or may not have run.
     Unknown { reason: String },
-    /// Sent, and refused before it could run, each time.
+    /// Sent, and refused before it could run, each time: the backend could not be reached.
     NotExecuted { reason: String },
+    /// Sent, and refused by the backend itself, which did not run it. `retry_after` is when it may be asked again, if it said so.
+    Refused { reason: String, retry_after: Option<Duration> },
     /// Never sent: too many calls wait already.
     Busy,
     /// Never sent: its time was over first.

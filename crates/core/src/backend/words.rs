@@ -16,13 +16,14 @@ pub type Ticket = u64;
 /// The numbers of a backend's life.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
+    /// The delays start over with it after each success, and a backend that is lost as soon as it is connected is dialled once
+    /// in this time at most.
     pub retry_first: Duration,
     pub retry_max: Duration,
+    /// A backend that wants to be left alone for longer is dialled all the same.
+    pub retry_after_max: Duration,
     /// The share of a delay that chance may add or take away.
     pub retry_jitter: f64,
-    /// A connection that lasted this long was a success; only then do the delays start over, so that flapping does not
-    /// hammer.
-    pub stable_after: Duration,
     /// How long calls on the old transport may finish after a forced reconnect.
     pub grace: Duration,
     /// Calls that may wait for a dial at once.
@@ -38,8 +39,8 @@ impl Default for Policy {
         Policy {
             retry_first: Duration::from_secs(1),
             retry_max: Duration::from_secs(180),
+            retry_after_max: Duration::from_secs(3600),
             retry_jitter: 0.1,
-            stable_after: Duration::from_secs(10),
             grace: Duration::from_secs(5),
             parked_max: 1024,
             // A server that is restarted is back by then; of one that is not, its caller should hear.

@@ -423,7 +423,7 @@ impl Driver {
                 }
                 Ok(Ending::Answered { .. }) => Ok(()),
                 Ok(Ending::NotExecuted(why)) => Err(Ailment::Gone(why)),
-                Ok(Ending::Broken(why)) => Err(Ailment::Sick(why)),
+                Ok(Ending::Broken(why) | Ending::Refused { why, .. }) => Err(Ailment::Sick(why)),
                 Err(_) => Err(Ailment::Sick("the check was not answered in time".to_owned())),
             };
             let _ = notes.send(Note::Checked(generation, checked)).await;

@@ -36,6 +36,7 @@ pub async fn run(backend: &Backend, call: &Upcall, deadline: Instant, resend: Re
                         (Report::Answered { well }, Some(CallEnd::Answered { answer, status }))
                     }
                     Ending::NotExecuted(why) => (Report::NotExecuted(why), None),
+                    Ending::Refused { why, retry_after } => (Report::Refused { why, retry_after }, None),
                     Ending::Broken(why) => (Report::Broken(why), None),
                 };
                 backend.desk.ended(generation, id, &report);

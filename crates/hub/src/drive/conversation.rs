@@ -9,14 +9,16 @@ use tokio::sync::mpsc;
 
 use crate::link::{Inbound, Sink};
 use crate::message::Answer;
+use crate::outcome::CallOutcome;
 
 /// What a backend may say before anybody listens.
 const INBOUND_MAX: usize = 64;
 
-/// An answer and the HTTP status that came with it.
+/// An answer, what became of the call, and the HTTP status that came with it.
 #[derive(Clone)]
 pub struct Reply {
     pub answer: Answer,
+    pub outcome: CallOutcome,
     pub status: u16,
     /// The call goes on as a task of this session's, so what it has asked is still to be answered.
     pub goes_on_in: Option<LogId>,
@@ -28,13 +30,13 @@ impl Reply {
     }
 
     pub fn with_status(answer: Answer, status: u16) -> Reply {
-        Reply { answer, status, goes_on_in: None }
+        Reply { outcome: CallOutcome::of_answer(&answer), answer, status, goes_on_in: None }
     }
 }
 
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Reply(ok: {}, {})", self.answer.is_ok(), self.status)
+        write!(f, "Reply({}, {})", self.outcome.as_str(), self.status)
     }
 }
 

@@ -42,7 +42,7 @@ pub async fn drive(hub: Arc<Hub>, mut task: Mine, mut work: Work) {
         tokio::select! {
             () = closing.cancelled() => return,
             ended = &mut work.call => break match ended {
-                Ok(Some(reply)) => TaskEnd::Answered(reply.answer),
+                Ok(Some(reply)) => TaskEnd::Answered(reply),
                 Ok(None) | Err(_) => TaskEnd::Cancelled,
             },
             Ok(()) = work.upstream.changed() => {
@@ -114,7 +114,7 @@ async fn go_on(hub: &Arc<Hub>, task: Mine) -> Result<(), StoreError> {
     let (following, (_, upstream)) = (hub.clone(), watch::channel(None));
     let call = tokio::spawn(async move {
         let followed = upstream::follow(&following, &client, &server, &known, &sink);
-        cancel.run_until_cancelled(followed).await.map(Reply::new)
+        cancel.run_until_cancelled(followed).await
     });
     tokio::spawn(drive(hub, task, Work { call, upstream }));
     Ok(())

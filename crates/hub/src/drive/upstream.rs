@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::backend::Resend;
+use bowline_core::backend::{Outcome, Resend};
 use serde_json::json;
 
 use crate::backend::{Backend, CallEnd};
+use crate::drive::conversation::Reply;
 use crate::fields::{Fields, Raw, raw};
 use crate::front::{Client, bridge};
 use crate::hub::Hub;
@@ -40,20 +41,20 @@ pub fn created(answer: &Answer) -> Option<Upstream> {
 
 /// Waits for the end of the task and gives what the call itself would have been answered with. Dropping the future
 /// cancels the task.
-pub async fn follow(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, sink: &Sink) -> Answer {
+pub async fn follow(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, sink: &Sink) -> Reply {
     let mut open = Open { hub, client, server, task, over: false };
-    let answer = poll(hub, client, server, task, sink).await;
+    let reply = poll(hub, client, server, task, sink).await;
     open.over = true;
-    answer
+    reply
 }
 
-async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, sink: &Sink) -> Answer {
+async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, sink: &Sink) -> Reply {
     let (mut questions, mut errors) = (Questions::default(), 0);
     let mut poll_ms = task.poll_ms;
     loop {
         tokio::time::sleep(Duration::from_millis(poll_ms.clamp(POLL_MIN_MS, POLL_MAX_MS))).await;
         let Some(backend) = appeared(hub, client, server).await else {
-            return Ok(outcome::task_lost(server, "the server is not there any more"));
+            return outcome::task_lost(server, "the server is not there any more");
         };
         hub.used(&backend, &client.principal);
         let call = about(client, "tasks/get", &raw(&json!({ "taskId": task.task_id })));
@@ -63,7 +64,19 @@ async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, si
                 errors += 1;
                 // A server that was restarted may have forgotten it; then nobody knows what became of the call.
                 if message::code_of(&error) == message::INVALID_PARAMS || errors >= ERRORS_MAX {
-                    return Ok(outcome::task_lost(server, &message::message_of(&error)));
+                    return outcome::task_lost(server, &message::message_of(&error));
+                }
+                continue;
+            }
+            // It is there, and wants to be asked later.
+            CallEnd::Failed(Outcome::Refused { retry_after: Some(wait), .. }) => {
+                tokio::time::sleep(wait.min(Duration::from_millis(POLL_MAX_MS))).await;
+                continue;
+            }
+            CallEnd::Failed(Outcome::Refused { reason, retry_after: None }) => {
+                errors += 1;
+                if errors >= ERRORS_MAX {
+                    return outcome::task_lost(server, &reason);
                 }
                 continue;
             }
@@ -76,17 +89,21 @@ async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, si
         errors = 0;
         poll_ms = state.read("pollIntervalMs").unwrap_or(poll_ms);
         match state.text("status").as_deref() {
-            Some("completed") => return Ok(state.get("result").map_or_else(crate::fields::empty, ToOwned::to_owned)),
+            Some("completed") => {
+                return Reply::new(Ok(state.get("result").map_or_else(crate::fields::empty, ToOwned::to_owned)));
+            }
             Some("failed") => {
                 let unsaid = || message::error(message::INTERNAL_ERROR, "the task failed");
-                return Err(state.get("error").map_or_else(unsaid, ToOwned::to_owned));
+                return Reply::new(Err(state.get("error").map_or_else(unsaid, ToOwned::to_owned)));
             }
             Some("cancelled") => {
                 let facts = json!({ "error": format!("{server} cancelled the task."), "code": "CANCELLED" });
-                return Ok(outcome::tool_error(&facts));
+                return Reply::new(Ok(outcome::tool_error(&facts)));
             }
             Some("input_required") => {
-                questions.ask(&backend, &state.object("inputRequests"), sink).await?;
+                if let Err(error) = questions.ask(&backend, &state.object("inputRequests"), sink).await {
+                    return Reply::new(Err(error));
+                }
                 let Some(responses) = questions.unsent() else { continue };
                 let mut params = Fields::default();
                 params.put("taskId", &task.task_id);
@@ -94,7 +111,7 @@ async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, si
                 let call = about(client, "tasks/update", &params.to_raw());
                 let end = backend.call_within(call, hub.options.call_timeout, Resend::Always).await;
                 if let Some(why) = questions.handle_sent(&end) {
-                    return Ok(outcome::task_lost(server, &why));
+                    return outcome::task_lost(server, &why);
                 }
             }
             _ => {}
@@ -141,6 +158,11 @@ impl Questions {
         (!self.unsent.is_empty()).then(|| self.unsent.to_raw())
     }
 
+    fn refused(&mut self, why: impl FnOnce() -> String) -> Option<String> {
+        self.refusals += 1;
+        (self.refusals >= ERRORS_MAX).then(why)
+    }
+
     /// They were sent. Why they cannot be, if the server refuses them again and again.
     fn handle_sent(&mut self, end: &CallEnd) -> Option<String> {
         match end {
@@ -149,10 +171,8 @@ impl Questions {
                 (self.unsent, self.refusals) = (Fields::default(), 0);
                 None
             }
-            CallEnd::Answered { answer: Err(error), .. } => {
-                self.refusals += 1;
-                (self.refusals >= ERRORS_MAX).then(|| message::message_of(error))
-            }
+            CallEnd::Answered { answer: Err(error), .. } => self.refused(|| message::message_of(error)),
+            CallEnd::Failed(Outcome::Refused { reason, .. }) => self.refused(|| reason.clone()),
             CallEnd::Failed(_) => None,
         }
     }

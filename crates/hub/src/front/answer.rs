@@ -48,7 +48,7 @@ fn modern_error(error: Raw) -> Raw {
 
 /// The whole reply for a client of this era.
 pub fn adapt(era: Era, method: &str, reply: Reply) -> Reply {
-    let Reply { answer, status, goes_on_in } = reply;
+    let Reply { answer, outcome, status, goes_on_in } = reply;
     let (answer, status) = match (era, answer) {
         (Era::Modern, Ok(result)) => (Ok(modern_result(method, &result)), 200),
         (Era::Modern, Err(error)) => {
@@ -62,7 +62,7 @@ pub fn adapt(era: Era, method: &str, reply: Reply) -> Reply {
         }
         (Era::Legacy, answer) => (answer, 200),
     };
-    Reply { answer, status, goes_on_in }
+    Reply { answer, outcome, status, goes_on_in }
 }
 
 /// What `server/discover` says about a backend of the older era, or about the hub itself.

@@ -29,8 +29,7 @@ pub async fn call(hub: &Hub, client: &Client, backend: &Backend, request: &Reque
     hub.used(backend, &client.principal);
     let counted = backend.counts.begin();
     let reply = rounds(hub, client, backend, request, sink).await;
-    let outcome = word(&reply);
-    hub.observer.call_ended(backend, outcome, counted.end(outcome));
+    hub.observer.call_ended(backend, reply.outcome, counted.end(reply.outcome));
     reply
 }
 
@@ -40,7 +39,7 @@ async fn rounds(hub: &Hub, client: &Client, backend: &Backend, request: &Request
     for _ in 0..ROUNDS_MAX {
         let reply = once(hub, client, backend, &request.method, params.as_ref(), sink).await;
         let Ok(result) = &reply.answer else { return reply };
-        if client.era() == Era::Modern || !Glance::at(result).is_question() {
+        if client.era() == Era::Modern || !is_question(result) {
             return reply;
         }
         params = match answer_questions(backend, params.as_ref(), result, sink).await {
@@ -95,29 +94,16 @@ fn param_headers(backend: &Backend, method: &str, params: Option<&Raw>) -> Vec<(
     tool.map(|tool| mirrored::headers(tool, &params.object("arguments"))).unwrap_or_default()
 }
 
-/// What is looked at in every result. Everything else in it stays unread.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Glance<'a> {
-    #[serde(default, borrow)]
-    result_type: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    is_error: Option<&'a RawValue>,
-}
-
-impl Glance<'_> {
-    fn at(result: &Raw) -> Glance<'_> {
-        serde_json::from_str(result.get()).unwrap_or_default()
+/// Everything else in a result stays unread.
+fn is_question(result: &Raw) -> bool {
+    #[derive(Default, Deserialize)]
+    struct Typed<'a> {
+        #[serde(default, borrow, rename = "resultType")]
+        result_type: Option<&'a RawValue>,
     }
-
-    fn is_question(&self) -> bool {
-        let kind = self.result_type.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
-        kind.as_deref() == Some("input_required")
-    }
-
-    fn is_error(&self) -> bool {
-        self.is_error.is_some_and(|raw| raw.get() == "true")
-    }
+    let typed: Typed<'_> = serde_json::from_str(result.get()).unwrap_or_default();
+    let kind = typed.result_type.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
+    kind.as_deref() == Some("input_required")
 }
 
 /// Asks the client each question and puts the answers where the next round finds them.
@@ -150,35 +136,4 @@ pub async fn ask_each(server: &Arc<str>, questions: &Fields, sink: &Sink) -> Res
         responses.set(key, answered.await.map_err(|_| unanswered())??);
     }
     Ok(responses)
-}
-
-/// How a call ended, for those who count.
-fn word(reply: &Reply) -> &'static str {
-    let answered = match &reply.answer {
-        Ok(result) if !Glance::at(result).is_error() => return "result",
-        Ok(_) => "tool_error",
-        Err(_) => "error",
-    };
-    let facts = outcome::unanswered(&reply.answer);
-    match Fields::of(facts.as_deref()).text("code").as_deref() {
-        Some(outcome::OUTCOME_UNKNOWN) => "unknown",
-        Some("SERVER_UNAVAILABLE" | "NOT_EXECUTED" | "BUSY" | "DEADLINE") => "not_executed",
-        _ => answered,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_is_counted_by_what_became_of_it_whatever_its_method() {
-        let (gone, busy) = (Outcome::Unknown { reason: "cut".into() }, Outcome::Busy);
-        for method in ["tools/call", "resources/read"] {
-            let counted = |outcome: &Outcome| word(&outcome::reply("b", method, CallEnd::Failed(outcome.clone())));
-            assert_eq!((counted(&gone), counted(&busy)), ("unknown", "not_executed"), "{method}");
-        }
-        let refused = message::error_with(-1, "no", &serde_json::json!({ "code": "BUSY" }));
-        assert_eq!(word(&Reply::new(Err(refused))), "error", "the server's own word is not ours");
-    }
 }

@@ -181,7 +181,7 @@ impl Asked {
     /// Nobody knows whether it was done.
     fn unknown(&self) -> Option<Raw> {
         let (id, method) = self.request.as_ref()?;
-        Some(message::response(id, &outcome::cut_by_restart(method)))
+        Some(message::response(id, &outcome::cut_by_restart(method).answer))
     }
 
     fn lost(&self) -> Response<Body> {

@@ -306,7 +306,7 @@ impl<'a> OnStream<'a> {
             // goes on.
             match reply {
                 Some(reply) if reply.goes_on_in.is_some() => self.session.ask_on_own_stream(stream),
-                _ => self.note(self.session.withdraw(stream, reply.map(|reply| &reply.answer)).await),
+                _ => self.note(self.session.withdraw(stream, reply.map(|reply| reply.outcome)).await),
             }
             return self.say_last(stream, response).await;
         }

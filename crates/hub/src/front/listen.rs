@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_core::Backoff;
-use bowline_core::backend::Resend;
+use bowline_core::backend::{Outcome, Resend};
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
@@ -20,6 +20,7 @@ use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::link::{Inbound, Sink, Upcall};
 use crate::message::{self, Request};
+use crate::outcome;
 use crate::session::Subscribing;
 
 pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
@@ -93,6 +94,9 @@ async fn held(hub: &Hub, client: &Client, backend: &Backend, request: &Request, 
             CallEnd::Answered { answer: Err(error), status } => return Reply::with_status(Err(error), status),
             CallEnd::Answered { answer: Ok(result), .. } => {
                 return Reply::new(Ok(under_id(Some(&result), request)));
+            }
+            CallEnd::Failed(outcome @ Outcome::Refused { .. }) => {
+                return outcome::reply(backend.name(), &request.method, CallEnd::Failed(outcome));
             }
             CallEnd::Failed(_) => {
                 let mut snapshot = backend.snapshot.clone();

@@ -217,7 +217,7 @@ fn answered(hub: &Hub, client: &Client, request: &Request, state: &str) -> Resul
     let Some(mut parked) = hub.parked.take(state, owner, &subject) else {
         // It was sent once. Whoever heard that its state is wrong would begin anew.
         let was_sent = hub.parked.has_known(state, owner, &subject);
-        return Err(if was_sent { Reply::new(outcome::not_waiting(&request.method)) } else { stale() });
+        return Err(if was_sent { outcome::not_waiting(&request.method) } else { stale() });
     };
     let responses = Fields::of(request.params.as_deref()).object("inputResponses");
     let (answered, open): (Vec<Question>, Vec<Question>) =

@@ -16,7 +16,7 @@ use super::http_held;
 use super::http_open::Open;
 use super::http_stream::{self, Reading};
 use super::http_words::{
-    Delay, SESSION, delay, mirror_headers, prepare, refusal, retry_after, said, session_headers, tell,
+    Delay, SESSION, delay, is_busy, mirror_headers, prepare, refusal, retry_after, said, session_headers, tell,
 };
 use super::lane::{Lane, Lanes, Listed, UpSession};
 use super::subscriptions::Subscriptions;
@@ -51,6 +51,11 @@ pub enum HttpDialError {
     OlderTransport,
     /// Nobody is there, or somebody who stands before it says so.
     Unreachable {
+        reason: String,
+        retry_after: Option<Duration>,
+    },
+    /// It is there, and does not begin with us.
+    Refused {
         reason: String,
         retry_after: Option<Duration>,
     },
@@ -132,7 +137,6 @@ impl HttpLink {
 
     async fn judge_probe(self: &Arc<Self>, response: Response, id: &Id) -> Result<Option<Facts>, HttpDialError> {
         let status = response.status();
-        let busy = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         let retry_after = retry_after(&response);
         let reading = http_stream::read_response(response, id, None, self, None).await;
         match reading {
@@ -142,9 +146,9 @@ impl HttpLink {
             }
             Reading::Answer(Err(error)) if is_modern_error(&error) => {
                 let why = format!("it speaks no version that is known here: {}", message::message_of(&error));
-                Err(HttpDialError::Failed(passing(why)))
+                Err(HttpDialError::Failed(DialError::Passing { reason: why, retry_after }))
             }
-            _ if busy => Err(HttpDialError::Failed(DialError::Passing { reason: said(status), retry_after })),
+            _ if is_busy(status) => Err(HttpDialError::Refused { reason: said(status), retry_after }),
             _ => Ok(None),
         }
     }
@@ -175,13 +179,18 @@ impl HttpLink {
         let session = response.headers().get(SESSION).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
         let result = match http_stream::read_response(response, &id, None, self, None).await {
             Reading::Answer(Ok(result)) => result,
-            Reading::Answer(Err(error)) => return Err(failed(message::message_of(&error))),
+            // When to come back is said in the headers, whatever the body is.
+            Reading::Answer(Err(error)) => {
+                let reason = message::message_of(&error);
+                return Err(HttpDialError::Failed(DialError::Passing { reason, retry_after }));
+            }
             Reading::Other(why) | Reading::Ended { why, .. } => {
                 let reason = if status.is_success() { why } else { said(status) };
                 return Err(match status {
                     StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
                         HttpDialError::Unreachable { reason, retry_after }
                     }
+                    status if status.is_client_error() => HttpDialError::Refused { reason, retry_after },
                     _ => HttpDialError::Failed(DialError::Passing { reason, retry_after }),
                 });
             }
@@ -270,16 +279,32 @@ impl HttpLink {
             };
             match delay(&response, delays) {
                 None => break response,
-                Some(Delay::Refused) => return Ending::failed(&refusal(response.status())),
+                Some(Delay::Refused(wait)) => return refusal(response.status(), Some(wait)),
                 Some(Delay::Wait(wait)) => tokio::time::sleep(wait).await,
             }
             delays += 1;
             id = self.own_id();
         };
-        let status = response.status();
-        match http_stream::read_response(response, &id, call.sink.as_ref(), self, None).await {
+        let head = (response.status(), retry_after(&response));
+        let reading = http_stream::read_response(response, &id, call.sink.as_ref(), self, None).await;
+        self.ending(reading, head, None).await
+    }
+
+    /// What a call came to, by the status of its response, the time to come back that it named, and what was read.
+    async fn ending(
+        self: &Arc<Self>,
+        reading: Reading,
+        (status, retry_after): (StatusCode, Option<Duration>),
+        session: Option<&Arc<UpSession>>,
+    ) -> Ending {
+        match reading {
+            // An error under the status of a server that runs nothing just now is the reason for that, and not the tool's.
+            Reading::Answer(Err(error)) if is_busy(status) => {
+                let why = self.dial.secrets.hide(format!("{}: {}", said(status), message::message_of(&error)));
+                Ending::Refused { why, retry_after }
+            }
             Reading::Answer(answer) => Ending::Answered { answer, status: status.as_u16() },
-            Reading::Other(_) if !status.is_success() => self.refused(status),
+            Reading::Other(_) if !status.is_success() => self.refused(status, retry_after, session).await,
             Reading::Other(why) => Ending::failed(&why),
             Reading::Ended { why, .. } => self.broken(why),
         }
@@ -304,7 +329,12 @@ impl HttpLink {
             let session = match self.session(&lane).await {
                 Ok(session) => session,
                 Err(HttpDialError::Unreachable { reason, .. }) => return Ending::NotExecuted(reason),
-                Err(HttpDialError::OlderTransport) => return Ending::failed("the server refused a new session"),
+                Err(HttpDialError::OlderTransport) => {
+                    return Ending::Refused { why: "the server refused a new session".into(), retry_after: None };
+                }
+                Err(HttpDialError::Refused { reason, retry_after }) => {
+                    return Ending::Refused { why: format!("the server refused a new session: {reason}"), retry_after };
+                }
                 Err(HttpDialError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason })) => {
                     return self.dial.refused_session(&reason);
                 }
@@ -323,10 +353,10 @@ impl HttpLink {
                 Err(PostError::Refused(why)) => return Ending::NotExecuted(why),
                 Err(PostError::Broken(why)) => return self.broken(why),
             };
-            let status = response.status();
+            let (status, retry_after) = (response.status(), retry_after(&response));
             match delay(&response, delays) {
                 None => {}
-                Some(Delay::Refused) => return Ending::failed(&refusal(status)),
+                Some(Delay::Refused(wait)) => return refusal(status, Some(wait)),
                 Some(Delay::Wait(wait)) => {
                     delays += 1;
                     tokio::time::sleep(wait).await;
@@ -358,12 +388,7 @@ impl HttpLink {
                     continue;
                 }
             }
-            return match reading {
-                Reading::Answer(answer) => Ending::Answered { answer, status: status.as_u16() },
-                Reading::Other(_) if !status.is_success() => self.refused(status),
-                Reading::Other(why) => Ending::failed(&why),
-                Reading::Ended { why, .. } => self.broken(why),
-            };
+            return self.ending(reading, (status, retry_after), Some(&session)).await;
         }
     }
 

@@ -9,7 +9,7 @@ use reqwest::{Response, StatusCode};
 
 use super::http::{HttpLink, PostError};
 use super::http_stream::{self, Reading};
-use super::http_words::{may_have_run, refusal, said};
+use super::http_words::{is_busy, may_have_run, refusal, said};
 use super::lane::{Lane, UpSession};
 use super::{Ending, LinkEvent, Upcall};
 use crate::era::Era;
@@ -27,9 +27,22 @@ enum Pinged {
 }
 
 impl HttpLink {
-    /// A status without an answer.
-    pub(super) fn refused(self: &Arc<Self>, status: StatusCode) -> Ending {
-        if may_have_run(status) { self.broken(said(status)) } else { Ending::failed(&refusal(status)) }
+    /// A status without an answer: the server's own refusal of the call, or the end of its wire.
+    pub(super) async fn refused(
+        self: &Arc<Self>,
+        status: StatusCode,
+        retry_after: Option<Duration>,
+        session: Option<&Arc<UpSession>>,
+    ) -> Ending {
+        let own_word = !may_have_run(status) || (is_busy(status) && self.still_answers(session).await);
+        if own_word { refusal(status, retry_after) } else { self.broken(said(status)) }
+    }
+
+    /// Whether the server that a call was sent to is still there, and still knows its session.
+    async fn still_answers(self: &Arc<Self>, session: Option<&Arc<UpSession>>) -> bool {
+        let Some(session) = session else { return self.confirm_in_time().await };
+        let asked = tokio::time::timeout(CONFIRM_TIMEOUT, self.ping(Some(session))).await;
+        matches!(asked, Ok(Pinged::Answered))
     }
 
     /// Whether the backend says that it does not know the session any more. One that says nothing, or fails, has not said that.

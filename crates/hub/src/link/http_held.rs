@@ -15,7 +15,7 @@ use super::unread::Unread;
 use super::{Inbound, LinkEvent, MESSAGE_BYTES_MAX, Upcall};
 use crate::catalogue::ListKind;
 use crate::era;
-use crate::message::Message;
+use crate::message::{Malformed, Message};
 use crate::skim::Skim;
 use crate::sse::{Parser, Piece};
 
@@ -134,6 +134,7 @@ async fn follow(
         for piece in parser.push(&chunk) {
             let read = match piece {
                 Piece::TooLarge(skim) => Err((skim, Unread::TooLong)),
+                Piece::NotUtf8(skim) => Err((skim, Unread::Malformed(Malformed::NotUtf8))),
                 Piece::Event(event) if event.data.is_empty() => continue,
                 Piece::Event(event) => {
                     Message::parse(&event.data).map_err(|why| (Skim::of(event.data.as_bytes()), Unread::Malformed(why)))

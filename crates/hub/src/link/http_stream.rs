@@ -13,7 +13,7 @@ use super::question::{Question, ask, own_answer};
 use super::unread::{Unread, WRONGLY_NAMED};
 use super::{Inbound, LinkEvent, MESSAGE_BYTES_MAX, Sink};
 use crate::catalogue::ListKind;
-use crate::message::{self, Answer, Id, Message, Request};
+use crate::message::{self, Answer, Id, Malformed, Message, Request};
 use crate::skim::Skim;
 use crate::sse::{Parser, Piece};
 
@@ -88,6 +88,7 @@ async fn read_stream(
         for piece in parser.push(&chunk) {
             let unread = match piece {
                 Piece::TooLarge(skim) => (skim, Unread::TooLong),
+                Piece::NotUtf8(skim) => (skim, Unread::Malformed(Malformed::NotUtf8)),
                 Piece::Event(event) if event.data.is_empty() => continue,
                 Piece::Event(event) => match Message::parse(&event.data) {
                     Ok(Message::Response(message::Response { id: Some(other), answer })) if other == *id => {

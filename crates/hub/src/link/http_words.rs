@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
 
-use super::{Dial, MESSAGE_BYTES_MAX};
+use super::{Dial, Ending, MESSAGE_BYTES_MAX};
 use crate::era::Era;
 use crate::fields::{Fields, Raw};
 use crate::spec::check_address;
@@ -84,23 +84,29 @@ pub(super) fn said(status: StatusCode) -> String {
     format!("it answered with HTTP {}", status.as_u16())
 }
 
-/// What a status without an answer says of a call. It concerns this call only.
-pub(super) fn refusal(status: StatusCode) -> String {
+/// A refusal of one call by its status: the server is there and did not run it.
+pub(super) fn refusal(status: StatusCode, retry_after: Option<Duration>) -> Ending {
     let hint = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; its credentials are missing or wrong",
         _ => "",
     };
-    format!("the server refused the call: {}{hint}", said(status))
+    Ending::Refused { why: format!("{}{hint}", said(status)), retry_after }
 }
 
-/// A server or proxy that fails may do so after the call has run; all others refuse it. That holds for 503 too: a proxy says so
-/// when its server dies under a call.
+/// Whether a server or proxy that says so may have run the call before. Of these, [`is_busy`] tells which a server that is still
+/// there says instead of running it.
 pub(super) fn may_have_run(status: StatusCode) -> bool {
     status.is_server_error()
 }
 
-/// A server that wants to be left alone for longer is asked all the same.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+/// Whether a server says that it runs nothing just now. A proxy says 503 too when its server dies under a call, so whoever gets
+/// it without a time to come back asks first whether the server is still there.
+pub(super) fn is_busy(status: StatusCode) -> bool {
+    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+}
+
+/// No server means more than a year; so no sum of times can overflow.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// For so long a call waits at most for a server that asks for time.
 const PATIENCE_MAX: Duration = Duration::from_secs(30);
@@ -112,15 +118,14 @@ pub(super) enum Delay {
     /// It is sent again after this time. Who asks for time has not run the call.
     Wait(Duration),
     /// That would be too long.
-    Refused,
+    Refused(Duration),
 }
 
 /// What a response says, if it asks for time; after so many that did.
 pub(super) fn delay(response: &Response, delays: u32) -> Option<Delay> {
-    let busy = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let wait = retry_after(response).filter(|_| busy)?;
+    let wait = retry_after(response).filter(|_| is_busy(response.status()))?;
     let granted = wait <= PATIENCE_MAX && delays < DELAYS_MAX;
-    Some(if granted { Delay::Wait(wait) } else { Delay::Refused })
+    Some(if granted { Delay::Wait(wait) } else { Delay::Refused(wait) })
 }
 
 /// `Retry-After` is a number of seconds, or a date.

@@ -177,6 +177,8 @@ pub enum Ending {
     Answered { answer: Answer, status: u16 },
     /// The backend never saw it: the connection was refused.
     NotExecuted(String),
+    /// The backend said that it does not run it, and nothing else is wrong; when it may be asked again, if it said so.
+    Refused { why: String, retry_after: Option<Duration> },
     /// It was sent, and then the wire broke.
     Broken(String),
 }
@@ -197,6 +199,7 @@ impl fmt::Debug for Ending {
         match self {
             Ending::Answered { answer, status } => write!(f, "Answered(ok: {}, {status})", answer.is_ok()),
             Ending::NotExecuted(why) => write!(f, "NotExecuted({why})"),
+            Ending::Refused { why, .. } => write!(f, "Refused({why})"),
             Ending::Broken(why) => write!(f, "Broken({why})"),
         }
     }
@@ -367,9 +370,10 @@ pub async fn dial(spec: &ServerSpec, dial: Dial) -> Result<Link, DialError> {
                 match http::dial(url, headers, dial.clone()).await {
                     Err(http::HttpDialError::OlderTransport) => sse::dial(url, headers, dial).await.map(Link::Sse),
                     Err(http::HttpDialError::Failed(error)) => Err(error),
-                    Err(http::HttpDialError::Unreachable { reason, retry_after }) => {
-                        Err(DialError::Passing { reason, retry_after })
-                    }
+                    Err(
+                        http::HttpDialError::Unreachable { reason, retry_after }
+                        | http::HttpDialError::Refused { reason, retry_after },
+                    ) => Err(DialError::Passing { reason, retry_after }),
                     Ok(link) => Ok(Link::Http(link)),
                 }
             }

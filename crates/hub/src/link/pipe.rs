@@ -135,6 +135,7 @@ impl Pipe {
                 Err(passing(format!("it speaks no version that is known here: {}", message::message_of(&error))))
             }
             Ending::Answered { .. } => Ok(None),
+            Ending::Refused { why: reason, retry_after } => Err(DialError::Passing { reason, retry_after }),
             Ending::NotExecuted(why) | Ending::Broken(why) => Err(passing(why)),
         }
     }
@@ -149,6 +150,7 @@ impl Pipe {
             Ending::Answered { answer: Err(error), .. } => {
                 Err(passing(format!("it refused to be initialized: {}", message::message_of(&error))))
             }
+            Ending::Refused { why: reason, retry_after } => Err(DialError::Passing { reason, retry_after }),
             Ending::NotExecuted(why) | Ending::Broken(why) => Err(passing(why)),
         }
     }
@@ -271,7 +273,7 @@ impl Pipe {
         }
         let number = self.waiting.number();
         let (params, progress) = own_progress_token(params, number);
-        let (answered, answer) = oneshot::channel();
+        let (answered, ending) = oneshot::channel();
         let said = sink.map(|sink| (Arc::new(Said::new(&self.name)), sink));
         let heard = said.as_ref().map(|(said, _)| said.clone());
         let listens = method == "subscriptions/listen";
@@ -279,14 +281,14 @@ impl Pipe {
         let outgoing = Outgoing::request(message::request(&Id::number(number), method, params.as_ref()), number);
         let open = Open { pipe: self, number, departure: outgoing.departure.clone(), over: false };
         match self.out.send(outgoing).await {
-            Ok(()) => Ok(Begun { open, answer, said }),
+            Ok(()) => Ok(Begun { open, ending, said }),
             Err(_) => Err("the connection is closed".into()),
         }
     }
 
     /// A message as it was written.
     pub async fn receive_text(self: &Arc<Self>, text: &[u8]) {
-        match Message::parse(&String::from_utf8_lossy(text)) {
+        match Message::parse_bytes(text) {
             Ok(message) => self.receive(message).await,
             Err(why) => self.pass_over(&Skim::of(text), Unread::Malformed(why)),
         }
@@ -301,7 +303,7 @@ impl Pipe {
         match call {
             Some(call) => {
                 tracing::warn!(server = %self.name, %why, "a backend's answer was passed over");
-                let _ = call.answered.send(Err(message::error(message::INTERNAL_ERROR, &why.to_string())));
+                let _ = call.answered.send(Ending::failed(&why.to_string()));
             }
             None => tracing::warn!(server = %self.name, ?why, "a backend wrote something that was passed over"),
         }
@@ -312,15 +314,14 @@ impl Pipe {
         let call = self.waiting.wrongly_named(id);
         tracing::warn!(server = %self.name, failed = call.is_some(), "a backend answered something that was not asked");
         if let Some(call) = call {
-            let error = message::error(message::INTERNAL_ERROR, WRONGLY_NAMED);
-            let _ = call.answered.send(Err(error));
+            let _ = call.answered.send(Ending::failed(WRONGLY_NAMED));
         }
     }
 
-    /// A call that will get no answer: because it was refused, or, if nobody can say, for no reason.
-    pub fn give_up(&self, number: u64, refused: Option<String>) {
-        if let (Some(call), Some(why)) = (self.waiting.leave(number), refused) {
-            let _ = call.answered.send(Err(message::error(message::INTERNAL_ERROR, &why)));
+    /// A call that will get no answer: how it ended, or nothing if nobody can say whether it ran.
+    pub fn give_up(&self, number: u64, ending: Option<Ending>) {
+        if let (Some(call), Some(ending)) = (self.waiting.leave(number), ending) {
+            let _ = call.answered.send(ending);
         }
     }
 
@@ -335,7 +336,7 @@ impl Pipe {
             Message::Response(Response { id, answer }) => {
                 let number = id.as_ref().and_then(Id::as_number);
                 match number.and_then(|number| self.waiting.leave(number)) {
-                    Some(waiting) => drop(waiting.answered.send(answer)),
+                    Some(waiting) => drop(waiting.answered.send(Ending::answered(answer))),
                     None => self.answered_wrongly(id.as_ref()),
                 }
             }
@@ -414,19 +415,19 @@ fn own_progress_token(params: Option<Raw>, number: u64) -> (Option<Raw>, Option<
 /// A request on its way, or out already.
 struct Begun<'a> {
     open: Open<'a>,
-    answer: oneshot::Receiver<Answer>,
+    ending: oneshot::Receiver<Ending>,
     said: Option<(Arc<Said>, Sink)>,
 }
 
 impl Begun<'_> {
     async fn ended(mut self) -> Ending {
         let ending = match &self.said {
-            Some((said, sink)) => said.until(self.answer, sink).await,
-            None => self.answer.await,
+            Some((said, sink)) => said.until(self.ending, sink).await,
+            None => self.ending.await,
         };
         self.open.over = true;
         match ending {
-            Ok(answer) => Ending::answered(answer),
+            Ok(ending) => ending,
             Err(_) if self.open.departure.keep_back() => {
                 Ending::NotExecuted("the connection closed before the call was sent".into())
             }

@@ -12,7 +12,7 @@ use reqwest::{Response, StatusCode, Url};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::http_words::{may_have_run, prepare, refusal, said, tell};
+use super::http_words::{is_busy, may_have_run, prepare, refusal, retry_after, said, tell};
 use super::lane::{Lane, Lanes, Listed};
 use super::outgoing::Outgoing;
 use super::pipe::{OUT_QUEUE, Pipe};
@@ -21,7 +21,7 @@ use super::waiting::Kind;
 use super::{Caller, Dial, Ending, Facts, LinkEvent, MESSAGE_BYTES_MAX, SHARED_LANE, Upcall, passing};
 use crate::era::Era;
 use crate::fields::Raw;
-use crate::message;
+use crate::message::{self, Malformed};
 use crate::sse::{Parser, Piece};
 
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,6 +46,11 @@ pub struct SseLink {
 enum OpenError {
     /// Nobody is there.
     Unreachable(String),
+    /// It is there, and gives no stream.
+    Refused {
+        reason: String,
+        retry_after: Option<Duration>,
+    },
     Failed(DialError),
 }
 
@@ -57,6 +62,7 @@ impl OpenError {
     fn into_dial_error(self) -> DialError {
         match self {
             OpenError::Unreachable(reason) => passing(reason),
+            OpenError::Refused { reason, retry_after } => DialError::Passing { reason, retry_after },
             OpenError::Failed(error) => error,
         }
     }
@@ -97,6 +103,9 @@ impl SseLink {
             let pipe = match self.session(&lane).await {
                 Ok(pipe) => pipe,
                 Err(OpenError::Unreachable(reason)) => return Ending::NotExecuted(reason),
+                Err(OpenError::Refused { reason, retry_after }) => {
+                    return Ending::Refused { why: format!("the server refused a new session: {reason}"), retry_after };
+                }
                 Err(OpenError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason })) => {
                     return self.dial.refused_session(&reason);
                 }
@@ -226,7 +235,8 @@ impl Wire<'_> {
             if refused { OpenError::Unreachable(why) } else { OpenError::failed(why) }
         })?;
         if !response.status().is_success() {
-            return Err(OpenError::failed(said(response.status())));
+            let (reason, retry_after) = (said(response.status()), retry_after(&response));
+            return Err(OpenError::Refused { reason, retry_after });
         }
         let guard = closed.clone().drop_guard();
         let (out, outgoing) = mpsc::channel(OUT_QUEUE);
@@ -289,6 +299,10 @@ async fn follow(mut response: Response, pipe: Arc<Pipe>, endpoint: oneshot::Send
                     pipe.pass_over(&skim, Unread::TooLong);
                     continue;
                 }
+                Piece::NotUtf8(skim) => {
+                    pipe.pass_over(&skim, Unread::Malformed(Malformed::NotUtf8));
+                    continue;
+                }
             };
             match (event.kind.as_deref(), endpoint.take()) {
                 (Some("endpoint"), Some(told)) => drop(told.send(event.data)),
@@ -335,15 +349,16 @@ impl Sender {
     /// Why the session is over, if it is.
     async fn send(&self, message: &Outgoing) -> Result<(), String> {
         match self.post(message.text.get()).await {
-            Ok(status) if status.is_success() => Ok(()),
+            Ok((status, _)) if status.is_success() => Ok(()),
             // One message was refused. Whether that was the session's fault shows with the next.
-            Ok(status) if self.is_known().await => {
+            Ok((status, retry_after)) if self.is_known().await => {
                 if let Some(number) = message.number {
-                    self.pipe.give_up(number, (!may_have_run(status)).then(|| refusal(status)));
+                    let own_word = !may_have_run(status) || is_busy(status);
+                    self.pipe.give_up(number, own_word.then(|| refusal(status, retry_after)));
                 }
                 Ok(())
             }
-            Ok(status) => {
+            Ok((status, _)) => {
                 if !may_have_run(status) {
                     message.stayed();
                 }
@@ -360,12 +375,13 @@ impl Sender {
 
     async fn is_known(&self) -> bool {
         let ping = message::request(&self.pipe.spare_id(), "ping", None);
-        self.post(ping.get()).await.is_ok_and(|status| status.is_success())
+        self.post(ping.get()).await.is_ok_and(|(status, _)| status.is_success())
     }
 
-    async fn post(&self, text: &str) -> Result<StatusCode, reqwest::Error> {
+    /// The status, and when to come back if the server said so.
+    async fn post(&self, text: &str) -> Result<(StatusCode, Option<Duration>), reqwest::Error> {
         let request = self.http.post(self.target.clone()).headers(self.headers.clone());
         let sent = request.header("content-type", "application/json").body(text.to_owned()).send().await;
-        sent.map(|response| response.status())
+        sent.map(|response| (response.status(), retry_after(&response)))
     }
 }

@@ -22,7 +22,9 @@ impl Unread {
     pub fn may_answer(self, skim: &Skim) -> bool {
         let meant = match self {
             Unread::TooLong | Unread::Malformed(Malformed::TooDeep) => true,
-            Unread::Malformed(Malformed::NotJson | Malformed::NotRpc) => skim.is_rpc() || skim.is_plainly_response(),
+            Unread::Malformed(Malformed::NotUtf8 | Malformed::NotJson | Malformed::NotRpc) => {
+                skim.is_rpc() || skim.is_plainly_response()
+            }
         };
         meant && skim.may_be_response()
     }
@@ -30,7 +32,8 @@ impl Unread {
     /// Why a call has no answer on the stream that is its alone, if this was to be its answer there. What is not even JSON was
     /// to be something.
     pub fn spoils(self, skim: &Skim, id: &Id) -> Option<String> {
-        let noise = self == Unread::Malformed(Malformed::NotJson) && !skim.has_method();
+        let unreadable = matches!(self, Unread::Malformed(Malformed::NotUtf8 | Malformed::NotJson));
+        let noise = unreadable && !skim.has_method();
         let wrongly = skim.id().is_some_and(|other| other != id);
         match noise || self.may_answer(skim) {
             true if wrongly => Some(WRONGLY_NAMED.to_owned()),

@@ -8,16 +8,16 @@ use tokio::sync::oneshot;
 
 use super::given_up::GivenUp;
 use super::said::Said;
-use super::{Caller, SHARED_LANE, Sink};
+use super::{Caller, Ending, SHARED_LANE, Sink};
 use crate::catalogue::ListKind;
 use crate::era;
 use crate::fields::{Fields, Raw};
-use crate::message::{Answer, Id};
+use crate::message::Id;
 use crate::skim::Skim;
 
 /// Somebody who waits for the response to a request.
 pub(super) struct Waiting {
-    pub answered: oneshot::Sender<Answer>,
+    pub answered: oneshot::Sender<Ending>,
     /// Where things go that belong to the call, if somebody listens.
     pub said: Option<Arc<Said>>,
     /// The client's session; the shared lane if it has none.

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{OWN_STREAM, Session, State};
 use crate::fields::{Fields, Raw, raw};
 use crate::message::{self, Answer, Id};
-use crate::outcome;
+use crate::outcome::CallOutcome;
 use crate::pending::{Kind, Pending};
 
 /// Why a question is void whose server is gone.
@@ -109,12 +109,12 @@ impl Session {
 
     /// A call is over, and what was asked on its stream with it. If its server went away, that is why. What another call of the
     /// client may have asked goes on without the stream.
-    pub async fn withdraw(&self, stream: &str, answer: Option<&Answer>) -> Result<(), StoreError> {
+    pub async fn withdraw(&self, stream: &str, outcome: Option<CallOutcome>) -> Result<(), StoreError> {
         let asked = |pending: &Pending| pending.stream.as_deref() == Some(stream);
         if !self.state().pending.values().any(asked) {
             return Ok(());
         }
-        let cut = answer.is_some_and(outcome::is_cut);
+        let cut = outcome == Some(CallOutcome::Unknown);
         if !cut && self.running.count() > 1 {
             self.move_to_own_stream(|pending| asked(pending) && !pending.reply.certain);
         }

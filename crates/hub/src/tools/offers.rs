@@ -2,6 +2,7 @@
 
 use super::{Call, Outcome};
 use crate::catalogue::ListKind;
+use crate::drive::conversation::Reply;
 use crate::fields::{Fields, Raw};
 use crate::front::pass;
 use crate::outcome;
@@ -93,17 +94,20 @@ pub(crate) async fn pass(call: &Call<'_>, name: &str) -> Result<Outcome, String>
         (known, _) => known,
     };
     let reply = pass::to_backend(call.hub, call.client, session.as_ref(), &backend, method, &params, call.sink).await;
-    let unanswered = outcome::unanswered(&reply.answer);
-    match (reply.answer, unanswered) {
-        (Ok(result), _) => {
+    match reply.answer {
+        Ok(result) => {
             let handle = session.filter(|session| session.record.handle && name == "subscribe_resource");
             Ok(Outcome::Exact(match handle {
                 Some(session) => Fields::of(Some(&result)).and("handle", &session.id).to_raw(),
                 None => result,
             }))
         }
-        (Err(_), Some(facts)) => Ok(Outcome::Result(outcome::tool_error_as(&facts))),
-        (Err(error), None) => {
+        // Our own facts are told as those of a tool are.
+        Err(error) if reply.outcome.is_unanswered() => {
+            let facts = Fields::of(Some(&error)).object("data").to_raw();
+            Ok(Outcome::Reply(Reply { answer: Ok(outcome::tool_error_as(&facts)), ..reply }))
+        }
+        Err(error) => {
             let error = Fields::of(Some(&error));
             let mut told = Fields::default();
             told.put("error", &error.text("message").unwrap_or_else(|| "the server refused".to_owned()));

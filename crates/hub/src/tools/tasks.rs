@@ -8,7 +8,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Call, Outcome};
-use crate::drive::conversation::Reply;
 use crate::drive::task::{self, Work};
 use crate::drive::upstream;
 use crate::front::carried;
@@ -53,7 +52,7 @@ pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
             let Some(task) = upstream::created(&reply.answer) else { return reply };
             let _ = found.send(Some(task.clone()));
             let acting = pass::acting(&client, session);
-            Reply::new(upstream::follow(&hub, &acting, &named, &task, &inner).await)
+            upstream::follow(&hub, &acting, &named, &task, &inner).await
         };
         let ended = token.run_until_cancelled(call).await;
         // What was said before the answer is passed on and kept before the answer.
@@ -149,7 +148,7 @@ pub(crate) async fn about(call: &Call<'_>, name: &str) -> Result<Outcome, String
             Ok(Outcome::Facts(json!({ "taskId": id, "cancelled": cancelled })))
         }
         _ => match tasks.result(&id).await.map_err(|error| error.to_string())? {
-            Some(answer) => Ok(Outcome::Reply(Reply::new(answer))),
+            Some(reply) => Ok(Outcome::Reply(reply)),
             None => Err(format!("the task has no result: it is {}", task.status.word())),
         },
     }

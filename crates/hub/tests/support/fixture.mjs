@@ -10,7 +10,7 @@ const options = Object.fromEntries(process.argv.slice(2).map((word) => word.repl
 const era = options.era ?? 'legacy';
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 // What nobody can take, and where it says whom it answers: first, last, nowhere, or too deep inside.
-const wild = ['unversioned', 'noise', 'huge', 'huge_last', 'huge_nameless', 'deep', 'broken', 'loud', 'chatter', 'ask_huge'];
+const wild = ['unversioned', 'noise', 'latin', 'huge', 'huge_last', 'huge_nameless', 'deep', 'broken', 'loud', 'chatter', 'ask_huge'];
 const huge = () => 'x'.repeat(17 << 20);
 // How many streams are refused next.
 let refusing = 0;
@@ -196,6 +196,10 @@ async function run(name, args, meta, wire) {
     case 'noise':
     case 'broken':
       return text('said');
+    case 'latin':
+      return text('caf\u00e9');
+    case 'forge':
+      return args.result;
     case 'deep':
       return { content: [], deep: JSON.parse('['.repeat(200) + ']'.repeat(200)) };
     case 'odd':
@@ -328,9 +332,12 @@ async function respond(message, wire, send) {
   }
 }
 
+// A text as a program of another encoding writes it: `é` is one byte, which is no UTF-8.
+const encoded = (text) => (text.includes('caf\u00e9') ? Buffer.from(text, 'latin1') : text);
+
 function stdio() {
   const questions = new Questions();
-  const write = (line) => process.stdout.write(`${line}\n`);
+  const write = (line) => process.stdout.write(encoded(`${line}\n`));
   const send = (message) => write(JSON.stringify(message));
   // A line that is not JSON, and lines of the program's own, as loggers write them.
   const mumble = ({ id, params }) => {
@@ -418,7 +425,7 @@ function legacy(request, response, message) {
     return response.writeHead(202).end();
   }
   response.writeHead(200, { 'content-type': 'text/event-stream' });
-  const event = (stream, value) => stream?.write(`data: ${exactly(JSON.stringify(value))}\n\n`);
+  const event = (stream, value) => stream?.write(encoded(`data: ${exactly(JSON.stringify(value))}\n\n`));
   const wire = {
     ask: (method, params) => session.questions.ask((value) => event(response, value), method, params),
     say: (method, params) => event(response, { jsonrpc: '2.0', method, params }),
@@ -440,7 +447,7 @@ const listeners = new Set();
 async function modern(request, response, message) {
   const reply = (status, body) => {
     response.writeHead(status, { 'content-type': 'application/json' });
-    response.end(JSON.stringify(body));
+    response.end(encoded(JSON.stringify(body)));
   };
   if (message.method === 'subscriptions/listen' && refusing > 0) {
     refusing -= 1;
@@ -512,9 +519,12 @@ function sse(request, response, message) {
   if (request.method !== 'POST' || !found) return response.writeHead(404).end();
   // One message is too much for it, which says nothing of the session.
   if (message.params?.arguments?.hang) return void (options.count && appendFileSync(options.count, 'hung\n'));
-  if (message.params?.arguments?.status) return response.writeHead(message.params.arguments.status).end();
+  if (message.params?.arguments?.status) {
+    const { status, later } = message.params.arguments;
+    return response.writeHead(status, later ? { 'retry-after': later } : {}).end();
+  }
   response.writeHead(202).end();
-  const send = (value) => found.response.write(`event: message\ndata: ${JSON.stringify(value)}\n\n`);
+  const send = (value) => found.response.write(encoded(`event: message\ndata: ${JSON.stringify(value)}\n\n`));
   const wire = {
     ask: (method, params) => found.questions.ask(send, method, params),
     say: (method, params) => send({ jsonrpc: '2.0', method, params }),

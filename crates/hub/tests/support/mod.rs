@@ -168,7 +168,7 @@ impl Answer {
 fn whole(piece: bowline_hub::sse::Piece) -> bowline_hub::sse::Event {
     match piece {
         bowline_hub::sse::Piece::Event(event) => event,
-        bowline_hub::sse::Piece::TooLarge(skim) => panic!("too large: {skim:?}"),
+        piece => panic!("{piece:?}"),
     }
 }
 
