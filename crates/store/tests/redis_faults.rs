@@ -251,6 +251,23 @@ async fn a_server_that_hangs_leaves_a_doubt_that_is_told_and_cannot_become_two()
 }
 
 #[tokio::test]
+async fn a_doubt_on_a_log_that_is_open_to_all_does_not_shut_its_writers_out() {
+    let redis = Redis::start(&[]);
+    let store = open_hasty(&redis).await;
+    store.commit(Commit { record: Some(record("ann", "body")), ..create("log") }).await.unwrap();
+    redis.cli(&["client", "pause", "2000", "all"]);
+    assert!(matches!(add(&store, Fence::OPEN, &["doubt"]).await, Err(StoreError::InDoubt(_))));
+    // Whoever writes on goes on as soon as the server is back, and needs no lease, which would shut all others out.
+    insist(async || add(&store, Fence::OPEN, &["b"]).await).await;
+    let found: Vec<String> = texts(&store, "log").await.into_iter().map(|(_, text)| text).collect();
+    assert!(found.iter().any(|text| text == "b"), "{found:?}");
+    // A lease shuts out what is open to all, as ever.
+    let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
+    assert!(matches!(add(&store, Fence::OPEN, &["late"]).await, Err(StoreError::StaleFence { .. })));
+    add(&store, fence, &["c"]).await.unwrap();
+}
+
+#[tokio::test]
 async fn what_was_never_sent_is_not_in_doubt_and_everything_heals() {
     let mut redis = Redis::start(ALWAYS);
     let store = open_hasty(&redis).await;
