@@ -175,6 +175,11 @@ impl<N: Ord + Clone> Exchange<N> {
         peer.begin_anew();
     }
 
+    /// The newest incarnation of a peer that was seen; zero if it knows none, or was never seen.
+    pub fn incarnation_of(&self, peer: &N) -> u64 {
+        self.peers.get(peer).map_or(0, |peer| peer.incarnation)
+    }
+
     /// Whether this incarnation of a peer was declared dead here.
     pub fn is_over(&self, peer: &N, incarnation: u64) -> bool {
         incarnation != 0 && self.peers.get(peer).is_some_and(|peer| incarnation <= peer.over)
