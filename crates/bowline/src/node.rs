@@ -35,7 +35,7 @@ use crate::session::Registry;
 use crate::session::record::keys;
 use crate::task::Tasks;
 use crate::tls::Tls;
-use crate::{alias, dice, drive, http, hub, upkeep};
+use crate::{alias, clock, dice, drive, format, http, hub, upkeep};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
@@ -314,6 +314,7 @@ impl Node {
     pub async fn start_with(loaded: Loaded, own: Own) -> anyhow::Result<Node> {
         let config = loaded.config.clone();
         let store = open_store(&config).await?;
+        format::check(&store, clock::unix_ms()).await?;
         let listen = config.listen;
         let listener = TcpListener::bind(listen)
             .await
