@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use nodes_scene::{Scene, assert_each_run_ends_once, ready};
 use serde_json::{Value, json};
 use support::survivor::Survivor;
-use support::{Client, Dice, get, is_terminal, post};
+use support::{Client, Dice, Incoming, get, is_terminal, post};
 
 const LEASE: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
@@ -271,6 +271,35 @@ async fn a_node_that_gives_no_sign_of_life_says_that_it_is_not_ready_and_why() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_asks_a_node_that_does_not_answer_is_told_within_the_limit() {
+    // The lease is so long that nobody takes the frozen node for dead meanwhile.
+    let more = [("BOWLINE_LEASE__TTL", "60s"), ("BOWLINE_LEASE__ANSWER_TIMEOUT", "2s")];
+    let scene = Scene::new(&[], 2, &more).await;
+    let mut here = Client::dial(scene.at(0), &[]).await.unwrap();
+    let session = here.create().await;
+    // A connection at the other node, with a link and with a run to follow.
+    let mut survivor = Survivor::new(session.clone());
+    let mut there = survivor.back(scene.at(1)).await.unwrap();
+    survivor.follow(&mut there, ready).await.unwrap();
+    scene.nodes[0].freeze();
+    // HTTP: an answer that says what is known.
+    let (status, body) = post(&format!("http://{}/api/chat/sessions/{session}/cancel", scene.at(1)), &json!({})).await;
+    assert!(status == 503 && body.contains("in_doubt"), "{status} {body}");
+    // A connection that asks is cut, since what it knows of the session may not be so any more.
+    there.say("/echo anybody there?").await;
+    while let Incoming::Frame(frame) = there.incoming().await {
+        println!("{frame}");
+    }
+    // One that comes is refused, and may try again.
+    let mut coming = survivor.back(scene.at(1)).await.unwrap();
+    let refused = survivor.follow(&mut coming, |frame| frame["metadata"]["error_code"] == "STORE_UNAVAILABLE").await;
+    assert!(refused.is_some(), "the way back is neither granted nor refused");
+    scene.nodes[0].wake();
+    let mut survivors = [survivor];
+    all_answer(&scene, &mut survivors, &"a freeze that nobody was declared dead for").await;
 }
 
 /// `judges/upgrade/test.sh` builds the version before this one and runs this.
