@@ -10,6 +10,7 @@ pub mod config;
 pub mod connection;
 pub mod dice;
 pub mod drive;
+mod format;
 pub mod http;
 pub mod hub;
 pub mod keys;

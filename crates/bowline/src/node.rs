@@ -35,7 +35,7 @@ use crate::session::Registry;
 use crate::session::record::keys;
 use crate::task::Tasks;
 use crate::tls::Tls;
-use crate::{alias, dice, drive, http, hub, upkeep};
+use crate::{alias, clock, dice, drive, format, http, hub, upkeep};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
@@ -88,7 +88,8 @@ impl Shared {
 
     /// Whether recovery is done and the server may be sent traffic.
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire) && !self.is_draining() && self.store.health().writable
+        let mute = self.cluster.as_ref().is_some_and(|cluster| cluster.mute().is_some());
+        self.ready.load(Ordering::Acquire) && !self.is_draining() && self.store.health().writable && !mute
     }
 
     /// `http`, or with TLS `https`.
@@ -140,8 +141,9 @@ impl Shared {
         if let Some(cluster) = &self.cluster
             && let Err(error) = self.store.give_back(log, &cluster.name, fence).await
         {
-            // Others will ask here for it, and it is woken again.
-            tracing::debug!(%log, %error, "a lease could not be given back");
+            // Until then others ask here for it.
+            tracing::debug!(%log, %error, "a lease could not be given back; this node will try again");
+            cluster.give_back_later(log, fence);
         }
     }
 
@@ -171,9 +173,9 @@ impl Shared {
         let _turn = here.lock().await;
         let Some(cluster) = &self.cluster else { return work.await };
         let name = LogId::parse(&format!("lock_{:032x}", alias::digest(what))).ok_or_else(not_found)?;
-        cluster.lock(&name).await?;
+        let lock = cluster.lock(&name).await?;
         let done = work.await;
-        cluster.unlock(&name).await;
+        lock.unlock().await;
         done
     }
 
@@ -312,6 +314,7 @@ impl Node {
     pub async fn start_with(loaded: Loaded, own: Own) -> anyhow::Result<Node> {
         let config = loaded.config.clone();
         let store = open_store(&config).await?;
+        format::check(&store, clock::unix_ms()).await?;
         let listen = config.listen;
         let listener = TcpListener::bind(listen)
             .await
@@ -319,7 +322,10 @@ impl Node {
         let metrics = Metrics::new();
         let configured = roster::configured(&config, &metrics)?;
         let cluster = match config.store.url {
-            StoreUrl::Redis(_) => Some(Arc::new(Cluster::new(store.clone(), config.lease_ttl)?)),
+            StoreUrl::Redis(_) => {
+                let (ttl, answer_timeout) = (config.lease_ttl, config.answer_timeout);
+                Some(Arc::new(Cluster::new(store.clone(), ttl, answer_timeout)?))
+            }
             StoreUrl::Memory | StoreUrl::Disk(_) => None,
         };
         let hub = hub::start(&config.hub, store.clone(), &metrics, cluster.as_ref()).await?;
@@ -351,6 +357,7 @@ impl Node {
             drive::cluster::enter(&shared, cluster).await?;
             tokio::spawn(drive::cluster::inbox(shared.clone(), cluster.clone()));
             tokio::spawn(drive::cluster::pulse(shared.clone(), cluster.clone()));
+            tokio::spawn(drive::cluster::deadlines(cluster.clone()));
         }
         upkeep::recover(&shared).await?;
         shared.auth.begin().await;

@@ -433,3 +433,25 @@ async fn a_task_is_seen_and_cancelled_from_everywhere() {
     assert_eq!(result["structuredContent"]["code"], "OUTCOME_UNKNOWN", "{result}");
     assert_eq!(scene.executions(), 2);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_whose_node_does_not_answer_is_answered_within_the_limit() {
+    // The lease is so long that nobody takes the frozen node for dead meanwhile.
+    let scene = Scene::new(&[("BOWLINE_LEASE__TTL", "60s"), ("BOWLINE_LEASE__ANSWER_TIMEOUT", "2s")]).await;
+    let client = Client::open(scene.at(0), "/mcp", json!({})).await;
+    scene.nodes[0].freeze();
+    let asked = json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/list", "params": {} });
+    let answer: Value = client.post(scene.at(1), &asked).await.json().await.unwrap();
+    assert_eq!(answer["id"], 3, "{answer}");
+    scene.nodes[0].wake();
+    // It is reached again, by the same way.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let answer: Value = client.post(scene.at(1), &asked).await.json().await.unwrap_or_default();
+        if answer["result"]["tools"].is_array() {
+            break;
+        }
+        assert!(Instant::now() < until, "the node that woke is not asked again: {answer}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,10 +1,11 @@
 //! Other nodes on the same store. A session of the hub is changed on one node; what reaches another is carried there whole.
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_protocol::LogId;
-use bowline_store::{Holder, Leased, StoreError};
+use bowline_store::{Holder, Leased, Lessor, SharedLessor, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::fields::Raw;
@@ -26,6 +27,23 @@ pub trait Neighbours: Send + Sync {
 
     /// Asks another node something that may be answered in many parts. Dropping the talk ends it there too.
     fn talk(&self, to: &Holder, ask: Raw) -> Box<dyn Talk>;
+}
+
+/// Where the hub's leases come from: the way to the other nodes, if there are any.
+pub fn lessor(store: &Arc<dyn Store>, neighbours: Option<&Arc<dyn Neighbours>>) -> Arc<dyn Lessor> {
+    match neighbours {
+        Some(neighbours) => Arc::new(AmongNeighbours(neighbours.clone())),
+        None => Arc::new(SharedLessor(store.clone())),
+    }
+}
+
+struct AmongNeighbours(Arc<dyn Neighbours>);
+
+#[async_trait]
+impl Lessor for AmongNeighbours {
+    async fn lease(&self, log: &LogId) -> Result<Leased, StoreError> {
+        self.0.take_up(log).await
+    }
 }
 
 /// One thing asked of another node.

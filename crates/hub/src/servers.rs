@@ -5,7 +5,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Start, Store, StoreError, WakeSet};
+use bowline_store::{
+    Changed, Commit, Fence, Item, Kind, LeasedLog, Record, SharedLessor, Start, Store, StoreError, WakeSet,
+};
 
 use crate::backend::Key;
 use crate::clock;
@@ -13,8 +15,6 @@ use crate::spec::ServerSpec;
 
 /// The log in which they are kept.
 const LOG: &str = "hub_servers";
-/// Others may change the list at the same time; each time one of them succeeds.
-const TRIES: usize = 50;
 /// A change that nobody was woken for is seen after this time.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -39,22 +39,27 @@ impl Kept {
     /// Adds one, or removes it. The list is read and changed under a fence of its own, so two nodes cannot both add a name.
     pub async fn note(&self, key: &Key, spec: Option<&ServerSpec>) -> Result<Noted, StoreError> {
         let item = item(key);
-        for _ in 0..TRIES {
-            let fence = self.store.lease(&self.log, &Claim::alone()).await.and_then(Leased::fence)?;
-            if self.store.item(&self.log, &item).await?.is_some() == spec.is_some() {
-                return Ok(Noted::Refused);
+        let wanted = spec.map(|spec| spec.write().to_string().into_bytes());
+        let (item, wanted) = (&item, &wanted);
+        let decide = |doubted: bool| async move {
+            let found = self.store.item(&self.log, item).await?;
+            // In doubt, what is there now may be what was just written.
+            let is_ours = doubted && found.as_deref() == wanted.as_deref();
+            if !is_ours && found.is_some() == wanted.is_some() {
+                return Err(StoreError::Exists);
             }
-            let mut commit = Commit::to(self.log.clone(), fence, clock::now_ms());
-            commit.items = vec![match spec {
-                Some(spec) => Item::put(item.clone(), spec.write().to_string().into_bytes()),
+            let mut commit = Commit::to(self.log.clone(), Fence::OPEN, clock::now_ms());
+            commit.items = vec![match wanted {
+                Some(spec) => Item::put(item.clone(), spec.clone()),
                 None => Item::delete(item.clone()),
             }];
-            match self.store.commit(commit).await {
-                Err(StoreError::StaleFence { .. }) => {}
-                done => return done.map(|_| Noted::Done),
-            }
+            Ok((!is_ours).then_some(commit))
+        };
+        match shared(&self.store, &self.log).change(decide).await {
+            Ok(Changed::Made | Changed::Unneeded) => Ok(Noted::Done),
+            Err(StoreError::Exists) => Ok(Noted::Refused),
+            Err(error) => Err(error),
         }
-        Err(StoreError::Unavailable("others are changing the list of servers".into()))
     }
 
     pub async fn all(&self) -> Result<BTreeMap<Key, ServerSpec>, StoreError> {
@@ -80,7 +85,7 @@ pub(crate) async fn own_log(store: &Arc<dyn Store>, name: &str) -> Result<LogId,
     };
     if store.record(&log).await?.is_none() {
         let now = clock::now_ms();
-        let mut commit = Commit::to(log.clone(), Fence::default(), now);
+        let mut commit = Commit::to(log.clone(), Fence::OPEN, now);
         commit.create = Some(Start { epoch: Epoch::from_random(clock::random_bits() as u64), after: Seq::ZERO });
         commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: Vec::new().into() });
         match store.commit(commit).await {
@@ -99,16 +104,17 @@ pub(crate) fn item(key: &Key) -> String {
 
 /// Changes an item, whatever it was before. Others may do the same at once; the last one counts.
 pub(crate) async fn change(store: &Arc<dyn Store>, log: &LogId, item: &Item) -> Result<(), StoreError> {
-    for _ in 0..TRIES {
-        let fence = store.lease(log, &Claim::alone()).await.and_then(Leased::fence)?;
-        let mut commit = Commit::to(log.clone(), fence, clock::now_ms());
+    let decide = |_doubted: bool| {
+        let mut commit = Commit::to(log.clone(), Fence::OPEN, clock::now_ms());
         commit.items = vec![item.clone()];
-        match store.commit(commit).await {
-            Err(StoreError::StaleFence { .. }) => {}
-            done => return done.map(drop),
-        }
-    }
-    Err(StoreError::Unavailable("others are changing the same log".into()))
+        std::future::ready(Ok(Some(commit)))
+    };
+    shared(store, log).change(decide).await.map(drop)
+}
+
+/// A log that all nodes change, each for a moment.
+fn shared(store: &Arc<dyn Store>, log: &LogId) -> LeasedLog {
+    LeasedLog::new(store.clone(), Arc::new(SharedLessor(store.clone())), log.clone())
 }
 
 /// Takes over what other nodes add and remove.

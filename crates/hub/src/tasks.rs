@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Release, Start, Store, StoreError};
+use bowline_store::{Commit, Fence, Item, Kind, LeasedLog, Record, Release, Start, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::drive::conversation::Reply;
 use crate::fields::{Fields, Raw, raw};
-use crate::neighbours::Neighbours;
+use crate::neighbours::{self, Neighbours};
 use crate::outcome::{self, CallOutcome};
 
 /// Tasks that one principal may have at once, those included whose results are kept.
@@ -129,7 +129,7 @@ pub struct Mine {
     pub owner: Principal,
     pub record: TaskRecord,
     pub cancel: CancellationToken,
-    fence: Fence,
+    log: LeasedLog,
     ended: watch::Sender<TaskStatus>,
     tasks: Arc<Mutex<RunningTasks>>,
 }
@@ -213,12 +213,9 @@ impl Tasks {
         lock(&self.running)
     }
 
-    /// The right to say what becomes of a task. All leases of tasks are taken here.
-    async fn claim(&self, id: &LogId) -> Result<Leased, StoreError> {
-        match &self.neighbours {
-            Some(neighbours) => neighbours.take_up(id).await,
-            None => self.store.lease(id, &Claim::alone()).await,
-        }
+    /// A task's log. All leases of tasks are taken through this.
+    fn log(&self, id: &LogId) -> LeasedLog {
+        LeasedLog::new(self.store.clone(), neighbours::lessor(&self.store, self.neighbours.as_ref()), id.clone())
     }
 
     /// Whether nobody works on a task, which is none that runs here. One that was just made may not have been claimed yet by the
@@ -243,18 +240,20 @@ impl Tasks {
             return Err(TaskError::TooMany);
         }
         let id = LogId::parse(&format!("{PREFIX}{:032x}", clock::random_bits())).ok_or(StoreError::NoSuchLog)?;
-        let mut commit = Commit::to(id.clone(), Fence::default(), record.created_ms);
+        let mut commit = Commit::to(id.clone(), Fence::OPEN, record.created_ms);
         commit.create = Some(Start { epoch: Epoch::from_random(clock::random_bits() as u64), after: Seq::ZERO });
         commit.record = Some(stored(owner, &record, record.created_ms));
         self.store.commit(commit).await?;
-        let fence = self.claim(&id).await?.fence()?;
-        Ok(self.mine(id, owner.clone(), record, cancel, fence))
+        let mut log = self.log(&id);
+        log.acquire().await?;
+        Ok(self.mine(log, owner.clone(), record, cancel))
     }
 
-    fn mine(&self, id: LogId, owner: Principal, record: TaskRecord, cancel: CancellationToken, fence: Fence) -> Mine {
+    fn mine(&self, log: LeasedLog, owner: Principal, record: TaskRecord, cancel: CancellationToken) -> Mine {
+        let id = log.id().clone();
         let (ended, watched) = watch::channel(record.status);
         self.running().insert(id.clone(), Running { cancel: cancel.clone(), ended: watched });
-        Mine { id, owner, record, cancel, fence, ended, tasks: self.running.clone() }
+        Mine { id, owner, record, cancel, log, ended, tasks: self.running.clone() }
     }
 
     /// Tasks that are working in the store while nobody works on them. One that cannot be had now is found again later.
@@ -280,11 +279,16 @@ impl Tasks {
         if !self.is_orphan(id, &record, which).await? {
             return Ok(None);
         }
-        let Leased::Granted(fence) = self.claim(id).await? else { return Ok(None) };
+        let mut log = self.log(id);
+        match log.acquire().await {
+            Ok(_) => {}
+            Err(StoreError::Held(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        }
         // It may have ended since the list was read; under our own claim nobody else can end it.
         let Some(stored) = self.store.record(id).await? else { return Ok(None) };
         let record = record_of(id, &stored).filter(working);
-        Ok(record.map(|record| self.mine(id.clone(), stored.owner, record, CancellationToken::new(), fence)))
+        Ok(record.map(|record| self.mine(log, stored.owner, record, CancellationToken::new())))
     }
 
     /// Keeps which task of the backend's is polled.
@@ -306,17 +310,13 @@ impl Tasks {
         };
         task.record.ended_ms = Some(clock::now_ms());
         for _ in 0..WRITES_MAX {
-            match self.write(&task, result.as_ref()).await {
-                Ok(()) => break,
+            match self.write(&mut task, result.as_ref()).await {
+                Ok(()) | Err(StoreError::Held(_)) => break,
                 Err(StoreError::TooLarge { .. }) => {
                     result = Some(task.record.answered(&Reply::new(Ok(outcome::too_large_to_keep()))));
                 }
-                // It may have been written. Under a new right it is written again, to the same effect.
-                Err(StoreError::InDoubt(_)) => match self.claim(&task.id).await {
-                    Ok(Leased::Granted(fence)) => task.fence = fence,
-                    Ok(Leased::Held(_)) => break,
-                    Err(_) => tokio::time::sleep(WRITE_AGAIN).await,
-                },
+                // It may have been written. Under a new lease it is written again, to the same effect.
+                Err(StoreError::InDoubt(_)) => {}
                 Err(StoreError::Unavailable(_) | StoreError::Full(_)) => tokio::time::sleep(WRITE_AGAIN).await,
                 Err(error) => {
                     tracing::error!(task = %task.id, %error, "the end of a task could not be kept");
@@ -328,12 +328,12 @@ impl Tasks {
         task.record.clone()
     }
 
-    async fn write(&self, task: &Mine, result: Option<&Raw>) -> Result<(), StoreError> {
+    async fn write(&self, task: &mut Mine, result: Option<&Raw>) -> Result<(), StoreError> {
         let now = clock::now_ms();
-        let mut commit = Commit::to(task.id.clone(), task.fence, now);
+        let mut commit = Commit::to(task.id.clone(), Fence::OPEN, now);
         commit.record = Some(stored(&task.owner, &task.record, now));
         commit.items = result.map(|result| Item::put(RESULT, result.get().as_bytes().to_vec())).into_iter().collect();
-        self.store.commit(commit).await.map(drop)
+        task.log.commit(commit).await.map(drop)
     }
 
     /// Whether it was still working and is cancelled now.
@@ -402,10 +402,13 @@ impl Tasks {
 
     /// Whether it was ours to let go of.
     async fn release(&self, id: &LogId) -> Result<bool, StoreError> {
-        let Leased::Granted(fence) = self.claim(id).await? else { return Ok(false) };
-        let mut commit = Commit::to(id.clone(), fence, clock::now_ms());
+        let mut commit = Commit::to(id.clone(), Fence::OPEN, clock::now_ms());
         commit.release = Some(Release::Log);
-        self.store.commit(commit).await.map(|_| true)
+        match self.log(id).commit(commit).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::Held(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -10,6 +10,15 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fence(pub u64);
 
+impl Fence {
+    /// That of a log which was never leased, and is open to all: a node's inbox and its sign of life, a lock, a name.
+    ///
+    /// Many may write such a log at the same time, and a commit whose answer was lost may take effect later than the
+    /// ones after it. So what is written must be right in any order and when repeated: because it is numbered by its
+    /// writer, or creates the log, or is only as true as the next one. A commit in doubt does not shut its writer out.
+    pub const OPEN: Fence = Fence(0);
+}
+
 /// Whoever may write to a log: the name of a running server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(Arc<str>);

@@ -9,6 +9,7 @@ pub mod disk;
 pub mod memory;
 pub mod redis;
 pub mod tail;
+pub mod writer;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ pub use commit::{
 pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
 pub use redis::{RedisOptions, RedisStore, RedisUrl};
 pub use tail::{TailGuard, WakeSet};
+pub use writer::{Changed, LeasedLog, Lessor, SharedLessor};
 
 /// Append-only logs with numbered events.
 ///

@@ -5,13 +5,14 @@
 
 mod real_redis;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_protocol::Seq;
 use bowline_store::contract::{ALL, append, create, event, id, record, seq, texts};
 use bowline_store::{
-    Claim, Commit, Directory, EventLog, Fence, Holder, Kind, Leased, RedisOptions, RedisStore, Release, Store,
-    StoreError, WakeSet,
+    Changed, Claim, Commit, Directory, EventLog, Fence, Holder, Item, Kind, Leased, LeasedLog, RedisOptions,
+    RedisStore, Release, SharedLessor, Store, StoreError, WakeSet,
 };
 use real_redis::{Proxy, Redis, options};
 
@@ -248,6 +249,56 @@ async fn a_server_that_hangs_leaves_a_doubt_that_is_told_and_cannot_become_two()
     assert!(store.health().writable);
     let found: Vec<String> = texts(&store, "log").await.into_iter().map(|(_, text)| text).collect();
     assert!(found == ["a", "b"] || found == ["a", "doubt", "b"], "{found:?}");
+}
+
+#[tokio::test]
+async fn a_doubt_on_a_log_that_is_open_to_all_does_not_shut_its_writers_out() {
+    let redis = Redis::start(&[]);
+    let store = open_hasty(&redis).await;
+    store.commit(Commit { record: Some(record("ann", "body")), ..create("log") }).await.unwrap();
+    redis.cli(&["client", "pause", "2000", "all"]);
+    assert!(matches!(add(&store, Fence::OPEN, &["doubt"]).await, Err(StoreError::InDoubt(_))));
+    // Whoever writes on goes on as soon as the server is back, and needs no lease, which would shut all others out.
+    insist(async || add(&store, Fence::OPEN, &["b"]).await).await;
+    let found: Vec<String> = texts(&store, "log").await.into_iter().map(|(_, text)| text).collect();
+    assert!(found.iter().any(|text| text == "b"), "{found:?}");
+    // A lease shuts out what is open to all, as ever.
+    let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
+    assert!(matches!(add(&store, Fence::OPEN, &["late"]).await, Err(StoreError::StaleFence { .. })));
+    add(&store, fence, &["c"]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_leased_log_goes_on_after_a_doubt_and_finds_out_what_was_kept() {
+    let redis = Redis::start(&[]);
+    let store: Arc<dyn Store> = Arc::new(open_hasty(&redis).await);
+    store.commit(Commit { record: Some(record("ann", "body")), ..create("log") }).await.unwrap();
+    let mut log = LeasedLog::new(store.clone(), Arc::new(SharedLessor(store.clone())), id("log"));
+    let put =
+        |value: &str| Commit { items: vec![Item::put("k", value.to_owned())], ..Commit::to(id("log"), Fence::OPEN, 0) };
+    log.commit(put("1")).await.unwrap();
+    // Redis does nothing until after the commit's time is up: it may be kept or not, and the next one needs a new lease.
+    redis.cli(&["client", "pause", "2000", "all"]);
+    assert!(matches!(log.commit(put("2")).await, Err(StoreError::InDoubt(_))));
+    insist(async || log.commit(put("3")).await).await;
+    assert_eq!(store.item(&id("log"), "k").await.unwrap().unwrap(), "3", "what was in doubt is shut out or behind it");
+
+    // A change looks what is there after a doubt, and is made once.
+    let (redis, store_again) = (&redis, &store);
+    let changed = log.change(|doubted| async move {
+        let wanted = insist(async || store_again.item(&id("log"), "once").await).await.is_none();
+        if !doubted {
+            redis.cli(&["client", "pause", "1000", "all"]);
+        }
+        Ok(wanted.then(|| Commit { items: vec![Item::put("once", "x")], ..Commit::to(id("log"), Fence::OPEN, 0) }))
+    });
+    assert!(matches!(changed.await, Ok(Changed::Made) | Err(StoreError::InDoubt(_))));
+    // Another takes it: that is said, and not written over.
+    let mut other = LeasedLog::new(store.clone(), Arc::new(SharedLessor(store.clone())), id("log"));
+    insist(async || other.commit(put("other")).await).await;
+    let stale = log.commit(put("late")).await;
+    assert!(matches!(stale, Err(StoreError::StaleFence { .. })), "{stale:?}");
+    log.commit(put("again")).await.unwrap();
 }
 
 #[tokio::test]

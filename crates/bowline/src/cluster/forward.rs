@@ -121,13 +121,13 @@ impl Cluster {
         let away = state.away.entry(party).or_insert_with(|| Away { mailbox, sessions: HashMap::new() });
         match ask {
             Ask::Detach => drop(away.sessions.remove(session)),
-            Ask::Attach(_) => {
+            Ask::Attach(approach) => {
                 let coming = |abroad: &&mut Abroad| abroad.node == *to && abroad.coming.is_some();
                 match away.sessions.get_mut(session).filter(coming) {
                     // It asks twice, and what it asked in between is not forgotten.
                     Some(abroad) => abroad.keep(ask),
                     None => {
-                        let mut abroad = Abroad::coming_to(to);
+                        let mut abroad = Abroad::coming_to(to, approach.way);
                         abroad.keep(ask);
                         away.sessions.insert(session.clone(), abroad);
                     }
@@ -147,7 +147,7 @@ impl Cluster {
 
     fn await_answer(&self, node: &Holder, reply: Box<dyn FnOnce(Result<Answer, Refusal>) + Send + Sync>) -> u64 {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let until = Instant::now() + self.ttl * 3;
+        let until = Instant::now() + self.answer_timeout;
         self.state().waiting.insert(number, Waiting { node: node.clone(), until, reply });
         number
     }

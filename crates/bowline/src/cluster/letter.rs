@@ -11,19 +11,6 @@ use crate::session::record::Presented;
 use crate::session::{Ask, Mail};
 use crate::task::command::{Appended, Ended, Ending};
 
-/// How the events of an inbox are called.
-pub const LETTER: &str = "node.letter";
-
-#[derive(Serialize, Deserialize)]
-pub struct Letter {
-    /// The node that wrote it.
-    pub from: String,
-    /// Counted by the sender for each receiver, from 1: a letter that was sent again is read once, and one that is
-    /// missing is noticed.
-    pub number: u64,
-    pub parcel: Parcel,
-}
-
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Parcel {
     Session {
@@ -61,6 +48,32 @@ pub enum Parcel {
         number: u64,
         turn: Turn,
     },
+    /// Are you reading? Any letter answers.
+    Ping,
+    /// Nothing but what stands on the envelope.
+    Hello,
+    /// Letters of the receiver's did not arrive here.
+    Missed,
+    /// A letter of the receiver's cannot be read here.
+    Unread {
+        why: String,
+    },
+    /// To the sender, this incarnation of the receiver is dead.
+    Dead {
+        incarnation: u64,
+    },
+}
+
+impl Parcel {
+    /// Whether somebody here waits for what comes of it.
+    pub fn is_awaited(&self) -> bool {
+        match self {
+            Parcel::Session { from, ask, .. } => ask.is_awaited() && !matches!(from, Sender::Nobody),
+            Parcel::Task { number, .. } => *number > 0,
+            Parcel::Talk { turn, .. } => matches!(turn, Turn::Ask(_)),
+            _ => false,
+        }
+    }
 }
 
 /// Who asks, as the node knows them that they came to.
@@ -106,11 +119,5 @@ impl std::fmt::Debug for Answer {
             Answer::Ended(_) => "Ended",
             Answer::Gone => "Gone",
         })
-    }
-}
-
-impl std::fmt::Debug for Letter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Letter({} from {})", self.number, self.from)
     }
 }

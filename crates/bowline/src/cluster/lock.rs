@@ -1,6 +1,10 @@
 //! Something that only one may do at a time, on all nodes: a log that only one can create.
+//!
+//! The store may be lost on the way, and then it is not known whether this node has a lock. It tries on for as long as
+//! somebody waits; what is left of it afterwards is found and let go by [`settle_locks`](Cluster::settle_locks).
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bowline_protocol::{Epoch, LogId, Refusal, Seq};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, Start, StoreError};
@@ -11,39 +15,120 @@ use crate::{clock, dice, node};
 const TRY_EVERY: Duration = Duration::from_millis(20);
 const TRIES: u32 = 500;
 
+/// A lock that this node has, or tries to get. Dropped without a word, it is let go later.
+#[derive(Debug)]
+pub struct Lock {
+    cluster: Arc<Cluster>,
+    name: LogId,
+    /// Whether it may have to be let go.
+    doubtful: bool,
+}
+
+impl Lock {
+    /// Lets it go.
+    pub async fn unlock(mut self) {
+        match self.cluster.remove_lock(&self.name).await {
+            Ok(()) => self.doubtful = false,
+            Err(error) => {
+                tracing::warn!(name = %self.name, %error, "a lock could not be let go; this node will try again");
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let mut state = self.cluster.state();
+        state.locked.remove(&self.name);
+        if self.doubtful {
+            state.doubted_locks.insert(self.name.clone(), None);
+        }
+    }
+}
+
 impl Cluster {
-    /// Waits until nobody else is at it. Must be followed by [`unlock`](Cluster::unlock); a node that dies in between is
-    /// noticed.
-    pub(crate) async fn lock(&self, name: &LogId) -> Result<(), Refusal> {
-        let refuse = |error: StoreError| node::store_refusal(&error);
+    /// Waits until nobody else is at it. A node that dies while it has a lock is noticed.
+    pub(crate) async fn lock(self: &Arc<Self>, name: &LogId) -> Result<Lock, Refusal> {
         for _ in 0..TRIES {
-            let now_ms = clock::unix_seconds() * 1000;
-            let mut commit = Commit::to(name.clone(), Fence::default(), now_ms);
-            commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
-            let body = self.name.as_str().as_bytes().to_vec().into();
-            commit.record = Some(Record { kind: Kind::Restored, owner: self.owner.clone(), touched_ms: now_ms, body });
-            match self.store.commit(commit).await {
-                Ok(_) => return Ok(()),
-                Err(StoreError::Exists) => {}
-                Err(error) => return Err(refuse(error)),
+            if self.state().locked.insert(name.clone()) {
+                let mut lock = Lock { cluster: self.clone(), name: name.clone(), doubtful: true };
+                match self.try_lock(name).await {
+                    Ok(true) => return Ok(lock),
+                    Ok(false) => lock.doubtful = false,
+                    // It may be this node's all the same, now or in a moment.
+                    Err(error) => return Err(node::store_refusal(&error)),
+                }
             }
-            let held = self.store.record(name).await.map_err(refuse)?;
-            let by = held.and_then(|record| Holder::parse(std::str::from_utf8(&record.body).ok()?));
-            if by.is_some_and(|by| self.is_dead(&by)) {
-                self.unlock(name).await;
-            } else {
-                tokio::time::sleep(TRY_EVERY).await;
-            }
+            tokio::time::sleep(TRY_EVERY).await;
         }
         Err(unreachable())
     }
 
-    pub(crate) async fn unlock(&self, name: &LogId) {
-        let mut commit = Commit::to(name.clone(), Fence::default(), 0);
-        commit.release = Some(Release::Log);
-        if let Err(error) = self.store.commit(commit).await {
-            // It goes with the marks of its kind, or with this node.
-            tracing::warn!(%name, %error, "a lock could not be let go");
+    /// Whether it is this node's now. Nobody else in this process may be at it.
+    async fn try_lock(&self, name: &LogId) -> Result<bool, StoreError> {
+        let now_ms = clock::unix_seconds() * 1000;
+        let mut commit = Commit::to(name.clone(), Fence::OPEN, now_ms);
+        commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
+        let body = self.name.as_str().as_bytes().to_vec().into();
+        commit.record = Some(Record { kind: Kind::Restored, owner: self.owner.clone(), touched_ms: now_ms, body });
+        match self.store.commit(commit).await {
+            Ok(_) => return Ok(true),
+            Err(StoreError::Exists) => {}
+            Err(error) => return Err(error),
         }
+        match self.lock_holder(name).await? {
+            // What is left of an earlier one, since nobody else here is at it.
+            Some(holder) if holder == self.name => return Ok(true),
+            Some(holder) if self.is_dead(&holder) => self.remove_lock(name).await?,
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    async fn lock_holder(&self, name: &LogId) -> Result<Option<Holder>, StoreError> {
+        let record = self.store.record(name).await?;
+        Ok(record.and_then(|record| Holder::parse(std::str::from_utf8(&record.body).ok()?)))
+    }
+
+    async fn remove_lock(&self, name: &LogId) -> Result<(), StoreError> {
+        let mut commit = Commit::to(name.clone(), Fence::OPEN, 0);
+        commit.release = Some(Release::Log);
+        match self.store.commit(commit).await {
+            Ok(_) | Err(StoreError::NoSuchLog) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets go of locks that this node may have without knowing it. What took effect late is found too: a lock is only
+    /// forgotten after it was free for as long as a lease.
+    pub(crate) async fn settle_locks(&self) {
+        let doubted: Vec<LogId> = self.state().doubted_locks.keys().cloned().collect();
+        for name in doubted {
+            if !self.state().locked.insert(name.clone()) {
+                // Somebody here has it, and will let it go.
+                continue;
+            }
+            let settled = self.settle_lock(&name).await;
+            let mut state = self.state();
+            state.locked.remove(&name);
+            let free_since = match settled {
+                Ok(true) => state.doubted_locks.get(&name).copied().flatten().or_else(|| Some(Instant::now())),
+                Ok(false) | Err(_) => None,
+            };
+            if free_since.is_some_and(|since| since.elapsed() >= self.ttl) {
+                state.doubted_locks.remove(&name);
+            } else {
+                state.doubted_locks.insert(name, free_since);
+            }
+        }
+    }
+
+    /// Whether it is not this node's.
+    async fn settle_lock(&self, name: &LogId) -> Result<bool, StoreError> {
+        if self.lock_holder(name).await?.as_ref() != Some(&self.name) {
+            return Ok(true);
+        }
+        self.remove_lock(name).await?;
+        Ok(false)
     }
 }

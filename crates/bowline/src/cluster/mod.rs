@@ -9,39 +9,45 @@
 
 mod forward;
 pub mod letter;
+mod lives;
 mod lock;
 mod post;
 mod receive;
 mod record;
 mod talk;
 mod visitors;
+mod wire;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bowline_core::Peers;
+use bowline_core::exchange::Overdue;
 use bowline_core::hold::Party;
-use bowline_core::peers::Sign;
+use bowline_core::{Exchange, Peers};
 use bowline_protocol::{ErrorCode, LogId, Principal, Refusal, SessionId};
-use bowline_store::{Claim, Holder, Leased, Store, StoreError};
+use bowline_store::{Claim, Fence, Holder, Leased, Store, StoreError};
 use serde_json::json;
+use tokio::sync::Notify;
 
 use crate::dice;
-use crate::session::{Ask, Caller, Command, Mail, Mailbox};
-use letter::Answer;
+use crate::session::{Ask, Mail, Mailbox, Way};
+use letter::{Answer, Parcel};
+pub use lives::Seen;
 use post::Lane;
-pub use post::read as read_letter;
 pub use receive::{Errand, Visit};
 pub use record::NodeRecord;
 pub use talk::HubNeighbours;
 use talk::Talks;
-use visitors::{Gone, Visitors};
+use visitors::Visitors;
+pub use wire::{Letter, VERSION as WIRE_VERSION, read as read_letter};
 
 /// Sessions elsewhere whose node is remembered.
 const ROUTES_MAX: usize = 100_000;
+/// Leases that wait to be given back. Of more, some stay with this node until somebody wants the log.
+const UNRETURNED_MAX: usize = 10_000;
 /// What a connection may ask of a session on another node before it is let in there, and have asked again elsewhere if
 /// that node dies.
 const COMING_MAX: usize = 16;
@@ -58,15 +64,29 @@ pub struct Cluster {
     pub(crate) owner: Principal,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) ttl: Duration,
+    /// No caller waits longer for another node without an answer.
+    pub(crate) answer_timeout: Duration,
+    /// This node has become another incarnation, and has to show it.
+    pub(crate) renewed: Notify,
     numbers: AtomicU64,
     state: Mutex<State>,
 }
 
 struct State {
     peers: Peers<Holder>,
+    exchange: Exchange<Holder>,
     lanes: HashMap<Holder, Lane>,
-    /// The last letter that was written to each.
-    written: HashMap<Holder, u64>,
+    /// The beats of nodes that are dead to this one, as they were seen last: if one moves, its node has to be told.
+    dead_beats: HashMap<Holder, u64>,
+    /// When this node last gave a sign of life, and why it could not since.
+    shown: Instant,
+    mute: Option<String>,
+    /// Locks that this process has, or is about to have.
+    locked: HashSet<LogId>,
+    /// Locks of which it is not known whether this node still has them, and since when they look free.
+    doubted_locks: HashMap<LogId, Option<Instant>>,
+    /// Leases that could not be given back.
+    unreturned: HashMap<LogId, Fence>,
     /// Requests of ours that wait for another node.
     waiting: HashMap<u64, Waiting>,
     /// Connections here with a session elsewhere.
@@ -77,8 +97,6 @@ struct State {
     routes: HashMap<SessionId, (Holder, Principal)>,
     /// Nodes that owe us an answer since then.
     silent: HashMap<Holder, Instant>,
-    /// The last letter that was read from each.
-    read: HashMap<Holder, u64>,
     talks: Talks,
 }
 
@@ -99,15 +117,17 @@ struct Abroad {
     /// What it asked when it came and right behind that, until the first of it is answered: it can be asked of another
     /// node. None if there is nothing like that, or something among it that must not be done twice.
     coming: Option<Vec<String>>,
+    /// How it comes, until it is granted its link or refused.
+    way: Option<Way>,
 }
 
 impl Abroad {
     fn at(node: &Holder) -> Abroad {
-        Abroad { node: node.clone(), coming: None }
+        Abroad { node: node.clone(), coming: None, way: None }
     }
 
-    fn coming_to(node: &Holder) -> Abroad {
-        Abroad { node: node.clone(), coming: Some(Vec::new()) }
+    fn coming_to(node: &Holder, way: Way) -> Abroad {
+        Abroad { node: node.clone(), coming: Some(Vec::new()), way: Some(way) }
     }
 
     /// Keeps what is asked of the session while nobody knows whether its node has heard any of it.
@@ -129,7 +149,7 @@ pub enum Place {
 }
 
 impl Cluster {
-    pub fn new(store: Arc<dyn Store>, ttl: Duration) -> anyhow::Result<Cluster> {
+    pub fn new(store: Arc<dyn Store>, ttl: Duration, answer_timeout: Duration) -> anyhow::Result<Cluster> {
         let name = format!("node_{:032x}", dice::u128());
         let (Some(holder), Some(log), Some(owner)) =
             (Holder::parse(&name), LogId::parse(&name), Principal::parse("node"))
@@ -139,17 +159,23 @@ impl Cluster {
         let state = State {
             // With beats and looks of an eighth each, a death is noticed within the lease.
             peers: Peers::new(ttl * 3 / 4),
+            exchange: Exchange::default(),
             lanes: HashMap::new(),
-            written: HashMap::new(),
+            dead_beats: HashMap::new(),
+            shown: Instant::now(),
+            mute: None,
+            locked: HashSet::new(),
+            doubted_locks: HashMap::new(),
+            unreturned: HashMap::new(),
             waiting: HashMap::new(),
             away: HashMap::new(),
             visitors: Visitors::default(),
             routes: HashMap::new(),
             silent: HashMap::new(),
-            read: HashMap::new(),
             talks: Talks::default(),
         };
-        Ok(Cluster { name: holder, log, owner, store, ttl, numbers: AtomicU64::new(1), state: Mutex::new(state) })
+        let (numbers, renewed) = (AtomicU64::new(1), Notify::new());
+        Ok(Cluster { name: holder, log, owner, store, ttl, answer_timeout, renewed, numbers, state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -165,6 +191,28 @@ impl Cluster {
                     claim.instead_of = Some(holder);
                 }
                 leased => return Ok(leased),
+            }
+        }
+    }
+
+    /// A lease that nobody here needs could not be given back: the store is away.
+    pub(crate) fn give_back_later(&self, log: &LogId, fence: Fence) {
+        let unreturned = &mut self.state().unreturned;
+        if unreturned.len() < UNRETURNED_MAX {
+            unreturned.insert(log.clone(), fence);
+        }
+    }
+
+    /// Gives leases back that could not be given back before, as long as the store takes them.
+    pub(crate) async fn give_back_leases(&self) {
+        let unreturned: Vec<_> = self.state().unreturned.iter().map(|(log, fence)| (log.clone(), *fence)).collect();
+        for (log, fence) in unreturned {
+            if self.store.give_back(&log, &self.name, fence).await.is_err() {
+                return;
+            }
+            let unreturned = &mut self.state().unreturned;
+            if unreturned.get(&log) == Some(&fence) {
+                unreturned.remove(&log);
             }
         }
     }
@@ -199,12 +247,13 @@ impl Cluster {
     pub(crate) fn lose(&self, node: &Holder) {
         let (cut, waiting) = {
             let mut state = self.state();
-            let State { away, waiting, routes, silent, talks, .. } = &mut *state;
+            let State { away, waiting, routes, silent, talks, exchange, .. } = &mut *state;
             talks.lose(node);
+            exchange.handle_lost(node);
             let mut cut = Vec::new();
             for away in away.values_mut() {
                 let lost = away.sessions.extract_if(|_, abroad| abroad.node == *node);
-                cut.extend(lost.map(|(session, _)| (away.mailbox.clone(), session)));
+                cut.extend(lost.map(|(session, abroad)| (away.mailbox.clone(), session, abroad.way)));
             }
             away.retain(|_, away| !away.sessions.is_empty());
             routes.retain(|_, (holder, _)| holder != node);
@@ -212,8 +261,12 @@ impl Cluster {
             let waiting: Vec<_> = waiting.extract_if(|_, waiting| waiting.node == *node).collect();
             (cut, waiting)
         };
-        for (mailbox, session) in cut {
-            mailbox.send(Mail::Cut { session });
+        for (mailbox, session, way) in cut {
+            mailbox.send(match way {
+                // It has no link yet that could be cut, and waits for an answer.
+                Some(way) => Mail::Refused { session, refusal: in_doubt(), way: Some(way) },
+                None => Mail::Cut { session },
+            });
         }
         for (_, waiting) in waiting {
             (waiting.reply)(Err(in_doubt()));
@@ -221,13 +274,23 @@ impl Cluster {
     }
 
     /// Answers those who have waited too long, and forgets connections that are gone.
-    pub(crate) fn tidy(&self, now: Instant) {
-        let late: Vec<_> = {
+    pub(crate) fn tidy(self: &Arc<Self>, now: Instant) {
+        let (late, overdue) = {
             let mut state = self.state();
             state.away.retain(|_, away| !away.mailbox.is_closed());
-            state.waiting.extract_if(|_, waiting| waiting.until <= now).collect()
+            let late: Vec<_> = state.waiting.extract_if(|_, waiting| waiting.until <= now).collect();
+            (late, state.exchange.poll_overdue(now, self.answer_timeout))
         };
         late.into_iter().for_each(|(_, waiting)| (waiting.reply)(Err(in_doubt())));
+        for (node, overdue) in overdue {
+            match overdue {
+                Overdue::Ask => self.post(&node, Parcel::Ping),
+                Overdue::Lost => {
+                    tracing::warn!(%node, "a node does not show that it reads what it is sent; its callers are cut");
+                    self.lose(&node);
+                }
+            }
+        }
     }
 
     /// Nodes of which an answer is overdue.
@@ -239,11 +302,6 @@ impl Cluster {
     /// Looks after a node that may have died.
     pub(crate) fn suspect(&self, node: &Holder) {
         self.state().silent.entry(node.clone()).or_insert_with(Instant::now);
-    }
-
-    /// All records were seen. Gives the nodes that are dead since.
-    pub(crate) fn looked(&self, now: Instant, signs: Vec<(Holder, Sign)>) -> Vec<Holder> {
-        self.state().peers.handle_look(now, signs)
     }
 
     /// Whether somebody listens at a node's inbox was seen. True if it is dead since.
@@ -264,35 +322,8 @@ impl Cluster {
     pub(crate) fn forget(&self, node: &Holder) {
         let mut state = self.state();
         state.peers.forget(node);
-        state.written.remove(node);
-        state.read.remove(node);
-    }
-
-    /// A node is dead: what it owed is lost, and so are the connections that came from it. Those who were on their way
-    /// to a session there can ask elsewhere.
-    pub(crate) fn bury(&self, node: &Holder) -> (Vec<Gone>, Vec<Errand>) {
-        let again = {
-            let mut state = self.state();
-            let mut again = Vec::new();
-            for away in state.away.values_mut() {
-                let coming = away.sessions.extract_if(|_, abroad| abroad.node == *node && abroad.coming.is_some());
-                for (session, abroad) in coming {
-                    let asks = abroad.coming.into_iter().flatten();
-                    let asks: Vec<Ask> = asks.filter_map(|ask| serde_json::from_str(&ask).ok()).collect();
-                    let Some(Ask::Attach(approach)) = asks.first() else { continue };
-                    let asker = approach.principal.clone();
-                    again.extend(asks.into_iter().map(|ask| {
-                        let command = Command::new(Caller::Connection(away.mailbox.clone()), ask);
-                        Errand::Session { session: session.clone(), asker: asker.clone(), command: Box::new(command) }
-                    }));
-                }
-            }
-            again
-        };
-        self.lose(node);
-        let mut state = self.state();
-        state.lanes.remove(node);
-        (state.visitors.lose(node), again)
+        state.exchange.forget(node);
+        state.dead_beats.remove(node);
     }
 }
 

@@ -1,14 +1,15 @@
 //! Letters to other nodes: one lane for each, in order, batched, and sent again until the store has them or the node is dead.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bowline_protocol::{Draft, LogId, Recorded, SessionId};
+use bowline_protocol::{Draft, LogId, SessionId};
 use bowline_store::{Commit, Fence, Holder};
 use tokio::sync::mpsc;
 
 use super::Cluster;
-use super::letter::{Answer, LETTER, Letter, Parcel};
+use super::letter::{Answer, Parcel};
+use super::wire;
 use crate::clock;
 use crate::session::{Mail, Mailbox};
 
@@ -28,16 +29,44 @@ impl Cluster {
             // Whoever waits for it was told when it died, or is told now.
             return self.lose(to);
         }
-        let written = state.written.entry(to.clone()).or_default();
-        *written += 1;
-        let letter = Letter { from: self.name.as_str().to_owned(), number: *written, parcel };
-        let lane = state.lanes.entry(to.clone()).or_insert_with(|| {
+        let stamp = state.exchange.stamp(to);
+        if parcel.is_awaited() {
+            state.exchange.note_awaited(Instant::now(), to, self.answer_timeout);
+        }
+        let letter = wire::write(&self.name, &stamp, &parcel);
+        // A lane that has given up on a node that was dead for a while takes nothing any more.
+        if state.lanes.get(to).is_none_or(|lane| lane.0.is_closed()) {
             let (letters, queue) = mpsc::unbounded_channel();
             tokio::spawn(carry(self.clone(), to.clone(), queue));
-            Lane(letters)
+            state.lanes.insert(to.clone(), Lane(letters));
+        }
+        if let Some(lane) = state.lanes.get(to) {
+            // If it has been closed since, its node is dead, and whoever waits was told.
+            let _ = lane.0.send(letter);
+        }
+    }
+
+    /// Tells a node something about its letters, if it understands that.
+    pub(super) fn notify(self: &Arc<Self>, to: &Holder, parcel: Parcel) {
+        if self.state().exchange.incarnation_of(to) > 0 {
+            self.post(to, parcel);
+        }
+    }
+
+    /// Tells a node that this incarnation of it is dead to this one. It may be, and then the letter goes with its inbox.
+    pub(super) fn notify_dead(self: &Arc<Self>, to: &Holder, incarnation: u64) {
+        let Some(log) = LogId::parse(to.as_str()).filter(|_| incarnation > 0) else { return };
+        let stamp = self.state().exchange.stamp(to);
+        let letter = wire::write(&self.name, &stamp, &Parcel::Dead { incarnation });
+        let store = self.store.clone();
+        tokio::spawn(async move {
+            let mut commit = Commit::to(log.clone(), Fence::OPEN, clock::unix_seconds() * 1000);
+            commit.events = vec![letter.seal(&SessionId::from(&log), &clock::timestamp())];
+            if let Err(error) = store.commit(commit).await {
+                // It is told again when it shows a sign of life.
+                tracing::debug!(%log, %error, "a dead node could not be told");
+            }
         });
-        // The queue is read until this sender is dropped.
-        let _ = lane.0.send(Draft::new(LETTER, &letter));
     }
 
     /// A way back to somebody on another node: an answer, also if nobody gives one.
@@ -86,7 +115,7 @@ async fn carry(cluster: Arc<Cluster>, to: Holder, mut queue: mpsc::UnboundedRece
     while queue.recv_many(&mut letters, LETTERS_AT_ONCE).await > 0 {
         let time = clock::timestamp();
         loop {
-            let mut commit = Commit::to(log.clone(), Fence::default(), clock::unix_seconds() * 1000);
+            let mut commit = Commit::to(log.clone(), Fence::OPEN, clock::unix_seconds() * 1000);
             commit.events = letters.iter().map(|letter| letter.seal(&session, &time)).collect();
             match cluster.store.commit(commit).await {
                 Ok(_) => break,
@@ -101,10 +130,4 @@ async fn carry(cluster: Arc<Cluster>, to: Holder, mut queue: mpsc::UnboundedRece
         }
         letters.clear();
     }
-}
-
-/// The letter in an event of an inbox.
-pub fn read(event: &Recorded) -> Option<Letter> {
-    let view = event.view().filter(|view| view.event == LETTER)?;
-    serde_json::from_str(view.content.get()).map_err(|error| tracing::warn!(%error, "a letter cannot be read")).ok()
 }

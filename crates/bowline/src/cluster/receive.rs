@@ -1,17 +1,17 @@
 //! What other nodes send: mail and answers for those who wait here, and what is to be done here.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bowline_core::exchange::{Received, Verdict};
 use bowline_core::hold::Party;
 use bowline_protocol::{Principal, SessionId, TaskId};
 use bowline_store::Holder;
 use serde_json::value::RawValue;
 
-use super::letter::{Answer, Letter, Parcel, Sender, TaskAsk};
+use super::letter::{Answer, Parcel, Sender, TaskAsk};
 use super::talk::Asker;
-use super::{Abroad, Cluster, Waiting};
+use super::{Abroad, Cluster, Letter, Waiting};
 use crate::reply::Reply;
 use crate::session::caller::Request;
 use crate::session::{Ask, Caller, Command, Mail};
@@ -39,6 +39,8 @@ pub enum Errand {
         ask: Box<RawValue>,
         asker: Asker,
     },
+    /// Others may have taken what was this node's; each session looks for itself.
+    Verify,
 }
 
 /// Something that another node asks of a session here, and for whom.
@@ -54,26 +56,57 @@ pub struct Visit {
 
 impl Cluster {
     /// Takes a letter in. Mail and answers are delivered at once; what is asked is given back, to be done.
-    pub(crate) fn handle(self: &Arc<Self>, letter: Letter) -> Option<Errand> {
-        let from = Holder::parse(&letter.from)?;
-        let fresh = {
+    pub(crate) fn handle(self: &Arc<Self>, letter: Letter) -> Vec<Errand> {
+        let Letter { from, stamp, parcel } = letter;
+        let Received { verdict, renewed } = {
             let mut state = self.state();
-            state.silent.remove(&from);
-            state.peers.handle_heard(Instant::now(), &from);
-            let last = state.read.entry(from.clone()).or_default();
-            let expected = *last + 1;
-            *last = letter.number.max(*last);
-            letter.number.cmp(&expected)
+            let received = state.exchange.handle_message(&from, &stamp);
+            if received.verdict != Verdict::FromTheDead {
+                state.silent.remove(&from);
+                state.peers.handle_heard(Instant::now(), &from);
+            }
+            received
         };
-        match fresh {
-            Ordering::Less => return None,
-            Ordering::Equal => {}
-            Ordering::Greater => {
-                tracing::warn!(node = %from, "letters from another node were lost");
-                self.lose(&from);
+        let mut errands = if renewed { self.part_with(&from) } else { Vec::new() };
+        if let Ok(Parcel::Dead { incarnation }) = parcel {
+            // Also from a node that is dead to this one: two who declared each other dead would refuse each other for ever.
+            if self.state().exchange.is_told_dead(incarnation) {
+                errands.extend(self.renew("another node has declared it dead"));
+                return errands;
             }
         }
-        match letter.parcel {
+        match verdict {
+            Verdict::Fresh => {}
+            Verdict::Repeated => return errands,
+            Verdict::FromTheDead => {
+                if !matches!(parcel, Ok(Parcel::Dead { .. })) {
+                    self.notify_dead(&from, stamp.incarnation);
+                }
+                return errands;
+            }
+            Verdict::ForAnother => {
+                tracing::warn!(node = %from, "a message to an earlier incarnation of this node is refused");
+                self.notify(&from, Parcel::Hello);
+                return errands;
+            }
+            Verdict::AfterGap => {
+                tracing::warn!(node = %from, "messages from another node were lost");
+                self.lose(&from);
+                self.notify(&from, Parcel::Missed);
+            }
+        }
+        match parcel {
+            Ok(parcel) => errands.extend(self.open(from, parcel)),
+            Err(why) => {
+                tracing::error!(node = %from, why, "a message of another node is refused");
+                self.notify(&from, Parcel::Unread { why });
+            }
+        }
+        errands
+    }
+
+    fn open(self: &Arc<Self>, from: Holder, parcel: Parcel) -> Option<Errand> {
+        match parcel {
             Parcel::Mail { party, mail } => self.deliver(&from, party, *mail),
             Parcel::Answer { number, answer } => self.answered(number, answer),
             Parcel::Talk { number, turn } => {
@@ -91,6 +124,16 @@ impl Cluster {
                 let command = self.task_command(&from, number, ask);
                 return Some(Errand::Task { task, asker, command, hops: hops + 1 });
             }
+            Parcel::Ping => self.notify(&from, Parcel::Hello),
+            Parcel::Missed => {
+                tracing::warn!(node = %from, "messages to another node were lost");
+                self.lose(&from);
+            }
+            Parcel::Unread { why } => {
+                tracing::error!(node = %from, why, "another node cannot read what this one sends");
+                self.lose(&from);
+            }
+            Parcel::Hello | Parcel::Dead { .. } => {}
         }
         None
     }
@@ -179,6 +222,9 @@ impl Cluster {
                 // A node that lost the session without knowing it yet has no say in it any more.
                 let Some(abroad) = away.sessions.get_mut(session).filter(|abroad| abroad.node == *from) else { return };
                 abroad.coming = None;
+                if matches!(mail, Mail::Granted(_) | Mail::Refused { way: Some(_), .. }) {
+                    abroad.way = None;
+                }
             }
             if let Mail::Granted(grant) = &mail {
                 // A restored session goes on under another name.

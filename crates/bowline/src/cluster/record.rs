@@ -12,7 +12,14 @@ pub struct NodeRecord {
     pub left: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
+    /// The version of the server.
     pub version: String,
+    /// Which incarnation of the node it is. Zero from a node that knows none.
+    #[serde(default)]
+    pub incarnation: u64,
+    /// The newest version of letters that it reads.
+    #[serde(default)]
+    pub wire: u32,
     pub address: String,
     pub started_ms: u64,
     /// Its MCP backends, as it sees them.

@@ -50,6 +50,8 @@ pub struct Config {
     pub tls: Option<TlsConfig>,
     /// How long a node that shows no sign of life keeps what it holds.
     pub lease_ttl: Duration,
+    /// How long a caller waits for another node without an answer.
+    pub answer_timeout: Duration,
     pub drain_timeout: Duration,
     pub log: LogConfig,
 }
@@ -423,6 +425,7 @@ impl Default for Config {
             tls: None,
             limits: Limits::default(),
             lease_ttl: Duration::from_secs(10),
+            answer_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(30),
             log: LogConfig { format: LogFormat::Text, level: "info".into() },
         }

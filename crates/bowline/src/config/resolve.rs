@@ -61,6 +61,7 @@ impl Resolver<'_> {
             limits: self.limits()?,
             tls: self.tls()?,
             lease_ttl: self.lease_ttl()?,
+            answer_timeout: self.answer_timeout()?,
             drain_timeout: self.span("drain.timeout")?,
             log: self.log()?,
         })
@@ -69,6 +70,11 @@ impl Resolver<'_> {
     fn lease_ttl(&self) -> Result<Duration> {
         let ttl = self.span("lease.ttl")?;
         if ttl >= LEASE_MIN { Ok(ttl) } else { Err(self.wrong("lease.ttl", "400 ms or longer")) }
+    }
+
+    fn answer_timeout(&self) -> Result<Duration> {
+        let timeout = self.span("lease.answer_timeout")?;
+        if timeout >= LEASE_MIN { Ok(timeout) } else { Err(self.wrong("lease.answer_timeout", "400 ms or longer")) }
     }
 
     fn tls(&self) -> Result<Option<TlsConfig>> {

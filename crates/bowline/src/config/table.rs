@@ -230,6 +230,7 @@ pub const KEYS: &[Key] = &[
     key("tls.cert", Kind::Text, "", "File with the certificate and its chain, in PEM: serves https and wss. Read again when it changes."),
     key("tls.key", Kind::Text, "", "File with the private key of that certificate, in PEM."),
 
+    key("lease.answer_timeout", SPAN, "30s", "With several nodes on one Redis: whoever asks something that another node has to do is answered or cut after so long, whatever happens between the nodes. At least 400 ms."),
     key("lease.ttl", SPAN, "10s", "With several nodes on one Redis: after so long without a sign of life a node is dead, and others end or continue its runs. At least 400 ms."),
     key("drain.timeout", SPAN_OR_NONE, "30s", "How long runs may finish after SIGTERM."),
 

@@ -11,9 +11,9 @@ use bowline_protocol::{Epoch, LogId, Seq};
 use bowline_store::{Commit, Fence, Holder, Kind, ReadLimit, Record, Release, Start, StoreError, WakeSet};
 use tokio::sync::mpsc;
 
-use crate::cluster::{Cluster, Errand, NodeRecord, Visit, read_letter};
+use crate::cluster::{Cluster, Errand, NodeRecord, Seen, Visit, WIRE_VERSION, read_letter};
 use crate::node::Shared;
-use crate::session::{Ask, Caller, Command, Registry};
+use crate::session::Registry;
 use crate::task::Tasks;
 use crate::{dice, hub, upkeep};
 
@@ -37,17 +37,19 @@ pub async fn inbox(shared: Arc<Shared>, cluster: Arc<Cluster>) {
     loop {
         let limit = ReadLimit { events: 1024, bytes: 4 << 20 };
         match cluster.store.read(&cluster.log, from, limit).await {
-            Ok(batch) if epoch.as_ref() != Some(&batch.epoch) => {
-                // The store has forgotten the inbox, and it began anew.
-                (epoch, from) = (Some(batch.epoch), batch.first);
+            Ok(batch) if epoch.as_ref() != Some(&batch.epoch) || batch.first > from => {
+                // The store has forgotten the inbox, or some of it, before it was read.
+                if epoch.replace(batch.epoch).is_some() {
+                    give(&hands, cluster.renew("its inbox was lost"));
+                }
+                from = batch.first;
                 continue;
             }
             Ok(batch) if !batch.events.is_empty() => {
                 for event in &batch.events {
                     from = event.seq.next();
-                    if let Some(errand) = read_letter(event).and_then(|letter| cluster.handle(letter)) {
-                        // A hand ends only with this loop.
-                        let _ = hands[hand_for(&errand)].send(errand);
+                    if let Some(letter) = read_letter(event) {
+                        give(&hands, cluster.handle(letter));
                     }
                 }
                 continue;
@@ -65,13 +67,20 @@ pub async fn inbox(shared: Arc<Shared>, cluster: Arc<Cluster>) {
     }
 }
 
+fn give(hands: &[mpsc::UnboundedSender<Errand>], errands: Vec<Errand>) {
+    for errand in errands {
+        // A hand ends only with the loop that reads the inbox.
+        let _ = hands[hand_for(&errand)].send(errand);
+    }
+}
+
 fn hand_for(errand: &Errand) -> usize {
     let mut hasher = DefaultHasher::new();
     match errand {
         Errand::Session { session, .. } => session.hash(&mut hasher),
         Errand::Visit(visit) => visit.session.hash(&mut hasher),
         Errand::Task { task, .. } => task.hash(&mut hasher),
-        Errand::Hub { .. } => {}
+        Errand::Hub { .. } | Errand::Verify => {}
     }
     hasher.finish() as usize % HANDS
 }
@@ -96,6 +105,7 @@ async fn run(shared: &Arc<Shared>, errand: Errand) {
             let hub = shared.hub.clone();
             tokio::spawn(async move { serve_neighbour(&hub, ask.get(), Box::new(asker)).await });
         }
+        Errand::Verify => shared.registry.verify_all(),
     }
 }
 
@@ -142,7 +152,13 @@ pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
         if now >= due {
             due = now + every;
             beat += 1;
-            match show(&shared, &cluster, beat, false).await {
+            let mut given = show(&shared, &cluster, beat, false).await;
+            if given == Err(StoreError::NoSuchLog) {
+                // The others have removed what they took for the last trace of a dead node, or the store has lost it.
+                run_all(&shared, cluster.renew("its record was gone"));
+                given = appear(&shared, &cluster, beat).await;
+            }
+            match &given {
                 Ok(()) => {
                     let uptime = shared.clock.uptime();
                     if uptime.saturating_sub(shown) >= cluster.ttl * 3 / 4 {
@@ -154,8 +170,10 @@ pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
                 }
                 Err(error) => tracing::warn!(%error, "a sign of life could not be given"),
             }
+            cluster.note_shown(given.map_err(|error| error.to_string()));
             look_around(&shared, &cluster).await;
-            cluster.tidy(now);
+            cluster.settle_locks().await;
+            cluster.give_back_leases().await;
             clean_up(&cluster).await;
         }
         for node in cluster.suspects(Instant::now()) {
@@ -163,8 +181,29 @@ pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
                 bury(&shared, &cluster, node);
             }
         }
-        tokio::time::sleep(LOOK_AFTER.min(every)).await;
+        if tokio::time::timeout(LOOK_AFTER.min(every), cluster.renewed.notified()).await.is_ok() {
+            // The others wait to see it.
+            due = Instant::now();
+        }
     }
+}
+
+/// Answers those who have waited for another node for too long. Whatever the store does, nobody waits for that.
+pub async fn deadlines(cluster: Arc<Cluster>) {
+    let every = (cluster.answer_timeout / 16).min(LOOK_EVERY);
+    loop {
+        tokio::time::sleep(every).await;
+        cluster.tidy(Instant::now());
+    }
+}
+
+fn run_all(shared: &Arc<Shared>, errands: Vec<Errand>) {
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        for errand in errands {
+            run(&shared, errand).await;
+        }
+    });
 }
 
 /// Whether nobody listens at a node's inbox, seen often enough to believe it.
@@ -184,17 +223,11 @@ async fn is_gone(cluster: &Cluster, node: &Holder) -> bool {
 fn bury(shared: &Arc<Shared>, cluster: &Arc<Cluster>, node: Holder) {
     tracing::warn!(%node, "a node is gone; what it held is taken over");
     shared.metrics.nodes_lost.inc();
-    let (gone, again) = cluster.bury(&node);
+    let errands = cluster.declare_dead(&node);
     let shared = shared.clone();
     tokio::spawn(async move {
-        for errand in again {
+        for errand in errands {
             run(&shared, errand).await;
-        }
-        for visitor in gone {
-            for (session, asker) in visitor.sessions {
-                let command = Command::new(Caller::Connection(visitor.mailbox.clone()), Ask::Detach);
-                Registry::deliver(&shared, &session, &asker, command).await;
-            }
         }
         if let Err(error) = upkeep::take_over(&shared, &node).await {
             tracing::warn!(%error, %node, "what a dead node held could not all be taken over");
@@ -202,28 +235,39 @@ fn bury(shared: &Arc<Shared>, cluster: &Arc<Cluster>, node: Holder) {
     });
 }
 
-/// Writes this node's record.
+/// Gives a sign of life: writes this node's record.
 pub async fn show(shared: &Shared, cluster: &Cluster, beat: u64, left: bool) -> Result<(), StoreError> {
+    cluster.store.commit(sign(shared, cluster, beat, left)).await.map(drop)
+}
+
+/// The same for one that has no record: makes its log.
+async fn appear(shared: &Shared, cluster: &Cluster, beat: u64) -> Result<(), StoreError> {
+    let mut commit = sign(shared, cluster, beat, false);
+    commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
+    match cluster.store.commit(commit).await {
+        // An earlier attempt was kept after all.
+        Err(StoreError::Exists) => show(shared, cluster, beat, false).await,
+        done => done.map(drop),
+    }
+}
+
+fn sign(shared: &Shared, cluster: &Cluster, beat: u64, left: bool) -> Commit {
     let record = NodeRecord {
         beat,
         left,
         draining: shared.is_draining(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        incarnation: cluster.incarnation(),
+        wire: WIRE_VERSION,
         address: shared.address.to_string(),
         started_ms: shared.clock.started_ms(),
         backends: hub::shown(&shared.hub),
     };
     let body = serde_json::to_vec(&record).unwrap_or_default().into();
     let now_ms = shared.clock.now_ms();
-    let mut commit = Commit::to(cluster.log.clone(), Fence::default(), now_ms);
+    let mut commit = Commit::to(cluster.log.clone(), Fence::OPEN, now_ms);
     commit.record = Some(Record { kind: Kind::Node, owner: cluster.owner.clone(), touched_ms: now_ms, body });
-    match cluster.store.commit(commit.clone()).await {
-        Err(StoreError::NoSuchLog) => {
-            commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
-            cluster.store.commit(commit).await.map(drop)
-        }
-        done => done.map(drop),
-    }
+    commit
 }
 
 /// The records of all nodes but this one.
@@ -238,20 +282,27 @@ pub async fn others(cluster: &Cluster) -> Result<Vec<(Holder, NodeRecord)>, Stor
 /// Looks who is there, and sees to what the dead have left.
 pub async fn look_around(shared: &Arc<Shared>, cluster: &Arc<Cluster>) {
     match look(cluster).await {
-        Ok(dead) => dead.into_iter().for_each(|node| bury(shared, cluster, node)),
+        Ok((dead, errands)) => {
+            run_all(shared, errands);
+            dead.into_iter().for_each(|node| bury(shared, cluster, node));
+        }
         Err(error) => tracing::debug!(%error, "the other nodes cannot be seen"),
     }
 }
 
-async fn look(cluster: &Cluster) -> Result<Vec<Holder>, StoreError> {
-    let signs = others(cluster).await?.into_iter();
-    let signs = signs.map(|(node, record)| (node, Sign { beat: record.beat, left: record.left })).collect();
-    Ok(cluster.looked(Instant::now(), signs))
+async fn look(cluster: &Arc<Cluster>) -> Result<(Vec<Holder>, Vec<Errand>), StoreError> {
+    let records = others(cluster).await?.into_iter();
+    let seen = records.map(|(node, record)| {
+        let sign = Sign { beat: record.beat, left: record.left };
+        (node, Seen { sign, incarnation: record.incarnation })
+    });
+    Ok(cluster.looked(Instant::now(), seen.collect()))
 }
 
 /// Begins: shows itself, and looks after all whose records are there, since they may be of the dead.
-pub async fn enter(shared: &Shared, cluster: &Cluster) -> Result<(), StoreError> {
-    show(shared, cluster, 1, false).await?;
+pub async fn enter(shared: &Shared, cluster: &Arc<Cluster>) -> Result<(), StoreError> {
+    appear(shared, cluster, 1).await?;
+    cluster.note_shown(Ok(()));
     for (node, record) in others(cluster).await? {
         if !record.left {
             cluster.suspect(&node);
@@ -264,7 +315,7 @@ pub async fn enter(shared: &Shared, cluster: &Cluster) -> Result<(), StoreError>
 async fn clean_up(cluster: &Cluster) {
     for node in cluster.forgettable(Instant::now()) {
         let Some(log) = LogId::parse(node.as_str()) else { continue };
-        let mut commit = Commit::to(log, Fence::default(), 0);
+        let mut commit = Commit::to(log, Fence::OPEN, 0);
         commit.release = Some(Release::Log);
         if matches!(cluster.store.commit(commit).await, Ok(_) | Err(StoreError::NoSuchLog)) {
             cluster.forget(&node);

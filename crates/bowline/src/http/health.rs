@@ -15,10 +15,15 @@ pub async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Ready: recovered, the store takes events, not draining.
+/// Ready: recovered, the store takes events, the other nodes can see this one, not draining.
 pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     let health = shared.store.health();
     let ready = shared.is_ready();
+    let mute = shared.cluster.as_ref().and_then(|cluster| cluster.mute());
+    let node = shared
+        .cluster
+        .as_ref()
+        .map(|cluster| json!({ "name": cluster.name.as_str(), "incarnation": cluster.incarnation(), "trouble": mute }));
     let body = json!({
         "ready": ready,
         "draining": shared.is_draining(),
@@ -28,6 +33,7 @@ pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
             "troubles": health.troubles,
             "quarantined": health.quarantined,
         },
+        "node": node,
     });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(body)).into_response()

@@ -2,13 +2,14 @@
 #![allow(dead_code)]
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::real_redis::Redis;
-use crate::support::process::Process;
+use crate::support::process::{BINARY, Process};
 use crate::support::{Client, Incoming, is_terminal};
 
 pub struct Scene {
@@ -28,6 +29,12 @@ impl Scene {
     }
 
     pub async fn add(&mut self, more: &[(&'static str, &str)]) {
+        // For whoever wants to see another build fail.
+        let binary = std::env::var("NODES_BINARY").unwrap_or(BINARY.into());
+        self.add_binary(Path::new(&binary), more).await;
+    }
+
+    pub async fn add_binary(&mut self, binary: &Path, more: &[(&'static str, &str)]) {
         let mut env = vec![
             ("BOWLINE_STORE__URL", self.redis.url()),
             ("BOWLINE_STORE__TIMEOUT", "1500ms".to_owned()),
@@ -36,7 +43,7 @@ impl Scene {
             ("BOWLINE_STATE__KEYS", r#"["k1:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]"#.to_owned()),
         ];
         env.extend(more.iter().map(|(key, value)| (*key, (*value).to_owned())));
-        self.nodes.push(Process::start(&self._dir.path().join("data"), &env).await);
+        self.nodes.push(Process::start_binary(binary, &self._dir.path().join("data"), &env, &[]).await);
     }
 
     pub fn at(&self, node: usize) -> SocketAddr {

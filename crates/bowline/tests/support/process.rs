@@ -16,10 +16,14 @@ use super::PATIENCE;
 pub struct Process {
     child: Child,
     pub address: SocketAddr,
+    binary: PathBuf,
     dir: PathBuf,
     env: Vec<(&'static str, String)>,
     args: Vec<String>,
 }
+
+/// The server that was built with these tests.
+pub const BINARY: &str = env!("CARGO_BIN_EXE_bowline");
 
 impl Process {
     pub async fn start(dir: &Path, env: &[(&'static str, String)]) -> Process {
@@ -28,7 +32,13 @@ impl Process {
 
     /// The same, with more arguments.
     pub async fn start_with(dir: &Path, env: &[(&'static str, String)], args: &[String]) -> Process {
-        let mut child = command(dir, env).args(args).stdout(Stdio::piped()).spawn().expect("the binary starts");
+        Process::start_binary(Path::new(BINARY), dir, env, args).await
+    }
+
+    /// The same, of another build.
+    pub async fn start_binary(binary: &Path, dir: &Path, env: &[(&'static str, String)], args: &[String]) -> Process {
+        let mut child =
+            command_of(binary, dir, env).args(args).stdout(Stdio::piped()).spawn().expect("the binary starts");
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let address = loop {
             let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("it says where it serves");
@@ -39,13 +49,14 @@ impl Process {
         };
         // The pipe is read on, so that the server never waits for us.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Process { child, address, dir: dir.to_owned(), env: env.to_vec(), args: args.to_vec() }
+        let binary = binary.to_owned();
+        Process { child, address, binary, dir: dir.to_owned(), env: env.to_vec(), args: args.to_vec() }
     }
 
     /// kill -9, then the same again.
     pub async fn kill_and_restart(mut self) -> Process {
         self.child.kill().await.unwrap();
-        Process::start_with(&self.dir, &self.env, &self.args).await
+        Process::start_binary(&self.binary, &self.dir, &self.env, &self.args).await
     }
 
     pub async fn kill(mut self) {
@@ -62,11 +73,30 @@ impl Process {
     pub fn pid(&self) -> u32 {
         self.child.id().unwrap()
     }
+
+    /// SIGSTOP: it is there, and does nothing.
+    pub fn freeze(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn wake(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
 }
 
 /// `bowline serve` on a free port.
 pub fn command(dir: &Path, env: &[(&'static str, String)]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
+    command_of(Path::new(BINARY), dir, env)
+}
+
+fn command_of(binary: &Path, dir: &Path, env: &[(&'static str, String)]) -> Command {
+    let mut command = Command::new(binary);
     command.args(["serve", "--listen", "127.0.0.1:0"]);
     if !env.iter().any(|(key, _)| *key == "BOWLINE_STORE__URL") {
         command.args(["--store", &format!("disk:{}", dir.display())]);

@@ -47,8 +47,12 @@ impl Known {
         lock(&self.due).remove(log);
     }
 
-    /// A commit under this fence may still take effect, so nothing else may be committed under it.
+    /// A commit under this fence may still take effect, so nothing else may be committed under it. What is written to
+    /// a log that nobody leases minds neither company nor delay (see [`Fence::OPEN`]), and burns nothing.
     pub fn burn(&self, log: &LogId, fence: Fence) {
+        if fence == Fence::OPEN {
+            return;
+        }
         let mut burnt = lock(&self.burnt);
         let known = burnt.entry(log.clone()).or_insert(fence);
         *known = fence.max(*known);

@@ -328,6 +328,8 @@ fn operator() -> Vec<Named> {
         ("troubles", json!({ "type": "array" })),
         ("quarantined", json!({ "type": "array" })),
     ]);
+    // Null where a server shares its store with no other.
+    let node = or_null(object(&[("name", text()), ("incarnation", count()), ("trouble", or_null(text()))]));
     let session = [
         ("id", text()),
         ("log", text()),
@@ -349,7 +351,7 @@ fn operator() -> Vec<Named> {
     ]);
     let whole: Vec<(&str, Value)> = session.iter().cloned().chain([("buffer", buffer)]).collect();
     vec![
-        ("Readiness", object(&[("ready", flag()), ("draining", flag()), ("store", store)])),
+        ("Readiness", object(&[("ready", flag()), ("draining", flag()), ("store", store), ("node", node)])),
         ("Facts", json!({ "type": "object" })),
         (
             "AllSessions",

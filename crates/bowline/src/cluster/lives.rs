@@ -1,0 +1,141 @@
+//! Incarnations of this node and of the others: who is dead, who came back, and what becomes of those who waited.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bowline_core::peers::Sign;
+use bowline_store::Holder;
+
+use super::visitors::Gone;
+use super::{Cluster, Errand};
+use crate::session::{Ask, Caller, Command};
+
+/// What a node's record says of its life.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub sign: Sign,
+    pub incarnation: u64,
+}
+
+impl Cluster {
+    /// Which incarnation of this node this is.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.state().exchange.incarnation()
+    }
+
+    /// All records were seen. Gives the nodes that are dead since, and what is to be done about those that came back.
+    pub(crate) fn looked(self: &Arc<Self>, now: Instant, seen: Vec<(Holder, Seen)>) -> (Vec<Holder>, Vec<Errand>) {
+        let (mut renewed, mut unaware) = (Vec::new(), Vec::new());
+        let dead = {
+            let mut state = self.state();
+            let mut signs = Vec::new();
+            for (node, Seen { sign, incarnation }) in seen {
+                if state.exchange.is_over(&node, incarnation) {
+                    let last = state.dead_beats.insert(node.clone(), sign.beat);
+                    if last.is_some_and(|last| last != sign.beat) && !sign.left {
+                        unaware.push((node, incarnation));
+                    }
+                    continue;
+                }
+                if state.exchange.handle_seen(&node, incarnation) {
+                    renewed.push(node.clone());
+                }
+                signs.push((node, sign));
+            }
+            state.peers.handle_look(now, signs)
+        };
+        // It lives, and does not know that this node took it for dead.
+        unaware.iter().for_each(|(node, incarnation)| self.notify_dead(node, *incarnation));
+        let errands = renewed.iter().flat_map(|node| self.part_with(node)).collect();
+        (dead, errands)
+    }
+
+    /// A node is dead. If it is not, it hears of it, and comes back as another incarnation.
+    pub(crate) fn declare_dead(self: &Arc<Self>, node: &Holder) -> Vec<Errand> {
+        let errands = self.part_with(node);
+        let incarnation = {
+            let mut state = self.state();
+            state.lanes.remove(node);
+            state.exchange.handle_death(node);
+            state.exchange.incarnation_of(node)
+        };
+        self.notify_dead(node, incarnation);
+        errands
+    }
+
+    /// What this node knew of the other counts no more: what it owed is lost, and so are the connections that came from
+    /// it. Those who were on their way to a session there can ask elsewhere.
+    pub(super) fn part_with(self: &Arc<Self>, node: &Holder) -> Vec<Errand> {
+        let mut errands = self.ask_again(node);
+        self.lose(node);
+        let gone = self.state().visitors.lose(node);
+        errands.extend(detach(gone));
+        errands
+    }
+
+    /// This node goes on as another incarnation: to others it is dead, or its inbox was lost. Nobody here waits any more
+    /// for what the earlier one was owed.
+    pub(crate) fn renew(self: &Arc<Self>, why: &str) -> Vec<Errand> {
+        let (incarnation, nodes) = {
+            let mut state = self.state();
+            state.exchange.renew();
+            state.routes.clear();
+            (state.exchange.incarnation(), state.exchange.peers().cloned().collect::<Vec<_>>())
+        };
+        tracing::warn!(incarnation, why, "this node goes on as another incarnation");
+        let mut errands: Vec<Errand> = nodes.iter().flat_map(|node| self.part_with(node)).collect();
+        errands.push(Errand::Verify);
+        self.renewed.notify_one();
+        errands
+    }
+
+    /// What was asked of sessions on a lost node and nobody there can have answered, to be asked elsewhere.
+    fn ask_again(&self, node: &Holder) -> Vec<Errand> {
+        let mut state = self.state();
+        let mut again = Vec::new();
+        for away in state.away.values_mut() {
+            let coming = away.sessions.extract_if(|_, abroad| abroad.node == *node && abroad.coming.is_some());
+            for (session, abroad) in coming {
+                let asks = abroad.coming.into_iter().flatten();
+                let asks: Vec<Ask> = asks.filter_map(|ask| serde_json::from_str(&ask).ok()).collect();
+                let Some(Ask::Attach(approach)) = asks.first() else { continue };
+                let asker = approach.principal.clone();
+                again.extend(asks.into_iter().map(|ask| {
+                    let command = Command::new(Caller::Connection(away.mailbox.clone()), ask);
+                    Errand::Session { session: session.clone(), asker: asker.clone(), command: Box::new(command) }
+                }));
+            }
+        }
+        again
+    }
+
+    /// A sign of life was given, or could not be.
+    pub(crate) fn note_shown(&self, shown: Result<(), String>) {
+        let mut state = self.state();
+        match shown {
+            Ok(()) => (state.shown, state.mute) = (Instant::now(), None),
+            Err(why) => state.mute = Some(why),
+        }
+    }
+
+    /// Why the other nodes may take this one for dead, if they may.
+    pub fn mute(&self) -> Option<String> {
+        let state = self.state();
+        let silent = state.shown.elapsed();
+        match &state.mute {
+            Some(why) => Some(format!("no sign of life can be given: {why}")),
+            None if silent >= self.ttl * 3 / 4 => Some(format!("no sign of life was given for {} s", silent.as_secs())),
+            None => None,
+        }
+    }
+}
+
+/// The sessions here of connections that are gone are left.
+fn detach(gone: Vec<Gone>) -> impl Iterator<Item = Errand> {
+    gone.into_iter().flat_map(|Gone { mailbox, sessions }| {
+        sessions.into_iter().map(move |(session, asker)| {
+            let command = Command::new(Caller::Connection(mailbox.clone()), Ask::Detach);
+            Errand::Session { session, asker, command: Box::new(command) }
+        })
+    })
+}

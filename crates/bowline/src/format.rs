@@ -1,0 +1,78 @@
+//! The version of what is stored: a server does not start on what a newer one has written.
+//!
+//! Records of sessions and tasks also carry versions of their own. This one stands for everything beside them: items,
+//! records of the hub, marks and names.
+
+use std::sync::Arc;
+
+use anyhow::bail;
+use bowline_protocol::{Epoch, LogId, Principal, Seq};
+use bowline_store::{Commit, Fence, Kind, Record, Start, Store, StoreError};
+
+use crate::dice;
+
+/// Counted up when something is stored in a way that the version before would misread.
+pub const FORMAT: u32 = 1;
+/// The log whose record is the version.
+const LOG: &str = "bowline_format";
+
+/// Refuses a store that a newer server has written, and marks one that has no mark.
+pub async fn check(store: &Arc<dyn Store>, now_ms: u64) -> anyhow::Result<()> {
+    let (Some(log), Some(owner)) = (LogId::parse(LOG), Principal::parse("hub")) else {
+        bail!("`{LOG}` cannot be a log's name");
+    };
+    if let Some(record) = store.record(&log).await? {
+        return judge(&record.body);
+    }
+    let mut commit = Commit::to(log.clone(), Fence::OPEN, now_ms);
+    commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
+    let body = FORMAT.to_string().into_bytes().into();
+    commit.record = Some(Record { kind: Kind::Hub, owner, touched_ms: now_ms, body });
+    match store.commit(commit).await {
+        Ok(_) => Ok(()),
+        Err(StoreError::Exists) => match store.record(&log).await? {
+            Some(record) => judge(&record.body),
+            None => Ok(()),
+        },
+        Err(error) => {
+            // A store that takes nothing now was not written by a newer server for that.
+            tracing::warn!(%error, "the store could not be marked with the version of its format");
+            Ok(())
+        }
+    }
+}
+
+fn judge(body: &[u8]) -> anyhow::Result<()> {
+    let format = std::str::from_utf8(body).ok().and_then(|text| text.parse::<u32>().ok());
+    match format {
+        Some(format) if format <= FORMAT => Ok(()),
+        Some(format) => bail!(
+            "the store was written by a newer version of this server (format {format}; this one knows {FORMAT}): start the \
+             newer version, or restore a backup from before the upgrade"
+        ),
+        None => bail!("the mark of the store's format (`{LOG}`) cannot be read"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_store::Retention;
+    use bowline_store::memory::MemoryStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_store_of_a_newer_format_is_refused_and_one_of_ours_is_not() {
+        let keep = Retention { events_max: 10, age_max_ms: u64::MAX };
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(keep));
+        check(&store, 1).await.unwrap();
+        check(&store, 2).await.unwrap();
+        let log = LogId::parse(LOG).unwrap();
+        let record = store.record(&log).await.unwrap().unwrap();
+        let mut commit = Commit::to(log, Fence::OPEN, 3);
+        commit.record = Some(Record { body: (FORMAT + 1).to_string().into_bytes().into(), ..record });
+        store.commit(commit).await.unwrap();
+        let refused = check(&store, 4).await.unwrap_err().to_string();
+        assert!(refused.contains("newer version") && refused.contains("format 2"), "{refused}");
+    }
+}
