@@ -5,6 +5,7 @@ use bowline_protocol::{Epoch, LogId, Principal, Refusal, Seq};
 use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
 use sha2::{Digest, Sha256};
 
+use crate::decode::unreadable;
 use crate::dice;
 use crate::node::{self, Shared};
 
@@ -18,11 +19,19 @@ pub fn digest(text: &str) -> u128 {
     hash.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
-/// What a name of the owner's stands for.
-pub async fn target(shared: &Shared, log: &LogId, owner: &Principal) -> Result<Option<String>, Refusal> {
+/// What a name of the owner's stands for. A name that stands for nothing that can be read is not a free one.
+pub async fn target<T>(
+    shared: &Shared,
+    log: &LogId,
+    owner: &Principal,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, Refusal> {
     let alias = shared.store.record(log).await.map_err(|error| node::store_refusal(&error))?;
-    let alias = alias.filter(|alias| alias.kind == Kind::Alias && alias.owner == *owner);
-    Ok(alias.and_then(|alias| String::from_utf8(alias.body.to_vec()).ok()))
+    let Some(alias) = alias.filter(|alias| alias.kind == Kind::Alias && alias.owner == *owner) else { return Ok(None) };
+    match std::str::from_utf8(&alias.body).ok().and_then(parse) {
+        Some(target) => Ok(Some(target)),
+        None => Err(unreadable(log, "alias", &"it does not say what the name stands for")),
+    }
 }
 
 /// Gives a name that nobody has given yet. False if it was given before, and stands for what it did.

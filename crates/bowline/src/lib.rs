@@ -8,6 +8,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod connection;
+mod decode;
 pub mod dice;
 pub mod drive;
 mod format;

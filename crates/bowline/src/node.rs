@@ -14,8 +14,8 @@ use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Refusal, Seq, SessionId}
 use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{
-    Batch, Claim, Commit, Committed, Directory, Fence, Leased, ReadLimit, RedisOptions, RedisStore, Retention,
-    Retentions, Store, StoreError, Trimmed,
+    Batch, Claim, Commit, Committed, Directory, Fence, FollowError, Follower, Leased, ReadLimit, RedisOptions,
+    RedisStore, Retention, Retentions, Store, StoreError, Trimmed, WakeSet,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -105,27 +105,17 @@ impl Shared {
         committed.inspect_err(|error| self.metrics.store_errors.inc(error_kind(error)))
     }
 
-    /// A read of one epoch by somebody who follows the log, measured. A reader's number means something else in another
-    /// epoch, so a log that has changed its own cannot be read on: the reader is cut, comes back with its cursor, and is
-    /// told.
-    pub async fn read(&self, log: &LogId, epoch: &Epoch, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
-        let started = Instant::now();
-        let mut batch = self.store.follow(log, from, limit).await;
-        if batch.as_ref().is_ok_and(|batch| batch.epoch != *epoch) {
-            // What is shared may be older than what this reader was told, and then the store itself must say.
-            batch = self.store.read(log, from, limit).await;
-        }
-        self.metrics.store_read_seconds.observe(started.elapsed().as_secs_f64());
-        batch.and_then(|batch| if batch.epoch == *epoch { Ok(batch) } else { Err(other_epoch()) })
+    /// Follows a log in one epoch.
+    pub fn follow(&self, log: &LogId, epoch: &Epoch, wake: &Arc<WakeSet>, token: u64) -> Follower {
+        Follower::new(&self.store, log, epoch, wake, token)
     }
 
-    /// Where a log ends that is followed in one epoch.
-    pub async fn end_of(&self, log: &LogId, epoch: &Epoch) -> Result<Seq, StoreError> {
-        let mut extent = self.store.glance(log).await?;
-        if extent.epoch != *epoch {
-            extent = self.store.extent(log).await?;
-        }
-        if extent.epoch == *epoch { Ok(extent.next) } else { Err(other_epoch()) }
+    /// A read by a reader that follows its log, measured.
+    pub async fn read(&self, follower: &Follower, from: Seq, limit: ReadLimit) -> Result<Batch, FollowError> {
+        let started = Instant::now();
+        let batch = follower.read(from, limit).await;
+        self.metrics.store_read_seconds.observe(started.elapsed().as_secs_f64());
+        batch
     }
 
     /// The right to write to a log, unless another node has it.
@@ -193,10 +183,6 @@ impl fmt::Debug for Shared {
     }
 }
 
-fn other_epoch() -> StoreError {
-    StoreError::Io("the log goes on in another epoch".into())
-}
-
 /// What this server can do, as clients are told.
 pub fn capabilities() -> Value {
     json!([
@@ -234,6 +220,17 @@ pub fn task_refusal(error: &StoreError) -> Refusal {
     match error {
         StoreError::NoSuchLog => task_not_found(),
         error => store_refusal(error),
+    }
+}
+
+/// What it means to a client that a task cannot be followed.
+pub fn follow_refusal(error: &FollowError) -> Refusal {
+    match error {
+        FollowError::Store(error) => task_refusal(error),
+        FollowError::EpochChanged => {
+            let message = "The log has just begun a new epoch. Ask again, with the same position.";
+            Refusal::new(ErrorCode::StoreUnavailable, message).retry_after_ms(100)
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_core::Ring;
 
@@ -13,7 +13,7 @@ use crate::keys::{FILE_NAME, KeyFile, Keys, KeysError, Origin};
 pub struct LiveRing {
     /// The data directory that has the ring; none if it comes from the settings, or was made for this process.
     dir: Option<PathBuf>,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug)]
@@ -32,18 +32,26 @@ impl LiveRing {
             Origin::Settings | Origin::Volatile => None,
         };
         // None, so that what was changed since the ring was read is seen at the first look.
-        LiveRing { dir, state: Mutex::new(State { ring: Arc::new(keys.ring), version: None }) }
+        LiveRing { dir, state: Arc::new(Mutex::new(State { ring: Arc::new(keys.ring), version: None })) }
     }
 
-    /// The ring as it is now. Costs one look at the file, beside which a signature is dear.
-    pub fn now(&self) -> Arc<Ring> {
-        // Nothing panics while the lock is held, and the state is whole at every point.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(dir) = &self.dir {
-            state.refresh(dir);
-        }
-        state.ring.clone()
+    /// The ring as it is now. Costs one look at the file, on a thread that may wait for a slow disk.
+    pub async fn now(&self) -> Arc<Ring> {
+        let Some(dir) = self.dir.clone() else { return lock(&self.state).ring.clone() };
+        let state = self.state.clone();
+        let look = tokio::task::spawn_blocking(move || {
+            let mut state = lock(&state);
+            state.refresh(&dir);
+            state.ring.clone()
+        });
+        // It fails only when the runtime ends; the ring that was read last is good enough then.
+        look.await.unwrap_or_else(|_| lock(&self.state).ring.clone())
     }
+}
+
+/// Nothing panics while the lock is held, and the state is whole at every point.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {

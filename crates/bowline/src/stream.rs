@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bowline_core::project::Trace;
+use bowline_core::resume::{Resume, Span};
 use bowline_core::watch::Start;
 use bowline_protocol::event::names;
 use bowline_protocol::{Cursor, ErrorCode, Extent, LogId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::agent::Message;
 use crate::clock;
+use crate::decode::decode;
 use crate::node::{self, Shared};
 use crate::session::background;
 use crate::session::record::{Presented, keys};
@@ -88,9 +90,9 @@ impl Watched {
             return Err(node::task_expired());
         }
         let extent = shared.store.extent(&log).await.map_err(|error| node::task_refusal(&error))?;
-        let entry = shared.store.item(&log, &keys::turn(started)).await.map_err(|error| node::task_refusal(&error))?;
-        let entry: Option<TurnEntry> = entry.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let entry = match entry {
+        let key = keys::turn(started);
+        let entry = shared.store.item(&log, &key).await.map_err(|error| node::task_refusal(&error))?;
+        let entry = match decode::<TurnEntry>(&log, &key, entry)? {
             Some(entry) => entry,
             None if was_forgotten(shared, &log, &record, &extent, started).await? => return Err(node::task_expired()),
             None => return Err(node::task_not_found()),
@@ -125,7 +127,8 @@ impl Watched {
         let log = LogId::from(id);
         let extent = shared.store.extent(&log).await.map_err(|error| node::task_refusal(&error))?;
         let last = (!record.is_running()).then(|| extent.last());
-        let (first, session) = (extent.epoch_first, record.session.clone());
+        // All of it that is retained, whatever epoch it is from.
+        let (first, session) = (Seq::FIRST, record.session.clone());
         let (trace_key, facts) =
             (task::record::keys::TRACE.to_owned(), Facts::Task { record: Box::new(record), let_go });
         Ok(Watched { id: id.clone(), log, session, first, last, extent, trace_key, facts })
@@ -142,19 +145,20 @@ impl Watched {
             return Err(node::task_expired());
         }
         let Some(cursor) = cursor else { return Ok(Some(Start::Fresh)) };
-        let seq = cursor.cursor.seq;
-        let same_epoch = cursor.cursor.epoch.as_ref().is_none_or(|epoch| *epoch == self.extent.epoch);
-        if !same_epoch {
-            return Ok(Some(Start::After(cursor)));
+        match Resume::within(self.span(), &self.extent, &cursor) {
+            Resume::AheadOfLog => {
+                let (seq, last) = (cursor.cursor.seq, self.extent.last());
+                let message = format!("The cursor {seq} is beyond the last event, {last}.");
+                Err(Refusal::new(ErrorCode::CursorAhead, message))
+            }
+            Resume::CaughtUp if self.last.is_some() => Ok(None),
+            _ => Ok(Some(if framed { Start::Framed(cursor) } else { Start::After(cursor) })),
         }
-        if self.last.is_some_and(|last| seq > last || (seq == last && cursor.part.is_none())) {
-            return Ok(None);
-        }
-        if seq > self.extent.last() {
-            let message = format!("The cursor {seq} is beyond the last event, {}.", self.extent.last());
-            return Err(Refusal::new(ErrorCode::CursorAhead, message));
-        }
-        Ok(Some(if framed { Start::Framed(cursor) } else { Start::After(cursor) }))
+    }
+
+    /// The events of its log that are its own.
+    pub fn span(&self) -> Span {
+        Span { first: self.first, last: self.last }
     }
 
     /// Whether only how it ended is still known.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
@@ -39,28 +39,41 @@ impl Tls {
     }
 
     /// For the next connection.
-    pub fn acceptor(&self) -> TlsAcceptor {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.looked.elapsed() >= LOOK_EVERY {
-            current.looked = Instant::now();
-            self.look(&mut current);
-        }
-        TlsAcceptor::from(current.config.clone())
+    pub async fn acceptor(&self) -> TlsAcceptor {
+        self.look().await;
+        TlsAcceptor::from(self.current().config.clone())
     }
 
-    /// Takes a renewed certificate. While its two files do not fit each other, the old one stays.
-    fn look(&self, current: &mut Current) {
-        let changed = changed(&self.files);
-        if changed.is_none() || changed == current.changed {
-            return;
-        }
-        match read(&self.files) {
-            Ok(config) => {
-                (current.config, current.changed) = (config, changed);
+    /// Takes a renewed certificate, once a second at most, on a thread that may wait for a slow disk. While its two files do
+    /// not fit each other, the old one stays.
+    async fn look(&self) {
+        let (files, known) = {
+            let mut current = self.current();
+            if current.looked.elapsed() < LOOK_EVERY {
+                return;
+            }
+            current.looked = Instant::now();
+            (self.files.clone(), current.changed)
+        };
+        let renewed = tokio::task::spawn_blocking(move || {
+            let changed = changed(&files).filter(|changed| Some(*changed) != known)?;
+            Some(read(&files).map(|config| (config, changed)))
+        });
+        // It fails only when the runtime ends.
+        match renewed.await.ok().flatten() {
+            None => {}
+            Some(Ok((config, changed))) => {
+                let mut current = self.current();
+                (current.config, current.changed) = (config, Some(changed));
                 tracing::info!("took the renewed certificate");
             }
-            Err(error) => tracing::warn!(%error, "the renewed certificate cannot be used; the old one stays"),
+            Some(Err(error)) => tracing::warn!(%error, "the renewed certificate cannot be used; the old one stays"),
         }
+    }
+
+    /// Nothing panics while the lock is held, and the state is whole at every point.
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

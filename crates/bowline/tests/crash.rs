@@ -4,9 +4,11 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use support::api::{Api, kinds, text};
 use support::process::{Cutter, Process, command};
 use support::{Client, Dice, Incoming, is_terminal, seqs};
 use tempfile::TempDir;
@@ -318,5 +320,172 @@ async fn a_question_and_a_queue_behind_it_survive_a_kill() {
     for answer in ["confirmed: first", "second"] {
         assert_eq!(client.until(is_terminal).await.pop().unwrap()["content"], answer);
     }
+    server.kill().await;
+}
+
+/// Erases what a power cut erases besides unsynced data: the store's note in shared memory of how far it had come.
+fn erase_witness(data: &Path) {
+    let state = std::fs::read_to_string(data.join("STATE")).unwrap();
+    let instance = state.split(' ').nth(2).unwrap();
+    std::fs::remove_file(format!("/dev/shm/bowline-{instance}")).expect("the store keeps its witness there");
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// Begins a producer's task; returns the path to it.
+async fn task(api: &Api) -> String {
+    let (status, made) = api.post("/api/chat/tasks", &json!({ "tool_name": "painter" })).await;
+    assert_eq!(status, 201, "{made}");
+    format!("/api/chat/tasks/{}", made["task_id"].as_str().unwrap())
+}
+
+/// Appends so many deltas to a task; returns the cursor behind them.
+async fn push(api: &Api, task: &str, deltas: std::ops::Range<usize>) -> String {
+    let start = (deltas.start == 0).then(|| json!({ "type": "text-start", "id": "t" }));
+    let deltas = deltas.map(|n| json!({ "type": "text-delta", "id": "t", "delta": format!("{n} ") }));
+    let chunks: Vec<Value> = start.into_iter().chain(deltas).collect();
+    let (status, answer) = api.post(&format!("{task}/messages"), &json!(chunks)).await;
+    assert_eq!(status, 200, "{answer}");
+    answer["last_message_id"].as_str().unwrap().to_owned()
+}
+
+fn words(deltas: std::ops::Range<usize>) -> String {
+    deltas.map(|n| format!("{n} ")).collect()
+}
+
+/// What a connection that watches this task gets, up to its end.
+async fn watched(client: &mut Client, task: &str, cursor: &str) -> Vec<Value> {
+    let task = task.rsplit('/').next().unwrap();
+    let watch = json!({ "event": "user.watch_task", "task_id": task, "content": { "last_message_id": cursor } });
+    client.send(watch).await;
+    client.until(|frame| frame["event"] == "task.end").await
+}
+
+fn watched_text(frames: &[Value]) -> String {
+    frames.iter().filter_map(|frame| frame["content"]["delta"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn after_a_power_cut_readers_get_all_that_is_there() {
+    let dir = TempDir::new().unwrap();
+    let (data, env) = (dir.path().join("data"), [("BOWLINE_STORE__SYNC", "interval".to_owned())]);
+    let server = Process::start(&data, &env).await;
+    let api = Api::new(server.address);
+    let (running, ended) = (task(&api).await, task(&api).await);
+    let old = push(&api, &running, 0..100).await;
+    push(&api, &ended, 0..100).await;
+    assert_eq!(api.post(&format!("{ended}/complete"), &json!({})).await.0, 200);
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    let session = client.create().await;
+    let said = client.ask("/long 20 0").await;
+    let turn = format!(
+        "/api/chat/tasks/{}",
+        api.start(&format!("/api/chat/sessions/{session}/stream"), &json!({ "message": "/echo turn" })).await.task()
+    );
+    api.stream(&format!("{turn}/stream")).await.until("finish").await;
+    drop(client);
+    server.kill().await;
+    erase_witness(&data);
+    let server = Process::start(&data, &env).await;
+    let api = Api::new(server.address);
+    let epoch = |cursor: &str| cursor.split('-').next().unwrap().to_owned();
+    let now = api.get(&running).await.1["last_message_id"].as_str().unwrap().to_owned();
+    assert_ne!(epoch(&now), epoch(&old), "numbers may have been given out that are gone");
+
+    // Without a cursor: everything, and a task that has ended ends its stream.
+    let whole = api.stream(&format!("{ended}/stream?fold=0")).await.all().await;
+    assert_eq!(text(&whole), words(0..100));
+    assert_eq!(kinds(&whole)[0], "start", "nothing is missing, so nothing is told");
+    assert_eq!(kinds(&whole)[whole.len() - 2..], ["finish", "[DONE]"]);
+    let its_end = api.get(&ended).await.1["last_message_id"].as_str().unwrap().to_owned();
+    let ids: Vec<&String> = whole.iter().filter_map(|event| event.id.as_ref()).collect();
+    assert!(ids.iter().all(|id| epoch(id) == epoch(&its_end)), "its ids are of the epoch that it is in now");
+    let mut live = api.stream(&format!("{running}/stream?fold=0")).await;
+    let mut seen = Vec::new();
+    while text(&seen) != words(0..100) {
+        seen.push(live.next().await.unwrap());
+    }
+    push(&api, &running, 100..110).await;
+    assert_eq!(api.post(&format!("{running}/complete"), &json!({})).await.0, 200);
+    seen.extend(live.all().await);
+    assert_eq!((text(&seen), seen.last().unwrap().kind()), (words(0..110), "[DONE]".to_owned()));
+    let spoken = api.stream(&format!("{turn}/stream")).await.all().await;
+    assert_eq!((text(&spoken), spoken.last().unwrap().kind()), ("turn".to_owned(), "[DONE]".to_owned()));
+    // A cursor from within what was sent is one of this epoch, and nothing comes twice.
+    let half = seen.iter().filter_map(|event| event.id.clone()).nth(50).unwrap();
+    let rest = api.stream(&format!("{running}/stream?fold=0&last_message_id={half}")).await.all().await;
+    assert_eq!(kinds(&rest).iter().filter(|kind| *kind == "data-gap").count(), 0);
+    assert_eq!(
+        format!(
+            "{}{}",
+            text(&seen[..=seen.iter().position(|event| event.id.as_ref() == Some(&half)).unwrap()]),
+            text(&rest)
+        ),
+        words(0..110)
+    );
+    // With a cursor from before: told, and then everything that is there.
+    let told = api.stream(&format!("{running}/stream?fold=0&last_message_id={old}")).await.all().await;
+    assert_eq!(told[0].chunk()["data"], json!({ "lost": 0, "first_retained": 1 }), "{}", told[0].data);
+    assert_eq!(text(&told), words(0..110));
+
+    // The same over a WebSocket.
+    let mut client = Client::dial(server.address, &[]).await.unwrap();
+    for (task, words) in [(&ended, words(0..100)), (&running, words(0..110))] {
+        assert_eq!(watched_text(&watched(&mut client, task, "0").await), words);
+    }
+    let told = watched(&mut client, &running, &old).await;
+    assert_eq!(told.iter().find(|frame| frame["event"] == "task.chunk").unwrap()["content"]["type"], "data-gap");
+    assert_eq!(watched_text(&told), words(0..110));
+    // A holder that never acknowledged anything, and an observer, get the whole session.
+    let (greeting, owed) = client.resume(&session, Value::Null).await;
+    assert_eq!(greeting["metadata"]["resume"]["verdict"], "replay");
+    assert_eq!(seqs(&owed)[..said.len()], (1..=said.len() as u64).collect::<Vec<_>>());
+    let (_, owed) =
+        Client::dial(server.address, &[]).await.unwrap().resume(&session, json!({ "mode": "observe" })).await;
+    assert_eq!(seqs(&owed)[0], 1);
+    server.kill().await;
+}
+
+#[tokio::test]
+async fn a_reader_that_saw_more_than_a_power_cut_left_is_told_how_much() {
+    let dir = TempDir::new().unwrap();
+    let (data, then) = (dir.path().join("data"), dir.path().join("then"));
+    let env = [("BOWLINE_STORE__SYNC", "interval".to_owned())];
+    let server = Process::start(&data, &env).await;
+    let api = Api::new(server.address);
+    let task = task(&api).await;
+    let early = push(&api, &task, 0..50).await;
+    // What had reached the disk when the power went.
+    copy_dir(&data, &then);
+    let late = push(&api, &task, 50..80).await;
+    server.kill().await;
+    erase_witness(&data);
+    std::fs::remove_dir_all(&data).unwrap();
+    std::fs::rename(&then, &data).unwrap();
+    let server = Process::start(&data, &env).await;
+    let api = Api::new(server.address);
+    push(&api, &task, 200..210).await;
+    assert_eq!(api.post(&format!("{task}/complete"), &json!({})).await.0, 200);
+    let left = format!("{}{}", words(0..50), words(200..210));
+    for (cursor, lost) in [(&late, 30), (&early, 0)] {
+        for framed in [0, 1] {
+            let told =
+                api.stream(&format!("{task}/stream?fold=0&frame={framed}&last_message_id={cursor}")).await.all().await;
+            assert_eq!(told[0].chunk()["data"], json!({ "lost": lost, "first_retained": 1 }), "from {cursor}");
+            assert_eq!(
+                told[0].chunk()["transient"] == true,
+                framed == 1,
+                "only a parser that goes on keeps the notice"
+            );
+            assert_eq!((text(&told), told.last().unwrap().kind()), (left.clone(), "[DONE]".to_owned()));
+        }
+    }
+    let fresh = api.stream(&format!("{task}/stream")).await.all().await;
+    assert_eq!((text(&fresh), kinds(&fresh)[0].as_str()), (left, "start"));
     server.kill().await;
 }

@@ -6,8 +6,9 @@ mod support;
 use std::time::Duration;
 
 use bowline::config::{AuthMode, StaticToken};
-use bowline_protocol::Principal;
 use bowline_protocol::frame::client::Secret;
+use bowline_protocol::{LogId, Principal};
+use bowline_store::{Claim, Commit, Item, Kind, Leased, Record};
 use futures_util::SinkExt;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -630,4 +631,107 @@ async fn counted(server: &Server) -> u64 {
     let (_, metrics) = server.get("/metrics").await;
     let lines = metrics.lines().filter(|line| line.starts_with("bowline_refusals_total{"));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// Puts something that cannot be read where a fact was. Whoever writes to that log notices that another has.
+async fn spoil(server: &Server, log: &LogId, key: Option<&str>) {
+    let store = &server.shared.store;
+    let fence = store.lease(log, &Claim::alone()).await.and_then(Leased::fence).unwrap();
+    let mut commit = Commit::to(log.clone(), fence, 0);
+    match key {
+        Some(key) => {
+            assert!(store.item(log, key).await.unwrap().is_some(), "there is no {key} to spoil");
+            commit.items = vec![Item::put(key, &b"\xff no JSON"[..])];
+        }
+        None => {
+            let record = store.record(log).await.unwrap().expect("there is a record to spoil");
+            commit.record = Some(Record { body: b"\xff nothing"[..].into(), ..record });
+        }
+    }
+    store.commit(commit).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_whose_key_cannot_be_read_does_not_run_again() {
+    let server = Server::start().await;
+    let (mut client, session) = server.session().await;
+    let message =
+        json!({ "event": "user.message", "session_id": session, "message_id": "m1", "content": "/echo once" });
+    client.send(message.clone()).await;
+    client.until(support::is_terminal).await;
+    spoil(&server, &LogId::parse(&session).unwrap(), Some("i/m1")).await;
+    for _ in 0..2 {
+        client.send(message.clone()).await;
+        let frame =
+            client.until(|frame| frame["metadata"]["error_code"].is_string() || frame["seq"].is_u64()).await.pop();
+        let metadata = frame.unwrap()["metadata"].clone();
+        assert_eq!(metadata["error_code"], "STORE_UNAVAILABLE", "{metadata}");
+        assert_eq!(metadata["details"]["unreadable"], "i/m1", "{metadata}");
+    }
+    // The session itself goes on. It first notices that another has written to its log, and begins anew.
+    let other = json!({ "event": "user.message", "session_id": session, "message_id": "m2", "content": "/echo two" });
+    client.send(other.clone()).await;
+    client.closed().await;
+    let mut client = server.connect().await;
+    client.resume(&session, json!({ "last_seq": 0 })).await;
+    client.send(other).await;
+    assert_eq!(client.until(support::is_terminal).await.pop().unwrap()["content"], "two", "others go on");
+}
+
+#[tokio::test]
+async fn an_append_of_a_producer_whose_position_cannot_be_read_is_not_taken_again() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let (_, made) = api.post("/api/chat/tasks", &json!({ "tool_name": "painter" })).await;
+    let task = made["task_id"].as_str().unwrap().to_owned();
+    let path = format!("/api/chat/tasks/{task}");
+    let chunks = json!([{ "type": "text-start", "id": "t" }, { "type": "text-delta", "id": "t", "delta": "once" }]);
+    let append = |seq: &str| {
+        let producer = api.with("producer-id", "p1").with("producer-seq", seq);
+        let (path, chunks) = (format!("{path}/messages"), chunks.clone());
+        async move { producer.post(&path, &chunks).await }
+    };
+    assert_eq!(append("0").await.0, 200);
+    spoil(&server, &LogId::parse(&task).unwrap(), Some("p/p1")).await;
+    // The first finds out that another has written, and what it knew by heart is void.
+    append("1").await;
+    let (status, refused) = append("0").await;
+    assert_eq!((status, &refused["details"]["unreadable"]), (503, &json!("p/p1")), "{refused}");
+    assert_eq!(api.post(&format!("{path}/complete"), &json!({})).await.0, 200);
+    let events = api.stream(&format!("{path}/stream")).await.all().await;
+    assert_eq!(support::api::text(&events), "once");
+}
+
+#[tokio::test]
+async fn an_operation_whose_key_cannot_be_read_is_not_begun_again() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let session = api.session().await;
+    let order = json!({ "tool_name": "demo", "arguments": { "steps": 1, "delay_ms": 0 }, "tool_call_id": "call-1" });
+    let (status, begun) = api.post(&format!("{session}/operations"), &order).await;
+    assert_eq!(status, 202, "{begun}");
+    let task = format!("/api/chat/tasks/{}", begun["task_id"].as_str().unwrap());
+    api.stream(&format!("{task}/stream")).await.all().await;
+    let log = LogId::parse(session.rsplit('/').next().unwrap()).unwrap();
+    spoil(&server, &log, Some("o/0000000000")).await;
+    let (status, refused) = api.post(&format!("{session}/operations"), &order).await;
+    assert_eq!((status, refused["code"].as_str()), (503, Some("STORE_UNAVAILABLE")), "{refused}");
+    let tasks = server.shared.store.list(Kind::Task, None).await.unwrap();
+    assert_eq!(tasks.len(), 1, "it was begun once");
+}
+
+#[tokio::test]
+async fn a_chat_whose_name_cannot_be_read_does_not_become_another_one() {
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let submit = |id: &str| {
+        let message = json!({ "id": id, "role": "user", "parts": [{ "type": "text", "text": "/echo hello" }] });
+        json!({ "id": "chat-1", "messages": [message], "trigger": "submit-message" })
+    };
+    api.start("/api/chat", &submit("u1")).await.all().await;
+    let (name, _) = server.shared.store.list(Kind::Alias, None).await.unwrap().pop().unwrap();
+    spoil(&server, &name, None).await;
+    let (status, refused) = api.post("/api/chat", &submit("u2")).await;
+    assert_eq!((status, &refused["details"]["unreadable"]), (503, &json!("alias")), "{refused}");
+    assert_eq!(api.get("/api/chat/sessions").await.1["total"], 1);
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use real_redis::Redis;
 use serde_json::{Value, json};
+use support::api::{Api, kinds, text};
 use support::process::Process;
 use support::survivor::Survivor;
 use support::{Client, Dice, Incoming, get, is_terminal};
@@ -136,6 +137,43 @@ async fn a_redis_that_may_have_lost_something_tells_a_new_epoch() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_of_a_task_get_all_of_it_after_a_restart_of_redis() {
+    let Scene { mut redis, server, _dir } = Scene::new(&["--appendonly", "yes", "--appendfsync", "everysec"]).await;
+    let api = Api::new(server.address);
+    let (_, made) = api.post("/api/chat/tasks", &json!({ "tool_name": "painter" })).await;
+    let task = format!("/api/chat/tasks/{}", made["task_id"].as_str().unwrap());
+    let delta = |n: usize| json!({ "type": "text-delta", "id": "t", "delta": format!("{n} ") });
+    let words: String = (0..21).map(|n| format!("{n} ")).collect();
+    let chunks: Vec<Value> =
+        std::iter::once(json!({ "type": "text-start", "id": "t" })).chain((0..20).map(delta)).collect();
+    let (status, answer) = api.post(&format!("{task}/messages"), &json!(chunks)).await;
+    assert_eq!(status, 200, "{answer}");
+    let old = answer["last_message_id"].as_str().unwrap().to_owned();
+    redis.kill();
+    redis.start_again();
+    // The first append that reaches the new life of Redis; it may take until the server is connected again.
+    let until = Instant::now() + Duration::from_secs(60);
+    let producer = api.with("producer-id", "p").with("producer-seq", "0");
+    let appended = loop {
+        assert!(Instant::now() < until, "the task takes nothing any more");
+        let (status, answer) = producer.post(&format!("{task}/messages"), &json!([delta(20)])).await;
+        match status {
+            200 => break answer["last_message_id"].as_str().unwrap().to_owned(),
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    let epoch = |cursor: &str| cursor.split('-').next().unwrap().to_owned();
+    assert_ne!(epoch(&old), epoch(&appended), "Redis may have lost something");
+    assert_eq!(api.post(&format!("{task}/complete"), &json!({})).await.0, 200);
+    let whole = api.stream(&format!("{task}/stream?fold=0")).await.all().await;
+    assert_eq!((text(&whole), kinds(&whole)[0].as_str()), (words.clone(), "start"));
+    assert_eq!(kinds(&whole)[whole.len() - 2..], ["finish", "[DONE]"]);
+    let told = api.stream(&format!("{task}/stream?fold=0&last_message_id={old}")).await.all().await;
+    assert_eq!(told[0].chunk()["data"], json!({ "lost": 0, "first_retained": 1 }));
+    assert_eq!(text(&told), words);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

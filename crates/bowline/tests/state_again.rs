@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use bowline::config::{Config, StoreUrl};
 use bowline::keys::KeyFile;
+use bowline_protocol::{Epoch, LogId, Seq};
+use bowline_store::{Commit, Fence, Kind, Record, Start};
 use serde_json::{Value, json};
 use support::state::{config, export, restore, send_state, signed};
 use support::{Client, Server, is_terminal};
@@ -203,4 +205,24 @@ async fn a_run_that_only_waits_pushes_no_checkpoint_twice() {
     let after = client.expect("agent.state_exported").await;
     assert_eq!(after["metadata"]["message_count"], 2, "what has changed is pushed");
     server.stop().await;
+}
+
+#[tokio::test]
+async fn with_single_use_a_mark_that_cannot_be_read_lets_no_state_in() {
+    let server = Server::with(single_use()).await;
+    let (mut client, session) = server.session().await;
+    client.ask("/echo hello").await;
+    let state = signed(&export(&mut client, json!({})).await);
+    drop(client);
+    // As if the mark of an earlier restore had been damaged.
+    let mark = LogId::parse(&format!("restored_{session}")).unwrap();
+    let mut commit = Commit::to(mark, Fence::default(), 0);
+    commit.create = Some(Start { epoch: Epoch::from_random(1), after: Seq::ZERO });
+    let owner = server.shared.store.record(&LogId::parse(&session).unwrap()).await.unwrap().unwrap().owner;
+    commit.record = Some(Record { kind: Kind::Restored, owner, touched_ms: 0, body: b"{ half"[..].into() });
+    server.shared.store.commit(commit).await.unwrap();
+    let mut client = server.connect().await;
+    send_state(&mut client, &state, json!({})).await;
+    let refused = client.until(|frame| frame["metadata"]["error_code"].is_string()).await.pop().unwrap();
+    assert_eq!(refused["metadata"]["error_code"], "STORE_UNAVAILABLE", "{refused}");
 }

@@ -1,6 +1,6 @@
-//! The answer to "I was last at this cursor; what am I owed?"
+//! The answer to "I was last at this cursor; what am I owed?", for a whole log and for one turn or task in it.
 
-use bowline_protocol::{Cursor, ErrorCode, Extent, Seq};
+use bowline_protocol::{Cursor, Epoch, ErrorCode, Extent, Seq, StreamCursor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -18,18 +18,41 @@ pub enum Resume {
         first: Seq,
         lost: u64,
     },
-    /// The cursor belongs to another incarnation of the log; reading starts at this one's first retained event.
+    /// The cursor belongs to another incarnation of the log, so its number means nothing here. Reading starts at `first`.
+    /// `lost` counts what the reader cannot get: numbers of that incarnation up to the cursor which this one does not
+    /// have, and for a turn or task, events that are no longer retained. After several changes of epoch it is the least
+    /// that is known.
     OtherEpoch {
         first: Seq,
+        #[serde(default)]
+        lost: u64,
     },
     AheadOfLog,
 }
 
+/// The events that one reader follows: a turn in its session's log, or the whole log of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub first: Seq,
+    /// Known once the turn or task has ended.
+    pub last: Option<Seq>,
+}
+
+impl Span {
+    /// Where it ends now.
+    pub fn next(&self, extent: &Extent) -> Seq {
+        self.last.map_or(extent.next, Seq::next)
+    }
+}
+
 impl Resume {
     /// Compares a cursor with what the log holds.
+    ///
+    /// With a cursor of another epoch, a session is read from the first event of the epoch that it is in now.
     pub fn decide(extent: &Extent, cursor: &Cursor) -> Resume {
-        if cursor.epoch.as_ref().is_some_and(|epoch| *epoch != extent.epoch) {
-            return Resume::OtherEpoch { first: extent.first_of_epoch() };
+        if is_foreign(cursor.epoch.as_ref(), extent) {
+            let lost = extent.epoch_first.until(cursor.seq.next());
+            return Resume::OtherEpoch { first: extent.first_of_epoch(), lost };
         }
         let from = cursor.seq.next();
         if cursor.seq > extent.last() {
@@ -41,6 +64,27 @@ impl Resume {
         } else {
             Resume::Replay { from, to: extent.last() }
         }
+    }
+
+    /// Compares a cursor with one turn or task, which may be a part of its log only.
+    ///
+    /// A new epoch says that numbers may have been given out twice, not that what is retained from before is wrong. So
+    /// with a cursor of another epoch everything that is left of the turn or task is read.
+    pub fn within(span: Span, extent: &Extent, cursor: &StreamCursor) -> Resume {
+        let next = span.next(extent);
+        let part = Extent { first: span.first.max(extent.first).min(next), next, ..extent.clone() };
+        let StreamCursor { cursor: Cursor { epoch, seq }, part: within_event } = cursor;
+        if is_foreign(epoch.as_ref(), extent) {
+            let unknown = extent.epoch_first.max(span.first).until(seq.next());
+            return Resume::OtherEpoch { first: part.first, lost: span.first.until(part.first) + unknown };
+        }
+        if span.last.is_none() && *seq > extent.last() {
+            return Resume::AheadOfLog;
+        }
+        let seq = if within_event.is_some() { seq.prev() } else { *seq };
+        // Before its first event the reader has nothing of it; behind the last of one that is over, all of it.
+        let seq = seq.max(span.first.prev()).min(part.last());
+        Resume::decide(&part, &Cursor { epoch: epoch.clone(), seq })
     }
 
     /// For a reader without a cursor that wants everything there is.
@@ -56,7 +100,7 @@ impl Resume {
         match *self {
             Resume::CaughtUp | Resume::AheadOfLog => extent.next,
             Resume::Replay { from, .. } => from,
-            Resume::Gap { first, .. } | Resume::OtherEpoch { first } => first,
+            Resume::Gap { first, .. } | Resume::OtherEpoch { first, .. } => first,
         }
     }
 
@@ -83,8 +127,8 @@ impl Resume {
     /// How many events are known to be lost to this reader.
     pub fn lost(&self) -> u64 {
         match self {
-            Resume::Gap { lost, .. } => *lost,
-            _ => 0,
+            Resume::Gap { lost, .. } | Resume::OtherEpoch { lost, .. } => *lost,
+            Resume::CaughtUp | Resume::Replay { .. } | Resume::AheadOfLog => 0,
         }
     }
 
@@ -102,7 +146,7 @@ impl Resume {
                 facts.insert("first_retained_seq".into(), first.get().into());
                 facts.insert("lost".into(), (*lost).into());
             }
-            Resume::OtherEpoch { first } => {
+            Resume::OtherEpoch { first, .. } => {
                 facts.insert("first_retained_seq".into(), first.get().into());
             }
             _ => {}
@@ -111,10 +155,14 @@ impl Resume {
     }
 }
 
+/// Whether a cursor belongs to another incarnation of the log.
+fn is_foreign(epoch: Option<&Epoch>, extent: &Extent) -> bool {
+    epoch.is_some_and(|epoch| *epoch != extent.epoch)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bowline_protocol::Epoch;
 
     fn seq(n: u64) -> Seq {
         Seq::new(n).unwrap()
@@ -144,8 +192,8 @@ mod tests {
             ("9", Resume::Gap { first: seq(11), lost: 1 }),
             ("0", Resume::Gap { first: seq(11), lost: 10 }),
             ("21", Resume::AheadOfLog),
-            ("old-20", Resume::OtherEpoch { first: seq(11) }),
-            ("old-99", Resume::OtherEpoch { first: seq(11) }),
+            ("old-20", Resume::OtherEpoch { first: seq(11), lost: 20 }),
+            ("old-99", Resume::OtherEpoch { first: seq(11), lost: 99 }),
         ];
         for (cursor, verdict) in cases {
             assert_eq!(decide(&log, cursor), verdict, "{cursor}");
@@ -162,7 +210,35 @@ mod tests {
     #[test]
     fn a_new_epoch_in_the_same_log_starts_at_its_own_first_event() {
         let log = extent(15, 11, 21);
-        assert_eq!(decide(&log, "old-12"), Resume::OtherEpoch { first: seq(15) });
+        assert_eq!(decide(&log, "old-12"), Resume::OtherEpoch { first: seq(15), lost: 0 });
+        assert_eq!(decide(&log, "old-17"), Resume::OtherEpoch { first: seq(15), lost: 3 }, "15 to 17 were others");
         assert_eq!(decide(&log, "12"), Resume::Replay { from: seq(13), to: seq(20) });
+    }
+    #[test]
+    fn the_verdict_on_a_task_is_about_the_task_and_not_about_its_log() {
+        let log = extent(25, 15, 41);
+        for (cursor, ended, word, lost) in [
+            ("now-20", Some(30), "replay", 0),
+            ("now-30", Some(30), "caught_up", 0),
+            ("now-30.3", Some(30), "replay", 0),
+            ("now-99", Some(30), "caught_up", 0),
+            ("now-12", Some(30), "gap", 2),
+            ("now-1", Some(30), "gap", 5),
+            ("now-40", None, "caught_up", 0),
+            ("now-41", None, "ahead_of_log", 0),
+            ("now-41.2", None, "ahead_of_log", 0),
+            // 10 to 14 are not retained; 25 and 26 of the other epoch are not there.
+            ("old-20", Some(30), "other_epoch", 5),
+            ("old-26", Some(30), "other_epoch", 7),
+            ("old-26.1", None, "other_epoch", 7),
+        ] {
+            let cursor = StreamCursor::parse(cursor).unwrap().unwrap();
+            let span = Span { first: seq(10), last: ended.map(seq) };
+            let resume = Resume::within(span, &log, &cursor);
+            assert_eq!((resume.verdict(), resume.lost()), (word, lost), "{cursor}");
+            if word == "other_epoch" {
+                assert_eq!(resume.start(&log), seq(15), "all that is left of it, whatever epoch it is from");
+            }
+        }
     }
 }

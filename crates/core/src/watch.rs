@@ -3,6 +3,7 @@
 use bowline_protocol::{Chunk, Extent, Recorded, Seq, StreamCursor};
 
 use crate::project::{Fold, Parser, Projector, Trace};
+use crate::resume::{Resume, Span};
 
 /// The most events asked of the log at once.
 const READ_EVENTS_MAX: usize = 512;
@@ -106,14 +107,11 @@ impl Watch {
                     watch.has = Has::Chunks(index);
                 }
             }
-            Start::After(cursor) | Start::Framed(cursor) if is_foreign(&cursor, extent) => {
-                // Its numbers mean nothing here. It is told so, and begins anew.
-                let _ = cursor;
-                let from = first.max(extent.first);
-                watch.skip_to(parser, from, from, trace.filter(|_| trimmed));
-            }
             Start::After(cursor) | Start::Framed(cursor) => {
-                watch.come_back(message_id, cursor, first, extent.first, parser, trace);
+                match Resume::within(Span { first, last: None }, extent, &cursor) {
+                    Resume::OtherEpoch { first: from, lost } => watch.begin_anew(parser, first, from, lost, trace),
+                    _ => watch.come_back(message_id, cursor, first, extent.first, parser, trace),
+                }
             }
         }
         watch.settle();
@@ -125,6 +123,16 @@ impl Watch {
         if first < retained {
             self.skip_to(parser, first, retained, trace);
         }
+    }
+
+    /// The numbers of this reader's cursor mean nothing here. It is told so, with how much is known to be lost, and gets
+    /// everything from the first event that is left.
+    fn begin_anew(&mut self, parser: Parser, first: Seq, from: Seq, lost: u64, trace: Option<&Trace>) {
+        if first < from {
+            return self.skip(parser, lost - first.until(from), first, from, trace);
+        }
+        self.gap = true;
+        self.out.push(Chunk::gap(lost, from, parser == Parser::Fresh));
     }
 
     fn come_back(
@@ -175,11 +183,16 @@ impl Watch {
     }
 
     fn skip_to(&mut self, parser: Parser, wanted: Seq, retained: Seq, trace: Option<&Trace>) {
+        self.skip(parser, 0, wanted, retained, trace);
+    }
+
+    /// Goes on at the first retained event, and tells how many were skipped for that and how many are lost besides.
+    fn skip(&mut self, parser: Parser, besides: u64, wanted: Seq, retained: Seq, trace: Option<&Trace>) {
         self.flush();
         self.gap = true;
         let begin = trace.and_then(|trace| trace.from(retained));
         let (from, shape) = begin.map_or((retained, None), |(from, shape)| (from, Some(shape)));
-        self.projector.gap(parser, wanted.until(from), from, shape.as_ref(), &mut self.out);
+        self.projector.gap(parser, besides + wanted.until(from), from, shape.as_ref(), &mut self.out);
         self.parser = Parser::Same;
         self.next = from;
         self.has = Has::Nothing;
@@ -188,6 +201,11 @@ impl Watch {
     /// Whether the reader was told of a gap since the last time this was asked.
     pub fn take_gap(&mut self) -> bool {
         std::mem::take(&mut self.gap)
+    }
+
+    /// The last event that was looked at, or the one before the first.
+    pub fn position(&self) -> Seq {
+        self.next.prev()
     }
 
     /// How many chunks there are up to here, counted from the first.
@@ -334,9 +352,4 @@ impl Watch {
             || self.stage == Stage::Over
             || (self.stage != Stage::Done && !self.reading && self.next < self.tail)
     }
-}
-
-/// Whether a cursor belongs to another incarnation of the log.
-fn is_foreign(cursor: &StreamCursor, extent: &Extent) -> bool {
-    cursor.cursor.epoch.as_ref().is_some_and(|epoch| *epoch != extent.epoch)
 }

@@ -189,7 +189,7 @@ impl World {
                         assert_eq!(self.allowed_next + lost, first.get(), "a gap must be told with its exact bounds");
                         self.accept_gap(epoch, first.get());
                     }
-                    Resume::OtherEpoch { first } => {
+                    Resume::OtherEpoch { first, .. } => {
                         assert_ne!(self.position.as_ref().map(|(epoch, _)| epoch), Some(&epoch));
                         self.accept_gap(epoch, first.get());
                     }

@@ -29,9 +29,14 @@ fn watched(log: &Log, first: usize, start: Start) -> Vec<Chunk> {
 
 /// The same, when only the events from `retained` on are left.
 fn watched_from(log: &Log, retained: usize, first: usize, start: Start) -> Vec<Chunk> {
+    watched_in(log, 0, retained, first, start)
+}
+
+/// The same, when the log changed its epoch before the event `epoch_first`.
+fn watched_in(log: &Log, epoch_first: usize, retained: usize, first: usize, start: Start) -> Vec<Chunk> {
     let number = |index: usize| Seq::new(index as u64 + 1).unwrap();
     let next = number(log.events.len());
-    let extent = Extent { epoch: Log::epoch(), epoch_first: number(0), first: number(retained), next };
+    let extent = Extent { epoch: Log::epoch(), epoch_first: number(epoch_first), first: number(retained), next };
     let mut watch = Watch::new("msg_1", number(first), &extent, start, false, None);
     let mut seen = Vec::new();
     loop {
@@ -80,6 +85,32 @@ fn a_gap_is_told_before_anything_else_and_makes_no_message_of_its_own() {
         assert_eq!(passes, !matches!(start, Start::After(_)), "a parser without a message gets a notice that passes");
         assert_eq!(kinds.iter().filter(|kind| **kind == "start").count(), 1, "{start:?}");
         assert_eq!(kinds.last(), Some(&"finish"), "{start:?}");
+    }
+}
+
+#[test]
+fn a_change_of_epoch_takes_nothing_from_a_reader_that_is_not_lost() {
+    let (log, earlier) = two_turns();
+    let shown = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.json.clone()).collect::<Vec<_>>();
+    for (first, epoch_first) in
+        [0, earlier].into_iter().flat_map(|first| (0..=log.events.len()).map(move |at| (first, at)))
+    {
+        let all = watched(&log, first, Start::Fresh);
+        let fresh = watched_in(&log, epoch_first, 0, first, Start::Fresh);
+        assert_eq!(shown(&fresh), shown(&all), "everything is there, and nothing is told");
+        for seq in 1..=9_u64 {
+            let cursor = StreamCursor::parse(&format!("other-{seq}")).unwrap().unwrap();
+            let told = watched_in(&log, epoch_first, 0, first, Start::After(cursor));
+            let gap: Value = serde_json::from_slice(&told[0].json).unwrap();
+            // Numbers of the other epoch from there on were given out, and are not here.
+            let lost = (seq + 1).saturating_sub(epoch_first.max(first) as u64 + 1);
+            assert_eq!(gap["data"]["lost"], lost, "with {seq}, in an epoch that begins behind {epoch_first}");
+            assert_eq!(
+                (&gap["type"], &gap["data"]["first_retained"]),
+                (&"data-gap".into(), &(first as u64 + 1).into())
+            );
+            assert_eq!(shown(&told[1..]), shown(&all), "then everything, as every reader gets it");
+        }
     }
 }
 

@@ -45,7 +45,7 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, ServerSpec>, FileError> {
 pub async fn follow(hub: Weak<Hub>, path: PathBuf, mut seen: Stamp) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        if stamp(&path) == seen {
+        if stamp_of(&path).await == seen {
             continue;
         }
         let Some(hub) = hub.upgrade() else { return };
@@ -56,8 +56,11 @@ pub async fn follow(hub: Weak<Hub>, path: PathBuf, mut seen: Stamp) {
 /// Takes the file over as it is now. What it gives is the file's stamp from before it was read: whatever is written
 /// meanwhile looks newer than that, and is not missed.
 pub async fn take(hub: &Arc<Hub>, path: &Path) -> Stamp {
-    let seen = stamp(path);
-    match read(path) {
+    let seen = stamp_of(path).await;
+    let file = path.to_owned();
+    // It fails only when the runtime ends.
+    let Ok(servers) = tokio::task::spawn_blocking(move || read(&file)).await else { return seen };
+    match servers {
         Ok(servers) => {
             tracing::info!(file = %path.display(), servers = servers.len(), "took the servers from the file");
             hub.configure(servers).await;
@@ -71,6 +74,12 @@ pub async fn take(hub: &Arc<Hub>, path: &Path) -> Stamp {
 /// length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(Option<(SystemTime, u64, u64)>);
+
+/// Looked at on a thread that may wait for a slow disk.
+async fn stamp_of(path: &Path) -> Stamp {
+    let file = path.to_owned();
+    tokio::task::spawn_blocking(move || stamp(&file)).await.unwrap_or(Stamp(None))
+}
 
 fn stamp(path: &Path) -> Stamp {
     use std::os::unix::fs::MetadataExt;

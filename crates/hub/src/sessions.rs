@@ -118,7 +118,8 @@ impl Sessions {
         if stored.kind != Kind::Mcp || stored.owner != *principal {
             return Ok((None, false));
         }
-        let Ok(record) = serde_json::from_slice::<SessionRecord>(&stored.body) else { return Ok((None, false)) };
+        let record = serde_json::from_slice::<SessionRecord>(&stored.body)
+            .map_err(|error| StoreError::Io(format!("the record of the session {id} cannot be read: {error}")))?;
         // One that could not go on here leaves its inbox, which servers may know.
         let (inbox, said) = match self.lock().get(&id) {
             Some(before) => (before.inbox.clone(), None),

@@ -271,7 +271,7 @@ impl Tasks {
 
     async fn adopt(&self, id: &LogId, stored: &Record, which: Orphans) -> Result<Option<Mine>, StoreError> {
         let working = |record: &TaskRecord| record.status == TaskStatus::Working;
-        let Some(record) = record_of(id, stored).filter(working) else { return Ok(None) };
+        let Some(record) = record_of(id, stored)?.filter(working) else { return Ok(None) };
         // When we leave, those who work here stop, and what they worked on is for whoever comes next.
         if self.running().contains_key(id) || self.closing.is_cancelled() {
             return Ok(None);
@@ -287,7 +287,7 @@ impl Tasks {
         }
         // It may have ended since the list was read; under our own claim nobody else can end it.
         let Some(stored) = self.store.record(id).await? else { return Ok(None) };
-        let record = record_of(id, &stored).filter(working);
+        let record = record_of(id, &stored)?.filter(working);
         Ok(record.map(|record| self.mine(log, stored.owner, record, CancellationToken::new())))
     }
 
@@ -349,7 +349,8 @@ impl Tasks {
     pub async fn find(&self, id: &str, owner: &Principal) -> Result<Option<(LogId, TaskRecord)>, StoreError> {
         let Some(id) = LogId::parse(id) else { return Ok(None) };
         let stored = self.store.record(&id).await?.filter(|stored| stored.owner == *owner);
-        Ok(stored.and_then(|stored| record_of(&id, &stored)).map(|record| (id, record)))
+        let Some(stored) = stored else { return Ok(None) };
+        Ok(record_of(&id, &stored)?.map(|record| (id, record)))
     }
 
     /// Those of one client, oldest first.
@@ -359,7 +360,7 @@ impl Tasks {
         session: Option<&LogId>,
     ) -> Result<Vec<(LogId, TaskRecord)>, StoreError> {
         let all = self.store.list(Kind::Hub, Some(owner)).await?.into_iter();
-        let mut mine: Vec<_> = all.filter_map(|(id, stored)| Some((record_of(&id, &stored)?, id))).collect();
+        let mut mine: Vec<_> = all.filter_map(|(id, stored)| Some((record_of(&id, &stored).ok()??, id))).collect();
         mine.retain(|(task, _)| task.is_of(session));
         mine.sort_by(|(a, at), (b, bt)| (a.created_ms, at).cmp(&(b.created_ms, bt)));
         Ok(mine.into_iter().map(|(record, id)| (id, record)).collect())
@@ -373,8 +374,8 @@ impl Tasks {
     /// What the call was answered with, if it was. Results that an older version kept do not say what became of the call.
     pub async fn result(&self, id: &LogId) -> Result<Option<Reply>, StoreError> {
         let kept = self.store.item(id, RESULT).await?;
-        let kept = kept.and_then(|bytes| serde_json::from_slice::<Raw>(&bytes).ok());
         let Some(kept) = kept else { return Ok(None) };
+        let kept = serde_json::from_slice::<Raw>(&kept).map_err(|error| unreadable(id, &error))?;
         let fields = Fields::of(Some(&kept));
         let result = fields.get("result").map(|result| Ok(result.to_owned()));
         let answer = result.or_else(|| fields.get("error").map(|error| Err(error.to_owned())));
@@ -386,7 +387,7 @@ impl Tasks {
     pub async fn expire(&self, ttl: Duration) -> Result<Vec<(LogId, Principal, TaskRecord)>, StoreError> {
         let mut expired = Vec::new();
         for (id, stored) in self.store.list(Kind::Hub, None).await? {
-            let Some(record) = record_of(&id, &stored) else { continue };
+            let Ok(Some(record)) = record_of(&id, &stored) else { continue };
             let age = record.ended_ms.map(|ended| clock::now_ms().saturating_sub(ended));
             if age.is_none_or(|age| u128::from(age) < ttl.as_millis()) {
                 continue;
@@ -416,10 +417,17 @@ fn lock(running: &Mutex<RunningTasks>) -> MutexGuard<'_, RunningTasks> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The record of a task; `None` for the other logs of the hub.
-fn record_of(id: &LogId, stored: &Record) -> Option<TaskRecord> {
+/// The record of a task; `None` for the other logs of the hub. One that cannot be read is not one that never was: its
+/// caller would do the work again.
+fn record_of(id: &LogId, stored: &Record) -> Result<Option<TaskRecord>, StoreError> {
     let task = stored.kind == Kind::Hub && id.as_str().starts_with(PREFIX);
-    task.then(|| serde_json::from_slice(&stored.body).ok()).flatten()
+    let record = task.then(|| serde_json::from_slice(&stored.body)).transpose();
+    record.map_err(|error| unreadable(id, &error))
+}
+
+fn unreadable(id: &LogId, error: &serde_json::Error) -> StoreError {
+    tracing::error!(task = %id, %error, "what the store keeps of a task cannot be read");
+    StoreError::Io(format!("what is kept of the task {id} cannot be read"))
 }
 
 fn stored(owner: &Principal, record: &TaskRecord, now: u64) -> Record {

@@ -14,6 +14,8 @@ pub struct Seq(u64);
 
 impl Seq {
     pub const ZERO: Seq = Seq(0);
+    /// The first event of a log that is new to the world.
+    pub const FIRST: Seq = Seq(1);
     /// JavaScript's `Number.MAX_SAFE_INTEGER`.
     pub const MAX: Seq = Seq((1 << 53) - 1);
 

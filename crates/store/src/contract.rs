@@ -120,6 +120,7 @@ macro_rules! contract {
         $each!(records_are_listed_and_counted_by_owner_and_kind);
         $each!(whoever_subscribes_and_then_looks_misses_nothing);
         $each!(whoever_follows_a_log_sees_each_commit_after_its_wake_up);
+        $each!(whoever_follows_a_log_learns_that_it_goes_on_in_another_epoch);
         $each!(concurrent_commits_get_numbers_without_holes);
         $each!(many_logs_can_be_written_at_once);
     };

@@ -6,6 +6,7 @@ pub mod commit;
 #[doc(hidden)]
 pub mod contract;
 pub mod disk;
+pub mod follow;
 pub mod memory;
 pub mod redis;
 pub mod tail;
@@ -22,6 +23,7 @@ pub use commit::{
     Trimmed,
 };
 pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
+pub use follow::{FollowError, Follower};
 pub use redis::{RedisOptions, RedisStore, RedisUrl};
 pub use tail::{TailGuard, WakeSet};
 pub use writer::{Changed, LeasedLog, Lessor, SharedLessor};
@@ -81,6 +83,10 @@ pub trait Directory: Send + Sync {
 
     /// All items whose key starts with `prefix`, in the order of their keys.
     async fn items(&self, log: &LogId, prefix: &str) -> Result<Vec<(String, Bytes)>, StoreError>;
+
+    /// The items under these keys, as far as they are there, in the order in which they were asked for. Like
+    /// [`item`](Directory::item), it finds none in a log that is not there.
+    async fn items_at(&self, log: &LogId, keys: &[String]) -> Result<Vec<(String, Bytes)>, StoreError>;
 
     /// Records of one kind, of one owner or of all, in no particular order.
     async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError>;

@@ -182,6 +182,12 @@ impl Directory for MemoryStore {
         })
     }
 
+    async fn items_at(&self, log: &LogId, keys: &[String]) -> Result<Vec<(String, Bytes)>, StoreError> {
+        let logs = lock(&self.logs);
+        let Some(log) = logs.get(log) else { return Ok(Vec::new()) };
+        Ok(keys.iter().filter_map(|key| log.items.get(key).map(|value| (key.clone(), value.clone()))).collect())
+    }
+
     async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
         let logs = lock(&self.logs);
         let records = logs.iter().filter_map(|(id, log)| log.record.as_ref().map(|record| (id, record)));

@@ -62,19 +62,29 @@ async fn history(dir: &Path) -> Vec<Snapshot> {
     snapshots
 }
 
+/// How much of a segment was ever written; the rest is reserved.
+fn written(segment: &Path) -> u64 {
+    fs::read(segment).unwrap().iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1
+}
+
+/// The header, which a segment has before it has its name.
+const HEADER: u64 = 128;
+
 #[tokio::test]
-async fn a_newest_segment_cut_anywhere_keeps_every_commit_before_the_cut() {
+async fn a_newest_segment_that_was_written_in_part_keeps_every_commit_before_the_end() {
     let dir = scratch();
     let original = dir.path().join("original");
     let snapshots = history(&original).await;
     let newest = segments(&original).pop().unwrap();
-    let len = fs::metadata(&newest).unwrap().len();
+    let (len, written) = (fs::metadata(&newest).unwrap().len(), written(&newest));
     let mut reached = 0;
-    for cut in 0..=len {
+    for cut in HEADER..=written {
         let copy = dir.path().join("copy");
         copy_dir(&original, &copy);
         let file = fs::File::options().write(true).open(copy.join(newest.file_name().unwrap())).unwrap();
+        // A crash leaves the file as long as it was made.
         file.set_len(cut).unwrap();
+        file.set_len(len).unwrap();
         let (store, report) = open(&copy);
         assert_eq!((report.damage, report.epochs_changed), (vec![], 0), "cut at {cut}");
         let found = look_at_all(&store, &LOGS).await;
@@ -93,6 +103,63 @@ async fn a_newest_segment_cut_anywhere_keeps_every_commit_before_the_cut() {
         fs::remove_dir_all(&copy).unwrap();
     }
     assert_eq!(reached, snapshots.len() - 1);
+}
+
+#[tokio::test]
+async fn a_newest_segment_that_was_cut_is_told_and_no_number_is_given_again_in_its_epoch() {
+    let dir = scratch();
+    let original = dir.path().join("original");
+    history(&original).await;
+    let newest = segments(&original).pop().unwrap();
+    let (len, written) = (fs::metadata(&newest).unwrap().len(), written(&newest));
+    assert!(len > written, "it was reserved");
+    let cuts = (0..written).step_by(97).chain([HEADER, written, len - 1]);
+    for cut in cuts {
+        let copy = dir.path().join("copy");
+        copy_dir(&original, &copy);
+        let file = fs::File::options().write(true).open(copy.join(newest.file_name().unwrap())).unwrap();
+        file.set_len(cut).unwrap();
+        let (store, report) = open(&copy);
+        assert!(!report.damage.is_empty(), "cut at {cut}: it is told");
+        assert_eq!(report.epochs_changed, report.logs, "cut at {cut}: all logs may have lost something");
+        assert!(!store.health().troubles.is_empty(), "cut at {cut}: an operator sees it");
+        drop(store);
+        // The verdict was written down: the next opening finds nothing new.
+        let (store, report) = open(&copy);
+        assert_eq!(report.epochs_changed, 0, "cut at {cut}");
+        drop(store);
+        fs::remove_dir_all(&copy).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_segment_that_was_closed_or_only_opened_is_not_taken_for_cut() {
+    let dir = scratch();
+    let (store, _) = open(dir.path());
+    create(&store, "log").await.unwrap();
+    append(&store, "log", &["kept"]).await.unwrap();
+    store.close().await;
+    drop(store);
+    // Closed: it was cut to what it needs. Then opened again and again and killed, without a word written.
+    for _ in 0..3 {
+        let (store, report) = open(dir.path());
+        assert_eq!((report.damage, report.epochs_changed), (vec![], 0));
+        drop(store);
+    }
+    let newest = segments(dir.path()).pop().unwrap();
+    let len = fs::metadata(&newest).unwrap().len();
+    fs::File::options().write(true).open(&newest).unwrap().set_len(len - 1).unwrap();
+    let (store, report) = open(dir.path());
+    assert_eq!((report.damage.is_empty(), report.epochs_changed), (false, 1), "what was there when it began is missed");
+    drop(store);
+    // Segments that are full are followed by others, and cut then.
+    let (store, _) = open(dir.path());
+    while segments(dir.path()).len() < 4 {
+        append(&store, "log", &[&"x".repeat(20_000)]).await.unwrap();
+    }
+    drop(store);
+    let (_, report) = open(dir.path());
+    assert_eq!((report.damage, report.epochs_changed), (vec![], 0));
 }
 
 #[tokio::test]

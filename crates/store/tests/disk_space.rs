@@ -141,6 +141,7 @@ async fn a_tail_that_was_never_written_is_not_read() {
     let dir = scratch();
     let store = small(dir.path(), 50, u64::MAX);
     create(&store, "log").await.unwrap();
+    store.close().await;
     drop(store);
     let newest = segments(dir.path()).pop().unwrap();
     let len = newest.metadata().unwrap().len();

@@ -60,7 +60,7 @@ impl JwtVerifier {
         let header = decode_header(token).map_err(|error| told(&error))?;
         let key = match &self.keys {
             Keys::One(key) => key.clone(),
-            Keys::File(file) => file.find(header.kid.as_deref(), now_unix).ok_or(AuthError::UnknownKey)?,
+            Keys::File(file) => file.find(header.kid.as_deref()).ok_or(AuthError::UnknownKey)?,
             Keys::Remote(remote) => remote.find(header.kid.as_deref()).ok_or(AuthError::UnknownKey)?,
         };
         let claims = decode::<Map<String, Value>>(token, &key.key, &self.validation(&key));
@@ -69,6 +69,13 @@ impl JwtVerifier {
         let name = claims.get(&self.principal_claim).and_then(Value::as_str);
         let principal = name.and_then(Principal::parse).ok_or(AuthError::NoPrincipal)?;
         Ok(Identity { principal, admin: self.is_admin(&claims), expires_at: Some(expires_at) })
+    }
+
+    /// Looks whether a key set on disk has changed, once a second at most.
+    pub async fn look(&self, now_unix: u64) {
+        if let Keys::File(file) = &self.keys {
+            file.look(now_unix).await;
+        }
     }
 
     /// The key set, if it is behind a URL.

@@ -1,7 +1,7 @@
 //! Keys that verify JSON Web Tokens, and sets of them: each key with the algorithms that it may be used with.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use anyhow::Context;
@@ -108,35 +108,44 @@ impl KeyFile {
         Ok(KeyFile { path: path.to_owned(), state })
     }
 
-    pub fn find(&self, id: Option<&str>, now_unix: u64) -> Option<Arc<VerifyingKey>> {
-        // Nothing panics while the lock is held, and the state is whole at every point.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.checked_at_unix != now_unix {
-            state.checked_at_unix = now_unix;
-            self.refresh(&mut state);
-        }
-        find(&state.keys, id)
+    /// A key as the file was at the last [`look`](KeyFile::look).
+    pub fn find(&self, id: Option<&str>) -> Option<Arc<VerifyingKey>> {
+        find(&self.state().keys, id)
     }
 
-    /// Keeps the old keys if the new file cannot be used: a half-written file must not lock everyone out.
-    fn refresh(&self, state: &mut KeyFileState) {
-        let version = match version_of(&self.path) {
-            Ok(version) if version != state.version => version,
-            Ok(_) => return,
-            Err(error) => {
-                tracing::warn!(path = %self.path.display(), %error, "the key set cannot be read; the old keys stay in use");
+    /// Takes the file as it is now, on a thread that may wait for a slow disk. Keeps the old keys if the new file cannot
+    /// be used: a half-written file must not lock everyone out.
+    pub async fn look(&self, now_unix: u64) {
+        let (path, known) = {
+            let mut state = self.state();
+            if state.checked_at_unix == now_unix {
                 return;
             }
+            state.checked_at_unix = now_unix;
+            (self.path.clone(), state.version)
         };
-        match read_file(&self.path) {
-            Ok(keys) => {
+        let changed = tokio::task::spawn_blocking(move || {
+            let version = version_of(&path)?;
+            if version == known { Ok(None) } else { read_file(&path).map(|keys| Some((keys, version))) }
+        });
+        // It fails only when the runtime ends.
+        let Ok(changed) = changed.await else { return };
+        match changed {
+            Ok(None) => {}
+            Ok(Some((keys, version))) => {
                 tracing::info!(path = %self.path.display(), keys = keys.len(), "the key set has changed");
+                let mut state = self.state();
                 (state.keys, state.version) = (keys, version);
             }
             Err(error) => {
                 tracing::warn!(path = %self.path.display(), error = %format!("{error:#}"), "the key set cannot be used; the old keys stay in use");
             }
         }
+    }
+
+    /// Nothing panics while the lock is held, and the state is whole at every point.
+    fn state(&self) -> MutexGuard<'_, KeyFileState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -134,8 +134,12 @@ impl Authenticator {
         }
     }
 
-    /// Who the credential stands for. Waits only for a key that is not known and may be a new one.
+    /// Who the credential stands for. Waits for a key that is not known and may be a new one, and once a second for a look
+    /// at a key set on disk.
     pub async fn authenticate(&self, token: Option<&str>, now_unix: u64) -> Result<Identity, AuthError> {
+        if let Mode::Jwt(verifier) = &self.mode {
+            verifier.look(now_unix).await;
+        }
         match (self.check(token, now_unix), &self.mode, token) {
             (Err(AuthError::UnknownKey), Mode::Jwt(verifier), Some(text)) if verifier.learn(text).await => {
                 self.check(token, now_unix)

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use bowline_core::link::{Link, Output};
 use bowline_core::{Bucket, Heartbeat};
 use bowline_protocol::frame::{Control, names};
-use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, LogId, Refusal, Seq, SessionId, event};
-use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
+use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, Refusal, Seq, SessionId, event};
+use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
 use bytes::Bytes;
 use serde_json::json;
 
@@ -72,7 +72,7 @@ enum Standing {
 
 struct Attached {
     token: u64,
-    log: LogId,
+    follower: Follower,
     link: Link,
     observe: bool,
     since: Instant,
@@ -80,7 +80,6 @@ struct Attached {
     over: Option<Seq>,
     /// The reader was trimmed past.
     skipped: bool,
-    _tail: TailGuard,
 }
 
 impl Connection {
@@ -299,7 +298,7 @@ impl Connection {
         self.say(&greeting);
         let token = self.next_token;
         self.next_token += 1;
-        let tail = self.shared.store.tail(&log, &self.wake, token);
+        let follower = self.shared.follow(&log, &extent.epoch, &self.wake, token);
         let link = match way {
             Way::Created => Link::fresh(session, &extent),
             Way::Reconnect | Way::Recover | Way::Restored => {
@@ -308,7 +307,7 @@ impl Connection {
                 Link::resume(session, &extent, resume).claiming(position)
             }
         };
-        self.links.push(Attached { token, log, link, observe, since, over: None, skipped: false, _tail: tail });
+        self.links.push(Attached { token, follower, link, observe, since, over: None, skipped: false });
         // Subscribed first, looked second: an event in between is seen by one of the two.
         self.look(self.links.len() - 1).await;
     }
@@ -331,21 +330,24 @@ impl Connection {
 
     /// Looks where the log of a link ends now.
     async fn look(&mut self, at: usize) {
-        let Attached { log, link, .. } = &mut self.links[at];
-        match self.shared.end_of(log, link.epoch()).await {
+        let Attached { follower, link, .. } = &mut self.links[at];
+        match follower.end().await {
             Ok(next) => link.handle_tail(next),
             Err(error) => self.cannot_read(at, &error).await,
         }
     }
 
-    /// A log that is gone or set aside cannot be followed: its reader is told so and let go. After any other trouble the
-    /// client keeps its position, and comes back for the rest.
-    async fn cannot_read(&mut self, at: usize, error: &StoreError) {
+    /// A log that is gone or set aside cannot be followed: its reader is told so and let go. After any other trouble, or in
+    /// another epoch, the client keeps its position, and comes back for the rest and for what it is told about it.
+    async fn cannot_read(&mut self, at: usize, error: &FollowError) {
         let session = self.links[at].link.session().clone();
-        if !matches!(error, StoreError::NoSuchLog | StoreError::Quarantined(_)) {
-            tracing::warn!(%session, %error, "a read failed");
-            return self.close(CloseCode::Interrupted);
-        }
+        let error = match error {
+            FollowError::Store(error @ (StoreError::NoSuchLog | StoreError::Quarantined(_))) => error,
+            error => {
+                tracing::warn!(%session, %error, "a read failed");
+                return self.close(CloseCode::Interrupted);
+            }
+        };
         self.links.swap_remove(at);
         self.refuse(Some(session.clone()), &node::store_refusal(error));
         self.command_quietly(&session, Ask::Detach).await;
@@ -424,8 +426,8 @@ impl Connection {
 
     async fn read(&mut self, at: usize, from: Seq, events_max: usize) {
         let limit = ReadLimit { events: events_max, bytes: self.shared.config.limits.send_window_bytes };
-        let Attached { log, link, .. } = &mut self.links[at];
-        match self.shared.read(log, link.epoch(), from, limit).await {
+        let Attached { follower, link, .. } = &mut self.links[at];
+        match self.shared.read(follower, from, limit).await {
             Ok(batch) => link.handle_events(batch.events, batch.first, batch.next),
             Err(error) => {
                 self.links[at].link.handle_read_failed();

@@ -4,8 +4,8 @@ use bowline_core::project::Trace;
 use bowline_core::watch::{Output, Watch};
 use bowline_protocol::chunk::Chunk;
 use bowline_protocol::frame::server::{TaskChunk, TaskEnd};
-use bowline_protocol::{Epoch, ErrorCode, LogId, Refusal, Seq, SessionId, StreamCursor, TaskId};
-use bowline_store::{Batch, ReadLimit, StoreError, TailGuard};
+use bowline_protocol::{Cursor, ErrorCode, Refusal, Seq, SessionId, StreamCursor, TaskId};
+use bowline_store::{Batch, FollowError, Follower, ReadLimit};
 use serde_json::json;
 
 use super::{Connection, Standing};
@@ -19,13 +19,11 @@ pub struct Watching {
     pub(super) token: u64,
     task: TaskId,
     session: Option<SessionId>,
-    log: LogId,
-    epoch: Epoch,
+    follower: Follower,
     trace_key: String,
     watch: Watch,
     /// Until a reader that comes back has what it missed.
     returning: Option<Returning>,
-    _tail: TailGuard,
 }
 
 impl Connection {
@@ -42,6 +40,15 @@ impl Connection {
         let cursor = StreamCursor::parse(cursor)
             .map_err(|_| Refusal::field("content.last_message_id", "must be `<epoch>-<seq>` or a number"))?;
         self.watches.retain(|watching| watching.task != id);
+        self.watch_from(id, cursor, identity).await
+    }
+
+    async fn watch_from(
+        &mut self,
+        id: TaskId,
+        cursor: Option<StreamCursor>,
+        identity: &Identity,
+    ) -> Result<(), Refusal> {
         let max = self.shared.config.limits.watches_per_connection_max;
         if self.watches.len() >= max {
             self.shared.metrics.limits_hit.inc("limits.watches_per_connection_max");
@@ -66,15 +73,13 @@ impl Connection {
         self.shared.metrics.stream_starts.inc(if fresh { "fresh" } else { "resumed" });
         let token = self.next_token;
         self.next_token += 1;
-        let tail = self.shared.store.tail(&watched.log, &self.wake, token);
+        let follower = self.shared.follow(&watched.log, &watched.extent.epoch, &self.wake, token);
         let trace = watched.trace(&self.shared).await.map_err(|error| node::task_refusal(&error))?;
         let mut watch = Watch::new(id.as_str(), watched.first, &watched.extent, start, fresh, trace.as_ref());
         // Subscribed first, looked second: an event in between is seen by one of the two.
-        let epoch = watched.extent.epoch.clone();
-        let next = self.shared.end_of(&watched.log, &epoch).await.map_err(|error| node::task_refusal(&error))?;
-        watch.handle_tail(next);
-        let Watched { log, session, trace_key, .. } = watched;
-        self.watches.push(Watching { token, task: id, session, log, epoch, trace_key, watch, returning, _tail: tail });
+        watch.handle_tail(follower.end().await.map_err(|error| node::follow_refusal(&error))?);
+        let Watched { session, trace_key, .. } = watched;
+        self.watches.push(Watching { token, task: id, session, follower, trace_key, watch, returning });
         Ok(())
     }
 
@@ -84,23 +89,34 @@ impl Connection {
 
     /// Where ownership has to be proven, attaching to the session has done that for its tasks too.
     fn proof(&self) -> Proof<'static> {
-        Proof::Attached(self.links.iter().map(|attached| attached.log.clone()).collect())
+        Proof::Attached(self.links.iter().map(|attached| attached.follower.log().clone()).collect())
     }
 
     /// A log that is watched may have grown.
     pub(super) async fn look_at_watched(&mut self, token: u64) {
         let Some(at) = self.watches.iter().position(|watching| watching.token == token) else { return };
-        let Watching { log, epoch, watch, .. } = &mut self.watches[at];
-        match self.shared.end_of(log, epoch).await {
+        let Watching { follower, watch, .. } = &mut self.watches[at];
+        match follower.end().await {
             Ok(next) => watch.handle_tail(next),
-            Err(error) => self.cannot_watch(at, &error),
+            Err(error) => self.cannot_watch(at, &error).await,
         }
     }
 
-    fn cannot_watch(&mut self, at: usize, error: &StoreError) {
-        let watching = self.watches.swap_remove(at);
-        let details = json!({ "task_id": watching.task });
-        self.refuse(watching.session, &node::task_refusal(error).details(details));
+    /// In another epoch the task is watched anew from the position that was reached, which tells the client of the gap.
+    /// After any other trouble the client is refused, and may watch it again.
+    async fn cannot_watch(&mut self, at: usize, error: &FollowError) {
+        let Watching { task, session, follower, watch, .. } = self.watches.swap_remove(at);
+        let refused = match (error, &self.standing) {
+            (FollowError::EpochChanged, Standing::Known { identity, .. }) => {
+                let (identity, epoch) = (identity.clone(), Some(follower.epoch().clone()));
+                let cursor = StreamCursor { cursor: Cursor { epoch, seq: watch.position() }, part: None };
+                Box::pin(self.watch_from(task.clone(), Some(cursor), &identity)).await
+            }
+            _ => Err(node::follow_refusal(error)),
+        };
+        if let Err(refusal) = refused {
+            self.refuse(session, &refusal.details(json!({ "task_id": task })));
+        }
     }
 
     /// Reads what watched tasks owe until the window is full.
@@ -118,15 +134,15 @@ impl Connection {
                 Some(Output::Over) => self.end_watch(at).await,
                 Some(Output::Read { from, events_max }) => {
                     let limit = ReadLimit { events: events_max, bytes: window };
-                    let Watching { log, epoch, trace_key, watch, .. } = &mut self.watches[at];
-                    match read(&self.shared, log, epoch, trace_key, from, limit).await {
+                    let Watching { follower, trace_key, watch, .. } = &mut self.watches[at];
+                    match read(&self.shared, follower, trace_key, from, limit).await {
                         Ok((batch, trace)) => {
                             watch.handle_events(&batch.events, batch.first, batch.next, trace.as_ref());
                             if watch.take_gap() {
                                 self.shared.metrics.gaps_told.inc();
                             }
                         }
-                        Err(error) => self.cannot_watch(at, &error),
+                        Err(error) => self.cannot_watch(at, &error).await,
                     }
                 }
             }
@@ -144,7 +160,7 @@ impl Connection {
             .iter()
             .map(|chunk| {
                 let (task, session) = (&watching.task, watching.session.as_ref());
-                TaskChunk { task, session, epoch: &watching.epoch, chunk }.encode(&time)
+                TaskChunk { task, session, epoch: watching.follower.epoch(), chunk }.encode(&time)
             })
             .collect();
         self.shared.metrics.chunks_sent.inc_by(frames.len() as u64);
@@ -169,14 +185,13 @@ impl Connection {
 /// Reads on. If what was asked for is gone meanwhile, the trace says what was open behind it.
 async fn read(
     shared: &Shared,
-    log: &LogId,
-    epoch: &Epoch,
+    follower: &Follower,
     trace_key: &str,
     from: Seq,
     limit: ReadLimit,
-) -> Result<(Batch, Option<Trace>), StoreError> {
-    let batch = shared.read(log, epoch, from, limit).await?;
+) -> Result<(Batch, Option<Trace>), FollowError> {
+    let batch = shared.read(follower, from, limit).await?;
     let overtaken = batch.first > from;
-    let trace = if overtaken { trace(shared, log, trace_key).await? } else { None };
+    let trace = if overtaken { trace(shared, follower.log(), trace_key).await? } else { None };
     Ok((batch, trace))
 }

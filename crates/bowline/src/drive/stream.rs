@@ -6,9 +6,10 @@ use std::time::Duration;
 use bowline_core::watch::{Output, Start, Watch};
 use bowline_protocol::chunk::DONE;
 use bowline_protocol::{Chunk, ChunkKind, Epoch, LogId, MessageId, Seq, TaskId};
-use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
+use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
 use bytes::Bytes;
 
+use crate::decode::decode;
 use crate::node::Shared;
 use crate::returning::Returning;
 use crate::session::record::{Accepted, keys};
@@ -21,15 +22,13 @@ const READ_BYTES_MAX: usize = 256 << 10;
 
 pub struct Stream {
     shared: Arc<Shared>,
-    log: LogId,
-    epoch: Epoch,
+    follower: Follower,
     /// Where the trace of what is read is kept.
     trace_key: String,
     stage: Stage,
     /// Until a reader that comes back has what it missed.
     returning: Option<Returning>,
     wake: Arc<WakeSet>,
-    _guard: TailGuard,
     _counted: Counted,
 }
 
@@ -44,8 +43,13 @@ enum Stage {
 
 impl Stream {
     /// A reader of a task. Subscribes, then looks once, so that nothing slips in between.
-    pub async fn watch(shared: Arc<Shared>, watched: &Watched, start: Start, fold: bool) -> Result<Stream, StoreError> {
-        let mut stream = Stream::on(shared, watched.log.clone(), watched.extent.epoch.clone());
+    pub async fn watch(
+        shared: Arc<Shared>,
+        watched: &Watched,
+        start: Start,
+        fold: bool,
+    ) -> Result<Stream, FollowError> {
+        let mut stream = Stream::on(shared, &watched.log, &watched.extent.epoch);
         let trace = watched.trace(&stream.shared).await?;
         let watch = Watch::new(watched.id.as_str(), watched.first, &watched.extent, start, fold, trace.as_ref());
         stream.trace_key.clone_from(&watched.trace_key);
@@ -62,41 +66,42 @@ impl Stream {
     /// A reader of the turn that a message in the queue will get.
     pub async fn queued(shared: Arc<Shared>, log: LogId, message: MessageId) -> Result<Stream, StoreError> {
         let epoch = shared.store.extent(&log).await?.epoch;
-        let mut stream = Stream::on(shared, log, epoch);
+        let mut stream = Stream::on(shared, &log, &epoch);
         stream.stage = Stage::Queued(message);
         Ok(stream)
     }
 
-    fn on(shared: Arc<Shared>, log: LogId, epoch: Epoch) -> Stream {
+    fn on(shared: Arc<Shared>, log: &LogId, epoch: &Epoch) -> Stream {
         let wake = WakeSet::new();
-        let guard = shared.store.tail(&log, &wake, 0);
+        let follower = shared.follow(log, epoch, &wake, 0);
         let counted = Counted::new(&shared);
         Stream {
             shared,
-            log,
-            epoch,
+            follower,
             trace_key: String::new(),
             stage: Stage::Done,
             returning: None,
             wake,
-            _guard: guard,
             _counted: counted,
         }
     }
 
-    async fn look(&mut self) -> Result<(), StoreError> {
+    async fn look(&mut self) -> Result<(), FollowError> {
+        let log = self.follower.log();
         match &mut self.stage {
-            Stage::Watching(watch) => watch.handle_tail(self.shared.end_of(&self.log, &self.epoch).await?),
+            Stage::Watching(watch) => watch.handle_tail(self.follower.end().await?),
             Stage::Queued(message) => {
-                let item = self.shared.store.item(&self.log, &keys::idempotency(message)).await?;
-                let accepted: Option<Accepted> = item.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+                let key = keys::idempotency(message);
+                let item = self.shared.store.item(log, &key).await?;
+                let accepted: Option<Accepted> =
+                    decode(log, &key, item).map_err(|refusal| StoreError::Io(refusal.message))?;
                 if let Some(turn) = accepted.and_then(|accepted| accepted.seq).and_then(Seq::new) {
-                    let extent = self.shared.store.extent(&self.log).await?;
-                    self.epoch = extent.epoch.clone();
-                    let task = TaskId::of_turn(&self.log, turn);
+                    let extent = self.shared.store.extent(log).await?;
+                    let task = TaskId::of_turn(log, turn);
                     self.trace_key = keys::trace(turn);
-                    let trace = trace(&self.shared, &self.log, &self.trace_key).await?;
+                    let trace = trace(&self.shared, log, &self.trace_key).await?;
                     let watch = Watch::new(task.as_str(), turn, &extent, Start::Fresh, false, trace.as_ref());
+                    self.follower.enter(&extent.epoch);
                     self.stage = Stage::Watching(Box::new(watch));
                 } else if !self.is_session_alive().await? {
                     self.stage = Stage::Dropped;
@@ -108,13 +113,13 @@ impl Stream {
     }
 
     async fn is_session_alive(&self) -> Result<bool, StoreError> {
-        let stored = self.shared.store.record(&self.log).await?;
+        let stored = self.shared.store.record(self.follower.log()).await?;
         let record = stored.and_then(|stored| SessionRecord::decode(&stored.body).ok());
         Ok(record.is_some_and(|record| record.life == Life::Active))
     }
 
     /// Whether nothing follows for this reader, ever. Looks ahead without waiting for the log to grow.
-    pub async fn is_over(&mut self) -> Result<bool, StoreError> {
+    pub async fn is_over(&mut self) -> Result<bool, FollowError> {
         loop {
             let Stage::Watching(watch) = &mut self.stage else { return Ok(false) };
             if !watch.is_ready() {
@@ -132,11 +137,11 @@ impl Stream {
         }
     }
 
-    async fn read(&mut self, from: Seq, events_max: usize) -> Result<(), StoreError> {
+    async fn read(&mut self, from: Seq, events_max: usize) -> Result<(), FollowError> {
         let limit = ReadLimit { events: events_max, bytes: READ_BYTES_MAX };
-        let batch = self.shared.read(&self.log, &self.epoch, from, limit).await?;
+        let batch = self.shared.read(&self.follower, from, limit).await?;
         let overtaken = batch.first > from;
-        let trace = if overtaken { trace(&self.shared, &self.log, &self.trace_key).await? } else { None };
+        let trace = if overtaken { trace(&self.shared, self.follower.log(), &self.trace_key).await? } else { None };
         if let Stage::Watching(watch) = &mut self.stage {
             watch.handle_events(&batch.events, batch.first, batch.next, trace.as_ref());
             if watch.take_gap() {
@@ -147,7 +152,7 @@ impl Stream {
     }
 
     /// The next piece; none when the stream is over. An error means that it was cut, and the reader must come back.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, FollowError> {
         loop {
             let output = match &mut self.stage {
                 Stage::Done => return Ok(None),
@@ -155,7 +160,7 @@ impl Stream {
                 Stage::Dropped => {
                     self.stage = Stage::Done;
                     let mut bytes = Vec::new();
-                    Chunk::bare(ChunkKind::Abort).encode(&self.epoch, &mut bytes);
+                    Chunk::bare(ChunkKind::Abort).encode(self.follower.epoch(), &mut bytes);
                     bytes.extend_from_slice(DONE);
                     return Ok(Some(bytes.into()));
                 }
@@ -164,7 +169,7 @@ impl Stream {
             match output {
                 Some(Output::Chunks(chunks)) => {
                     let mut bytes = Vec::with_capacity(chunks.iter().map(|chunk| chunk.json.len() + 48).sum());
-                    chunks.iter().for_each(|chunk| chunk.encode(&self.epoch, &mut bytes));
+                    chunks.iter().for_each(|chunk| chunk.encode(self.follower.epoch(), &mut bytes));
                     self.shared.metrics.chunks_sent.inc_by(chunks.len() as u64);
                     return Ok(Some(bytes.into()));
                 }
@@ -182,7 +187,7 @@ impl Stream {
                             self.look().await?;
                         }
                         () = tokio::time::sleep(COMMENT_EVERY) => return Ok(Some(Bytes::from_static(b": still here\n\n"))),
-                        () = self.shared.closing.cancelled() => return Err(StoreError::Closed),
+                        () = self.shared.closing.cancelled() => return Err(StoreError::Closed.into()),
                     }
                 }
             }
@@ -197,7 +202,7 @@ impl Stream {
     }
 
     /// How many chunks there are so far.
-    pub async fn count(&mut self) -> Result<u64, StoreError> {
+    pub async fn count(&mut self) -> Result<u64, FollowError> {
         loop {
             let Stage::Watching(watch) = &mut self.stage else { return Ok(0) };
             match watch.poll_output() {
@@ -211,7 +216,7 @@ impl Stream {
 
 impl std::fmt::Debug for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Stream({})", self.log)
+        write!(f, "Stream({:?})", self.follower)
     }
 }
 

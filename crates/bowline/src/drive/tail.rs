@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bowline_core::link::{Link, Output};
 use bowline_protocol::frame::Control;
-use bowline_protocol::{LogId, Recorded};
-use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
+use bowline_protocol::{Epoch, LogId, Recorded};
+use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
 
 use crate::node::Shared;
 
@@ -25,20 +25,24 @@ pub enum Piece {
 #[derive(Debug)]
 pub struct Tail {
     shared: Arc<Shared>,
-    log: LogId,
+    follower: Follower,
     link: Link,
     wake: Arc<WakeSet>,
-    _guard: TailGuard,
 }
 
 impl Tail {
     /// Subscribes, then looks once, so that nothing slips in between.
-    pub async fn new(shared: Arc<Shared>, log: LogId, link: Link) -> Result<Tail, StoreError> {
+    pub async fn new(shared: Arc<Shared>, log: &LogId, link: Link) -> Result<Tail, FollowError> {
         let wake = WakeSet::new();
-        let guard = shared.store.tail(&log, &wake, 0);
-        let mut tail = Tail { shared, log, link, wake, _guard: guard };
+        let follower = shared.follow(log, link.epoch(), &wake, 0);
+        let mut tail = Tail { shared, follower, link, wake };
         tail.look().await?;
         Ok(tail)
+    }
+
+    /// The epoch that positions in this stream belong to.
+    pub fn epoch(&self) -> &Epoch {
+        self.follower.epoch()
     }
 
     /// The next event that will be read.
@@ -46,14 +50,13 @@ impl Tail {
         self.link.sent().next()
     }
 
-    async fn look(&mut self) -> Result<(), StoreError> {
-        let next = self.shared.end_of(&self.log, self.link.epoch()).await?;
-        self.link.handle_tail(next);
+    async fn look(&mut self) -> Result<(), FollowError> {
+        self.link.handle_tail(self.follower.end().await?);
         Ok(())
     }
 
-    /// The next piece; an error ends the stream (the log is gone, or cannot be read).
-    pub async fn next(&mut self) -> Result<Piece, StoreError> {
+    /// The next piece; an error ends the stream (the log is gone, goes on in another epoch, or cannot be read).
+    pub async fn next(&mut self) -> Result<Piece, FollowError> {
         loop {
             match self.link.poll_output() {
                 Some(Output::Events(events)) => return Ok(Piece::Events(events)),
@@ -61,7 +64,7 @@ impl Tail {
                 Some(Output::Replayed { .. } | Output::Skipped { .. }) => {}
                 Some(Output::Read { from, events_max }) => {
                     let limit = ReadLimit { events: events_max, bytes: READ_BYTES_MAX };
-                    let batch = self.shared.read(&self.log, self.link.epoch(), from, limit).await?;
+                    let batch = self.shared.read(&self.follower, from, limit).await?;
                     self.link.handle_events(batch.events, batch.first, batch.next);
                 }
                 None => {
@@ -71,7 +74,7 @@ impl Tail {
                             self.look().await?;
                         }
                         () = tokio::time::sleep(COMMENT_EVERY) => return Ok(Piece::Quiet),
-                        () = self.shared.closing.cancelled() => return Err(StoreError::Closed),
+                        () = self.shared.closing.cancelled() => return Err(StoreError::Closed.into()),
                     }
                 }
             }

@@ -1,6 +1,5 @@
 //! A log as server-sent events, for operators: a session, a task, or a turn, until it ends.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -8,7 +7,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_core::{Link, Resume};
 use bowline_protocol::event::names;
-use bowline_protocol::{Cursor, Extent, LogId, Recorded, Refusal, Seq, SessionId};
+use bowline_protocol::{Cursor, Epoch, Extent, LogId, Recorded, Refusal, Seq, SessionId};
+use bowline_store::{FollowError, StoreError};
 use bytes::Bytes;
 
 use super::problem::Problem;
@@ -73,26 +73,33 @@ pub async fn follow(
     let extent = shared.store.extent(&log).await.map_err(|error| node::store_refusal(&error))?;
     let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));
     let link = Link::resume(SessionId::from(&log), &extent, resume);
-    let tail = Tail::new(shared, log, link).await.map_err(|error| node::store_refusal(&error))?;
+    let tail = Tail::new(shared, &log, link).await.map_err(|error| node::follow_refusal(&error))?;
     // Of a session that is over there is only what is still kept; otherwise the stream ends with the session.
     let last = subject.last(&extent);
     let stream = futures_util::stream::unfold(Some(tail), move |tail| async move {
         let mut tail = tail?;
         let caught_up = last.is_some_and(|last| tail.position() > last);
-        let mut piece = if caught_up { None } else { tail.next().await.ok() };
+        let next = if caught_up { Ok(None) } else { tail.next().await.map(Some) };
+        let mut piece = match next {
+            Ok(piece) => piece,
+            Err(FollowError::Store(StoreError::NoSuchLog | StoreError::Closed)) => None,
+            // It is not over. The reader comes back with its position, and is told what that means now.
+            Err(error) => return Some((Err(error), None)),
+        };
         let goes_on = piece.as_mut().is_some_and(|piece| !cut_at_end(piece, subject, last));
-        let mut bytes = sse(piece.as_ref());
+        let mut bytes = sse(piece.as_ref(), tail.epoch());
         if piece.is_some() && !goes_on {
-            bytes.extend_from_slice(&sse(None));
+            bytes.extend_from_slice(&sse(None, tail.epoch()));
         }
-        Some((Ok::<_, Infallible>(Bytes::from(bytes)), goes_on.then_some(tail)))
+        Some((Ok(Bytes::from(bytes)), goes_on.then_some(tail)))
     });
     let kind = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache, no-transform")];
     Ok((StatusCode::OK, kind, [("x-accel-buffering", "no")], Body::from_stream(stream)).into_response())
 }
 
-/// A piece of the log as Server-Sent Events. Events are single-line JSON, so a line of data holds each.
-fn sse(piece: Option<&Piece>) -> Vec<u8> {
+/// A piece of the log as Server-Sent Events. Events are single-line JSON, so a line of data holds each. Ids are positions
+/// in the epoch that the log is in now, also those of events from before it.
+fn sse(piece: Option<&Piece>, epoch: &Epoch) -> Vec<u8> {
     let mut out = Vec::new();
     match piece {
         None => out.extend_from_slice(b"event: end\ndata: {}\n\n"),
@@ -104,8 +111,7 @@ fn sse(piece: Option<&Piece>) -> Vec<u8> {
         }
         Some(Piece::Events(events)) => {
             for event in events {
-                let id = event.decode().map(|event| event.event_id).unwrap_or_else(|| event.seq.to_string());
-                out.extend_from_slice(format!("id: {id}\ndata: ").as_bytes());
+                out.extend_from_slice(format!("id: {epoch}-{}\ndata: ", event.seq).as_bytes());
                 out.extend_from_slice(&event.bytes);
                 out.extend_from_slice(b"\n\n");
             }

@@ -27,12 +27,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use self::seldom::Seldom;
 use crate::node::Shared;
-use crate::tls::Tls;
 
 /// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
@@ -114,15 +112,16 @@ pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
                     let _ = stream.set_nodelay(true);
                     let (shared, router) = (shared.clone(), router.clone());
                     // Apart, because a connection keeps room for the larger of the two as long as it lasts.
-                    match shared.tls.as_ref().map(Tls::acceptor) {
-                        None => drop(tracker.spawn(async move {
+                    if shared.tls.is_none() {
+                        tracker.spawn(async move {
                             serve_one(shared, stream, router).await;
                             drop(place);
-                        })),
-                        Some(acceptor) => drop(tracker.spawn(async move {
-                            serve_tls(shared, stream, router, acceptor).await;
+                        });
+                    } else {
+                        tracker.spawn(async move {
+                            serve_tls(shared, stream, router).await;
                             drop(place);
-                        })),
+                        });
                     }
                 }
                 Err(error) => {
@@ -140,7 +139,9 @@ pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     tracker.wait().await;
 }
 
-async fn serve_tls(shared: Arc<Shared>, stream: TcpStream, router: Router, acceptor: TlsAcceptor) {
+async fn serve_tls(shared: Arc<Shared>, stream: TcpStream, router: Router) {
+    let Some(tls) = &shared.tls else { return };
+    let acceptor = Box::pin(tls.acceptor()).await;
     match tokio::time::timeout(shared.config.limits.header_timeout, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => serve_one(shared, stream, router).await,
         Ok(Err(error)) => tracing::debug!(%error, "a connection did not become TLS"),

@@ -54,7 +54,7 @@ impl Actor {
     async fn reentry(&self, step: &StepId) -> Result<Reentry, Refusal> {
         let active = self.record.turn.active().cloned();
         let (run, started_ms) = active.map(|active| (active.run, active.started_ms)).ok_or_else(node::not_found)?;
-        let asked = self.item::<Asked>(&keys::confirmation(step)).await?;
+        let asked = self.certain::<Asked>(&keys::confirmation(step)).await?;
         let asked = asked.unwrap_or_else(|| Asked {
             step_id: step.clone(),
             question: Value::Null,

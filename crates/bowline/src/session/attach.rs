@@ -7,7 +7,7 @@ use bowline_core::Resume;
 use bowline_core::hold::{Claim, Outcome, Party};
 use bowline_core::proof::ResumeToken;
 use bowline_protocol::frame::{Control, names};
-use bowline_protocol::{Cursor, ErrorCode, Extent, Refusal};
+use bowline_protocol::{Cursor, ErrorCode, Extent, Refusal, Seq};
 use serde_json::{Value, json};
 
 use super::actor::{Actor, Member};
@@ -184,7 +184,9 @@ impl Actor {
         let resume = match (&claimant.approach.cursor, claimant.approach.observe) {
             (Some(cursor), _) => Resume::decide(&extent, cursor),
             (None, true) => Resume::from_the_start(&extent),
-            (None, false) => Resume::decide(&extent, &self.mark.clone().unwrap_or_else(|| before_everything(&extent))),
+            (None, false) => {
+                Resume::decide(&extent, &self.mark.clone().unwrap_or_else(|| self.before_everything(&extent)))
+            }
         };
         if !claimant.approach.observe {
             self.adopt_epoch(&extent);
@@ -205,11 +207,21 @@ impl Actor {
 
     /// A mark from another incarnation of the log has served its purpose once the verdict is known.
     fn adopt_epoch(&mut self, extent: &Extent) {
-        if self.mark.as_ref().and_then(|mark| mark.epoch.as_ref()) != Some(&extent.epoch) {
-            self.mark = Some(before_everything(extent));
+        match &self.mark {
+            None => self.mark = Some(self.before_everything(extent)),
+            Some(mark) if mark.epoch.as_ref() == Some(&extent.epoch) => {}
+            Some(_) => self.mark = Some(Cursor { epoch: Some(extent.epoch.clone()), seq: extent.epoch_first.prev() }),
         }
         let acked = self.mark.as_ref().map_or(0, |mark| mark.seq.get());
         self.presence.acked.store(acked, Ordering::Relaxed);
+    }
+
+    /// Where a holder stands that has acknowledged nothing. A log that was rebuilt from a state did not begin at 1: its
+    /// past is elsewhere and not owed.
+    fn before_everything(&self, extent: &Extent) -> Cursor {
+        let rebuilt = self.record.lineage.is_some();
+        let began = if rebuilt { extent.first.min(extent.epoch_first) } else { Seq::FIRST };
+        Cursor { epoch: Some(extent.epoch.clone()), seq: began.prev() }
     }
 
     /// Writes down that the session is held; with resume tokens, also the new one, before anybody is given it.
@@ -270,9 +282,4 @@ fn as_restored(extent: Extent, restored: Option<&Restored>) -> Extent {
         Some(restored) if restored.source == Source::Snapshot => Extent { next: restored.last_seq.next(), ..extent },
         _ => extent,
     }
-}
-
-/// A log that did not begin at 1 (its past is elsewhere) owes nothing from before its beginning.
-fn before_everything(extent: &Extent) -> Cursor {
-    Cursor { epoch: Some(extent.epoch.clone()), seq: extent.epoch_first.prev() }
 }

@@ -114,7 +114,8 @@ impl Actor {
         };
         let now_ms = clock::unix_ms();
         let now_unix = now_ms / 1000;
-        let sealed = self.shared.ring.now().seal(&SealInput { state: &state, owner: &self.owner, now_unix, form });
+        let sealed =
+            self.shared.ring.now().await.seal(&SealInput { state: &state, owner: &self.owner, now_unix, form });
         self.shared.metrics.state_exports.inc();
         Ok(self.export_frame(&state, &sealed, now_ms, truncated, !config.encrypt || options.plan_asked))
     }

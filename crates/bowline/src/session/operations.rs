@@ -21,6 +21,7 @@ use super::run::EMISSIONS_MAX;
 use super::turns::Status;
 use super::{Caller, Outcome};
 use crate::agent::{Agent, AgentError, Emitter, Operation, ToolCall, ToolOutcome, Tools};
+use crate::decode::decode;
 use crate::dice;
 use crate::node::{self, Shared};
 use crate::task;
@@ -142,7 +143,7 @@ impl Actor {
 
     /// Makes the task of an operation and adds its beginning to a change, unless the same was begun before.
     pub(super) async fn prepare_operation(&self, change: &mut Change, order: &Order) -> Result<Prepared, Refusal> {
-        let entries = self.operation_entries().await?;
+        let (entries, unread) = self.read_operations().await?;
         let mut known = entries.iter().filter(|(_, entry)| entry.is_named_by(order));
         if let Some((item, entry)) = known.next() {
             // Two keys of two operations say two things.
@@ -155,6 +156,10 @@ impl Actor {
                 change.put(item.clone(), &named);
             }
             return Ok(Prepared { begun: entry.begun(), go: None });
+        }
+        // It may be this very one.
+        if let Some(refusal) = unread.filter(|_| order.key.is_some() || order.idempotency_key.is_some()) {
+            return Err(refusal);
         }
         if self.shared.is_draining() {
             return Err(node::draining());
@@ -319,17 +324,36 @@ impl Actor {
     }
 
     async fn operation_entries(&self) -> Result<Vec<(String, OperationEntry)>, Refusal> {
+        self.read_operations().await.map(|(entries, _)| entries)
+    }
+
+    async fn read_operations(&self) -> Result<(Vec<(String, OperationEntry)>, Option<Refusal>), Refusal> {
         if self.record.operations == 0 {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), None));
         }
-        entries(&self.shared, &self.log).await
+        read_entries(&self.shared, &self.log).await
     }
 }
 
 /// The operations that a session remembers, oldest first, each with its key.
 pub async fn entries(shared: &Shared, log: &LogId) -> Result<Vec<(String, OperationEntry)>, Refusal> {
+    read_entries(shared, log).await.map(|(entries, _)| entries)
+}
+
+/// Those that can be read, and the refusal for whoever needs all of them, if one cannot.
+async fn read_entries(
+    shared: &Shared,
+    log: &LogId,
+) -> Result<(Vec<(String, OperationEntry)>, Option<Refusal>), Refusal> {
     let items = shared.store.items(log, keys::OPERATIONS).await.map_err(|error| node::store_refusal(&error))?;
-    Ok(items.into_iter().filter_map(|(key, bytes)| Some((key, serde_json::from_slice(&bytes).ok()?))).collect())
+    let (mut entries, mut unread) = (Vec::new(), None);
+    for (key, bytes) in items {
+        match decode(log, &key, Some(bytes)) {
+            Ok(entry) => entries.extend(entry.map(|entry| (key, entry))),
+            Err(refusal) => unread = Some(refusal),
+        }
+    }
+    Ok((entries, unread))
 }
 
 fn running(entries: &[(String, OperationEntry)]) -> u64 {

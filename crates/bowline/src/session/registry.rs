@@ -17,6 +17,7 @@ use super::record::{Presented, Queue, SessionRecord, VERSION};
 use super::{Ask, Command, Commands, Life};
 use crate::cluster::Place;
 use crate::config::Ownership;
+use crate::decode::unreadable;
 use crate::node::{self, Shared};
 use crate::{dice, drive};
 
@@ -193,7 +194,8 @@ impl Registry {
         let mut log = LogId::from(id);
         let mut stored = shared.store.record(&log).await.map_err(refuse)?.filter(mine);
         if let Some(alias) = stored.as_ref().filter(|stored| stored.kind == Kind::Alias) {
-            log = std::str::from_utf8(&alias.body).ok().and_then(LogId::parse).ok_or_else(node::not_found)?;
+            let target = std::str::from_utf8(&alias.body).ok().and_then(LogId::parse);
+            log = target.ok_or_else(|| unreadable(&log, "alias", &"it does not say which session it names"))?;
             stored = shared.store.record(&log).await.map_err(refuse)?.filter(mine);
         }
         let stored = stored.filter(|stored| stored.kind == Kind::Session).ok_or_else(node::not_found)?;

@@ -71,7 +71,7 @@ pub async fn restore(
     cursor: Option<Cursor>,
 ) -> Result<Way, Refusal> {
     let limits = shared.config.state.open_limits(&shared.config.limits);
-    let opened = shared.ring.now().open(signed.0.get(), owner, clock::unix_seconds(), &limits);
+    let opened = shared.ring.now().await.open(signed.0.get(), owner, clock::unix_seconds(), &limits);
     let Opened { state, .. } = opened.map_err(|refusal| {
         shared.metrics.state_refusals.inc(refusal.reason());
         Refusal::from(refusal)

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::restore::Restored;
+use crate::decode::decode;
 use crate::dice;
 use crate::node::{self, Shared, not_found};
 
@@ -77,7 +78,7 @@ fn question_of(step: &StepId) -> Result<LogId, Refusal> {
 }
 
 async fn taken(shared: &Shared, log: &LogId) -> Result<Option<Taken>, Refusal> {
-    Ok(body(shared, log).await?.and_then(|body| serde_json::from_slice(&body).ok()))
+    decode(log, "restored", body(shared, log).await?)
 }
 
 async fn body(shared: &Shared, log: &LogId) -> Result<Option<Bytes>, Refusal> {

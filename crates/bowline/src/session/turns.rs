@@ -163,7 +163,7 @@ impl Actor {
         self.may_write(from)?;
         let key = replaces.as_ref().and_then(|id| MessageId::parse(&format!("regenerate:{id}")));
         if let Some(key) = &key
-            && let Some(known) = self.item::<Accepted>(&keys::idempotency(key)).await?
+            && let Some(known) = self.certain::<Accepted>(&keys::idempotency(key)).await?
         {
             return self.repeated(replaces, &known, "").await;
         }
@@ -172,7 +172,7 @@ impl Actor {
         }
         if let Some(active) = self.record.turn.active() {
             let started = active.started;
-            let entry: Option<TurnEntry> = self.item(&keys::turn(started)).await?;
+            let entry: Option<TurnEntry> = self.certain(&keys::turn(started)).await?;
             if key.is_none() && entry.is_some_and(|entry| entry.again) {
                 // Without a key, a second request while the first is at work can only be its repetition.
                 self.shared.metrics.duplicates_avoided.inc();

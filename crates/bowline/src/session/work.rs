@@ -5,6 +5,7 @@ use bowline_protocol::event::names;
 use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::{Draft, ErrorCode, LoggedEvent, MessageId, Refusal, RunId, Seq};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
@@ -19,6 +20,7 @@ use super::turns::TurnEntry;
 use super::{Caller, Outcome};
 use crate::agent::{AgentError, Asked, Emitter, Input, Message, Reply, Role, Run};
 use crate::config::WhenBusy;
+use crate::decode::decode;
 use crate::{dice, node};
 
 /// How much of the first message becomes the session's title.
@@ -66,12 +68,12 @@ impl Actor {
         let mut found: Option<(MessageId, Accepted)> = None;
         let mut new = None;
         for key in [&message.message_id, &message.also].into_iter().flatten() {
-            let Some(known) = self.item::<Accepted>(&keys::idempotency(key)).await? else {
+            let Some(known) = self.certain::<Accepted>(&keys::idempotency(key)).await? else {
                 new = Some(key.clone());
                 continue;
             };
             let id = known.of.clone().unwrap_or_else(|| key.clone());
-            let known = if known.of.is_some() { self.item(&keys::idempotency(&id)).await? } else { Some(known) };
+            let known = if known.of.is_some() { self.certain(&keys::idempotency(&id)).await? } else { Some(known) };
             let Some(known) = known else { continue };
             if found.as_ref().is_some_and(|(other, _)| *other != id) {
                 let message = "The message_id and the Idempotency-Key were used before, for two different messages.";
@@ -306,19 +308,28 @@ impl Actor {
     /// The conversation so far, oldest first, at most as much as an agent is given. Of background work that has ended it
     /// has the result.
     pub(super) async fn conversation(&self) -> Result<Vec<Message>, Refusal> {
-        let items =
-            self.shared.store.items(&self.log, keys::MESSAGES).await.map_err(|error| node::store_refusal(&error))?;
-        let skip = items.len().saturating_sub(self.shared.config.limits.conversation_messages_max);
-        let messages = items.into_iter().skip(skip).filter_map(|(_, bytes)| serde_json::from_slice(&bytes).ok());
-        let mut messages: Vec<Message> = messages.collect();
+        let given = self.shared.config.limits.conversation_messages_max as u64;
+        let newest = self.record.messages.saturating_sub(given)..self.record.messages;
+        let keys: Vec<String> = newest.map(keys::message).collect();
+        let items = self.shared.store.items_at(&self.log, &keys).await.map_err(|error| node::store_refusal(&error))?;
+        let mut messages: Vec<Message> =
+            items.into_iter().filter_map(|(_, bytes)| serde_json::from_slice(&bytes).ok()).collect();
         let background = Background::look(&self.shared, &self.log, &self.record).await?;
         background.reveal(&self.shared, &self.log, &mut messages).await?;
         Ok(messages)
     }
 
-    pub(super) async fn item<T: serde::de::DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Refusal> {
+    /// An item that helps and that nothing depends on: one that cannot be read counts as none, and is logged.
+    pub(super) async fn item<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Refusal> {
         let bytes = self.shared.store.item(&self.log, key).await.map_err(|error| node::store_refusal(&error))?;
-        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+        // The refusal was logged when it was made.
+        Ok(decode(&self.log, key, bytes).unwrap_or_default())
+    }
+
+    /// An item that stops something from being done twice: one that cannot be read stops it too.
+    pub(super) async fn certain<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Refusal> {
+        let bytes = self.shared.store.item(&self.log, key).await.map_err(|error| node::store_refusal(&error))?;
+        decode(&self.log, key, bytes)
     }
 
     /// The number that the next event will get. Nobody else writes to this log, so it is certain.

@@ -105,9 +105,9 @@ impl TaskActor {
 
     /// Reads what was written before. Where the head of that is gone, what was open there was noted.
     async fn follow(&mut self, extent: &Extent) -> Result<(), StoreError> {
-        self.scribe = Scribe::new(extent.epoch_first);
+        self.scribe = Scribe::new(Seq::FIRST);
         self.calls = output::calls_of(&self.record);
-        if extent.first > extent.epoch_first {
+        if extent.first > Seq::FIRST {
             self.importer.lose();
             let trace = self.shared.store.item(&self.log, keys::TRACE).await?;
             self.scribe = Scribe::late(trace.and_then(|bytes| Trace::decode(&bytes)), extent.first);

@@ -12,6 +12,7 @@ use super::command::{Append, Appended, Ending};
 use super::ending::owed;
 use super::position::{Block, Position, Remembered, Taken};
 use super::record::keys;
+use crate::decode::decode;
 use crate::node;
 
 impl TaskActor {
@@ -92,7 +93,7 @@ impl TaskActor {
             return Ok(Block::find(&block.taken, seq).cloned());
         }
         let stored = self.shared.store.item(&self.log, key).await.map_err(|error| node::task_refusal(&error))?;
-        let taken: Vec<Taken> = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let taken: Vec<Taken> = decode(&self.log, key, stored)?.unwrap_or_default();
         Ok(Block::find(&taken, seq).cloned())
     }
 
@@ -182,9 +183,9 @@ impl TaskActor {
         if let Some(known) = self.producers.get(id) {
             return Ok(known.clone());
         }
-        let stored = self.shared.store.item(&self.log, &keys::producer(id)).await;
-        let stored = stored.map_err(|error| node::task_refusal(&error))?;
-        Ok(stored.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+        let key = keys::producer(id);
+        let stored = self.shared.store.item(&self.log, &key).await.map_err(|error| node::task_refusal(&error))?;
+        Ok(decode(&self.log, &key, stored)?.unwrap_or_default())
     }
 }
 

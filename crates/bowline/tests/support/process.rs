@@ -37,6 +37,7 @@ impl Process {
 
     /// The same, of another build.
     pub async fn start_binary(binary: &Path, dir: &Path, env: &[(&'static str, String)], args: &[String]) -> Process {
+        super::limit::limit();
         let mut child =
             command_of(binary, dir, env).args(args).stdout(Stdio::piped()).spawn().expect("the binary starts");
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

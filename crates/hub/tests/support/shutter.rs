@@ -135,6 +135,10 @@ impl Directory for Shutter {
         self.behind.items(log, prefix).await
     }
 
+    async fn items_at(&self, log: &LogId, keys: &[String]) -> Result<Vec<(String, Bytes)>, StoreError> {
+        self.behind.items_at(log, keys).await
+    }
+
     async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
         self.behind.list(kind, owner).await
     }

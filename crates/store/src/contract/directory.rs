@@ -219,6 +219,13 @@ pub async fn items_come_by_key_and_by_prefix_in_order(fixture: &dyn Fixture) {
             expected.iter().map(|(key, value)| ((*key).to_owned(), Bytes::copy_from_slice(value.as_bytes()))).collect();
         assert_eq!(found, expected);
         assert_eq!(store.item(&id("log"), "n").await, Ok(None));
+        let keys = ["m/2", "n", "m/1", "m/3"].map(str::to_owned);
+        let expected = [("m/2", "TWO"), ("m/1", large.as_str())];
+        let expected: Vec<_> =
+            expected.iter().map(|(key, value)| ((*key).to_owned(), Bytes::copy_from_slice(value.as_bytes()))).collect();
+        assert_eq!(store.items_at(&id("log"), &keys).await, Ok(expected), "those that are there, as asked for");
+        assert_eq!(store.items_at(&id("log"), &[]).await, Ok(vec![]));
+        assert_eq!(store.items_at(&id("none"), &keys).await, Ok(vec![]));
         assert_eq!(store.item(&id("log"), "brief").await, Ok(None));
         assert_eq!(store.item(&id("log"), "twice").await, Ok(Some(Bytes::from("2"))));
         assert_eq!(store.item(&id("log"), "m").await, Ok(None), "a prefix is not a key");

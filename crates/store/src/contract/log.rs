@@ -4,7 +4,9 @@ use bowline_protocol::{Epoch, Seq};
 use bytes::Bytes;
 
 use super::{ALL, Fixture, PLENTY, append, create, event, id, owned, record, seq, texts};
-use crate::{Claim, Commit, Fence, Item, Leased, ReadLimit, Start, Store, StoreError, WakeSet};
+use crate::{
+    Claim, Commit, Fence, FollowError, Follower, Item, Leased, ReadLimit, Release, Start, Store, StoreError, WakeSet,
+};
 
 pub async fn events_are_numbered_from_where_the_log_starts(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
@@ -102,7 +104,8 @@ pub async fn whoever_follows_a_log_sees_each_commit_after_its_wake_up(fixture: &
     let store = fixture.open(PLENTY).await;
     store.commit(create("log")).await.expect("a new log");
     let (wake, mut read) = (WakeSet::new(), Vec::new());
-    let _guard = store.tail(&id("log"), &wake, 9);
+    let epoch = store.extent(&id("log")).await.expect("an extent").epoch;
+    let follower = Follower::new(&store, &id("log"), &epoch, &wake, 9);
     let writer = tokio::spawn({
         let store = store.clone();
         async move {
@@ -112,18 +115,42 @@ pub async fn whoever_follows_a_log_sees_each_commit_after_its_wake_up(fixture: &
         }
     });
     while read.len() < 100 {
-        let (from, end) = (seq(read.len() as u64 + 1), store.glance(&id("log")).await.expect("a glance").next);
+        let (from, end) = (seq(read.len() as u64 + 1), follower.end().await.expect("an end"));
         if from == end {
             wake.woken().await;
             wake.take();
             continue;
         }
-        let batch = store.follow(&id("log"), from, ReadLimit { events: 3, bytes: 1 << 20 }).await.expect("a read");
+        let batch = follower.read(from, ReadLimit { events: 3, bytes: 1 << 20 }).await.expect("a read");
         assert!(!batch.events.is_empty() && batch.events.len() <= 3 && batch.next >= end);
         read.extend(batch.events);
     }
     writer.await.expect("the writer ends");
     assert_eq!(read, store.read(&id("log"), Seq::ZERO, ALL).await.expect("a read").events);
+}
+
+pub async fn whoever_follows_a_log_learns_that_it_goes_on_in_another_epoch(fixture: &dyn Fixture) {
+    let store = fixture.open(PLENTY).await;
+    store.commit(create("log")).await.expect("a new log");
+    append(&*store, "log", &["one", "two"]).await.expect("a commit");
+    let wake = WakeSet::new();
+    let extent = store.extent(&id("log")).await.expect("an extent");
+    let mut follower = Follower::new(&store, &id("log"), &extent.epoch, &wake, 0);
+    assert_eq!(follower.end().await, Ok(seq(3)));
+    assert_eq!(follower.read(seq(2), ALL).await.expect("a read").events.len(), 1);
+    let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a lease");
+    let gone = Commit { release: Some(Release::Log), ..Commit::to(id("log"), fence, 0) };
+    store.commit(gone).await.expect("the log goes");
+    assert_eq!(follower.end().await, Err(FollowError::Store(StoreError::NoSuchLog)));
+    let other = Epoch::from_random(0xabc);
+    let anew = Commit { create: Some(Start { epoch: other.clone(), after: Seq::ZERO }), ..create("log") };
+    store.commit(anew).await.expect("a new log");
+    append(&*store, "log", &["another one", "another two"]).await.expect("a commit");
+    assert_eq!(follower.end().await, Err(FollowError::EpochChanged));
+    assert_eq!(follower.read(seq(2), ALL).await, Err(FollowError::EpochChanged), "its number means something else");
+    follower.enter(&other);
+    assert_eq!(follower.end().await, Ok(seq(3)));
+    assert_eq!(follower.read(seq(1), ALL).await.expect("a read").events.len(), 2);
 }
 
 pub async fn concurrent_commits_get_numbers_without_holes(fixture: &dyn Fixture) {

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use super::files::OsFiles;
 use super::frame::{Flags, HEADER_BYTES, Header, Meta, encode_frame};
 use super::open::settle;
-use super::recover::{Recovered, recover};
+use super::recover::{LastRun, Recovered, recover};
 use super::segment::{FORMAT, SegmentHeader, segment_path};
 use crate::{DiskOptions, DiskStore, OpenReport, Retention};
 
@@ -121,7 +121,15 @@ fn segment() -> impl Strategy<Value = Segment> {
 fn write_down(segments: &[Segment], dir: &Path) {
     for (number, first_lsn, prev_end, sound, pieces) in segments {
         let prev_end = if *prev_end < 5 { prev_end * 150 } else { *prev_end };
-        let header = SegmentHeader { format: FORMAT, number: *number, first_lsn: *first_lsn, prev_end, salt: SALT };
+        let header = SegmentHeader {
+            format: FORMAT,
+            number: *number,
+            first_lsn: *first_lsn,
+            prev_end,
+            salt: SALT,
+            generation: 0,
+            reserved: 0,
+        };
         let mut bytes = if *sound { header.encode() } else { Vec::new() };
         for piece in pieces {
             piece.write(&mut bytes);
@@ -164,9 +172,9 @@ proptest! {
         let verdict = |found: &Recovered| {
             (found.index.len(), found.next_lsn, found.lost_through, found.last, found.fence_max, found.damage.len())
         };
-        let before = recover(dir.path(), 0).unwrap();
-        settle(&before, dir.path(), &OsFiles).unwrap();
-        let after = recover(dir.path(), 0).unwrap();
+        let before = recover(dir.path(), &LastRun::default()).unwrap();
+        settle(&before.cuts, dir.path(), &OsFiles).unwrap();
+        let after = recover(dir.path(), &LastRun::default()).unwrap();
         prop_assert_eq!(verdict(&before), verdict(&after));
     }
 }

@@ -29,6 +29,8 @@ struct Plan {
     /// The power is gone; nothing succeeds any more.
     cut: bool,
     files: HashMap<PathBuf, Image>,
+    /// What open files are called now.
+    renamed: HashMap<PathBuf, PathBuf>,
 }
 
 /// What the platter holds of a file.
@@ -138,6 +140,7 @@ impl Files for FaultyFiles {
         let mut plan = self.checked()?;
         let file = OsFiles.create(path)?;
         plan.files.insert(path.to_owned(), Image::default());
+        plan.renamed.remove(path);
         Ok(Box::new(FaultySegment { file, path: path.to_owned(), files: self.clone() }))
     }
 
@@ -169,8 +172,13 @@ impl Files for FaultyFiles {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let _plan = self.checked()?;
-        OsFiles.rename(from, to)
+        let mut plan = self.checked()?;
+        OsFiles.rename(from, to)?;
+        if let Some(image) = plan.files.remove(from) {
+            plan.files.insert(to.to_owned(), image);
+            plan.renamed.insert(from.to_owned(), to.to_owned());
+        }
+        Ok(())
     }
 
     fn sync_dir(&self, _: &Path) -> io::Result<()> {
@@ -206,8 +214,9 @@ impl SegmentFile for FaultySegment {
         if is_due(&mut plan.syncs_until_failure) {
             return Err(io::Error::other("the disk did not answer"));
         }
-        let bytes = fs::read(&self.path)?;
-        if let Some(image) = plan.files.get_mut(&self.path) {
+        let path = plan.renamed.get(&self.path).unwrap_or(&self.path).clone();
+        let bytes = fs::read(&path)?;
+        if let Some(image) = plan.files.get_mut(&path) {
             image.synced = bytes;
         }
         Ok(())

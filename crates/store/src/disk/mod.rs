@@ -169,6 +169,14 @@ impl Directory for DiskStore {
         self.fetch(log, plan, ItemPlan::is_inline, ItemPlan::fetch).await
     }
 
+    async fn items_at(&self, log: &LogId, keys: &[String]) -> Result<Vec<(String, Bytes)>, StoreError> {
+        let plan = |log: &Log| ItemPlan::new(keys.iter().filter_map(|key| log.items.get_key_value(key.as_str())));
+        match self.fetch(log, plan, ItemPlan::is_inline, ItemPlan::fetch).await {
+            Err(StoreError::NoSuchLog) => Ok(Vec::new()),
+            found => found,
+        }
+    }
+
     async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
         let record = |id: &LogId, log: &Log| wanted(log, kind, owner).map(|record| (id.clone(), record.clone()));
         Ok(self.shared.index.collect(record))

@@ -16,7 +16,7 @@ use super::group::Group;
 use super::hot::Hot;
 use super::judge::{Verdict, judge};
 use super::pen::Pen;
-use super::recover::{RecoverError, Recovered, recover};
+use super::recover::{LastRun, RecoverError, Recovered, recover};
 use super::segment::segment_path;
 use super::shared::Shared;
 use super::state::{Found, State, Witness};
@@ -118,6 +118,7 @@ impl DiskStore {
         let mut found = read_back(dir, &past, &**files)?;
         let verdict = judge(&found.index, &mut found.space, found.lost_through).map_err(failed)?;
         let mut report = OpenReport::of(&found, &verdict);
+        let cuts = std::mem::take(&mut found.cuts);
         let mut writer = begin(options, files, &past.state, found);
 
         // The new positions must be durable before the state says that this run began: should we die in between,
@@ -133,7 +134,10 @@ impl DiskStore {
             let witness = |dir: PathBuf| Witness::create(&dir, &writer.state, lsn).ok();
             writer.witness = files.witness_dir().and_then(witness);
         }
+        writer.state.began_at = Some(writer.pen.written_lsn());
         writer.state.save(dir, &**files).map_err(failed)?;
+        // Only now: the length of the newest segment is what tells whether it has lost something.
+        settle(&cuts, dir, &**files).map_err(failed)?;
         for sentence in &report.damage {
             writer.shared.note_damage(sentence.clone());
         }
@@ -173,12 +177,13 @@ impl OpenReport {
 /// Reads the segments, and decides whether more is missing than they can tell themselves.
 fn read_back(dir: &Path, past: &Past, files: &dyn Files) -> Result<Recovered, OpenError> {
     let failed = |path: &Path, error| OpenError::Io { path: path.to_owned(), error };
-    let mut found = recover(dir, past.durable).map_err(|error| match error {
+    let last_run = LastRun { durable: past.durable, unclosed: past.unclosed() };
+    let mut found = recover(dir, &last_run).map_err(|error| match error {
         RecoverError::Newer(_, format) => OpenError::Newer { dir: dir.to_owned(), found: format.to_string() },
         RecoverError::Io(path, error) => failed(&path, error),
     })?;
     put_aside(&found.unborn, &found.unreadable, dir, files).map_err(|error| failed(dir, error))?;
-    settle(&found, dir, files).map_err(|error| failed(dir, error))?;
+    make_durable(&found, dir, files).map_err(|error| failed(dir, error))?;
     found.damage.extend(past.damage.iter().cloned());
     let last_lsn = found.next_lsn - 1;
     if last_lsn < past.durable {
@@ -195,16 +200,17 @@ fn read_back(dir: &Path, past: &Past, files: &dyn Files) -> Result<Recovered, Op
 /// The writer of a run that begins where the last one ended.
 fn begin(options: &DiskOptions, files: &Arc<dyn Files>, past: &State, found: Recovered) -> Writer {
     let state = State {
-        generation: (past.generation + 1).max((found.fence_max >> 32) + 1),
+        generation: (past.generation + 1).max((found.fence_max >> 32) + 1).max(found.generation_max + 1),
         interval: options.sync != Sync::Always,
         closed_at: None,
+        began_at: None,
         instance: past.instance,
     };
     // Fences from before this run are shut out, whoever holds them.
     found.index.raise_fences(Fence(state.generation << 32));
     let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
     let dir = options.dir.clone();
-    let pen = Pen::new(files.clone(), dir.clone(), segment_bytes, found.last, found.next_lsn - 1);
+    let pen = Pen::new(files.clone(), dir.clone(), (segment_bytes, state.generation), found.last, found.next_lsn - 1);
     let shared = Shared::new(found.index, dir, files.clone(), options.sync.loss_window());
     shared.note_bytes(found.space.bytes());
     Writer {
@@ -234,6 +240,11 @@ struct Past {
 }
 
 impl Past {
+    /// The run, if it was not closed and was of a version that notes how it began.
+    fn unclosed(&self) -> Option<u64> {
+        self.state.began_at.map(|_| self.state.generation)
+    }
+
     fn load(dir: &Path, files: &dyn Files) -> Result<Past, OpenError> {
         let failed = |error| OpenError::Io { path: dir.to_owned(), error };
         let unknown = |damage| Ok(Past { state: State::fresh().map_err(failed)?, durable: 0, unsure: true, damage });
@@ -246,7 +257,7 @@ impl Past {
                 let durable = state.closed_at.or_else(|| witnessed().filter(|_| state.interval));
                 Ok(Past {
                     unsure: state.interval && durable.is_none(),
-                    durable: durable.unwrap_or(0),
+                    durable: durable.max(state.began_at).unwrap_or(0),
                     state,
                     damage: Vec::new(),
                 })
@@ -282,10 +293,15 @@ fn put_aside(unborn: &[PathBuf], unreadable: &[PathBuf], dir: &Path, files: &dyn
     }
 }
 
-/// Gives back what segments do not use. Also makes the newest durable: it will be served, and the last run may have been
-/// killed between a write and its sync. Dying in here changes nothing, since what is cut did not count before either.
-pub(super) fn settle(found: &Recovered, dir: &Path, files: &dyn Files) -> io::Result<()> {
-    for (segment, len) in &found.cuts {
+/// Makes the newest segment durable: it will be served, and the last run may have been killed between a write and its sync.
+fn make_durable(found: &Recovered, dir: &Path, files: &dyn Files) -> io::Result<()> {
+    let newest = found.last.map(|(segment, _)| files.open(&segment_path(dir, segment)));
+    newest.transpose()?.map_or(Ok(()), |file| file.sync_data())
+}
+
+/// Gives back what segments do not use. Dying in here changes nothing, since what is cut did not count before either.
+pub(super) fn settle(cuts: &[(u32, u64)], dir: &Path, files: &dyn Files) -> io::Result<()> {
+    for (segment, len) in cuts {
         let file = files.open(&segment_path(dir, *segment))?;
         file.truncate(*len)?;
         file.sync_data()?;

@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use super::files::{Allocated, Files, SegmentFile, is_full, random_bits};
 use super::frame::{HEADER_BYTES, Header};
-use super::segment::{FORMAT, SEGMENT_HEADER_BYTES, SegmentHeader, segment_path};
+use super::segment::{FORMAT, SEGMENT_HEADER_BYTES, SegmentHeader, draft_path, segment_path};
 use crate::StoreError;
 
 /// When a whole segment does not fit on the disk any more, smaller ones may.
@@ -16,7 +16,12 @@ pub struct Pen {
     files: Arc<dyn Files>,
     dir: PathBuf,
     segment_bytes: u64,
+    /// The run that writes.
+    generation: u64,
     current: Option<Segment>,
+    /// The segment before, until its successor is durable. Only then is it cut: while it is the newest it must be as long
+    /// as it was made, or else it has lost something.
+    full: Option<Segment>,
     /// The newest segment that was begun, and where it ends.
     last: Option<(u32, u64)>,
     /// Segments that were finished since somebody asked, and their lengths.
@@ -46,12 +51,13 @@ impl Pen {
     pub fn new(
         files: Arc<dyn Files>,
         dir: PathBuf,
-        segment_bytes: u64,
+        (segment_bytes, generation): (u64, u64),
         last: Option<(u32, u64)>,
         last_lsn: u64,
     ) -> Pen {
-        let finished = Vec::new();
-        Pen { files, dir, segment_bytes, current: None, last, finished, synced_lsn: last_lsn, written_lsn: last_lsn }
+        let (finished, synced_lsn, written_lsn) = (Vec::new(), last_lsn, last_lsn);
+        let (current, full) = (None, None);
+        Pen { files, dir, segment_bytes, generation, current, full, last, finished, synced_lsn, written_lsn }
     }
 
     pub fn is_synced(&self) -> bool {
@@ -120,26 +126,34 @@ impl Pen {
     pub fn take_back(&mut self, written: Written) {
         if let Some(segment) = self.current.take() {
             // Nothing is left to do about a failure here: the store is read-only, and these frames were not answered.
-            let _ = segment.file.truncate(written.offset);
+            let cut = segment.file.truncate(written.offset);
+            if segment.allocated == Allocated::Reserved {
+                let _ = cut.and_then(|()| segment.file.allocate(segment.capacity));
+            }
             self.note_finished(segment.number, written.offset);
         }
     }
 
-    /// Ends the segment where its last good frame ends, durably: what was reserved and not used is given back.
+    /// Ends the segment where its last good frame ends, durably.
     fn finish_segment(&mut self) -> Result<(), StoreError> {
         let Some(segment) = self.current.take() else {
             return Ok(());
         };
         self.note_finished(segment.number, segment.end);
-        // It may keep a tail if this fails: the next segment's header says where it ended, and the next opening tries
-        // again.
-        let cut = segment.file.truncate(segment.end).is_ok();
-        if cut || !self.is_synced() {
-            let synced = segment.file.sync_data();
-            synced.map_err(|error| StoreError::ReadOnly(format!("a sync to disk failed: {error}")))?;
-        }
+        let synced = if self.is_synced() { Ok(()) } else { segment.file.sync_data() };
+        self.full = Some(segment);
+        synced.map_err(|error| StoreError::ReadOnly(format!("a sync to disk failed: {error}")))?;
         self.synced_lsn = self.written_lsn;
         Ok(())
+    }
+
+    /// Gives back what the finished segment reserved and did not use. To be called once something durable says where that
+    /// segment ended: the header of the next one, or that the store was closed.
+    pub fn cut_finished(&mut self) {
+        if let Some(segment) = self.full.take() {
+            // It may keep a tail if this fails; the next opening tries again.
+            let _ = segment.file.truncate(segment.end).and_then(|()| segment.file.sync_data());
+        }
     }
 
     fn note_finished(&mut self, number: u32, end: u64) {
@@ -149,8 +163,8 @@ impl Pen {
 
     fn begin_segment(&mut self, needed: u64) -> Result<(), StoreError> {
         let (number, prev_end) = self.last.map_or((1, 0), |(number, end)| (number + 1, end));
-        let path = segment_path(&self.dir, number);
-        let begun = self.files.create(&path).and_then(|file| {
+        let (draft, path) = (draft_path(&self.dir, number), segment_path(&self.dir, number));
+        let begun = self.files.create(&draft).and_then(|file| {
             let (capacity, allocated) = allocate(&*file, self.segment_bytes, needed + SEGMENT_HEADER_BYTES)?;
             let header = SegmentHeader {
                 format: FORMAT,
@@ -158,6 +172,8 @@ impl Pen {
                 first_lsn: self.written_lsn + 1,
                 prev_end,
                 salt: random_bits()? as u32,
+                generation: self.generation,
+                reserved: if allocated == Allocated::Reserved { capacity } else { 0 },
             };
             file.write_all_at(&header.encode(), 0)?;
             Ok((file, (capacity, allocated), header.salt))
@@ -165,18 +181,20 @@ impl Pen {
         let (file, (capacity, allocated), salt) = match begun {
             Ok(begun) => begun,
             Err(error) => {
-                // Left behind it would only be taken for a creation that was cut short, and be removed then.
-                let _ = self.files.remove(&path);
+                // Left behind it would only be removed at the next opening.
+                let _ = self.files.remove(&draft);
                 return Err(refusal("could not begin a segment", &error));
             }
         };
-        let synced = file.sync_data().and_then(|()| self.files.sync_dir(&self.dir));
+        let named = || self.files.rename(&draft, &path).and_then(|()| self.files.sync_dir(&self.dir));
+        let synced = file.sync_data().and_then(|()| named());
         synced.map_err(|error| StoreError::ReadOnly(format!("a sync to disk failed: {error}")))?;
+        self.cut_finished();
         self.current = Some(Segment { file, number, salt, end: SEGMENT_HEADER_BYTES, capacity, allocated });
         Ok(())
     }
 
-    /// Gives up the current segment at the end, so that it takes no more space than it needs.
+    /// Ends the current segment at the end.
     pub fn close(&mut self) -> Result<(), StoreError> {
         self.finish_segment()
     }

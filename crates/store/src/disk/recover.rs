@@ -12,7 +12,9 @@ use super::files::data_end;
 use super::frame::{Flags, HEADER_BYTES, Header, Meta};
 use super::index::Index;
 use super::log::Applied;
-use super::segment::{Place, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, segment_number, segment_path};
+use super::segment::{
+    Place, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, is_draft, segment_number, segment_path,
+};
 use super::space::Space;
 
 /// The index as the disk tells it, and what was noticed on the way.
@@ -26,8 +28,9 @@ pub struct Recovered {
     pub last: Option<(u32, u64)>,
     /// How long to leave those segments that have an empty or torn end, and the newest one.
     pub cuts: Vec<(u32, u64)>,
-    /// No fence was higher.
+    /// No fence was higher, and no segment of a later run.
     pub fence_max: u64,
+    pub generation_max: u64,
     pub torn_bytes: u64,
     pub damage: Vec<String>,
     /// The newest frame that is known to be lost. Logs without a newer one may have lost their end.
@@ -38,6 +41,15 @@ pub struct Recovered {
     pub unreadable: Vec<PathBuf>,
 }
 
+/// What is known of the run before, beyond what the segments tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LastRun {
+    /// Frames up to this one are known to have been safe once, so they cannot be torn.
+    pub durable: u64,
+    /// Which run it was, if it was not closed. Its newest segment must be as long as it was made then, and have a header.
+    pub unclosed: Option<u64>,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     #[error("{0} was written by a later version (format {1})")]
@@ -46,10 +58,11 @@ pub enum RecoverError {
     Io(PathBuf, io::Error),
 }
 
-/// Reads everything in `dir`. Frames up to `durable` are known to have been safe once, so they cannot be torn.
-pub fn recover(dir: &Path, durable: u64) -> Result<Recovered, RecoverError> {
-    let segments = list_segments(dir)?;
-    let mut scan = Scan::new(durable, segments.values().next());
+/// Reads everything in `dir`.
+pub fn recover(dir: &Path, last_run: &LastRun) -> Result<Recovered, RecoverError> {
+    let (segments, drafts) = list_segments(dir)?;
+    let mut scan = Scan::new(last_run, segments.values().next());
+    scan.out.unborn = drafts;
     thread::scope(|scope| {
         // One segment is read while the one before it is gone through.
         let (send, files) = mpsc::sync_channel(1);
@@ -72,6 +85,7 @@ pub fn recover(dir: &Path, durable: u64) -> Result<Recovered, RecoverError> {
                 None => scan.unreadable_segment(path, &content?.bytes, Some(number) == newest),
             }
         }
+        scan.look_for_a_missing_end();
         Ok(scan.out)
     })
 }
@@ -107,11 +121,16 @@ impl Content {
     }
 }
 
-fn list_segments(dir: &Path) -> Result<Starts, RecoverError> {
+/// The segments, and what was to become one.
+fn list_segments(dir: &Path) -> Result<(Starts, Vec<PathBuf>), RecoverError> {
     let failed = |error| RecoverError::Io(dir.to_owned(), error);
-    let mut starts = Starts::new();
+    let (mut starts, mut drafts) = (Starts::new(), Vec::new());
     for entry in fs::read_dir(dir).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
+        if is_draft(&path) {
+            drafts.push(path);
+            continue;
+        }
         let Some(number) = segment_number(&path) else { continue };
         let start = read_start(&path).map_err(|error| RecoverError::Io(path.clone(), error))?;
         let header = match SegmentHeader::decode(&start) {
@@ -121,7 +140,7 @@ fn list_segments(dir: &Path) -> Result<Starts, RecoverError> {
         };
         starts.insert(number, header);
     }
-    Ok(starts)
+    Ok((starts, drafts))
 }
 
 pub fn read_start(path: &Path) -> io::Result<Vec<u8>> {
@@ -137,7 +156,9 @@ fn written_len(bytes: &[u8]) -> usize {
 
 struct Scan {
     out: Recovered,
-    durable: u64,
+    last_run: LastRun,
+    /// The newest segment of the run before, if that was not closed, and how long its file is.
+    newest_of_run: Option<(SegmentHeader, u64)>,
     /// Frames before this one were compacted away long ago, so nobody need miss them.
     oldest_lsn: u64,
 }
@@ -151,7 +172,7 @@ enum Found {
 }
 
 impl Scan {
-    fn new(durable: u64, oldest: Option<&Option<SegmentHeader>>) -> Scan {
+    fn new(last_run: &LastRun, oldest: Option<&Option<SegmentHeader>>) -> Scan {
         let oldest_lsn = oldest.copied().flatten().map_or(1, |header| header.first_lsn);
         Scan {
             out: Recovered {
@@ -161,13 +182,15 @@ impl Scan {
                 last: None,
                 cuts: Vec::new(),
                 fence_max: 0,
+                generation_max: 0,
                 torn_bytes: 0,
                 damage: Vec::new(),
                 lost_through: 0,
                 unborn: Vec::new(),
                 unreadable: Vec::new(),
             },
-            durable,
+            last_run: *last_run,
+            newest_of_run: None,
             oldest_lsn,
         }
     }
@@ -176,6 +199,10 @@ impl Scan {
         if header.first_lsn > self.out.next_lsn {
             let what = format!("something is missing before segment {}", header.number);
             self.lose_up_to(header.first_lsn, &what);
+        }
+        self.out.generation_max = self.out.generation_max.max(header.generation);
+        if self.last_run.unclosed == Some(header.generation) {
+            self.newest_of_run = Some((header, content.len));
         }
         let (end, whole) = self.frames(header, &content.bytes, newest);
         self.out.last = Some((header.number, end as u64));
@@ -188,6 +215,17 @@ impl Scan {
         self.out.space.set_bytes(header.number, kept);
         if newest || kept < content.len {
             self.out.cuts.push((header.number, kept));
+        }
+    }
+
+    /// A crash leaves the newest segment as long as it was made. If it is shorter, somebody cut off commits that may have been
+    /// answered, and nobody knows of which logs.
+    fn look_for_a_missing_end(&mut self) {
+        let Some((SegmentHeader { number, reserved, .. }, len)) = self.newest_of_run else { return };
+        if len < reserved {
+            let missing = format!("segment {number} has {len} bytes of the {reserved} that it was made with");
+            self.out.damage.push(format!("{missing}: commits at the end may be missing, of which logs is unknown"));
+            self.out.lost_through = u64::MAX;
         }
     }
 
@@ -259,7 +297,7 @@ impl Scan {
     /// Whether the frame that should stand here may never have been answered: nothing says that it was ever synced.
     fn is_torn(&self, bytes: &[u8], salt: u32) -> bool {
         let expected = self.out.next_lsn;
-        let (mut durable, mut at) = (self.durable, 0);
+        let (mut durable, mut at) = (self.last_run.durable, 0);
         while let Some(hit) = Header::find(bytes, at, salt) {
             durable = durable.max(Header::decode(&bytes[hit..], salt).map_or(0, |header| header.synced()));
             at = hit + 1;
@@ -311,7 +349,9 @@ impl Scan {
     fn unreadable_segment(&mut self, path: PathBuf, bytes: &[u8], newest: bool) {
         let out = &mut self.out;
         let content = bytes.get(SEGMENT_HEADER_BYTES as usize..).unwrap_or_default();
-        if newest && content.iter().all(|byte| *byte == 0) {
+        // An earlier version gave a segment its name before its header.
+        let unborn = self.last_run.unclosed.is_none() && content.iter().all(|byte| *byte == 0);
+        if newest && unborn {
             out.torn_bytes += written_len(bytes) as u64;
             out.unborn.push(path);
             return;

@@ -12,6 +12,7 @@ pub const FORMAT: u32 = 1;
 pub const SEGMENT_HEADER_BYTES: u64 = 2 * COPY_BYTES as u64;
 const COPY_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"BOWLINEs";
+const DRAFT: &str = "draft";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
@@ -22,6 +23,11 @@ pub struct SegmentHeader {
     pub prev_end: u64,
     /// Begins the checksum of every frame header in this segment.
     pub salt: u32,
+    /// The run that began it, as [`State`](super::state::State) counts them; `0` if an earlier version did.
+    pub generation: u64,
+    /// How long the file was made when it was begun, so that one that is shorter has lost something; `0` if the file
+    /// system cannot reserve.
+    pub reserved: u64,
 }
 
 /// What the first bytes of a file say.
@@ -42,6 +48,8 @@ impl SegmentHeader {
         copy.extend_from_slice(&self.first_lsn.to_le_bytes());
         copy.extend_from_slice(&self.prev_end.to_le_bytes());
         copy.extend_from_slice(&self.salt.to_le_bytes());
+        copy.extend_from_slice(&self.generation.to_le_bytes());
+        copy.extend_from_slice(&self.reserved.to_le_bytes());
         copy.resize(COPY_BYTES - 4, 0);
         let crc = salted_crc(0, &copy);
         copy.extend_from_slice(&crc.to_le_bytes());
@@ -68,6 +76,9 @@ fn decode_copy(copy: &[u8]) -> Option<SegmentHeader> {
         first_lsn: reader.u64()?,
         prev_end: reader.u64()?,
         salt: reader.u32()?,
+        // Zeros where an earlier version wrote it.
+        generation: reader.u64()?,
+        reserved: reader.u64()?,
     };
     let crc = u32::from_le_bytes(copy.get(COPY_BYTES - 4..)?.try_into().ok()?);
     let sound = magic == MAGIC && crc == salted_crc(0, &copy[..COPY_BYTES - 4]);
@@ -86,6 +97,16 @@ pub fn segment_path(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("{number:010}.log"))
 }
 
+/// Where a segment is prepared. It gets its name once its header is durable, so a segment without one was damaged.
+pub fn draft_path(dir: &Path, number: u32) -> PathBuf {
+    segment_path(dir, number).with_extension(DRAFT)
+}
+
+pub fn is_draft(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == DRAFT)
+        && segment_number(&path.with_extension("log")).is_some()
+}
+
 /// The number in a file's name, if it is a segment's. There is always one after it.
 pub fn segment_number(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?.strip_suffix(".log")?;
@@ -98,7 +119,15 @@ mod tests {
 
     #[test]
     fn a_segment_header_survives_damage_to_either_copy() {
-        let header = SegmentHeader { format: FORMAT, number: 7, first_lsn: 99, prev_end: 1234, salt: 5 };
+        let header = SegmentHeader {
+            format: FORMAT,
+            number: 7,
+            first_lsn: 99,
+            prev_end: 1234,
+            salt: 5,
+            generation: 3,
+            reserved: 32 << 20,
+        };
         for at in 0..SEGMENT_HEADER_BYTES as usize {
             let mut bytes = header.encode();
             bytes[at] ^= 0x10;
@@ -109,7 +138,9 @@ mod tests {
 
     #[test]
     fn a_later_format_is_told_apart_from_damage() {
-        let header = SegmentHeader { format: FORMAT + 1, number: 1, first_lsn: 1, prev_end: 0, salt: 1 };
+        let (generation, reserved) = (1, 0);
+        let header =
+            SegmentHeader { format: FORMAT + 1, number: 1, first_lsn: 1, prev_end: 0, salt: 1, generation, reserved };
         assert_eq!(SegmentHeader::decode(&header.encode()), SegmentStart::Newer(FORMAT + 1));
     }
 }

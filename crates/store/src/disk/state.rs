@@ -19,6 +19,9 @@ pub struct State {
     pub interval: bool,
     /// The last frame, if the store was closed properly.
     pub closed_at: Option<u64>,
+    /// The last frame that was there when this run began; all up to it were durable. Not known of a run that was closed, nor
+    /// of one of an earlier version.
+    pub began_at: Option<u64>,
 }
 
 /// What the file says.
@@ -36,7 +39,7 @@ fn path(dir: &Path) -> PathBuf {
 
 impl State {
     pub fn fresh() -> io::Result<State> {
-        Ok(State { instance: random_bits()?, generation: 0, interval: false, closed_at: None })
+        Ok(State { instance: random_bits()?, generation: 0, interval: false, closed_at: None, began_at: None })
     }
 
     pub fn load(dir: &Path) -> io::Result<Found> {
@@ -48,7 +51,12 @@ impl State {
     }
 
     pub fn save(&self, dir: &Path, files: &dyn Files) -> io::Result<()> {
-        let closed_at = self.closed_at.map_or("-".into(), |lsn| lsn.to_string());
+        // Earlier versions take everything that is no number for "not closed".
+        let closed_at = match (self.closed_at, self.began_at) {
+            (Some(lsn), _) => lsn.to_string(),
+            (None, Some(lsn)) => format!("-{lsn}"),
+            (None, None) => "-".to_owned(),
+        };
         let sync = if self.interval { "interval" } else { "always" };
         let text = format!("bowline-store {FORMAT} {:016x} {} {sync} {closed_at}", self.instance, self.generation);
         let line = format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()));
@@ -75,6 +83,7 @@ impl State {
                         generation,
                         interval: sync == "interval",
                         closed_at: closed_at.parse().ok(),
+                        began_at: closed_at.strip_prefix('-').and_then(|lsn| lsn.parse().ok()),
                     })
                 })
             }
@@ -143,10 +152,12 @@ mod tests {
     #[test]
     fn a_state_reads_back_and_any_flipped_bit_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State { instance: 0xabc, generation: 7, interval: true, closed_at: Some(99) };
         assert_eq!(State::load(dir.path()).unwrap(), Found::Nothing);
-        state.save(dir.path(), &OsFiles).unwrap();
-        assert_eq!(State::load(dir.path()).unwrap(), Found::State(state));
+        for (closed_at, began_at) in [(None, None), (None, Some(7)), (Some(99), None)] {
+            let state = State { instance: 0xabc, generation: 7, interval: true, closed_at, began_at };
+            state.save(dir.path(), &OsFiles).unwrap();
+            assert_eq!(State::load(dir.path()).unwrap(), Found::State(state));
+        }
         let sound = fs::read(path(dir.path())).unwrap();
         for at in 0..sound.len() {
             let mut bytes = sound.clone();

@@ -113,7 +113,7 @@ impl Writer {
             }
         }
         // Dropped without having been closed: keep what can be kept, but leave no mark that says "closed".
-        let _ = self.pen.close();
+        let _ = self.pen.sync();
     }
 
     /// Serves `request` and what is queued behind it. Returns who asked for the end, if somebody did.
@@ -403,6 +403,7 @@ impl Writer {
                     self.shared.note_damage(format!("could not be marked as closed: {error}"));
                 } else {
                     self.drop_witness();
+                    self.pen.cut_finished();
                 }
             }
             Err(error) => self.shared.note_failure(&error),

@@ -62,6 +62,9 @@ const ERRANDS_MAX: usize = 4096;
 /// Logs are spread over so many gates.
 const GATES: usize = 64;
 
+/// So many items are asked for in one command, so that none holds Redis up for long.
+const ITEMS_AT_ONCE: usize = 1000;
+
 /// Logs on Redis. Opened with [`RedisStore::open`].
 pub struct RedisStore {
     fleet: Arc<Fleet>,
@@ -301,6 +304,17 @@ impl Directory for RedisStore {
         }
         items.sort();
         Ok(items)
+    }
+
+    async fn items_at(&self, log: &LogId, keys: &[String]) -> Result<Vec<(String, Bytes)>, StoreError> {
+        let mut found = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(ITEMS_AT_ONCE) {
+            let act = Act::command("HMGET", &self.keys.of(log).items());
+            let act = keys.iter().fold(act, |act, key| act.arg(key.clone()));
+            let values = list(self.fleet.call(&act).await?);
+            found.extend(keys.iter().zip(values).filter_map(|(key, value)| Some((key.clone(), bytes(value)?))));
+        }
+        Ok(found)
     }
 
     async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {

@@ -1,6 +1,9 @@
 //! A real Redis for tests: started on a free port in a directory of its own, and gone with the test.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of this")]
 
+#[path = "../limit/mod.rs"]
+mod limit;
+
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::Once;
@@ -41,6 +44,7 @@ pub struct Redis {
 impl Redis {
     /// Without persistence, unless the arguments say otherwise.
     pub fn start(args: &[&str]) -> Redis {
+        limit::limit();
         ensure_installed();
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();

@@ -155,8 +155,7 @@ pub async fn task_of(shared: &Shared, owner: &Principal, operation: &OperationId
         }
     }
     let log = operation_log(owner, operation)?;
-    let task = alias::target(shared, &log, owner).await?;
-    task.as_deref().and_then(TaskId::parse).ok_or_else(node::task_not_found)
+    alias::target(shared, &log, owner, TaskId::parse).await?.ok_or_else(node::task_not_found)
 }
 
 /// Chunks become durable before this answers.

@@ -160,7 +160,7 @@ async fn named(
 }
 
 async fn living(shared: &Shared, owner: &Principal, log: &LogId) -> Result<Option<SessionId>, Refusal> {
-    match alias::target(shared, log, owner).await?.as_deref().and_then(SessionId::parse) {
+    match alias::target(shared, log, owner, SessionId::parse).await? {
         Some(session) => Registry::living(shared, &session, owner).await,
         None => Ok(None),
     }

@@ -93,7 +93,7 @@ pub async fn of_turn(shared: &Arc<Shared>, watched: &Watched) -> Result<Response
     let start = watched.start(None, false)?.unwrap_or(Start::Fresh);
     shared.metrics.stream_starts.inc("fresh");
     let stream = Stream::watch(shared.clone(), watched, start, false).await;
-    let stream = stream.map_err(|error| node::task_refusal(&error))?;
+    let stream = stream.map_err(|error| node::follow_refusal(&error))?;
     Ok(respond(stream, Some(&watched.id)))
 }
 
@@ -121,8 +121,8 @@ pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) ->
         Start::Framed(_) => "framed",
     });
     let mut stream =
-        Stream::watch(shared.clone(), watched, start, fold).await.map_err(|error| node::task_refusal(&error))?;
-    if may_be_over && stream.is_over().await.map_err(|error| node::task_refusal(&error))? {
+        Stream::watch(shared.clone(), watched, start, fold).await.map_err(|error| node::follow_refusal(&error))?;
+    if may_be_over && stream.is_over().await.map_err(|error| node::follow_refusal(&error))? {
         returning.into_iter().for_each(|returning| returning.lacks_nothing(shared));
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
@@ -134,7 +134,7 @@ pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) ->
 /// 204 if the task has ended and has no such chunk.
 async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: i64) -> Result<Response, Refusal> {
     watched.start(None, false)?;
-    let refuse = |error| node::task_refusal(&error);
+    let refuse = |error| node::follow_refusal(&error);
     let mut counting = Stream::watch(shared.clone(), watched, Start::Fresh, false).await.map_err(refuse)?;
     let count = counting.count().await.map_err(refuse)?;
     drop(counting);
