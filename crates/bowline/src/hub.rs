@@ -6,9 +6,9 @@ use std::time::Instant;
 use async_trait::async_trait;
 use bowline_hub::agent::{self, AgentEnd, Patience};
 use bowline_hub::neighbours::Neighbours;
-use bowline_hub::{Backend, Hub, Observer, file};
+use bowline_hub::{Backend, Hub, Observer, Options, file};
 use bowline_protocol::Principal;
-use bowline_store::{Store, StoreError};
+use bowline_store::{Clock, Store, StoreError};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Map, Value, json};
@@ -56,6 +56,7 @@ fn label(backend: &Backend) -> String {
 pub async fn start(
     config: &HubConfig,
     store: Arc<dyn Store>,
+    clock: Clock,
     metrics: &Metrics,
     cluster: Option<&Arc<Cluster>>,
 ) -> Result<Arc<Hub>, StoreError> {
@@ -68,7 +69,8 @@ pub async fn start(
         seconds_of: metrics.backend_call_seconds.clone(),
     };
     let neighbours = cluster.map(|cluster| Arc::new(HubNeighbours(cluster.clone())) as Arc<dyn Neighbours>);
-    let hub = Hub::start(config.options.clone(), store, Some(Box::new(counts)), neighbours).await?;
+    let options = Options { clock, ..config.options.clone() };
+    let hub = Hub::start(options, store, Some(Box::new(counts)), neighbours).await?;
     if let Some(path) = &config.servers_file {
         let seen = file::take(&hub, path).await;
         tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone(), seen));

@@ -14,8 +14,8 @@ use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Refusal, Seq, SessionId}
 use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{
-    Batch, Claim, Commit, Committed, Directory, Fence, Leased, ReadLimit, RedisOptions, RedisStore, Retention,
-    Retentions, Store, StoreError, Trimmed,
+    Batch, Claim, Commit, Committed, Directory, Fence, Leased, ReadLimit, RedisOptions, RedisStore,
+    Retention, Retentions, Store, StoreError, Trimmed,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -312,6 +312,8 @@ impl Node {
     pub async fn start_with(loaded: Loaded, own: Own) -> anyhow::Result<Node> {
         let config = loaded.config.clone();
         let store = open_store(&config).await?;
+        // Nodes that share a store date alike, whatever their wall clocks say.
+        let clock = Clock::of(store.as_ref()).await?;
         let listen = config.listen;
         let listener = TcpListener::bind(listen)
             .await
@@ -319,15 +321,15 @@ impl Node {
         let metrics = Metrics::new();
         let configured = roster::configured(&config, &metrics)?;
         let cluster = match config.store.url {
-            StoreUrl::Redis(_) => Some(Arc::new(Cluster::new(store.clone(), config.lease_ttl)?)),
+            StoreUrl::Redis(_) => Some(Arc::new(Cluster::new(store.clone(), clock, config.lease_ttl)?)),
             StoreUrl::Memory | StoreUrl::Disk(_) => None,
         };
-        let hub = hub::start(&config.hub, store.clone(), &metrics, cluster.as_ref()).await?;
+        let hub = hub::start(&config.hub, store.clone(), clock, &metrics, cluster.as_ref()).await?;
         let shared = Arc::new(Shared {
             effective: loaded.effective(),
             metrics,
             hub: hub.clone(),
-            clock: Clock::start(),
+            clock,
             auth: Authenticator::new(&config)?,
             ring: LiveRing::new(load_keys(&config)?),
             scrubber: Scrubber::new(&config.state.scrub),
@@ -351,6 +353,7 @@ impl Node {
             drive::cluster::enter(&shared, cluster).await?;
             tokio::spawn(drive::cluster::inbox(shared.clone(), cluster.clone()));
             tokio::spawn(drive::cluster::pulse(shared.clone(), cluster.clone()));
+            tokio::spawn(upkeep::share_time_for_ever(shared.clone()));
         }
         upkeep::recover(&shared).await?;
         shared.auth.begin().await;
@@ -408,7 +411,8 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
         StoreUrl::Disk(dir) => open_disk(dir.clone(), config.store.sync, retention).await,
         StoreUrl::Redis(url) => {
             let StoreConfig { wait_replicas, timeout, .. } = config.store;
-            let options = RedisOptions { wait_replicas, timeout, ..RedisOptions::new(url.clone(), retention) };
+            let options =
+                RedisOptions { wait_replicas, timeout, ..RedisOptions::new(url.clone(), retention) };
             let store = RedisStore::open(options).await?;
             tracing::info!(%url, logs = store.health().logs, "opened the store");
             Ok(Arc::new(store))

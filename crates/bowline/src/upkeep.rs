@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bowline_protocol::{LogId, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, StoreError};
 
+use crate::clock;
 use crate::metrics;
 use crate::node::{Shared, acked};
 use crate::session::actor::{Actor, Unbegun};
@@ -15,6 +16,13 @@ use crate::session::{Ask, Command, Life, Registry, SessionRecord};
 use crate::task::actor::TaskActor;
 use crate::task::record::Worker;
 use crate::task::{Command as TaskCommand, TaskRecord, Tasks};
+
+/// Much less than a store keeps it, so that a jump of the clock of the store's server is made good at once.
+const SHARE_TIME_EVERY: Duration = Duration::from_secs(2);
+
+/// States expire by the wall clock, as credentials do. So that one that is set back makes no state good again whose mark
+/// is gone, marks stay for this much longer.
+const SET_BACK_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Ends or continues what the last process left behind, before anybody is served.
 pub async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
@@ -165,6 +173,16 @@ pub async fn sweep_for_ever(shared: Arc<Shared>) {
     }
 }
 
+/// Tells nodes that start later what time it is for those that run.
+pub async fn share_time_for_ever(shared: Arc<Shared>) {
+    loop {
+        if let Err(error) = shared.store.share_time(shared.clock.now_ms()).await {
+            tracing::debug!(%error, "the time of this node could not be shared");
+        }
+        tokio::time::sleep(SHARE_TIME_EVERY).await;
+    }
+}
+
 async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let now_ms = shared.clock.now_ms();
     for trimmed in shared.store.sweep(now_ms).await? {
@@ -245,9 +263,10 @@ async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
             forget(shared, &log, now_ms).await?;
         }
     }
-    let state_ttl_ms = shared.config.state.ttl.as_millis() as u64;
+    let kept_ms = (shared.config.state.ttl + SET_BACK_MAX).as_millis() as u64;
+    let by_both_ms = now_ms.min(clock::unix_ms());
     for (log, mark) in shared.store.list(Kind::Restored, None).await? {
-        if now_ms.saturating_sub(mark.touched_ms) > state_ttl_ms {
+        if by_both_ms.saturating_sub(mark.touched_ms) > kept_ms {
             forget(shared, &log, now_ms).await?;
         }
     }

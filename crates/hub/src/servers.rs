@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Start, Store, StoreError, WakeSet};
+use bowline_store::{Claim, Clock, Commit, Fence, Item, Kind, Leased, Record, Start, Store, StoreError, WakeSet};
 
 use crate::backend::Key;
-use crate::clock;
+use crate::clock::random_bits;
 use crate::spec::ServerSpec;
 
 /// The log in which they are kept.
@@ -20,6 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 pub struct Kept {
     store: Arc<dyn Store>,
+    clock: Clock,
     log: LogId,
 }
 
@@ -31,9 +32,9 @@ pub enum Noted {
 }
 
 impl Kept {
-    pub async fn open(store: Arc<dyn Store>) -> Result<Kept, StoreError> {
-        let log = own_log(&store, LOG).await?;
-        Ok(Kept { store, log })
+    pub async fn open(store: Arc<dyn Store>, clock: Clock) -> Result<Kept, StoreError> {
+        let log = own_log(&store, &clock, LOG).await?;
+        Ok(Kept { store, clock, log })
     }
 
     /// Adds one, or removes it. The list is read and changed under a fence of its own, so two nodes cannot both add a name.
@@ -44,7 +45,7 @@ impl Kept {
             if self.store.item(&self.log, &item).await?.is_some() == spec.is_some() {
                 return Ok(Noted::Refused);
             }
-            let mut commit = Commit::to(self.log.clone(), fence, clock::now_ms());
+            let mut commit = Commit::to(self.log.clone(), fence, self.clock.now_ms());
             commit.items = vec![match spec {
                 Some(spec) => Item::put(item.clone(), spec.write().to_string().into_bytes()),
                 None => Item::delete(item.clone()),
@@ -74,14 +75,14 @@ impl Kept {
 }
 
 /// A log of the hub's own, made when it is first wanted.
-pub(crate) async fn own_log(store: &Arc<dyn Store>, name: &str) -> Result<LogId, StoreError> {
+pub(crate) async fn own_log(store: &Arc<dyn Store>, clock: &Clock, name: &str) -> Result<LogId, StoreError> {
     let (Some(log), Some(nobody)) = (LogId::parse(name), Principal::parse("hub")) else {
         return Err(StoreError::NoSuchLog);
     };
     if store.record(&log).await?.is_none() {
-        let now = clock::now_ms();
+        let now = clock.now_ms();
         let mut commit = Commit::to(log.clone(), Fence::default(), now);
-        commit.create = Some(Start { epoch: Epoch::from_random(clock::random_bits() as u64), after: Seq::ZERO });
+        commit.create = Some(Start { epoch: Epoch::from_random(random_bits() as u64), after: Seq::ZERO });
         commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: Vec::new().into() });
         match store.commit(commit).await {
             // Another node was faster.
@@ -98,10 +99,10 @@ pub(crate) fn item(key: &Key) -> String {
 }
 
 /// Changes an item, whatever it was before. Others may do the same at once; the last one counts.
-pub(crate) async fn change(store: &Arc<dyn Store>, log: &LogId, item: &Item) -> Result<(), StoreError> {
+pub(crate) async fn change(store: &Arc<dyn Store>, clock: &Clock, log: &LogId, item: &Item) -> Result<(), StoreError> {
     for _ in 0..TRIES {
         let fence = store.lease(log, &Claim::alone()).await.and_then(Leased::fence)?;
-        let mut commit = Commit::to(log.clone(), fence, clock::now_ms());
+        let mut commit = Commit::to(log.clone(), fence, clock.now_ms());
         commit.items = vec![item.clone()];
         match store.commit(commit).await {
             Err(StoreError::StaleFence { .. }) => {}

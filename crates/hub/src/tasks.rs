@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Record, Release, Start, Store, StoreError};
+use bowline_store::{Claim, Clock, Commit, Fence, Item, Kind, Leased, Record, Release, Start, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -82,12 +82,18 @@ pub struct TaskRecord {
 }
 
 impl TaskRecord {
-    pub fn new(server: &str, tool: &str, session: Option<LogId>, upstream: Option<Upstream>) -> TaskRecord {
+    pub fn new(
+        server: &str,
+        tool: &str,
+        session: Option<LogId>,
+        upstream: Option<Upstream>,
+        now_ms: u64,
+    ) -> TaskRecord {
         TaskRecord {
             server: server.to_owned(),
             tool: tool.to_owned(),
             status: TaskStatus::Working,
-            created_ms: clock::now_ms(),
+            created_ms: now_ms,
             ended_ms: None,
             session,
             upstream,
@@ -182,6 +188,7 @@ type RunningTasks = HashMap<LogId, Running>;
 
 pub struct Tasks {
     store: Arc<dyn Store>,
+    clock: Clock,
     neighbours: Option<Arc<dyn Neighbours>>,
     running: Arc<Mutex<RunningTasks>>,
     /// Orphans are taken up one search at a time, so that none is taken up twice.
@@ -191,9 +198,10 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    pub fn new(store: Arc<dyn Store>, neighbours: Option<Arc<dyn Neighbours>>) -> Tasks {
+    pub fn new(store: Arc<dyn Store>, clock: Clock, neighbours: Option<Arc<dyn Neighbours>>) -> Tasks {
         Tasks {
             store,
+            clock,
             neighbours,
             running: Arc::default(),
             taking_up: tokio::sync::Mutex::default(),
@@ -216,7 +224,7 @@ impl Tasks {
     /// Whether nobody works on a task, which is none that runs here. One that was just made may not have been claimed yet by the
     /// node that made it.
     async fn is_orphan(&self, id: &LogId, record: &TaskRecord, which: Orphans) -> Result<bool, StoreError> {
-        let is_old = clock::now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS;
+        let is_old = self.clock.now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS;
         let is_dropped = is_old || which == Orphans::LeftBehind;
         let Some(neighbours) = &self.neighbours else { return Ok(is_dropped) };
         Ok(match self.store.holder(id).await? {
@@ -296,7 +304,7 @@ impl Tasks {
             TaskEnd::Cancelled => (TaskStatus::Cancelled, None),
         };
         task.record.status = status;
-        task.record.ended_ms = Some(clock::now_ms());
+        task.record.ended_ms = Some(self.clock.now_ms());
         let mut result = result;
         for _ in 0..WRITES_MAX {
             match self.write(&task, result.as_ref()).await {
@@ -323,7 +331,7 @@ impl Tasks {
     }
 
     async fn write(&self, task: &Mine, result: Option<&Raw>) -> Result<(), StoreError> {
-        let now = clock::now_ms();
+        let now = self.clock.now_ms();
         let mut commit = Commit::to(task.id.clone(), task.fence, now);
         commit.record = Some(stored(&task.owner, &task.record, now));
         commit.items = result.map(|result| Item::put(RESULT, result.get().as_bytes().to_vec())).into_iter().collect();
@@ -379,7 +387,7 @@ impl Tasks {
         let mut expired = Vec::new();
         for (id, stored) in self.store.list(Kind::Hub, None).await? {
             let Some(record) = record_of(&id, &stored) else { continue };
-            let age = record.ended_ms.map(|ended| clock::now_ms().saturating_sub(ended));
+            let age = record.ended_ms.map(|ended| self.clock.now_ms().saturating_sub(ended));
             if age.is_none_or(|age| u128::from(age) < ttl.as_millis()) {
                 continue;
             }
@@ -395,7 +403,7 @@ impl Tasks {
     /// Whether it was ours to let go of.
     async fn release(&self, id: &LogId) -> Result<bool, StoreError> {
         let Leased::Granted(fence) = self.claim(id).await? else { return Ok(false) };
-        let mut commit = Commit::to(id.clone(), fence, clock::now_ms());
+        let mut commit = Commit::to(id.clone(), fence, self.clock.now_ms());
         commit.release = Some(Release::Log);
         self.store.commit(commit).await.map(|_| true)
     }

@@ -6,7 +6,7 @@ use bowline_protocol::{Epoch, LogId, Refusal, Seq};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, Start, StoreError};
 
 use super::{Cluster, unreachable};
-use crate::{clock, dice, node};
+use crate::{dice, node};
 
 const TRY_EVERY: Duration = Duration::from_millis(20);
 const TRIES: u32 = 500;
@@ -17,7 +17,7 @@ impl Cluster {
     pub(crate) async fn lock(&self, name: &LogId) -> Result<(), Refusal> {
         let refuse = |error: StoreError| node::store_refusal(&error);
         for _ in 0..TRIES {
-            let now_ms = clock::unix_seconds() * 1000;
+            let now_ms = self.clock.now_ms();
             let mut commit = Commit::to(name.clone(), Fence::default(), now_ms);
             commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
             let body = self.name.as_str().as_bytes().to_vec().into();

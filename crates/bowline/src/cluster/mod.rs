@@ -26,7 +26,7 @@ use bowline_core::Peers;
 use bowline_core::hold::Party;
 use bowline_core::peers::Sign;
 use bowline_protocol::{ErrorCode, LogId, Principal, Refusal, SessionId};
-use bowline_store::{Claim, Holder, Leased, Store, StoreError};
+use bowline_store::{Claim, Clock, Holder, Leased, Store, StoreError};
 use serde_json::json;
 
 use crate::dice;
@@ -57,6 +57,7 @@ pub struct Cluster {
     /// Nodes belong to nobody.
     pub(crate) owner: Principal,
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Clock,
     pub(crate) ttl: Duration,
     numbers: AtomicU64,
     state: Mutex<State>,
@@ -129,7 +130,7 @@ pub enum Place {
 }
 
 impl Cluster {
-    pub fn new(store: Arc<dyn Store>, ttl: Duration) -> anyhow::Result<Cluster> {
+    pub fn new(store: Arc<dyn Store>, clock: Clock, ttl: Duration) -> anyhow::Result<Cluster> {
         let name = format!("node_{:032x}", dice::u128());
         let (Some(holder), Some(log), Some(owner)) =
             (Holder::parse(&name), LogId::parse(&name), Principal::parse("node"))
@@ -149,7 +150,16 @@ impl Cluster {
             read: HashMap::new(),
             talks: Talks::default(),
         };
-        Ok(Cluster { name: holder, log, owner, store, ttl, numbers: AtomicU64::new(1), state: Mutex::new(state) })
+        Ok(Cluster {
+            name: holder,
+            log,
+            owner,
+            store,
+            clock,
+            ttl,
+            numbers: AtomicU64::new(1),
+            state: Mutex::new(state),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -20,7 +20,10 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::{from_fn_with_state, map_response_with_state};
+use axum::http::HeaderValue;
+use axum::http::header::DATE;
+use axum::middleware::{from_fn_with_state, map_response, map_response_with_state};
+use axum::response::Response;
 use axum::routing::{any, delete, get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -31,6 +34,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use self::seldom::Seldom;
+use crate::clock;
 use crate::node::Shared;
 use crate::tls::Tls;
 
@@ -92,7 +96,17 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(from_pages)
         .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))
         .layer(map_response_with_state(shared.clone(), problem::count))
+        .layer(map_response(date))
         .with_state(shared)
+}
+
+/// The HTTP library keeps the date that it wrote last until the wall clock is past it, so that a clock which is set back
+/// would leave it standing.
+async fn date(mut response: Response) -> Response {
+    if let Ok(date) = HeaderValue::try_from(clock::http_date(clock::unix_ms())) {
+        response.headers_mut().entry(DATE).or_insert(date);
+    }
+    response
 }
 
 /// Accepts connections until the server closes, then waits for those that are open to end.

@@ -59,6 +59,10 @@ pub use options::{Address, RedisOptions, RedisUrl};
 /// How many commits and leases may be under way; further ones wait where they are made.
 const ERRANDS_MAX: usize = 4096;
 
+/// How long the nodes' time is kept when none of them tells it any more. Then they are all gone, and what the next one
+/// begins with is the time of Redis itself.
+const TIME_KEPT_MS: u64 = 60_000;
+
 /// Logs are spread over so many gates.
 const GATES: usize = 64;
 
@@ -213,6 +217,12 @@ impl RedisStore {
         Ok((listed, entries))
     }
 
+    async fn tell_time(&self, own: &str) -> Result<Value, StoreError> {
+        self.check_open()?;
+        let act = Act::script(Script::Time, vec![self.keys.time()]);
+        self.fleet.call(&act.arg(own.to_owned()).arg(TIME_KEPT_MS.to_string())).await
+    }
+
     /// The commit stands, whatever became of the lists; the sweep puts them right.
     fn afterwards(&self, done: Result<(), StoreError>) {
         if let Err(error) = done {
@@ -343,6 +353,15 @@ impl Directory for RedisStore {
             self.tails.wake(log);
         }
         Ok(trimmed)
+    }
+
+    async fn shared_time(&self) -> Result<Option<u64>, StoreError> {
+        let said = self.tell_time("").await?;
+        Ok(text(said).and_then(|ms| ms.parse().ok()))
+    }
+
+    async fn share_time(&self, now_ms: u64) -> Result<(), StoreError> {
+        self.tell_time(&now_ms.to_string()).await.map(drop)
     }
 
     fn health(&self) -> Health {
