@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bowline_core::backend::Policy;
 use bowline_protocol::Principal;
-use bowline_store::{Clock, Holder, Kind, Store, StoreError};
+use bowline_store::{Clock, Holder, Kind, ReadBudget, Store, StoreError};
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc};
 use tokio_util::task::TaskTracker;
@@ -72,6 +72,8 @@ pub enum Prefix {
 pub struct Options {
     /// What lifetimes count on. All parts of a node share it.
     pub clock: Clock,
+    /// What readers may hold in memory, those of the server around the hub included.
+    pub reading: Arc<ReadBudget>,
     pub expose: Expose,
     pub prefix: Prefix,
     /// Servers that are added at run time may be on private and loopback addresses.
@@ -102,6 +104,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             clock: Clock::start(),
+            reading: ReadBudget::new(64 << 20),
             expose: Expose::Both,
             prefix: Prefix::Always,
             allow_private: true,

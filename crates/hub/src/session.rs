@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bowline_protocol::event::{Draft, EventName};
 use bowline_protocol::{Cursor, Epoch, LogId, Principal, Seq, SessionId};
 use bowline_store::{
-    Claim, Clock, Commit, Committed, Fence, Item, Kind, Leased, Record, Release, Start, Store, StoreError,
+    Claim, Clock, Commit, Committed, Fence, Item, Kind, Leased, ReadBudget, Record, Release, Start, Store, StoreError,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -84,6 +84,8 @@ pub struct Session {
     pub inbox: Inbox,
     store: Arc<dyn Store>,
     clock: Clock,
+    /// What its readers may hold.
+    pub reading: Arc<ReadBudget>,
     fence: Fence,
     epoch: Epoch,
     state: Mutex<State>,
@@ -113,6 +115,7 @@ struct State {
 pub struct SessionParts {
     pub store: Arc<dyn Store>,
     pub clock: Clock,
+    pub reading: Arc<ReadBudget>,
     pub inbox: Inbox,
     /// Whether clients that see everything have the hub's own tools.
     pub has_hub_tools: bool,
@@ -182,7 +185,7 @@ impl Session {
     }
 
     fn awake(
-        SessionParts { store, clock, inbox, has_hub_tools }: SessionParts,
+        SessionParts { store, clock, reading, inbox, has_hub_tools }: SessionParts,
         id: LogId,
         principal: Principal,
         record: SessionRecord,
@@ -204,6 +207,7 @@ impl Session {
             inbox,
             store,
             clock,
+            reading,
             fence,
             epoch,
             state: Mutex::default(),

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::{LogId, Principal};
-use bowline_store::{Clock, Kind, Store, StoreError};
+use bowline_store::{Clock, Kind, ReadBudget, Store, StoreError};
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 
@@ -27,6 +27,7 @@ pub struct Sessions {
     awake: Mutex<HashMap<LogId, Arc<Session>>>,
     per_principal_max: usize,
     clock: Clock,
+    reading: Arc<ReadBudget>,
     /// What those see that see everything.
     expose: Expose,
     waking: tokio::sync::Mutex<()>,
@@ -53,6 +54,7 @@ impl Sessions {
             awake: Mutex::default(),
             per_principal_max: options.sessions_per_principal_max,
             clock: options.clock,
+            reading: options.reading.clone(),
             expose: options.expose,
             waking: tokio::sync::Mutex::default(),
             neighbours,
@@ -148,7 +150,8 @@ impl Sessions {
     }
 
     fn parts(&self, store: &Arc<dyn Store>, inbox: Inbox) -> SessionParts {
-        SessionParts { store: store.clone(), clock: self.clock, inbox, has_hub_tools: self.expose.meta() }
+        let (store, reading) = (store.clone(), self.reading.clone());
+        SessionParts { store, clock: self.clock, reading, inbox, has_hub_tools: self.expose.meta() }
     }
 
     fn lessor(&self) -> Option<&dyn Neighbours> {

@@ -2,6 +2,7 @@
 //!
 //! No HTTP and no rules live here. All stores owe the same promises and pass the same [`contract`] suite.
 
+pub mod budget;
 pub mod clock;
 pub mod commit;
 #[doc(hidden)]
@@ -17,6 +18,7 @@ use async_trait::async_trait;
 use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
 
+pub use budget::ReadBudget;
 pub use clock::Clock;
 pub use commit::{
     Batch, Claim, Commit, Committed, Fence, Holder, Item, Kind, Leased, ReadLimit, Record, Release, Start, StoreError,

@@ -31,7 +31,7 @@ pub async fn run(loaded: Loaded, server: Option<String>) -> anyhow::Result<()> {
     }
     let store = open_store(&config).await?;
     let clock = Clock::of(store.as_ref()).await?;
-    let hub = hub::start(&config.hub, store.clone(), clock, &Metrics::new(), None).await?;
+    let hub = hub::start(&config, store.clone(), clock, &Metrics::new(), None).await?;
     let principal = Principal::parse(LOCAL).context("the name of the local user is a principal")?;
     let route = server.map_or(Route::All, |name| Route::One(name.into()));
     let served = front::stdio::serve(

@@ -27,6 +27,7 @@ use axum::response::Response;
 use axum::routing::{any, delete, get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -40,6 +41,9 @@ use crate::tls::Tls;
 
 /// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
+/// What the kernel takes for one connection beyond what is on its way. Left to itself it takes megabytes for each client
+/// that takes nothing, and they count as this server's.
+const UNSENT_BYTES_MAX: u32 = 128 << 10;
 /// How long to wait when there are no descriptors left, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// That is told so often: a log that is full of it helps nobody, and may fill the disk.
@@ -126,6 +130,7 @@ pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
                         continue;
                     };
                     let _ = stream.set_nodelay(true);
+                    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
                     let (shared, router) = (shared.clone(), router.clone());
                     // Apart, because a connection keeps room for the larger of the two as long as it lasts.
                     match shared.tls.as_ref().map(Tls::acceptor) {

@@ -91,6 +91,7 @@ impl RedisStore {
     pub async fn open(options: RedisOptions) -> Result<RedisStore, StoreError> {
         let instance = random_bits().map_err(|error| StoreError::Io(error.to_string()))?;
         let keys = Keys::new(&options.url.prefix);
+        let hot = Hot::new(options.hot_bytes);
         let fleet = Fleet::new(options);
         fleet.open().await?;
         let index = Index { fleet: fleet.clone(), keys: keys.clone() };
@@ -98,7 +99,6 @@ impl RedisStore {
         pulse.note_logs(index.count_all().await?);
         let tails = Arc::new(Tails::default());
         let (listener, heard) = mpsc::unbounded_channel();
-        let hot = Hot::new();
         let ear = Listener::new(fleet.clone(), keys.clone(), tails.clone(), hot.clone(), listener.downgrade());
         let tasks = vec![tokio::spawn(pulse.clone().run(index.clone())), tokio::spawn(ear.run(heard))];
         Ok(RedisStore {
