@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use bowline_hub::agent::{self, AgentEnd, Patience};
 use bowline_hub::neighbours::Neighbours;
 use bowline_hub::outcome::CallOutcome;
-use bowline_hub::{Backend, Hub, Observer, file};
+use bowline_hub::{Backend, Hub, Observer, Options, file};
 use bowline_protocol::Principal;
-use bowline_store::{Store, StoreError};
+use bowline_store::{Clock, ReadBudget, Store, StoreError};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::{ToolCall, ToolOutcome, ToolSpec, Tools};
 use crate::cluster::{Cluster, HubNeighbours};
-use crate::config::HubConfig;
+use crate::config::Config;
 use crate::metrics::{ByServer, Labelled, Metrics};
 
 /// Counts what the hub does.
@@ -55,8 +55,9 @@ fn label(backend: &Backend) -> String {
 
 /// Starts the hub with the servers of its file, and follows that file.
 pub async fn start(
-    config: &HubConfig,
+    config: &Config,
     store: Arc<dyn Store>,
+    clock: Clock,
     metrics: &Metrics,
     cluster: Option<&Arc<Cluster>>,
 ) -> Result<Arc<Hub>, StoreError> {
@@ -69,8 +70,10 @@ pub async fn start(
         seconds_of: metrics.backend_call_seconds.clone(),
     };
     let neighbours = cluster.map(|cluster| Arc::new(HubNeighbours(cluster.clone())) as Arc<dyn Neighbours>);
-    let hub = Hub::start(config.options.clone(), store, Some(Box::new(counts)), neighbours).await?;
-    if let Some(path) = &config.servers_file {
+    let reading = ReadBudget::new(config.limits.read_memory_bytes_max / 2);
+    let options = Options { clock, reading, ..config.hub.options.clone() };
+    let hub = Hub::start(options, store, Some(Box::new(counts)), neighbours).await?;
+    if let Some(path) = &config.hub.servers_file {
         let seen = file::take(&hub, path).await;
         tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone(), seen));
     }

@@ -24,4 +24,5 @@ pub mod session;
 pub mod stream;
 pub mod task;
 pub mod tls;
+pub mod tombstones;
 mod upkeep;

@@ -14,8 +14,8 @@ use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Refusal, Seq, SessionId}
 use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{
-    Batch, Claim, Commit, Committed, Directory, Fence, FollowError, Follower, Leased, ReadLimit, RedisOptions,
-    RedisStore, Retention, Retentions, Store, StoreError, Trimmed, WakeSet,
+    Batch, Claim, Commit, Committed, Directory, Fence, FollowError, Follower, Leased, ReadBudget, ReadLimit,
+    RedisOptions, RedisStore, Retention, Retentions, Store, StoreError, Trimmed, WakeSet,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -53,6 +53,8 @@ pub struct Shared {
     pub hub: Arc<bowline_hub::Hub>,
     pub metrics: Metrics,
     pub clock: Clock,
+    /// What readers hold in memory, all together.
+    pub reading: Arc<ReadBudget>,
     pub auth: Authenticator,
     /// What signed states are sealed with.
     pub ring: LiveRing,
@@ -311,7 +313,9 @@ impl Node {
     pub async fn start_with(loaded: Loaded, own: Own) -> anyhow::Result<Node> {
         let config = loaded.config.clone();
         let store = open_store(&config).await?;
-        format::check(&store, clock::unix_ms()).await?;
+        // Nodes that share a store date alike, whatever their wall clocks say.
+        let clock = Clock::of(store.as_ref()).await?;
+        format::check(&store, clock.now_ms()).await?;
         let listen = config.listen;
         let listener = TcpListener::bind(listen)
             .await
@@ -320,17 +324,17 @@ impl Node {
         let configured = roster::configured(&config, &metrics)?;
         let cluster = match config.store.url {
             StoreUrl::Redis(_) => {
-                let (ttl, answer_timeout) = (config.lease_ttl, config.answer_timeout);
-                Some(Arc::new(Cluster::new(store.clone(), ttl, answer_timeout)?))
+                Some(Arc::new(Cluster::new(store.clone(), clock, config.lease_ttl, config.answer_timeout)?))
             }
             StoreUrl::Memory | StoreUrl::Disk(_) => None,
         };
-        let hub = hub::start(&config.hub, store.clone(), &metrics, cluster.as_ref()).await?;
+        let hub = hub::start(&config, store.clone(), clock, &metrics, cluster.as_ref()).await?;
         let shared = Arc::new(Shared {
             effective: loaded.effective(),
             metrics,
             hub: hub.clone(),
-            clock: Clock::start(),
+            clock,
+            reading: hub.options.reading.clone(),
             auth: Authenticator::new(&config)?,
             ring: LiveRing::new(load_keys(&config)?),
             scrubber: Scrubber::new(&config.state.scrub),
@@ -355,6 +359,7 @@ impl Node {
             tokio::spawn(drive::cluster::inbox(shared.clone(), cluster.clone()));
             tokio::spawn(drive::cluster::pulse(shared.clone(), cluster.clone()));
             tokio::spawn(drive::cluster::deadlines(cluster.clone()));
+            tokio::spawn(upkeep::share_time_for_ever(shared.clone()));
         }
         upkeep::recover(&shared).await?;
         shared.auth.begin().await;
@@ -407,12 +412,14 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
         tasks: Retention { events_max: config.stream.events_max, age_max_ms: u64::MAX },
         nodes: Retention::NODES,
     };
+    let hot_bytes = config.limits.read_memory_bytes_max / 2;
     match &config.store.url {
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::new(retention))),
-        StoreUrl::Disk(dir) => open_disk(dir.clone(), config.store.sync, retention).await,
+        StoreUrl::Disk(dir) => open_disk(dir.clone(), config.store.sync, retention, hot_bytes).await,
         StoreUrl::Redis(url) => {
             let StoreConfig { wait_replicas, timeout, .. } = config.store;
-            let options = RedisOptions { wait_replicas, timeout, ..RedisOptions::new(url.clone(), retention) };
+            let options =
+                RedisOptions { wait_replicas, timeout, hot_bytes, ..RedisOptions::new(url.clone(), retention) };
             let store = RedisStore::open(options).await?;
             tracing::info!(%url, logs = store.health().logs, "opened the store");
             Ok(Arc::new(store))
@@ -420,12 +427,17 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     }
 }
 
-async fn open_disk(dir: PathBuf, sync: SyncMode, retention: Retentions) -> anyhow::Result<Arc<dyn Store>> {
+async fn open_disk(
+    dir: PathBuf,
+    sync: SyncMode,
+    retention: Retentions,
+    hot_bytes: usize,
+) -> anyhow::Result<Arc<dyn Store>> {
     let sync = match sync {
         SyncMode::Always => Sync::Always,
         SyncMode::Interval => Sync::Interval { every: SYNC_INTERVAL },
     };
-    let options = DiskOptions { sync, ..DiskOptions::new(dir, retention) };
+    let options = DiskOptions { sync, hot_bytes, ..DiskOptions::new(dir, retention) };
     let (store, report) = tokio::task::spawn_blocking(move || DiskStore::open(options)).await??;
     tracing::info!(
         logs = report.logs,

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bowline_protocol::{LogId, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, StoreError};
+use futures_util::StreamExt;
 
+use crate::clock;
 use crate::metrics;
 use crate::node::{Shared, acked};
 use crate::session::actor::{Actor, Unbegun};
@@ -16,6 +19,21 @@ use crate::session::{Ask, Command, Life, Registry, SessionRecord};
 use crate::task::actor::TaskActor;
 use crate::task::record::Worker;
 use crate::task::{Command as TaskCommand, TaskRecord, Tasks};
+use crate::tombstones::Ended;
+
+/// The next sweep comes early when so many sessions and tasks have ended.
+const ENDED_MAX: usize = 1000;
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// No task is let go within this time after its end because there are too many.
+const LAST_READ: Duration = Duration::from_secs(10);
+/// How many logs are swept at the same time.
+const AT_ONCE: usize = 64;
+/// Much less than a store keeps it, so that a jump of the clock of the store's server is made good at once.
+const SHARE_TIME_EVERY: Duration = Duration::from_secs(2);
+
+/// States expire by the wall clock, as credentials do. So that one that is set back makes no state good again whose mark
+/// is gone, marks stay for this much longer.
+const SET_BACK_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Ends or continues what the last process left behind, before anybody is served.
 pub async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
@@ -137,28 +155,74 @@ async fn is_known_to_session(shared: &Shared, id: &TaskId, record: &TaskRecord) 
 /// Streams that were kept long enough after their end are let go; a tombstone says so for a while longer.
 async fn sweep_tasks(shared: &Arc<Shared>, now_ms: u64) -> Result<(), StoreError> {
     let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
+    let (mut kept, mut tombstones, mut due) = (Ended::default(), Ended::default(), Vec::new());
+    let (mut streams, mut released) = (HashMap::new(), HashMap::new());
     for (log, stored) in shared.store.list(Kind::Task, None).await? {
         let Some((id, record)) = task_of(&log, &stored) else { continue };
         if record.released {
             let old = older_than(stored.touched_ms, shared.config.session.tombstone_ttl);
             if old && !is_known_to_session(shared, &id, &record).await {
-                forget(shared, &log, now_ms).await?;
-                metrics::leave(&shared.metrics.task_state(record.status.as_str()));
+                due.push(log.clone());
+            } else {
+                tombstones.note(&stored.owner, stored.touched_ms, &log);
             }
+            released.insert(log, record.status);
         } else if record.is_running() {
             let quiet = older_than(stored.touched_ms, shared.config.stream.producer_ttl);
             if quiet && matches!(record.worker, Worker::Producer) {
                 let _ = Tasks::send(shared, &id, &stored.owner, TaskCommand::Look).await;
             }
-        } else if !record.untold && older_than(stored.touched_ms, shared.config.stream.ttl) {
-            let mut release = Commit::to(log.clone(), Fence::default(), now_ms);
-            let tombstone = TaskRecord { released: true, touched_ms: now_ms, result: None, error: None, ..record };
-            release.record = Some(tombstone.stored(&stored.owner));
-            release.release = Some(Release::Contents);
-            shared.write_once(release).await?;
+        } else if !record.untold {
+            // Those who read it when it ended are given the time to read its end.
+            let is_read = !older_than(stored.touched_ms, LAST_READ);
+            if !is_read && !older_than(stored.touched_ms, shared.config.stream.ttl) {
+                kept.note(&stored.owner, stored.touched_ms, &log);
+            }
+            streams.insert(log, (stored.owner, stored.touched_ms, record));
         }
     }
-    Ok(())
+    let limits = &shared.config.limits;
+    let too_many = kept.beyond(limits.ended_tasks_per_principal_max);
+    shared.metrics.limits_hit.inc_by("limits.ended_tasks_per_principal_max", too_many.len() as u64);
+    let over = streams.iter().filter(|(_, (_, touched_ms, _))| older_than(*touched_ms, shared.config.stream.ttl));
+    let over: Vec<LogId> = over.map(|(log, _)| log.clone()).chain(too_many).collect();
+    each(over, |log| {
+        let stream = streams.get(&log).cloned();
+        async move {
+            let Some((owner, _, record)) = stream else { return Ok(()) };
+            let mut release = Commit::to(log, Fence::default(), now_ms);
+            release.record = Some(record.tombstone(now_ms).stored(&owner));
+            release.release = Some(Release::Contents);
+            shared.write_once(release).await.map(drop)
+        }
+    })
+    .await?;
+    let too_many = tombstones.beyond(limits.tombstones_per_principal_max);
+    shared.metrics.limits_hit.inc_by("limits.tombstones_per_principal_max", too_many.len() as u64);
+    due.extend(too_many);
+    each(due, |log| {
+        let status = released.get(&log).copied();
+        async move {
+            forget(shared, &log, now_ms).await?;
+            status.into_iter().for_each(|status| metrics::leave(&shared.metrics.task_state(status.as_str())));
+            Ok(())
+        }
+    })
+    .await
+}
+
+/// Does the same to many logs, some at a time, so that the store can write them in one piece. What fails is tried again
+/// with the next sweep; the first failure is told.
+async fn each<F: Future<Output = Result<(), StoreError>>>(
+    logs: Vec<LogId>,
+    act: impl Fn(LogId) -> F,
+) -> Result<(), StoreError> {
+    let mut done = futures_util::stream::iter(logs).map(act).buffer_unordered(AT_ONCE);
+    let mut came_to = Ok(());
+    while let Some(one) = done.next().await {
+        came_to = came_to.and(one);
+    }
+    came_to
 }
 
 /// Retention by age, expiry and tombstones.
@@ -167,10 +231,31 @@ pub async fn sweep_for_ever(shared: Arc<Shared>) {
     let ttl = config.session.ttl.min(config.buffer.age_max).min(config.session.tombstone_ttl).min(config.stream.ttl);
     let every = (ttl / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
     loop {
-        tokio::time::sleep(every).await;
+        rest(&shared, every).await;
         if let Err(error) = sweep(&shared).await {
             tracing::warn!(%error, "the sweep failed; it will be tried again");
         }
+    }
+}
+
+/// Waits for the next sweep, or for less if so much has ended that it should not wait to be forgotten.
+async fn rest(shared: &Shared, every: Duration) {
+    let (ended, mut left) = ([shared.registry.ended(), shared.tasks.ended()], every);
+    while !left.is_zero() && ended.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>() < ENDED_MAX {
+        let pause = left.min(LOOK_EVERY);
+        tokio::time::sleep(pause).await;
+        left -= pause;
+    }
+    ended.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+}
+
+/// Tells nodes that start later what time it is for those that run.
+pub async fn share_time_for_ever(shared: Arc<Shared>) {
+    loop {
+        if let Err(error) = shared.store.share_time(shared.clock.now_ms()).await {
+            tracing::debug!(%error, "the time of this node could not be shared");
+        }
+        tokio::time::sleep(SHARE_TIME_EVERY).await;
     }
 }
 
@@ -186,10 +271,15 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
     shared.metrics.store_quarantined.set(health.quarantined.len() as i64);
     let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
     let (mut retained, mut fullest) = (0, 0);
-    for (log, stored) in shared.store.list(Kind::Session, None).await? {
+    let (mut tombstones, mut due) = (Ended::default(), Vec::new());
+    let (sessions, limit) =
+        (shared.store.list(Kind::Session, None).await?, shared.config.limits.tombstones_per_principal_max);
+    // Records are read only where something may be due.
+    let (young, crowded) = (shared.config.session.ttl.min(shared.config.session.tombstone_ttl), sessions.len() > limit);
+    for (log, stored) in sessions {
         let events = shared.store.extent(&log).await.map_or(0, |extent| extent.retained());
         (retained, fullest) = (retained + events, fullest.max(events));
-        if !older_than(stored.touched_ms, shared.config.session.ttl.min(shared.config.session.tombstone_ttl)) {
+        if !crowded && !older_than(stored.touched_ms, young) {
             continue;
         }
         let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
@@ -197,11 +287,21 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
         if record.life == Life::Active && older_than(stored.touched_ms, shared.config.session.ttl) {
             let _ = Registry::send(shared, &id, &stored.owner, Command::unasked(Ask::Expire)).await;
         } else if record.life != Life::Active && older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
-            match forget(shared, &log, now_ms).await {
-                Ok(()) => metrics::leave(&shared.metrics.session_state("ended")),
-                Err(error) => tracing::warn!(session = %log, %error, "a tombstone could not be removed"),
-            }
+            due.push(log);
+        } else if record.life != Life::Active && record.released {
+            tombstones.note(&stored.owner, stored.touched_ms, &log);
         }
+    }
+    let too_many = tombstones.beyond(limit);
+    shared.metrics.limits_hit.inc_by("limits.tombstones_per_principal_max", too_many.len() as u64);
+    due.extend(too_many);
+    let forgotten = each(due, |log| async move {
+        forget(shared, &log, now_ms).await?;
+        metrics::leave(&shared.metrics.session_state("ended"));
+        Ok(())
+    });
+    if let Err(error) = forgotten.await {
+        tracing::warn!(%error, "tombstones of sessions could not all be removed");
     }
     sweep_tasks(shared, now_ms).await?;
     if shared.cluster.is_some() {
@@ -254,9 +354,10 @@ async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
             forget(shared, &log, now_ms).await?;
         }
     }
-    let state_ttl_ms = shared.config.state.ttl.as_millis() as u64;
+    let kept_ms = (shared.config.state.ttl + SET_BACK_MAX).as_millis() as u64;
+    let by_both_ms = now_ms.min(clock::unix_ms());
     for (log, mark) in shared.store.list(Kind::Restored, None).await? {
-        if now_ms.saturating_sub(mark.touched_ms) > state_ttl_ms {
+        if by_both_ms.saturating_sub(mark.touched_ms) > kept_ms {
             forget(shared, &log, now_ms).await?;
         }
     }

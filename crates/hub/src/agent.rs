@@ -135,7 +135,7 @@ pub async fn call(
         Ok(_) => return AgentEnd::Unknown { error: "The call was cancelled while it was under way.".into() },
         Err(_) => {
             let (_, upstream) = watch::channel(None);
-            let record = TaskRecord::new(server, tool, None, None);
+            let record = TaskRecord::new(server, tool, None, None, hub.options.clock.now_ms());
             return match hub.tasks.create(owner, record, cancel).await {
                 Ok(made) => {
                     caller.disarm();

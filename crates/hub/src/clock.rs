@@ -1,17 +1,21 @@
-//! The time and chance of the hub's drivers.
+//! Dates for people, and the chance of the hub's drivers. Lifetimes count on the node's `Clock`.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use bowline_store::clock::wall_ms;
 use jiff::Timestamp;
 
-pub fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+pub fn rfc3339(ms: u64) -> String {
+    format!("{:.3}", at(ms))
 }
 
-pub fn rfc3339(ms: u64) -> String {
-    let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or_default();
-    format!("{time:.3}")
+/// The wall clock's time, for dates that others wrote.
+pub fn wall() -> Timestamp {
+    at(wall_ms())
+}
+
+fn at(ms: u64) -> Timestamp {
+    i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or_default()
 }
 
 /// Uniform in 0..1, for jitter. Asked for with every call, so it costs no system call: the keys of the standard library's

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bowline_core::backend::Policy;
 use bowline_protocol::Principal;
-use bowline_store::{Holder, Kind, Store, StoreError};
+use bowline_store::{Clock, Holder, Kind, ReadBudget, Store, StoreError};
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc};
 use tokio_util::task::TaskTracker;
@@ -71,6 +71,10 @@ pub enum Prefix {
 
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// What lifetimes count on. All parts of a node share it.
+    pub clock: Clock,
+    /// What readers may hold in memory, those of the server around the hub included.
+    pub reading: Arc<ReadBudget>,
     pub expose: Expose,
     pub prefix: Prefix,
     /// Servers that are added at run time may be on private and loopback addresses.
@@ -100,6 +104,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            clock: Clock::start(),
+            reading: ReadBudget::new(64 << 20),
             expose: Expose::Both,
             prefix: Prefix::Always,
             allow_private: true,
@@ -188,7 +194,9 @@ impl Hub {
         let (events, told) = mpsc::channel(EVENTS_MAX);
         let (happenings, _) = broadcast::channel(EVENTS_MAX);
         let observer: Arc<dyn Observer> = observer.map_or_else(|| Arc::new(NoObserver) as _, Arc::from);
+        let clock = options.clock;
         let around = drive::backend::Around {
+            clock,
             policy: options.policy,
             health_interval: options.health_interval,
             health_timeout: options.health_timeout,
@@ -199,16 +207,16 @@ impl Hub {
             observer: observer.clone(),
         };
         let (woken, waking) = mpsc::unbounded_channel();
-        let seal = Arc::new(Seal::open(&store).await?);
+        let seal = Arc::new(Seal::open(&store, &clock).await?);
         let hub = Arc::new(Hub {
-            sessions: Sessions::new(options.sessions_per_principal_max, options.expose, neighbours.clone(), woken),
-            tasks: Tasks::new(store.clone(), neighbours.clone()),
+            sessions: Sessions::new(&options, neighbours.clone(), woken),
+            tasks: Tasks::new(store.clone(), clock, neighbours.clone()),
             task_names: TaskNames::new(seal.clone()),
             users: Users::default(),
             parked: ParkedCalls::new(options.ask_timeout, seal),
             options,
-            kept: Arc::new(Kept::open(store.clone()).await?),
-            memory: Memory::open(store.clone()).await?,
+            kept: Arc::new(Kept::open(store.clone(), clock).await?),
+            memory: Memory::open(store.clone(), clock).await?,
             begun: AtomicBool::new(false),
             store,
             neighbours,

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_protocol::LogId;
-use bowline_store::{Item, Store, StoreError};
+use bowline_store::{Clock, Item, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, Key};
@@ -28,6 +28,7 @@ pub struct Remembered {
 
 pub struct Memory {
     store: Arc<dyn Store>,
+    clock: Clock,
     log: LogId,
     /// Marks of what was written last, so that the same is not written again after each reconnect.
     written: Mutex<HashMap<Key, u64>>,
@@ -42,9 +43,9 @@ struct Written {
 }
 
 impl Memory {
-    pub async fn open(store: Arc<dyn Store>) -> Result<Memory, StoreError> {
-        let log = servers::own_log(&store, LOG).await?;
-        Ok(Memory { store, log, written: Mutex::default() })
+    pub async fn open(store: Arc<dyn Store>, clock: Clock) -> Result<Memory, StoreError> {
+        let log = servers::own_log(&store, &clock, LOG).await?;
+        Ok(Memory { store, clock, log, written: Mutex::default() })
     }
 
     /// What was seen of this server under this very configuration. A store that cannot be read knows nothing.
@@ -75,7 +76,7 @@ impl Memory {
             return;
         }
         let item = Item::put(servers::item(key), text.get().as_bytes().to_vec());
-        if let Err(error) = servers::change(&self.store, &self.log, &item).await {
+        if let Err(error) = servers::change(&self.store, &self.clock, &self.log, &item).await {
             self.written().remove(key);
             tracing::warn!(server = %key.name, %error, "what a server offers could not be kept");
         }
@@ -84,7 +85,9 @@ impl Memory {
     /// The server was removed, and what was known of it with it.
     pub async fn forget(&self, key: &Key) {
         self.written().remove(key);
-        if let Err(error) = servers::change(&self.store, &self.log, &Item::delete(servers::item(key))).await {
+        if let Err(error) =
+            servers::change(&self.store, &self.clock, &self.log, &Item::delete(servers::item(key))).await
+        {
             tracing::warn!(server = %key.name, %error, "what a server offered could not be forgotten");
         }
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Commit, Fence, Kind, Record, Start, Store, StoreError};
+use bowline_store::{Clock, Commit, Fence, Kind, Record, Start, Store, StoreError};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::clock;
+use crate::clock::random_bits;
 
 /// The log whose record is the key. It is in the store, so that a seal means the same after a restart and on every node.
 const LOG: &str = "hub_task_key";
@@ -19,17 +19,17 @@ pub struct Seal {
 }
 
 impl Seal {
-    pub async fn open(store: &Arc<dyn Store>) -> Result<Seal, StoreError> {
+    pub async fn open(store: &Arc<dyn Store>, clock: &Clock) -> Result<Seal, StoreError> {
         let (Some(log), Some(nobody)) = (LogId::parse(LOG), Principal::parse("hub")) else {
             return Err(StoreError::NoSuchLog);
         };
         if let Some(record) = store.record(&log).await? {
             return Ok(Seal { key: record.body.to_vec() });
         }
-        let now = clock::now_ms();
-        let body = [clock::random_bits().to_be_bytes(), clock::random_bits().to_be_bytes()].concat();
+        let now = clock.now_ms();
+        let body = [random_bits().to_be_bytes(), random_bits().to_be_bytes()].concat();
         let mut commit = Commit::to(log.clone(), Fence::default(), now);
-        commit.create = Some(Start { epoch: Epoch::from_random(clock::random_bits() as u64), after: Seq::ZERO });
+        commit.create = Some(Start { epoch: Epoch::from_random(random_bits() as u64), after: Seq::ZERO });
         commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: body.into() });
         match store.commit(commit).await {
             // Another node was faster; its key is everybody's.
@@ -99,7 +99,8 @@ mod tests {
     async fn all_who_share_a_store_share_the_seal() {
         let all = bowline_store::Retention { events_max: 10, age_max_ms: u64::MAX };
         let store: Arc<dyn Store> = Arc::new(bowline_store::memory::MemoryStore::new(all));
-        let (one, other) = (Seal::open(&store).await.unwrap(), Seal::open(&store).await.unwrap());
+        let clock = Clock::start();
+        let (one, other) = (Seal::open(&store, &clock).await.unwrap(), Seal::open(&store, &clock).await.unwrap());
         assert!(other.fits(&["a"], &one.of(&["a"])));
         assert_eq!(one.key.len(), 32);
     }

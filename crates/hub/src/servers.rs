@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
 use bowline_store::{
-    Changed, Commit, Fence, Item, Kind, LeasedLog, Record, SharedLessor, Start, Store, StoreError, WakeSet,
+    Changed, Clock, Commit, Fence, Item, Kind, LeasedLog, Record, SharedLessor, Start, Store, StoreError, WakeSet,
 };
 
 use crate::backend::Key;
-use crate::clock;
+use crate::clock::random_bits;
 use crate::spec::ServerSpec;
 
 /// The log in which they are kept.
@@ -20,6 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 pub struct Kept {
     store: Arc<dyn Store>,
+    clock: Clock,
     log: LogId,
 }
 
@@ -31,9 +32,9 @@ pub enum Noted {
 }
 
 impl Kept {
-    pub async fn open(store: Arc<dyn Store>) -> Result<Kept, StoreError> {
-        let log = own_log(&store, LOG).await?;
-        Ok(Kept { store, log })
+    pub async fn open(store: Arc<dyn Store>, clock: Clock) -> Result<Kept, StoreError> {
+        let log = own_log(&store, &clock, LOG).await?;
+        Ok(Kept { store, clock, log })
     }
 
     /// Adds one, or removes it. The list is read and changed under a fence of its own, so two nodes cannot both add a name.
@@ -48,7 +49,7 @@ impl Kept {
             if !is_ours && found.is_some() == wanted.is_some() {
                 return Err(StoreError::Exists);
             }
-            let mut commit = Commit::to(self.log.clone(), Fence::OPEN, clock::now_ms());
+            let mut commit = Commit::to(self.log.clone(), Fence::OPEN, self.clock.now_ms());
             commit.items = vec![match wanted {
                 Some(spec) => Item::put(item.clone(), spec.clone()),
                 None => Item::delete(item.clone()),
@@ -79,14 +80,14 @@ impl Kept {
 }
 
 /// A log of the hub's own, made when it is first wanted.
-pub(crate) async fn own_log(store: &Arc<dyn Store>, name: &str) -> Result<LogId, StoreError> {
+pub(crate) async fn own_log(store: &Arc<dyn Store>, clock: &Clock, name: &str) -> Result<LogId, StoreError> {
     let (Some(log), Some(nobody)) = (LogId::parse(name), Principal::parse("hub")) else {
         return Err(StoreError::NoSuchLog);
     };
     if store.record(&log).await?.is_none() {
-        let now = clock::now_ms();
+        let now = clock.now_ms();
         let mut commit = Commit::to(log.clone(), Fence::OPEN, now);
-        commit.create = Some(Start { epoch: Epoch::from_random(clock::random_bits() as u64), after: Seq::ZERO });
+        commit.create = Some(Start { epoch: Epoch::from_random(random_bits() as u64), after: Seq::ZERO });
         commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: Vec::new().into() });
         match store.commit(commit).await {
             // Another node was faster.
@@ -103,9 +104,9 @@ pub(crate) fn item(key: &Key) -> String {
 }
 
 /// Changes an item, whatever it was before. Others may do the same at once; the last one counts.
-pub(crate) async fn change(store: &Arc<dyn Store>, log: &LogId, item: &Item) -> Result<(), StoreError> {
+pub(crate) async fn change(store: &Arc<dyn Store>, clock: &Clock, log: &LogId, item: &Item) -> Result<(), StoreError> {
     let decide = |_doubted: bool| {
-        let mut commit = Commit::to(log.clone(), Fence::OPEN, clock::now_ms());
+        let mut commit = Commit::to(log.clone(), Fence::OPEN, clock.now_ms());
         commit.items = vec![item.clone()];
         std::future::ready(Ok(Some(commit)))
     };

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::event::{Draft, EventName};
 use bowline_protocol::{Cursor, Epoch, LogId, Principal, Seq, SessionId};
-use bowline_store::{Claim, Commit, Committed, Fence, Item, Kind, Leased, Record, Release, Start, Store, StoreError};
+use bowline_store::{
+    Claim, Clock, Commit, Committed, Fence, Item, Kind, Leased, ReadBudget, Record, Release, Start, Store, StoreError,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -81,6 +83,9 @@ pub struct Session {
     /// Where backends send what belongs to no call.
     pub inbox: Inbox,
     store: Arc<dyn Store>,
+    clock: Clock,
+    /// What its readers may hold.
+    pub reading: Arc<ReadBudget>,
     fence: Fence,
     epoch: Epoch,
     state: Mutex<State>,
@@ -106,6 +111,16 @@ struct State {
     subscriptions: HashMap<(Key, String), CancellationToken>,
 }
 
+/// What a session is given by the hub around it.
+pub struct SessionParts {
+    pub store: Arc<dyn Store>,
+    pub clock: Clock,
+    pub reading: Arc<ReadBudget>,
+    pub inbox: Inbox,
+    /// Whether clients that see everything have the hub's own tools.
+    pub has_hub_tools: bool,
+}
+
 /// What becomes of a wish to subscribe, or not to.
 #[derive(Debug)]
 pub enum Subscribing {
@@ -126,45 +141,43 @@ pub struct Opened {
 impl Session {
     /// Makes a session that was not there before.
     pub async fn create(
-        store: Arc<dyn Store>,
+        parts: SessionParts,
         lessor: Option<&dyn Neighbours>,
         principal: Principal,
         record: SessionRecord,
-        (inbox, tools): (Inbox, bool),
     ) -> Result<Session, StoreError> {
         let prefix = if record.handle { "mcph" } else { "mcp" };
         let id = format!("{prefix}_{:032x}", clock::random_bits());
         let id = LogId::parse(&id).ok_or(StoreError::NoSuchLog)?;
         let epoch = Epoch::from_random(clock::random_bits() as u64);
-        let now = clock::now_ms();
+        let now = parts.clock.now_ms();
         let mut commit = Commit::to(id.clone(), Fence::default(), now);
         commit.create = Some(Start { epoch: epoch.clone(), after: Seq::ZERO });
         commit.record = Some(stored(&principal, &record, now));
-        store.commit(commit).await?;
+        parts.store.commit(commit).await?;
         let fence = match lessor {
             Some(lessor) => lessor.take_up(&id).await.and_then(Leased::fence)?,
             None => Fence::default(),
         };
-        Ok(Session::awake(store, id, principal, record, (fence, epoch), (inbox, tools)))
+        Ok(Session::awake(parts, id, principal, record, (fence, epoch)))
     }
 
     /// Wakes one from the store, as after a restart.
     pub async fn wake(
-        store: Arc<dyn Store>,
+        parts: SessionParts,
         lessor: Option<&dyn Neighbours>,
         id: LogId,
         principal: Principal,
         record: SessionRecord,
-        (inbox, tools): (Inbox, bool),
     ) -> Result<Session, StoreError> {
         let leased = match lessor {
             Some(lessor) => lessor.take_up(&id).await?,
-            None => store.lease(&id, &Claim::alone()).await?,
+            None => parts.store.lease(&id, &Claim::alone()).await?,
         };
         let fence = leased.fence()?;
-        let epoch = store.extent(&id).await?.epoch;
-        let standing = StandingRequests::of(store.items(&id, standing::PREFIX).await?);
-        let mut session = Session::awake(store, id, principal, record, (fence, epoch), (inbox, tools));
+        let epoch = parts.store.extent(&id).await?.epoch;
+        let standing = StandingRequests::of(parts.store.items(&id, standing::PREFIX).await?);
+        let mut session = Session::awake(parts, id, principal, record, (fence, epoch));
         session.state().log_level = standing.log_level();
         session.standing = standing;
         session.end_cut_streams().await?;
@@ -172,15 +185,14 @@ impl Session {
     }
 
     fn awake(
-        store: Arc<dyn Store>,
+        SessionParts { store, clock, reading, inbox, has_hub_tools }: SessionParts,
         id: LogId,
         principal: Principal,
         record: SessionRecord,
         (fence, epoch): (Fence, Epoch),
-        (inbox, tools): (Inbox, bool),
     ) -> Session {
         let client = Arc::new(ClientFacts { capabilities: record.capabilities.clone(), info: record.info.clone() });
-        let has_tools = tools && record.route == Route::All;
+        let has_tools = has_hub_tools && record.route == Route::All;
         let everything =
             || ClientFacts { capabilities: pending::with_tools(&client.capabilities), info: client.info.clone() };
         let seen = if has_tools { Arc::new(everything()) } else { client.clone() };
@@ -194,10 +206,12 @@ impl Session {
             has_tools,
             inbox,
             store,
+            clock,
+            reading,
             fence,
             epoch,
             state: Mutex::default(),
-            touched_ms: AtomicU64::new(clock::now_ms()),
+            touched_ms: AtomicU64::new(clock.now_ms()),
             lost: AtomicBool::new(false),
             running: Running::new(&ended),
             ended,
@@ -269,11 +283,11 @@ impl Session {
 
     fn seal(&self, name: &'static str, content: Raw, metadata: Raw) -> bowline_protocol::Unnumbered {
         let draft = Draft { name: EventName::known(name), step_id: None, content, metadata: Some(metadata) };
-        draft.seal(&SessionId::from(&self.id), &clock::rfc3339(clock::now_ms()))
+        draft.seal(&SessionId::from(&self.id), &clock::rfc3339(clock::wall_ms()))
     }
 
     async fn commit(&self, events: Vec<bowline_protocol::Unnumbered>, items: Vec<Item>) -> Result<Seq, StoreError> {
-        let mut commit = Commit::to(self.id.clone(), self.fence, clock::now_ms());
+        let mut commit = Commit::to(self.id.clone(), self.fence, self.clock.now_ms());
         commit.events = events;
         commit.items = items;
         self.write(commit).await.map(|committed| committed.first)
@@ -393,14 +407,32 @@ impl Session {
 
     /// The session was used. Written now and then, so that it does not expire.
     pub async fn touch(&self) {
-        let now = clock::now_ms();
+        let now = self.clock.now_ms();
         let last = self.touched_ms.load(Ordering::Relaxed);
         let due = now.saturating_sub(last) >= TOUCH_EVERY_MS;
         if due && self.touched_ms.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            let mut commit = Commit::to(self.id.clone(), self.fence, now);
-            commit.record = Some(stored(&self.principal, &self.record, now));
-            let _ = self.write(commit).await;
+            self.write_touch(now).await;
         }
+    }
+
+    /// The same, whenever it was last written.
+    pub async fn touch_now(&self) {
+        let now = self.clock.now_ms();
+        self.touched_ms.store(now, Ordering::Relaxed);
+        self.write_touch(now).await;
+    }
+
+    async fn write_touch(&self, now: u64) {
+        let mut commit = Commit::to(self.id.clone(), self.fence, now);
+        commit.record = Some(stored(&self.principal, &self.record, now));
+        if let Err(error) = self.write(commit).await {
+            tracing::debug!(session = %self.id, %error, "a session's use could not be written down");
+        }
+    }
+
+    /// Whether a client reads one of its streams now.
+    pub fn is_read(&self) -> bool {
+        self.state().readers.are_there()
     }
 
     pub fn touched_ms(&self) -> u64 {
@@ -412,7 +444,7 @@ impl Session {
         self.over.cancel();
         self.ended.cancel();
         self.state().pending.clear();
-        let mut commit = Commit::to(self.id.clone(), self.fence, clock::now_ms());
+        let mut commit = Commit::to(self.id.clone(), self.fence, self.clock.now_ms());
         commit.release = Some(Release::Log);
         if let Err(error) = self.write(commit).await {
             tracing::warn!(session = %self.id, %error, "a session of the hub could not be removed");
@@ -434,6 +466,12 @@ fn stored(principal: &Principal, record: &SessionRecord, now: u64) -> Record {
 impl fmt::Debug for SessionRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SessionRecord({:?}, {})", self.route, self.version)
+    }
+}
+
+impl fmt::Debug for SessionParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionParts({:?})", self.clock)
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::{LogId, Principal};
-use bowline_store::{Kind, Store, StoreError};
+use bowline_store::{Clock, Kind, ReadBudget, Store, StoreError};
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 
@@ -13,12 +13,12 @@ use crate::backend::{BackendEvent, notification_data};
 use crate::catalogue::ListKind;
 use crate::era;
 use crate::fields::{Fields, Raw};
-use crate::hub::{Expose, Happening, Hub};
+use crate::hub::{Expose, Happening, Hub, Options};
 use crate::link::Inbound;
 use crate::message;
 use crate::neighbours::Neighbours;
 use crate::pending::Pending;
-use crate::session::{Hearer, Inbox, OWN_STREAM, Route, Session, SessionRecord};
+use crate::session::{Hearer, Inbox, OWN_STREAM, Route, Session, SessionParts, SessionRecord};
 
 /// Sessions that are told of one event at the same time.
 const TELL_AT_ONCE: usize = 256;
@@ -26,6 +26,8 @@ const TELL_AT_ONCE: usize = 256;
 pub struct Sessions {
     awake: Mutex<HashMap<LogId, Arc<Session>>>,
     per_principal_max: usize,
+    clock: Clock,
+    reading: Arc<ReadBudget>,
     /// What those see that see everything.
     expose: Expose,
     waking: tokio::sync::Mutex<()>,
@@ -44,15 +46,16 @@ pub enum OpenError {
 
 impl Sessions {
     pub fn new(
-        per_principal_max: usize,
-        expose: Expose,
+        options: &Options,
         neighbours: Option<Arc<dyn Neighbours>>,
         woken: mpsc::UnboundedSender<Arc<Session>>,
     ) -> Sessions {
         Sessions {
             awake: Mutex::default(),
-            per_principal_max,
-            expose,
+            per_principal_max: options.sessions_per_principal_max,
+            clock: options.clock,
+            reading: options.reading.clone(),
+            expose: options.expose,
             waking: tokio::sync::Mutex::default(),
             neighbours,
             woken,
@@ -78,9 +81,8 @@ impl Sessions {
             return Err(OpenError::TooMany);
         }
         let (inbox, said) = Inbox::new();
-        let session =
-            Session::create(hub.store.clone(), self.lessor(), principal.clone(), record, (inbox, self.expose.meta()))
-                .await?;
+        let parts = self.parts(&hub.store, inbox);
+        let session = Session::create(parts, self.lessor(), principal.clone(), record).await?;
         Ok(self.settle(session, Some(said)))
     }
 
@@ -128,8 +130,7 @@ impl Sessions {
                 (inbox, Some(said))
             }
         };
-        let session =
-            Session::wake(store.clone(), self.lessor(), id, stored.owner, record, (inbox, self.expose.meta())).await?;
+        let session = Session::wake(self.parts(store, inbox), self.lessor(), id, stored.owner, record).await?;
         Ok((Some(self.settle(session, said)), true))
     }
 
@@ -147,6 +148,11 @@ impl Sessions {
             }
         }
         Ok(())
+    }
+
+    fn parts(&self, store: &Arc<dyn Store>, inbox: Inbox) -> SessionParts {
+        let (store, reading) = (store.clone(), self.reading.clone());
+        SessionParts { store, clock: self.clock, reading, inbox, has_hub_tools: self.expose.meta() }
     }
 
     fn lessor(&self) -> Option<&dyn Neighbours> {

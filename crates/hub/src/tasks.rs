@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Commit, Fence, Item, Kind, LeasedLog, Record, Release, Start, Store, StoreError};
+use bowline_store::{Clock, Commit, Fence, Item, Kind, LeasedLog, Record, Release, Start, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -83,12 +83,18 @@ pub struct TaskRecord {
 }
 
 impl TaskRecord {
-    pub fn new(server: &str, tool: &str, session: Option<LogId>, upstream: Option<Upstream>) -> TaskRecord {
+    pub fn new(
+        server: &str,
+        tool: &str,
+        session: Option<LogId>,
+        upstream: Option<Upstream>,
+        now_ms: u64,
+    ) -> TaskRecord {
         TaskRecord {
             server: server.to_owned(),
             tool: tool.to_owned(),
             status: TaskStatus::Working,
-            created_ms: clock::now_ms(),
+            created_ms: now_ms,
             ended_ms: None,
             session,
             upstream,
@@ -190,6 +196,7 @@ type RunningTasks = HashMap<LogId, Running>;
 
 pub struct Tasks {
     store: Arc<dyn Store>,
+    clock: Clock,
     neighbours: Option<Arc<dyn Neighbours>>,
     running: Arc<Mutex<RunningTasks>>,
     /// Orphans are taken up one search at a time, so that none is taken up twice.
@@ -199,9 +206,10 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    pub fn new(store: Arc<dyn Store>, neighbours: Option<Arc<dyn Neighbours>>) -> Tasks {
+    pub fn new(store: Arc<dyn Store>, clock: Clock, neighbours: Option<Arc<dyn Neighbours>>) -> Tasks {
         Tasks {
             store,
+            clock,
             neighbours,
             running: Arc::default(),
             taking_up: tokio::sync::Mutex::default(),
@@ -221,7 +229,7 @@ impl Tasks {
     /// Whether nobody works on a task, which is none that runs here. One that was just made may not have been claimed yet by the
     /// node that made it.
     async fn is_orphan(&self, id: &LogId, record: &TaskRecord, which: Orphans) -> Result<bool, StoreError> {
-        let is_old = clock::now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS;
+        let is_old = self.clock.now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS;
         let is_dropped = is_old || which == Orphans::LeftBehind;
         let Some(neighbours) = &self.neighbours else { return Ok(is_dropped) };
         Ok(match self.store.holder(id).await? {
@@ -308,7 +316,7 @@ impl Tasks {
                 None
             }
         };
-        task.record.ended_ms = Some(clock::now_ms());
+        task.record.ended_ms = Some(self.clock.now_ms());
         for _ in 0..WRITES_MAX {
             match self.write(&mut task, result.as_ref()).await {
                 Ok(()) | Err(StoreError::Held(_)) => break,
@@ -329,7 +337,7 @@ impl Tasks {
     }
 
     async fn write(&self, task: &mut Mine, result: Option<&Raw>) -> Result<(), StoreError> {
-        let now = clock::now_ms();
+        let now = self.clock.now_ms();
         let mut commit = Commit::to(task.id.clone(), Fence::OPEN, now);
         commit.record = Some(stored(&task.owner, &task.record, now));
         commit.items = result.map(|result| Item::put(RESULT, result.get().as_bytes().to_vec())).into_iter().collect();
@@ -388,7 +396,7 @@ impl Tasks {
         let mut expired = Vec::new();
         for (id, stored) in self.store.list(Kind::Hub, None).await? {
             let Ok(Some(record)) = record_of(&id, &stored) else { continue };
-            let age = record.ended_ms.map(|ended| clock::now_ms().saturating_sub(ended));
+            let age = record.ended_ms.map(|ended| self.clock.now_ms().saturating_sub(ended));
             if age.is_none_or(|age| u128::from(age) < ttl.as_millis()) {
                 continue;
             }
@@ -403,7 +411,7 @@ impl Tasks {
 
     /// Whether it was ours to let go of.
     async fn release(&self, id: &LogId) -> Result<bool, StoreError> {
-        let mut commit = Commit::to(id.clone(), Fence::OPEN, clock::now_ms());
+        let mut commit = Commit::to(id.clone(), Fence::OPEN, self.clock.now_ms());
         commit.release = Some(Release::Log);
         match self.log(id).commit(commit).await {
             Ok(_) => Ok(true),

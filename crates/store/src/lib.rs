@@ -2,6 +2,8 @@
 //!
 //! No HTTP and no rules live here. All stores owe the same promises and pass the same [`contract`] suite.
 
+pub mod budget;
+pub mod clock;
 pub mod commit;
 #[doc(hidden)]
 pub mod contract;
@@ -18,6 +20,8 @@ use async_trait::async_trait;
 use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
 
+pub use budget::ReadBudget;
+pub use clock::Clock;
 pub use commit::{
     Batch, Claim, Commit, Committed, Fence, Holder, Item, Kind, Leased, ReadLimit, Record, Release, Start, StoreError,
     Trimmed,
@@ -111,6 +115,19 @@ pub trait Directory: Send + Sync {
 
     /// Trims everything older than the retention allows at `now_ms` and frees what nobody can read any more.
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError>;
+
+    /// What time it is for all processes that share the store, in milliseconds since 1970; none if one process has it to
+    /// itself. A process sets its [`Clock`] by this when it begins, so that all of them date alike whatever their wall
+    /// clocks say.
+    async fn shared_time(&self) -> Result<Option<u64>, StoreError> {
+        Ok(None)
+    }
+
+    /// Tells processes that begin later what time it is. Without it they would have to believe the wall clock of the
+    /// store's server, which may have jumped since this process began.
+    async fn share_time(&self, _now_ms: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// What an operator should know.
     fn health(&self) -> Health;

@@ -121,6 +121,24 @@ fn replica_of(master: &Redis) -> Redis {
     replica
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_begins_takes_the_time_of_those_that_run_and_not_that_of_redis() {
+    const WEEK_MS: u64 = 7 * 24 * 3600 * 1000;
+    /// Longer than asking takes, and much less than a week.
+    const MINUTE_MS: u64 = 60_000;
+    let redis = Redis::start(&[]);
+    let (first, second) = (redis.open().await, redis.open().await);
+    let by_redis = first.shared_time().await.unwrap().expect("nodes on Redis share a time");
+    let seconds: u64 = redis.cli(&["time"]).lines().next().unwrap().parse().unwrap();
+    assert!(by_redis.abs_diff(seconds * 1000) < MINUTE_MS, "without others it is that of Redis: {by_redis}");
+    // As if the clock of Redis had jumped by a week, in either direction, since the first node began.
+    for told in [by_redis - WEEK_MS, by_redis + WEEK_MS] {
+        first.share_time(told).await.unwrap();
+        let learnt = second.shared_time().await.unwrap().unwrap();
+        assert!((told..told + MINUTE_MS).contains(&learnt), "{told} was told, and {learnt} learnt");
+    }
+}
+
 #[tokio::test]
 async fn with_wait_replicas_nothing_is_answered_that_only_the_master_has() {
     let master = Redis::start(&[]);

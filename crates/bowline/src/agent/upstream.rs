@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::trouble::{Resend, Trouble, retry_after};
 use super::{AgentError, Stopped};
+use crate::clock;
 use crate::config::WireConfig;
 use crate::dice;
 use crate::metrics::Labelled;
@@ -120,7 +121,7 @@ impl Upstream {
     }
 
     async fn refusal(&self, mut response: Response) -> Trouble {
-        let (status, wait) = (response.status(), retry_after(response.headers(), jiff::Timestamp::now()));
+        let (status, wait) = (response.status(), retry_after(response.headers(), clock::wall()));
         let mut body = BytesMut::new();
         let read = async {
             while let Ok(Some(bytes)) = response.chunk().await {

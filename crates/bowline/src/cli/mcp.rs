@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use bowline_hub::{Route, file, front};
 use bowline_protocol::Principal;
-use bowline_store::Store;
+use bowline_store::{Clock, Store};
 use futures_util::future::{Either, select};
 use tokio::io::BufReader;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,7 +30,8 @@ pub async fn run(loaded: Loaded, server: Option<String>) -> anyhow::Result<()> {
         file::read(path).context("the servers cannot be known")?;
     }
     let store = open_store(&config).await?;
-    let hub = hub::start(&config.hub, store.clone(), &Metrics::new(), None).await?;
+    let clock = Clock::of(store.as_ref()).await?;
+    let hub = hub::start(&config, store.clone(), clock, &Metrics::new(), None).await?;
     let principal = Principal::parse(LOCAL).context("the name of the local user is a principal")?;
     let route = server.map_or(Route::All, |name| Route::One(name.into()));
     let served = front::stdio::serve(

@@ -10,7 +10,7 @@ use bowline_protocol::{Epoch, LogId, Refusal, Seq};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, Start, StoreError};
 
 use super::{Cluster, unreachable};
-use crate::{clock, dice, node};
+use crate::{dice, node};
 
 const TRY_EVERY: Duration = Duration::from_millis(20);
 const TRIES: u32 = 500;
@@ -66,7 +66,7 @@ impl Cluster {
 
     /// Whether it is this node's now. Nobody else in this process may be at it.
     async fn try_lock(&self, name: &LogId) -> Result<bool, StoreError> {
-        let now_ms = clock::unix_seconds() * 1000;
+        let now_ms = self.clock.now_ms();
         let mut commit = Commit::to(name.clone(), Fence::OPEN, now_ms);
         commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
         let body = self.name.as_str().as_bytes().to_vec().into();

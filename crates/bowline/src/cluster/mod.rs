@@ -28,7 +28,7 @@ use bowline_core::exchange::Overdue;
 use bowline_core::hold::Party;
 use bowline_core::{Exchange, Peers};
 use bowline_protocol::{ErrorCode, LogId, Principal, Refusal, SessionId};
-use bowline_store::{Claim, Fence, Holder, Leased, Store, StoreError};
+use bowline_store::{Claim, Clock, Fence, Holder, Leased, Store, StoreError};
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -63,6 +63,7 @@ pub struct Cluster {
     /// Nodes belong to nobody.
     pub(crate) owner: Principal,
     pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Clock,
     pub(crate) ttl: Duration,
     /// No caller waits longer for another node without an answer.
     pub(crate) answer_timeout: Duration,
@@ -149,7 +150,7 @@ pub enum Place {
 }
 
 impl Cluster {
-    pub fn new(store: Arc<dyn Store>, ttl: Duration, answer_timeout: Duration) -> anyhow::Result<Cluster> {
+    pub fn new(store: Arc<dyn Store>, clock: Clock, ttl: Duration, answer_timeout: Duration) -> anyhow::Result<Cluster> {
         let name = format!("node_{:032x}", dice::u128());
         let (Some(holder), Some(log), Some(owner)) =
             (Holder::parse(&name), LogId::parse(&name), Principal::parse("node"))
@@ -174,8 +175,18 @@ impl Cluster {
             silent: HashMap::new(),
             talks: Talks::default(),
         };
-        let (numbers, renewed) = (AtomicU64::new(1), Notify::new());
-        Ok(Cluster { name: holder, log, owner, store, ttl, answer_timeout, renewed, numbers, state: Mutex::new(state) })
+        Ok(Cluster {
+            name: holder,
+            log,
+            owner,
+            store,
+            clock,
+            ttl,
+            answer_timeout,
+            renewed: Notify::new(),
+            numbers: AtomicU64::new(1),
+            state: Mutex::new(state),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

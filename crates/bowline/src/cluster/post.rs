@@ -115,7 +115,7 @@ async fn carry(cluster: Arc<Cluster>, to: Holder, mut queue: mpsc::UnboundedRece
     while queue.recv_many(&mut letters, LETTERS_AT_ONCE).await > 0 {
         let time = clock::timestamp();
         loop {
-            let mut commit = Commit::to(log.clone(), Fence::OPEN, clock::unix_seconds() * 1000);
+            let mut commit = Commit::to(log.clone(), Fence::OPEN, cluster.clock.now_ms());
             commit.events = letters.iter().map(|letter| letter.seal(&session, &time)).collect();
             match cluster.store.commit(commit).await {
                 Ok(_) => break,

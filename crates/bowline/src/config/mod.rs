@@ -2,6 +2,7 @@
 //!
 //! What may be written, and how it is read, is in [`table`] and [`load`].
 
+mod cgroup;
 mod error;
 mod load;
 mod resolve;
@@ -327,6 +328,9 @@ pub struct HubConfig {
     pub options: bowline_hub::Options,
 }
 
+/// Memory for readers and for the newest events, where there is enough of it.
+pub const READ_MEMORY_BYTES_MAX: usize = 128 << 20;
+
 /// Everything that a client can make grow.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -356,6 +360,12 @@ pub struct Limits {
     pub streams_max: usize,
     /// Running tasks with a log of their own.
     pub tasks_per_principal_max: usize,
+    /// Tasks that have ended and whose streams can still be read.
+    pub ended_tasks_per_principal_max: usize,
+    /// Sessions that are over, and tasks whose streams are gone, of which only that is remembered.
+    pub tombstones_per_principal_max: usize,
+    /// Memory for readers and for the newest events, half of it each.
+    pub read_memory_bytes_max: usize,
     pub producer_appends_kept_max: usize,
     pub operations_per_session_max: usize,
     /// Operations of one session that it remembers, and the bytes of their results that it keeps.
@@ -475,6 +485,9 @@ impl Default for Limits {
             http_body_bytes_max: 1 << 20,
             streams_max: 10_000,
             tasks_per_principal_max: 1000,
+            ended_tasks_per_principal_max: 1000,
+            tombstones_per_principal_max: 1000,
+            read_memory_bytes_max: READ_MEMORY_BYTES_MAX,
             producer_appends_kept_max: 100_000,
             operations_per_session_max: 100,
             operations_kept_max: 1000,

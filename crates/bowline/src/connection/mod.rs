@@ -12,6 +12,7 @@ use bowline_core::link::{Link, Output};
 use bowline_core::{Bucket, Heartbeat};
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, Refusal, Seq, SessionId, event};
+use bowline_store::budget::Held;
 use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
 use bytes::Bytes;
 use serde_json::json;
@@ -46,6 +47,8 @@ pub struct Connection {
     wake: Arc<WakeSet>,
     outbox: VecDeque<Bytes>,
     outbox_bytes: usize,
+    /// What of it counts against the memory of all readers.
+    held: Held,
     heart: Heartbeat,
     bucket: Bucket,
     bad_frames: u32,
@@ -102,6 +105,7 @@ impl Connection {
             wake: WakeSet::new(),
             outbox: VecDeque::new(),
             outbox_bytes: 0,
+            held: Held::new(&shared.reading),
             heart: Heartbeat::new(now, shared.config.heartbeat_interval),
             bucket: Bucket::new(now, shared.config.limits.events_per_second),
             bad_frames: 0,
@@ -168,6 +172,9 @@ impl Connection {
     pub fn pop(&mut self) -> Option<Bytes> {
         let bytes = self.outbox.pop_front()?;
         self.outbox_bytes -= bytes.len();
+        if self.outbox.is_empty() {
+            self.held.set(0);
+        }
         if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_FRAMES_KEPT {
             // An idle connection needs no room for a burst.
             self.outbox = VecDeque::new();
@@ -365,7 +372,7 @@ impl Connection {
 
     /// Reads what the links are owed until the window is full.
     pub async fn pump(&mut self) {
-        let window = self.shared.config.limits.send_window_bytes;
+        let window = self.window();
         let mut at = 0;
         while at < self.links.len() && self.outbox_bytes < window && self.close.is_none() {
             match self.links[at].link.poll_output() {
@@ -378,7 +385,10 @@ impl Connection {
                 }
                 Some(Output::Events(events)) => {
                     self.shared.metrics.events_sent.inc_by(events.len() as u64);
-                    events.into_iter().for_each(|event| self.push(event.bytes));
+                    // An event is a part of a larger buffer, which a client that takes nothing must not keep.
+                    let tight = window < self.shared.config.limits.send_window_bytes;
+                    let own = |bytes: Bytes| if tight { Bytes::copy_from_slice(&bytes) } else { bytes };
+                    events.into_iter().for_each(|event| self.push(own(event.bytes)));
                 }
                 Some(Output::Read { from, events_max }) => self.read(at, from, events_max).await,
                 Some(Output::Replayed { verdict, replayed }) => {
@@ -401,6 +411,12 @@ impl Connection {
         if at > 0 && at < self.links.len() {
             self.links.rotate_left(at);
         }
+        self.held.set(self.outbox_bytes);
+    }
+
+    /// How much may be read ahead of the socket: less, the more all readers hold.
+    fn window(&self) -> usize {
+        self.shared.reading.window(self.shared.config.limits.send_window_bytes)
     }
 
     /// Links whose session is over are kept until its last event was sent, and not longer.
@@ -425,7 +441,7 @@ impl Connection {
     }
 
     async fn read(&mut self, at: usize, from: Seq, events_max: usize) {
-        let limit = ReadLimit { events: events_max, bytes: self.shared.config.limits.send_window_bytes };
+        let limit = ReadLimit { events: events_max, bytes: self.window() };
         let Attached { follower, link, .. } = &mut self.links[at];
         match self.shared.read(follower, from, limit).await {
             Ok(batch) => link.handle_events(batch.events, batch.first, batch.next),

@@ -121,7 +121,7 @@ impl Connection {
 
     /// Reads what watched tasks owe until the window is full.
     pub(super) async fn pump_watches(&mut self) {
-        let window = self.shared.config.limits.send_window_bytes;
+        let window = self.window();
         let mut at = 0;
         while at < self.watches.len() && self.outbox_bytes < window && self.close.is_none() {
             match self.watches[at].watch.poll_output() {

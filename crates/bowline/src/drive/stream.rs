@@ -6,6 +6,7 @@ use std::time::Duration;
 use bowline_core::watch::{Output, Start, Watch};
 use bowline_protocol::chunk::DONE;
 use bowline_protocol::{Chunk, ChunkKind, Epoch, LogId, MessageId, Seq, TaskId};
+use bowline_store::budget::Pacer;
 use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
 use bytes::Bytes;
 
@@ -28,6 +29,7 @@ pub struct Stream {
     stage: Stage,
     /// Until a reader that comes back has what it missed.
     returning: Option<Returning>,
+    pacer: Pacer,
     wake: Arc<WakeSet>,
     _counted: Counted,
 }
@@ -76,6 +78,7 @@ impl Stream {
         let follower = shared.follow(log, epoch, &wake, 0);
         let counted = Counted::new(&shared);
         Stream {
+            pacer: Pacer::new(&shared.reading),
             shared,
             follower,
             trace_key: String::new(),
@@ -138,7 +141,9 @@ impl Stream {
     }
 
     async fn read(&mut self, from: Seq, events_max: usize) -> Result<(), FollowError> {
-        let limit = ReadLimit { events: events_max, bytes: READ_BYTES_MAX };
+        // A client that takes nothing is waited for here, until we leave.
+        let room = self.shared.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
+        let limit = ReadLimit { events: events_max, bytes: room.ok_or(StoreError::Closed)? };
         let batch = self.shared.read(&self.follower, from, limit).await?;
         let overtaken = batch.first > from;
         let trace = if overtaken { trace(&self.shared, self.follower.log(), &self.trace_key).await? } else { None };
@@ -171,7 +176,7 @@ impl Stream {
                     let mut bytes = Vec::with_capacity(chunks.iter().map(|chunk| chunk.json.len() + 48).sum());
                     chunks.iter().for_each(|chunk| chunk.encode(self.follower.epoch(), &mut bytes));
                     self.shared.metrics.chunks_sent.inc_by(chunks.len() as u64);
-                    return Ok(Some(bytes.into()));
+                    return Ok(Some(self.pacer.piece(bytes)));
                 }
                 Some(Output::Read { from, events_max }) => self.read(from, events_max).await?,
                 Some(Output::Over) => {
@@ -181,6 +186,7 @@ impl Stream {
                 }
                 None => {
                     self.has_returned();
+                    self.pacer.rest();
                     tokio::select! {
                         () = self.wake.woken() => {
                             self.wake.take();

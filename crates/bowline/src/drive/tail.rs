@@ -6,6 +6,7 @@ use std::time::Duration;
 use bowline_core::link::{Link, Output};
 use bowline_protocol::frame::Control;
 use bowline_protocol::{Epoch, LogId, Recorded};
+use bowline_store::budget::Pacer;
 use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
 
 use crate::node::Shared;
@@ -27,6 +28,8 @@ pub struct Tail {
     shared: Arc<Shared>,
     follower: Follower,
     link: Link,
+    /// What this reader holds.
+    pub pacer: Pacer,
     wake: Arc<WakeSet>,
 }
 
@@ -35,7 +38,8 @@ impl Tail {
     pub async fn new(shared: Arc<Shared>, log: &LogId, link: Link) -> Result<Tail, FollowError> {
         let wake = WakeSet::new();
         let follower = shared.follow(log, link.epoch(), &wake, 0);
-        let mut tail = Tail { shared, follower, link, wake };
+        let pacer = Pacer::new(&shared.reading);
+        let mut tail = Tail { shared, follower, link, pacer, wake };
         tail.look().await?;
         Ok(tail)
     }
@@ -63,11 +67,13 @@ impl Tail {
                 Some(Output::Control(notice)) => return Ok(Piece::Notice(notice)),
                 Some(Output::Replayed { .. } | Output::Skipped { .. }) => {}
                 Some(Output::Read { from, events_max }) => {
-                    let limit = ReadLimit { events: events_max, bytes: READ_BYTES_MAX };
+                    let room = self.shared.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
+                    let limit = ReadLimit { events: events_max, bytes: room.ok_or(StoreError::Closed)? };
                     let batch = self.shared.read(&self.follower, from, limit).await?;
                     self.link.handle_events(batch.events, batch.first, batch.next);
                 }
                 None => {
+                    self.pacer.rest();
                     tokio::select! {
                         () = self.wake.woken() => {
                             self.wake.take();

@@ -9,7 +9,6 @@ use bowline_core::{Link, Resume};
 use bowline_protocol::event::names;
 use bowline_protocol::{Cursor, Epoch, Extent, LogId, Recorded, Refusal, Seq, SessionId};
 use bowline_store::{FollowError, StoreError};
-use bytes::Bytes;
 
 use super::problem::Problem;
 use crate::clock;
@@ -91,7 +90,7 @@ pub async fn follow(
         if piece.is_some() && !goes_on {
             bytes.extend_from_slice(&sse(None, tail.epoch()));
         }
-        Some((Ok(Bytes::from(bytes)), goes_on.then_some(tail)))
+        Some((Ok(tail.pacer.piece(bytes)), goes_on.then_some(tail)))
     });
     let kind = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache, no-transform")];
     Ok((StatusCode::OK, kind, [("x-accel-buffering", "no")], Body::from_stream(stream)).into_response())

@@ -20,20 +20,28 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::{from_fn_with_state, map_response_with_state};
+use axum::http::HeaderValue;
+use axum::http::header::DATE;
+use axum::middleware::{from_fn_with_state, map_response, map_response_with_state};
+use axum::response::Response;
 use axum::routing::{any, delete, get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use self::seldom::Seldom;
+use crate::clock;
 use crate::node::Shared;
 
 /// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
+/// What the kernel takes for one connection beyond what is on its way. Left to itself it takes megabytes for each client
+/// that takes nothing, and they count as this server's.
+const UNSENT_BYTES_MAX: u32 = 128 << 10;
 /// How long to wait when there are no descriptors left, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// That is told so often: a log that is full of it helps nobody, and may fill the disk.
@@ -90,7 +98,17 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(from_pages)
         .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))
         .layer(map_response_with_state(shared.clone(), problem::count))
+        .layer(map_response(date))
         .with_state(shared)
+}
+
+/// The HTTP library keeps the date that it wrote last until the wall clock is past it, so that a clock which is set back
+/// would leave it standing.
+async fn date(mut response: Response) -> Response {
+    if let Ok(date) = HeaderValue::try_from(clock::http_date(clock::unix_ms())) {
+        response.headers_mut().entry(DATE).or_insert(date);
+    }
+    response
 }
 
 /// Accepts connections until the server closes, then waits for those that are open to end.
@@ -110,6 +128,7 @@ pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
                         continue;
                     };
                     let _ = stream.set_nodelay(true);
+                    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
                     let (shared, router) = (shared.clone(), router.clone());
                     // Apart, because a connection keeps room for the larger of the two as long as it lasts.
                     if shared.tls.is_none() {

@@ -436,7 +436,7 @@ impl Actor {
     pub(super) async fn release(&mut self) {
         self.release_at = None;
         let mut change = self.change();
-        change.record.released = true;
+        change.record = change.record.tombstone();
         change.commit.release = Some(Release::Contents);
         if let Err(refusal) = self.commit(change).await {
             tracing::debug!(session = %self.id, %refusal, "cannot let go of an ended session yet");

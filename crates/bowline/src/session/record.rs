@@ -148,6 +148,19 @@ impl SessionRecord {
         }
     }
 
+    /// What is left when the contents of a session that is over are let go: enough to tell its owner that it is over.
+    pub fn tombstone(self) -> SessionRecord {
+        SessionRecord {
+            released: true,
+            config: Map::new(),
+            client_id: None,
+            app_version: None,
+            title: None,
+            restored_from: None,
+            ..self
+        }
+    }
+
     pub fn encode(&self) -> Bytes {
         // String keys and finite numbers only, so this cannot fail.
         serde_json::to_vec(self).unwrap_or_default().into()

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_core::proof::ResumeToken;
@@ -29,6 +29,8 @@ pub struct Registry {
     live: Mutex<HashMap<SessionId, Entry>>,
     /// Sessions that are not over, by owner.
     counts: Mutex<HashMap<Principal, usize>>,
+    /// How many have ended since somebody asked.
+    ended: AtomicUsize,
 }
 
 #[derive(Clone)]
@@ -105,6 +107,7 @@ impl Registry {
 
     /// A session is over; its owner may have another.
     pub fn forget_live(&self, owner: &Principal) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
         let mut counts = self.counts();
         if let Some(count) = counts.get_mut(owner) {
             *count = count.saturating_sub(1);
@@ -112,6 +115,11 @@ impl Registry {
                 counts.remove(owner);
             }
         }
+    }
+
+    /// How many sessions have ended since this was last taken.
+    pub fn ended(&self) -> &AtomicUsize {
+        &self.ended
     }
 
     /// How many sessions each owner has, as they were just counted.

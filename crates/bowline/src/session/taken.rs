@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::restore::Restored;
 use crate::decode::decode;
-use crate::dice;
 use crate::node::{self, Shared, not_found};
+use crate::{clock, dice};
 
 /// With `state.single_use`, whether a state that was exported under this id is used up.
 pub async fn is_fresh(shared: &Shared, exported_by: &SessionId, last_seq: Seq) -> Result<(), Refusal> {
@@ -92,9 +92,11 @@ async fn remember(shared: &Shared, owner: &Principal, log: LogId, fact: &impl Se
     let now_ms = shared.clock.now_ms();
     let known = shared.store.record(&log).await.map_err(refuse)?.is_some();
     let mut commit = Commit::to(log, Fence::default(), now_ms);
+    // States expire by the wall clock, which may be ahead of ours.
+    let touched_ms = now_ms.max(clock::unix_ms());
     // Our own types have string keys and finite numbers only, so this cannot fail.
     let body = serde_json::to_vec(fact).unwrap_or_default().into();
-    commit.record = Some(Record { kind: Kind::Restored, owner: owner.clone(), touched_ms: now_ms, body });
+    commit.record = Some(Record { kind: Kind::Restored, owner: owner.clone(), touched_ms, body });
     if known {
         return shared.write_once(commit).await.map(drop).map_err(refuse);
     }

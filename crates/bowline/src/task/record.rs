@@ -73,6 +73,15 @@ impl TaskRecord {
         }
     }
 
+    /// What is left when its stream is let go: enough to tell its owner that it was there.
+    pub fn tombstone(self, now_ms: u64) -> TaskRecord {
+        let worker = match self.worker {
+            Worker::Agent { name, .. } => Worker::Agent { name, args: Value::Null },
+            Worker::Producer => Worker::Producer,
+        };
+        TaskRecord { released: true, touched_ms: now_ms, worker, result: None, error: None, ..self }
+    }
+
     pub fn encode(&self) -> Bytes {
         // String keys and finite numbers only, so this cannot fail.
         serde_json::to_vec(self).unwrap_or_default().into()

@@ -28,6 +28,8 @@ pub struct Tasks {
     live: Mutex<HashMap<TaskId, Entry>>,
     /// Tasks that run, by owner.
     running: Mutex<HashMap<Principal, usize>>,
+    /// How many have ended since somebody asked.
+    ended: AtomicUsize,
     pub(super) at_work: AtomicUsize,
 }
 
@@ -69,6 +71,7 @@ impl Tasks {
 
     /// A task has ended; its owner may have another.
     pub fn forget_running(&self, owner: &Principal) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
         let mut running = lock(&self.running);
         if let Some(count) = running.get_mut(owner) {
             *count = count.saturating_sub(1);
@@ -76,6 +79,11 @@ impl Tasks {
                 running.remove(owner);
             }
         }
+    }
+
+    /// How many tasks have ended since this was last taken.
+    pub fn ended(&self) -> &AtomicUsize {
+        &self.ended
     }
 
     /// How many running tasks each owner has, as they were just counted.

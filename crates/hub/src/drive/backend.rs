@@ -5,11 +5,12 @@ mod lists;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bowline_core::backend::{Backend as Machine, DialError, Generation, Policy, Told};
 use bowline_core::health::Pulse;
 use bowline_core::{Health, Listing};
+use bowline_store::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,12 +30,13 @@ use crate::spec::{Reach, ServerSpec};
 
 const COMMANDS_MAX: usize = 4096;
 const NOTES_MAX: usize = 4096;
-/// While a backend is away, the wall clock is looked at this often to notice that the machine slept.
+/// While a backend is away, the clock is looked at this often to notice that the machine slept.
 const SLEEP_WATCH: Duration = Duration::from_secs(5);
 
 /// What all backends of a hub share.
 #[derive(Clone)]
 pub struct Around {
+    pub clock: Clock,
     pub policy: Policy,
     pub health_interval: Duration,
     pub health_timeout: Duration,
@@ -153,7 +155,8 @@ impl Driver {
         mut notes: mpsc::Receiver<Note>,
         mut links: mpsc::Receiver<(Generation, LinkEvent)>,
     ) {
-        let mut clocks = (Instant::now(), SystemTime::now());
+        // The first stands still while the machine sleeps, and the second does not.
+        let mut clocks = (Instant::now(), self.around.clock.uptime());
         loop {
             self.drain().await;
             if self.removed {
@@ -172,9 +175,9 @@ impl Driver {
                 () = sleep_until(due) => {}
             }
             let now = Instant::now();
-            let (steady, wall) = clocks;
-            let slept = SystemTime::now().duration_since(wall).unwrap_or_default().saturating_sub(now - steady);
-            clocks = (now, SystemTime::now());
+            let (awake_since, up_since) = clocks;
+            clocks = (now, self.around.clock.uptime());
+            let slept = (clocks.1 - up_since).saturating_sub(now - awake_since);
             let pulse = {
                 let mut books = self.desk.lock();
                 if slept > Duration::from_secs(10) {
@@ -396,7 +399,7 @@ impl Driver {
 
     fn connected(&mut self) {
         self.desk.lock().health.resume(Instant::now(), chance());
-        self.snapshot.send_modify(|now| now.connected_at_ms = Some(clock::now_ms()));
+        self.snapshot.send_modify(|now| now.connected_at_ms = Some(clock::wall_ms()));
         self.listing.reset();
         let Some((generation, link)) = self.desk.live() else { return };
         self.connected = Some(generation);

@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use super::http::{Body, SESSION, empty, event_stream, json, problem, text, version};
 use super::reader::{self, Place, Reader};
 use super::{Client, aggregate, begin, transparent};
-use crate::clock;
 use crate::drive::conversation::{Reply, Step};
 use crate::drive::surviving::Surviving;
 use crate::era::{self, Era};
@@ -119,7 +118,7 @@ pub async fn open(
         version: negotiate(params.text("protocolVersion").as_deref()).to_owned(),
         capabilities: params.get("capabilities").map_or_else(era::no_capabilities, ToOwned::to_owned),
         info: params.get("clientInfo").map_or_else(era::our_info, ToOwned::to_owned),
-        created_ms: clock::now_ms(),
+        created_ms: hub.options.clock.now_ms(),
         handle: false,
     };
     hub.sessions.create(hub, principal, record).await

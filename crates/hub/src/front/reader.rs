@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_protocol::Seq;
+use bowline_store::budget::Pacer;
 use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
 use bytes::Bytes;
 use futures_util::Stream;
@@ -23,7 +24,7 @@ const COMMENT_EVERY: Duration = Duration::from_secs(15);
 /// As what events come over a stream.
 const EVENT_LEVEL: &str = "info";
 const EVENT_LOGGER: &str = "bowline";
-const READ: ReadLimit = ReadLimit { events: 256, bytes: 1 << 20 };
+const READ: ReadLimit = ReadLimit { events: 256, bytes: 256 << 10 };
 
 /// What an event in a session's log says.
 #[derive(Deserialize)]
@@ -76,6 +77,7 @@ pub struct Reader {
     over: bool,
     /// Where it began, it was told as an event; so its client wants the events that follow.
     from_event: bool,
+    pacer: Pacer,
 }
 
 /// What comes next on a stream.
@@ -99,6 +101,7 @@ impl Reader {
             stop,
             over: false,
             from_event: false,
+            pacer: Pacer::new(&session.reading),
         }
     }
 
@@ -125,13 +128,15 @@ impl Reader {
             if self.is_over() {
                 return None;
             }
-            let messages = self.read().await.ok()?;
+            let room = self.room().await?;
+            let messages = self.read(room).await.ok()?;
             if !messages.is_empty() {
                 return Some(Piece::Messages(messages));
             }
             if self.over {
                 return None;
             }
+            self.pacer.rest();
             let (stop, over) = (self.stop.clone(), self.session.over.clone());
             let woken = stop.run_until_cancelled(over.run_until_cancelled(self.wake.woken()));
             if tokio::time::timeout(COMMENT_EVERY, woken).await.is_err() {
@@ -141,11 +146,17 @@ impl Reader {
         }
     }
 
-    async fn read(&mut self) -> Result<Vec<(Seq, Raw)>, StoreError> {
+    /// How much may be read now. A client that takes nothing is waited for, as long as anything can come of it.
+    async fn room(&mut self) -> Option<usize> {
+        let (stop, over) = (self.stop.clone(), self.session.over.clone());
+        stop.run_until_cancelled(over.run_until_cancelled(self.pacer.room(READ.bytes))).await.flatten()
+    }
+
+    async fn read(&mut self, bytes: usize) -> Result<Vec<(Seq, Raw)>, StoreError> {
         let mut messages = Vec::new();
         let events = self.carries_events();
         loop {
-            let batch = self.session.store().read(&self.session.id, self.next, READ).await?;
+            let batch = self.session.store().read(&self.session.id, self.next, ReadLimit { bytes, ..READ }).await?;
             if !self.session.is_in(&batch.epoch) {
                 // What stands there now was never owed to this reader.
                 return Ok(messages);
@@ -183,15 +194,16 @@ impl Reader {
             if let Some(first) = first {
                 return Some((Ok(Bytes::from(first)), (reader, None)));
             }
-            let text = match reader.next().await? {
-                Piece::Quiet => ": still here\n\n".to_owned(),
+            let bytes = match reader.next().await? {
+                Piece::Quiet => Bytes::from_static(b": still here\n\n"),
                 Piece::Messages(messages) => {
                     let one =
                         |(seq, message): &(Seq, Raw)| sse::encode(Some(&reader.session.event_id(*seq)), message.get());
-                    messages.iter().map(one).collect()
+                    let text: String = messages.iter().map(one).collect();
+                    reader.pacer.piece(text.into_bytes())
                 }
             };
-            Some((Ok(Bytes::from(text)), (reader, None)))
+            Some((Ok(bytes), (reader, None)))
         })
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use bowline_store::{Kind, StoreError};
 
 use super::{Hub, Options};
-use crate::clock;
 use crate::drive;
 use crate::tasks::Orphans;
 
@@ -49,8 +48,18 @@ impl Hub {
     async fn sweep_sessions(&self) -> Result<(), StoreError> {
         let ttl_ms = self.options.session_ttl.as_millis() as u64;
         for (log, stored) in self.store.list(Kind::Mcp, None).await? {
-            let touched = self.sessions.get(&log).map_or(stored.touched_ms, |session| session.touched_ms());
-            if clock::now_ms().saturating_sub(touched) < ttl_ms {
+            let awake = self.sessions.get(&log);
+            let touched = awake.as_ref().map_or(stored.touched_ms, |session| session.touched_ms());
+            let age_ms = self.options.clock.now_ms().saturating_sub(touched);
+            if let Some(session) = awake.filter(|session| session.is_read()) {
+                // A client that only listens uses its session too. Written seldom, and long before other nodes would
+                // take it for quiet.
+                if age_ms >= ttl_ms / 4 {
+                    session.touch_now().await;
+                }
+                continue;
+            }
+            if age_ms < ttl_ms {
                 continue;
             }
             match self.sessions.find(&self.store, &stored.owner, log.as_str()).await {

@@ -9,6 +9,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
 
 use super::{Dial, Ending, MESSAGE_BYTES_MAX};
+use crate::clock;
 use crate::era::Era;
 use crate::fields::{Fields, Raw};
 use crate::spec::check_address;
@@ -139,7 +140,7 @@ fn wait_of(text: &str, now: Timestamp) -> Option<Duration> {
 
 pub(super) fn retry_after(response: &Response) -> Option<Duration> {
     let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
-    Some(wait_of(text.trim(), Timestamp::now())?.min(RETRY_AFTER_MAX))
+    Some(wait_of(text.trim(), clock::wall())?.min(RETRY_AFTER_MAX))
 }
 
 /// The innermost reason, without the URL, which may hold a secret.

@@ -25,6 +25,10 @@ impl Readers {
         read.map(|read| read.owed = true).is_some()
     }
 
+    pub fn are_there(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     fn enter(&mut self, stream: &str) {
         self.0.entry(stream.to_owned()).or_default().by += 1;
     }

@@ -80,7 +80,7 @@ impl Call<'_> {
             version: era::Era::Modern.newest().to_owned(),
             capabilities: era::no_capabilities(),
             info: self.client.caller.client.info.clone(),
-            created_ms: crate::clock::now_ms(),
+            created_ms: self.hub.options.clock.now_ms(),
             handle: true,
         };
         let made = self.hub.sessions.create(self.hub, &self.client.principal, record).await;

@@ -102,7 +102,7 @@ async fn become_task(
     mut work: Work,
 ) -> Result<Outcome, String> {
     let upstream = work.upstream.borrow_and_update().clone();
-    let record = TaskRecord::new(server, tool, Some(session.id.clone()), upstream);
+    let record = TaskRecord::new(server, tool, Some(session.id.clone()), upstream, call.hub.options.clock.now_ms());
     // Until the task is in the store, it is the caller's call, and goes with the caller.
     let caller = cancel.clone().drop_guard();
     let made = call.hub.tasks.create(&call.client.principal, record, cancel).await;

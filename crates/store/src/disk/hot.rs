@@ -1,17 +1,31 @@
 //! The newest events in memory: which groups are held there, oldest first, and when they must go.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use bowline_protocol::{LogId, Seq};
 
 use super::index::Index;
+
+/// Who follows a log reads its newest events at once, and who comes back soon finds them here. After that they cost more
+/// memory than the reads that they spare.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+/// What a frame and an event of it cost here beside their bytes, about.
+const FRAME_OVERHEAD: usize = 128;
 
 /// Owned by the writer thread. The events hang in the index; a group's bytes are freed when its last event is let go.
 #[derive(Debug)]
 pub struct Hot {
     bytes_max: usize,
     bytes: usize,
-    groups: VecDeque<(usize, Vec<(LogId, Seq)>)>,
+    groups: VecDeque<Group>,
+}
+
+#[derive(Debug)]
+struct Group {
+    since: Instant,
+    bytes: usize,
+    frames: Vec<(LogId, Seq)>,
 }
 
 impl Hot {
@@ -24,20 +38,33 @@ impl Hot {
         if frames.is_empty() {
             return;
         }
+        let bytes = bytes + frames.len() * FRAME_OVERHEAD;
         self.bytes += bytes;
-        self.groups.push_back((bytes, frames));
-        while self.bytes > self.bytes_max
-            && let Some((bytes, frames)) = self.groups.pop_front()
-        {
-            self.bytes -= bytes;
-            for (id, base) in frames {
-                index.change(&id, |log| {
-                    let at = log.entry_from(base);
-                    if let Some(entry) = log.entries.get_mut(at).filter(|entry| entry.base == base) {
-                        entry.hot = None;
-                    }
-                });
-            }
+        self.groups.push_back(Group { since: Instant::now(), bytes, frames });
+        while self.bytes > self.bytes_max && self.cool_one(index) {}
+    }
+
+    /// Lets go of what has been here for long.
+    pub fn cool(&mut self, index: &Index) {
+        while self.groups.front().is_some_and(|group| group.since.elapsed() >= KEPT_FOR) {
+            self.cool_one(index);
         }
+        if self.groups.is_empty() {
+            self.groups.shrink_to_fit();
+        }
+    }
+
+    fn cool_one(&mut self, index: &Index) -> bool {
+        let Some(Group { bytes, frames, .. }) = self.groups.pop_front() else { return false };
+        self.bytes -= bytes;
+        for (id, base) in frames {
+            index.change(&id, |log| {
+                let at = log.entry_from(base);
+                if let Some(entry) = log.entries.get_mut(at).filter(|entry| entry.base == base) {
+                    entry.hot = None;
+                }
+            });
+        }
+        true
     }
 }

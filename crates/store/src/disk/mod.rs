@@ -38,7 +38,7 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use self::log::Log;
 use self::read::{FetchError, ItemPlan, Plan};
@@ -56,12 +56,17 @@ pub use open::{DiskOptions, OpenError, OpenReport, Sync};
 /// How often a read looks again when what it wanted has moved meanwhile. Each move takes a whole compaction.
 const LOOKS_MAX: usize = 8;
 
+/// Reads from the disk at once. Each takes a whole frame into memory, whatever it wants of it, so a crowd of readers must
+/// wait; and more at once are no faster.
+const COLD_READS_MAX: usize = 8;
+
 /// Logs on disk. Opened with [`DiskStore::open`].
 pub struct DiskStore {
     shared: Arc<Shared>,
     /// Empty only while the store is dropped.
     queue: Option<mpsc::Sender<Request>>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    cold_reads: Arc<Semaphore>,
 }
 
 impl DiskStore {
@@ -94,7 +99,12 @@ impl DiskStore {
                 fetch(planned, &self.shared.dir)
             } else {
                 let shared = self.shared.clone();
-                let cold = tokio::task::spawn_blocking(move || fetch(planned, &shared.dir));
+                // It goes along, because a read that nobody waits for any more still takes its memory.
+                let permit = self.cold_reads.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
+                let cold = tokio::task::spawn_blocking(move || {
+                    let _permit = permit;
+                    fetch(planned, &shared.dir)
+                });
                 cold.await.map_err(|error| StoreError::Io(error.to_string()))?
             };
             match fetched {

@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, mpsc as ticks};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
-use super::DiskStore;
 use super::files::{Files, OsFiles};
 use super::group::Group;
 use super::hot::Hot;
@@ -21,6 +20,7 @@ use super::segment::segment_path;
 use super::shared::Shared;
 use super::state::{Found, State, Witness};
 use super::writer::{Request, Writer};
+use super::{COLD_READS_MAX, DiskStore};
 use crate::{Fence, Retentions, StoreError};
 
 /// How many requests may wait for the writer; further ones wait where they are made.
@@ -153,7 +153,9 @@ impl DiskStore {
             drop(guard);
         });
         report.elapsed = started.elapsed();
-        let store = DiskStore { shared, queue: Some(queue), writer: Mutex::new(Some(thread.map_err(failed)?)) };
+        let writer = Mutex::new(Some(thread.map_err(failed)?));
+        let cold_reads = Arc::new(Semaphore::new(COLD_READS_MAX));
+        let store = DiskStore { shared, queue: Some(queue), writer, cold_reads };
         Ok((store, report))
     }
 }

@@ -72,6 +72,7 @@ impl Plan {
         let mut bytes_left = self.limit.bytes;
         let mut events: Vec<Recorded> = Vec::new();
         'pieces: for piece in self.pieces {
+            let is_hot = piece.hot.is_some();
             let found = match piece.hot {
                 Some(hot) => hot,
                 None => {
@@ -90,7 +91,10 @@ impl Plan {
                     break 'pieces;
                 }
                 bytes_left = bytes_left.saturating_sub(bytes.len());
-                events.push(Recorded { seq: piece.base.plus(at as u64), bytes: bytes.clone() });
+                // A copy where a part of a frame would hold all of it in memory.
+                let is_part = !is_hot && bytes_left < piece.place.len as usize;
+                let bytes = if is_part { Bytes::copy_from_slice(bytes) } else { bytes.clone() };
+                events.push(Recorded { seq: piece.base.plus(at as u64), bytes });
             }
         }
         Ok(Batch { events, epoch: self.epoch, first: self.first, next: self.next })

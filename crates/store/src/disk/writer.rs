@@ -150,7 +150,10 @@ impl Writer {
         }
         self.finish(group, waiting);
         match last? {
-            Request::Sweep(now_ms, answer) => drop(answer.send(self.sweep(now_ms))),
+            Request::Sweep(now_ms, answer) => {
+                self.hot.cool(&self.shared.index);
+                drop(answer.send(self.sweep(now_ms)));
+            }
             Request::Damaged(log, place, answer) => {
                 self.judge_damage(&log, place);
                 let _ = answer.send(());

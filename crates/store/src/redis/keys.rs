@@ -47,6 +47,11 @@ impl Keys {
         format!("{}:{{kind{}.{bucket}}}", self.prefix, kind_digit(kind))
     }
 
+    /// How far the nodes' time is from the time of the server that has this key.
+    pub fn time(&self) -> String {
+        format!("{}:{{time}}", self.prefix)
+    }
+
     pub fn by_owner(&self, kind: Kind, owner: &Principal) -> String {
         format!("{}:{{owner{}.{}}}", self.prefix, kind_digit(Some(kind)), escape(owner.as_str()))
     }

@@ -59,6 +59,10 @@ pub use options::{Address, RedisOptions, RedisUrl};
 /// How many commits and leases may be under way; further ones wait where they are made.
 const ERRANDS_MAX: usize = 4096;
 
+/// How long the nodes' time is kept when none of them tells it any more. Then they are all gone, and what the next one
+/// begins with is the time of Redis itself.
+const TIME_KEPT_MS: u64 = 60_000;
+
 /// Logs are spread over so many gates.
 const GATES: usize = 64;
 
@@ -90,6 +94,7 @@ impl RedisStore {
     pub async fn open(options: RedisOptions) -> Result<RedisStore, StoreError> {
         let instance = random_bits().map_err(|error| StoreError::Io(error.to_string()))?;
         let keys = Keys::new(&options.url.prefix);
+        let hot = Hot::new(options.hot_bytes);
         let fleet = Fleet::new(options);
         fleet.open().await?;
         let index = Index { fleet: fleet.clone(), keys: keys.clone() };
@@ -97,7 +102,6 @@ impl RedisStore {
         pulse.note_logs(index.count_all().await?);
         let tails = Arc::new(Tails::default());
         let (listener, heard) = mpsc::unbounded_channel();
-        let hot = Hot::new();
         let ear = Listener::new(fleet.clone(), keys.clone(), tails.clone(), hot.clone(), listener.downgrade());
         let tasks = vec![tokio::spawn(pulse.clone().run(index.clone())), tokio::spawn(ear.run(heard))];
         Ok(RedisStore {
@@ -214,6 +218,12 @@ impl RedisStore {
         let listed = self.record(log).await?.map(|record| (record.kind, record.owner));
         let entries = self.index.entries(log, &listed).await?;
         Ok((listed, entries))
+    }
+
+    async fn tell_time(&self, own: &str) -> Result<Value, StoreError> {
+        self.check_open()?;
+        let act = Act::script(Script::Time, vec![self.keys.time()]);
+        self.fleet.call(&act.arg(own.to_owned()).arg(TIME_KEPT_MS.to_string())).await
     }
 
     /// The commit stands, whatever became of the lists; the sweep puts them right.
@@ -357,6 +367,15 @@ impl Directory for RedisStore {
             self.tails.wake(log);
         }
         Ok(trimmed)
+    }
+
+    async fn shared_time(&self) -> Result<Option<u64>, StoreError> {
+        let said = self.tell_time("").await?;
+        Ok(text(said).and_then(|ms| ms.parse().ok()))
+    }
+
+    async fn share_time(&self, now_ms: u64) -> Result<(), StoreError> {
+        self.tell_time(&now_ms.to_string()).await.map(drop)
     }
 
     fn health(&self) -> Health {

@@ -17,11 +17,19 @@ pub struct RedisOptions {
     pub wait_replicas: u32,
     /// How long a command may take, with all its attempts. Whoever asked is told after this.
     pub timeout: Duration,
+    /// How much memory the newest events of logs that are followed may take.
+    pub hot_bytes: usize,
 }
 
 impl RedisOptions {
     pub fn new(url: RedisUrl, retention: impl Into<Retentions>) -> RedisOptions {
-        RedisOptions { url, retention: retention.into(), wait_replicas: 0, timeout: Duration::from_secs(5) }
+        RedisOptions {
+            url,
+            retention: retention.into(),
+            wait_replicas: 0,
+            timeout: Duration::from_secs(5),
+            hot_bytes: 64 << 20,
+        }
     }
 }
 

@@ -11,10 +11,11 @@ pub enum Script {
     Trim,
     Enter,
     Leave,
+    Time,
 }
 
 impl Script {
-    pub const ALL: [Script; 8] = [
+    pub const ALL: [Script; 9] = [
         Script::Commit,
         Script::Lease,
         Script::GiveBack,
@@ -23,6 +24,7 @@ impl Script {
         Script::Trim,
         Script::Enter,
         Script::Leave,
+        Script::Time,
     ];
 
     pub fn source(self) -> &'static str {
@@ -35,6 +37,7 @@ impl Script {
             Script::Trim => include_str!("lua/trim.lua"),
             Script::Enter => include_str!("lua/enter.lua"),
             Script::Leave => include_str!("lua/leave.lua"),
+            Script::Time => include_str!("lua/time.lua"),
         }
     }
 }

@@ -19,8 +19,6 @@ use crate::{Batch, Commit, Committed, ReadLimit, StoreError};
 
 pub use news::{Expected, News};
 
-/// As much as the store on a disk keeps.
-const BYTES_MAX: usize = 64 << 20;
 /// So that one busy log does not drive out all others. A reader that is further behind asks Redis.
 const LOG_BYTES_MAX: usize = 4 << 20;
 /// What an event costs beside its bytes, about.
@@ -100,12 +98,13 @@ pub struct Fetched {
 }
 
 impl Hot {
-    pub fn new() -> Arc<Hot> {
-        Hot::with_room_for(BYTES_MAX)
+    pub fn new(bytes_max: usize) -> Arc<Hot> {
+        Arc::new(Hot { logs: Mutex::default(), own: Mutex::default(), bytes_max })
     }
 
-    fn with_room_for(bytes_max: usize) -> Arc<Hot> {
-        Arc::new(Hot { logs: Mutex::default(), own: Mutex::default(), bytes_max })
+    /// What one log may take of it.
+    fn log_bytes_max(&self) -> usize {
+        LOG_BYTES_MAX.min(self.bytes_max / 4)
     }
 
     /// From now on wake-ups of these logs arrive. What was there before them is not known yet.
@@ -158,7 +157,7 @@ impl Hot {
             true => commit.events.iter().enumerate().filter_map(numbered).collect(),
             false => Vec::new(),
         };
-        let came = known.take_in(first, events);
+        let came = known.take_in(first, events, self.log_bytes_max());
         hot.note_bytes(&commit.log, came, self.bytes_max);
     }
 
@@ -225,7 +224,7 @@ impl Hot {
                     }
                 };
                 known.asked = asked;
-                let came = known.take_in(extent.first, events);
+                let came = known.take_in(extent.first, events, self.log_bytes_max());
                 hot.note_bytes(log, came, self.bytes_max);
                 Ok(())
             }
@@ -274,7 +273,7 @@ impl Known {
     }
 
     /// Takes in events that follow those which are here, or overlap with them. Says up to where and how much that was.
-    fn take_in(&mut self, first: Seq, events: Vec<Recorded>) -> Option<(Seq, usize)> {
+    fn take_in(&mut self, first: Seq, events: Vec<Recorded>, bytes_max: usize) -> Option<(Seq, usize)> {
         let mut came = 0;
         for event in events {
             if event.seq == self.end {
@@ -287,7 +286,7 @@ impl Known {
         self.extent.first = self.extent.first.max(first);
         self.end = self.end.max(self.extent.first);
         self.forget_before(self.extent.first);
-        while self.bytes > LOG_BYTES_MAX {
+        while self.bytes > bytes_max {
             self.forget_one();
         }
         (came > 0).then_some((self.end, came))

@@ -41,7 +41,7 @@ fn bytes_of_all(hot: &Hot) -> usize {
 
 #[test]
 fn memory_is_bounded_and_the_oldest_goes_first() {
-    let hot = Hot::with_room_for(100 * cost(&recorded(1000, 1001)[0]));
+    let hot = Hot::new(100 * cost(&recorded(1000, 1001)[0]));
     let names: Vec<String> = (0..20).map(|n| n.to_string()).collect();
     for name in &names {
         hot.note_subscribed(&[id(name)]);
@@ -57,7 +57,7 @@ fn memory_is_bounded_and_the_oldest_goes_first() {
 
 #[test]
 fn a_reader_gets_nothing_that_was_asked_before_the_last_change() {
-    let hot = Hot::new();
+    let hot = Hot::new(64 << 20);
     assert_eq!(ask(&hot, "log", 5, 9), None, "nobody listens, so Redis must be asked");
     hot.note_subscribed(&[id("log")]);
     ask(&hot, "log", 5, 5);
@@ -78,7 +78,7 @@ fn a_reader_gets_nothing_that_was_asked_before_the_last_change() {
 
 #[test]
 fn an_answer_from_before_the_subscription_is_not_kept() {
-    let hot = Hot::new();
+    let hot = Hot::new(64 << 20);
     hot.note_subscribed(&[id("log")]);
     let Said::Fetch(flight) = hot.extent(&id("log"), &mut None) else { panic!("nothing is known") };
     hot.clear();
@@ -89,7 +89,7 @@ fn an_answer_from_before_the_subscription_is_not_kept() {
 
 #[test]
 fn only_news_are_news() {
-    let hot = Hot::new();
+    let hot = Hot::new(64 << 20);
     hot.note_subscribed(&[id("log")]);
     ask(&hot, "log", 5, 5);
     let is_warm = || matches!(hot.extent(&id("log"), &mut None), Said::Warm(_));
