@@ -248,7 +248,7 @@ impl Projector {
         }
         self.stage = Stage::Within;
         if let Some(start) = start {
-            self.parts.begin_message(start.json.clone());
+            self.parts.begin_message(start.json);
         }
         self.own(self.parts.message_start(&self.message_id));
         if self.parts.start.is_none() {
