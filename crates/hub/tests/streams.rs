@@ -10,7 +10,7 @@ use bowline_hub::Route;
 use bowline_hub::catalogue::ListKind;
 use serde_json::{Value, json};
 use support::curtain::Curtain;
-use support::{Client, Fixture, hub, spec, until};
+use support::{Client, Fixture, Pieces, hub, modern, spec, until};
 
 fn lines(path: &Path, mark: &str) -> usize {
     std::fs::read_to_string(path).unwrap_or_default().lines().filter(|line| line.contains(mark)).count()
@@ -75,4 +75,26 @@ async fn a_client_whose_session_a_server_forgot_is_subscribed_again_without_aski
     assert_eq!(bob.call("forget", json!({})).await["content"][0]["text"], "forgotten");
     until("it is asked for again", || lines(&subscribed, "test://one") == 2).await;
     assert!(hub.all()[0].snapshot().is_connected(), "nobody else is hurt");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_that_was_granted_outlives_a_server_that_is_busy_for_a_while() {
+    let fixture = Fixture::start(&["--era=modern"]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let route = Route::One("b".into());
+    let filter = json!({ "notifications": { "toolsListChanged": true } });
+    let mut heard = Pieces::of(modern(&hub, "alice", &route, "subscriptions/listen", filter, json!({})).await);
+    assert_eq!(heard.message().await["method"], "notifications/subscriptions/acknowledged");
+    // Its streams are cut, and asked for again by us and for the client; the next four times it answers 503.
+    let (client, _) = Client::open(&hub, "alice", route, json!({})).await;
+    client.call("deploy", json!({ "name": "new", "refusing": 4 })).await;
+    let changed = heard.message();
+    let growing = async {
+        for n in 0.. {
+            client.call("grow", json!({ "name": format!("new{n}") })).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let told = tokio::select! { told = changed => told, () = growing => unreachable!() };
+    assert_eq!(told["method"], "notifications/tools/list_changed", "it goes on: {told}");
 }

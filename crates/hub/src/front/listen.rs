@@ -95,7 +95,8 @@ async fn held(hub: &Hub, client: &Client, backend: &Backend, request: &Request, 
             CallEnd::Answered { answer: Ok(result), .. } => {
                 return Reply::new(Ok(under_id(Some(&result), request)));
             }
-            CallEnd::Failed(outcome @ Outcome::Refused { .. }) => {
+            // One that was granted before is asked for again, below: a server that is busy for a while does not end it.
+            CallEnd::Failed(outcome @ Outcome::Refused { .. }) if !acknowledged => {
                 return outcome::reply(backend.name(), &request.method, CallEnd::Failed(outcome));
             }
             CallEnd::Failed(_) => {
