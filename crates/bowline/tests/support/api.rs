@@ -104,9 +104,11 @@ impl Stream {
         Stream { status, headers, body: Box::pin(response.bytes_stream()), buffer: String::new() }
     }
 
-    /// The next event; none at a clean end.
+    /// The next event; none at a clean end. Comments are passed over, and are no reason to wait for ever.
     pub async fn next(&mut self) -> Option<Event> {
+        let until = tokio::time::Instant::now() + 2 * PATIENCE;
         loop {
+            assert!(tokio::time::Instant::now() < until, "nothing but comments comes");
             if let Some((block, rest)) = self.buffer.split_once("\n\n") {
                 let field = |name: &str| {
                     let mut lines = block.split('\n').filter_map(|line| line.strip_prefix(name));

@@ -2,6 +2,8 @@
 #![allow(dead_code)]
 
 pub mod api;
+#[path = "../../../store/tests/limit/mod.rs"]
+mod limit;
 pub mod process;
 pub mod state;
 pub mod survivor;
@@ -50,6 +52,7 @@ impl Server {
     }
 
     pub async fn with_own(config: Config, own: Own) -> Server {
+        limit::limit();
         let node = Node::start_with(Loaded::from(config), own).await.expect("the server starts");
         let (stop, stopped) = oneshot::channel();
         let (address, shared) = (node.address, node.shared.clone());

@@ -28,6 +28,7 @@ impl Process {
 
     /// The same, with more arguments.
     pub async fn start_with(dir: &Path, env: &[(&'static str, String)], args: &[String]) -> Process {
+        super::limit::limit();
         let mut child = command(dir, env).args(args).stdout(Stdio::piped()).spawn().expect("the binary starts");
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let address = loop {

@@ -2,6 +2,8 @@
 #![allow(dead_code)]
 
 pub mod curtain;
+#[path = "../../../store/tests/limit/mod.rs"]
+mod limit;
 pub mod shutter;
 pub mod wire;
 
@@ -38,6 +40,7 @@ pub struct Fixture {
 
 impl Fixture {
     pub async fn start(args: &[&str]) -> Fixture {
+        limit::limit();
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         let (child, port) = launch(&args, 0).await;
         Fixture { port, child, args }
@@ -96,6 +99,7 @@ pub fn store() -> Arc<dyn Store> {
 
 /// One whose logs offer only so many events.
 pub fn store_of(events_max: u64) -> Arc<dyn Store> {
+    limit::limit();
     Arc::new(MemoryStore::new(Retention { events_max, age_max_ms: u64::MAX }))
 }
 
@@ -104,6 +108,7 @@ pub async fn hub(servers: &[(&str, ServerSpec)]) -> Arc<Hub> {
 }
 
 pub async fn hub_with(options: Options, store: Arc<dyn Store>, servers: &[(&str, ServerSpec)]) -> Arc<Hub> {
+    limit::limit();
     let hub = Hub::start(options, store, None, None).await.unwrap();
     let servers: BTreeMap<String, ServerSpec> =
         servers.iter().map(|(name, spec)| ((*name).to_owned(), spec.clone())).collect();

@@ -1,6 +1,9 @@
 //! What the disk tests share: a directory, stores in it, and a look at everything a store holds.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of this")]
 
+#[path = "../limit/mod.rs"]
+mod limit;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +15,7 @@ use bowline_store::{Commit, DiskOptions, DiskStore, Item, OpenReport, Store, Sto
 
 /// A directory in memory where there is one: these tests are about what is written, not about how fast.
 pub fn scratch() -> tempfile::TempDir {
+    limit::limit();
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
