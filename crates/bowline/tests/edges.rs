@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use bowline::config::{AuthMode, StaticToken};
+use bowline::config::{AuthMode, StaticToken, StoreUrl};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{LogId, Principal};
 use bowline_store::{Claim, Commit, Item, Kind, Leased, Record};
@@ -734,4 +734,32 @@ async fn a_chat_whose_name_cannot_be_read_does_not_become_another_one() {
     let (status, refused) = api.post("/api/chat", &submit("u2")).await;
     assert_eq!((status, &refused["details"]["unreadable"]), (503, &json!("alias")), "{refused}");
     assert_eq!(api.get("/api/chat/sessions").await.1["total"], 1);
+}
+
+#[tokio::test]
+async fn a_message_reads_only_the_messages_that_its_agent_is_given() {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile::TempDir::new().unwrap();
+    let mut config = support::config();
+    config.store.url = StoreUrl::Disk(dir.path().join("data"));
+    config.limits.conversation_messages_max = 2;
+    let server = Server::with(config).await;
+    let (mut client, _) = server.session().await;
+    let old = "an old message, too long to be kept in memory beside its log. ".repeat(3);
+    // The first words of the first message are the session's title, which stands in every commit.
+    client.ask("/echo first").await;
+    client.ask(&format!("/echo {old}")).await;
+    for n in 0..3 {
+        client.ask(&format!("/echo {n}")).await;
+    }
+    // The old message is unreadable now. Whoever reads it finds its log damaged.
+    let segment = std::fs::read_dir(dir.path().join("data")).unwrap().map(|entry| entry.unwrap().path());
+    let segment = segment.filter(|path| path.extension().is_some_and(|extension| extension == "log")).max().unwrap();
+    let (bytes, file) =
+        (std::fs::read(&segment).unwrap(), std::fs::File::options().write(true).open(&segment).unwrap());
+    let places: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"an old message")).collect();
+    assert!(places.len() >= 4, "an event and an item each for the message and its answer: {places:?}");
+    places.iter().for_each(|at| file.write_all_at(b"AN", *at as u64).unwrap());
+    let answer = client.ask("/echo fine").await.pop().unwrap();
+    assert_eq!(answer["content"], "fine", "{answer}");
 }
