@@ -14,7 +14,7 @@ use crate::dice;
 /// Counted up when something is stored in a way that the version before would misread.
 pub const FORMAT: u32 = 1;
 /// The log whose record is the version.
-const LOG: &str = "bowline_format";
+const LOG: &str = "store_format";
 
 /// Refuses a store that a newer server has written, and marks one that has no mark.
 pub async fn check(store: &Arc<dyn Store>, now_ms: u64) -> anyhow::Result<()> {

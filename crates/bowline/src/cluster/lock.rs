@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bowline_protocol::{Epoch, LogId, Refusal, Seq};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, Start, StoreError};
 
-use super::{Cluster, unreachable};
+use super::{Cluster, SETTLED_AT_ONCE, unreachable};
 use crate::{dice, node};
 
 const TRY_EVERY: Duration = Duration::from_millis(20);
@@ -102,7 +102,7 @@ impl Cluster {
     /// Lets go of locks that this node may have without knowing it. What took effect late is found too: a lock is only
     /// forgotten after it was free for as long as a lease.
     pub(crate) async fn settle_locks(&self) {
-        let doubted: Vec<LogId> = self.state().doubted_locks.keys().cloned().collect();
+        let doubted: Vec<LogId> = self.state().doubted_locks.keys().take(SETTLED_AT_ONCE).cloned().collect();
         for name in doubted {
             if !self.state().locked.insert(name.clone()) {
                 // Somebody here has it, and will let it go.
@@ -111,7 +111,7 @@ impl Cluster {
             let settled = self.settle_lock(&name).await;
             let mut state = self.state();
             state.locked.remove(&name);
-            let free_since = match settled {
+            let free_since = match &settled {
                 Ok(true) => state.doubted_locks.get(&name).copied().flatten().or_else(|| Some(Instant::now())),
                 Ok(false) | Err(_) => None,
             };
@@ -119,6 +119,9 @@ impl Cluster {
                 state.doubted_locks.remove(&name);
             } else {
                 state.doubted_locks.insert(name, free_since);
+            }
+            if settled.is_err() {
+                return;
             }
         }
     }

@@ -48,6 +48,8 @@ pub use wire::{Letter, VERSION as WIRE_VERSION, read as read_letter};
 const ROUTES_MAX: usize = 100_000;
 /// Leases that wait to be given back. Of more, some stay with this node until somebody wants the log.
 const UNRETURNED_MAX: usize = 10_000;
+/// How much is put right after each sign of life, so that the next one is not late.
+const SETTLED_AT_ONCE: usize = 64;
 /// What a connection may ask of a session on another node before it is let in there, and have asked again elsewhere if
 /// that node dies.
 const COMING_MAX: usize = 16;
@@ -216,7 +218,8 @@ impl Cluster {
 
     /// Gives leases back that could not be given back before, as long as the store takes them.
     pub(crate) async fn give_back_leases(&self) {
-        let unreturned: Vec<_> = self.state().unreturned.iter().map(|(log, fence)| (log.clone(), *fence)).collect();
+        let unreturned: Vec<_> =
+            self.state().unreturned.iter().take(SETTLED_AT_ONCE).map(|(log, fence)| (log.clone(), *fence)).collect();
         for (log, fence) in unreturned {
             if self.store.give_back(&log, &self.name, fence).await.is_err() {
                 return;

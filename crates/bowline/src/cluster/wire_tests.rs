@@ -1,3 +1,5 @@
+//! Messages between nodes as they were written and as they are: what nodes of two versions must both understand.
+
 use super::*;
 
 fn read_text(text: &str) -> Letter {

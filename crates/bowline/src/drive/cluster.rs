@@ -170,11 +170,14 @@ pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
                 }
                 Err(error) => tracing::warn!(%error, "a sign of life could not be given"),
             }
+            let is_shown = given.is_ok();
             cluster.note_shown(given.map_err(|error| error.to_string()));
             look_around(&shared, &cluster).await;
-            cluster.settle_locks().await;
-            cluster.give_back_leases().await;
-            clean_up(&cluster).await;
+            if is_shown {
+                cluster.settle_locks().await;
+                cluster.give_back_leases().await;
+                clean_up(&cluster).await;
+            }
         }
         for node in cluster.suspects(Instant::now()) {
             if is_gone(&cluster, &node).await {
