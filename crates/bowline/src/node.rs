@@ -412,7 +412,7 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
         tasks: Retention { events_max: config.stream.events_max, age_max_ms: u64::MAX },
         nodes: Retention::NODES,
     };
-    let hot_bytes = config.limits.read_memory_bytes_max / 2;
+    let hot_bytes = config.limits.half_of_read_memory();
     match &config.store.url {
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::new(retention))),
         StoreUrl::Disk(dir) => open_disk(dir.clone(), config.store.sync, retention, hot_bytes).await,

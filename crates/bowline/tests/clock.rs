@@ -151,7 +151,6 @@ async fn jumps_of_a_day_and_of_a_week_drop_nothing_that_lives() {
     let often = [
         ("BOWLINE_HUB__SERVERS_FILE", servers.as_str()),
         ("BOWLINE_HUB__ASK_TIMEOUT", "400ms"),
-        ("BOWLINE_HUB__CALL_TIMEOUT", "100ms"),
         ("BOWLINE_BUFFER__AGE_MAX", "2s"),
         ("BOWLINE_STREAM__TTL", "24h"),
     ];
@@ -172,10 +171,14 @@ async fn jumps_of_a_day_and_of_a_week_drop_nothing_that_lives() {
     assert_eq!(api.post(&format!("{done}/complete"), &json!({})).await.0, 200);
     let (idle, listening) = (Mcp::open(&api).await, Mcp::open(&api).await);
     let _open = listening.0.stream("/mcp").await;
-    let begun = idle
-        .call("execute_tool", json!({ "server": "b", "tool": "count", "arguments": { "id": "x", "ms": 500 } }))
-        .await;
-    let task = begun.split("mcpt_").nth(1).expect("it became a task").split(|c: char| !c.is_ascii_hexdigit()).next();
+    let work = json!({ "server": "b", "tool": "count", "args": { "id": "x", "ms": 1 }, "as_task": true });
+    let begun = idle.call("execute_tool", work).await;
+    let task = begun
+        .split("mcpt_")
+        .nth(1)
+        .unwrap_or_else(|| panic!("it became no task: {begun}"))
+        .split(|c: char| !c.is_ascii_hexdigit())
+        .next();
     let result = json!({ "task_id": format!("mcpt_{}", task.unwrap()) });
     let finished = async { while !idle.call("get_task_result", result.clone()).await.contains("done x") {} };
     tokio::time::timeout(PATIENCE, finished).await.expect("the task ends");

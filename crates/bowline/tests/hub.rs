@@ -66,7 +66,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 async fn served(config: Config, file: PathBuf) -> Server {
     let mut config = config;
     config.hub.servers_file = Some(file);
-    let server = Server::with(config).await;
+    let server = Box::pin(Server::with(config)).await;
     for backend in server.shared.hub.all() {
         backend.settled(PATIENCE).await;
     }

@@ -69,17 +69,17 @@ async fn what_has_ended_leaves_memory_but_for_the_newest_of_it() {
     ];
     let server = Process::start(&dir.path().join("data"), &env).await;
     let api = Api::new(server.address);
-    let (oldest_session, oldest_task) = one_of_each(&api).await;
-    many(&api, 500).await;
     let before = own_memory(&server);
-    many(&api, 4000).await;
+    let (oldest_session, oldest_task) = one_of_each(&api).await;
+    many(&api, 5000).await;
     let at_work = own_memory(&server);
     let (newest_session, newest_task) = one_of_each(&api).await;
 
-    // Each takes kilobytes, so that a server which kept them would have grown by 20 MB.
+    // Each takes kilobytes, so that a server which kept them would have grown by more than 25 MB, beside what the allocator
+    // does not give back after so much work, which is about 20 MB.
     let started = Instant::now();
     let (mut sessions, mut tasks, mut now) = (u64::MAX, u64::MAX, u64::MAX);
-    while sessions > KEPT || tasks > 2 * KEPT || now > before + 10 * MEGABYTE {
+    while sessions > KEPT || tasks > 2 * KEPT || now > before + 32 * MEGABYTE {
         assert!(
             started.elapsed() < 2 * PATIENCE,
             "{sessions} sessions and {tasks} tasks are left; {before} bytes before, {at_work} at work, {now} now"
@@ -173,15 +173,13 @@ async fn readers_that_take_nothing_of_a_large_task_do_not_keep_others_from_it() 
         watchers.push(client);
     }
     assert_eq!(api.post(&format!("{task}/complete"), &json!({})).await.0, 200);
-    for _ in 0..2 {
-        let mut reader = api.stream(&stream).await;
-        let (mut count, mut last) = (0, String::new());
-        while let Some(event) = reader.next().await {
-            count += usize::from(event.data.contains("data-stroke"));
-            last = event.data;
-        }
-        assert_eq!((count, last.as_str()), (63 * 24, "[DONE]"), "the whole task");
+    let mut reader = api.stream(&stream).await;
+    let (mut count, mut last) = (0, String::new());
+    while let Some(event) = reader.next().await {
+        count += usize::from(event.data.contains("data-stroke"));
+        last = event.data;
     }
+    assert_eq!((count, last.as_str()), (63 * 24, "[DONE]"), "the whole task");
     let peak = status(&server, "VmHWM:");
     println!("{READERS} stuck readers: {peak} bytes at most");
     assert!(peak < LIMIT, "{peak} bytes at most");

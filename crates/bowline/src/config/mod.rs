@@ -328,9 +328,6 @@ pub struct HubConfig {
     pub options: bowline_hub::Options,
 }
 
-/// Memory for readers and for the newest events, where there is enough of it.
-pub const READ_MEMORY_BYTES_MAX: usize = 128 << 20;
-
 /// Everything that a client can make grow.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -465,6 +462,13 @@ impl Default for StateConfig {
     }
 }
 
+impl Limits {
+    /// What readers, and as much the newest events, may take here: a small cgroup must have room for the rest.
+    pub fn half_of_read_memory(&self) -> usize {
+        cgroup::memory_max().map_or(self.read_memory_bytes_max, |max| self.read_memory_bytes_max.min(max / 4)) / 2
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
@@ -487,7 +491,7 @@ impl Default for Limits {
             tasks_per_principal_max: 1000,
             ended_tasks_per_principal_max: 1000,
             tombstones_per_principal_max: 1000,
-            read_memory_bytes_max: READ_MEMORY_BYTES_MAX,
+            read_memory_bytes_max: 128 << 20,
             producer_appends_kept_max: 100_000,
             operations_per_session_max: 100,
             operations_kept_max: 1000,

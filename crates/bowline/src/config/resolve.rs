@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::cgroup;
 use super::error::ConfigError;
 use super::load::Surroundings;
 use bowline_store::RedisUrl;
@@ -12,8 +11,8 @@ use bowline_store::RedisUrl;
 use super::value::{HIDDEN, Value};
 use super::written::Written;
 use super::{
-    AuthMode, BufferConfig, Config, Limits, LogConfig, LogFormat, READ_MEMORY_BYTES_MAX, SessionConfig, StoreConfig,
-    StoreUrl, SyncMode, TlsConfig, WhenBusy,
+    AuthMode, BufferConfig, Config, Limits, LogConfig, LogFormat, SessionConfig, StoreConfig, StoreUrl, SyncMode,
+    TlsConfig, WhenBusy,
 };
 
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
@@ -152,10 +151,7 @@ impl Resolver<'_> {
             tasks_per_principal_max: self.count("limits.tasks_per_principal_max")?,
             ended_tasks_per_principal_max: self.count("limits.ended_tasks_per_principal_max")?,
             tombstones_per_principal_max: self.count("limits.tombstones_per_principal_max")?,
-            read_memory_bytes_max: match self.written.is_written("limits.read_memory_bytes_max") {
-                true => self.count("limits.read_memory_bytes_max")?,
-                false => cgroup::memory_max().map_or(READ_MEMORY_BYTES_MAX, |max| READ_MEMORY_BYTES_MAX.min(max / 4)),
-            },
+            read_memory_bytes_max: self.count("limits.read_memory_bytes_max")?,
             producer_appends_kept_max: self.count("limits.producer_appends_kept_max")?,
             operations_per_session_max: self.count("limits.operations_per_session_max")?,
             operations_kept_max: self.count("limits.operations_kept_max")?,

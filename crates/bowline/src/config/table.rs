@@ -222,7 +222,7 @@ pub const KEYS: &[Key] = &[
     key("limits.tasks_per_principal_max", COUNT, "1000", "Running tasks with a log of their own that one principal may have."),
     key("limits.ended_tasks_per_principal_max", COUNT, "1000", "Ended tasks with a log of their own that one principal may have. Streams of the oldest beyond that are let go before `stream.ttl` is over."),
     key("limits.tombstones_per_principal_max", COUNT, "1000", "Sessions that are over, and as many tasks whose streams are gone, that are remembered for one principal. The oldest beyond that are forgotten before `session.tombstone_ttl` is over."),
-    key("limits.read_memory_bytes_max", Kind::Size, "", "Bytes of memory that readers and the newest events may take together, half of it each. When not set: 128 MiB, or a quarter of what the server's cgroup allows if that is less."),
+    key("limits.read_memory_bytes_max", Kind::Size, "128MiB", "Bytes of memory that readers and the newest events may take together, half of it each. In a cgroup never more than a quarter of what that allows."),
     key("limits.operations_per_session_max", COUNT, "100", "Background operations of one session that may run at once."),
     key("limits.operations_kept_max", COUNT, "1000", "Background operations of one session that it remembers, with their results, while it lives. The oldest that have ended go first."),
     key("limits.operation_results_bytes_max", Kind::Size, "16MiB", "Bytes of the results of background operations that one session keeps while it lives. The oldest go first; how they ended stays known."),
