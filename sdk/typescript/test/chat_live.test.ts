@@ -131,7 +131,7 @@ test("an unknown task falls back to the session, and an unknown session is gone"
   expect(await store.reconnectToTask("sess_unknown", "task_unknown", "0", () => {})).toMatchObject({ via: "gone" });
 });
 
-test("an expired stream falls back to the session", async () => {
+test("an expired stream falls back to the task and its session, and the result is there", async () => {
   await server.stop();
   server = await Server.start({ BOWLINE_STREAM__TTL: "1ms" });
   wire.targetPort = server.port;
@@ -142,7 +142,44 @@ test("an expired stream falls back to the session", async () => {
   let outcome;
   do outcome = await store.reconnectToTask(id, taskId, "0", () => {});
   while (outcome.via === "stream");
-  expect(outcome).toMatchObject({ via: "session", reason: "TASK_EXPIRED" });
+  expect(outcome).toMatchObject({ via: "session", reason: "TASK_EXPIRED", status: "completed", result: { steps: 1 }, session: { id, status: "idle" } });
+  expect(await store.getTask(taskId)).toMatchObject({ taskId, sessionId: id, toolName: "demo", status: "completed", result: { steps: 1 } });
+});
+
+test("several operations of a session are all found by a page that knows nothing, and each ends with its output", async () => {
+  const id = await makeSession();
+  const first = makeStore();
+  const tasks = [];
+  for (let n = 1; n <= 3; n++) tasks.push((await first.startOperation(id, "demo", { steps: 20 + n, delay_ms: 50 })).taskId);
+  const store = makeStore({ storage: new MemoryStore() });
+  expect(store.getActiveTask(id)).toBeNull();
+  expect((await store.loadActiveTasks(id)).map(({ taskId }) => taskId)).toEqual(tasks);
+  expect(store.getActiveTask(id)?.taskId).toBe(tasks[2]);
+  expect(await store.getSession(id)).toMatchObject({ status: "running", active_streams: tasks.map((task_id) => ({ task_id })), active_stream: { task_id: tasks[2] } });
+  const read = async ({ taskId, lastMessageId }: { taskId: string; lastMessageId: string }, n: number) => {
+    const chunks: StreamChunk[] = [];
+    const outcome = await store.reconnectToTask(id, taskId, lastMessageId, (chunk) => chunks.push(chunk));
+    expect(outcome).toMatchObject({ via: "stream", status: "completed", result: { steps: 21 + n } });
+    expect(chunks.find(({ type }) => type === "tool-output-available")).toMatchObject({ output: { steps: 21 + n } });
+  };
+  await Promise.all(store.getActiveTasks(id).map(read));
+  expect(store.getActiveTasks(id)).toEqual([]);
+});
+
+test("a kept position that makes no sense to the server starts from the beginning", async () => {
+  const id = await makeSession();
+  const store = makeStore();
+  const { taskId } = await store.startOperation(id, "demo", { steps: 30, delay_ms: 20 });
+  const read = async (position: string) => {
+    const chunks: StreamChunk[] = [];
+    const outcome = await store.reconnectToTask(id, taskId, position, (chunk) => chunks.push(chunk));
+    expect(outcome).toMatchObject({ via: "stream", status: "completed", result: { steps: 30 } });
+    return indexes(chunks);
+  };
+  const running = await Promise.all(["999999", "not a cursor"].map(read));
+  const whole = await read("0");
+  expect(whole.length).toBeGreaterThan(30);
+  for (const seen of [...running, await read("999999"), await read("not a cursor")]) expect(seen).toEqual(whole);
 });
 
 test("a refused message is an error and not a stream", async () => {

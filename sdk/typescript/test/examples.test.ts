@@ -51,7 +51,7 @@ test("the task example follows an operation to its end", async () => {
   const made = await fetch(`${server.origin}/api/chat/sessions`, { method: "POST", headers: { "content-type": "application/json" }, body: "{}" });
   const { id } = (await made.json()) as { id: string };
   const { stdout } = await node("examples/task.mjs", server.origin, id);
-  expect(stdout).toMatch(/^\S+ start\n[\s\S]*finish\nended with finish\n$/);
+  expect(stdout).toMatch(/^\S+ start\n[\s\S]*finish\ncompleted { steps: 3, tool: .demo. }\n$/);
 });
 
 test("the Python example prints the whole answer, though its wire is cut after every twenty events", async () => {

@@ -16,6 +16,8 @@ export interface TaskInfo {
   /** The cursor at its end, so far. */
   readonly lastMessageId: string;
   readonly result?: unknown;
+  /** The result was too old to be kept; how the task ended is known. */
+  readonly resultExpired?: true;
   readonly error?: TaskError;
 }
 
@@ -74,6 +76,7 @@ export function readTask(taskId: string, body: Readonly<Record<string, unknown>>
     finishedAt: text("finished_at"),
     lastMessageId: text("last_message_id") ?? "0",
     ...(body["result"] === undefined ? {} : { result: body["result"] }),
+    ...(body["result_expired"] === true ? { resultExpired: true as const } : {}),
     ...(isObject(error) ? { error: { code: String(error["code"] ?? ""), message: String(error["message"] ?? "") } } : {}),
   };
 }
