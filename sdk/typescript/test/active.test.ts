@@ -148,6 +148,19 @@ test("a full or forbidden storage costs nothing now", () => {
   expect(store.getActiveTask("sess_1")).toEqual({ ...task(1), lastMessageId: "ep-4" });
 });
 
+test("a storage that stops to answer takes nothing away", () => {
+  const kept = new MemoryStore();
+  let isBroken = false;
+  const getItem = (key: string) => {
+    if (isBroken) throw new Error("gone");
+    return kept.getItem(key);
+  };
+  const store = createChatStore({ storage: { getItem, setItem: (key, value) => kept.setItem(key, value), removeItem: () => {} } });
+  store.setActiveTask("sess_1", task(1));
+  isBroken = true;
+  expect(store.getActiveTask("sess_1")).toEqual(task(1));
+});
+
 test("an asynchronous storage that two stores share loses nothing", async () => {
   const kept = new MemoryStore();
   const later = () => new Promise((resolve) => setTimeout(resolve, 1));

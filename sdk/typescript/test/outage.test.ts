@@ -233,7 +233,7 @@ async function blocked(open: Open, blocking: Blocking, seconds: number | null): 
     const tab = await newTab();
     proxy.blocking = blocking;
     const session = await tab.createSession();
-    const tasks = [await tab.start(session, lasting((seconds ?? 0) + AFTER_SECONDS)), await tab.start(session, lasting(0))];
+    const tasks = [await tab.start(session, lasting((seconds ?? 0) + AFTER_SECONDS)), await tab.start(session, lasting(seconds ?? 0))];
     for (const task of tasks) tab.follow(session, task);
     if (seconds !== null) {
       await pause(seconds);

@@ -79,28 +79,31 @@ export class Shared<Value> {
     this.#queue = this.#queue.then(() => this.#writeLater()).catch(() => {});
   }
 
-  #read(): string | null | Promise<string | null> {
+  /** `undefined` where the storage does not answer: then nothing is known of what it holds. */
+  #read(): string | null | undefined | Promise<string | null | undefined> {
     try {
       const kept = this.#store.getItem(this.#key);
-      return kept instanceof Promise ? kept.then((text) => text ?? null, () => null) : (kept ?? null);
+      return kept instanceof Promise ? kept.then((text) => text ?? null, () => undefined) : (kept ?? null);
     } catch {
-      return null;
+      return undefined;
     }
   }
 
-  #take(text: string | null): void {
-    if (text === this.#text) return;
+  #take(text: string | null | undefined): void {
+    if (text === this.#text || text === undefined) return;
     this.#text = text;
     // What was there and is not any more was cleared by somebody who means it.
     this.#value = text === null ? this.#codec.empty : this.#codec.merge(this.#value, this.#codec.parse(text));
   }
 
   async #writeLater(): Promise<void> {
-    this.#take(await this.#read());
+    const kept = await this.#read();
+    // What changed since it was asked for is newer than a clearing.
+    if (kept !== null) this.#take(kept);
     const text = this.#codec.print(this.#value);
-    if (text === this.#text) return;
-    await Promise.resolve(this.#store.setItem(this.#key, text));
-    this.#text = await this.#read();
+    if (text === kept) return;
+    await this.#store.setItem(this.#key, text);
+    this.#text = text;
   }
 
   #write(): void {
