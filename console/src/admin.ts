@@ -129,10 +129,11 @@ export function follow(path: string, from: string | null, take: (events: readonl
   const stop = new AbortController();
   void (async () => {
     let cursor = from;
-    for (let attempt = 1; !stop.signal.aborted; attempt++) {
+    let failures = 0;
+    while (!stop.signal.aborted) {
       try {
         for await (const events of read(path, cursor, stop.signal, () => tell({ is: "live" }))) {
-          attempt = 0;
+          failures = 0;
           cursor = events.at(-1)?.id ?? cursor;
           take(events.flatMap(({ id, data }) => (id === null ? [] : [JSON.parse(data) as Logged])));
           if (events.some(({ id, data }) => id === null && data === "{}")) return tell({ is: "over" });
@@ -142,9 +143,10 @@ export function follow(path: string, from: string | null, take: (events: readonl
         if (stop.signal.aborted) return;
         const refused = error instanceof Refused ? error : new Refused(0, "The stream was cut.");
         if (refused.status >= 400 && refused.status < 500) return tell({ is: "refused", refused });
-        tell({ is: "lost", attempt, why: refused.message });
+        failures += 1;
+        tell({ is: "lost", attempt: failures, why: refused.message });
       }
-      await new Promise((resolve) => setTimeout(resolve, backoffMs(Math.max(1, attempt), Math.random())));
+      await new Promise((resolve) => setTimeout(resolve, backoffMs(failures, Math.random())));
     }
   })();
   return () => stop.abort();

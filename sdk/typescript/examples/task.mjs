@@ -10,4 +10,4 @@ const { getActiveTask, reconnectToTask, startOperation } = store.getState();
 // In a browser the task is found again after a restart; here there is none yet.
 const task = getActiveTask(sessionId) ?? (await startOperation(sessionId, "demo", { steps: 3 }));
 const outcome = await reconnectToTask(sessionId, task.taskId, task.lastMessageId, (chunk) => console.log(chunk.idx ?? "-", chunk.type));
-console.log(outcome.via === "stream" ? `ended with ${outcome.terminal}` : `ended, as the session says (${outcome.reason})`);
+console.log(`${outcome.status}${outcome.via === "stream" ? "" : `, without the rest of its stream (${outcome.reason})`}`, outcome.result ?? outcome.error ?? "");

@@ -24,6 +24,7 @@ import { randomId } from "./random.ts";
 import { type Sealed, sealedFrom } from "./sealed.ts";
 import { type Dial, type Socket, dialWith, protocolsFor, socketUrl } from "./socket.ts";
 import { sharedDial } from "./tabs/dial.ts";
+import { onWake } from "./wake.ts";
 
 /** The connection as a page can show it. */
 export interface Connection {
@@ -46,6 +47,8 @@ export interface SessionInfo {
   readonly epoch: string | null;
   readonly lastSeq: number;
   readonly run: RunState;
+  /** What proves that the session is ours, where the server asks for that; a new one after each return. */
+  readonly resumeToken: string | null;
 }
 
 export interface BowlineEvents {
@@ -112,7 +115,7 @@ export class BowlineClient {
   /** `null` before a session is known. */
   get session(): SessionInfo | null {
     const { session, position, run } = this.#link;
-    return session && { id: session.id, epoch: position?.epoch ?? null, lastSeq: position?.seq ?? 0, run };
+    return session && { id: session.id, epoch: position?.epoch ?? null, lastSeq: position?.seq ?? 0, run, resumeToken: session.resumeToken };
   }
 
   /** The newest sealed state that is kept. */
@@ -244,7 +247,7 @@ export class BowlineClient {
     await this.#loaded;
     if (closes !== this.#closes) throw new BowlineError(refusal("CLOSED", "The client was closed."));
     this.#unlisten();
-    this.#unlisten = listen(() => this.wake(), () => this.#keeping.keep(this.#link));
+    this.#unlisten = onWake(() => this.wake(), () => this.#keeping.keep(this.#link));
     const reached = new Promise<SessionInfo>((resolve, reject) => this.#reaching.push({ resolve, reject }));
     this.#happen({ on: "start", intent });
     return reached;
@@ -439,16 +442,4 @@ async function tabName(): Promise<string | null> {
   const name = randomId("tab_");
   store.setItem("bowline:client", name);
   return name;
-}
-
-/** Wakes on what a browser tells; returns what stops it. */
-function listen(wake: () => void, leave: () => void): () => void {
-  if (typeof document === "undefined") return () => {};
-  const shown = () => document.visibilityState === "visible" && wake();
-  const listening = new AbortController();
-  addEventListener("online", wake, listening);
-  addEventListener("pageshow", wake, listening);
-  addEventListener("pagehide", leave, listening);
-  document.addEventListener("visibilitychange", shown, listening);
-  return () => listening.abort();
 }

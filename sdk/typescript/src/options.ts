@@ -33,6 +33,7 @@ export interface BowlineOptions {
   readonly whenHeld?: Policy["whenHeld"];
   /** When the session is gone and no state is left. Default `"create"`. */
   readonly whenGone?: Policy["whenGone"];
+  /** Waits before the second, third, … attempt to return; the first is immediate. */
   readonly backoffSeconds?: readonly number[];
   /** Attempts in a row before it gives up. Default: it does not. */
   readonly attemptsMax?: number;

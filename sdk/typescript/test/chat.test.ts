@@ -79,7 +79,7 @@ test("a stream that is cut again and again arrives whole, each chunk once, with 
       server.end();
     }
   });
-  expect(await done).toEqual({ via: "stream", terminal: "finish" });
+  expect(await done).toEqual({ via: "stream", terminal: "finish", status: "completed" });
   expect(text(chunks)).toBe(deltas(0, 100).map((delta) => (delta as { delta: string }).delta).join(""));
   expect(chunks.map(({ idx }) => idx)).toEqual(server.chunks.map(({ id }) => id));
   expect(server.requests.length).toBeGreaterThan(10);
@@ -119,20 +119,27 @@ test("a clean end of the body without an end of the task is a cut, not a success
       server.end();
     }
   });
-  expect(await done).toEqual({ via: "stream", terminal: "abort" });
+  expect(await done).toMatchObject({ via: "stream", terminal: "abort" });
   expect(chunks.map(({ type }) => type)).toEqual(["start", "text-delta", "abort"]);
 });
 
 test("an error is an error, also if a finish follows it", async () => {
   server.push({ type: "error", errorText: "lost" }, { type: "finish" });
+  server.task = { status: "failed", error: { code: "AGENT_LOST", message: "lost" } };
   server.end();
-  expect(await makeStore().reconnectToTask("sess_1", "task_1", "0", () => {})).toEqual({ via: "stream", terminal: "error" });
+  expect(await makeStore().reconnectToTask("sess_1", "task_1", "0", () => {})).toEqual({
+    via: "stream",
+    terminal: "error",
+    status: "failed",
+    error: { code: "AGENT_LOST", message: "lost" },
+  });
 });
 
 test("a task that was read to its end before is asked how it ended", async () => {
   server.push({ type: "finish" });
+  server.task = { status: "cancelled" };
   server.end();
-  expect(await makeStore().reconnectToTask("sess_1", "task_1", "ep-1", () => {})).toEqual({ via: "stream", terminal: "abort" });
+  expect(await makeStore().reconnectToTask("sess_1", "task_1", "ep-1", () => {})).toEqual({ via: "stream", terminal: "abort", status: "cancelled" });
   expect(server.requests).toContain("GET /api/chat/tasks/task_1");
 });
 
@@ -144,29 +151,100 @@ test("chunks that the server makes up have no index of their own", () => {
   ]);
 });
 
-test("a stream that has expired falls back to the session, until its final state is there", async () => {
+test("a stream that has expired is told by its task, with the result, and with the session", async () => {
   server.refuseWith = { status: 410, body: { code: "TASK_EXPIRED", message: "Gone.", recovery_action: "none" } };
+  server.task = { status: "completed", result: { rows: 3 } };
+  server.session = { status: "idle", active_stream: null, messages: [{ id: "m", role: "assistant", parts: [] }] };
   const store = makeStore();
   store.setActiveTask("sess_1", TASK);
-  const done = store.reconnectToTask("sess_1", "task_1", "0", () => {});
-  const polls = () => server.requests.filter((request) => request === "GET /api/chat/sessions/sess_1").length;
-  while (polls() < 3) await new Promise((resolve) => setTimeout(resolve, 5));
-  server.session = { status: "idle", active_stream: null, messages: [{ id: "m", role: "assistant", parts: [] }] };
-  expect(await done).toEqual({ via: "session", reason: "TASK_EXPIRED", session: server.session });
+  const outcome = await store.reconnectToTask("sess_1", "task_1", "0", () => {});
+  expect(outcome).toEqual({ via: "session", reason: "TASK_EXPIRED", session: server.session, status: "completed", result: { rows: 3 } });
   expect(store.getActiveTask("sess_1")).toBeNull();
 });
 
 test("a session that is gone as well is told as gone", async () => {
   server.refuseWith = { status: 404, body: { code: "TASK_NOT_FOUND", message: "No.", recovery_action: "none" } };
-  expect(await makeStore().reconnectToTask("sess_9", "task_1", "0", () => {})).toEqual({ via: "gone", reason: "TASK_NOT_FOUND" });
+  server.task = { code: "TASK_NOT_FOUND" };
+  const outcome = await makeStore().reconnectToTask("sess_9", "task_1", "0", () => {});
+  expect(outcome).toEqual({ via: "gone", reason: "TASK_NOT_FOUND", status: "unknown" });
 });
 
-test("a stream that cannot be reached at all is given up for the session", async () => {
-  server.refuseWith = { status: 503, body: { code: "SERVER_DRAINING", message: "Later." } };
-  server.session = { status: "idle", messages: [] };
-  const outcome = await makeStore({ attemptsMax: 3 }).reconnectToTask("sess_1", "task_1", "0", () => {});
-  expect(outcome).toMatchObject({ via: "session", reason: "UNREACHABLE" });
-  expect(server.requests.filter((request) => request.includes("/stream"))).toHaveLength(4);
+test("an idle session says nothing of a task that runs: it is not given up, and its stream is taken up where it was", async () => {
+  server.push({ type: "start" }, ...deltas(0, 5));
+  server.session = { status: "idle", active_stream: null, messages: [] };
+  const store = makeStore();
+  store.setActiveTask("sess_1", TASK);
+  const chunks: StreamChunk[] = [];
+  const asked = (what: string) => server.requests.filter((request) => request.includes(what)).length;
+  const done = store.reconnectToTask("sess_1", "task_1", "0", (chunk) => {
+    chunks.push(chunk);
+    if (chunks.length === 6) {
+      server.refuseWith = { status: 503, body: { code: "SERVER_DRAINING", message: "Later." } };
+      server.cutAll();
+    }
+  });
+  // Far more attempts than any count after which it could have been given up.
+  while (asked("/stream") < 30) await new Promise((resolve) => setTimeout(resolve, 5));
+  expect(asked("GET /api/chat/tasks/task_1")).toBeGreaterThan(0);
+  expect(store.getActiveTask("sess_1")?.lastMessageId).toBe("ep-6");
+  server.push({ type: "text-delta", id: "t", delta: "more" }, { type: "finish" });
+  server.refuseWith = null;
+  server.task = { result: 7 };
+  server.end();
+  expect(await done).toEqual({ via: "stream", terminal: "finish", status: "completed", result: 7 });
+  expect(chunks.map(({ idx }) => idx)).toEqual(server.chunks.map(({ id }) => id));
+});
+
+test("a task that is over while streams are blocked is told with its result", async () => {
+  server.refuseWith = { status: 403, body: "a proxy's own page" };
+  server.task = { result: { rows: 3 } };
+  const done = makeStore().reconnectToTask("sess_1", "task_1", "0", () => {});
+  const polls = () => server.requests.filter((request) => request === "GET /api/chat/tasks/task_1").length;
+  while (polls() < 10) await new Promise((resolve) => setTimeout(resolve, 5));
+  server.end();
+  expect(await done).toMatchObject({ via: "session", reason: "UNREACHABLE", status: "completed", result: { rows: 3 } });
+});
+
+test("a kept position that makes no sense starts from the beginning, and says so", async () => {
+  server.push({ type: "start" }, ...deltas(0, 3));
+  for (const position of ["ep-99", "half a cursor", ""]) {
+    const leaving = new AbortController();
+    const chunks: StreamChunk[] = [];
+    let resets = 0;
+    const store = makeStore();
+    store.setActiveTask("sess_1", { ...TASK, lastMessageId: position });
+    const reading = store.reconnectToTask("sess_1", "task_1", position, (chunk) => {
+      chunks.push(chunk);
+      if (chunks.length === 4) leaving.abort(new Error("enough"));
+    }, { signal: leaving.signal, onReset: () => resets++ });
+    await expect(reading).rejects.toThrow("enough");
+    expect(chunks.map(({ idx }) => idx)).toEqual(server.chunks.map(({ id }) => id));
+    expect(resets).toBe(position === "" ? 0 : 1);
+  }
+  server.push({ type: "finish" });
+  server.end();
+  const chunks: StreamChunk[] = [];
+  expect(await makeStore().reconnectToTask("sess_1", "task_1", "ep-99", (chunk) => chunks.push(chunk))).toMatchObject({ via: "stream", status: "completed" });
+  expect(chunks).toHaveLength(5);
+});
+
+test("a task can be asked for", async () => {
+  server.task = { session_id: "sess_1", tool_name: "demo", result: [1] };
+  server.end();
+  expect(await makeStore().getTask("task_1")).toMatchObject({ taskId: "task_1", sessionId: "sess_1", toolName: "demo", status: "completed", result: [1] });
+  await expect(makeStore().getTask("task_9")).rejects.toMatchObject({ code: "TASK_NOT_FOUND" });
+});
+
+test("what the server advises is waited for", async () => {
+  server.refuseWith = { status: 503, body: { code: "SERVER_DRAINING", message: "Later.", retry_after_ms: 300 } };
+  const before = Date.now();
+  const done = makeStore().reconnectToTask("sess_1", "task_1", "0", () => {});
+  while (server.requests.filter((request) => request.includes("/stream")).length < 2) await new Promise((resolve) => setTimeout(resolve, 5));
+  expect(Date.now() - before).toBeGreaterThanOrEqual(300);
+  server.refuseWith = null;
+  server.push({ type: "finish" });
+  server.end();
+  await done;
 });
 
 test("a wire that falls silent is dropped and dialed again", async () => {
@@ -177,7 +255,7 @@ test("a wire that falls silent is dropped and dialed again", async () => {
   while (streams() < 2) await new Promise((resolve) => setTimeout(resolve, 5));
   server.push({ type: "finish" });
   server.end();
-  expect(await done).toEqual({ via: "stream", terminal: "finish" });
+  expect(await done).toEqual({ via: "stream", terminal: "finish", status: "completed" });
   expect(chunks.map(({ type }) => type)).toEqual(["start", "finish"]);
 });
 

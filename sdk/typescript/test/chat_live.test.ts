@@ -55,7 +55,7 @@ test("a turn that is cut again and again arrives whole, byte for byte, and runs 
     if (chunk.idx !== undefined) expect(store.getActiveTask(id)?.lastMessageId).toBe(chunk.idx);
     wire.budget = wire.count < 10 ? 900 + dice.below(3_000) : Infinity;
   });
-  expect(outcome).toEqual({ via: "stream", terminal: "finish" });
+  expect(outcome).toMatchObject({ via: "stream", terminal: "finish" });
   expect(wire.count).toBeGreaterThan(5);
   expect(deltaText(chunks)).toBe(words(400));
   expect(new Set(indexes(chunks)).size).toBe(indexes(chunks).length);
@@ -87,7 +87,7 @@ test("an operation goes on while the page is closed, and is read on by the next 
   expect(kept?.taskId).toBe(task.taskId);
   const rest: StreamChunk[] = [];
   const outcome = await reopened.reconnectToTask(id, kept?.taskId ?? "", kept?.lastMessageId ?? "", (chunk) => rest.push(chunk));
-  expect(outcome).toEqual({ via: "stream", terminal: "finish" });
+  expect(outcome).toMatchObject({ via: "stream", terminal: "finish" });
   const whole: StreamChunk[] = [];
   await makeStore().reconnectToTask(id, task.taskId, "0", (chunk) => whole.push(chunk));
   expect(deltaText([...first, ...rest])).toBe(deltaText(whole));
@@ -103,8 +103,8 @@ test("a task that has ended and was read to its end is told by how it ended", as
     last = idx ?? last;
   });
   await store.cancelTask(taskId);
-  expect(await reading).toEqual({ via: "stream", terminal: "abort" });
-  expect(await store.reconnectToTask(id, taskId, last, () => {})).toEqual({ via: "stream", terminal: "abort" });
+  expect(await reading).toMatchObject({ via: "stream", terminal: "abort" });
+  expect(await store.reconnectToTask(id, taskId, last, () => {})).toMatchObject({ via: "stream", terminal: "abort" });
 });
 
 test("a turn whose server was killed with -9 is ended as an error, with all that was shown", async () => {
@@ -116,7 +116,7 @@ test("a turn whose server was killed with -9 is ended as an error, with all that
     if (chunks.length === 60) restarted = server.restart();
   });
   await restarted;
-  expect(outcome).toEqual({ via: "stream", terminal: "error" });
+  expect(outcome).toMatchObject({ via: "stream", terminal: "error" });
   expect(words(100_000).startsWith(deltaText(chunks))).toBe(true);
   expect(deltaText(chunks).length).toBeGreaterThan(100);
 });
@@ -131,7 +131,7 @@ test("an unknown task falls back to the session, and an unknown session is gone"
   expect(await store.reconnectToTask("sess_unknown", "task_unknown", "0", () => {})).toMatchObject({ via: "gone" });
 });
 
-test("an expired stream falls back to the session", async () => {
+test("an expired stream falls back to the task and its session, and the result is there", async () => {
   await server.stop();
   server = await Server.start({ BOWLINE_STREAM__TTL: "1ms" });
   wire.targetPort = server.port;
@@ -142,7 +142,44 @@ test("an expired stream falls back to the session", async () => {
   let outcome;
   do outcome = await store.reconnectToTask(id, taskId, "0", () => {});
   while (outcome.via === "stream");
-  expect(outcome).toMatchObject({ via: "session", reason: "TASK_EXPIRED" });
+  expect(outcome).toMatchObject({ via: "session", reason: "TASK_EXPIRED", status: "completed", result: { steps: 1 }, session: { id, status: "idle" } });
+  expect(await store.getTask(taskId)).toMatchObject({ taskId, sessionId: id, toolName: "demo", status: "completed", result: { steps: 1 } });
+});
+
+test("several operations of a session are all found by a page that knows nothing, and each ends with its output", async () => {
+  const id = await makeSession();
+  const first = makeStore();
+  const tasks = [];
+  for (let n = 1; n <= 3; n++) tasks.push((await first.startOperation(id, "demo", { steps: 20 + n, delay_ms: 50 })).taskId);
+  const store = makeStore({ storage: new MemoryStore() });
+  expect(store.getActiveTask(id)).toBeNull();
+  expect((await store.loadActiveTasks(id)).map(({ taskId }) => taskId)).toEqual(tasks);
+  expect(store.getActiveTask(id)?.taskId).toBe(tasks[2]);
+  expect(await store.getSession(id)).toMatchObject({ status: "running", active_streams: tasks.map((task_id) => ({ task_id })), active_stream: { task_id: tasks[2] } });
+  const read = async ({ taskId, lastMessageId }: { taskId: string; lastMessageId: string }, n: number) => {
+    const chunks: StreamChunk[] = [];
+    const outcome = await store.reconnectToTask(id, taskId, lastMessageId, (chunk) => chunks.push(chunk));
+    expect(outcome).toMatchObject({ via: "stream", status: "completed", result: { steps: 21 + n } });
+    expect(chunks.find(({ type }) => type === "tool-output-available")).toMatchObject({ output: { steps: 21 + n } });
+  };
+  await Promise.all(store.getActiveTasks(id).map(read));
+  expect(store.getActiveTasks(id)).toEqual([]);
+});
+
+test("a kept position that makes no sense to the server starts from the beginning", async () => {
+  const id = await makeSession();
+  const store = makeStore();
+  const { taskId } = await store.startOperation(id, "demo", { steps: 30, delay_ms: 20 });
+  const read = async (position: string) => {
+    const chunks: StreamChunk[] = [];
+    const outcome = await store.reconnectToTask(id, taskId, position, (chunk) => chunks.push(chunk));
+    expect(outcome).toMatchObject({ via: "stream", status: "completed", result: { steps: 30 } });
+    return indexes(chunks);
+  };
+  const running = await Promise.all(["999999", "not a cursor"].map(read));
+  const whole = await read("0");
+  expect(whole.length).toBeGreaterThan(30);
+  for (const seen of [...running, await read("999999"), await read("not a cursor")]) expect(seen).toEqual(whole);
 });
 
 test("a refused message is an error and not a stream", async () => {

@@ -4,6 +4,7 @@ import { expect, test } from "vitest";
 import { backoffMs } from "../src/backoff.ts";
 import type { Frame } from "../src/frame.ts";
 import { sealedFrom } from "../src/sealed.ts";
+import { Dice, seed } from "./support/dice.ts";
 import { HELLO, Log, SESSION } from "./support/log.ts";
 import { Rig } from "./support/rig.ts";
 
@@ -36,20 +37,69 @@ function live(count = 0, policy: ConstructorParameters<typeof Rig>[1] = {}): { r
   return { rig, log };
 }
 
-test("the waits are 1, 2, 4, 8, 16, 30, 60 seconds, with jitter, and never end", () => {
-  const rig = new Rig(KNOWN);
-  rig.happen({ on: "start", intent: { to: "resume" } });
-  const waits: number[] = [];
+/** How long the link means to wait, in seconds. */
+function waits(rig: Rig): number {
+  if (rig.link.phase.at !== "waiting") throw new Error(rig.link.phase.at);
+  return (rig.link.phase.retryAtMs - rig.nowMs) / 1000;
+}
+
+test("the first attempt to return is immediate; the waits from the second on are 1, 2, 4, 8, 16, 30, 60 seconds, and never end", () => {
+  const { rig } = live();
+  rig.pass(20_000);
+  const seen: number[] = [];
   for (let n = 0; n < 50; n++) {
     rig.happen({ on: "closed", code: 1006 });
-    if (rig.link.phase.at !== "waiting") throw new Error(rig.link.phase.at);
-    waits.push((rig.link.phase.retryAtMs - rig.nowMs) / 1000);
+    seen.push(waits(rig));
     expect(rig.tick()).toBe("retry");
   }
-  expect(waits.slice(0, 8)).toEqual([1, 2, 4, 8, 16, 30, 60, 60]);
-  expect(new Set(waits.slice(6))).toEqual(new Set([60]));
-  expect(backoffMs(1, 0)).toBe(800);
-  expect(backoffMs(1, 0.999)).toBeGreaterThan(1_190);
+  expect(seen.slice(0, 9)).toEqual([0.125, 1, 2, 4, 8, 16, 30, 60, 60]);
+  expect(new Set(seen.slice(7))).toEqual(new Set([60]));
+  expect(backoffMs(2, 0)).toBe(800);
+  expect(backoffMs(2, 0.999)).toBeGreaterThan(1_190);
+});
+
+test("whatever chance says, the first return takes at most 250 ms, and a later one its wait with a fifth more or less", () => {
+  const start = seed();
+  console.log(`seed ${start}`);
+  const dice = new Dice(start);
+  for (let run = 0; run < 2_000; run++) {
+    const random = dice.next();
+    const attempt = 1 + dice.below(12);
+    const seconds = Array.from({ length: 1 + dice.below(5) }, () => dice.below(100) / 10);
+    const waitMs = backoffMs(attempt, random, seconds);
+    if (attempt === 1) {
+      expect(waitMs).toBeLessThanOrEqual(Math.min(250, (seconds[0] ?? 0) * 1000));
+    } else {
+      const base = (seconds[Math.min(attempt - 2, seconds.length - 1)] ?? 0) * 1000;
+      expect(Math.abs(waitMs - base)).toBeLessThanOrEqual(base * 0.2 + 1);
+    }
+    expect(waitMs).toBeGreaterThanOrEqual(0);
+  }
+});
+
+test("a time that the server advised is waited for, also before the first return", () => {
+  const { rig } = live();
+  rig.frame({ event: "system.notice", metadata: { code: "SERVER_DRAINING", action: "reconnect", retry_after_ms: 3_000 } });
+  rig.happen({ on: "closed", code: 4000 });
+  expect(waits(rig)).toBe(3);
+});
+
+test("a link that never holds is not tried without pause", () => {
+  const { rig, log } = live();
+  const seen: number[] = [];
+  for (let n = 0; n < 12; n++) {
+    rig.happen({ on: "closed", code: 1006 });
+    seen.push(waits(rig));
+    rig.tick();
+    rig.frame(HELLO);
+    answer(rig, log);
+    expect(rig.state).toBe("connected");
+  }
+  expect(seen).toEqual([0.125, 0.125, 0.125, 0.125, 0.125, 1, 2, 4, 8, 16, 30, 60]);
+  // One that held for a while was sound.
+  rig.pass(5_000);
+  rig.happen({ on: "closed", code: 1006 });
+  expect(waits(rig)).toBe(0.125);
 });
 
 test("with a limit it gives up, says so, and starts again when asked", () => {

@@ -65,7 +65,7 @@ test("who stops watching stops the stream and not the work", async () => {
     if (seen.length === 3) leaving.abort(new Error("seen enough"));
   }, { signal: leaving.signal });
   await expect(watching).rejects.toThrow("seen enough");
-  expect(await store().reconnectToTask(sessionId, taskId, "0", () => {})).toEqual({ via: "stream", terminal: "finish" });
+  expect(await store().reconnectToTask(sessionId, taskId, "0", () => {})).toMatchObject({ via: "stream", terminal: "finish" });
   expect(seen).toHaveLength(3);
 });
 

@@ -1,60 +1,88 @@
-// The chat store: which task runs in which session, and the way back to its stream from wherever it broke.
+// The chat store: which tasks run in which session, and the way back to their streams from wherever they broke.
 
-import { backoffMs } from "../backoff.ts";
-import { BowlineError, refusal } from "../failure.ts";
+import { BACKOFF_SECONDS } from "../backoff.ts";
+import { guarded } from "../emitter.ts";
 import { type StreamChunk, isObject } from "../frame.ts";
-import type { KeyValueStore } from "../keeping.ts";
+import { type KeyValueStore, defaultStore } from "../keeping.ts";
 import { randomId } from "../random.ts";
 import { type ActiveTask, type ActiveTaskInfo, ActiveTasks } from "./active.ts";
-import { type Reading, readStream, refusedBy } from "./stream.ts";
+import { Api, type ApiOptions } from "./api.ts";
+import type { FollowPolicy } from "./follow.ts";
+import { type Followed, followTask } from "./follower.ts";
+import { pageTools } from "./shared.ts";
+import { type TaskInfo, type TaskOutcome, readTask } from "./task.ts";
+import { type ResumeTokenSource, ResumeTokens } from "./tokens.ts";
 
 export type { ActiveTask, ActiveTaskInfo, StreamChunk };
 
-export interface ChatStoreOptions {
+export interface ChatStoreOptions extends ApiOptions {
   /** The server's origin; the page's own by default. */
   readonly baseUrl?: string;
   readonly token?: string | (() => string | null | Promise<string | null>);
+  /**
+   * What proves that a session is yours, where the server asks for it: for all sessions, or for each by its id. Tokens of
+   * sessions that this store created it keeps by itself, and those that the server renews.
+   */
+  readonly resumeToken?: ResumeTokenSource;
   readonly storage?: KeyValueStore;
   readonly fetch?: typeof fetch;
   /** When a kept task is forgotten without asking the server. Default: seven days after its last chunk. */
   readonly expireAfterMs?: number;
+  /** Waits before the second, third, … attempt in a row; the first is immediate. */
   readonly backoffSeconds?: readonly number[];
-  /** Attempts in a row that bring nothing before the session is polled instead. Default 5. */
+  /**
+   * Streams in a row that bring nothing, while other requests get through, before a task that is over is told without the
+   * rest of its stream. A task that runs is never given up. Default 5.
+   */
   readonly attemptsMax?: number;
   /** Silence that counts as loss. Default 30 s, three times what the server lets pass. */
   readonly silenceMs?: number;
-  /** Between two looks at the session. Default 2 s. */
+  /** Between two looks at a task whose stream cannot be had. Default 2 s. */
   readonly pollMs?: number;
   readonly random?: () => number;
 }
 
-/** Names the task of a turn in the answer to its POST. */
-const TASK_HEADER = "x-workflow-run-id";
-
-/** How a task was seen to end. */
-export type TaskOutcome =
-  /** Its stream was read to the end. `terminal` is its last chunk's type: `finish`, `abort`, or `error` before a `finish`. */
-  | { readonly via: "stream"; readonly terminal: "finish" | "abort" | "error" }
-  /** The stream could not be had (`reason`); this is the session once nothing ran in it any more. */
-  | { readonly via: "session"; readonly reason: string; readonly session: Readonly<Record<string, unknown>> }
-  /** Neither stream nor session is there any more. */
-  | { readonly via: "gone"; readonly reason: string };
-
 export interface ReconnectOptions {
   readonly signal?: AbortSignal;
+  /** The position made no sense to the server: what was shown counts for nothing, and all of it follows. */
+  readonly onReset?: () => void;
+}
+
+/** A session that was made. */
+export interface CreatedSession {
+  readonly id: string;
+  readonly createdAt: string | null;
 }
 
 export interface ChatStore {
   /** The store itself, for those used to `useChatStore.getState()`. */
   getState(): ChatStore;
+  /** Makes a session, and keeps what proves that it is ours. */
+  createSession(options?: { readonly agent?: string; readonly config?: Readonly<Record<string, unknown>> }): Promise<CreatedSession>;
+  /** The session as the server shows it: `status`, `messages`, `active_streams`, … */
+  getSession(sessionId: string): Promise<Readonly<Record<string, unknown>>>;
+  /** Ends the session and its work for good. */
+  endSession(sessionId: string): Promise<void>;
+  /** Hands over what proves a session to be ours, or what it is now. */
+  setResumeToken(sessionId: string, token: string): void;
+  /** Remembers a task beside those of the session that are known. */
   setActiveTask(sessionId: string, task: ActiveTask): void;
+  /** The newest of the session. */
   getActiveTask(sessionId: string): ActiveTask | null;
+  /** The newest of each session; or all of one session, the oldest first. */
   getActiveTasks(): Record<string, ActiveTask>;
-  clearActiveTask(sessionId: string): void;
-  updateTaskLastMessageId(sessionId: string, lastMessageId: string): void;
+  getActiveTasks(sessionId: string): ActiveTask[];
+  /** Asks the server what is at work in the session, remembers what was not known, and gives all, the oldest first. */
+  loadActiveTasks(sessionId: string): Promise<ActiveTask[]>;
+  /** Forgets one task of the session, or all. */
+  clearActiveTask(sessionId: string, taskId?: string): void;
+  /** Moves the position of a task; of the newest, if none is named. */
+  updateTaskLastMessageId(sessionId: string, lastMessageId: string, taskId?: string): void;
+  /** Tells when the active tasks have changed, here or in another tab. Returns what stops it. */
+  subscribe(listener: () => void): () => void;
   /**
-   * Reads the task's stream from `lastMessageId` to its end, through any number of cuts; each chunk once, in order. Falls
-   * back to polling the session if the stream is gone. The active task is cleared at the end.
+   * Reads the task's stream from `lastMessageId` to its end, through any number of cuts, however long; each chunk once, in order.
+   * It ends when the task is over, and not before. The task is no active one after that.
    */
   reconnectToTask(
     sessionId: string,
@@ -73,10 +101,12 @@ export interface ChatStore {
     onChunk: (chunk: StreamChunk) => void,
     options?: ReconnectOptions & { readonly messageId?: string },
   ): Promise<TaskOutcome>;
-  /** Starts a background operation and makes it the session's active task. */
+  /** Starts a background operation and makes it an active task of the session. */
   startOperation(sessionId: string, toolName: string, args?: unknown, toolCallId?: string): Promise<ActiveTask>;
+  /** The task as it is now, with its result once it is over; for as long as its session lives. */
+  getTask(taskId: string, sessionId?: string): Promise<TaskInfo>;
   /** Stops the task's work. */
-  cancelTask(taskId: string): Promise<void>;
+  cancelTask(taskId: string, sessionId?: string): Promise<void>;
   /** Resolves once kept tasks have been read; at once with `localStorage`. */
   readonly ready: Promise<void>;
 }
@@ -86,197 +116,136 @@ export function createChatStore(options: ChatStoreOptions = {}): ChatStore {
 }
 
 class Store implements ChatStore {
-  readonly #options: ChatStoreOptions;
+  readonly #api: Api;
+  readonly #policy: FollowPolicy;
+  readonly #random: () => number;
   readonly #tasks: ActiveTasks;
+  readonly #tokens: ResumeTokens;
+  readonly #listeners = new Set<() => void>();
+  readonly ready: Promise<void>;
 
   constructor(options: ChatStoreOptions) {
-    this.#options = options;
-    this.#tasks = new ActiveTasks(options.storage, options.expireAfterMs);
-  }
-
-  get ready(): Promise<void> {
-    return this.#tasks.ready;
+    const storage = options.storage ?? defaultStore();
+    const tools = pageTools(storage);
+    const onChange = () => [...this.#listeners].forEach(guarded);
+    this.#tasks = new ActiveTasks(storage, { tools, onChange, ...(options.expireAfterMs === undefined ? {} : { expireAfterMs: options.expireAfterMs }) });
+    this.#tokens = new ResumeTokens(storage, options.resumeToken, tools);
+    this.#api = new Api(options, this.#tokens);
+    this.#random = options.random ?? Math.random;
+    this.#policy = {
+      backoffSeconds: options.backoffSeconds ?? BACKOFF_SECONDS,
+      attemptsMax: options.attemptsMax ?? 5,
+      silenceMs: options.silenceMs ?? 30_000,
+      pollMs: options.pollMs ?? 2_000,
+    };
+    this.ready = Promise.all([this.#tasks.ready, this.#tokens.ready]).then(() => {});
   }
 
   getState(): ChatStore {
     return this;
   }
 
-  setActiveTask = (sessionId: string, task: ActiveTask): void => this.#tasks.set(sessionId, task);
-  getActiveTask = (sessionId: string): ActiveTask | null => this.#tasks.get(sessionId);
-  getActiveTasks = (): Record<string, ActiveTask> => this.#tasks.all();
-  clearActiveTask = (sessionId: string): void => this.#tasks.remove(sessionId);
-
-  updateTaskLastMessageId = (sessionId: string, lastMessageId: string): void => {
-    const task = this.#tasks.get(sessionId);
-    if (task !== null) this.#tasks.set(sessionId, { ...task, lastMessageId });
+  createSession = async (options: { readonly agent?: string; readonly config?: Readonly<Record<string, unknown>> } = {}): Promise<CreatedSession> => {
+    const made = await this.#api.json({ method: "POST", path: "/api/chat/sessions", sessionId: null, body: options });
+    const id = text(made, "id");
+    const token = text(made, "resume_token");
+    if (token !== "") this.#tokens.keep(id, token);
+    return { id, createdAt: text(made, "created_at") || null };
   };
 
-  reconnectToTask = async (
+  getSession = (sessionId: string): Promise<Readonly<Record<string, unknown>>> => this.#api.json({ method: "GET", path: sessionPath(sessionId), sessionId });
+
+  endSession = async (sessionId: string): Promise<void> => {
+    await this.#api.json({ method: "DELETE", path: sessionPath(sessionId), sessionId });
+    this.#tasks.remove(sessionId);
+    this.#tokens.forget(sessionId);
+  };
+
+  setResumeToken = (sessionId: string, token: string): void => this.#tokens.keep(sessionId, token);
+
+  setActiveTask = (sessionId: string, task: ActiveTask): void => this.#tasks.set(sessionId, task);
+  getActiveTask = (sessionId: string): ActiveTask | null => this.#tasks.get(sessionId);
+  clearActiveTask = (sessionId: string, taskId?: string): void => this.#tasks.remove(sessionId, taskId);
+
+  getActiveTasks = ((sessionId?: string) => (sessionId === undefined ? this.#tasks.all() : this.#tasks.of(sessionId))) as ChatStore["getActiveTasks"];
+
+  loadActiveTasks = async (sessionId: string): Promise<ActiveTask[]> => {
+    const session = await this.getSession(sessionId);
+    const streams = Array.isArray(session["active_streams"]) ? session["active_streams"] : [session["active_stream"]];
+    const known = new Set(this.#tasks.of(sessionId).map(({ taskId }) => taskId));
+    for (const stream of streams.filter(isObject)) {
+      const taskId = text(stream, "task_id");
+      if (taskId === "" || known.has(taskId)) continue;
+      // The server's own `last_message_id` is the end of the stream so far, of which nothing was read here.
+      this.#tasks.set(sessionId, { taskId, operationId: text(stream, "operation_id"), toolName: text(stream, "tool_name"), lastMessageId: "0" });
+    }
+    return this.#tasks.of(sessionId);
+  };
+
+  updateTaskLastMessageId = (sessionId: string, lastMessageId: string, taskId = this.#tasks.get(sessionId)?.taskId): void => {
+    if (taskId !== undefined) this.#tasks.move(sessionId, taskId, lastMessageId);
+  };
+
+  subscribe = (listener: () => void): (() => void) => {
+    const own = () => listener();
+    this.#listeners.add(own);
+    return () => void this.#listeners.delete(own);
+  };
+
+  reconnectToTask = (
     sessionId: string,
     taskId: string,
     lastMessageId: string,
     onChunk: (chunk: StreamChunk) => void,
-    { signal }: ReconnectOptions = {},
-  ): Promise<TaskOutcome> => this.#follow(sessionId, taskId, lastMessageId, null, onChunk, signal);
+    options: ReconnectOptions = {},
+  ): Promise<TaskOutcome> => this.#follow(sessionId, { taskId, cursor: lastMessageId }, onChunk, options);
 
-  streamMessage = async (
+  streamMessage = (
     sessionId: string,
     message: unknown,
     onChunk: (chunk: StreamChunk) => void,
-    { signal, messageId = randomId("m_") }: ReconnectOptions & { readonly messageId?: string } = {},
-  ): Promise<TaskOutcome> => this.#follow(sessionId, null, "0", { message, message_id: messageId }, onChunk, signal);
+    { messageId = randomId("m_"), ...options }: ReconnectOptions & { readonly messageId?: string } = {},
+  ): Promise<TaskOutcome> => this.#follow(sessionId, { message, messageId }, onChunk, options);
 
-  /** Reads on from the cursor until the end. A turn that has no task yet is asked for with `turn`. */
-  async #follow(
-    sessionId: string,
-    known: string | null,
-    lastMessageId: string,
-    turn: unknown,
-    onChunk: (chunk: StreamChunk) => void,
-    signal: AbortSignal | undefined,
-  ): Promise<TaskOutcome> {
-    const { attemptsMax = 5, silenceMs } = this.#options;
-    let taskId = known;
-    let cursor = lastMessageId;
-    let terminal: "finish" | "abort" | "error" | null = null;
-    let failures = 0;
-    const take = (chunk: StreamChunk) => {
-      failures = 0;
-      if (chunk.idx !== undefined) {
-        if (chunk.idx === cursor) return;
-        cursor = chunk.idx;
-        if (taskId !== null && this.#tasks.get(sessionId)?.taskId === taskId) this.updateTaskLastMessageId(sessionId, cursor);
-      }
-      // An `error` is followed by a `finish`, which does not make it a success.
-      if (chunk.type === "error" || chunk.type === "abort") terminal = chunk.type;
-      else if (chunk.type === "finish") terminal ??= "finish";
-      onChunk(chunk);
-    };
-    const open = async (wire: AbortSignal): Promise<Response> => {
-      if (taskId !== null) {
-        const path = `/api/chat/tasks/${encodeURIComponent(taskId)}/stream?last_message_id=${encodeURIComponent(cursor)}`;
-        return this.#fetch("GET", path, undefined, wire);
-      }
-      const response = await this.#fetch("POST", `/api/chat/sessions/${encodeURIComponent(sessionId)}/stream`, turn, wire);
-      taskId = response.ok ? response.headers.get(TASK_HEADER) : null;
-      if (taskId !== null) this.setActiveTask(sessionId, { taskId, operationId: "", toolName: "", lastMessageId: cursor });
-      return response;
-    };
-    for (;;) {
-      const reading: Reading = await readStream(open, take, signal, silenceMs);
-      if (signal?.aborted) throw signal.reason;
-      if (reading.end === "done" && terminal !== null) return this.#finish(sessionId, taskId, { via: "stream", terminal });
-      if (reading.end === "nothing_more") {
-        const seen = terminal ?? (await this.#terminalOf(taskId));
-        return this.#finish(sessionId, taskId, { via: "stream", terminal: seen });
-      }
-      if (reading.end === "refused" && reading.status < 500 && reading.status !== 429) {
-        if (taskId === null) throw new BowlineError(refusal(reading.code, reading.message, reading.action));
-        return this.#poll(sessionId, taskId, reading.code, signal);
-      }
-      // Without its name the turn could only be read from its start again, which would show it twice.
-      if (taskId === null && cursor !== "0") return this.#poll(sessionId, null, "UNREACHABLE", signal);
-      failures += 1;
-      if (failures > attemptsMax) return this.#poll(sessionId, taskId, "UNREACHABLE", signal);
-      await this.#wait(failures, signal);
-    }
+  async #follow(sessionId: string, what: Followed["what"], onChunk: (chunk: StreamChunk) => void, options: ReconnectOptions): Promise<TaskOutcome> {
+    const { taskId, outcome } = await followTask(this.#api, this.#policy, {
+      sessionId,
+      what,
+      onChunk,
+      onReset: options.onReset ?? (() => {}),
+      onNamed: (named) => this.#tasks.set(sessionId, { taskId: named, operationId: "", toolName: "", lastMessageId: "0" }),
+      onPosition: (named, cursor) => this.#tasks.move(sessionId, named, cursor),
+      signal: options.signal,
+      random: this.#random,
+    });
+    if (taskId !== null) this.#tasks.remove(sessionId, taskId);
+    return outcome;
   }
 
   startOperation = async (sessionId: string, toolName: string, args: unknown = {}, toolCallId = randomId("call_")): Promise<ActiveTask> => {
-    const path = `/api/chat/sessions/${encodeURIComponent(sessionId)}/operations`;
-    const body = await this.#json("POST", path, { tool_name: toolName, arguments: args, tool_call_id: toolCallId });
-    const text = (name: string) => (typeof body[name] === "string" ? (body[name] as string) : "");
-    const task = { taskId: text("task_id"), operationId: text("operation_id"), toolName: text("tool_name") || toolName, lastMessageId: "0" };
+    const path = `${sessionPath(sessionId)}/operations`;
+    const body = await this.#api.json({ method: "POST", path, sessionId, body: { tool_name: toolName, arguments: args, tool_call_id: toolCallId } });
+    const task = { taskId: text(body, "task_id"), operationId: text(body, "operation_id"), toolName: text(body, "tool_name") || toolName, lastMessageId: "0" };
     this.setActiveTask(sessionId, task);
     return task;
   };
 
-  cancelTask = async (taskId: string): Promise<void> => {
-    await this.#json("POST", `/api/chat/tasks/${encodeURIComponent(taskId)}/cancel`, {});
+  getTask = async (taskId: string, sessionId = this.#sessionOf(taskId)): Promise<TaskInfo> =>
+    readTask(taskId, await this.#api.json({ method: "GET", path: taskPath(taskId), sessionId }));
+
+  cancelTask = async (taskId: string, sessionId = this.#sessionOf(taskId)): Promise<void> => {
+    await this.#api.json({ method: "POST", path: `${taskPath(taskId)}/cancel`, sessionId, body: {} });
   };
 
-  /** The session always knows the final state: asked until nothing runs in it any more. */
-  async #poll(sessionId: string, taskId: string | null, reason: string, signal: AbortSignal | undefined): Promise<TaskOutcome> {
-    const { pollMs = 2_000 } = this.#options;
-    for (let failures = 0; ; ) {
-      try {
-        const response = await this.#fetch("GET", `/api/chat/sessions/${encodeURIComponent(sessionId)}`, undefined, signal);
-        if (response.status === 404 || response.status === 410) return this.#finish(sessionId, taskId, { via: "gone", reason });
-        if (!response.ok) throw new Error(`HTTP ${response.status}`);
-        const session: unknown = await response.json();
-        if (isObject(session) && !isRunning(session, taskId)) return this.#finish(sessionId, taskId, { via: "session", reason, session });
-        failures = 0;
-        await sleep(pollMs, signal);
-      } catch {
-        if (signal?.aborted) throw signal.reason;
-        failures += 1;
-        await this.#wait(failures, signal);
-      }
-    }
-  }
-
-  #finish(sessionId: string, taskId: string | null, outcome: TaskOutcome): TaskOutcome {
-    if (this.#tasks.get(sessionId)?.taskId === taskId) this.clearActiveTask(sessionId);
-    return outcome;
-  }
-
-  /** How a task ended whose last chunk was read by somebody before us. */
-  async #terminalOf(taskId: string | null): Promise<"finish" | "abort" | "error"> {
-    if (taskId === null) return "finish";
-    const task = await this.#json("GET", `/api/chat/tasks/${encodeURIComponent(taskId)}`).catch(() => ({}) as Record<string, unknown>);
-    return task["status"] === "cancelled" ? "abort" : task["status"] === "failed" ? "error" : "finish";
-  }
-
-  async #json(method: string, path: string, body?: unknown): Promise<Record<string, unknown>> {
-    const response = await this.#fetch(method, path, body);
-    if (!response.ok) {
-      const { code, message, action } = await refusedBy(response);
-      throw new BowlineError(refusal(code, message || `HTTP ${response.status}`, action));
-    }
-    const value: unknown = response.status === 204 ? {} : await response.json();
-    return isObject(value) ? value : {};
-  }
-
-  async #fetch(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
-    const { baseUrl = "", token: source, fetch: given = globalThis.fetch } = this.#options;
-    const token = (typeof source === "function" ? await source() : source) ?? null;
-    return given(baseUrl.replace(/\/$/, "") + path, {
-      method,
-      cache: "no-store",
-      headers: {
-        ...(body === undefined ? {} : { "content-type": "application/json" }),
-        ...(token === null ? {} : { authorization: `Bearer ${token}` }),
-      },
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-      ...(signal === undefined ? {} : { signal }),
-    });
-  }
-
-  #wait(failures: number, signal: AbortSignal | undefined): Promise<void> {
-    const { random = Math.random, backoffSeconds } = this.#options;
-    return sleep(backoffMs(failures, random(), backoffSeconds), signal);
+  /** Whose task this is; a turn's name says it. */
+  #sessionOf(taskId: string): string | null {
+    return this.#tasks.sessionOf(taskId) ?? /^turn_\d+_(.+)$/.exec(taskId)?.[1] ?? null;
   }
 }
 
-/** A session may run something newer; what matters is whether this task still does. */
-function isRunning(session: Record<string, unknown>, taskId: string | null): boolean {
-  if (session["status"] === "idle") return false;
-  const active = session["active_stream"];
-  return !isObject(active) || taskId === null || active["task_id"] === taskId;
-}
+const sessionPath = (sessionId: string): string => `/api/chat/sessions/${encodeURIComponent(sessionId)}`;
+const taskPath = (taskId: string): string => `/api/chat/tasks/${encodeURIComponent(taskId)}`;
 
-function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const stop = () => {
-      clearTimeout(timer);
-      reject(signal?.reason);
-    };
-    const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", stop);
-      resolve();
-    }, ms);
-    if (signal?.aborted) stop();
-    else signal?.addEventListener("abort", stop, { once: true });
-  });
+function text(body: Readonly<Record<string, unknown>>, name: string): string {
+  return typeof body[name] === "string" ? (body[name] as string) : "";
 }

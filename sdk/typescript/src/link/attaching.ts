@@ -148,7 +148,7 @@ export function replayed(turn: Turn, frame: Frame): void {
 
 function goLive(turn: Turn): void {
   // A take-over or a chosen state is meant for one attempt; from here the way back is the quick one.
-  turn.set({ phase: { at: "live" }, way: QUICK, failures: 0, refusals: 0 });
+  turn.set({ phase: { at: "live" }, way: QUICK, failures: 0, refusals: 0, liveAtMs: turn.moment.nowMs });
   turn.stopTimers("patience");
   askNext(turn);
   askWatches(turn);

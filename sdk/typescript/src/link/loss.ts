@@ -13,6 +13,12 @@ export const PATIENCE_MS = 10_000;
 /** With this code we hang up on a wire that we believe dead; it tells a shared connection to be dropped for everyone. */
 export const WIRE_DEAD = 3000;
 
+/** A link that was live for so long was sound. */
+const STEADY_MS = 5_000;
+
+/** Links in a row that were lost sooner, before even the first attempt to return has to wait. */
+const HASTY_MAX = 5;
+
 const ALL_TIMERS = ["retry", "patience", "silence", "ack", "behind", "resend", "watch"] as const;
 
 export function dial(turn: Turn, shown: Shown): void {
@@ -43,8 +49,10 @@ function retire(turn: Turn, cause: Refusal | null, code: number, afterMs?: numbe
     stop(turn, refusal("GAVE_UP", `Nothing answered after ${link.policy.attemptsMax} attempts.`, "reconnect"));
     return;
   }
-  const waitMs = afterMs ?? link.drainMs ?? backoffMs(attempt, moment.random, link.policy.backoffSeconds);
-  turn.set({ failures: attempt, phase: { at: "waiting", attempt, retryAtMs: moment.nowMs + waitMs, cause } });
+  const hasty = attempt > 1 ? link.hasty : moment.nowMs - link.liveAtMs < STEADY_MS ? link.hasty + 1 : 0;
+  const counted = attempt + Math.max(0, hasty - HASTY_MAX);
+  const waitMs = afterMs ?? link.drainMs ?? backoffMs(counted, moment.random, link.policy.backoffSeconds);
+  turn.set({ failures: attempt, hasty, phase: { at: "waiting", attempt, retryAtMs: moment.nowMs + waitMs, cause } });
   turn.timer("retry", waitMs);
 }
 

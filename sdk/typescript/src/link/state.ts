@@ -85,6 +85,9 @@ export interface Link {
   readonly behindAtSeq: number | null;
   /** Attempts in a row that failed. */
   readonly failures: number;
+  /** When the link was last live; and how many in a row were lost soon after that. */
+  readonly liveAtMs: number;
+  readonly hasty: number;
   /** Closings with 4203 in a row. */
   readonly refusals: number;
   /** How long the server asked us to wait before we return. */
@@ -183,6 +186,8 @@ export function newLink(policy: Policy, known: Partial<Pick<Link, "session" | "p
     heals: 0,
     behindAtSeq: null,
     failures: 0,
+    liveAtMs: 0,
+    hasty: 0,
     refusals: 0,
     drainMs: null,
   };

@@ -111,7 +111,7 @@ function timer(turn: Turn, name: TimerName): void {
       if (!isOpen(link)) return;
       const leftMs = link.heardAtMs + 2 * link.heartbeatMs - moment.nowMs;
       if (leftMs > 0) return turn.timer("silence", leftMs);
-      return lose(turn, refusal("CLOSED", "Nothing was heard for two heartbeat intervals.", "reconnect"));
+      return lose(turn, refusal("CLOSED", "Silence for two heartbeat intervals.", "reconnect"));
     }
     case "ack":
       return sendAck(turn);

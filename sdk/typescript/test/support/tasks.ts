@@ -15,6 +15,8 @@ export class TaskServer {
   ended = false;
   /** What the session says of itself. */
   session: Record<string, unknown> = { status: "running", active_stream: { task_id: "task_1" }, messages: [] };
+  /** What the task says of itself, if not what its chunks say. */
+  task: Record<string, unknown> | null = null;
   /** Answers every stream with this status instead, while set. */
   refuseWith: { status: number; body: unknown } | null = null;
   /** How many chunks a connection may carry before it is cut; and how. */
@@ -56,8 +58,12 @@ export class TaskServer {
     for (const reader of [...this.#readers]) reader();
   }
 
-  async stop(): Promise<void> {
+  cutAll(): void {
     for (const socket of this.#sockets) socket.destroy();
+  }
+
+  async stop(): Promise<void> {
+    this.cutAll();
     await new Promise((resolve) => this.#server.close(resolve));
   }
 
@@ -75,13 +81,20 @@ export class TaskServer {
       }
       return json(404, { code: "SESSION_NOT_FOUND", message: "No such session." });
     }
-    if (url.pathname === "/api/chat/tasks/task_1") return json(200, { task_id: "task_1", status: "cancelled" });
+    if (url.pathname === "/api/chat/tasks/task_1") {
+      const told = { task_id: "task_1", status: this.ended ? "completed" : "running", last_message_id: `ep-${this.chunks.length}`, ...this.task };
+      return "code" in told ? json(404, told) : json(200, told);
+    }
+    if (!url.pathname.startsWith("/api/chat/tasks/task_1/")) return json(404, { code: "TASK_NOT_FOUND", message: "No such task." });
     if (this.refuseWith !== null) return json(this.refuseWith.status, this.refuseWith.body);
     this.#stream(url.searchParams.get("last_message_id") ?? "0", response);
   }
 
   #stream(cursor: string, response: ServerResponse): void {
     let next = cursor === "0" ? 0 : Number(cursor.split("-").at(-1));
+    const refuse = (status: number, code: string) => void response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify({ code }));
+    if (!Number.isInteger(next)) return refuse(400, "INVALID_PAYLOAD");
+    if (!this.ended && next > this.chunks.length) return refuse(409, "CURSOR_AHEAD");
     if (this.ended && next >= this.chunks.length) return void response.writeHead(204).end();
     response.writeHead(200, { "content-type": "text/event-stream" });
     response.flushHeaders();
