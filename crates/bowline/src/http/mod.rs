@@ -1,10 +1,12 @@
 //! The doors: one file per door, and the loop that accepts connections to them.
 
 mod admin;
+mod admission;
 mod body;
 pub mod chat;
 mod cors;
 mod follow;
+mod guard;
 mod health;
 mod mcp;
 pub mod openapi;
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::{from_fn_with_state, map_response_with_state};
+use axum::middleware::{from_fn, from_fn_with_state, map_response_with_state};
 use axum::routing::{any, delete, get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -80,16 +82,20 @@ doors! {
 fn router(shared: Arc<Shared>) -> Router {
     // Inside of what shares an answer with pages of other origins, so that they can read this one too.
     let deadline = || from_fn_with_state(shared.clone(), body::deadline);
+    let host = || from_fn_with_state(shared.clone(), admission::host);
     let from_pages = chat::routes()
         .merge(openapi::routes())
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(host())
         .layer(deadline())
         .layer(from_fn_with_state(shared.clone(), cors::share));
     routes()
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(host())
         .layer(deadline())
         .merge(from_pages)
+        .layer(from_fn(guard::guard))
         .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))
         .layer(map_response_with_state(shared.clone(), problem::count))
         .with_state(shared)

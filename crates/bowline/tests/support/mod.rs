@@ -50,7 +50,12 @@ impl Server {
     }
 
     pub async fn with_own(config: Config, own: Own) -> Server {
-        let node = Node::start_with(Loaded::from(config), own).await.expect("the server starts");
+        Server::loaded(Loaded::from(config), own).await
+    }
+
+    /// With settings as they were read from a file.
+    pub async fn loaded(loaded: Loaded, own: Own) -> Server {
+        let node = Node::start_with(loaded, own).await.expect("the server starts");
         let (stop, stopped) = oneshot::channel();
         let (address, shared) = (node.address, node.shared.clone());
         let running = tokio::spawn(node.run(async move { drop(stopped.await) }));

@@ -17,11 +17,10 @@ use axum::routing::{get, post};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{Principal, Refusal, SessionId, TaskId};
 
-use super::doors;
+use super::guard::Farewell;
 use super::problem::Problem;
-use super::ws::{check_host, check_origin};
-use crate::auth::token_from_headers;
-use crate::clock;
+use super::{admission, doors};
+use crate::auth::Validity;
 use crate::node::{self, Shared};
 use crate::session::caller::Answered;
 use crate::session::record::Presented;
@@ -54,23 +53,21 @@ doors! {
 pub struct Owner {
     pub principal: Principal,
     pub proof: Option<Presented>,
+    /// How long the credential is good that the request came with.
+    pub validity: Validity,
 }
 
 impl FromRequestParts<Arc<Shared>> for Owner {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Owner, Problem> {
-        check_origin(shared, &parts.headers)?;
-        check_host(shared, parts.version, &parts.headers)?;
-        let presented = token_from_headers(&parts.headers);
-        let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds()).await;
-        let identity = identity.map_err(Refusal::from)?;
+        let credential = admission::credential(shared, &parts.headers, &parts.extensions, Farewell::Chunk).await?;
         let proof = parts
             .headers
             .get(RESUME_TOKEN)
             .and_then(|value| value.to_str().ok())
             .map(|token| Presented::from(&Secret::new(token)));
-        Ok(Owner { principal: identity.principal, proof })
+        Ok(Owner { principal: credential.identity.principal, proof, validity: credential.validity })
     }
 }
 
