@@ -5,12 +5,15 @@ use std::sync::Arc;
 use bowline_core::project::Trace;
 use bowline_core::watch::Start;
 use bowline_protocol::event::names;
-use bowline_protocol::{Cursor, ErrorCode, Extent, LogId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId};
+use bowline_protocol::{
+    Cursor, ErrorCode, Extent, LogId, OperationId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId,
+};
 use bowline_store::{Kind, ReadLimit, StoreError};
 use serde_json::{Value, json};
 
 use crate::agent::Message;
 use crate::clock;
+use crate::config::Ownership;
 use crate::node::{self, Shared};
 use crate::session::record::{Presented, keys};
 use crate::session::turns::{Status, TurnEntry};
@@ -21,8 +24,17 @@ use crate::task::{self, TaskRecord, Tasks};
 #[derive(Clone, Debug)]
 pub enum Proof<'a> {
     Token(Option<&'a Presented>),
-    /// The logs of the sessions that the asker's connection is attached to.
-    Attached(Vec<LogId>),
+    /// The logs of the sessions that the asker's connection is attached to, and a token if it showed one.
+    Attached(Vec<LogId>, Option<Presented>),
+}
+
+impl Proof<'_> {
+    fn token(&self) -> Option<&Presented> {
+        match self {
+            Proof::Token(token) => *token,
+            Proof::Attached(_, token) => token.as_ref(),
+        }
+    }
 }
 
 /// A task that its owner may watch.
@@ -97,7 +109,15 @@ impl Watched {
     }
 
     async fn task(shared: &Arc<Shared>, id: &TaskId, asker: &Principal, proof: &Proof<'_>) -> Result<Watched, Refusal> {
-        let record = Tasks::look_up(shared, id, asker).await?;
+        let record = Tasks::record(shared, id, asker).await?;
+        let ownership = shared.config.session.ownership;
+        // Where a name proves nothing, a stranger does not learn either that there was such a task.
+        if record.released && ownership != Ownership::Token {
+            return Err(node::task_expired());
+        }
+        if !record.is_proven(ownership, proof.token()) {
+            return Err(node::task_not_found());
+        }
         if let Some(session) = &record.session {
             // Whoever must prove that a session is theirs must prove it for its operations too. A session that its owner
             // ended takes them along; one that expired does not, since they live by `stream.ttl`.
@@ -105,6 +125,9 @@ impl Watched {
             if session.released && session.life != Life::Expired {
                 return Err(node::task_expired());
             }
+        }
+        if record.released {
+            return Err(node::task_expired());
         }
         let log = LogId::from(id);
         let extent = shared.store.extent(&log).await.map_err(|error| node::task_refusal(&error))?;
@@ -144,6 +167,14 @@ impl Watched {
         match &self.facts {
             Facts::Turn(entry) => entry.ended.as_ref().map_or(Status::Running, |ended| ended.status),
             Facts::Task(record) => record.status,
+        }
+    }
+
+    /// The operation that it is, unless it is a turn.
+    pub fn operation_id(&self) -> Option<&OperationId> {
+        match &self.facts {
+            Facts::Turn(_) => None,
+            Facts::Task(record) => Some(&record.operation_id),
         }
     }
 
@@ -254,9 +285,8 @@ async fn session_record(
         Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
     })?;
     match proof {
-        Proof::Attached(logs) if logs.contains(log) => {}
-        Proof::Attached(_) => record.is_proven(shared.config.session.ownership, None).map_err(stranger)?,
-        Proof::Token(token) => Registry::prove(shared, log, &record, asker, *token).await.map_err(stranger)?,
+        Proof::Attached(logs, _) if logs.contains(log) => {}
+        proof => Registry::prove(shared, log, &record, asker, proof.token()).await.map_err(stranger)?,
     }
     Ok(record)
 }

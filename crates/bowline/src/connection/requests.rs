@@ -81,8 +81,9 @@ impl Connection {
                 Err(refusal) => self.bad_frame(BadFrame { refusal, session, recovering: false }),
                 Ok(options) => self.command(session, &identity, Ask::Export(options)).await,
             },
-            Request::WatchTask { task_id, last_message_id } => {
-                self.watch_task(&task_id, last_message_id.as_deref(), &identity).await;
+            Request::WatchTask { task_id, last_message_id, resume_token } => {
+                let shown = resume_token.as_ref().map(Presented::from);
+                self.watch_task(&task_id, last_message_id.as_deref(), shown, &identity).await;
             }
             Request::UnwatchTask { task_id } => self.unwatch_task(&task_id),
         }

@@ -152,18 +152,23 @@ impl Tasks {
         Ok(Found::Here(Tasks::install(shared, actor, asker)))
     }
 
-    /// The record of a task of the asker's own. Unknown and foreign are answered alike.
+    /// The record of a task of the asker's own whose stream is still there.
     pub async fn look_up(shared: &Shared, id: &TaskId, asker: &Principal) -> Result<TaskRecord, Refusal> {
-        let stored = shared.store.record(&LogId::from(id)).await.map_err(|error| node::task_refusal(&error))?;
-        let stored = stored.filter(|stored| stored.kind == Kind::Task && stored.owner == *asker);
-        let record = TaskRecord::decode(&stored.ok_or_else(node::task_not_found)?.body);
-        let record = record.map_err(|why| {
-            Refusal::new(ErrorCode::StoreUnavailable, format!("The task's record cannot be read: {why}."))
-        })?;
+        let record = Tasks::record(shared, id, asker).await?;
         if record.released {
             return Err(node::task_expired());
         }
         Ok(record)
+    }
+
+    /// The record of a task of the asker's own. Unknown and foreign are answered alike.
+    pub async fn record(shared: &Shared, id: &TaskId, asker: &Principal) -> Result<TaskRecord, Refusal> {
+        let stored = shared.store.record(&LogId::from(id)).await.map_err(|error| node::task_refusal(&error))?;
+        let stored = stored.filter(|stored| stored.kind == Kind::Task && stored.owner == *asker);
+        let record = TaskRecord::decode(&stored.ok_or_else(node::task_not_found)?.body);
+        record.map_err(|why| {
+            Refusal::new(ErrorCode::StoreUnavailable, format!("The task's record cannot be read: {why}."))
+        })
     }
 
     /// Delivers a command to a task of the asker's own, wherever it lives.

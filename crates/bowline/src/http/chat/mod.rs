@@ -28,6 +28,8 @@ use crate::session::{Ask, Registry};
 
 /// Where a resume token travels, for servers on which it proves ownership.
 pub const RESUME_TOKEN: &str = "bowline-resume-token";
+/// A secret of a caller's own choice proves something only if it cannot be guessed.
+const OWN_SECRET_BYTES_MIN: usize = 32;
 
 doors! {
     "/api/chat" => post(sdk::submit),
@@ -53,6 +55,8 @@ doors! {
 pub struct Owner {
     pub principal: Principal,
     pub proof: Option<Presented>,
+    /// The proof is long enough to become that of something new.
+    may_adopt: bool,
     /// How long the credential is good that the request came with.
     pub validity: Validity,
 }
@@ -62,12 +66,10 @@ impl FromRequestParts<Arc<Shared>> for Owner {
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Owner, Problem> {
         let credential = admission::credential(shared, &parts.headers, &parts.extensions, Farewell::Chunk).await?;
-        let proof = parts
-            .headers
-            .get(RESUME_TOKEN)
-            .and_then(|value| value.to_str().ok())
-            .map(|token| Presented::from(&Secret::new(token)));
-        Ok(Owner { principal: credential.identity.principal, proof, validity: credential.validity })
+        let shown = parts.headers.get(RESUME_TOKEN).and_then(|value| value.to_str().ok()).map(Secret::new);
+        let may_adopt = shown.as_ref().is_some_and(|shown| shown.expose().len() >= OWN_SECRET_BYTES_MIN);
+        let proof = shown.as_ref().map(Presented::from);
+        Ok(Owner { principal: credential.identity.principal, proof, may_adopt, validity: credential.validity })
     }
 }
 
@@ -75,6 +77,11 @@ impl Owner {
     /// Asks something of a session of the owner's.
     async fn ask(&self, shared: &Arc<Shared>, session: &SessionId, ask: Ask) -> Answered {
         Registry::ask(shared, session, &self.principal, self.proof.clone(), ask).await
+    }
+
+    /// A secret of the caller's own choice, for something new that opens to nothing that was shown.
+    fn own_secret(&self) -> Option<&Presented> {
+        self.proof.as_ref().filter(|_| self.may_adopt)
     }
 
     fn name(&self) -> String {
