@@ -1,13 +1,19 @@
 //! Other names: of a session that was restored, of a chat or an operation that its client named. Each is a log without
 //! events whose record says where to look, so that whoever is first to name something is decided by the store.
 
-use bowline_protocol::{Epoch, LogId, Principal, Refusal, Seq};
+use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq};
 use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
 use sha2::{Digest, Sha256};
 
 use crate::decode::unreadable;
 use crate::dice;
 use crate::node::{self, Shared};
+
+/// Where tokens prove ownership, strangers are one principal, and each may have something of its own under one name. This many
+/// may at a time: whoever looks a name up looks at all of them.
+const SHARED_MAX: usize = 64;
+/// Between what a shared name stands for.
+const AND: &str = "\n";
 
 /// The log of a name that somebody chose. Principals cannot see each other's, whatever they call them.
 pub fn log_of(owner: &Principal, what: &str, name: &str) -> Option<LogId> {
@@ -19,19 +25,63 @@ pub fn digest(text: &str) -> u128 {
     hash.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
-/// What a name of the owner's stands for. A name that stands for nothing that can be read is not a free one.
-pub async fn target<T>(
+/// What a name of the owner's stands for: one thing, or where strangers share it, each one's own. A name that stands for
+/// something that cannot be read is not a free one.
+pub async fn targets<T>(
     shared: &Shared,
     log: &LogId,
     owner: &Principal,
     parse: impl Fn(&str) -> Option<T>,
-) -> Result<Option<T>, Refusal> {
+) -> Result<Vec<String>, Refusal> {
     let alias = shared.store.record(log).await.map_err(|error| node::store_refusal(&error))?;
-    let Some(alias) = alias.filter(|alias| alias.kind == Kind::Alias && alias.owner == *owner) else { return Ok(None) };
-    match std::str::from_utf8(&alias.body).ok().and_then(parse) {
-        Some(target) => Ok(Some(target)),
-        None => Err(unreadable(log, "alias", &"it does not say what the name stands for")),
+    let Some(alias) = alias.filter(|alias| alias.kind == Kind::Alias && alias.owner == *owner) else {
+        return Ok(Vec::new());
+    };
+    let named = listed(&alias);
+    if named.is_empty() || named.iter().any(|name| parse(name).is_none()) {
+        return Err(unreadable(log, "alias", &"it does not say what the name stands for"));
     }
+    Ok(named)
+}
+
+/// What is written in the record of a name.
+pub fn listed(alias: &Record) -> Vec<String> {
+    std::str::from_utf8(&alias.body).map(|text| text.split(AND).map(str::to_owned).collect()).unwrap_or_default()
+}
+
+/// What is still there of what a name stands for.
+pub async fn still_there(shared: &Shared, targets: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    for target in targets {
+        if let Some(log) = LogId::parse(target)
+            && !matches!(shared.store.record(&log).await, Ok(None))
+        {
+            found.push(target.clone());
+        }
+    }
+    found
+}
+
+/// Whether a name may stand for one thing more. Asked before that is made.
+pub fn check_room(others: &[String]) -> Result<(), Refusal> {
+    if others.len() < SHARED_MAX {
+        return Ok(());
+    }
+    let message = "This name is in use too often at the same time. Choose another one.";
+    Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(5000))
+}
+
+/// Lets a name stand for this beside the `others` that it goes on standing for.
+pub async fn share(
+    shared: &Shared,
+    log: &LogId,
+    owner: &Principal,
+    others: Vec<String>,
+    target: &str,
+) -> Result<(), Refusal> {
+    let mut all = others;
+    all.push(target.to_owned());
+    point(shared, log, owner, &all.join(AND)).await
 }
 
 /// Gives a name that nobody has given yet. False if it was given before, and stands for what it did.

@@ -26,7 +26,7 @@ use crate::agent::{Agent, Tools, roster};
 use crate::auth::Authenticator;
 use crate::clock::Clock;
 use crate::cluster::Cluster;
-use crate::config::{Config, Loaded, StoreConfig, StoreUrl, SyncMode};
+use crate::config::{Config, Loaded, Reread, StoreConfig, StoreUrl, SyncMode};
 use crate::hub::HubTools;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
@@ -55,7 +55,7 @@ pub struct Shared {
     pub clock: Clock,
     /// What readers hold in memory, all together.
     pub reading: Arc<ReadBudget>,
-    pub auth: Authenticator,
+    pub auth: Arc<Authenticator>,
     /// What signed states are sealed with.
     pub ring: LiveRing,
     pub scrubber: Scrubber,
@@ -301,6 +301,7 @@ pub struct Node {
     pub shared: Arc<Shared>,
     pub address: SocketAddr,
     listener: TcpListener,
+    reread: Option<Reread>,
 }
 
 impl Node {
@@ -335,7 +336,7 @@ impl Node {
             hub: hub.clone(),
             clock,
             reading: hub.options.reading.clone(),
-            auth: Authenticator::new(&config)?,
+            auth: Arc::new(Authenticator::new(&config)?),
             ring: LiveRing::new(load_keys(&config)?),
             scrubber: Scrubber::new(&config.state.scrub),
             restoring: tokio::sync::Mutex::default(),
@@ -364,22 +365,27 @@ impl Node {
         upkeep::recover(&shared).await?;
         shared.auth.begin().await;
         shared.ready.store(true, Ordering::Release);
-        Ok(Node { address: shared.address, shared, listener })
+        Ok(Node { address: shared.address, shared, listener, reread: loaded.reread })
     }
 
     /// Serves until `stop` completes, then drains.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Node { shared, listener, .. } = self;
+        let Node { shared, listener, reread, .. } = self;
         let sweeper = tokio::spawn(upkeep::sweep_for_ever(shared.clone()));
         let follower = tokio::spawn({
             let shared = shared.clone();
             async move { shared.auth.follow().await }
+        });
+        let settings = reread.map(|reread| {
+            let (auth, in_force) = (shared.auth.clone(), shared.config.auth.clone());
+            tokio::spawn(drive::settings::follow(auth, reread, in_force))
         });
         let doors = tokio::spawn(http::serve(shared.clone(), listener));
         stop.await;
         drain(&shared).await;
         sweeper.abort();
         follower.abort();
+        settings.into_iter().for_each(|settings| settings.abort());
         shared.closing.cancel();
         shared.hub.close().await;
         shared.connections.close();

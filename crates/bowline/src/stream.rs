@@ -6,7 +6,9 @@ use bowline_core::project::Trace;
 use bowline_core::resume::{Resume, Span};
 use bowline_core::watch::Start;
 use bowline_protocol::event::names;
-use bowline_protocol::{Cursor, ErrorCode, Extent, LogId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId};
+use bowline_protocol::{
+    Cursor, ErrorCode, Extent, LogId, OperationId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId,
+};
 use bowline_store::{Kind, ReadLimit, StoreError};
 use serde_json::{Value, json};
 
@@ -24,8 +26,17 @@ use crate::task::{self, TaskRecord, Tasks};
 #[derive(Clone, Debug)]
 pub enum Proof<'a> {
     Token(Option<&'a Presented>),
-    /// The logs of the sessions that the asker's connection is attached to.
-    Attached(Vec<LogId>),
+    /// The logs of the sessions that the asker's connection is attached to, and a token if it showed one.
+    Attached(Vec<LogId>, Option<Presented>),
+}
+
+impl Proof<'_> {
+    fn token(&self) -> Option<&Presented> {
+        match self {
+            Proof::Token(token) => *token,
+            Proof::Attached(_, token) => token.as_ref(),
+        }
+    }
 }
 
 /// A task that its owner may watch.
@@ -106,6 +117,10 @@ impl Watched {
     async fn task(shared: &Arc<Shared>, id: &TaskId, asker: &Principal, proof: &Proof<'_>) -> Result<Watched, Refusal> {
         let mut record = Tasks::record(shared, id, asker).await?;
         let (mut living, mut let_go) = (None, false);
+        // Where a name proves nothing, a stranger does not learn either that there was such a task.
+        if !record.is_proven(shared.config.session.ownership, proof.token()) {
+            return Err(node::task_not_found());
+        }
         if let Some(session) = &record.session {
             // Whoever must prove that a session is theirs must prove it for its operations too. A session that its owner
             // ended takes them along; one that expired does not, since they live by `stream.ttl`.
@@ -170,6 +185,14 @@ impl Watched {
         match &self.facts {
             Facts::Turn(entry) => entry.ended.as_ref().map_or(Status::Running, |ended| ended.status),
             Facts::Task { record, .. } => record.status,
+        }
+    }
+
+    /// The operation that it is, unless it is a turn.
+    pub fn operation_id(&self) -> Option<&OperationId> {
+        match &self.facts {
+            Facts::Turn(_) => None,
+            Facts::Task(record) => Some(&record.operation_id),
         }
     }
 
@@ -283,9 +306,8 @@ async fn session_record(
         Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
     })?;
     match proof {
-        Proof::Attached(logs) if logs.contains(log) => {}
-        Proof::Attached(_) => record.is_proven(shared.config.session.ownership, None).map_err(stranger)?,
-        Proof::Token(token) => Registry::prove(shared, log, &record, asker, *token).await.map_err(stranger)?,
+        Proof::Attached(logs, _) if logs.contains(log) => {}
+        proof => Registry::prove(shared, log, &record, asker, proof.token()).await.map_err(stranger)?,
     }
     Ok(record)
 }

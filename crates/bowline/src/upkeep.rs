@@ -9,6 +9,7 @@ use bowline_protocol::{LogId, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, StoreError};
 use futures_util::StreamExt;
 
+use crate::alias;
 use crate::clock;
 use crate::metrics;
 use crate::node::{Shared, acked};
@@ -345,12 +346,7 @@ async fn recount(shared: &Shared) -> Result<(), StoreError> {
 /// Other names of sessions that are gone, and marks of states that have expired.
 async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
     for (log, alias) in shared.store.list(Kind::Alias, None).await? {
-        let root = std::str::from_utf8(&alias.body).ok().and_then(LogId::parse);
-        let gone = match root {
-            Some(root) => matches!(shared.store.record(&root).await, Ok(None)),
-            None => true,
-        };
-        if gone {
+        if alias::still_there(shared, &alias::listed(&alias)).await.is_empty() {
             forget(shared, &log, now_ms).await?;
         }
     }

@@ -245,3 +245,35 @@ async fn bench_counts_what_its_clients_saw_also_when_their_wires_are_cut() {
     assert!(text(&nobody.stderr).contains("cannot reach ws://127.0.0.1:1/ws"), "{}", text(&nobody.stderr));
     assert!(text(&nobody.stderr).contains("`bowline serve`"), "{}", text(&nobody.stderr));
 }
+
+#[tokio::test]
+async fn the_start_says_in_one_line_what_is_open_to_whom() {
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    let token = ("BOWLINE_AUTH__ADMIN_TOKEN", "the operator's own secret");
+    let jwt = ("BOWLINE_AUTH__JWT_SECRET", "a secret that is long enough for HS256!");
+    for (listen, variables, said) in [
+        ("127.0.0.1:0", vec![], vec!["this machine", "all sessions", "the admin API: this machine"]),
+        ("0.0.0.0:0", vec![], vec!["EVERYBODY", "resume token", "the admin API: nobody", "auth.admin_token"]),
+        ("0.0.0.0:0", vec![token], vec!["EVERYBODY", "resume token", "the admin API: who has `auth.admin_token`"]),
+        ("0.0.0.0:0", vec![("BOWLINE_AUTH__MODE", "jwt"), jwt], vec!["JWT", "the admin API", "`admin`"]),
+    ] {
+        let dir = tempfile::TempDir::new().unwrap();
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_bowline"));
+        command.args(["serve", "--insecure-no-auth", "--store", "memory:", "--listen", listen]);
+        command.envs(variables.iter().copied()).env_remove("BOWLINE_TEST_SEED").current_dir(dir.path());
+        let mut server = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+        let access = loop {
+            let line = tokio::time::timeout(support::PATIENCE, lines.next_line()).await;
+            let line = line.unwrap().unwrap().unwrap();
+            if let Some((_, access)) = line.split_once("  access  ") {
+                break access.to_owned();
+            }
+        };
+        for words in said {
+            assert!(access.contains(words), "{listen}: `{words}` is not in: {access}");
+        }
+        assert!(!access.contains("secret"), "{access}");
+        server.kill().await.unwrap();
+    }
+}

@@ -145,6 +145,9 @@ async fn the_set_is_fetched_again_by_itself_and_a_key_that_is_taken_out_counts_n
     let issuer = Issuer::start(&[&old]).await;
     let server = Server::with(config(&issuer.url, Duration::from_millis(50))).await;
     assert_eq!(status(&server, &old.token()).await, 200);
+    let bearer = format!("Bearer {}", old.token());
+    let mut connected = Client::dial(server.address, &[("authorization", &bearer)]).await.unwrap();
+    connected.expect("system.connected").await;
     issuer.give_out(&[&new]);
     let asked = issuer.asked();
     let again = async {
@@ -154,6 +157,9 @@ async fn the_set_is_fetched_again_by_itself_and_a_key_that_is_taken_out_counts_n
     };
     tokio::time::timeout(PATIENCE, again).await.expect("it asks again");
     assert_eq!((status(&server, &old.token()).await, status(&server, &new.token()).await), (401, 200));
+    // What it had opened ends too.
+    assert_eq!(connected.refusal().await.0, "UNAUTHORIZED");
+    assert_eq!(connected.closed().await, Some(4203));
     server.stop().await;
 }
 

@@ -14,18 +14,21 @@ pub enum HostRefused {
     #[error("A request has exactly one Host header.")]
     NotOne,
     #[error(
-        "This server does not go by that name. Ask for it by its address, such as 127.0.0.1, or list the name's origin in `auth.origins`."
+        "This server does not go by that name. Ask for it by its address, such as 127.0.0.1, or list the name in `auth.hosts`."
     )]
     NotOurs,
 }
 
 /// A browser sends no origin when a page reads from its own host. If that name was only lent to our address, the page is
-/// not ours, and what it needs no credential for it would get: so without auth, we answer only to names that cannot be lent.
-/// With auth the page has no credential to send, and a proxy may call us whatever it likes.
+/// not ours, and what it needs no credential for it would get: so for that we answer only to names that cannot be lent.
+///
+/// What is `protected` is safe under any name: it needs a credential, which such a page does not have, or TLS, where the
+/// browser sees that the certificate is another's. Without auth nothing is protected.
 pub fn check_host(
     auth: &AuthConfig,
     listen: &SocketAddr,
     machine: &str,
+    protected: bool,
     version: Version,
     headers: &HeaderMap,
 ) -> Result<(), HostRefused> {
@@ -36,7 +39,7 @@ pub fn check_host(
         (None, _) if version < Version::HTTP_11 => return Ok(()),
         _ => return Err(HostRefused::NotOne),
     };
-    if !matches!(auth.mode, AuthMode::None) {
+    if protected && !matches!(auth.mode, AuthMode::None) {
         return Ok(());
     }
     let host = host.to_str().ok().and_then(authority_of).map(|(host, _)| host);
@@ -46,8 +49,10 @@ pub fn check_host(
 
 /// Whether nobody but us can have this name.
 fn is_ours(auth: &AuthConfig, listen: &SocketAddr, machine: &str, host: &str) -> bool {
-    let listed = || auth.origins.iter().filter_map(|origin| Origin::parse(origin)).any(|origin| origin.host() == host);
-    if is_loopback_name(host) || listed() {
+    let by_origin =
+        || auth.origins.iter().filter_map(|origin| Origin::parse(origin)).any(|origin| origin.host() == host);
+    let by_name = || auth.hosts.iter().any(|name| name == "*" || name.eq_ignore_ascii_case(host));
+    if is_loopback_name(host) || by_name() || by_origin() {
         return true;
     }
     // An address is what names lead to, so it is nobody's to lend. Who can reach a loopback listener calls it by a loopback name.
@@ -67,7 +72,8 @@ mod tests {
     const PUBLIC: &str = "0.0.0.0:8080";
 
     fn open() -> AuthConfig {
-        AuthConfig { origins: vec!["https://agents.example".into(), "*".into()], ..Config::default().auth }
+        let origins = vec!["https://agents.example".into(), "*".into()];
+        AuthConfig { origins, hosts: vec!["bowline.internal".into()], ..Config::default().auth }
     }
 
     fn with_tokens() -> AuthConfig {
@@ -76,15 +82,23 @@ mod tests {
     }
 
     fn check(auth: &AuthConfig, listen: &str, host: &str) -> Result<(), HostRefused> {
+        let open = check_as(auth, listen, host, false);
+        if matches!(auth.mode, AuthMode::None) {
+            assert_eq!(check_as(auth, listen, host, true), open, "without auth nothing is protected");
+        }
+        open
+    }
+
+    fn check_as(auth: &AuthConfig, listen: &str, host: &str, protected: bool) -> Result<(), HostRefused> {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, HeaderValue::from_str(host).unwrap());
-        check_host(auth, &listen.parse().unwrap(), "Machine", Version::HTTP_11, &headers)
+        check_host(auth, &listen.parse().unwrap(), "Machine", protected, Version::HTTP_11, &headers)
     }
 
     #[test]
     fn without_auth_a_loopback_listener_goes_by_loopback_names_and_those_that_are_listed() {
-        for host in ["localhost", "127.0.0.1:8080", "LOCALHOST:1", "[::1]:8080", "agents.example", "Agents.Example:443"]
-        {
+        let listed = ["agents.example", "Agents.Example:443", "bowline.internal:8080"];
+        for host in ["localhost", "127.0.0.1:8080", "LOCALHOST:1", "[::1]:8080"].into_iter().chain(listed) {
             assert_eq!(check(&open(), PRIVATE, host), Ok(()), "{host}");
         }
         for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "machine", ""] {
@@ -103,17 +117,25 @@ mod tests {
     }
 
     #[test]
-    fn with_auth_any_one_name_will_do() {
+    fn with_auth_any_one_name_will_do_for_what_is_protected_and_for_nothing_else() {
         for listen in [PRIVATE, PUBLIC] {
-            assert_eq!(check(&with_tokens(), listen, "anything.example"), Ok(()));
+            assert_eq!(check_as(&with_tokens(), listen, "anything.example", true), Ok(()));
+            assert_eq!(check_as(&with_tokens(), listen, "anything.example", false), Err(HostRefused::NotOurs));
+            assert_eq!(check_as(&with_tokens(), listen, "bowline.internal", false), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_star_is_every_name() {
+        let auth = AuthConfig { hosts: vec!["*".into()], ..Config::default().auth };
+        assert_eq!(check(&auth, PRIVATE, "anything.example"), Ok(()));
     }
 
     #[test]
     fn two_hosts_or_none_are_refused_whoever_asks() {
         let mut headers = HeaderMap::new();
         let listen = PRIVATE.parse().unwrap();
-        let check = |version, headers: &HeaderMap| check_host(&with_tokens(), &listen, "", version, headers);
+        let check = |version, headers: &HeaderMap| check_host(&with_tokens(), &listen, "", true, version, headers);
         assert_eq!(check(Version::HTTP_11, &headers), Err(HostRefused::NotOne));
         assert_eq!(check(Version::HTTP_10, &headers), Ok(()));
         headers.append(HOST, HeaderValue::from_static("localhost"));

@@ -8,6 +8,7 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Validation, decode, decode_header};
 use serde_json::{Map, Value};
 
+use super::changes::Changes;
 use super::key_set::{KeyFile, VerifyingKey};
 use super::remote::RemoteKeys;
 use super::{AuthError, Identity};
@@ -33,7 +34,8 @@ enum Keys {
 }
 
 impl JwtVerifier {
-    pub fn new(config: &JwtConfig) -> anyhow::Result<JwtVerifier> {
+    /// `changes` hears of it when keys come or go.
+    pub fn new(config: &JwtConfig, changes: &Changes) -> anyhow::Result<JwtVerifier> {
         let keys = match &config.keys {
             JwtKeys::Secret(secret) => {
                 let bytes = secret.expose().as_bytes();
@@ -44,8 +46,8 @@ impl JwtVerifier {
                 Keys::One(Arc::new(VerifyingKey::secret(bytes)))
             }
             JwtKeys::Pem(pem) => Keys::One(Arc::new(VerifyingKey::pem(pem)?)),
-            JwtKeys::JwksFile(path) => Keys::File(KeyFile::open(path)?),
-            JwtKeys::JwksUrl { url, refresh } => Keys::Remote(RemoteKeys::new(url, *refresh)?),
+            JwtKeys::JwksFile(path) => Keys::File(KeyFile::open(path, changes)?),
+            JwtKeys::JwksUrl { url, refresh } => Keys::Remote(RemoteKeys::new(url, *refresh, changes)?),
         };
         Ok(JwtVerifier {
             keys,

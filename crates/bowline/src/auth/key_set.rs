@@ -10,6 +10,8 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::changes::Changes;
+
 const HS: &[Algorithm] = &[Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
 const RS: &[Algorithm] = &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512];
 /// A key has one curve, and what is signed for the other does not verify with it.
@@ -89,6 +91,7 @@ pub fn find(keys: &KeySet, id: Option<&str>) -> Option<Arc<VerifyingKey>> {
 pub struct KeyFile {
     path: PathBuf,
     state: Mutex<KeyFileState>,
+    changes: Changes,
 }
 
 #[derive(Debug)]
@@ -102,10 +105,10 @@ struct KeyFileState {
 type Version = (SystemTime, u64);
 
 impl KeyFile {
-    pub fn open(path: &Path) -> anyhow::Result<KeyFile> {
+    pub fn open(path: &Path, changes: &Changes) -> anyhow::Result<KeyFile> {
         let version = version_of(path).with_context(|| format!("cannot read the key set {}", path.display()))?;
         let state = Mutex::new(KeyFileState { keys: read_file(path)?, version, checked_at_unix: 0 });
-        Ok(KeyFile { path: path.to_owned(), state })
+        Ok(KeyFile { path: path.to_owned(), state, changes: changes.clone() })
     }
 
     /// A key as the file was at the last [`look`](KeyFile::look).
@@ -136,6 +139,7 @@ impl KeyFile {
                 tracing::info!(path = %self.path.display(), keys = keys.len(), "the key set has changed");
                 let mut state = self.state();
                 (state.keys, state.version) = (keys, version);
+                self.changes.announce();
             }
             Err(error) => {
                 tracing::warn!(path = %self.path.display(), error = %format!("{error:#}"), "the key set cannot be used; the old keys stay in use");

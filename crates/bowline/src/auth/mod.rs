@@ -1,25 +1,38 @@
 //! Who is asking: checks a presented credential and names the principal behind it.
 
+mod changes;
 pub mod host;
 mod jwt;
 mod key_set;
 pub mod origin;
 pub mod presented;
 mod remote;
+pub mod validity;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use bowline_protocol::{ErrorCode, Principal, Refusal};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use crate::config::{AuthMode, Config, StaticToken};
+use crate::config::{AuthConfig, AuthMode, Config, StaticToken, is_loopback};
+use bowline_protocol::frame::client::Secret;
+use changes::Changes;
 use jwt::JwtVerifier;
+use tokio::sync::Notify;
 
 pub use host::{HostRefused, check_host};
 pub use origin::{OriginRefused, Page, check_origin};
 pub use presented::{Presented, SUBPROTOCOL, token_from_headers};
+pub use validity::{Credential, Validity};
 
 /// Everyone's name when nobody has to prove anything.
 pub const LOCAL: &str = "local";
+
+/// A key set in a file is looked at this often, whether or not anybody comes.
+const KEY_FILE_EVERY: Duration = Duration::from_secs(1);
 
 /// Who a credential stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +49,8 @@ pub struct Identity {
 pub enum AuthError {
     #[error("no credential was given")]
     Missing,
+    #[error("this `Authorization` is not a bearer token; send `Authorization: Bearer <token>`")]
+    OtherScheme,
     #[error("the credential is not known here")]
     Unknown,
     #[error("the credential is not a JSON Web Token")]
@@ -71,14 +86,57 @@ impl From<AuthError> for Refusal {
 
 #[derive(Debug)]
 pub struct Authenticator {
-    mode: Mode,
+    listen: SocketAddr,
+    mode: RwLock<Arc<Mode>>,
+    changes: Changes,
+    /// Wakes what keeps the mode's keys new, when there is another mode.
+    replaced: Notify,
 }
 
 #[derive(Debug)]
 enum Mode {
-    None(Principal),
+    None(Principal, Operators),
     Tokens(Vec<KnownToken>),
     Jwt(Box<JwtVerifier>),
+}
+
+/// Who is an admin where callers have to prove nothing.
+enum Operators {
+    /// Only this machine reaches us, and nobody said that this is not enough.
+    Everyone,
+    /// Whoever shows `auth.admin_token`.
+    WithToken([u8; 32]),
+    Nobody,
+}
+
+impl std::fmt::Debug for Operators {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Operators::Everyone => "Everyone",
+            Operators::WithToken(_) => "WithToken",
+            Operators::Nobody => "Nobody",
+        })
+    }
+}
+
+impl Operators {
+    /// A proxy, a tunnel or a container's port makes strangers come from this machine, so where a connection comes from
+    /// says nothing: what counts is where we listen.
+    fn new(auth: &AuthConfig, listen: &SocketAddr) -> Operators {
+        match &auth.admin_token {
+            Some(token) => Operators::WithToken(digest(token.expose())),
+            None if is_loopback(listen) => Operators::Everyone,
+            None => Operators::Nobody,
+        }
+    }
+
+    fn includes(&self, token: Option<&str>) -> bool {
+        match (self, token) {
+            (Operators::Everyone, _) => true,
+            (Operators::WithToken(known), Some(token)) => known.ct_eq(&digest(token)).into(),
+            (Operators::WithToken(_), None) | (Operators::Nobody, _) => false,
+        }
+    }
 }
 
 struct KnownToken {
@@ -93,65 +151,32 @@ impl std::fmt::Debug for KnownToken {
     }
 }
 
-impl Authenticator {
-    /// Prepares the keys. Fails if a key cannot be used, so that a server never starts with a lock it cannot open.
-    pub fn new(config: &Config) -> anyhow::Result<Authenticator> {
-        let mode = match &config.auth.mode {
+impl Mode {
+    fn new(auth: &AuthConfig, listen: &SocketAddr, changes: &Changes) -> anyhow::Result<Mode> {
+        Ok(match &auth.mode {
             AuthMode::None => {
-                let local = Principal::parse(LOCAL);
-                Mode::None(local.ok_or_else(|| anyhow::anyhow!("`{LOCAL}` is not a principal"))?)
+                let local = Principal::parse(LOCAL).ok_or_else(|| anyhow::anyhow!("`{LOCAL}` is not a principal"))?;
+                Mode::None(local, Operators::new(auth, listen))
             }
             AuthMode::Tokens(tokens) => Mode::Tokens(tokens.iter().map(KnownToken::new).collect()),
-            AuthMode::Jwt(jwt) => Mode::Jwt(Box::new(JwtVerifier::new(jwt)?)),
-        };
-        Ok(Authenticator { mode })
-    }
-
-    /// Whether callers have to prove anything.
-    pub fn is_required(&self) -> bool {
-        !matches!(self.mode, Mode::None(_))
+            AuthMode::Jwt(jwt) => Mode::Jwt(Box::new(JwtVerifier::new(jwt, changes)?)),
+        })
     }
 
     /// Fetches what lies elsewhere, for a while at most.
-    pub async fn begin(&self) {
-        if let Some(remote) = self.remote() {
+    async fn begin(&self) {
+        if let Mode::Jwt(verifier) = self
+            && let Some(remote) = verifier.remote()
+        {
             remote.begin().await;
         }
     }
 
-    /// Keeps what lies elsewhere new, for ever.
-    pub async fn follow(&self) {
-        match self.remote() {
-            Some(remote) => remote.follow().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    fn remote(&self) -> Option<&remote::RemoteKeys> {
-        match &self.mode {
-            Mode::Jwt(verifier) => verifier.remote(),
-            Mode::None(_) | Mode::Tokens(_) => None,
-        }
-    }
-
-    /// Who the credential stands for. Waits for a key that is not known and may be a new one, and once a second for a look
-    /// at a key set on disk.
-    pub async fn authenticate(&self, token: Option<&str>, now_unix: u64) -> Result<Identity, AuthError> {
-        if let Mode::Jwt(verifier) = &self.mode {
-            verifier.look(now_unix).await;
-        }
-        match (self.check(token, now_unix), &self.mode, token) {
-            (Err(AuthError::UnknownKey), Mode::Jwt(verifier), Some(text)) if verifier.learn(text).await => {
-                self.check(token, now_unix)
-            }
-            (checked, ..) => checked,
-        }
-    }
-
     fn check(&self, token: Option<&str>, now_unix: u64) -> Result<Identity, AuthError> {
-        let known = match &self.mode {
-            Mode::None(principal) => {
-                return Ok(Identity { principal: principal.clone(), admin: true, expires_at: None });
+        let known = match self {
+            Mode::None(principal, operators) => {
+                let admin = operators.includes(token);
+                return Ok(Identity { principal: principal.clone(), admin, expires_at: None });
             }
             Mode::Tokens(known) => known,
             Mode::Jwt(verifier) => return verifier.verify(token.ok_or(AuthError::Missing)?, now_unix),
@@ -159,6 +184,105 @@ impl Authenticator {
         let token = token.ok_or(AuthError::Missing)?;
         let found = find(known, token).ok_or(AuthError::Unknown)?;
         Ok(Identity { principal: found.principal.clone(), admin: found.admin, expires_at: None })
+    }
+}
+
+impl Authenticator {
+    /// Prepares the keys. Fails if a key cannot be used, so that a server never starts with a lock it cannot open.
+    pub fn new(config: &Config) -> anyhow::Result<Authenticator> {
+        let changes = Changes::default();
+        let mode = RwLock::new(Arc::new(Mode::new(&config.auth, &config.listen, &changes)?));
+        Ok(Authenticator { listen: config.listen, mode, changes, replaced: Notify::new() })
+    }
+
+    fn mode(&self) -> Arc<Mode> {
+        self.mode.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Checks against these settings from now on. Whoever came in with what they no longer accept hears of it.
+    pub async fn replace(&self, auth: &AuthConfig) -> anyhow::Result<()> {
+        let mode = Mode::new(auth, &self.listen, &self.changes)?;
+        // Keys that lie elsewhere are fetched first, so that nobody is sent away meanwhile.
+        mode.begin().await;
+        *self.mode.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(mode);
+        self.changes.announce();
+        self.replaced.notify_one();
+        Ok(())
+    }
+
+    /// Whether callers have to prove anything.
+    pub fn is_required(&self) -> bool {
+        !matches!(*self.mode(), Mode::None(..))
+    }
+
+    /// Fetches what lies elsewhere, for a while at most.
+    pub async fn begin(&self) {
+        self.mode().begin().await;
+    }
+
+    /// Keeps what lies elsewhere new, for ever.
+    pub async fn follow(&self) {
+        loop {
+            let mode = self.mode();
+            let following = std::pin::pin!(follow(&mode));
+            futures_util::future::select(following, std::pin::pin!(self.replaced.notified())).await;
+        }
+    }
+
+    /// Who the presented credential stands for, and until when.
+    pub async fn admit(self: &Arc<Self>, presented: &Presented, now_unix: u64) -> Result<Credential, AuthError> {
+        // Where nothing has to be proven, what a proxy wanted to know is not for us.
+        if presented.other_scheme && self.is_required() {
+            return Err(AuthError::OtherScheme);
+        }
+        let changes = self.changes.subscribe();
+        let identity = self.authenticate(presented.token(), now_unix).await?;
+        let proven = self.is_required() || (identity.admin && !self.is_open_to_operators());
+        let validity = match &presented.token {
+            Some(token) if proven => Validity::new(self.clone(), token.clone(), identity.clone(), changes),
+            _ => Validity::endless(),
+        };
+        Ok(Credential { identity, validity })
+    }
+
+    /// Whether everybody is an admin.
+    fn is_open_to_operators(&self) -> bool {
+        matches!(*self.mode(), Mode::None(_, Operators::Everyone))
+    }
+
+    /// Who the credential stands for. Waits for a key that is not known and may be a new one, and once a second for a look
+    /// at a key set on disk.
+    pub async fn authenticate(&self, token: Option<&str>, now_unix: u64) -> Result<Identity, AuthError> {
+        let mode = self.mode();
+        if let Mode::Jwt(verifier) = &*mode {
+            verifier.look(now_unix).await;
+        }
+        match (mode.check(token, now_unix), &*mode, token) {
+            (Err(AuthError::UnknownKey), Mode::Jwt(verifier), Some(text)) if verifier.learn(text).await => {
+                mode.check(token, now_unix)
+            }
+            (checked, ..) => checked,
+        }
+    }
+
+    /// Whether a credential that was accepted still stands for the same, after something has changed.
+    fn recheck(&self, token: &Secret, before: &Identity, now_unix: u64) -> Result<(), AuthError> {
+        let now = self.mode().check(Some(token.expose()), now_unix)?;
+        let same = now.principal == before.principal && (now.admin || !before.admin);
+        same.then_some(()).ok_or(AuthError::Unknown)
+    }
+}
+
+/// Keeps the keys of one mode new, for ever.
+async fn follow(mode: &Arc<Mode>) {
+    let Mode::Jwt(verifier) = &**mode else { return std::future::pending().await };
+    if let Some(remote) = verifier.remote() {
+        return remote.follow().await;
+    }
+    loop {
+        tokio::time::sleep(KEY_FILE_EVERY).await;
+        // A key that was taken out is noticed also while no client connects.
+        verifier.look(clock::unix_seconds()).await;
     }
 }
 
@@ -186,8 +310,6 @@ fn digest(text: &str) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{AuthConfig, AuthMode};
-    use bowline_protocol::frame::client::Secret;
 
     fn with(mode: AuthMode) -> Authenticator {
         let config = Config { auth: AuthConfig { mode, ..Config::default().auth }, ..Config::default() };
@@ -199,19 +321,42 @@ mod tests {
     }
 
     #[test]
-    fn without_auth_everyone_is_local_and_may_do_everything() {
+    fn without_auth_everyone_is_local_and_on_loopback_may_do_everything() {
         let auth = with(AuthMode::None);
         for token in [None, Some("anything")] {
-            let identity = auth.check(token, 0).unwrap();
+            let identity = auth.mode().check(token, 0).unwrap();
             assert_eq!((identity.principal.as_str(), identity.admin, identity.expires_at), (LOCAL, true, None));
         }
         assert!(!auth.is_required());
     }
 
     #[test]
+    fn without_auth_who_is_an_admin_depends_on_who_reaches_us_and_on_the_admin_token() {
+        let admin_token = || Some(Secret::new("operators-only"));
+        for (listen, known, shown, admin) in [
+            ("127.0.0.1:1", None, None, true),
+            ("[::1]:1", None, None, true),
+            ("0.0.0.0:1", None, None, false),
+            ("0.0.0.0:1", None, Some("operators-only"), false),
+            ("10.0.0.1:1", None, Some(""), false),
+            ("0.0.0.0:1", admin_token(), None, false),
+            ("0.0.0.0:1", admin_token(), Some("operators-onl"), false),
+            ("0.0.0.0:1", admin_token(), Some("operators-only"), true),
+            ("127.0.0.1:1", admin_token(), None, false),
+            ("127.0.0.1:1", admin_token(), Some("operators-only"), true),
+        ] {
+            let auth = AuthConfig { admin_token: known, ..Config::default().auth };
+            let config = Config { auth, listen: listen.parse().unwrap(), ..Config::default() };
+            let identity = Authenticator::new(&config).unwrap().mode().check(shown, 0).unwrap();
+            assert_eq!((identity.principal.as_str(), identity.admin), (LOCAL, admin), "{listen} {shown:?}");
+        }
+    }
+
+    #[test]
     fn a_static_token_is_taken_whole_or_not_at_all() {
         let auth = with(AuthMode::Tokens(vec![token("alpha", "alice", true), token("beta", "bob", false)]));
-        let who = |text| auth.check(text, 0).map(|identity| (identity.principal.to_string(), identity.admin));
+        let mode = auth.mode();
+        let who = |text| mode.check(text, 0).map(|identity| (identity.principal.to_string(), identity.admin));
         assert_eq!(who(Some("alpha")), Ok(("alice".into(), true)));
         assert_eq!(who(Some("beta")), Ok(("bob".into(), false)));
         for wrong in ["", "alph", "alphaa", "Alpha", " alpha", "alpha\0", "betaalpha"] {

@@ -84,6 +84,11 @@ pub fn is_loopback_name(host: &str) -> bool {
     host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
+/// Whether this is a host as `Host` names one, without a port.
+pub fn is_host_name(text: &str) -> bool {
+    authority_of(text).is_some_and(|(_, port)| port.is_none())
+}
+
 fn default_port(scheme: &str) -> Option<u16> {
     match scheme {
         "http" | "ws" => Some(80),

@@ -11,11 +11,19 @@ pub const SUBPROTOCOL: &str = "bowline.v1";
 const BEARER_SUBPROTOCOL: &str = "bearer.";
 
 /// What a request presents.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presented {
     pub token: Option<Secret>,
+    /// There is an `Authorization`, and it holds no bearer token.
+    pub other_scheme: bool,
     /// The subprotocol to echo, if it was offered. A token is never echoed.
     pub subprotocol: Option<&'static str>,
+}
+
+impl From<&Secret> for Presented {
+    fn from(token: &Secret) -> Presented {
+        Presented { token: Some(token.clone()), ..Presented::default() }
+    }
 }
 
 impl Presented {
@@ -24,7 +32,8 @@ impl Presented {
     }
 }
 
-/// Reads both places. The header wins: it is there because somebody put it there on purpose.
+/// Reads both places. A bearer token in the header wins: it is there because somebody put it there on purpose. A header of
+/// another scheme counts only when there is no token at all, since a browser sends one by itself for a proxy's sake.
 pub fn token_from_headers(headers: &HeaderMap) -> Presented {
     let offered: Vec<&str> = headers
         .get_all(SEC_WEBSOCKET_PROTOCOL)
@@ -35,8 +44,10 @@ pub fn token_from_headers(headers: &HeaderMap) -> Presented {
         .collect();
     let from_protocol =
         || offered.iter().find_map(|name| name.strip_prefix(BEARER_SUBPROTOCOL)).filter(|token| !token.is_empty());
+    let token = bearer(headers).or_else(from_protocol).map(Secret::new);
     Presented {
-        token: bearer(headers).or_else(from_protocol).map(Secret::new),
+        other_scheme: token.is_none() && headers.contains_key(AUTHORIZATION),
+        token,
         subprotocol: offered.contains(&SUBPROTOCOL).then_some(SUBPROTOCOL),
     }
 }
@@ -69,6 +80,7 @@ mod tests {
             (&[("authorization", "Bearer abc")], Some("abc"), false),
             (&[("authorization", "bearer   abc ")], Some("abc"), false),
             (&[("authorization", "Basic abc")], None, false),
+            (&[("authorization", "Basic x"), (protocol, "bowline.v1, bearer.abc")], Some("abc"), true),
             (&[("authorization", "Bearer")], None, false),
             (&[("authorization", "Bearer ")], None, false),
             (&[(protocol, "bowline.v1, bearer.a.b.c")], Some("a.b.c"), true),
@@ -82,6 +94,8 @@ mod tests {
             let presented = token_from_headers(&headers(list));
             assert_eq!(presented.token(), *token, "{list:?}");
             assert_eq!(presented.subprotocol.is_some(), *echoed, "{list:?}");
+            let has_header = list.iter().any(|(name, _)| *name == "authorization");
+            assert_eq!(presented.other_scheme, has_header && token.is_none(), "{list:?}");
             assert!(!format!("{presented:?}").contains("abc"));
         }
     }

@@ -8,6 +8,7 @@ use bowline_core::backoff::Backoff;
 use bowline_core::bucket::Bucket;
 use reqwest::{Client, Url};
 
+use super::changes::Changes;
 use super::key_set::{self, KeySet, VerifyingKey};
 use crate::dice;
 
@@ -30,10 +31,11 @@ pub struct RemoteKeys {
     keys: Mutex<KeySet>,
     /// One fetch at a time; whoever waited finds what the first one brought.
     asked_for: tokio::sync::Mutex<Bucket>,
+    changes: Changes,
 }
 
 impl RemoteKeys {
-    pub fn new(url: &Url, every: Duration) -> anyhow::Result<RemoteKeys> {
+    pub fn new(url: &Url, every: Duration, changes: &Changes) -> anyhow::Result<RemoteKeys> {
         let client = Client::builder()
             .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
             .timeout(FETCH_TIMEOUT)
@@ -44,7 +46,8 @@ impl RemoteKeys {
         let client =
             client.build().context("`auth.jwks_url`: HTTPS cannot be set up; are `ca-certificates` installed?")?;
         let asked_for = Bucket::rare(Instant::now(), ASKED_FOR_MAX, ASKED_FOR_EVERY);
-        Ok(RemoteKeys { url: url.clone(), every, client, keys: Mutex::default(), asked_for: asked_for.into() })
+        let (url, asked_for, changes) = (url.clone(), asked_for.into(), changes.clone());
+        Ok(RemoteKeys { url, every, client, keys: Mutex::default(), asked_for, changes })
     }
 
     pub fn find(&self, id: Option<&str>) -> Option<Arc<VerifyingKey>> {
@@ -88,6 +91,7 @@ impl RemoteKeys {
             Ok(keys) => {
                 tracing::debug!(url = %self.url, keys = keys.len(), "fetched the key set");
                 *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = keys;
+                self.changes.announce();
                 true
             }
             Err(error) => {

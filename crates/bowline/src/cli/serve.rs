@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::config::Loaded;
+use crate::config::{AuthMode, Config, Loaded, Ownership, is_loopback};
 use crate::node::Node;
 
 /// Serves until it is told to stop.
@@ -25,16 +25,44 @@ fn announce(node: &Node) {
     let text = format!(
         "bowline {} is serving at {scheme}://{address}/\n\
          \x20 store   {store} — loss window: {}\n\
-         \x20 agent   {} — talk to it with `bowline chat {ws}://{address}/ws`\n",
+         \x20 agent   {} — talk to it with `bowline chat {ws}://{address}/ws`\n\
+         \x20 access  {}\n",
         env!("CARGO_PKG_VERSION"),
         node.shared.store.health().loss_window,
         config.default_agent,
+        access(config),
         address = node.address,
         scheme = node.shared.scheme(),
         ws = if node.shared.tls.is_some() { "wss" } else { "ws" },
     );
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// What is open to whom, in one line.
+fn access(config: &Config) -> String {
+    let auth = &config.auth;
+    match &auth.mode {
+        AuthMode::Tokens(tokens) => {
+            let admins = tokens.iter().filter(|token| token.admin).count();
+            format!("who has one of {} tokens; the admin API: {admins} of them", tokens.len())
+        }
+        AuthMode::Jwt(jwt) => format!("who has a good JWT; the admin API: those with the claim `{}`", jwt.admin_claim),
+        AuthMode::None => {
+            let loopback = is_loopback(&config.listen);
+            let whom = if loopback { "this machine" } else { "EVERYBODY who can reach this address, without auth" };
+            let sessions = match config.session.ownership {
+                Ownership::Token => "agents and tools, and each session and task with its resume token",
+                Ownership::Principal | Ownership::Open => "agents, tools, and all sessions and tasks",
+            };
+            let admin = match (&auth.admin_token, loopback) {
+                (Some(_), _) => "who has `auth.admin_token`",
+                (None, true) => "this machine",
+                (None, false) => "nobody, until `auth.admin_token` is set",
+            };
+            format!("{whom}: {sessions}; the admin API: {admin}")
+        }
+    }
 }
 
 /// Waits until somebody asks the process to stop. Asking a second time ends it at once.

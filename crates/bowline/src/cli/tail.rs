@@ -83,6 +83,10 @@ impl Tail {
                 if event.name == "end" {
                     return Ok(Stopped::End);
                 }
+                if event.name == "error" {
+                    let told: Value = serde_json::from_str(&event.data).unwrap_or_default();
+                    bail!("{}", out::harmless(told["message"].as_str().unwrap_or("the server ended the stream")));
+                }
                 self.show(&event)?;
                 // Only what was shown counts as read.
                 self.from = event.id.or(self.from.take());

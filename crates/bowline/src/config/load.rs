@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::Config;
 use super::error::{ConfigError, Source};
+use super::reread::Reread;
 use super::resolve::Resolver;
 use super::table::{self, KEYS};
 use super::value::Value;
@@ -32,6 +33,8 @@ pub struct Loaded {
     /// The file that was read, if any.
     pub file: Option<PathBuf>,
     pub settings: Vec<Setting>,
+    /// How to read them again, unless they were made in code.
+    pub reread: Option<Reread>,
 }
 
 /// One setting in force. The value never holds a secret.
@@ -62,12 +65,12 @@ impl Loaded {
 /// Settings made in code rather than read, as tests do: nothing was written, so there are no sources.
 impl From<Config> for Loaded {
     fn from(config: Config) -> Loaded {
-        Loaded { config, file: None, settings: Vec::new() }
+        Loaded { config, file: None, settings: Vec::new(), reread: None }
     }
 }
 
 /// Everything outside the process that settings are read from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Surroundings {
     pub variables: BTreeMap<String, String>,
     /// Where relative paths and `bowline.toml` are looked for.
@@ -101,7 +104,8 @@ impl Config {
         add_flags(flags, &mut written)?;
         let config = Resolver { written: &written, around }.config()?;
         let settings = settings(&written, &config);
-        Ok(Loaded { config, file, settings })
+        let reread = Some(Reread::new(flags, around, file.as_deref(), &written));
+        Ok(Loaded { config, file, settings, reread })
     }
 }
 

@@ -5,6 +5,7 @@
 mod cgroup;
 mod error;
 mod load;
+mod reread;
 mod resolve;
 mod resolve_agents;
 mod resolve_auth;
@@ -29,6 +30,7 @@ use bowline_store::RedisUrl;
 
 pub use error::{ConfigError, Source};
 pub use load::{FILE_NAME, Flags, Loaded, Setting, Surroundings};
+pub use reread::Reread;
 pub use resolve::is_loopback;
 pub use resolve_auth::JWT_SECRET_BYTES_MIN;
 
@@ -199,30 +201,34 @@ impl StateConfig {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AuthConfig {
     pub mode: AuthMode,
+    /// Without auth: what makes an admin, instead of being able to reach a loopback address.
+    pub admin_token: Option<Secret>,
     /// Browser origins that may connect, besides the server's own page.
     pub origins: Vec<String>,
+    /// Names that this server goes by, besides its addresses and the hosts of those origins.
+    pub hosts: Vec<String>,
     /// How long a connection without a credential may wait before it sends one.
     pub first_frame_timeout: Duration,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum AuthMode {
     None,
     Tokens(Vec<StaticToken>),
     Jwt(JwtConfig),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StaticToken {
     pub token: Secret,
     pub principal: Principal,
     pub admin: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct JwtConfig {
     pub keys: JwtKeys,
     pub issuer: Option<String>,
@@ -233,7 +239,7 @@ pub struct JwtConfig {
     pub admin_claim: String,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum JwtKeys {
     /// One shared secret, for HS256, HS384 and HS512.
     Secret(Secret),
@@ -426,7 +432,13 @@ impl Default for Config {
             stream: StreamConfig { ttl: HOUR, events_max: 100_000, producer_ttl: 24 * HOUR },
             state: StateConfig::default(),
             heartbeat_interval: Duration::from_secs(30),
-            auth: AuthConfig { mode: AuthMode::None, origins: Vec::new(), first_frame_timeout: Duration::from_secs(5) },
+            auth: AuthConfig {
+                mode: AuthMode::None,
+                admin_token: None,
+                origins: Vec::new(),
+                hosts: Vec::new(),
+                first_frame_timeout: Duration::from_secs(5),
+            },
             agents: BTreeMap::from([("demo".into(), AgentConfig { kind: AgentKind::Demo { seed: 1, speed: 1.0 } })]),
             hub: HubConfig::default(),
             tls: None,

@@ -11,6 +11,9 @@ use super::{AuthConfig, AuthMode, JwtConfig, JwtKeys, Ownership, StaticToken};
 /// HS256 with a secret shorter than its own output can be guessed; RFC 7518 forbids it.
 pub const JWT_SECRET_BYTES_MIN: usize = 32;
 
+/// A secret that strangers may try to guess for as long as they like.
+const ADMIN_TOKEN_BYTES_MIN: usize = 16;
+
 impl Resolver<'_> {
     pub(super) fn ownership(&self, has_auth: bool, loopback: bool) -> Result<Ownership> {
         let Some(text) = self.optional("session.ownership")? else {
@@ -55,7 +58,35 @@ impl Resolver<'_> {
                 );
             }
         }
-        Ok(AuthConfig { mode, origins, first_frame_timeout: self.span("auth.first_frame_timeout")? })
+        let hosts = match self.written.get("auth.hosts").0 {
+            Value::List(hosts) => hosts,
+            _ => Vec::new(),
+        };
+        if hosts.iter().any(|host| host != "*" && !crate::auth::origin::is_host_name(host)) {
+            return Err(self.wrong("auth.hosts", "names such as \"bowline.internal\", without a port, or \"*\""));
+        }
+        let admin_token = self.admin_token(&mode)?;
+        let first_frame_timeout = self.span("auth.first_frame_timeout")?;
+        Ok(AuthConfig { mode, admin_token, origins, hosts, first_frame_timeout })
+    }
+
+    fn admin_token(&self, mode: &AuthMode) -> Result<Option<Secret>> {
+        let key = "auth.admin_token";
+        let token = match self.written.get(key).0 {
+            Value::Secret(text) if !text.is_empty() => self.secret(key, &text)?,
+            _ => return Ok(None),
+        };
+        if !matches!(mode, AuthMode::None) {
+            return Err(ConfigError::conflict(
+                "`auth.admin_token` is set, but with auth an admin is a principal",
+                "Remove it, and give a token `admin = true`, or a JWT the claim that `auth.admin_claim` names.",
+            ));
+        }
+        if token.expose().len() < ADMIN_TOKEN_BYTES_MIN {
+            let expected = format!("at least {ADMIN_TOKEN_BYTES_MIN} bytes, such as from `openssl rand -hex 16`");
+            return Err(self.wrong(key, &expected));
+        }
+        Ok(Some(token))
     }
 
     /// Credentials without a mode are a server that its owner believes to be locked.

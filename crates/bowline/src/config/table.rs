@@ -151,8 +151,10 @@ pub const KEYS: &[Key] = &[
     key("heartbeat.interval", SPAN, "30s", "Time between heartbeats. A connection heard of nothing for two of them is lost."),
 
     key("auth.mode", Kind::Choice(&["none", "tokens", "jwt"]), "none", "How callers prove who they are."),
-    key("auth.tokens", Kind::Tokens, "[]", "Static tokens, each with its `principal` and whether it may use the admin API."),
+    key("auth.tokens", Kind::Tokens, "[]", "Static tokens, each with its `principal` and whether it may use the admin API. Read again when the settings file, or a file that a token is in, changes."),
+    key("auth.admin_token", Kind::Secret, "", "With `auth.mode = \"none\"`: what an admin shows as `Authorization: Bearer …`, at least 16 bytes. When not set, everybody is an admin on a loopback address, and nobody on another."),
     key("auth.origins", Kind::List, "[]", "Browser origins that may connect besides the server's own page; `\"*\"` allows all."),
+    key("auth.hosts", Kind::List, "[]", "Names that requests may have in `Host`, besides the server's addresses and the hosts of `auth.origins`, for what needs no credential; `\"*\"` allows all."),
     key("auth.first_frame_timeout", SPAN, "5s", "How long a WebSocket without a credential may wait before it sends one."),
     key("auth.jwt_secret", Kind::Secret, "", "Shared secret of at least 32 bytes for HS256, HS384 and HS512."),
     key("auth.jwt_public_key_file", Kind::Text, "", "PEM file with the public key for RS256, RS384 and RS512, or for ES256 or ES384."),

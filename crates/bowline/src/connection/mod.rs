@@ -19,7 +19,7 @@ use serde_json::json;
 
 use watching::Watching;
 
-use crate::auth::{Identity, SUBPROTOCOL};
+use crate::auth::{Credential, Identity, SUBPROTOCOL, Validity};
 use crate::node::{self, Shared};
 use crate::session::{Ask, Caller, Command, Grant, Inbox, Mail, Mailbox, Registry, Way};
 use crate::{clock, dice};
@@ -37,6 +37,8 @@ pub struct Connection {
     id: ConnectionId,
     mailbox: Mailbox,
     standing: Standing,
+    /// How long the newest credential is good, until somebody waits for that.
+    validity: Option<Validity>,
     links: Vec<Attached>,
     watches: Vec<Watching>,
     /// Sessions that this connection was attached to and is not any more, the newest last.
@@ -63,11 +65,10 @@ pub struct Connection {
 #[derive(Debug)]
 enum Standing {
     /// Nobody yet: the first frame must say, in time.
-    Unknown {
-        until: Instant,
-    },
+    Unknown { until: Instant },
     Known {
         identity: Identity,
+        /// When it will expire, to say so before.
         expires: Option<Instant>,
         warned: bool,
     },
@@ -86,17 +87,18 @@ struct Attached {
 }
 
 impl Connection {
-    pub fn new(shared: Arc<Shared>, identity: Option<Identity>) -> (Box<Connection>, Inbox) {
+    pub fn new(shared: Arc<Shared>, credential: Option<Credential>) -> (Box<Connection>, Inbox) {
         let now = Instant::now();
         let (mailbox, inbox) = Mailbox::new();
-        let standing = match identity {
-            Some(identity) => known(identity, now),
-            None => Standing::Unknown { until: now + shared.config.auth.first_frame_timeout },
+        let (standing, validity) = match credential {
+            Some(Credential { identity, validity }) => (known(identity, now), Some(validity)),
+            None => (Standing::Unknown { until: now + shared.config.auth.first_frame_timeout }, None),
         };
         let mut connection = Connection {
             id: ConnectionId::from_random(dice::u128()),
             mailbox,
             standing,
+            validity,
             links: Vec::new(),
             watches: Vec::new(),
             lost: Vec::new(),
@@ -125,6 +127,11 @@ impl Connection {
 
     pub fn wake(&self) -> Arc<WakeSet> {
         self.wake.clone()
+    }
+
+    /// A new credential, once: its end is then the connection's, as long as there is no newer one.
+    pub fn take_validity(&mut self) -> Option<Validity> {
+        self.validity.take()
     }
 
     fn greet(&mut self) {

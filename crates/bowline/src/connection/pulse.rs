@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use bowline_core::heartbeat::Pulse;
 use bowline_protocol::frame::Control;
-use bowline_protocol::{CloseCode, ErrorCode, Refusal};
+use bowline_protocol::{CloseCode, ErrorCode};
 use bytes::Bytes;
 use serde_json::json;
 
 use super::{Attached, Connection, Standing};
+use crate::auth::{AuthError, validity};
 use crate::{clock, dice};
 
 /// A client whose credential is about to expire is told this long before.
@@ -20,8 +21,9 @@ impl Connection {
         let heart = self.heart.poll_timeout();
         match &self.standing {
             Standing::Unknown { until } => heart.min(*until),
-            Standing::Known { expires: Some(at), warned: true, .. } => heart.min(*at),
-            Standing::Known { expires: Some(at), .. } => heart.min(at.checked_sub(EXPIRY_WARNING).unwrap_or(*at)),
+            Standing::Known { expires: Some(at), warned: false, .. } => {
+                heart.min(at.checked_sub(EXPIRY_WARNING).unwrap_or(*at))
+            }
             Standing::Known { .. } => heart,
         }
     }
@@ -37,12 +39,6 @@ impl Connection {
         }
         match &mut self.standing {
             Standing::Unknown { until } if *until <= now => self.close(CloseCode::Unauthorized),
-            Standing::Known { expires: Some(at), .. } if *at <= now => {
-                let refusal =
-                    Refusal::new(ErrorCode::Unauthorized, "Your credential has expired. Connect with a new one.");
-                self.refuse(None, &refusal);
-                self.close(CloseCode::Unauthorized);
-            }
             Standing::Known { expires: Some(at), warned, identity } if !*warned && *at <= now + EXPIRY_WARNING => {
                 *warned = true;
                 let facts = json!({ "action": "token_expiring", "expires_at": identity.expires_at });
@@ -54,6 +50,12 @@ impl Connection {
             }
             _ => {}
         }
+    }
+
+    /// The credential that this connection came with, or refreshed, is good no more.
+    pub fn handle_credential_ended(&mut self, why: AuthError) {
+        self.refuse(None, &validity::ended(why));
+        self.close(CloseCode::Unauthorized);
     }
 
     fn beat(&mut self) {

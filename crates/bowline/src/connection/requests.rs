@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{Connection, Standing, known};
 use crate::agent::Reply;
-use crate::auth::Identity;
+use crate::auth::{self, Credential, Identity};
 use crate::clock;
 use crate::session::export::ExportOptions;
 use crate::session::record::Presented;
@@ -81,8 +81,9 @@ impl Connection {
                 Err(refusal) => self.bad_frame(BadFrame { refusal, session, recovering: false }),
                 Ok(options) => self.command(session, &identity, Ask::Export(options)).await,
             },
-            Request::WatchTask { task_id, last_message_id } => {
-                self.watch_task(&task_id, last_message_id.as_deref(), &identity).await;
+            Request::WatchTask { task_id, last_message_id, resume_token } => {
+                let shown = resume_token.as_ref().map(Presented::from);
+                self.watch_task(&task_id, last_message_id.as_deref(), shown, &identity).await;
             }
             Request::UnwatchTask { task_id } => self.unwatch_task(&task_id),
         }
@@ -111,8 +112,9 @@ impl Connection {
 
     async fn authenticate(&mut self, token: &Secret) {
         let unauthorized = |message: &str| Refusal::new(ErrorCode::Unauthorized, message);
-        let identity = match self.shared.auth.authenticate(Some(token.expose()), clock::unix_seconds()).await {
-            Ok(identity) => identity,
+        let admitted = self.shared.auth.admit(&auth::Presented::from(token), clock::unix_seconds()).await;
+        let Credential { identity, validity } = match admitted {
+            Ok(credential) => credential,
             Err(error) => {
                 self.refuse(None, &error.into());
                 if matches!(self.standing, Standing::Unknown { .. }) {
@@ -130,6 +132,7 @@ impl Connection {
         let facts =
             json!({ "action": "authenticated", "expires_at": identity.expires_at, "principal": identity.principal });
         self.standing = known(identity, Instant::now());
+        self.validity = Some(validity);
         self.say(&Control::notice(None, "You are authenticated.", facts));
     }
 

@@ -12,6 +12,7 @@ use super::{Connection, Standing};
 use crate::auth::Identity;
 use crate::node::Shared;
 use crate::returning::Returning;
+use crate::session::record::Presented;
 use crate::stream::{Proof, Watched, trace};
 use crate::{clock, node};
 
@@ -22,20 +23,34 @@ pub struct Watching {
     follower: Follower,
     trace_key: String,
     watch: Watch,
+    /// The token that showed the task to be the client's, if it needed one.
+    shown: Option<Presented>,
     /// Until a reader that comes back has what it missed.
     returning: Option<Returning>,
 }
 
 impl Connection {
-    pub(super) async fn watch_task(&mut self, task: &str, last_message_id: Option<&str>, identity: &Identity) {
-        if let Err(refusal) = self.start_watching(task, last_message_id.unwrap_or_default(), identity).await {
+    pub(super) async fn watch_task(
+        &mut self,
+        task: &str,
+        last_message_id: Option<&str>,
+        shown: Option<Presented>,
+        identity: &Identity,
+    ) {
+        if let Err(refusal) = self.start_watching(task, last_message_id.unwrap_or_default(), shown, identity).await {
             let details = json!({ "task_id": task });
             let refusal = if refusal.details.is_none() { refusal.details(details) } else { refusal };
             self.refuse(None, &refusal);
         }
     }
 
-    async fn start_watching(&mut self, task: &str, cursor: &str, identity: &Identity) -> Result<(), Refusal> {
+    async fn start_watching(
+        &mut self,
+        task: &str,
+        cursor: &str,
+        shown: Option<Presented>,
+        identity: &Identity,
+    ) -> Result<(), Refusal> {
         let id = TaskId::parse(task).ok_or_else(node::task_not_found)?;
         let cursor = StreamCursor::parse(cursor)
             .map_err(|_| Refusal::field("content.last_message_id", "must be `<epoch>-<seq>` or a number"))?;
@@ -55,7 +70,7 @@ impl Connection {
             let message = format!("This connection watches {max} tasks already. Send `user.unwatch_task` for one.");
             return Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(1000));
         }
-        let watched = Watched::find_with(&self.shared, &id, &identity.principal, &self.proof()).await?;
+        let watched = Watched::find_with(&self.shared, &id, &identity.principal, &self.proof(shown.clone())).await?;
         let fresh = cursor.is_none();
         let returning = Returning::begin(&self.shared, &watched, cursor.as_ref());
         let start = watched.start(cursor, false).inspect_err(|refusal| {
@@ -79,7 +94,7 @@ impl Connection {
         // Subscribed first, looked second: an event in between is seen by one of the two.
         watch.handle_tail(follower.end().await.map_err(|error| node::follow_refusal(&error))?);
         let Watched { session, trace_key, .. } = watched;
-        self.watches.push(Watching { token, task: id, session, follower, trace_key, watch, returning });
+        self.watches.push(Watching { token, task: id, session, follower, trace_key, watch, shown, returning });
         Ok(())
     }
 
@@ -88,8 +103,8 @@ impl Connection {
     }
 
     /// Where ownership has to be proven, attaching to the session has done that for its tasks too.
-    fn proof(&self) -> Proof<'static> {
-        Proof::Attached(self.links.iter().map(|attached| attached.follower.log().clone()).collect())
+    fn proof(&self, shown: Option<Presented>) -> Proof<'static> {
+        Proof::Attached(self.links.iter().map(|attached| attached.follower.log().clone()).collect(), shown)
     }
 
     /// A log that is watched may have grown.
@@ -168,11 +183,11 @@ impl Connection {
     }
 
     async fn end_watch(&mut self, at: usize) {
-        let Watching { task, session, returning, .. } = self.watches.swap_remove(at);
+        let Watching { task, session, shown, returning, .. } = self.watches.swap_remove(at);
         returning.into_iter().for_each(|returning| returning.caught_up(&self.shared));
         let ended = match &self.standing {
             Standing::Known { identity, .. } => {
-                Watched::find_with(&self.shared, &task, &identity.principal, &self.proof()).await.ok()
+                Watched::find_with(&self.shared, &task, &identity.principal, &self.proof(shown)).await.ok()
             }
             Standing::Unknown { .. } => None,
         };

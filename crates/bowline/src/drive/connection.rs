@@ -12,7 +12,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{FutureExt, Sink as _, SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite;
 
-use crate::auth::Identity;
+use crate::auth::{AuthError, Credential};
 use crate::connection::Connection;
 use crate::node::Shared;
 use crate::session::{Inbox, Mail};
@@ -28,21 +28,25 @@ enum Happened {
     Mail(Box<Mail>),
     Wake,
     Flushed(Result<(), axum::Error>),
+    CredentialEnded(AuthError),
     Draining,
     Closing,
     Time,
 }
 
+/// Until the connection's credential is good no more.
+type Ended = Option<Pin<Box<dyn Future<Output = AuthError> + Send>>>;
+
 /// Serves a connection until it ends.
-pub fn drive(shared: Arc<Shared>, socket: WebSocket, identity: Option<Identity>) -> impl Future<Output = ()> {
+pub fn drive(shared: Arc<Shared>, socket: WebSocket, credential: Option<Credential>) -> impl Future<Output = ()> {
     // Split here, because a task would keep room for the whole socket beside its halves.
     let (sink, stream) = socket.split();
-    serve(shared, sink, stream, identity.map(Box::new))
+    serve(shared, sink, stream, credential.map(Box::new))
 }
 
-async fn serve(shared: Arc<Shared>, mut sink: Sink, mut stream: Stream, identity: Option<Box<Identity>>) {
+async fn serve(shared: Arc<Shared>, mut sink: Sink, mut stream: Stream, credential: Option<Box<Credential>>) {
     let _counted = Counted::new(&shared);
-    let (mut connection, mut inbox) = Connection::new(shared.clone(), identity.map(|identity| *identity));
+    let (mut connection, mut inbox) = Connection::new(shared.clone(), credential.map(|credential| *credential));
     let code = converse(&shared, &mut connection, &mut inbox, &mut sink, &mut stream).await;
     drop(inbox);
     let rest: Vec<Bytes> = std::iter::from_fn(|| connection.pop()).collect();
@@ -92,6 +96,7 @@ async fn converse(
     let wake = connection.wake();
     let mut told_draining = shared.is_draining();
     let mut flushing = false;
+    let mut ended: Ended = None;
     loop {
         // What a session says of a request comes before the events that follow from it.
         while let Ok(mail) = inbox.try_recv() {
@@ -106,10 +111,14 @@ async fn converse(
         if let Some(code) = connection.closing() {
             return Some(code);
         }
+        if let Some(validity) = connection.take_validity() {
+            ended = validity.can_end().then(|| Box::pin(validity.ended()) as _);
+        }
         // In this order, so that a client that sends without end does not keep us from flushing.
         let happened = tokio::select! {
             biased;
             () = shared.closing.cancelled() => Happened::Closing,
+            why = end_of(&mut ended) => Happened::CredentialEnded(why),
             () = shared.draining.cancelled(), if !told_draining => Happened::Draining,
             Some(mail) = inbox.recv() => Happened::Mail(mail),
             flushed = sink.flush(), if flushing => Happened::Flushed(flushed),
@@ -138,7 +147,18 @@ async fn converse(
                 return Some(CloseCode::Restart);
             }
             Happened::Time => connection.handle_timeout(Instant::now()),
+            Happened::CredentialEnded(why) => {
+                ended = None;
+                connection.handle_credential_ended(why);
+            }
         }
+    }
+}
+
+async fn end_of(ended: &mut Ended) -> AuthError {
+    match ended {
+        Some(ended) => ended.await,
+        None => std::future::pending().await,
     }
 }
 

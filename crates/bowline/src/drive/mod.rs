@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod connection;
 pub mod produce;
 pub mod session;
+pub mod settings;
 pub mod stream;
 pub mod tail;
 pub mod task;

@@ -4,14 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket};
-use bowline_protocol::{CloseCode, ProducerId, Refusal};
+use bowline_protocol::frame::client::Secret;
+use bowline_protocol::{CloseCode, ErrorCode, ProducerId, Refusal};
 use futures_util::stream::FuturesOrdered;
 use futures_util::{FutureExt, SinkExt, StreamExt};
 use tokio::sync::oneshot;
 
+use crate::auth::validity::ended;
+use crate::auth::{AuthError, Credential, Presented};
+use crate::clock;
 use crate::config::Ownership;
 use crate::http::chat::Owner;
-use crate::http::produce::{About, Frame, answer};
+use crate::http::produce::{About, Frame, answer, renewal, renewed};
 use crate::node::Shared;
 use crate::stream::Watched;
 use crate::task::Tasks;
@@ -31,6 +35,7 @@ enum Happened {
     Frame(Option<Result<Message, axum::Error>>),
     Durable(String),
     Time,
+    CredentialEnded(AuthError),
     Closing,
 }
 
@@ -39,16 +44,19 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Owner, produce
     // In the order in which the frames came; appends of one task become durable in that order anyway.
     let mut under_way = FuturesOrdered::new();
     let mut unheard = 0;
-    let code = loop {
+    let mut credential_ended = Box::pin(owner.validity.clone().ended());
+    let (code, why) = loop {
         let happened = tokio::select! {
             biased;
             () = shared.closing.cancelled() => Happened::Closing,
+            why = &mut credential_ended => Happened::CredentialEnded(why),
             Some(answer) = under_way.next(), if !under_way.is_empty() => Happened::Durable(answer),
             frame = stream.next(), if under_way.len() < UNDER_WAY_MAX => Happened::Frame(frame),
             () = tokio::time::sleep(PING_EVERY) => Happened::Time,
         };
         let sent = match happened {
-            Happened::Closing => break CloseCode::Restart,
+            Happened::Closing => break (CloseCode::Restart, None),
+            Happened::CredentialEnded(why) => break (CloseCode::Unauthorized, Some(ended(why))),
             Happened::Durable(answer) => {
                 let mut fed = sink.feed(Message::Text(answer.into())).await;
                 // Answers that are ready share a flush.
@@ -64,12 +72,21 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Owner, produce
             }
             Happened::Frame(Some(Ok(Message::Text(text)))) => {
                 unheard = 0;
-                let (about, frame) = Frame::read(&shared, &producer, &text);
-                let pending = hand_over(&shared, &owner, frame).await;
-                under_way.push_back(settle(about, pending));
-                Ok(())
+                if let Some(token) = renewal(&shared, &text) {
+                    let credential = renew(&shared, &owner, &token).await;
+                    let told = renewed(credential.as_ref().map(|credential| &credential.identity));
+                    if let Ok(credential) = credential {
+                        credential_ended = Box::pin(credential.validity.ended());
+                    }
+                    sink.send(Message::Text(told.into())).await
+                } else {
+                    let (about, frame) = Frame::read(&shared, &producer, &text);
+                    let pending = hand_over(&shared, &owner, frame).await;
+                    under_way.push_back(settle(about, pending));
+                    Ok(())
+                }
             }
-            Happened::Frame(Some(Ok(Message::Binary(_)))) => break CloseCode::Unsupported,
+            Happened::Frame(Some(Ok(Message::Binary(_)))) => break (CloseCode::Unsupported, None),
             Happened::Frame(Some(Ok(Message::Close(_)))) => {
                 // The answer to it is queued below us, and leaves only when somebody asks for it.
                 let _ = tokio::time::timeout(CLOSE_TIMEOUT, sink.close()).await;
@@ -80,7 +97,7 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Owner, produce
                 unheard = 0;
                 Ok(())
             }
-            Happened::Time if unheard >= 2 => break CloseCode::HeartbeatLost,
+            Happened::Time if unheard >= 2 => break (CloseCode::HeartbeatLost, None),
             Happened::Time => {
                 unheard += 1;
                 sink.send(Message::Ping(Vec::new().into())).await
@@ -90,8 +107,28 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Owner, produce
             return;
         }
     };
-    let close = Message::Close(Some(CloseFrame { code: code.code(), reason: code.reason().into() }));
-    let _ = tokio::time::timeout(CLOSE_TIMEOUT, sink.send(close)).await;
+    let farewell = async {
+        if let Some(refusal) = why {
+            // What came while the credential was good is still answered.
+            while let Some(answer) = under_way.next().await {
+                sink.feed(Message::Text(answer.into())).await?;
+            }
+            shared.metrics.refusals.inc(refusal.code.as_str());
+            sink.feed(Message::Text(answer(&About::default(), Err(refusal)).into())).await?;
+        }
+        sink.send(Message::Close(Some(CloseFrame { code: code.code(), reason: code.reason().into() }))).await
+    };
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, farewell).await;
+}
+
+/// A new credential for the same principal, in place of the one that the connection came with.
+async fn renew(shared: &Shared, owner: &Owner, token: &Secret) -> Result<Credential, Refusal> {
+    let credential = shared.auth.admit(&Presented::from(token), clock::unix_seconds()).await.map_err(Refusal::from)?;
+    if credential.identity.principal != owner.principal {
+        let message = "This token is another principal's. Open a connection of its own for it.";
+        return Err(Refusal::new(ErrorCode::Unauthorized, message));
+    }
+    Ok(credential)
 }
 
 async fn hand_over(shared: &Arc<Shared>, owner: &Owner, frame: Result<Frame, Refusal>) -> Pending {

@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::ws::check_origin;
+use super::admission::check_origin;
 use crate::node::Shared;
 
 /// What a page may ask with.

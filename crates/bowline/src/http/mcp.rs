@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Version, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_hub::{Route, front};
 use bowline_protocol::{ErrorCode, Principal, Refusal};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
+use super::admission;
+use super::guard::Farewell;
 use super::problem::Problem;
-use super::ws::{check_host, check_origin};
-use crate::auth::token_from_headers;
-use crate::clock;
 use crate::node::{self, Shared};
 
 pub async fn all(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -25,7 +24,7 @@ pub async fn one(State(shared): State<Arc<Shared>>, Path(server): Path<String>, 
 }
 
 async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Response {
-    let principal = match admit(shared, request.version(), request.headers()).await {
+    let principal = match admit(shared, request.headers(), request.extensions()).await {
         Ok(principal) => principal,
         Err(refused) => return *refused,
     };
@@ -52,14 +51,11 @@ async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Respons
     response.map(Body::new)
 }
 
-async fn admit(shared: &Shared, version: Version, headers: &HeaderMap) -> Result<Principal, Box<Response>> {
+async fn admit(shared: &Shared, headers: &HeaderMap, extensions: &Extensions) -> Result<Principal, Box<Response>> {
     let no = |problem: Problem| Box::new(problem.into_response());
-    check_origin(shared, headers).map_err(no)?;
-    check_host(shared, version, headers).map_err(no)?;
+    let credential = admission::credential(shared, headers, extensions, Farewell::Comment).await.map_err(no)?;
     if shared.is_draining() {
         return Err(no(node::draining().into()));
     }
-    let presented = token_from_headers(headers);
-    let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds()).await;
-    identity.map(|identity| identity.principal).map_err(|error| no(Refusal::from(error).into()))
+    Ok(credential.identity.principal)
 }

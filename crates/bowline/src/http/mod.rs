@@ -1,10 +1,12 @@
 //! The doors: one file per door, and the loop that accepts connections to them.
 
 mod admin;
+mod admission;
 mod body;
 pub mod chat;
 mod cors;
 mod follow;
+mod guard;
 mod health;
 mod mcp;
 pub mod openapi;
@@ -22,7 +24,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::HeaderValue;
 use axum::http::header::DATE;
-use axum::middleware::{from_fn_with_state, map_response, map_response_with_state};
+use axum::middleware::{from_fn, from_fn_with_state, map_response, map_response_with_state};
 use axum::response::Response;
 use axum::routing::{any, delete, get, post};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -86,16 +88,20 @@ doors! {
 fn router(shared: Arc<Shared>) -> Router {
     // Inside of what shares an answer with pages of other origins, so that they can read this one too.
     let deadline = || from_fn_with_state(shared.clone(), body::deadline);
+    let host = || from_fn_with_state(shared.clone(), admission::host);
     let from_pages = chat::routes()
         .merge(openapi::routes())
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(host())
         .layer(deadline())
         .layer(from_fn_with_state(shared.clone(), cors::share));
     routes()
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(host())
         .layer(deadline())
         .merge(from_pages)
+        .layer(from_fn(guard::guard))
         .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))
         .layer(map_response_with_state(shared.clone(), problem::count))
         .layer(map_response(date))

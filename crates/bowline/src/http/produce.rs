@@ -5,17 +5,19 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use bowline_protocol::frame::client::Secret;
+use bowline_protocol::frame::{Request, names};
 use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq, TaskId};
 use serde::Deserialize;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::chat::Owner;
 use super::chat::producers::not_a_producers;
 use super::chat::read;
 use super::problem::Problem;
 use super::ws::{Asked, no_upgrade};
-use crate::auth::SUBPROTOCOL;
+use crate::auth::{Identity, SUBPROTOCOL};
 use crate::drive;
 use crate::node::{self, Shared};
 use crate::session::record::Presented;
@@ -88,7 +90,7 @@ struct Written {
 impl About {
     /// What can be told of a frame that could not be read.
     fn of(text: &str) -> About {
-        let frame: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+        let frame: Value = serde_json::from_str(text).unwrap_or_default();
         let task_id = frame["task_id"].as_str().map(str::to_owned);
         About { task_id, producer_seq: frame["producer_seq"].as_u64() }
     }
@@ -137,17 +139,44 @@ pub fn answer(about: &About, appended: Result<Appended, Refusal>) -> String {
     let mut answer = json!({ "task_id": about.task_id, "producer_seq": about.producer_seq });
     match appended {
         Ok(appended) => answer["last_message_id"] = appended.last_message_id.into(),
-        Err(Refusal { code, message, retry_after_ms, details }) => {
-            answer["code"] = code.as_str().into();
-            answer["message"] = message.into();
-            answer["recovery_action"] = code.action().as_str().into();
-            if let Some(ms) = retry_after_ms {
-                answer["retry_after_ms"] = ms.into();
-            }
-            if let Some(details) = details {
-                answer["details"] = details;
-            }
+        Err(refusal) => refuse(&mut answer, refusal),
+    }
+    answer.to_string()
+}
+
+fn refuse(answer: &mut Value, Refusal { code, message, retry_after_ms, details }: Refusal) {
+    answer["code"] = code.as_str().into();
+    answer["message"] = message.into();
+    answer["recovery_action"] = code.action().as_str().into();
+    if let Some(ms) = retry_after_ms {
+        answer["retry_after_ms"] = ms.into();
+    }
+    if let Some(details) = details {
+        answer["details"] = details;
+    }
+}
+
+/// The new credential, if a frame brings one: it is the frame that `/ws` takes.
+pub fn renewal(shared: &Shared, text: &str) -> Option<Secret> {
+    // Most frames are chunks, and need not be read twice.
+    if !text.contains(names::AUTHENTICATE) {
+        return None;
+    }
+    match Request::parse(text, shared.config.limits.json_depth_max) {
+        Ok(Request::Authenticate { token }) => Some(token),
+        _ => None,
+    }
+}
+
+/// The answer to a new credential.
+pub fn renewed(identity: Result<&Identity, &Refusal>) -> String {
+    let mut answer = json!({ "event": names::AUTHENTICATE });
+    match identity {
+        Ok(identity) => {
+            answer["principal"] = json!(identity.principal);
+            answer["expires_at"] = json!(identity.expires_at);
         }
+        Err(refusal) => refuse(&mut answer, refusal.clone()),
     }
     answer.to_string()
 }

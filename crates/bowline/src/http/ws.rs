@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::http::{HeaderMap, StatusCode, Version, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{CloseCode, ErrorCode, Refusal};
 
+use super::admission::check_origin;
 use super::problem::Problem;
-use crate::auth::{self, HostRefused, Page, SUBPROTOCOL, token_from_headers};
-use crate::config::is_loopback;
+use crate::auth::{AuthError, Credential, SUBPROTOCOL, token_from_headers};
 use crate::node::{self, Shared};
 use crate::{clock, drive};
 
@@ -41,7 +41,7 @@ pub async fn upgrade(State(shared): State<Arc<Shared>>, headers: HeaderMap, upgr
 
 /// Somebody who may come in, perhaps only to say who they are.
 pub enum Admission {
-    Known(auth::Identity),
+    Known(Credential),
     /// The first frame has to say.
     Unknown,
     /// Let in only to be told why not.
@@ -61,35 +61,13 @@ async fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Proble
     }
     check_origin(shared, headers)?;
     let presented = token_from_headers(headers);
-    match shared.auth.authenticate(presented.token(), clock::unix_seconds()).await {
-        Ok(identity) => Ok(Admission::Known(identity)),
-        Err(_) if presented.token.is_none() => Ok(Admission::Unknown),
+    match shared.auth.admit(&presented, clock::unix_seconds()).await {
+        Ok(credential) => Ok(Admission::Known(credential)),
+        Err(AuthError::Missing) => Ok(Admission::Unknown),
         // A browser can only offer its token as a subprotocol, and cannot see a refused upgrade, only a close code.
         Err(_) if !headers.contains_key(header::AUTHORIZATION) => Ok(Admission::Unauthorized),
         Err(error) => Err(Refusal::from(error).into()),
     }
-}
-
-/// Pages that are not ours are refused before they get anything.
-pub fn check_origin(shared: &Shared, headers: &HeaderMap) -> Result<(), Problem> {
-    let page = auth::check_origin(&shared.config.auth, headers, is_loopback(&shared.config.listen)).map_err(|why| {
-        Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
-    })?;
-    // A page is our own by the name that it was asked for, so that must be ours too.
-    if page == Page::Own { check_host(shared, Version::HTTP_11, headers) } else { Ok(()) }
-}
-
-/// A page that lends its own name to our address is refused, also where its browser does not say whose it is.
-pub fn check_host(shared: &Shared, version: Version, headers: &HeaderMap) -> Result<(), Problem> {
-    let machine = rustix::system::uname();
-    let machine = machine.nodename().to_str().unwrap_or_default();
-    let config = &shared.config;
-    auth::check_host(&config.auth, &config.listen, machine, version, headers).map_err(|why| match why {
-        HostRefused::NotOne => Refusal::new(ErrorCode::InvalidPayload, why.to_string()).into(),
-        HostRefused::NotOurs => {
-            Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
-        }
-    })
 }
 
 fn accept(shared: Arc<Shared>, upgrade: WebSocketUpgrade, admission: Admission) -> Response {
@@ -105,7 +83,7 @@ fn accept(shared: Arc<Shared>, upgrade: WebSocketUpgrade, admission: Admission) 
     upgrade.on_upgrade(move |socket| {
         connections.track_future(async move {
             match admission {
-                Admission::Known(identity) => drive::connection::drive(shared, socket, Some(identity)).await,
+                Admission::Known(credential) => drive::connection::drive(shared, socket, Some(credential)).await,
                 Admission::Unknown => drive::connection::drive(shared, socket, None).await,
                 Admission::Unauthorized => drive::connection::turn_away(socket, CloseCode::Unauthorized).await,
             }

@@ -247,9 +247,18 @@ impl Registry {
 
     /// The id under which a session lives, if its log is still there and it is not over.
     pub async fn living(shared: &Shared, id: &SessionId, owner: &Principal) -> Result<Option<SessionId>, Refusal> {
+        Ok(Registry::living_record(shared, id, owner).await?.map(|(current, _)| current))
+    }
+
+    /// The same, with its record.
+    pub async fn living_record(
+        shared: &Shared,
+        id: &SessionId,
+        owner: &Principal,
+    ) -> Result<Option<(SessionId, SessionRecord)>, Refusal> {
         match Registry::look_up(shared, id, owner).await {
             Ok((log, record)) if record.life == Life::Active => {
-                Ok(Some(record.current.unwrap_or_else(|| SessionId::from(&log))))
+                Ok(Some((record.current.clone().unwrap_or_else(|| SessionId::from(&log)), record)))
             }
             Ok(_) => Ok(None),
             Err(refusal) if refusal.code == ErrorCode::SessionNotFound => Ok(None),
@@ -349,8 +358,14 @@ impl Registry {
         shared: &Arc<Shared>,
         new: NewSession,
         token: Option<&str>,
+        brought: Option<&Presented>,
     ) -> Result<(SessionId, u64), Refusal> {
-        let token = token.map(|token| ResumeToken::first(Presented::hash(token).0));
+        let token = token.map(|token| Presented::hash(token).0);
+        let token = token.map(|token| match brought {
+            None => ResumeToken::first(token),
+            // Good until the new one is used: the answer that brings that may be lost.
+            Some(brought) => ResumeToken::first(brought.0.clone()).rotated(token, Some(&brought.0)),
+        });
         Registry::make(shared, new, false, token).await
     }
 

@@ -1,11 +1,14 @@
 //! What is kept of a task beside its log.
 
+use bowline_core::proof::ResumeToken;
 use bowline_protocol::{OperationId, Principal, SessionId, StepId};
 use bowline_store::{Kind, Record};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::config::Ownership;
+use crate::session::record::Presented;
 use crate::session::turns::{Status, TurnError};
 use crate::task::Begun;
 
@@ -34,6 +37,9 @@ pub struct TaskRecord {
     pub result: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TurnError>,
+    /// What proves a task without a session to be its maker's, where a name does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_token: Option<ResumeToken>,
     /// Its session still has to be told that it has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub untold: bool,
@@ -68,6 +74,7 @@ impl TaskRecord {
             finished_ms: None,
             result: None,
             error: None,
+            resume_token: None,
             untold: false,
             released: false,
         }
@@ -100,6 +107,15 @@ impl TaskRecord {
 
     pub fn stored(&self, owner: &Principal) -> Record {
         Record { kind: Kind::Task, owner: owner.clone(), touched_ms: self.touched_ms, body: self.encode() }
+    }
+
+    /// Whether the caller has shown that the task is its own, beyond being its owner by name. One that belongs to a session
+    /// is proven with that.
+    pub fn is_proven(&self, ownership: Ownership, token: Option<&Presented>) -> bool {
+        if ownership != Ownership::Token || self.session.is_some() {
+            return true;
+        }
+        self.resume_token.as_ref().zip(token).is_some_and(|(known, shown)| known.is_good(&shown.0))
     }
 
     pub fn is_running(&self) -> bool {

@@ -170,13 +170,13 @@ impl Tasks {
         Ok(Found::Here(Tasks::install(shared, actor, asker)))
     }
 
-    /// The record of a task of the asker's own that still has its stream. Unknown and foreign are answered alike.
+    /// The record of a task of the asker's own whose stream is still there.
     pub async fn look_up(shared: &Shared, id: &TaskId, asker: &Principal) -> Result<TaskRecord, Refusal> {
         let record = Tasks::record(shared, id, asker).await?;
         if record.released { Err(node::task_expired()) } else { Ok(record) }
     }
 
-    /// The same, also if its stream is gone.
+    /// The record of a task of the asker's own. Unknown and foreign are answered alike.
     pub async fn record(shared: &Shared, id: &TaskId, asker: &Principal) -> Result<TaskRecord, Refusal> {
         let stored = shared.store.record(&LogId::from(id)).await.map_err(|error| node::task_refusal(&error))?;
         let stored = stored.filter(|stored| stored.kind == Kind::Task && stored.owner == *asker);

@@ -52,8 +52,13 @@ impl Server {
     }
 
     pub async fn with_own(config: Config, own: Own) -> Server {
+        Server::loaded(Loaded::from(config), own).await
+    }
+
+    /// With settings as they were read from a file.
+    pub async fn loaded(loaded: Loaded, own: Own) -> Server {
         limit::limit();
-        let node = Node::start_with(Loaded::from(config), own).await.expect("the server starts");
+        let node = Node::start_with(loaded, own).await.expect("the server starts");
         let (stop, stopped) = oneshot::channel();
         let (address, shared) = (node.address, node.shared.clone());
         let running = tokio::spawn(node.run(async move { drop(stopped.await) }));

@@ -63,6 +63,8 @@ pub enum Request {
     WatchTask {
         task_id: String,
         last_message_id: Option<String>,
+        /// Proof that the task is the caller's, where neither its name nor an attached session is.
+        resume_token: Option<Secret>,
     },
     UnwatchTask {
         task_id: String,
@@ -241,7 +243,7 @@ impl Envelope<'_> {
                 Ok(Request::Plan { session, command: self.plan_command(&event)? })
             }
             names::WATCH_TASK => {
-                let fields = self.fields()?;
+                let mut fields = self.fields()?;
                 let last_message_id = match fields.0.get("last_message_id") {
                     None | Some(Value::Null) => None,
                     Some(Value::String(text)) => Some(text.clone()),
@@ -251,7 +253,8 @@ impl Envelope<'_> {
                         return Err(Refusal::field("content.last_message_id", problem));
                     }
                 };
-                Ok(Request::WatchTask { task_id: self.task_id()?, last_message_id })
+                let resume_token = fields.text("resume_token")?.map(Secret::new);
+                Ok(Request::WatchTask { task_id: self.task_id()?, last_message_id, resume_token })
             }
             names::UNWATCH_TASK => Ok(Request::UnwatchTask { task_id: self.task_id()? }),
             names::AUTHENTICATE => {

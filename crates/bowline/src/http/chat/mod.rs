@@ -17,11 +17,10 @@ use axum::routing::{get, post};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{Principal, Refusal, SessionId, TaskId};
 
-use super::doors;
+use super::guard::Farewell;
 use super::problem::Problem;
-use super::ws::{check_host, check_origin};
-use crate::auth::token_from_headers;
-use crate::clock;
+use super::{admission, doors};
+use crate::auth::Validity;
 use crate::node::{self, Shared};
 use crate::session::caller::Answered;
 use crate::session::record::Presented;
@@ -29,6 +28,8 @@ use crate::session::{Ask, Registry};
 
 /// Where a resume token travels, for servers on which it proves ownership.
 pub const RESUME_TOKEN: &str = "bowline-resume-token";
+/// A secret of a caller's own choice proves something only if it cannot be guessed.
+const OWN_SECRET_BYTES_MIN: usize = 32;
 
 doors! {
     "/api/chat" => post(sdk::submit),
@@ -54,23 +55,21 @@ doors! {
 pub struct Owner {
     pub principal: Principal,
     pub proof: Option<Presented>,
+    /// The proof is long enough to become that of something new.
+    may_adopt: bool,
+    /// How long the credential is good that the request came with.
+    pub validity: Validity,
 }
 
 impl FromRequestParts<Arc<Shared>> for Owner {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Owner, Problem> {
-        check_origin(shared, &parts.headers)?;
-        check_host(shared, parts.version, &parts.headers)?;
-        let presented = token_from_headers(&parts.headers);
-        let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds()).await;
-        let identity = identity.map_err(Refusal::from)?;
-        let proof = parts
-            .headers
-            .get(RESUME_TOKEN)
-            .and_then(|value| value.to_str().ok())
-            .map(|token| Presented::from(&Secret::new(token)));
-        Ok(Owner { principal: identity.principal, proof })
+        let credential = admission::credential(shared, &parts.headers, &parts.extensions, Farewell::Chunk).await?;
+        let shown = parts.headers.get(RESUME_TOKEN).and_then(|value| value.to_str().ok()).map(Secret::new);
+        let may_adopt = shown.as_ref().is_some_and(|shown| shown.expose().len() >= OWN_SECRET_BYTES_MIN);
+        let proof = shown.as_ref().map(Presented::from);
+        Ok(Owner { principal: credential.identity.principal, proof, may_adopt, validity: credential.validity })
     }
 }
 
@@ -78,6 +77,11 @@ impl Owner {
     /// Asks something of a session of the owner's.
     async fn ask(&self, shared: &Arc<Shared>, session: &SessionId, ask: Ask) -> Answered {
         Registry::ask(shared, session, &self.principal, self.proof.clone(), ask).await
+    }
+
+    /// A secret of the caller's own choice, for something new that opens to nothing that was shown.
+    fn own_secret(&self) -> Option<&Presented> {
+        self.proof.as_ref().filter(|_| self.may_adopt)
     }
 
     fn name(&self) -> String {

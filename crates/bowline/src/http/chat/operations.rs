@@ -16,7 +16,6 @@ use super::{Owner, session_id};
 use crate::node::{self, Shared};
 use crate::session::operations::{Order, OrderedBy};
 use crate::session::{Ask, Outcome};
-use crate::stream::Watched;
 use crate::task::Tasks;
 
 type Answer = Result<Response, Problem>;
@@ -55,8 +54,7 @@ pub fn tool_name(name: Option<String>) -> Result<Option<String>, Refusal> {
 pub async fn complete(owner: Owner, State(shared): Shares, Name(oid): Name, body: Body) -> Answer {
     let ending = ending(body.fields(), true)?;
     let operation = OperationId::parse(&oid).ok_or_else(node::task_not_found)?;
-    let task = task_of(&shared, &owner.principal, &operation).await?;
-    Watched::find(&shared, &task, &owner.principal, owner.proof.as_ref()).await?;
+    let task = task_of(&shared, &owner, &operation).await?;
     let ended = Tasks::end(&shared, &task, &owner.principal, ending).await?;
     Ok(Json(finished(&task, &ended)).into_response())
 }

@@ -6,6 +6,8 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use bowline_core::proof::ResumeToken;
+use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{
     ErrorCode, LogId, MessageId, OperationId, Principal, ProducerId, Refusal, Seq, SessionId, TaskId,
 };
@@ -16,8 +18,10 @@ use super::super::problem::Problem;
 use super::operations::tool_name;
 use super::read::{self, Body, Fields, Name};
 use super::{Owner, task_id};
+use crate::config::Ownership;
 use crate::node::{self, Shared};
 use crate::session::operations::{Order, OrderedBy};
+use crate::session::record::Presented;
 use crate::session::{Ask, Outcome, Registry};
 use crate::stream::Watched;
 use crate::task::command::Ended;
@@ -44,7 +48,7 @@ pub async fn create(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
         (Some(named), _) => named.to_string(),
         (None, Some(key)) => key.to_string(),
         (None, None) => {
-            return made(&owner, &shared, wanted).await.map(|begun| shown_as_created(&begun)).map_err(Problem::from);
+            return made(&owner, &shared, wanted).await.map(|made| shown_as_created(&made)).map_err(Problem::from);
         }
     };
     // One at a time, so that two who choose the same name do not both get it.
@@ -60,19 +64,39 @@ struct Wanted {
     key: Option<MessageId>,
 }
 
-fn shown_as_created(begun: &Begun) -> Response {
-    let shown = json!({ "task_id": begun.task_id, "operation_id": begun.operation_id });
+/// A task, and the secret that proves it to be its maker's, if it is new and nothing else does.
+struct Made {
+    begun: Begun,
+    token: Option<Secret>,
+}
+
+impl From<Begun> for Made {
+    fn from(begun: Begun) -> Made {
+        Made { begun, token: None }
+    }
+}
+
+fn shown_as_created(Made { begun, token }: &Made) -> Response {
+    let mut shown = json!({ "task_id": begun.task_id, "operation_id": begun.operation_id });
+    if let Some(token) = token {
+        shown["resume_token"] = token.expose().into();
+    }
     (StatusCode::CREATED, Json(shown)).into_response()
 }
 
-async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Begun, Refusal> {
+async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Made, Refusal> {
     let Wanted { session, tool_name, named, key } = wanted;
-    if let Some(named) = &named
-        && let Ok(known) = task_of(shared, &owner.principal, named).await
-    {
+    let known = match &named {
+        Some(named) => task_of(shared, owner, named).await.map(Some).or_else(|refusal| match refusal.code {
+            ErrorCode::TaskNotFound => Ok(None),
+            // It is known and gone, or cannot be looked at now.
+            _ => Err(refusal),
+        })?,
+        None => None,
+    };
+    if let Some((named, known)) = named.as_ref().zip(known) {
         // The same name twice is one task, if the same is meant by it.
         let record = Tasks::look_up(shared, &known, &owner.principal).await?;
-        Watched::find(shared, &known, &owner.principal, owner.proof.as_ref()).await?;
         let session = match &session {
             Some(session) => Some(Registry::own(shared, session, &owner.principal, owner.proof.as_ref()).await?.0),
             None => None,
@@ -82,44 +106,65 @@ async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Beg
             return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
         }
         shared.metrics.duplicates_avoided.inc();
-        return Ok(Begun { task_id: known, operation_id: record.operation_id, tool_name });
+        return Ok(Begun { task_id: known, operation_id: record.operation_id, tool_name }.into());
     }
-    let begun = match session {
+    if let Some(named) = named.as_ref().filter(|_| shared.config.session.ownership == Ownership::Token) {
+        let known = alias::targets(shared, &operation_log(&owner.principal, named)?, &owner.principal, TaskId::parse).await?;
+        alias::check_room(&alias::still_there(shared, &known).await)?;
+    }
+    let made = match session {
         Some(session) => {
             let (args, by) = (json!({}), OrderedBy::Producer);
             let (operation_id, idempotency_key) = (named.clone(), key);
             let order = Box::new(Order { tool_name, args, key: None, idempotency_key, operation_id, by });
             match owner.ask(shared, &session, Ask::Operate(order)).await? {
-                Outcome::Operation(begun) => *begun,
+                Outcome::Operation(begun) => Made::from(*begun),
                 _ => return Err(node::not_found()),
             }
         }
-        None => found(shared, &owner.principal, tool_name, named.clone(), key).await?,
+        None => found(shared, owner, tool_name, named.clone(), key).await?,
     };
     if named.is_some() {
         // A webhook that knows only the operation finds its task.
-        let log = operation_log(&owner.principal, &begun.operation_id)?;
-        alias::give(shared, &log, &owner.principal, begun.task_id.as_str()).await?;
+        let log = operation_log(&owner.principal, &made.begun.operation_id)?;
+        let task = made.begun.task_id.as_str();
+        if shared.config.session.ownership == Ownership::Token {
+            let known = alias::targets(shared, &log, &owner.principal, TaskId::parse).await?;
+            let others = alias::still_there(shared, &known).await;
+            if !others.iter().any(|other| other == task) {
+                alias::share(shared, &log, &owner.principal, others, task).await?;
+            }
+        } else {
+            alias::point(shared, &log, &owner.principal, task).await?;
+        }
     }
-    Ok(begun)
+    Ok(made)
 }
 
-/// A task that belongs to no session. With a key, its name follows from that, so that a repetition finds it.
+/// A task that belongs to no session. With a key, its name follows from that, so that a repetition finds it; where a name proves
+/// nothing, from the caller's own secret too, and a repetition without that is somebody else's request.
 async fn found(
     shared: &Arc<Shared>,
-    owner: &Principal,
+    owner: &Owner,
     tool_name: Option<String>,
     named: Option<OperationId>,
     key: Option<MessageId>,
-) -> Result<Begun, Refusal> {
-    let bits = match &key {
-        Some(key) => alias::digest(&format!("{owner}\0task\0{key}")),
-        None => dice::u128(),
+) -> Result<Made, Refusal> {
+    let by_token = shared.config.session.ownership == Ownership::Token;
+    let secret = owner.own_secret().filter(|_| by_token);
+    let principal = &owner.principal;
+    let bits = match (&key, secret) {
+        (Some(key), None) if !by_token => Some(alias::digest(&format!("{principal}\0task\0{key}"))),
+        (Some(key), Some(secret)) => Some(alias::digest(&format!("{principal}\0task\0{key}\0{}", secret.0))),
+        (Some(_) | None, _) => None,
     };
-    let begun = Begun::new(bits, named.clone(), tool_name);
-    let record = TaskRecord::new(&begun, Worker::Producer, None, shared.clock.now_ms());
-    if key.is_some() {
-        match Tasks::look_up(shared, &begun.task_id, owner).await {
+    let begun = Begun::new(bits.unwrap_or_else(dice::u128), named.clone(), tool_name);
+    let mut record = TaskRecord::new(&begun, Worker::Producer, None, shared.clock.now_ms());
+    let token = (by_token && secret.is_none()).then(|| Secret::new(dice::secret()));
+    let proof = secret.cloned().or_else(|| token.as_ref().map(Presented::from));
+    record.resume_token = proof.map(|proof| ResumeToken::first(proof.0));
+    if bits.is_some() {
+        match Tasks::look_up(shared, &begun.task_id, principal).await {
             Ok(known)
                 if known.tool_name != begun.tool_name
                     || named.as_ref().is_some_and(|named| *named != known.operation_id) =>
@@ -129,33 +174,37 @@ async fn found(
             }
             Ok(known) => {
                 shared.metrics.duplicates_avoided.inc();
-                return Ok(Begun { operation_id: known.operation_id, tool_name: known.tool_name, ..begun });
+                return Ok(Begun { operation_id: known.operation_id, tool_name: known.tool_name, ..begun }.into());
             }
             Err(refusal) if refusal.code == ErrorCode::TaskNotFound => {}
             // It is known and gone, or cannot be looked at now: making another would be doing it twice.
             Err(refusal) => return Err(refusal),
         }
     }
-    Tasks::found(shared, owner, &begun.task_id, record, None).await?;
-    Ok(begun)
+    Tasks::found(shared, principal, &begun.task_id, record, None).await?;
+    Ok(Made { begun, token })
 }
 
 fn operation_log(owner: &Principal, operation: &OperationId) -> Result<LogId, Refusal> {
     alias::log_of(owner, "operation", operation.as_str()).ok_or_else(node::task_not_found)
 }
 
-/// The task of an operation of the owner's.
-pub async fn task_of(shared: &Shared, owner: &Principal, operation: &OperationId) -> Result<TaskId, Refusal> {
+/// The task of an operation that the owner has shown to be its own.
+pub async fn task_of(shared: &Arc<Shared>, owner: &Owner, operation: &OperationId) -> Result<TaskId, Refusal> {
     // The names that we give belong together.
-    if let Some(task) = operation.as_str().strip_prefix("op_").and_then(|rest| TaskId::parse(&format!("task_{rest}"))) {
-        match Tasks::look_up(shared, &task, owner).await {
-            Ok(record) if record.operation_id == *operation => return Ok(task),
-            Err(refusal) if refusal.code == ErrorCode::TaskExpired => return Err(refusal),
-            Ok(_) | Err(_) => {}
+    let derived = operation.as_str().strip_prefix("op_").and_then(|rest| TaskId::parse(&format!("task_{rest}")));
+    let log = operation_log(&owner.principal, operation)?;
+    let named = alias::targets(shared, &log, &owner.principal, TaskId::parse).await?;
+    let mut refusal = node::task_not_found();
+    for task in derived.into_iter().chain(named.iter().filter_map(|name| TaskId::parse(name))) {
+        match Watched::find(shared, &task, &owner.principal, owner.proof.as_ref()).await {
+            Ok(watched) if watched.operation_id() == Some(operation) => return Ok(task),
+            Ok(_) => {}
+            Err(why) if why.code == ErrorCode::TaskNotFound => {}
+            Err(why) => refusal = why,
         }
     }
-    let log = operation_log(owner, operation)?;
-    alias::target(shared, &log, owner, TaskId::parse).await?.ok_or_else(node::task_not_found)
+    Err(refusal)
 }
 
 /// Chunks become durable before this answers.

@@ -132,7 +132,7 @@ async fn session_of(
     agent: Option<String>,
     trigger: &Trigger,
 ) -> Result<(SessionId, Owner, Option<Secret>), Refusal> {
-    if let Some(session) = living(shared, &owner.principal, log).await? {
+    if let Some(session) = living(shared, &owner, log).await?.own {
         return Ok((session, owner, None));
     }
     if matches!(trigger, Trigger::Regenerate { .. }) {
@@ -148,22 +148,40 @@ async fn named(
     log: &LogId,
     agent: Option<String>,
 ) -> Result<(SessionId, Owner, Option<Secret>), Refusal> {
-    if let Some(session) = living(shared, &owner.principal, log).await? {
+    let Living { own, all } = living(shared, &owner, log).await?;
+    if let Some(session) = own {
         return Ok((session, owner, None));
     }
     let config = serde_json::Map::new();
     let new = NewSession { owner: owner.principal.clone(), agent, client_id: None, app_version: None, config };
-    let made = make(shared, new).await?;
-    alias::point(shared, log, &owner.principal, made.id.as_str()).await?;
-    let proof = made.token.as_ref().map(Presented::from).or(owner.proof);
+    alias::check_room(&all)?;
+    let made = make(shared, new, owner.own_secret()).await?;
+    alias::share(shared, log, &owner.principal, all, made.id.as_str()).await?;
+    // A secret that the caller brought opens it too, until the new one is used; and that is the caller's to do.
+    let proof = owner.own_secret().cloned().or_else(|| made.token.as_ref().map(Presented::from)).or(owner.proof);
     Ok((made.id, Owner { proof, ..owner }, made.token))
 }
 
-async fn living(shared: &Shared, owner: &Principal, log: &LogId) -> Result<Option<SessionId>, Refusal> {
-    match alias::target(shared, log, owner, SessionId::parse).await? {
-        Some(session) => Registry::living(shared, &session, owner).await,
-        None => Ok(None),
+/// The sessions of a chat id that live. Where a name proves nothing there may be several: strangers who choose the same id get each
+/// their own, and cannot tell that they are not the first.
+struct Living {
+    own: Option<SessionId>,
+    /// Under the names of their logs.
+    all: Vec<String>,
+}
+
+async fn living(shared: &Shared, owner: &Owner, log: &LogId) -> Result<Living, Refusal> {
+    let mut living = Living { own: None, all: Vec::new() };
+    for target in alias::targets(shared, log, &owner.principal, SessionId::parse).await? {
+        let Some(session) = SessionId::parse(&target) else { continue };
+        let found = Registry::living_record(shared, &session, &owner.principal).await?;
+        let Some((current, record)) = found else { continue };
+        living.all.push(target);
+        if record.is_proven(shared.config.session.ownership, owner.proof.as_ref()).is_ok() {
+            living.own = Some(current);
+        }
     }
+    Ok(living)
 }
 
 /// The log that remembers which session a chat is.
@@ -187,7 +205,7 @@ pub async fn resume(
     sse::admit(&shared)?;
     let nothing = || Ok(StatusCode::NO_CONTENT.into_response());
     let chat = match chat_log(&owner.principal, &id) {
-        Some(log) => living(&shared, &owner.principal, &log).await?,
+        Some(log) => living(&shared, &owner, &log).await?.own,
         None => None,
     };
     let task = match chat {

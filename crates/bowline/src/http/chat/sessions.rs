@@ -22,6 +22,7 @@ use crate::config::Ownership;
 use crate::drive::stream::Stream;
 use crate::node::{self, Shared};
 use crate::session::operations;
+use crate::session::record::Presented;
 use crate::session::registry::NewSession;
 use crate::session::turns::Status;
 use crate::session::{Ask, Life, Outcome, Registry, SessionRecord};
@@ -41,7 +42,7 @@ pub async fn create(owner: Owner, State(shared): Shares, body: Body) -> Answer {
         app_version: fields.text("app_version")?,
         config: fields.object("config")?.unwrap_or_default(),
     };
-    let made = make(&shared, new).await?;
+    let made = make(&shared, new, None).await?;
     let location = HeaderValue::from_str(&format!("/api/chat/sessions/{}", made.id));
     let mut response = (StatusCode::CREATED, Json(made.shown())).into_response();
     if let Ok(location) = location {
@@ -68,10 +69,11 @@ impl Made {
     }
 }
 
-pub async fn make(shared: &Arc<Shared>, new: NewSession) -> Result<Made, Refusal> {
+/// `brought` is a secret of the caller's own choice, with which it may come back if it never gets the answer to this.
+pub async fn make(shared: &Arc<Shared>, new: NewSession, brought: Option<&Presented>) -> Result<Made, Refusal> {
     new.check(shared, "")?;
     let token = (shared.config.session.ownership == Ownership::Token).then(dice::secret);
-    let (id, created_ms) = Registry::create_unheld(shared, new, token.as_deref()).await?;
+    let (id, created_ms) = Registry::create_unheld(shared, new, token.as_deref(), brought).await?;
     let token = token.map(Secret::new);
     Ok(Made { id, token, created_at: clock::rfc3339(created_ms) })
 }

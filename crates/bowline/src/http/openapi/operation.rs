@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use bowline_protocol::ErrorCode;
 use serde_json::{Map, Value, json};
 
+use crate::http::admission::ALIVE;
+
 /// Who may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
@@ -20,7 +22,6 @@ pub struct Operation {
     pub method: &'static str,
     pub path: &'static str,
     door: Door,
-    checks_origin: bool,
     shown: Map<String, Value>,
     parameters: Vec<Value>,
     responses: BTreeMap<u16, Value>,
@@ -60,18 +61,7 @@ impl Operation {
             Door::Open => Vec::new(),
             Door::Owner | Door::Admin => vec![ErrorCode::Unauthorized, ErrorCode::StoreUnavailable],
         };
-        let checks_origin = door != Door::Open;
-        Operation {
-            method,
-            path,
-            door,
-            checks_origin,
-            shown,
-            parameters: Vec::new(),
-            responses: BTreeMap::new(),
-            last: 0,
-            codes,
-        }
+        Operation { method, path, door, shown, parameters: Vec::new(), responses: BTreeMap::new(), last: 0, codes }
     }
 
     pub fn about(mut self, text: &str) -> Operation {
@@ -157,13 +147,6 @@ impl Operation {
         }
         self
     }
-
-    /// Pages of origins that are not allowed are refused, also where nobody needs a credential.
-    pub fn checks_origin(mut self) -> Operation {
-        self.checks_origin = true;
-        self
-    }
-
     pub fn refuses(mut self, codes: &[ErrorCode]) -> Operation {
         self.codes.extend(codes.iter().filter(|code| !self.codes.contains(code)).copied().collect::<Vec<_>>());
         self
@@ -182,7 +165,8 @@ impl Operation {
         if self.shown.contains_key("requestBody") {
             statuses.insert(408, vec![ErrorCode::InvalidPayload]);
         }
-        if self.checks_origin {
+        // Names that are not ours, and pages that may not ask, are refused everywhere else.
+        if self.path != ALIVE {
             statuses.insert(403, vec![ErrorCode::Unauthorized]);
         }
         for (status, codes) in statuses {

@@ -312,7 +312,7 @@ fn tasks() -> Vec<Named> {
             ]),
         ),
         ("NewTask", request(&[("session_id?", name()), ("tool_name?", tool_name), ("operation_id?", name())])),
-        ("TaskMade", object(&[("task_id", text()), ("operation_id", text())])),
+        ("TaskMade", object(&[("task_id", text()), ("operation_id", text()), ("resume_token?", text())])),
         ("Appended", object(&[("last_message_id", cursor())])),
         ("TaskEnd", request(&[&[("success?", flag())], &ending[..]].concat())),
         ("OperationEnd", request(&[&[("success", flag())], &ending[..2]].concat())),
@@ -367,7 +367,7 @@ pub fn parameters() -> Value {
     json!({
         "ResumeToken": header(
             "Bowline-Resume-Token",
-            "What proves that a session is yours, on servers with `session.ownership = \"token\"`; others ignore it.",
+            "What proves that a session, or a task without one, is yours, on servers with `session.ownership = \"token\"`; others ignore it.",
             text(),
         ),
         "IdempotencyKey": header("Idempotency-Key", "Your own key for this request: the same one twice does it once.", header_name()),

@@ -120,7 +120,11 @@ fn producers() -> [Operation; 3] {
     });
     [
         Operation::new(Door::Owner, "post", "/api/chat/tasks", "createTask", "Makes a task for a producer", "producers")
-            .about("The same `operation_id` or `Idempotency-Key` twice is one task. A restart of the server does not end it.")
+            .about(
+                "The same `operation_id` or `Idempotency-Key` twice is one task. A restart of the server does not end it. With \
+                 `session.ownership = \"token\"`, a task without a session has a `resume_token` of its own, which everything \
+                 else about it needs; a secret of 32 characters or more in `Bowline-Resume-Token` takes the place of that.",
+            )
             .header("ResumeToken")
             .header("IdempotencyKey")
             .takes("NewTask", false, &json!({ "tool_name": "import" }))

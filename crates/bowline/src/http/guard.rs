@@ -1,0 +1,130 @@
+//! Streams end with the credential that opened them. Every answer passes here, so that no door is forgotten.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::http::{HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use bowline_protocol::Refusal;
+use hyper::body::Frame;
+use serde_json::json;
+
+use crate::auth::validity::ended;
+use crate::auth::{AuthError, Validity};
+
+/// What a stream says last. None of it looks like the end of what was streamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// A chunk of the AI SDK's that leaves nothing in the message; then the body breaks off, as after any cut.
+    Chunk,
+    /// An event of its own.
+    Event,
+    /// A comment: MCP has no message for this, and a client takes nothing for an answer that is none.
+    Comment,
+}
+
+/// Where whoever checks a request's credential leaves how long that is good.
+#[derive(Clone, Debug, Default)]
+pub struct Slot(Arc<OnceLock<(Validity, Farewell)>>);
+
+impl Slot {
+    pub fn fill(&self, validity: Validity, farewell: Farewell) {
+        let _ = self.0.set((validity, farewell));
+    }
+}
+
+/// Lets an answer that is a stream end with the credential of its request. Other answers are to a request that was good when
+/// it was made: refusing them late would say that it was not done.
+pub async fn guard(mut request: Request, next: Next) -> Response {
+    let slot = Slot::default();
+    request.extensions_mut().insert(slot.clone());
+    let response = next.run(request).await;
+    match slot.0.get() {
+        Some((validity, farewell)) if validity.can_end() && is_stream(&response) => {
+            let (validity, farewell) = (validity.clone(), *farewell);
+            response.map(|body| Body::new(Guarded::new(body, validity, farewell)))
+        }
+        _ => response,
+    }
+}
+
+fn is_stream(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"))
+}
+
+struct Guarded {
+    body: Body,
+    ended: Pin<Box<dyn Future<Output = AuthError> + Send>>,
+    farewell: Farewell,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Open,
+    /// The last words were said, and have not left yet.
+    Said,
+    Broken,
+    Over,
+}
+
+impl Guarded {
+    fn new(body: Body, validity: Validity, farewell: Farewell) -> Guarded {
+        Guarded { body, ended: Box::pin(validity.ended()), farewell, stage: Stage::Open }
+    }
+}
+
+impl HttpBody for Guarded {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = self.get_mut();
+        match this.stage {
+            Stage::Open => match this.ended.as_mut().poll(cx) {
+                Poll::Pending => Pin::new(&mut this.body).poll_frame(cx),
+                Poll::Ready(why) => {
+                    // What reads for it stops now.
+                    this.body = Body::empty();
+                    this.stage = Stage::Said;
+                    Poll::Ready(Some(Ok(Frame::data(this.farewell.words(&ended(why))))))
+                }
+            },
+            Stage::Said if this.farewell == Farewell::Chunk => {
+                // What is still to be written leaves while we seem to wait; with the error it would be dropped.
+                this.stage = Stage::Broken;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Stage::Broken => {
+                this.stage = Stage::Over;
+                Poll::Ready(Some(Err(axum::Error::new("the credential is good no more"))))
+            }
+            Stage::Said | Stage::Over => {
+                this.stage = Stage::Over;
+                Poll::Ready(None)
+            }
+        }
+    }
+}
+
+impl Farewell {
+    fn words(self, refusal: &Refusal) -> Bytes {
+        let (code, message) = (refusal.code.as_str(), &refusal.message);
+        let told = json!({ "code": code, "message": message, "recovery_action": refusal.code.action().as_str() });
+        let text = match self {
+            Farewell::Chunk => {
+                let chunk = json!({ "type": "data-unauthorized", "data": told, "transient": true });
+                format!("data: {chunk}\n\n")
+            }
+            Farewell::Event => format!("event: error\ndata: {told}\n\n"),
+            Farewell::Comment => format!(": {code} {message}\n\n"),
+        };
+        text.into()
+    }
+}
