@@ -86,8 +86,7 @@ impl Hub {
         if spec.is_stdio() && !self.options.allow_stdio_add {
             return Err(AddError::StdioForbidden);
         }
-        // Before the lock: a name server may be slow, and a stranger's name must not keep everybody else waiting.
-        guard::check(&spec, Reach::of_added(self.options.allow_private)).await?;
+        guard::check(&spec, Reach::of_added(self.options.allow_private))?;
         let _changing = self.changing.lock().await;
         let key = Key { owner: owner.cloned(), name: name.into() };
         let taken = owner.map_or_else(|| self.backend(&key), |owner| self.find(owner, name));
