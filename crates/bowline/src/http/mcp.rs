@@ -6,8 +6,8 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
-use bowline_hub::{Route, front};
-use bowline_protocol::{ErrorCode, Principal, Refusal};
+use bowline_hub::{Requester, Role, Route, front};
+use bowline_protocol::{ErrorCode, Refusal};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::problem::Problem;
@@ -25,8 +25,8 @@ pub async fn one(State(shared): State<Arc<Shared>>, Path(server): Path<String>, 
 }
 
 async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Response {
-    let principal = match admit(shared, request.version(), request.headers()).await {
-        Ok(principal) => principal,
+    let who = match admit(shared, request.version(), request.headers()).await {
+        Ok(who) => who,
         Err(refused) => return *refused,
     };
     let (parts, body) = request.into_parts();
@@ -45,14 +45,14 @@ async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Respons
         }
     };
     let request = Request::from_parts(parts, body);
-    let mut response = front::http::handle(&shared.hub, &principal, route, request).await;
+    let mut response = front::http::handle(&shared.hub, who, route, request).await;
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
     }
     response.map(Body::new)
 }
 
-async fn admit(shared: &Shared, version: Version, headers: &HeaderMap) -> Result<Principal, Box<Response>> {
+async fn admit(shared: &Shared, version: Version, headers: &HeaderMap) -> Result<Requester, Box<Response>> {
     let no = |problem: Problem| Box::new(problem.into_response());
     check_origin(shared, headers).map_err(no)?;
     check_host(shared, version, headers).map_err(no)?;
@@ -61,5 +61,7 @@ async fn admit(shared: &Shared, version: Version, headers: &HeaderMap) -> Result
     }
     let presented = token_from_headers(headers);
     let identity = shared.auth.authenticate(presented.token(), clock::unix_seconds()).await;
-    identity.map(|identity| identity.principal).map_err(|error| no(Refusal::from(error).into()))
+    let identity = identity.map_err(|error| no(Refusal::from(error).into()))?;
+    let role = if identity.admin { Role::Operator } else { Role::User };
+    Ok(Requester { principal: identity.principal, role })
 }
