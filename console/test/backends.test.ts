@@ -112,15 +112,31 @@ test("a server is added by its address, connects, and is removed after one more 
   expect(site.complaints).toEqual([]);
 });
 
-test("a server of the file says where it stands and has no button to remove it", async () => {
+test("a server of the file says where it stands, is removed after one more question, and is restored", async () => {
   const page = await site.page("#backends");
   const { card: configured, state } = card(page, "library");
   await state("connected");
   await configured.getByText("in the servers file").waitFor();
-  expect(await configured.getByRole("button").allTextContents()).toEqual(["Reconnect library"]);
+  await configured.getByRole("button", { name: "Remove library" }).click();
+  await configured.getByText("Remove it for everybody, until it is restored or its entry in the servers file changes?").waitFor();
+  await focused(configured.getByRole("button", { name: "Keep library" }));
+  await configured.getByRole("button", { name: "Remove library" }).click();
+  await configured.waitFor({ state: "detached" });
+  await page.getByText("library was removed.").waitFor();
+
+  const removed = page.getByRole("listitem", { name: "library, removed" });
+  await removed.getByText(`${backend.origin}/mcp`).waitFor();
+  await removed.getByText(/^Removed .* ago$|^Removed just now$/).waitFor();
+  expect(await objections(page)).toEqual([]);
+  await removed.getByRole("button", { name: "Restore library" }).click();
+  await state("connected");
+  await removed.waitFor({ state: "detached" });
+  await page.getByText("library was restored.").waitFor();
+  await focused(page.getByRole("button", { name: "Add a server" }));
+  expect(site.complaints).toEqual([]);
 });
 
-test("a server that two nodes show has a card for each, and is removed only where a node says that it can be", async () => {
+test("a server that two nodes show has a card for each, and is removed where a node says whether the servers file has it", async () => {
   const page = await site.context.newPage();
   // What nodes that share a Redis answer; the last is of a version that did not say what is configured.
   await page.route(/\/api\/admin\/backends$/, async (route) => {
@@ -132,8 +148,8 @@ test("a server that two nodes show has a card for each, and is removed only wher
   const cards = page.getByRole("listitem", { name: "library", exact: true });
   await expect.poll(() => cards.count(), { timeout: 20_000 }).toBe(3);
   await expect.poll(() => cards.getByRole("heading").allTextContents()).toEqual(["n1", "n2", "n3"].map((node) => expect.stringMatching(new RegExp(`^library +on ${node}$`))));
-  expect(await page.getByRole("button", { name: "Remove library" }).count()).toBe(1);
-  await cards.filter({ hasText: "on n2" }).getByRole("button", { name: "Remove library" }).waitFor();
+  expect(await page.getByRole("button", { name: "Remove library" }).count()).toBe(2);
+  expect(await cards.filter({ hasText: "on n3" }).getByRole("button", { name: "Remove library" }).count()).toBe(0);
   expect(await page.getByText("in the servers file").count()).toBe(1);
 });
 

@@ -1,5 +1,5 @@
 // The MCP servers behind this one: where each stands, when it is tried next, and a button that does not wait for that. They can be
-// added and removed here.
+// added and removed here, and those of the servers file brought back.
 
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
@@ -11,6 +11,7 @@ import { now } from "./clock.ts";
 import { type Draft, EMPTY } from "./draft.ts";
 import { Frame } from "./frame.tsx";
 import { Removal } from "./removal.tsx";
+import { type RemovedBackend, RemovedBackends } from "./removed.tsx";
 import { ago, counted } from "./words.ts";
 
 export interface Backend {
@@ -38,7 +39,7 @@ export interface Backend {
 const LIFE = ["connecting", "connected", "reconnecting"] as const;
 
 export function Backends(): VNode {
-  const polled = usePolled("backends", () => ask<{ backends: readonly Backend[] }>("backends"), 1_000);
+  const polled = usePolled("backends", () => ask<{ backends: readonly Backend[]; removed?: readonly RemovedBackend[] }>("backends"), 1_000);
   /** What was typed into the form, if it is open. It is here so that a question for a token in between does not cost it. */
   const draft = useSignal<Draft | null>(null);
   const said = useSignal("");
@@ -61,7 +62,7 @@ export function Backends(): VNode {
     <Frame
       title="Backends"
       polled={polled}
-      show={({ backends }) => (
+      show={({ backends, removed = [] }) => (
         <>
           <div class="row adding">
             <button ref={opener} aria-expanded={open} aria-controls="addition" onClick={toggle}>Add a server</button>
@@ -77,6 +78,7 @@ export function Backends(): VNode {
               {backends.map((one) => <Card key={`${one.node ?? ""}/${one.owner ?? ""}/${one.name}`} backend={one} atMs={polled.value.atMs} removed={() => tell(`${one.name} was removed.`)} />)}
             </ul>
           )}
+          <RemovedBackends removed={removed} restored={(name) => tell(`${name} was restored.`)} />
         </>
       )}
     />
@@ -101,7 +103,7 @@ function Card({ backend, atMs, removed }: { backend: Backend; atMs: number; remo
       {backend.lastError === undefined || status === "connected" ? null : <p class="note failed">{backend.lastError}</p>}
       <div class="row spread">
         <p class="fine">{facts.filter(Boolean).join(" · ")}</p>
-        {configured === false ? <Removal name={name} owner={owner} removed={removed} /> : null}
+        {configured === undefined ? null : <Removal name={name} owner={owner} configured={configured} removed={removed} />}
       </div>
     </li>
   );

@@ -1,11 +1,19 @@
-// Removes an MCP server that was added at run time, after asking once more in the same place.
+// Removes an MCP server, after asking once more in the same place.
 
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { Refused, ask, whose } from "../admin.ts";
 
-export function Removal({ name, owner, removed }: { name: string; owner: string | null; removed: () => void }): VNode {
+interface RemovalProps {
+  readonly name: string;
+  readonly owner: string | null;
+  /** Whether it is in the servers file, and so can be brought back. */
+  readonly configured: boolean;
+  readonly removed: () => void;
+}
+
+export function Removal({ name, owner, configured, removed }: RemovalProps): VNode {
   const asking = useSignal(false);
   const busy = useSignal(false);
   const said = useSignal("");
@@ -39,7 +47,7 @@ export function Removal({ name, owner, removed }: { name: string; owner: string 
   if (!asking.value) return <button ref={remove} class="small" onClick={() => (asking.value = true)}>Remove<span class="sr-only"> {name}</span></button>;
   return (
     <div class="removal row" role="group" aria-label={`Remove ${name}`} onKeyDown={({ key }) => key === "Escape" && stay()}>
-      <span>Remove it for {owner === null ? "everybody" : owner}?</span>
+      <span>Remove it for {owner === null ? "everybody" : owner}{configured ? ", until it is restored or its entry in the servers file changes" : ""}?</span>
       <button class="small stop" aria-disabled={busy.value} onClick={() => void go()}>{busy.value ? "Removing …" : "Remove"}<span class="sr-only"> {name}</span></button>
       <button ref={keep} class="small" onClick={stay}>Keep<span class="sr-only"> {name}</span></button>
       <span class="said" role="alert">{said.value}</span>

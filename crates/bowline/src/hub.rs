@@ -108,9 +108,12 @@ pub fn measure(hub: &Hub, metrics: &Metrics) {
     }
 }
 
-/// All backends, as operators see them.
+/// All backends, as operators see them, and those of the servers file that were removed.
 pub fn shown(hub: &Hub) -> Value {
-    json!({ "backends": hub.all().iter().map(|backend| one_shown(hub, backend)).collect::<Vec<_>>() })
+    json!({
+        "backends": hub.all().iter().map(|backend| one_shown(hub, backend)).collect::<Vec<_>>(),
+        "removed": hub.removed().iter().map(|removed| removed.to_value()).collect::<Vec<_>>(),
+    })
 }
 
 /// One of them.

@@ -35,7 +35,7 @@ use crate::session::Registry;
 use crate::session::record::keys;
 use crate::task::Tasks;
 use crate::tls::Tls;
-use crate::{alias, clock, dice, drive, format, http, hub, upkeep};
+use crate::{alias, dice, drive, format, http, hub, upkeep};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);

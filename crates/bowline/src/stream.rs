@@ -192,7 +192,7 @@ impl Watched {
     pub fn operation_id(&self) -> Option<&OperationId> {
         match &self.facts {
             Facts::Turn(_) => None,
-            Facts::Task(record) => Some(&record.operation_id),
+            Facts::Task { record, .. } => Some(&record.operation_id),
         }
     }
 

@@ -171,15 +171,106 @@ async fn an_operator_adds_a_server_for_everybody_and_removes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_of_the_configuration_is_not_an_operators_to_remove_at_run_time() {
+async fn a_server_of_the_file_is_removed_by_an_admin_and_brought_back() {
     let dir = TempDir::new().unwrap();
     let backend = Backend::start(dir.path(), 0).await;
-    let server = served(config(), backend.named(dir.path())).await;
+    let token = |token: &str, principal: &str, admin: bool| StaticToken {
+        token: Secret::new(token),
+        principal: Principal::parse(principal).unwrap(),
+        admin,
+    };
+    let mut config = config();
+    config.auth.mode =
+        AuthMode::Tokens(vec![token("user-secret", "alice", false), token("admin-secret", "root", true)]);
+    let server = served(config, backend.named(dir.path())).await;
     let api = Api::new(server.address);
-    let (_, shown) = api.get("/api/admin/backends").await;
-    assert_eq!(shown["backends"][0]["configured"], true, "{shown}");
-    assert_eq!(api.delete("/api/admin/backends/b").await.0, 409);
-    assert!(server.shared.hub.all().iter().any(|backend| backend.name() == "b"));
+    let [user, admin] =
+        ["user-secret", "admin-secret"].map(|token| api.with("authorization", &format!("Bearer {token}")));
+    let (alice, root) = (Mcp::open(&user, "/mcp").await, Mcp::open(&admin, "/mcp").await);
+    let tool = async |client: &Mcp, tool: &str, arguments: Value| -> Value {
+        let params = json!({ "name": tool, "arguments": arguments });
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        // What takes longer is answered on a stream.
+        let answer = match client.api.post("/mcp", &call).await.1 {
+            Value::String(stream) => {
+                let data = stream.lines().filter_map(|line| line.strip_prefix("data:"));
+                data.filter_map(|data| serde_json::from_str::<Value>(data).ok()).last().expect("an answer")
+            }
+            answer => answer,
+        };
+        answer["result"]["structuredContent"].clone()
+    };
+    let (_, shown) = admin.get("/api/admin/backends").await;
+    assert_eq!((&shown["backends"][0]["configured"], &shown["removed"]), (&json!(true), &json!([])), "{shown}");
+    let refused = tool(&alice, "remove_server", json!({ "name": "b" })).await;
+    assert!(refused["error"].as_str().is_some_and(|why| why.contains("operator")), "{refused}");
+    let removed = tool(&root, "remove_server", json!({ "name": "b" })).await;
+    assert_eq!(removed["removed"], true, "{removed}");
+    assert_eq!(tool(&alice, "list_servers", json!({})).await["servers"], json!([]));
+    let (_, shown) = admin.get("/api/admin/backends").await;
+    assert_eq!((&shown["backends"], &shown["removed"][0]["name"]), (&json!([]), &json!("b")), "{shown}");
+    assert!(shown["removed"][0]["url"].is_string() && shown["removed"][0]["removedAt"].is_string(), "{shown}");
+    assert_eq!(admin.delete("/api/admin/backends/b").await.0, 404, "it is removed already");
+    assert_eq!(user.post("/api/admin/backends/b/restore", &json!({})).await.0, 403);
+    let (status, restored) = admin.post("/api/admin/backends/b/restore", &json!({})).await;
+    assert_eq!(
+        (status, &restored["status"], &restored["configured"]),
+        (200, &json!("connected"), &json!(true)),
+        "{restored}"
+    );
+    assert_eq!(admin.post("/api/admin/backends/b/restore", &json!({})).await.0, 404);
+    let (status, removed) = admin.delete("/api/admin/backends/b").await;
+    assert_eq!((status, &removed["removed"]), (200, &json!(true)), "{removed}");
+    let back = tool(&root, "add_server", json!({ "name": "b" })).await;
+    assert_eq!(back["status"], "connected", "{back}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_server_stays_away_over_kill_nine_and_returns_when_its_entry_changes() {
+    let dir = TempDir::new().unwrap();
+    let backend = Backend::start(dir.path(), 0).await;
+    let file = backend.named(dir.path());
+    let env = [("BOWLINE_HUB__SERVERS_FILE", file.display().to_string())];
+    let process = Process::start(&dir.path().join("data"), &env).await;
+    let (status, removed) = Api::new(process.address).delete("/api/admin/backends/b").await;
+    assert_eq!(status, 200, "without auth everybody operates it: {removed}");
+    let process = process.kill_and_restart().await;
+    let api = Api::new(process.address);
+    let names = async || -> Vec<String> {
+        let (_, shown) = api.get("/api/admin/backends").await;
+        let backends = shown["backends"].as_array().unwrap_or_else(|| panic!("{shown}"));
+        backends.iter().map(|backend| backend["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let shows = async |wanted: &[&str]| {
+        let started = Instant::now();
+        while names().await != wanted {
+            assert!(started.elapsed() < PATIENCE, "never shown: {wanted:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert_eq!(names().await, [""; 0]);
+    let url = format!("http://127.0.0.1:{}/mcp", backend.port);
+    let write = |servers: Value| std::fs::write(&file, json!({ "mcpServers": servers }).to_string()).unwrap();
+    // Read again, with the same entry.
+    write(json!({ "b": { "url": url }, "c": { "url": url } }));
+    shows(&["c"]).await;
+    write(json!({ "b": { "url": url, "era": "legacy" } }));
+    shows(&["b"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_runs_a_hub_over_stdio_removes_its_servers_and_brings_them_back() {
+    let dir = TempDir::new().unwrap();
+    let backend = Backend::start(dir.path(), 0).await;
+    backend.named(dir.path());
+    let arguments = ["--servers", "mcp.json", "--store", "disk:data"];
+    let mut client = Spawned::start(dir.path(), &arguments, &[]).await;
+    assert_eq!(client.call("remove_server", json!({ "name": "b" })).await["removed"], true);
+    client.end().await;
+    let mut client = Spawned::start(dir.path(), &arguments, &[]).await;
+    assert_eq!(client.call("list_servers", json!({})).await["servers"], json!([]));
+    assert_eq!(client.call("add_server", json!({ "name": "b" })).await["status"], "connected");
+    client.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -259,6 +350,8 @@ async fn the_limits_of_the_hub_are_counted_under_their_names() {
         "hub.servers_per_principal_max",
         "hub.sessions_per_principal_max",
         "hub.processes_per_server_max",
+        "hub.processes_per_principal_max",
+        "hub.forced_reconnects_per_minute_max",
         "hub.body_bytes_max",
     ] {
         hit(name, 0).await;

@@ -391,6 +391,50 @@ async fn servers_that_are_added_on_one_node_are_there_on_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_of_the_file_that_is_removed_on_one_node_is_gone_on_all() {
+    let scene = Scene::new(&[]).await;
+    let clients =
+        [Client::open(scene.at(0), "/mcp", json!({})).await, Client::open(scene.at(1), "/mcp", json!({})).await];
+    let shows = async |node: usize, count: usize| {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let listed = clients[node].tool(scene.at(node), "list_servers", json!({})).await;
+            if listed["servers"].as_array().is_some_and(|servers| servers.len() == count) {
+                return;
+            }
+            assert!(Instant::now() < until, "node {node} has not {count}: {listed}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // The session is on the other node, to which the request is carried.
+    let removed = clients[0].tool(scene.at(1), "remove_server", json!({ "name": "one" })).await;
+    assert_eq!(removed["removed"], true, "{removed}");
+    for node in [0, 1] {
+        shows(node, 0).await;
+        let (mut told, mut cursor) = (Vec::new(), Value::Null);
+        while !told.iter().any(|(kind, _)| kind == "server_removed") {
+            let arguments = json!({ "timeout_ms": 20_000, "last_event_id": cursor });
+            let seen = clients[node].tool(scene.at(node), "await_activity", arguments).await;
+            assert_ne!(seen["triggered_by"], "timeout", "{told:?}");
+            cursor = seen["last_event_id"].clone();
+            let events = seen["events"].as_array().unwrap();
+            let kinds = events.iter().map(|event| (event["type"].as_str().unwrap().to_owned(), event["data"].clone()));
+            told.extend(kinds.filter(|(kind, _)| kind.starts_with("server_")));
+        }
+        let gone: Vec<_> = told.iter().filter(|(kind, _)| kind == "server_disconnected").collect();
+        assert_eq!((gone.len(), &gone[0].1["wasIntentional"]), (1, &json!(true)), "node {node}: {told:?}");
+    }
+    let api = support::api::Api::new(scene.at(1));
+    let (_, shown) = api.get("/api/admin/backends").await;
+    assert_eq!(shown["removed"][0]["name"], "one", "{shown}");
+    let (status, restored) = api.post("/api/admin/backends/one/restore", &json!({})).await;
+    assert_eq!((status, &restored["status"]), (200, &json!("connected")), "{restored}");
+    for node in [0, 1] {
+        shows(node, 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_is_seen_and_cancelled_from_everywhere() {
     let mut scene = Scene::new(&[("BOWLINE_LEASE__TTL", "1s")]).await;
     let begun = modern(scene.at(0), "await_activity", json!({ "arguments": { "timeout_ms": 100 } }), json!({})).await;

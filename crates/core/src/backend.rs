@@ -451,8 +451,6 @@ impl Backend {
             }
         }
         let mut gone: Vec<Generation> = self.retiring.drain(..).map(|old| old.generation).collect();
-        // Whoever was told that it is away learns that nobody tries to change that any more.
-        let was_wanted = matches!(before, State::Connecting { .. } | State::Connected { .. } | State::Reconnecting(_));
         if let State::Connected { live, .. } = before {
             gone.push(live);
         }
@@ -462,9 +460,8 @@ impl Backend {
                 self.fail(&call, Outcome::Unknown { reason: reason.to_owned() });
             }
         }
-        if was_wanted {
-            self.tell(Told::Disconnected { intentional: true });
-        }
+        // Whatever it was before, it is disconnected now, and on purpose.
+        self.tell(Told::Disconnected { intentional: true });
         self.last_error = None;
         self.backoff.reset();
         self.fail_parked(now);

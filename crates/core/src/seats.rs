@@ -49,6 +49,15 @@ pub enum Taken {
     Crowded(SeatId),
 }
 
+/// How many processes there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeatLimits {
+    /// In all.
+    pub max: usize,
+    /// That are one owner's own, so that one owner cannot take all of them from the others.
+    pub per_owner_max: usize,
+}
+
 impl Taken {
     pub fn id(self) -> SeatId {
         let (Taken::Seat(id) | Taken::Crowded(id)) = self;
@@ -134,7 +143,7 @@ impl Seat {
 #[derive(Clone, Debug)]
 pub struct Seats {
     seats: BTreeMap<SeatId, Seat>,
-    max: usize,
+    limits: SeatLimits,
     next: u64,
     /// How often in a row a process could not be started, and until when none is.
     failures: u32,
@@ -144,9 +153,9 @@ pub struct Seats {
 }
 
 impl Seats {
-    pub fn new(max: usize, now: Instant) -> Seats {
+    pub fn new(limits: SeatLimits, now: Instant) -> Seats {
         let seats = BTreeMap::from([(FIRST, Seat::new(now))]);
-        Seats { seats, max, next: 1, failures: 0, paused_until: None, refused: BTreeSet::new() }
+        Seats { seats, limits, next: 1, failures: 0, paused_until: None, refused: BTreeSet::new() }
     }
 
     /// A call begins. With the process that has to end to make room, if one has to.
@@ -156,11 +165,11 @@ impl Seats {
             return (Taken::Seat(id), None);
         }
         let may_start = self.may_start(guest, now);
-        let evicted = if may_start && !self.has_room() { self.idlest(now) } else { None };
+        let evicted = if may_start { self.evictable(guest, now) } else { None };
         if let Some(evicted) = evicted {
             self.seats.remove(&evicted);
         }
-        if may_start && self.has_room() {
+        if may_start && self.has_room() && self.has_share(guest) {
             let id = self.add(now);
             self.sit_down(id, guest, now);
             return (Taken::Seat(id), evicted);
@@ -170,19 +179,34 @@ impl Seats {
 
     /// Whether the client shares the first process and will go on doing so.
     pub fn shares(&self, client: &str) -> bool {
-        self.max <= 1 || self.refused.contains(client)
+        self.limits.max <= 1 || self.refused.contains(client)
     }
 
     /// Whether there are as many processes as there may be.
     pub fn is_full(&self) -> bool {
-        self.seats.len() >= self.max
+        self.seats.len() >= self.limits.max
+    }
+
+    /// Whether an owner has as many processes of its own as it may have.
+    pub fn is_at_share(&self, owner: &str) -> bool {
+        let owns = |(id, seat): &(&SeatId, &Seat)| {
+            // The first one goes on without its client. Until then it is held like any other.
+            let held = **id != FIRST || seat.keeper.is_some() || seat.alone;
+            held && seat.owner.as_deref() == Some(owner)
+        };
+        self.seats.iter().filter(owns).count() >= self.limits.per_owner_max
+    }
+
+    /// Whether one more may be this guest's own. One that can be asked nothing has none: others share what is started for it.
+    fn has_share(&self, guest: &Guest) -> bool {
+        matches!(guest, Guest::Mute { .. }) || !self.is_at_share(guest.owner())
     }
 
     /// Whether one more may be somebody's own. The last one is for all who find no other place, so that they need not be in one that
     /// is.
     fn has_room(&self) -> bool {
         let reserved = if self.seats.values().any(Seat::is_common) { 0 } else { 1 };
-        self.seats.len() + reserved < self.max
+        self.seats.len() + reserved < self.limits.max
     }
 
     fn may_start(&self, guest: &Guest, now: Instant) -> bool {
@@ -291,9 +315,16 @@ impl Seats {
             Guest::Client { name, owner } => self.kept_by(name).or_else(|| {
                 // Only the first one is given on: others end with their clients, and what they remember with them.
                 let first = self.seats.get(&FIRST)?;
-                first.is_free_for(owner, now).then_some(FIRST)
+                (first.is_free_for(owner, now) && !self.is_at_share(owner)).then_some(FIRST)
             }),
-            Guest::Alone { owner } => find(&|seat| seat.is_free_for(owner, now)),
+            // A process that is the owner's already adds nothing to its share.
+            Guest::Alone { owner } => {
+                let may_add = !self.is_at_share(owner);
+                let its_own = |id: &SeatId, seat: &Seat| *id != FIRST && seat.owner.as_ref() == Some(owner);
+                let free =
+                    |(id, seat): &(&SeatId, &Seat)| seat.is_free_for(owner, now) && (may_add || its_own(id, seat));
+                self.seats.iter().find(free).map(|(id, _)| *id)
+            }
             Guest::Mute { owner } => find(&|seat| seat.is_open_to(owner)),
         }
     }
@@ -317,9 +348,20 @@ impl Seats {
         });
     }
 
-    fn idlest(&self, now: Instant) -> Option<SeatId> {
+    /// The process that ends so that this guest can have one: at the limit of its owner one of that owner's, else anybody's if
+    /// there is no room.
+    fn evictable(&self, guest: &Guest, now: Instant) -> Option<SeatId> {
+        match (self.has_share(guest), self.has_room()) {
+            (false, _) => self.idlest(now, Some(guest.owner())),
+            (true, false) => self.idlest(now, None),
+            (true, true) => None,
+        }
+    }
+
+    fn idlest(&self, now: Instant, of: Option<&Arc<str>>) -> Option<SeatId> {
         let own = self.seats.iter().filter(|(id, seat)| **id != FIRST && !seat.is_common());
-        let idle = own.filter(|(_, seat)| seat.makes_room(now));
+        let wanted = own.filter(|(_, seat)| of.is_none_or(|owner| seat.owner.as_ref() == Some(owner)));
+        let idle = wanted.filter(|(_, seat)| seat.makes_room(now));
         idle.min_by_key(|(_, seat)| (seat.keeper.is_some(), seat.used)).map(|(id, _)| *id)
     }
 
@@ -338,6 +380,11 @@ mod tests {
     fn start() -> Instant {
         #[allow(clippy::disallowed_methods)]
         Instant::now()
+    }
+
+    /// All of them may be one owner's.
+    fn limits(max: usize) -> SeatLimits {
+        SeatLimits { max, per_owner_max: max }
     }
 
     fn client(name: &str, owner: &str) -> Guest {
@@ -359,7 +406,7 @@ mod tests {
     #[test]
     fn one_client_needs_one_process_and_each_further_one_gets_its_own() {
         let now = start();
-        let mut seats = Seats::new(4, now);
+        let mut seats = Seats::new(limits(4), now);
         let [alice, bob, carol] = ["a", "b", "c"].map(|name| client(name, "owner"));
         assert_eq!(taken(&mut seats, &alice, now), Taken::Seat(FIRST));
         assert_eq!(taken(&mut seats, &alice, now), Taken::Seat(FIRST));
@@ -378,7 +425,7 @@ mod tests {
     #[test]
     fn the_first_process_is_given_on_to_the_same_owner_when_nothing_of_the_last_client_is_left() {
         let now = start();
-        let mut seats = Seats::new(9, now);
+        let mut seats = Seats::new(limits(9), now);
         let first = taken(&mut seats, &client("a", "alice"), now);
         seats.leave(first, false, now);
         assert_eq!(seats.handle_over("a"), None);
@@ -393,7 +440,7 @@ mod tests {
     #[test]
     fn those_who_can_be_asked_nothing_share_one_and_those_without_sessions_are_alone_while_they_call() {
         let now = start();
-        let mut seats = Seats::new(9, now);
+        let mut seats = Seats::new(limits(9), now);
         let first = taken(&mut seats, &mute("alice"), now);
         assert_eq!(taken(&mut seats, &mute("bob"), now), first);
         let second = taken(&mut seats, &alone("alice"), now);
@@ -407,7 +454,7 @@ mod tests {
     #[test]
     fn a_process_that_may_speak_of_somebody_else_is_no_clients() {
         let now = start();
-        let mut seats = Seats::new(9, now);
+        let mut seats = Seats::new(limits(9), now);
         let first = taken(&mut seats, &mute("bob"), now);
         seats.leave(first, false, now);
         assert_ne!(taken(&mut seats, &client("a", "alice"), now), first, "it may still log what bob did");
@@ -420,7 +467,7 @@ mod tests {
     #[test]
     fn what_is_not_used_makes_room() {
         let now = start();
-        let mut seats = Seats::new(3, now);
+        let mut seats = Seats::new(limits(3), now);
         let first = taken(&mut seats, &client("a", "x"), now);
         let bobs = taken(&mut seats, &client("b", "x"), now);
         let common = taken(&mut seats, &client("c", "x"), now + IDLE);
@@ -440,7 +487,7 @@ mod tests {
     #[test]
     fn a_program_that_cannot_run_twice_is_shared_and_tried_again_later() {
         let now = start();
-        let mut seats = Seats::new(9, now);
+        let mut seats = Seats::new(limits(9), now);
         taken(&mut seats, &client("a", "x"), now);
         for _ in 0..FAILURES_MAX {
             let failed = taken(&mut seats, &client("b", "x"), now);
@@ -455,12 +502,33 @@ mod tests {
     #[test]
     fn whom_a_program_refuses_has_no_process_and_all_others_do() {
         let now = start();
-        let mut seats = Seats::new(9, now);
+        let mut seats = Seats::new(limits(9), now);
         taken(&mut seats, &client("a", "x"), now);
         let refused = taken(&mut seats, &client("b", "y"), now);
         seats.handle_refused(refused.id());
         assert_eq!(taken(&mut seats, &client("b", "y"), now), Taken::Crowded(FIRST));
         assert!(!taken(&mut seats, &client("c", "z"), now).is_crowded());
         assert!(seats.shares("b") && !seats.shares("c"));
+    }
+
+    #[test]
+    fn one_owner_cannot_take_the_processes_of_all() {
+        let now = start();
+        let mut seats = Seats::new(SeatLimits { max: 5, per_owner_max: 2 }, now);
+        let first = taken(&mut seats, &client("a1", "alice"), now);
+        let second = taken(&mut seats, &client("a2", "alice"), now);
+        assert_eq!((first, second), (Taken::Seat(FIRST), Taken::Seat(SeatId(1))));
+        let common = taken(&mut seats, &client("a3", "alice"), now);
+        assert!(common.is_crowded() && common.id() == SeatId(2) && seats.is_at_share("alice"), "she has two");
+        assert_eq!(taken(&mut seats, &alone("alice"), now), common, "without a session too");
+        assert!(!taken(&mut seats, &client("b1", "bob"), now).is_crowded(), "the others still have theirs");
+        assert!(!taken(&mut seats, &client("b2", "bob"), now).is_crowded());
+        assert_eq!(taken(&mut seats, &client("c1", "carol"), now), common, "now there is no room");
+        // What she does not use makes room for another client of hers, and bob keeps what he has.
+        seats.leave(second, false, now);
+        let (third, evicted) = seats.take(&client("a3", "alice"), now + IDLE);
+        assert_eq!((third.is_crowded(), evicted), (false, Some(second.id())));
+        assert_eq!(seats.handle_over("a1"), None);
+        assert!(!seats.is_at_share("alice"), "the first process goes on, and is not hers");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::seats::{FIRST, Guest, SeatId, Seats, Taken};
+use bowline_core::seats::{FIRST, Guest, SeatId, SeatLimits, Seats, Taken};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -116,16 +116,31 @@ impl World {
             assert!(owners.len() == 1, "{id:?} has seen {owners:?}");
         }
     }
+
+    /// How many processes an owner has to itself now: those that its clients keep, and those that its calls are alone at.
+    fn held_by(&self, owner: u8) -> usize {
+        let (clients, owner) = ([owner * 2, owner * 2 + 1].map(|n| format!("client {n}")), owner_of(owner * 2));
+        let kept = self.homes.iter().filter(|(name, _)| clients.iter().any(|its| **its == ***name)).map(|(_, id)| *id);
+        let alone = self.calls.iter().filter_map(|call| match (&call.guest, call.taken) {
+            (Guest::Alone { owner: its }, Taken::Seat(id)) if *its == owner => Some(id),
+            _ => None,
+        });
+        kept.chain(alone).collect::<BTreeSet<SeatId>>().len()
+    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn a_process_has_one_client_that_can_be_asked(max in 1usize..5, acts in prop::collection::vec(act(), 1..60)) {
+    fn a_process_has_one_client_that_can_be_asked_and_nobody_has_more_than_a_share(
+        max in 1usize..6,
+        per_owner_max in 1usize..6,
+        acts in prop::collection::vec(act(), 1..60),
+    ) {
         #[allow(clippy::disallowed_methods)]
         let mut now = Instant::now();
-        let (mut seats, mut world) = (Seats::new(max, now), World::default());
+        let (mut seats, mut world) = (Seats::new(SeatLimits { max, per_owner_max }, now), World::default());
         for act in acts {
             let guest = match &act {
                 Act::Client(n) => Some(Guest::Client { name: format!("client {n}").into(), owner: owner_of(*n) }),
@@ -181,6 +196,9 @@ proptest! {
                 _ => {}
             }
             prop_assert!(seats.count() <= max.max(1));
+            for owner in 0..3 {
+                prop_assert!(world.held_by(owner) <= per_owner_max, "owner {owner} holds {}", world.held_by(owner));
+            }
             world.check();
         }
     }

@@ -15,13 +15,24 @@ use crate::drive;
 use crate::fields::{Fields, Raw};
 use crate::link::{Caller, Exit, Facts, Renewals, Upcall};
 use crate::message::Answer;
-use crate::spec::ServerSpec;
+use crate::spec::{Reach, ServerSpec};
 
 /// Which backend: its name, and whose it is. Those of the configuration are everybody's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     pub owner: Option<Principal>,
     pub name: Arc<str>,
+}
+
+impl Key {
+    /// Of a server that is everybody's.
+    pub fn shared(name: &str) -> Key {
+        Key { owner: None, name: name.into() }
+    }
+
+    pub fn of(owner: &Principal, name: &str) -> Key {
+        Key { owner: Some(owner.clone()), name: name.into() }
+    }
 }
 
 /// How a call through the hub ended.
@@ -248,6 +259,7 @@ pub(crate) enum Command {
 pub struct Backend {
     pub key: Key,
     pub spec: Arc<ServerSpec>,
+    pub(crate) reach: Reach,
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) snapshot: watch::Receiver<Snapshot>,

@@ -5,9 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use base64::Engine;
+use bowline_core::canonical::canonical;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::hub::Hub;
+use crate::servers::Removal;
 use crate::spec::{ServerSpec, check_name};
 
 /// How often the file is looked at.
@@ -24,8 +28,42 @@ pub enum FileError {
     NoServers { path: PathBuf },
 }
 
+/// One entry of the configuration.
+#[derive(Clone, Debug)]
+pub struct FileEntry {
+    pub spec: ServerSpec,
+    /// Tells the entry as it is written from any other, without keeping what may be secret in it. Variables are not looked up for
+    /// it: they may differ between nodes, and are no part of the file.
+    pub(crate) mark: String,
+}
+
+impl FileEntry {
+    /// Reads one entry of `mcpServers`. One that can never work is taken too, with its reason.
+    pub fn read(name: &str, entry: &Value, variables: &dyn Fn(&str) -> Option<String>) -> FileEntry {
+        let spec = check_name(name).and_then(|()| ServerSpec::read(entry, variables));
+        let spec = spec.unwrap_or_else(|error| ServerSpec::invalid(entry, &error));
+        FileEntry { spec, mark: mark_of(entry) }
+    }
+
+    pub(crate) fn removal(&self, at_ms: u64) -> Removal {
+        Removal { mark: self.mark.clone(), at_ms }
+    }
+}
+
+/// An entry that is in no file, and thus written as it is kept.
+impl From<ServerSpec> for FileEntry {
+    fn from(spec: ServerSpec) -> FileEntry {
+        FileEntry { mark: mark_of(&spec.write()), spec }
+    }
+}
+
+fn mark_of(entry: &Value) -> String {
+    let digest = Sha256::digest(canonical(entry));
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(digest)
+}
+
 /// The servers that a file names. An entry that can never work is there too, with its reason.
-pub fn read(path: &Path) -> Result<BTreeMap<String, ServerSpec>, FileError> {
+pub fn read(path: &Path) -> Result<BTreeMap<String, FileEntry>, FileError> {
     let unreadable = |error| FileError::Unreadable { path: path.to_owned(), error };
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let value: Value =
@@ -33,10 +71,7 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, ServerSpec>, FileError> {
     let servers = value.get("mcpServers").or_else(|| value.get("servers")).and_then(Value::as_object);
     let servers = servers.ok_or_else(|| FileError::NoServers { path: path.to_owned() })?;
     let variables = |name: &str| std::env::var(name).ok();
-    let one = |(name, entry): (&String, &Value)| {
-        let spec = check_name(name).and_then(|()| ServerSpec::read(entry, &variables));
-        (name.clone(), spec.unwrap_or_else(|error| ServerSpec::invalid(entry, &error)))
-    };
+    let one = |(name, entry): (&String, &Value)| (name.clone(), FileEntry::read(name, entry, &variables));
     Ok(servers.iter().map(one).collect())
 }
 
@@ -63,7 +98,7 @@ pub async fn take(hub: &Arc<Hub>, path: &Path) -> Stamp {
     match servers {
         Ok(servers) => {
             tracing::info!(file = %path.display(), servers = servers.len(), "took the servers from the file");
-            hub.configure(servers).await;
+            hub.take_file(servers).await;
         }
         Err(error) => tracing::error!(%error, "the servers stay as they were"),
     }
@@ -99,9 +134,9 @@ mod tests {
         let text = r#"{"mcpServers":{"good":{"command":"true"},"bad":{"url":"ftp://x"},"b__d":{"command":"x"}}}"#;
         std::fs::write(&path, text).unwrap();
         let servers = read(&path).unwrap();
-        assert!(servers["good"].is_stdio());
-        assert!(matches!(servers["bad"].target, Target::Invalid { .. }));
-        assert!(matches!(servers["b__d"].target, Target::Invalid { .. }));
+        assert!(servers["good"].spec.is_stdio());
+        assert!(matches!(servers["bad"].spec.target, Target::Invalid { .. }));
+        assert!(matches!(servers["b__d"].spec.target, Target::Invalid { .. }));
         std::fs::write(&path, "{}").unwrap();
         assert!(matches!(read(&path), Err(FileError::NoServers { .. })));
     }

@@ -1,6 +1,6 @@
 //! Where backends may be: a client that does not go to forbidden addresses, whatever a name resolves to, and follows nobody.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,18 +33,26 @@ pub fn client(reach: Reach) -> reqwest::Client {
     })
 }
 
-/// Looks at where an entry leads before it is taken.
-pub async fn check(spec: &ServerSpec, reach: Reach) -> Result<(), SpecError> {
+/// Why a name cannot be dialled. It is one sentence whether the name is not known or leads where added servers may not be: two would
+/// tell whoever adds servers which names are known inside.
+const NOT_REACHABLE: &str = "the name leads to no address that may be reached from here";
+
+/// Refuses an entry whose URL itself says that it leads where it may not. What a name leads to is looked at when it is dialled, and
+/// `add_server` does not tell.
+pub fn check(spec: &ServerSpec, reach: Reach) -> Result<(), SpecError> {
     let Target::Http { url, .. } = &spec.target else { return Ok(()) };
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return check_address(address, reach);
+    match host.parse() {
+        Ok(address) => check_address(address, reach),
+        // RFC 6761: these names are loopback by definition, so refusing them tells nothing.
+        Err(_) if is_localhost(host) => check_address(Ipv4Addr::LOCALHOST.into(), reach),
+        Err(_) => Ok(()),
     }
-    let Ok(mut found) = tokio::net::lookup_host((host, url.port_or_known_default().unwrap_or(80))).await else {
-        // It does not resolve now; when it does, the client looks again.
-        return Ok(());
-    };
-    found.try_for_each(|address| check_address(address.ip(), reach))
+}
+
+fn is_localhost(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    host == "localhost" || host.ends_with(".localhost")
 }
 
 #[derive(Debug)]
@@ -56,12 +64,40 @@ impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
         let reach = self.reach;
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let allowed: Vec<SocketAddr> = found.filter(|address| check_address(address.ip(), reach).is_ok()).collect();
-            if allowed.is_empty() {
-                return Err("the name leads to no address that may be reached from here".into());
-            }
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await;
+            let allowed = allowed(found.map(Iterator::collect), reach)?;
             Ok(Box::new(allowed.into_iter()) as Addrs)
         })
+    }
+}
+
+/// The addresses that may be dialled. Where all may be, the resolver's own error helps the operator and tells nothing new.
+fn allowed(
+    found: std::io::Result<Vec<SocketAddr>>,
+    reach: Reach,
+) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error + Send + Sync>> {
+    let found = match found {
+        Err(error) if reach == Reach::Anywhere => return Err(error.into()),
+        found => found.unwrap_or_default(),
+    };
+    let allowed: Vec<SocketAddr> =
+        found.into_iter().filter(|address| check_address(address.ip(), reach).is_ok()).collect();
+    if allowed.is_empty() { Err(NOT_REACHABLE.into()) } else { Ok(allowed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_not_known_and_one_that_leads_inside_fail_alike() {
+        let inside = || Ok(vec![SocketAddr::from(([10, 1, 2, 3], 0)), SocketAddr::from(([169, 254, 169, 254], 0))]);
+        let unknown = || Err(std::io::Error::other("no such host"));
+        let why = |found, reach| allowed(found, reach).unwrap_err().to_string();
+        assert_eq!(why(inside(), Reach::Public), why(unknown(), Reach::Public));
+        assert_eq!(why(unknown(), Reach::NotLinkLocal), NOT_REACHABLE);
+        assert_eq!(why(Ok(Vec::new()), Reach::Public), NOT_REACHABLE);
+        assert_eq!(why(unknown(), Reach::Anywhere), "no such host", "the configuration is an operator's");
+        assert_eq!(allowed(inside(), Reach::NotLinkLocal).unwrap().len(), 1);
     }
 }

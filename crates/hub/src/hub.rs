@@ -2,14 +2,16 @@
 
 mod changes;
 mod sweep;
+mod wanted;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bowline_core::backend::Policy;
+use bowline_core::seats::SeatLimits;
 use bowline_protocol::Principal;
 use bowline_store::{Clock, Holder, Kind, ReadBudget, Store, StoreError};
 use serde_json::Value;
@@ -18,12 +20,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{Backend, BackendEvent, Key};
 use crate::drive;
+use crate::forced_reconnects::ForcedReconnects;
 use crate::front::renew;
 use crate::guard;
 use crate::memory::Memory;
 use crate::neighbours::Neighbours;
 use crate::outcome::CallOutcome;
 use crate::parked::ParkedCalls;
+use crate::requester::Requester;
 use crate::seal::Seal;
 use crate::servers::{self, Kept};
 use crate::session::Session;
@@ -33,7 +37,8 @@ use crate::task_names::TaskNames;
 use crate::tasks::{Orphans, Tasks};
 use crate::users::Users;
 
-pub use changes::Removed;
+pub use changes::RemoveError;
+use wanted::Wanted;
 
 /// Events of backends that may wait to be told.
 const EVENTS_MAX: usize = 4096;
@@ -99,6 +104,10 @@ pub struct Options {
     pub sessions_per_principal_max: usize,
     /// How many processes of one program there may be, so that clients of it have one each.
     pub processes_per_server_max: usize,
+    /// How many of them may be one principal's.
+    pub processes_per_principal_max: usize,
+    /// How often in a minute one principal may force a reconnect of a server that is everybody's.
+    pub forced_reconnects_per_minute_max: u32,
 }
 
 impl Default for Options {
@@ -122,6 +131,8 @@ impl Default for Options {
             servers_per_principal_max: 100,
             sessions_per_principal_max: 1000,
             processes_per_server_max: 16,
+            processes_per_principal_max: 16,
+            forced_reconnects_per_minute_max: 6,
         }
     }
 }
@@ -137,6 +148,8 @@ pub enum AddError {
     StdioForbidden,
     #[error("there are as many servers as one client may add")]
     TooMany,
+    #[error("no server named {0} was removed")]
+    NotRemoved(String),
     #[error("the store cannot keep the server now: {0}")]
     Store(StoreError),
 }
@@ -174,9 +187,9 @@ pub struct Hub {
     pub observer: Arc<dyn Observer>,
     /// Changes of the list of servers happen under this lock, one at a time.
     changing: tokio::sync::Mutex<()>,
-    /// The names that the configuration has. Apart from the lock of changes, which may wait for a store or a name server, so that
-    /// whoever only looks does not wait with them.
-    configured: RwLock<BTreeSet<String>>,
+    /// Apart from the lock of changes, which may wait for a store, so that whoever only looks does not wait with them.
+    wanted: RwLock<Wanted>,
+    forced_reconnects: ForcedReconnects,
     kept: Arc<Kept>,
     memory: Memory,
     /// The configuration was taken for the first time: what comes from now on is new.
@@ -203,7 +216,10 @@ impl Hub {
             http: guard::client(Reach::Anywhere),
             events,
             programs: TaskTracker::new(),
-            processes_max: options.processes_per_server_max,
+            processes: SeatLimits {
+                max: options.processes_per_server_max,
+                per_owner_max: options.processes_per_principal_max,
+            },
             observer: observer.clone(),
         };
         let (woken, waking) = mpsc::unbounded_channel();
@@ -213,6 +229,7 @@ impl Hub {
             tasks: Tasks::new(store.clone(), clock, neighbours.clone()),
             task_names: TaskNames::new(seal.clone()),
             users: Users::default(),
+            forced_reconnects: ForcedReconnects::new(options.forced_reconnects_per_minute_max),
             parked: ParkedCalls::new(options.ask_timeout, seal),
             options,
             kept: Arc::new(Kept::open(store.clone(), clock).await?),
@@ -225,7 +242,7 @@ impl Hub {
             happenings,
             observer,
             changing: tokio::sync::Mutex::default(),
-            configured: RwLock::default(),
+            wanted: RwLock::default(),
         });
         tokio::spawn(listen(Arc::downgrade(&hub), told));
         tokio::spawn(sweep::for_ever(Arc::downgrade(&hub)));
@@ -285,6 +302,14 @@ impl Hub {
         self.find(principal, name)
     }
 
+    /// Dials a server now, whatever its state, and says whether that worked. Others use a shared server too, so who is not its operator
+    /// may do so only now and then: after the time that is returned.
+    pub async fn force_reconnect(&self, who: &Requester, backend: &Backend) -> Result<bool, Duration> {
+        let taken = self.forced_reconnects.take(who, &backend.key, Instant::now());
+        taken.inspect_err(|_| self.observer.limit_hit("hub.forced_reconnects_per_minute_max"))?;
+        Ok(backend.reconnect().await)
+    }
+
     /// All of them, for operators.
     pub fn all(&self) -> Vec<Backend> {
         let backends = self.backends.read().unwrap_or_else(PoisonError::into_inner);
@@ -293,8 +318,7 @@ impl Hub {
 
     /// Whether the server is in the configuration, and not one that was added at run time.
     pub fn is_configured(&self, key: &Key) -> bool {
-        let configured = self.configured.read().unwrap_or_else(PoisonError::into_inner);
-        key.owner.is_none() && configured.contains(&*key.name)
+        key.owner.is_none() && self.wanted().configured(&key.name).is_some()
     }
 
     pub(crate) fn backend(&self, key: &Key) -> Option<Backend> {

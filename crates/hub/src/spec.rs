@@ -95,8 +95,8 @@ pub enum SpecError {
     Name,
     #[error("the variable {0} is not set")]
     Variable(String),
-    #[error("the address {0} may not be reached from here")]
-    Forbidden(IpAddr),
+    #[error("the address may not be reached from here")]
+    Forbidden,
 }
 
 impl ServerSpec {
@@ -276,7 +276,7 @@ pub fn check_address(address: IpAddr, reach: Reach) -> Result<(), SpecError> {
         Reach::NotLinkLocal => link_local,
         Reach::Public => link_local || private,
     };
-    if forbidden { Err(SpecError::Forbidden(address)) } else { Ok(()) }
+    if forbidden { Err(SpecError::Forbidden) } else { Ok(()) }
 }
 
 /// The address of the older kind that one of the newer kind leads to: by NAT64, 6to4, SIIT, or written out.

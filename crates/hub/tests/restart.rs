@@ -268,6 +268,34 @@ async fn reconnect_server_works_from_every_state_and_tells_how_it_went() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reconnect_of_a_shared_server_is_forced_only_so_often_and_of_ones_own_always() {
+    let fixture = Fixture::start(&[]).await;
+    let hub = hub(&[("b", fixture.spec())]).await;
+    let (alice, _) = Client::open(&hub, "alice", Route::All, json!({})).await;
+    let (bob, _) = Client::open(&hub, "bob", Route::All, json!({})).await;
+    alice.tool("add_server", json!({ "name": "mine", "url": fixture.url() })).await;
+    let mut limited = None;
+    for _ in 0..100 {
+        assert_eq!(alice.tool("reconnect_server", json!({ "name": "mine" })).await["success"], true);
+        let answer = alice.call("reconnect_server", json!({ "name": "b" })).await;
+        if answer["isError"] == true {
+            limited = Some(answer);
+            break;
+        }
+    }
+    let limited = limited.expect("it is limited");
+    let facts = &limited["structuredContent"];
+    assert_eq!(
+        (&facts["code"], &facts["limit"]),
+        (&json!("RATE_LIMITED"), &json!("hub.forced_reconnects_per_minute_max"))
+    );
+    assert!(facts["retryAfterMs"].as_u64().is_some_and(|ms| (1..=10_001).contains(&ms)), "{facts}");
+    assert!(facts["error"].as_str().unwrap().contains("operator"), "{facts}");
+    assert_eq!(bob.tool("reconnect_server", json!({ "name": "b" })).await["success"], true, "bob has his own");
+    assert_eq!(alice.call("b__echo", json!({ "text": "x" })).await["content"][0]["text"], "x", "the server is there");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_is_said_to_be_gone_under_the_calls_own_id_is_begun_anew() {
     let dir = tempfile::tempdir().unwrap();
     let ran = dir.path().join("ran");

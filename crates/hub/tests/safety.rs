@@ -46,6 +46,33 @@ async fn addresses_inside_are_refused_to_those_who_add_servers_at_run_time() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn add_server_tells_nothing_that_a_name_resolved_to() {
+    let strict = client(Options { allow_private: false, ..Options::default() }).await;
+    for url in ["http://localhost:1/", "http://127.0.0.1:1/", "http://x.localhost./", "http://10.1.2.3/"] {
+        let why = refused(&strict, json!({ "url": url })).await;
+        assert!(!why.contains(|letter: char| letter.is_ascii_digit()), "{url}: {why}");
+    }
+    // The name of this machine leads inside, as the names of others in its network do; the other name leads nowhere.
+    let inside = std::process::Command::new("hostname").output().unwrap().stdout;
+    let inside = String::from_utf8(inside).unwrap().trim().to_owned();
+    let mut answers = Vec::new();
+    for (name, host) in [("inside", &*inside), ("nowhere", "no-such-host.invalid")] {
+        let mut answer =
+            strict.call("add_server", json!({ "name": name, "url": format!("http://{host}:1/mcp") })).await;
+        assert!(!answer.to_string().contains("127."), "{answer}");
+        let facts = &mut answer["structuredContent"];
+        facts["nextRetryMs"].take();
+        assert_eq!(facts["url"].take(), format!("http://{host}:1/mcp"), "{host}");
+        assert_eq!(facts["name"].take(), name);
+        let facts = facts.take();
+        answers.push((answer["isError"].take(), facts));
+    }
+    assert_eq!(answers[0], answers[1], "which of the names is known inside is not told");
+    let listed = strict.tool("list_servers", json!({})).await["servers"].clone();
+    assert_eq!(listed[0]["lastError"], listed[1]["lastError"], "{listed}");
+}
+
 #[tokio::test]
 async fn a_server_of_the_configuration_may_be_wherever_this_machine_can_reach() {
     // Like a link-local address it is refused to strangers, and nobody answers there, which this machine knows at once.

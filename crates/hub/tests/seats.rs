@@ -217,6 +217,23 @@ async fn there_are_no_more_processes_than_are_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_principal_has_a_share_of_the_processes_and_its_further_clients_share_one() {
+    let options = Options { processes_per_server_max: 5, processes_per_principal_max: 2, ..Options::default() };
+    let hub = hub_with(options, store(), &[("b", spec(&stdio_entry(&["--pid"])))]).await;
+    let mut pids = Vec::new();
+    for who in ["alice", "alice", "alice", "alice", "bob", "bob"] {
+        let (client, _) = Client::open(&hub, who, one(), can()).await;
+        pids.push(pid(&client).await);
+    }
+    assert_ne!(pids[0], pids[1], "she has two");
+    assert!(!pids[..2].contains(&pids[2]) && pids[2] == pids[3], "and her further clients share another: {pids:?}");
+    assert!(
+        pids[4] != pids[5] && !pids[..4].contains(&pids[4]) && !pids[..4].contains(&pids[5]),
+        "bob has his: {pids:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_question_outlives_another_call_of_its_client_that_ends_before_it_is_answered() {
     let dir = tempfile::tempdir().unwrap();
     let [began, when, ran, over] = ["began", "when", "ran", "over"].map(|name| dir.path().join(name));

@@ -17,6 +17,7 @@ use bowline_protocol::{ErrorCode, Principal, Refusal};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
+use crate::clock;
 use crate::config::{AuthConfig, AuthMode, Config, StaticToken, is_loopback};
 use bowline_protocol::frame::client::Secret;
 use changes::Changes;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use bowline_hub::{Route, file, front};
+use bowline_hub::{Requester, Route, file, front};
 use bowline_protocol::Principal;
 use bowline_store::{Clock, Store};
 use futures_util::future::{Either, select};
@@ -36,7 +36,7 @@ pub async fn run(loaded: Loaded, server: Option<String>) -> anyhow::Result<()> {
     let route = server.map_or(Route::All, |name| Route::One(name.into()));
     let served = front::stdio::serve(
         Arc::clone(&hub),
-        principal,
+        Requester::operator(principal),
         route,
         config.hub.body_bytes_max,
         BufReader::new(tokio::io::stdin()),

@@ -18,7 +18,7 @@ pub async fn run(client: &Client, json: bool) -> anyhow::Result<()> {
     let sessions = client.get_json("/api/admin/sessions").await?;
     let backends = client.get_json("/api/admin/backends").await?;
     if json {
-        let both = json!({ "node": node, "sessions": sessions, "backends": backends["backends"] });
+        let both = json!({ "node": node, "sessions": sessions, "backends": backends["backends"], "removed": backends["removed"] });
         return Ok(out::line(&serde_json::to_string_pretty(&both)?)?);
     }
     Ok(out::write(&out::harmless(&screen(&node, &sessions, &backends)))?)
@@ -88,6 +88,9 @@ fn servers(backends: &Value) -> String {
             let _ = write!(line, ": {}", out::short(error, 60));
         }
         let _ = writeln!(text, "{line}");
+    }
+    for removed in backends["removed"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        let _ = writeln!(text, "server       {} removed at {}", word(&removed["name"]), word(&removed["removedAt"]));
     }
     text
 }

@@ -152,7 +152,12 @@ pub enum Place {
 }
 
 impl Cluster {
-    pub fn new(store: Arc<dyn Store>, clock: Clock, ttl: Duration, answer_timeout: Duration) -> anyhow::Result<Cluster> {
+    pub fn new(
+        store: Arc<dyn Store>,
+        clock: Clock,
+        ttl: Duration,
+        answer_timeout: Duration,
+    ) -> anyhow::Result<Cluster> {
         let name = format!("node_{:032x}", dice::u128());
         let (Some(holder), Some(log), Some(owner)) =
             (Holder::parse(&name), LogId::parse(&name), Principal::parse("node"))

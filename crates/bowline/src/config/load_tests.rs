@@ -67,6 +67,7 @@ fn every_setting_can_come_from_the_environment() {
         let name = format!("BOWLINE_{}", path.replace('.', "__").to_uppercase());
         let text = match (key.default, key.kind) {
             ("", table::Kind::Bool) => "true",
+            ("", table::Kind::Number { .. }) => "1",
             ("", _) => "principal",
             (default, _) => default,
         };

@@ -57,7 +57,7 @@ impl Resolver<'_> {
             heartbeat_interval: self.span("heartbeat.interval")?,
             auth,
             agents,
-            hub: self.hub(&listen)?,
+            hub: self.hub(&listen, has_auth)?,
             limits: self.limits()?,
             tls: self.tls()?,
             lease_ttl: self.lease_ttl()?,

@@ -197,6 +197,8 @@ pub const KEYS: &[Key] = &[
     key("hub.servers_per_principal_max", COUNT, "100", "MCP servers that one principal may add at run time."),
     key("hub.sessions_per_principal_max", COUNT, "1000", "MCP sessions that one principal may have."),
     key("hub.processes_per_server_max", COUNT, "16", "Processes of one program, so that its clients have one each; the last is shared by all who find no other. 1: all share one."),
+    key("hub.processes_per_principal_max", COUNT, "", "How many of the processes of one program may be one principal's own; its further clients share the last. When not set: half of `hub.processes_per_server_max`, and all of them without auth, where there is one principal."),
+    key("hub.forced_reconnects_per_minute_max", COUNT, "6", "How often in a minute one principal may force a reconnect of a server that is everybody's, per server. Operators are not limited."),
     key("hub.body_bytes_max", Kind::Size, "4MiB", "Bytes of one MCP request, over HTTP or as a line over stdio."),
 
     key("limits.connections_max", COUNT, "20000", "WebSocket connections at once."),

@@ -55,13 +55,14 @@ impl Connection {
         let cursor = StreamCursor::parse(cursor)
             .map_err(|_| Refusal::field("content.last_message_id", "must be `<epoch>-<seq>` or a number"))?;
         self.watches.retain(|watching| watching.task != id);
-        self.watch_from(id, cursor, identity).await
+        self.watch_from(id, cursor, shown, identity).await
     }
 
     async fn watch_from(
         &mut self,
         id: TaskId,
         cursor: Option<StreamCursor>,
+        shown: Option<Presented>,
         identity: &Identity,
     ) -> Result<(), Refusal> {
         let max = self.shared.config.limits.watches_per_connection_max;
@@ -120,12 +121,12 @@ impl Connection {
     /// In another epoch the task is watched anew from the position that was reached, which tells the client of the gap.
     /// After any other trouble the client is refused, and may watch it again.
     async fn cannot_watch(&mut self, at: usize, error: &FollowError) {
-        let Watching { task, session, follower, watch, .. } = self.watches.swap_remove(at);
+        let Watching { task, session, follower, watch, shown, .. } = self.watches.swap_remove(at);
         let refused = match (error, &self.standing) {
             (FollowError::EpochChanged, Standing::Known { identity, .. }) => {
                 let (identity, epoch) = (identity.clone(), Some(follower.epoch().clone()));
                 let cursor = StreamCursor { cursor: Cursor { epoch, seq: watch.position() }, part: None };
-                Box::pin(self.watch_from(task.clone(), Some(cursor), &identity)).await
+                Box::pin(self.watch_from(task.clone(), Some(cursor), shown, &identity)).await
             }
             _ => Err(node::follow_refusal(error)),
         };

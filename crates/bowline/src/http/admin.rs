@@ -99,7 +99,7 @@ pub async fn config(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> 
     Json(shared.effective.clone())
 }
 
-/// The backends of this node, and those of the others as they showed them last.
+/// The backends of this node, and those of the others as they showed them last; and which of the servers file were removed.
 pub async fn backends(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
     let mut shown = hub::shown(&shared.hub);
     let Some(cluster) = &shared.cluster else { return Json(shown) };
@@ -118,7 +118,8 @@ pub async fn backends(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value
             .for_each(|(node, mut record)| list(node.as_str(), &mut record.backends)),
         Err(error) => tracing::warn!(%error, "the backends of other nodes cannot be seen"),
     }
-    Json(json!({ "backends": all }))
+    shown["backends"] = all.into();
+    Json(shown)
 }
 
 #[derive(Debug, Deserialize)]

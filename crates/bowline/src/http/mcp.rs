@@ -6,8 +6,8 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bowline_hub::{Route, front};
-use bowline_protocol::{ErrorCode, Principal, Refusal};
+use bowline_hub::{Requester, Role, Route, front};
+use bowline_protocol::{ErrorCode, Refusal};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::admission;
@@ -24,8 +24,8 @@ pub async fn one(State(shared): State<Arc<Shared>>, Path(server): Path<String>, 
 }
 
 async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Response {
-    let principal = match admit(shared, request.headers(), request.extensions()).await {
-        Ok(principal) => principal,
+    let who = match admit(shared, request.headers(), request.extensions()).await {
+        Ok(who) => who,
         Err(refused) => return *refused,
     };
     let (parts, body) = request.into_parts();
@@ -44,18 +44,20 @@ async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Respons
         }
     };
     let request = Request::from_parts(parts, body);
-    let mut response = front::http::handle(&shared.hub, &principal, route, request).await;
+    let mut response = front::http::handle(&shared.hub, who, route, request).await;
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
     }
     response.map(Body::new)
 }
 
-async fn admit(shared: &Shared, headers: &HeaderMap, extensions: &Extensions) -> Result<Principal, Box<Response>> {
+async fn admit(shared: &Shared, headers: &HeaderMap, extensions: &Extensions) -> Result<Requester, Box<Response>> {
     let no = |problem: Problem| Box::new(problem.into_response());
     let credential = admission::credential(shared, headers, extensions, Farewell::Comment).await.map_err(no)?;
     if shared.is_draining() {
         return Err(no(node::draining().into()));
     }
-    Ok(credential.identity.principal)
+    let identity = credential.identity;
+    let role = if identity.admin { Role::Operator } else { Role::User };
+    Ok(Requester { principal: identity.principal, role })
 }

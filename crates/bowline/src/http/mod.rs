@@ -79,6 +79,7 @@ doors! {
     "/api/admin/backends" => get(admin::backends).post(servers::add),
     "/api/admin/backends/{name}" => delete(servers::remove),
     "/api/admin/backends/{name}/reconnect" => post(admin::reconnect),
+    "/api/admin/backends/{name}/restore" => post(servers::restore),
     "/mcp" => any(mcp::all),
     "/mcp/{server}" => any(mcp::one),
     "/api/admin/tasks" => get(admin::tasks),

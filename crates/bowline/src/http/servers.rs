@@ -1,4 +1,4 @@
-//! `/api/admin/backends`: operators add MCP servers for everybody, and remove them.
+//! `/api/admin/backends`: operators add MCP servers for everybody, remove any, and bring those of the servers file back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use bowline_hub::{AddError, Removed};
+use bowline_hub::{AddError, RemoveError};
 use bowline_protocol::{ErrorCode, Principal, Refusal};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -36,16 +36,24 @@ pub async fn add(
     Ok((StatusCode::CREATED, Json(hub::one_shown(&shared.hub, &backend))))
 }
 
+/// Brings back a server of the servers file that was removed.
+pub async fn restore(_: Admin, State(shared): State<Arc<Shared>>, Name(name): Name) -> Result<Json<Value>, Problem> {
+    let backend = shared.hub.restore(&name).await.map_err(refused)?;
+    backend.settled(SETTLES_WITHIN).await;
+    Ok(Json(hub::one_shown(&shared.hub, &backend)))
+}
+
 fn refused(error: AddError) -> Problem {
     let refusal = Refusal::new(ErrorCode::InvalidPayload, format!("{error}."));
     match error {
         AddError::Store(error) => node::store_refusal(&error).into(),
         AddError::Exists(_) => Problem::with_status(StatusCode::CONFLICT, refusal),
+        AddError::NotRemoved(_) => Problem::with_status(StatusCode::NOT_FOUND, refusal),
         AddError::Spec(_) | AddError::StdioForbidden | AddError::TooMany => refusal.into(),
     }
 }
 
-/// Removes one that was added at run time: everybody's, or that of `?owner=`.
+/// Removes any server: everybody's, or the one that the principal of `?owner=` added.
 pub async fn remove(
     _: Admin,
     State(shared): State<Arc<Shared>>,
@@ -55,19 +63,13 @@ pub async fn remove(
     let Owner { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
     let removed = match owner.as_deref().map(Principal::parse) {
         None => shared.hub.remove_for_all(&name).await,
-        Some(None) => Ok(Removed::Unknown),
-        Some(Some(owner)) => {
-            let removed = shared.hub.remove(&owner, &name).await;
-            removed.map(|removed| if removed { Removed::Done } else { Removed::Unknown })
-        }
+        Some(None) => Err(RemoveError::Unknown(name.clone())),
+        Some(Some(owner)) => shared.hub.remove_of(&owner, &name).await,
     };
-    match removed.map_err(|error| node::store_refusal(&error))? {
-        Removed::Done => Ok(Json(json!({ "removed": true, "name": name }))),
-        Removed::Unknown => Err(unknown(&name)),
-        Removed::Configured => {
-            let text = format!("{name} is in the file of `hub.servers_file`. Remove it there.");
-            Err(Problem::with_status(StatusCode::CONFLICT, Refusal::new(ErrorCode::InvalidPayload, text)))
-        }
+    match removed {
+        Ok(()) => Ok(Json(json!({ "removed": true, "name": name }))),
+        Err(RemoveError::Store(error)) => Err(node::store_refusal(&error).into()),
+        Err(RemoveError::Unknown(_) | RemoveError::OperatorsOnly(_)) => Err(unknown(&name)),
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bowline_core::backend::{Backend as Machine, DialError, Generation, Policy, Told};
 use bowline_core::health::Pulse;
+use bowline_core::seats::SeatLimits;
 use bowline_core::{Health, Listing};
 use bowline_store::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -45,7 +46,7 @@ pub struct Around {
     /// Programs, from their start until they are gone.
     pub programs: TaskTracker,
     /// How many processes of one program there may be.
-    pub processes_max: usize,
+    pub processes: SeatLimits,
     pub observer: Arc<dyn Observer>,
 }
 
@@ -145,7 +146,7 @@ pub fn start(key: Key, spec: ServerSpec, reach: Reach, around: Around, remembere
     }
     let (desk, renewals) = (driver.desk.clone(), driver.renewals.clone());
     tokio::spawn(driver.drive(commanded, noted, linked));
-    Backend { key, spec, commands, desk, snapshot: shown, renewals, counts: Arc::default() }
+    Backend { key, spec, reach, commands, desk, snapshot: shown, renewals, counts: Arc::default() }
 }
 
 impl Driver {
@@ -357,7 +358,7 @@ impl Driver {
             renewals: self.renewals.clone(),
             secrets: self.secrets.clone(),
             programs: self.around.programs.clone(),
-            processes_max: self.around.processes_max,
+            processes: self.around.processes,
             observer: self.around.observer.clone(),
             over: self.over.clone(),
         };

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bowline_protocol::Principal;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use http::{HeaderMap, Response, StatusCode};
@@ -15,6 +14,7 @@ use super::reader::Reader;
 use crate::fields::{Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, Message};
+use crate::requester::{Requester, Role};
 use crate::session::{Route, Session};
 use crate::sse;
 
@@ -30,15 +30,9 @@ pub fn is_batch(body: &[u8]) -> bool {
     body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
 }
 
-pub async fn post(
-    hub: &Arc<Hub>,
-    principal: &Principal,
-    route: &Route,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Response<Body> {
+pub async fn post(hub: &Arc<Hub>, who: &Requester, route: &Route, headers: &HeaderMap, body: &[u8]) -> Response<Body> {
     let refused = |text: &str| problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text);
-    let session = match legacy::find(hub, principal, route, headers).await {
+    let session = match legacy::find(hub, &who.principal, route, headers).await {
         Ok(session) => session,
         Err(response) => return *response,
     };
@@ -52,19 +46,19 @@ pub async fn post(
         return refused("A batch has 1 to 100 messages.");
     }
     session.touch().await;
-    let handled = parts.iter().map(|part| one(hub, &session, part));
+    let handled = parts.iter().map(|part| one(hub, &session, who.role, part));
     let outlets: Vec<Outlet> = futures_util::future::join_all(handled).await.into_iter().flatten().collect();
     respond(&session, outlets)
 }
 
 /// What becomes of one message, if it wants an answer.
-async fn one(hub: &Arc<Hub>, session: &Arc<Session>, part: &Raw) -> Option<Outlet> {
+async fn one(hub: &Arc<Hub>, session: &Arc<Session>, role: Role, part: &Raw) -> Option<Outlet> {
     match Message::parse(part.get()) {
         Ok(Message::Request(request)) if request.method == "initialize" => {
             let error = message::error(message::INVALID_REQUEST, "`initialize` must come alone");
             Some(Outlet::Direct(message::response(&request.id, &Err(error))))
         }
-        Ok(Message::Request(request)) => legacy::begun(hub, session, request).await,
+        Ok(Message::Request(request)) => legacy::begun(hub, session, role, request).await,
         Ok(other) => {
             legacy::heard(hub, session, other).await;
             None

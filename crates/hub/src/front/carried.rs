@@ -24,6 +24,7 @@ use crate::message::{self, Id, Message};
 use crate::neighbours::{Asker, Heard, Talk};
 use crate::outcome;
 use crate::pending::Pending;
+use crate::requester::{Requester, Role};
 use crate::session::{self, Route};
 use crate::sse;
 
@@ -44,6 +45,9 @@ enum Errand {
 #[derive(Serialize, Deserialize)]
 struct Carried {
     principal: Principal,
+    /// A node of an older version does not say.
+    #[serde(default)]
+    role: Role,
     route: Route,
     method: String,
     headers: Vec<(String, String)>,
@@ -90,7 +94,7 @@ pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&Message>) -> 
 pub async fn carry(
     hub: &Hub,
     to: &Holder,
-    principal: &Principal,
+    who: &Requester,
     route: Route,
     request: &Request<Bytes>,
     hops: u8,
@@ -103,7 +107,8 @@ pub async fn carry(
         *name == ACCEPT || *name == CONTENT_TYPE || name == "last-event-id" || name.as_str().starts_with("mcp-")
     };
     let carried = Carried {
-        principal: principal.clone(),
+        principal: who.principal.clone(),
+        role: who.role,
         route,
         method: request.method().to_string(),
         headers: listed(request.headers(), wanted),
@@ -220,13 +225,14 @@ pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn Asker>) {
 }
 
 async fn respond(hub: &Arc<Hub>, carried: Carried, asker: &dyn Asker) {
-    let Carried { principal, route, method, headers, body, hops } = carried;
+    let Carried { principal, role, route, method, headers, body, hops } = carried;
     let mut request = Request::builder().method(method.as_str());
     for (name, value) in headers {
         request = request.header(name, value);
     }
     let Ok(request) = request.body(Bytes::from(body)) else { return };
-    let answering = answer(hub, &principal, route, request, hops);
+    let who = Requester { principal, role };
+    let answering = answer(hub, &who, route, request, hops);
     let Some(response) = asker.left().run_until_cancelled(answering).await else { return };
     let (parts, mut body) = response.into_parts();
     let head = Head { status: parts.status.as_u16(), headers: listed(&parts.headers, |_| true) };

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use bowline_protocol::Principal;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
@@ -16,6 +15,7 @@ use crate::era::{self, Era};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::{self, Message};
+use crate::requester::Requester;
 use crate::session::Route;
 use crate::sse;
 
@@ -24,19 +24,25 @@ pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
-/// Answers one request of a client that is known to be `principal`.
-pub async fn handle(hub: &Arc<Hub>, principal: &Principal, route: Route, request: Request<Bytes>) -> Response<Body> {
-    answer(hub, principal, route, request, 0).await
+/// Answers one request of a client that is known to be `who`.
+pub async fn handle(
+    hub: &Arc<Hub>,
+    who: impl Into<Requester>,
+    route: Route,
+    request: Request<Bytes>,
+) -> Response<Body> {
+    answer(hub, &who.into(), route, request, 0).await
 }
 
 /// The same, for a request that has come through other nodes.
 pub(super) async fn answer(
     hub: &Arc<Hub>,
-    principal: &Principal,
+    who: &Requester,
     route: Route,
     request: Request<Bytes>,
     hops: u8,
 ) -> Response<Body> {
+    let principal = &who.principal;
     let headers = request.headers();
     if let Route::One(name) = &route
         && hub.find_anywhere(principal, name).await.is_none()
@@ -60,7 +66,7 @@ pub(super) async fn answer(
         Ok(None) => {}
         Ok(Some(node)) => {
             // Boxed, because a carried request may be carried on from there.
-            return Box::pin(carried::carry(hub, &node, principal, route, &request, hops)).await;
+            return Box::pin(carried::carry(hub, &node, who, route, &request, hops)).await;
         }
         Err(error) => {
             tracing::warn!(%error, "nobody knows where a session of the hub is");
@@ -69,13 +75,13 @@ pub(super) async fn answer(
         }
     }
     if is_batch {
-        return batch::post(hub, principal, &route, headers, request.body()).await;
+        return batch::post(hub, who, &route, headers, request.body()).await;
     }
     match message {
         Some(message) if era_of(headers, &message) == Era::Modern => {
-            modern::post(hub, principal, route, headers, message).await
+            modern::post(hub, who, route, headers, message).await
         }
-        Some(message) => legacy::post(hub, principal, route, headers, message).await,
+        Some(message) => legacy::post(hub, who, route, headers, message).await,
         None if request.method() == Method::GET => legacy::get(hub, principal, &route, headers).await,
         None => legacy::delete(hub, principal, &route, headers).await,
     }

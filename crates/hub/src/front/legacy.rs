@@ -20,6 +20,7 @@ use crate::link::Inbound;
 use crate::message::{self, Message, Notification, Request};
 use crate::outcome;
 use crate::pending::Pending;
+use crate::requester::{Requester, Role};
 use crate::session::{OWN_STREAM, Opened, Route, Session, SessionRecord};
 use crate::sessions::OpenError;
 use crate::sse;
@@ -34,7 +35,7 @@ const WRITES_MAX: usize = 600;
 
 pub async fn post(
     hub: &Arc<Hub>,
-    principal: &Principal,
+    who: &Requester,
     route: Route,
     headers: &HeaderMap,
     message: Message,
@@ -43,15 +44,15 @@ pub async fn post(
         && request.method == "initialize"
         && !headers.contains_key(SESSION)
     {
-        return initialize(hub, principal, route, request).await;
+        return initialize(hub, &who.principal, route, request).await;
     }
-    let session = match find(hub, principal, &route, headers).await {
+    let session = match find(hub, &who.principal, &route, headers).await {
         Ok(session) => session,
         Err(response) => return *response,
     };
     session.touch().await;
     match message {
-        Message::Request(request) => call(hub, &session, request).await,
+        Message::Request(request) => call(hub, &session, who.role, request).await,
         other => {
             heard(hub, &session, other).await;
             empty(StatusCode::ACCEPTED)
@@ -186,14 +187,14 @@ pub(super) enum Outlet {
 }
 
 /// Begins a call; how it is answered.
-pub(super) async fn begun(hub: &Arc<Hub>, session: &Arc<Session>, request: Request) -> Option<Outlet> {
+pub(super) async fn begun(hub: &Arc<Hub>, session: &Arc<Session>, role: Role, request: Request) -> Option<Outlet> {
     let (outlet, chosen) = oneshot::channel();
     // The call is not this request's: if its wire breaks, the call goes on, and its answer is in the log.
-    Surviving::new(run(hub.clone(), session.clone(), request, outlet)).until(chosen).await
+    Surviving::new(run(hub.clone(), session.clone(), role, request, outlet)).until(chosen).await
 }
 
-async fn call(hub: &Arc<Hub>, session: &Arc<Session>, request: Request) -> Response<Body> {
-    match begun(hub, session, request).await {
+async fn call(hub: &Arc<Hub>, session: &Arc<Session>, role: Role, request: Request) -> Response<Body> {
+    match begun(hub, session, role, request).await {
         Some(Outlet::Direct(response)) => json(StatusCode::OK, &response),
         Some(Outlet::Stream(opened)) => {
             let primed = session.record.version.as_str() >= "2025-11-25";
@@ -205,9 +206,9 @@ async fn call(hub: &Arc<Hub>, session: &Arc<Session>, request: Request) -> Respo
     }
 }
 
-async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, outlet: oneshot::Sender<Outlet>) {
+async fn run(hub: Arc<Hub>, session: Arc<Session>, role: Role, request: Request, outlet: oneshot::Sender<Outlet>) {
     let under_way = session.started(&request.id);
-    let mut conversation = begin(&hub, Client::of_session(&session), request.clone());
+    let mut conversation = begin(&hub, Client::of_session(&session).with_role(role), request.clone());
     let mut on_stream = OnStream::new(&session, &request, outlet);
     let direct_until = tokio::time::Instant::now() + DIRECT_FOR;
     loop {

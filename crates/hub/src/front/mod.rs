@@ -33,12 +33,14 @@ use crate::fields::Raw;
 use crate::hub::Hub;
 use crate::link::{Caller, ClientFacts};
 use crate::message::{self, Request};
+use crate::requester::{Requester, Role};
 use crate::session::{Route, Session};
 
 /// Who asks, and how.
 #[derive(Clone)]
 pub struct Client {
     pub principal: Principal,
+    pub role: Role,
     pub route: Route,
     pub caller: Caller,
     /// Of the older era, or by a handle.
@@ -52,6 +54,8 @@ impl Client {
     pub fn of_session(session: &Arc<Session>) -> Client {
         Client {
             principal: session.principal.clone(),
+            // A session may be used with several credentials; each request brings its own.
+            role: Role::User,
             route: session.record.route.clone(),
             caller: session.caller(),
             session: Some(session.clone()),
@@ -64,6 +68,7 @@ impl Client {
     pub fn absent(owner: &Principal, lane: String) -> Client {
         Client {
             principal: owner.clone(),
+            role: Role::User,
             route: Route::All,
             caller: Caller {
                 lane: lane.into(),
@@ -76,6 +81,15 @@ impl Client {
             headers: None,
             log_level: None,
         }
+    }
+
+    #[must_use]
+    pub fn with_role(self, role: Role) -> Client {
+        Client { role, ..self }
+    }
+
+    pub fn requester(&self) -> Requester {
+        Requester { principal: self.principal.clone(), role: self.role }
     }
 
     pub fn era(&self) -> Era {

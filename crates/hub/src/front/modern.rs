@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use bowline_protocol::Principal;
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
@@ -19,6 +18,7 @@ use crate::hub::Hub;
 use crate::link::plain_text;
 use crate::message::{self, Id, Message, Request};
 use crate::mirrored;
+use crate::requester::Requester;
 use crate::session::Route;
 use crate::sse;
 
@@ -27,7 +27,7 @@ const COMMENT: &str = ": still here\n\n";
 
 pub async fn post(
     hub: &Arc<Hub>,
-    principal: &Principal,
+    who: &Requester,
     route: Route,
     headers: &HeaderMap,
     message: Message,
@@ -42,7 +42,7 @@ pub async fn post(
     };
     // A modern backend behind its own path judges its requests itself.
     let judged_there = match &route {
-        Route::One(name) => hub.find(principal, name).is_some_and(|backend| judges_itself(&backend)),
+        Route::One(name) => hub.find(&who.principal, name).is_some_and(|backend| judges_itself(&backend)),
         Route::All => false,
     };
     // What is said of a task is said under another name there, so this is the place to look at it.
@@ -50,7 +50,7 @@ pub async fn post(
     if judged_here && let Err(reply) = check(headers, &request) {
         return respond(&request.id, &reply);
     }
-    let client = client_of(principal, route, headers, &request);
+    let client = client_of(who, route, headers, &request);
     if !judged_there && let Err(reply) = check_arguments(hub, &client, headers, &request) {
         return respond(&request.id, &reply);
     }
@@ -76,11 +76,11 @@ fn respond(id: &Id, reply: &Reply) -> Response<Body> {
     json_response(status, &message::response(id, &reply.answer))
 }
 
-fn client_of(principal: &Principal, route: Route, headers: &HeaderMap, request: &Request) -> Client {
+fn client_of(who: &Requester, route: Route, headers: &HeaderMap, request: &Request) -> Client {
     let mirrored = headers.iter().filter(|(name, _)| name.as_str().starts_with("mcp-"));
     let mirrored =
         mirrored.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
-    talk::client_of(principal, route, request, Some(mirrored.collect()))
+    talk::client_of(who, route, request, Some(mirrored.collect()))
 }
 
 /// The headers and the body must say the same, and something that we understand.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_protocol::Principal;
 use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +19,7 @@ use crate::lines::{Line, Lines};
 use crate::link::Inbound;
 use crate::message::{self, Id, Message, Notification, Request};
 use crate::pending::Pending;
+use crate::requester::Requester;
 use crate::session::{OWN_STREAM, Route, Session};
 use crate::skim::Skim;
 
@@ -30,7 +30,7 @@ const READ_AGAIN: Duration = Duration::from_secs(1);
 /// Serves one client until its input ends. Then what it has under way is taken back: nobody is left to tell.
 pub async fn serve<R, W>(
     hub: Arc<Hub>,
-    principal: Principal,
+    who: impl Into<Requester>,
     route: Route,
     line_bytes_max: usize,
     input: R,
@@ -44,7 +44,7 @@ where
     let writing = tokio::spawn(write(output, outgoing));
     let over = CancellationToken::new();
     let mut front =
-        Front { hub, principal, route, line_bytes_max, out, session: None, running: Running::new(&over), over };
+        Front { hub, who: who.into(), route, line_bytes_max, out, session: None, running: Running::new(&over), over };
     let mut lines = Lines::new(input, line_bytes_max);
     let ended = loop {
         match lines.next().await {
@@ -72,7 +72,7 @@ async fn write<W: AsyncWrite + Unpin>(mut output: W, mut outgoing: mpsc::Receive
 
 struct Front {
     hub: Arc<Hub>,
-    principal: Principal,
+    who: Requester,
     route: Route,
     line_bytes_max: usize,
     out: mpsc::Sender<Raw>,
@@ -106,7 +106,7 @@ impl Front {
     /// one session.
     async fn revive(&mut self) {
         let Some(lost) = self.session.as_ref().filter(|session| session.is_lost()) else { return };
-        match self.hub.sessions.find(&self.hub.store, &self.principal, lost.id.as_str()).await {
+        match self.hub.sessions.find(&self.hub.store, &self.who.principal, lost.id.as_str()).await {
             Ok(woken) => self.session = woken,
             Err(error) => return tracing::warn!(session = %lost.id, %error, "a session could not be woken"),
         }
@@ -141,7 +141,7 @@ impl Front {
 
     async fn initialize(&mut self, request: Request) {
         let params = Fields::of(request.params.as_deref());
-        let answer = match legacy::open(&self.hub, &self.principal, self.route.clone(), &params).await {
+        let answer = match legacy::open(&self.hub, &self.who.principal, self.route.clone(), &params).await {
             Ok(session) => {
                 let reply = legacy::greet(&self.hub, &session).await;
                 tokio::spawn(follow(session.clone(), self.out.clone(), self.over.clone()));
@@ -166,7 +166,8 @@ impl Front {
             },
             Some(session) => {
                 let under_way = self.running.begin(&request.id);
-                tokio::spawn(run(self.hub.clone(), session.clone(), request, self.out.clone(), under_way));
+                let client = Client::of_session(session).with_role(self.who.role);
+                tokio::spawn(run(self.hub.clone(), session.clone(), client, request, self.out.clone(), under_way));
                 return;
             }
             None if request.method == "ping" => Ok(crate::fields::empty()),
@@ -176,7 +177,7 @@ impl Front {
     }
 
     fn begin_modern(&self, request: Request) {
-        let client = talk::client_of(&self.principal, self.route.clone(), &request, None);
+        let client = talk::client_of(&self.who, self.route.clone(), &request, None);
         let under_way = self.running.begin(&request.id);
         let (hub, out, gone) = (self.hub.clone(), self.out.clone(), self.over.clone());
         tokio::spawn(async move {
@@ -216,8 +217,15 @@ async fn converse(mut talk: Talk, id: &Id, out: &mpsc::Sender<Raw>) {
 }
 
 /// One call of a client with a session.
-async fn run(hub: Arc<Hub>, session: Arc<Session>, request: Request, out: mpsc::Sender<Raw>, under_way: UnderWay) {
-    let mut conversation = begin(&hub, Client::of_session(&session), request.clone());
+async fn run(
+    hub: Arc<Hub>,
+    session: Arc<Session>,
+    client: Client,
+    request: Request,
+    out: mpsc::Sender<Raw>,
+    under_way: UnderWay,
+) {
+    let mut conversation = begin(&hub, client, request.clone());
     while let Some(step) = under_way.token().run_until_cancelled(conversation.next()).await {
         match step {
             Step::Said(Inbound::Notification { method, params, .. }) => {

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_protocol::Principal;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +19,7 @@ use crate::message::{self, Request};
 use crate::outcome;
 use crate::parked::{ParkedCall, Question};
 use crate::pending::is_answerable;
+use crate::requester::Requester;
 use crate::session::Route;
 
 /// Whoever listens to a quiet talk is told this often that it goes on.
@@ -28,21 +28,17 @@ const QUIET_FOR: Duration = Duration::from_secs(15);
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Who sent a request, as far as the request itself says so.
-pub fn client_of(
-    principal: &Principal,
-    route: Route,
-    request: &Request,
-    headers: Option<Vec<(String, String)>>,
-) -> Client {
+pub fn client_of(who: &Requester, route: Route, request: &Request, headers: Option<Vec<(String, String)>>) -> Client {
     let meta = Fields::of(request.params.as_deref()).object("_meta");
     let facts = ClientFacts {
         capabilities: meta.get(era::META_CAPABILITIES).map_or_else(era::no_capabilities, ToOwned::to_owned),
         info: meta.get(era::META_CLIENT).map_or_else(era::our_info, ToOwned::to_owned),
     };
     Client {
-        principal: principal.clone(),
+        principal: who.principal.clone(),
+        role: who.role,
         route,
-        caller: Caller::without_session(principal, facts),
+        caller: Caller::without_session(&who.principal, facts),
         session: None,
         headers,
         log_level: meta.text(era::META_LOG_LEVEL),
@@ -261,6 +257,7 @@ mod tests {
     use super::*;
     use crate::hub::Options;
     use crate::session::SessionRecord;
+    use bowline_protocol::Principal;
     use bowline_store::Retention;
     use bowline_store::memory::MemoryStore;
 
@@ -293,7 +290,7 @@ mod tests {
                 Reply { goes_on_in, ..Reply::new(Ok(raw(&json!({ "taskId": "t" })))) }
             })
         });
-        let client = client_of(&alice, Route::All, &request, None);
+        let client = client_of(&(&alice).into(), Route::All, &request, None);
         let gone = CancellationToken::new();
         let mut talk = Talk { hub, client, request, conversation, said: VecDeque::new(), gone };
         let Next::Ended(reply) = talk.next().await else { panic!("it ends") };

@@ -1,18 +1,23 @@
 //! How the list of servers changes: by the configuration, by people for themselves, and by operators for all.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use bowline_protocol::Principal;
 use bowline_store::StoreError;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
+use super::wanted::Wanted;
 use super::{AddError, Hub};
 use crate::backend::{Backend, BackendEvent, Command, Key};
+use crate::clock;
 use crate::drive;
+use crate::fields::Fields;
+use crate::file::FileEntry;
 use crate::guard;
+use crate::requester::{Requester, Role};
 use crate::servers::Noted;
 use crate::spec::{Reach, ServerSpec, check_name};
 
@@ -26,46 +31,41 @@ enum Arrival {
     Added,
 }
 
-/// What became of a server that was to be removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removed {
-    Done,
-    /// It is in the configuration, and would come back with it.
-    Configured,
-    Unknown,
+/// Why a server cannot be removed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RemoveError {
+    #[error("there is no server named {0}")]
+    Unknown(String),
+    #[error(
+        "{0} is everybody's, so only an operator may remove it: somebody with the credential of an admin, by remove_server, in the \
+         console, or by DELETE /api/admin/backends/{0}"
+    )]
+    OperatorsOnly(String),
+    #[error("the store cannot keep the removal now: {0}")]
+    Store(#[from] StoreError),
 }
 
 impl Hub {
-    /// Makes the configured servers these: new ones are started, missing ones removed, changed ones replaced. What was added
-    /// at run time stays, unless the configuration has the name now; when it has it no more, it returns.
+    /// Makes the configured servers these: new ones are started, missing ones removed, changed ones replaced; those that an operator
+    /// removed stay away until their entry changes. What was added at run time stays, unless the configuration has the name now; when
+    /// it has it no more, it returns.
     pub async fn configure(&self, servers: BTreeMap<String, ServerSpec>) {
-        let changing = self.changing.lock().await;
-        let names = servers.keys().cloned().collect();
-        let before = {
-            let mut configured = self.configured.write().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *configured, names)
-        };
+        self.take_file(servers.into_iter().map(|(name, spec)| (name, spec.into())).collect()).await;
+    }
+
+    /// The same with the entries of a file.
+    pub async fn take_file(&self, servers: BTreeMap<String, FileEntry>) {
+        let _changing = self.changing.lock().await;
         let arrival = if self.begun.swap(true, Ordering::AcqRel) { Arrival::Added } else { Arrival::Restarted };
-        for backend in self.all().iter().filter(|backend| backend.key.owner.is_none()) {
-            let stays = match servers.get(backend.name()) {
-                Some(spec) => *spec == *backend.spec,
-                None => !before.contains(backend.name()),
-            };
-            if !stays {
-                self.stop(&backend.key).await;
+        let outdated = self.wanted_mut().configure(servers);
+        for (name, removal) in outdated {
+            tracing::info!(server = name, "the entry of a removed server has changed, so the server is back");
+            if let Err(error) = self.kept.restore(&name, &removal).await {
+                // It is back all the same: the mark that was kept is another entry's.
+                tracing::warn!(server = name, %error, "the removal of a server could not be forgotten");
             }
         }
-        for (name, spec) in servers {
-            let key = Key { owner: None, name: name.into() };
-            if self.backend(&key).is_none() {
-                self.launch(key, spec, Reach::Anywhere, arrival).await;
-            }
-        }
-        let dropped = before.iter().any(|name| !self.is_configured(&Key { owner: None, name: name.as_str().into() }));
-        drop(changing);
-        if dropped && let Err(error) = self.learn().await {
-            tracing::warn!(%error, "what was added at run time cannot be read now");
-        }
+        self.reconcile(arrival).await;
     }
 
     /// Adds a server at run time, for its owner only. It is kept, and returns after a restart.
@@ -86,8 +86,7 @@ impl Hub {
         if spec.is_stdio() && !self.options.allow_stdio_add {
             return Err(AddError::StdioForbidden);
         }
-        // Before the lock: a name server may be slow, and a stranger's name must not keep everybody else waiting.
-        guard::check(&spec, Reach::of_added(self.options.allow_private)).await?;
+        guard::check(&spec, self.reach_of_added())?;
         let _changing = self.changing.lock().await;
         let key = Key { owner: owner.cloned(), name: name.into() };
         let taken = owner.map_or_else(|| self.backend(&key), |owner| self.find(owner, name));
@@ -104,28 +103,102 @@ impl Hub {
         if self.kept.note(&key, Some(&spec)).await.map_err(AddError::Store)? == Noted::Refused {
             return Err(AddError::Exists(name.to_owned()));
         }
-        Ok(self.launch(key, spec, Reach::of_added(self.options.allow_private), Arrival::Added).await)
+        self.wanted_mut().add(key.clone(), spec.clone());
+        Ok(self.launch(key, spec, self.reach_of_added(), Arrival::Added).await)
     }
 
-    /// Removes a server that was added at run time. False if it is not the caller's to remove.
-    pub async fn remove(&self, owner: &Principal, name: &str) -> Result<bool, StoreError> {
-        let _changing = self.changing.lock().await;
-        let key = Key { owner: Some(owner.clone()), name: name.into() };
-        let removed = self.kept.note(&key, None).await? == Noted::Done;
-        self.stop(&key).await;
-        Ok(removed)
-    }
-
-    /// Removes a server that an operator added for everybody.
-    pub async fn remove_for_all(&self, name: &str) -> Result<Removed, StoreError> {
-        let _changing = self.changing.lock().await;
-        let key = Key { owner: None, name: name.into() };
-        let removed = self.kept.note(&key, None).await? == Noted::Done;
-        if self.is_configured(&key) {
-            return Ok(Removed::Configured);
+    /// Removes the server that the name means to whoever asks, whatever its state: its own, or, for an operator, everybody's.
+    pub async fn remove(&self, who: &Requester, name: &str) -> Result<(), RemoveError> {
+        match (self.remove_of(&who.principal, name).await, who.role) {
+            (Err(RemoveError::Unknown(_)), Role::Operator) => self.remove_for_all(name).await,
+            (Err(RemoveError::Unknown(_)), Role::User) if self.find_anywhere(&who.principal, name).await.is_some() => {
+                Err(RemoveError::OperatorsOnly(name.to_owned()))
+            }
+            (done, _) => done,
         }
-        self.stop(&key).await;
-        Ok(if removed { Removed::Done } else { Removed::Unknown })
+    }
+
+    /// Removes a server that its owner added.
+    pub async fn remove_of(&self, owner: &Principal, name: &str) -> Result<(), RemoveError> {
+        let unknown = || RemoveError::Unknown(name.to_owned());
+        check_name(name).map_err(|_| unknown())?;
+        let _changing = self.changing.lock().await;
+        let key = Key::of(owner, name);
+        let noted = self.kept.note(&key, None).await?;
+        self.wanted_mut().drop_added(&key);
+        self.reconcile(Arrival::Added).await;
+        if noted == Noted::Done { Ok(()) } else { Err(unknown()) }
+    }
+
+    /// Removes a server that is everybody's: one that an operator added, and one of the configuration until its entry changes.
+    pub async fn remove_for_all(&self, name: &str) -> Result<(), RemoveError> {
+        let unknown = || RemoveError::Unknown(name.to_owned());
+        check_name(name).map_err(|_| unknown())?;
+        let _changing = self.changing.lock().await;
+        let removal = self.wanted().configured(name).map(|entry| entry.removal(self.options.clock.now_ms()));
+        if self.kept.remove_shared(name, removal.as_ref()).await? == Noted::Refused {
+            return Err(unknown());
+        }
+        {
+            let mut wanted = self.wanted_mut();
+            wanted.drop_added(&Key::shared(name));
+            if let Some(removal) = removal {
+                wanted.remove(name, removal);
+            }
+        }
+        self.reconcile(Arrival::Added).await;
+        Ok(())
+    }
+
+    /// Brings back a server of the configuration that an operator removed.
+    pub async fn restore(&self, name: &str) -> Result<Backend, AddError> {
+        if self.neighbours.is_some() {
+            self.learn().await.map_err(AddError::Store)?;
+        }
+        let _changing = self.changing.lock().await;
+        let key = Key::shared(name);
+        let Some(removal) = self.wanted().removal(name) else { return Err(AddError::NotRemoved(name.to_owned())) };
+        if self.backend(&key).is_some() {
+            return Err(AddError::Exists(name.to_owned()));
+        }
+        self.kept.restore(name, &removal).await.map_err(AddError::Store)?;
+        self.wanted_mut().restore(name);
+        self.reconcile(Arrival::Added).await;
+        self.backend(&key).ok_or_else(|| AddError::NotRemoved(name.to_owned()))
+    }
+
+    /// The servers of the configuration that are removed, as operators see them.
+    pub fn removed(&self) -> Vec<Fields> {
+        let wanted = self.wanted();
+        let gone = wanted.removed().filter(|(name, ..)| self.backend(&Key::shared(name)).is_none());
+        gone.map(|(name, entry, removal)| {
+            let mut shown = Fields::default().and("name", name);
+            if let Some((kind, target)) = entry.spec.shown() {
+                shown.put(kind, &target);
+            }
+            shown.and("removedAt", &clock::rfc3339(removal.at_ms))
+        })
+        .collect()
+    }
+
+    /// Stops the servers that should not be there, or not as they are, and starts those that should.
+    async fn reconcile(&self, arrival: Arrival) {
+        let wanted = self.wanted().servers(self.reach_of_added());
+        for backend in self.all() {
+            let stays = |(spec, reach): &(ServerSpec, Reach)| *spec == *backend.spec && *reach == backend.reach;
+            if !wanted.get(&backend.key).is_some_and(stays) {
+                self.stop(&backend.key).await;
+            }
+        }
+        for (key, (spec, reach)) in wanted {
+            if self.backend(&key).is_none() {
+                self.launch(key, spec, reach, arrival).await;
+            }
+        }
+    }
+
+    fn reach_of_added(&self) -> Reach {
+        Reach::of_added(self.options.allow_private)
     }
 
     async fn launch(&self, key: Key, spec: ServerSpec, reach: Reach, arrival: Arrival) -> Backend {
@@ -138,6 +211,10 @@ impl Hub {
         let mut around = self.around.clone();
         if reach != Reach::Anywhere {
             around.http = guard::client(reach);
+        }
+        if key.owner.is_some() {
+            // Its only user takes nothing from others.
+            around.processes.per_owner_max = around.processes.max;
         }
         // Whoever hears of it must find it, and its arrival is told before anything else of it, however fast it connects or fails.
         let told = if is_new { self.around.events.reserve().await.ok() } else { None };
@@ -171,25 +248,24 @@ impl Hub {
         self.learn_as(Arrival::Kept).await
     }
 
-    /// Makes the servers that were added at run time those that the store knows.
+    /// Takes over what the store knows: servers that were added or removed at run time.
     pub(crate) async fn learn(&self) -> Result<(), StoreError> {
         self.learn_as(Arrival::Added).await
     }
 
     async fn learn_as(&self, arrival: Arrival) -> Result<(), StoreError> {
         let _changing = self.changing.lock().await;
-        let kept = self.kept.all().await?;
-        let added: Vec<Backend> = self.all().into_iter().filter(|backend| !self.is_configured(&backend.key)).collect();
-        for backend in &added {
-            if kept.get(&backend.key) != Some(&*backend.spec) {
-                self.stop(&backend.key).await;
-            }
-        }
-        for (key, spec) in kept {
-            if !self.is_configured(&key) && self.backend(&key).is_none() {
-                self.launch(key, spec, Reach::of_added(self.options.allow_private), arrival).await;
-            }
-        }
+        let stored = self.kept.all().await?;
+        self.wanted_mut().learn(stored);
+        self.reconcile(arrival).await;
         Ok(())
+    }
+
+    pub(super) fn wanted(&self) -> RwLockReadGuard<'_, Wanted> {
+        self.wanted.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wanted_mut(&self) -> RwLockWriteGuard<'_, Wanted> {
+        self.wanted.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -33,6 +33,7 @@ pub use self::question::Replier;
 pub use self::renewals::Renewals;
 
 use bowline_core::backend::{DialError, Generation};
+use bowline_core::seats::SeatLimits;
 use bowline_protocol::Principal;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -350,7 +351,7 @@ pub struct Dial {
     pub secrets: Arc<Secrets>,
     pub programs: TaskTracker,
     /// How many processes of one program there may be.
-    pub processes_max: usize,
+    pub processes: SeatLimits,
     pub observer: Arc<dyn Observer>,
     /// Fires when the backend is removed.
     pub over: CancellationToken,

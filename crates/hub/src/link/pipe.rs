@@ -483,7 +483,7 @@ mod tests {
             renewals: Arc::default(),
             secrets: Arc::default(),
             programs: tokio_util::task::TaskTracker::new(),
-            processes_max: 1,
+            processes: bowline_core::seats::SeatLimits { max: 1, per_owner_max: 1 },
             observer: Arc::new(crate::hub::NoObserver),
             over: CancellationToken::new(),
         };

@@ -63,13 +63,13 @@ pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramLink>, Dial
     let guard = closed.clone().drop_guard();
     let started = stdio::start(&program, &dial, Guests::Everybody, dial.era, closed.child_token()).await;
     let (first, _) = started.map_err(StartError::into_dial_error)?;
-    let apart = first.facts().era == Era::Legacy && dial.processes_max > 1;
+    let apart = first.facts().era == Era::Legacy && dial.processes.max > 1;
     // How much each client wants to be told is said where it is.
     let kept = dial.renewals.all().into_iter().filter(|one| !apart || is_subscription(one));
     first.renew(kept.collect()).await;
     tokio::spawn(first.clone().hold_subscription());
     guard.disarm();
-    let seats = Seats::new(dial.processes_max, Instant::now());
+    let seats = Seats::new(dial.processes, Instant::now());
     let room = Mutex::new(Room { seats, chairs: HashMap::new(), crowded_until: None, told: None });
     Ok(Arc::new(ProgramLink { program, dial, first, room, closed }))
 }
@@ -226,8 +226,8 @@ impl ProgramLink {
         let is_new = client.as_ref().is_some_and(|name| room.seats.kept_by(name).is_none());
         let (taken, evicted) = room.seats.take(guest, now);
         let evicted = evicted.and_then(|seat| room.chairs.remove(&seat));
-        if taken.is_crowded() && self.dial.processes_max > 1 {
-            self.note_crowd(&mut room, now);
+        if taken.is_crowded() && self.dial.processes.max > 1 {
+            self.note_crowd(&mut room, &caller.owner, now);
         }
         let client = client.filter(|_| !taken.is_crowded());
         match taken {
@@ -253,14 +253,16 @@ impl ProgramLink {
     }
 
     /// Somebody has to share a process who should not.
-    fn note_crowd(&self, room: &mut Room, now: Instant) {
-        if room.seats.is_full() {
+    fn note_crowd(&self, room: &mut Room, owner: &str, now: Instant) {
+        if room.seats.is_at_share(owner) {
+            self.dial.observer.limit_hit("hub.processes_per_principal_max");
+        } else if room.seats.is_full() {
             self.dial.observer.limit_hit("hub.processes_per_server_max");
         }
         if room.told.is_none_or(|told| now.saturating_duration_since(told) >= DOUBT) {
             room.told = Some(now);
             let processes = room.seats.count();
-            tracing::warn!(server = %self.dial.name, processes, "clients share a process; see hub.processes_per_server_max");
+            tracing::warn!(server = %self.dial.name, processes, "clients share a process; see hub.processes_per_server_max and hub.processes_per_principal_max");
         }
     }
 

@@ -33,6 +33,8 @@ pub(crate) enum Outcome {
     Result(Raw),
     Reply(Reply),
     Refused(String),
+    /// A limit of the hub's was reached; the facts say which, and when to try again.
+    RateLimited(Value),
 }
 
 pub(crate) struct Call<'a> {
@@ -131,6 +133,7 @@ pub async fn call(hub: &Arc<Hub>, client: &Client, name: &str, params: &Fields, 
         Outcome::Result(result) => Reply::new(Ok(result)),
         Outcome::Reply(reply) => reply,
         Outcome::Refused(why) => refused(&why),
+        Outcome::RateLimited(facts) => Reply::new(Ok(outcome::tool_error(&facts))),
     }
 }
 

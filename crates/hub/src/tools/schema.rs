@@ -17,7 +17,8 @@ pub const TIMEOUT_MS: RangeInclusive<u64> = 100..=900_000;
 const TOOLS: &[(&str, &str, &[&str])] = &[
     (
         "add_server",
-        "Adds an MCP server, by URL or as a program. A server that is down is added too, and dialled until it answers.",
+        "Adds an MCP server, by URL or as a program. A server that is down is added too, and dialled until it answers. An operator \
+         gives the name alone to bring back a server of the servers file that was removed.",
         &[
             "name:string:Letters, digits, _ - .",
             "url?:string:Where it is, for a server over HTTP",
@@ -28,7 +29,12 @@ const TOOLS: &[(&str, &str, &[&str])] = &[
             "cwd?:string:Its working directory",
         ],
     ),
-    ("remove_server", "Removes a server that was added with add_server.", &["name:string:The server"]),
+    (
+        "remove_server",
+        "Removes a server, whatever its state: one that you added, or, if you operate the hub, any. One of the servers file comes back \
+         when its entry there changes, or by add_server with its name alone.",
+        &["name:string:The server"],
+    ),
     ("list_servers", "Lists all servers with their status, as it is now.", &[]),
     (
         "reconnect_server",

@@ -1,29 +1,46 @@
 //! Tools about the servers themselves.
 
+use std::time::Duration;
+
+use bowline_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 use super::{Call, Outcome};
+use crate::backend::Backend;
 use crate::fields::Fields;
+use crate::hub::AddError;
+use crate::requester::Role;
 
 pub(crate) async fn add(call: &Call<'_>) -> Result<Outcome, String> {
     let name = call.text("name")?;
     let entry: Value = serde_json::from_str(call.arguments.to_raw().get()).unwrap_or_default();
-    let added = call.hub.add(&call.client.principal, &name, &entry).await.map_err(|error| error.to_string())?;
+    let restored = restore(call, &name, &entry).await?;
+    let added = match restored {
+        Some(restored) => restored,
+        None => call.hub.add(&call.client.principal, &name, &entry).await.map_err(|error| error.to_string())?,
+    };
     // Long enough for a server that is there; one that is not goes on being dialled.
-    added.settled(std::time::Duration::from_secs(10)).await;
+    added.settled(Duration::from_secs(10)).await;
     Ok(Outcome::Exact(added.shown().to_raw()))
+}
+
+/// The name alone brings back what an operator removed of the configuration, which is the only thing that knows where it leads.
+async fn restore(call: &Call<'_>, name: &str, entry: &Value) -> Result<Option<Backend>, String> {
+    let name_alone = entry.as_object().is_some_and(|members| members.keys().all(|member| member == "name"));
+    if !name_alone || call.client.role != Role::Operator {
+        return Ok(None);
+    }
+    match call.hub.restore(name).await {
+        Ok(restored) => Ok(Some(restored)),
+        Err(AddError::NotRemoved(_)) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 pub(crate) async fn remove(call: &Call<'_>) -> Result<Outcome, String> {
     let name = call.text("name")?;
-    let removed = call.hub.remove(&call.client.principal, &name).await.map_err(|error| error.to_string())?;
-    if removed {
-        return Ok(Outcome::Facts(json!({ "removed": true, "name": name })));
-    }
-    match call.hub.find_anywhere(&call.client.principal, &name).await {
-        Some(_) => Err(format!("{name} is in the configuration; only an operator can remove it")),
-        None => Err(format!("there is no server named {name}")),
-    }
+    call.hub.remove(&call.client.requester(), &name).await.map_err(|error| error.to_string())?;
+    Ok(Outcome::Facts(json!({ "removed": true, "name": name })))
 }
 
 pub(crate) fn list(call: &Call<'_>) -> Outcome {
@@ -35,9 +52,22 @@ pub(crate) async fn reconnect(call: &Call<'_>) -> Result<Outcome, String> {
     let name = call.text("name")?;
     let backend = call.hub.find_anywhere(&call.client.principal, &name).await;
     let backend = backend.ok_or_else(|| format!("there is no server named {name}"))?;
-    let success = backend.reconnect().await;
+    let success = match call.hub.force_reconnect(&call.client.requester(), &backend).await {
+        Ok(success) => success,
+        Err(retry_after) => return Ok(Outcome::RateLimited(limited(&name, retry_after))),
+    };
     let snapshot = backend.snapshot();
     Ok(Outcome::Facts(
         json!({ "success": success, "status": snapshot.status.as_str(), "lastError": snapshot.last_error }),
     ))
+}
+
+fn limited(name: &str, retry_after: Duration) -> Value {
+    let seconds = retry_after.as_secs() + 1;
+    let error = format!(
+        "{name} is everybody's, and you have forced its reconnect too often; try again in {seconds} s, or ask an operator. It is dialled \
+         by itself while it is away"
+    );
+    let ms = retry_after.as_millis() as u64 + 1;
+    json!({ "error": error, "code": ErrorCode::RateLimited.as_str(), "retryAfterMs": ms, "limit": "hub.forced_reconnects_per_minute_max" })
 }

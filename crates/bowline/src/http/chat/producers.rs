@@ -109,7 +109,8 @@ async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Mad
         return Ok(Begun { task_id: known, operation_id: record.operation_id, tool_name }.into());
     }
     if let Some(named) = named.as_ref().filter(|_| shared.config.session.ownership == Ownership::Token) {
-        let known = alias::targets(shared, &operation_log(&owner.principal, named)?, &owner.principal, TaskId::parse).await?;
+        let known =
+            alias::targets(shared, &operation_log(&owner.principal, named)?, &owner.principal, TaskId::parse).await?;
         alias::check_room(&alias::still_there(shared, &known).await)?;
     }
     let made = match session {

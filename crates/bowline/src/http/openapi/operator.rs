@@ -20,7 +20,7 @@ fn text(kind: &str) -> Value {
     content
 }
 
-pub fn operations() -> [Operation; 15] {
+pub fn operations() -> [Operation; 16] {
     let page = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
     [
         server("/healthz", "isAlive", "Whether the process answers").answers_content(
@@ -69,7 +69,7 @@ pub fn operations() -> [Operation; 15] {
             .refuses(&[SessionNotFound]),
         admin("/api/admin/backends", "listBackends", "Every MCP server, with its status").answers(
             200,
-            "All of them",
+            "All of them, and under `removed` those of the servers file that were removed",
             "Facts",
         ),
         Operation::new(
@@ -88,14 +88,25 @@ pub fn operations() -> [Operation; 15] {
             "delete",
             "/api/admin/backends/{name}",
             "removeBackend",
-            "Removes an MCP server that was added at run time",
+            "Removes an MCP server on all nodes; one of the servers file until its entry changes or it is restored",
             "admin",
         )
         .path("name", "The server")
         .query("owner", "Whose it is; everybody's if left out", &json!({ "type": "string" }))
         .answers(200, "It is removed", "Facts")
-        .answers(404, "There is no server of this name", "Problem")
-        .answers(409, "It is in the configuration file", "Problem"),
+        .answers(404, "There is no server of this name", "Problem"),
+        Operation::new(
+            Door::Admin,
+            "post",
+            "/api/admin/backends/{name}/restore",
+            "restoreBackend",
+            "Brings back an MCP server of the servers file that was removed, on all nodes",
+            "admin",
+        )
+        .path("name", "The server")
+        .answers(200, "The server, as it is after its first dial", "Facts")
+        .answers(404, "No server of this name was removed", "Problem")
+        .answers(409, "There is a server of this name, which was added since", "Problem"),
         Operation::new(
             Door::Admin,
             "post",

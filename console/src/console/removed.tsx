@@ -1,0 +1,57 @@
+// The servers of the servers file that were removed, each with the way back.
+
+import { useSignal } from "@preact/signals";
+import type { VNode } from "preact";
+import { Refused, ask } from "../admin.ts";
+import { now } from "./clock.ts";
+import { ago } from "./words.ts";
+
+export interface RemovedBackend {
+  readonly name: string;
+  readonly url?: string;
+  readonly command?: string;
+  readonly removedAt: string;
+}
+
+export function RemovedBackends({ removed, restored }: { removed: readonly RemovedBackend[]; restored: (name: string) => void }): VNode | null {
+  if (removed.length === 0) return null;
+  return (
+    <section aria-labelledby="removed">
+      <h3 id="removed">Removed</h3>
+      <p class="fine">They are in the servers file still, and come back when their entry there changes, or by the button.</p>
+      <ul class="backends">
+        {removed.map((one) => <RemovedCard key={one.name} removed={one} restored={() => restored(one.name)} />)}
+      </ul>
+    </section>
+  );
+}
+
+function RemovedCard({ removed: { name, url, command, removedAt }, restored }: { removed: RemovedBackend; restored: () => void }): VNode {
+  const busy = useSignal(false);
+  const said = useSignal("");
+  const restore = async () => {
+    if (busy.value) return;
+    busy.value = true;
+    said.value = "";
+    try {
+      await ask(`backends/${encodeURIComponent(name)}/restore`, "POST");
+      restored();
+    } catch (error) {
+      said.value = error instanceof Refused ? error.message : String(error);
+    }
+    busy.value = false;
+  };
+  return (
+    <li class="card backend" aria-label={`${name}, removed`}>
+      <div class="row spread">
+        <h4>{name}</h4>
+        <div class="row">
+          <span class="said" role="alert">{said.value}</span>
+          <button class="small" aria-disabled={busy.value} onClick={() => void restore()}>{busy.value ? "Restoring …" : "Restore"}<span class="sr-only"> {name}</span></button>
+        </div>
+      </div>
+      <p class="id long">{url ?? command ?? ""}</p>
+      <p class="fine">Removed {ago(removedAt, now.value)}</p>
+    </li>
+  );
+}

@@ -1,0 +1,38 @@
+//! Who asks the hub for something: a principal, and whether it operates the hub.
+
+use bowline_protocol::Principal;
+use serde::{Deserialize, Serialize};
+
+/// What a credential lets its bearer do with servers that are everybody's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    #[default]
+    User,
+    /// An admin, or whoever runs the hub for itself: without auth, or over stdio.
+    Operator,
+}
+
+#[derive(Clone, Debug)]
+pub struct Requester {
+    pub principal: Principal,
+    pub role: Role,
+}
+
+impl Requester {
+    pub fn operator(principal: Principal) -> Requester {
+        Requester { principal, role: Role::Operator }
+    }
+}
+
+impl From<Principal> for Requester {
+    fn from(principal: Principal) -> Requester {
+        Requester { principal, role: Role::User }
+    }
+}
+
+impl From<&Principal> for Requester {
+    fn from(principal: &Principal) -> Requester {
+        principal.clone().into()
+    }
+}
