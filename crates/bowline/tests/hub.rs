@@ -194,7 +194,7 @@ async fn a_server_of_the_file_is_removed_by_an_admin_and_brought_back() {
         let answer = match client.api.post("/mcp", &call).await.1 {
             Value::String(stream) => {
                 let data = stream.lines().filter_map(|line| line.strip_prefix("data:"));
-                data.filter_map(|data| serde_json::from_str::<Value>(data).ok()).last().expect("an answer")
+                data.filter_map(|data| serde_json::from_str::<Value>(data).ok()).next_back().expect("an answer")
             }
             answer => answer,
         };

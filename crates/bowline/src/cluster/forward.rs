@@ -57,7 +57,7 @@ impl Cluster {
                 state.silent.entry(to.clone()).or_insert_with(Instant::now);
             }
         }
-        self.post(to, Parcel::Session { session: session.clone(), asker: asker.clone(), from, ask, hops });
+        self.post(to, &Parcel::Session { session: session.clone(), asker: asker.clone(), from, ask, hops });
         Ok(())
     }
 
@@ -66,7 +66,7 @@ impl Cluster {
         let Some(to) = self.state().peers.living().next().cloned() else { return };
         // Whoever wakes a session sees to its queue; and what the last node believed counts for nothing.
         let (session, asker) = (session.clone(), owner.clone());
-        self.post(&to, Parcel::Session { session, asker, from: Sender::Nobody, ask: Ask::Verify, hops: 1 });
+        self.post(&to, &Parcel::Session { session, asker, from: Sender::Nobody, ask: Ask::Verify, hops: 1 });
     }
 
     /// Sends what is asked of a task to the node that holds it.
@@ -103,7 +103,7 @@ impl Cluster {
         if number > 0 {
             self.state().silent.entry(to.clone()).or_insert_with(Instant::now);
         }
-        self.post(to, Parcel::Task { task: task.clone(), asker: asker.clone(), number, ask, hops });
+        self.post(to, &Parcel::Task { task: task.clone(), asker: asker.clone(), number, ask, hops });
         Ok(())
     }
 

@@ -303,7 +303,7 @@ impl Cluster {
         late.into_iter().for_each(|(_, waiting)| (waiting.reply)(Err(in_doubt())));
         for (node, overdue) in overdue {
             match overdue {
-                Overdue::Ask => self.post(&node, Parcel::Ping),
+                Overdue::Ask => self.post(&node, &Parcel::Ping),
                 Overdue::Lost => {
                     tracing::warn!(%node, "a node does not show that it reads what it is sent; its callers are cut");
                     self.lose(&node);

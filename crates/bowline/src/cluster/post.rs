@@ -22,7 +22,7 @@ pub struct Lane(mpsc::UnboundedSender<Draft>);
 
 impl Cluster {
     /// Sends a parcel to a node. Whether it arrives is seen by its answer, or by that node's death.
-    pub(super) fn post(self: &Arc<Self>, to: &Holder, parcel: Parcel) {
+    pub(super) fn post(self: &Arc<Self>, to: &Holder, parcel: &Parcel) {
         let mut state = self.state();
         if state.peers.is_dead(to) {
             drop(state);
@@ -33,7 +33,7 @@ impl Cluster {
         if parcel.is_awaited() {
             state.exchange.note_awaited(Instant::now(), to, self.answer_timeout);
         }
-        let letter = wire::write(&self.name, &stamp, &parcel);
+        let letter = wire::write(&self.name, &stamp, parcel);
         // A lane that has given up on a node that was dead for a while takes nothing any more.
         if state.lanes.get(to).is_none_or(|lane| lane.0.is_closed()) {
             let (letters, queue) = mpsc::unbounded_channel();
@@ -47,7 +47,7 @@ impl Cluster {
     }
 
     /// Tells a node something about its letters, if it understands that.
-    pub(super) fn notify(self: &Arc<Self>, to: &Holder, parcel: Parcel) {
+    pub(super) fn notify(self: &Arc<Self>, to: &Holder, parcel: &Parcel) {
         if self.state().exchange.incarnation_of(to) > 0 {
             self.post(to, parcel);
         }
@@ -81,7 +81,7 @@ impl Cluster {
             if let Mail::Granted(grant) = &mail {
                 cluster.state().visitors.rename(&node, party, &grant.claimed, &grant.session);
             }
-            cluster.post(&node, Parcel::Mail { party, mail: Box::new(mail) });
+            cluster.post(&node, &Parcel::Mail { party, mail: Box::new(mail) });
         })
     }
 }
@@ -103,7 +103,7 @@ impl Owed {
 impl Drop for Owed {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
-            self.cluster.post(&self.node, Parcel::Answer { number: self.number, answer });
+            self.cluster.post(&self.node, &Parcel::Answer { number: self.number, answer });
         }
     }
 }

@@ -86,20 +86,20 @@ impl Cluster {
             }
             Verdict::ForAnother => {
                 tracing::warn!(node = %from, "a message to an earlier incarnation of this node is refused");
-                self.notify(&from, Parcel::Hello);
+                self.notify(&from, &Parcel::Hello);
                 return errands;
             }
             Verdict::AfterGap => {
                 tracing::warn!(node = %from, "messages from another node were lost");
                 self.lose(&from);
-                self.notify(&from, Parcel::Missed);
+                self.notify(&from, &Parcel::Missed);
             }
         }
         match parcel {
             Ok(parcel) => errands.extend(self.open(from, parcel)),
             Err(why) => {
                 tracing::error!(node = %from, why, "a message of another node is refused");
-                self.notify(&from, Parcel::Unread { why });
+                self.notify(&from, &Parcel::Unread { why });
             }
         }
         errands
@@ -124,7 +124,7 @@ impl Cluster {
                 let command = self.task_command(&from, number, ask);
                 return Some(Errand::Task { task, asker, command, hops: hops + 1 });
             }
-            Parcel::Ping => self.notify(&from, Parcel::Hello),
+            Parcel::Ping => self.notify(&from, &Parcel::Hello),
             Parcel::Missed => {
                 tracing::warn!(node = %from, "messages to another node were lost");
                 self.lose(&from);
@@ -147,7 +147,7 @@ impl Cluster {
     /// Sends back what is asked from elsewhere; the session is free, and the node that asks can have it.
     pub(crate) fn send_back(self: &Arc<Self>, visit: Visit) {
         let Visit { node, sender, session, asker, ask, hops } = visit;
-        self.post(&node, Parcel::Returned { session, asker, from: sender, ask, hops });
+        self.post(&node, &Parcel::Returned { session, asker, from: sender, ask, hops });
     }
 
     /// Whoever asked here what a leaving node has sent back. None if they are gone.

@@ -74,7 +74,7 @@ impl Cluster {
             state.talks.ours.insert(number, Ours { node: to.clone(), parts });
             state.silent.entry(to.clone()).or_insert_with(Instant::now);
         }
-        self.post(to, Parcel::Talk { number, turn: Turn::Ask(ask) });
+        self.post(to, &Parcel::Talk { number, turn: Turn::Ask(ask) });
         Talk { cluster: self.clone(), node: to.clone(), number, heard, over: false }
     }
 
@@ -127,7 +127,7 @@ impl neighbours::Talk for Talk {
     async fn next(&mut self) -> Heard {
         let heard = self.heard.recv().await.unwrap_or(Heard::Lost);
         match heard {
-            Heard::Part(_) => self.cluster.post(&self.node, Parcel::Talk { number: self.number, turn: Turn::Taken }),
+            Heard::Part(_) => self.cluster.post(&self.node, &Parcel::Talk { number: self.number, turn: Turn::Taken }),
             Heard::Ended | Heard::Lost => self.over = true,
         }
         heard
@@ -138,7 +138,7 @@ impl Drop for Talk {
     fn drop(&mut self) {
         self.cluster.state().talks.ours.remove(&self.number);
         if !self.over {
-            self.cluster.post(&self.node, Parcel::Talk { number: self.number, turn: Turn::Left });
+            self.cluster.post(&self.node, &Parcel::Talk { number: self.number, turn: Turn::Left });
         }
     }
 }
@@ -158,7 +158,7 @@ impl neighbours::Asker for Asker {
             return false;
         };
         room.forget();
-        self.cluster.post(&self.node, Parcel::Talk { number: self.number, turn: Turn::Part(part) });
+        self.cluster.post(&self.node, &Parcel::Talk { number: self.number, turn: Turn::Part(part) });
         true
     }
 
@@ -171,7 +171,7 @@ impl Drop for Asker {
     fn drop(&mut self) {
         let known = self.cluster.state().talks.theirs.remove(&(self.node.clone(), self.number));
         if known.is_some() {
-            self.cluster.post(&self.node, Parcel::Talk { number: self.number, turn: Turn::End });
+            self.cluster.post(&self.node, &Parcel::Talk { number: self.number, turn: Turn::End });
         }
     }
 }

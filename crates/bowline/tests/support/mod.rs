@@ -58,7 +58,7 @@ impl Server {
     /// With settings as they were read from a file.
     pub async fn loaded(loaded: Loaded, own: Own) -> Server {
         limit::limit();
-        let node = Node::start_with(loaded, own).await.expect("the server starts");
+        let node = Box::pin(Node::start_with(loaded, own)).await.expect("the server starts");
         let (stop, stopped) = oneshot::channel();
         let (address, shared) = (node.address, node.shared.clone());
         let running = tokio::spawn(node.run(async move { drop(stopped.await) }));

@@ -174,18 +174,18 @@ mod tests {
         json!({ "event": names::TOOL_CALL, "step_id": id, "content": "", "metadata": { "tool": tool } })
     }
 
-    fn chunk(chunk: Value) -> Value {
+    fn chunk(chunk: &Value) -> Value {
         json!({ "event": names::CHUNK, "content": chunk })
     }
 
-    fn result(id: &str, metadata: Value) -> Value {
+    fn result(id: &str, metadata: &Value) -> Value {
         json!({ "event": names::TOOL_RESULT, "step_id": id, "content": "seven", "metadata": metadata })
     }
 
     #[test]
     fn what_was_told_is_not_owed() {
         let value = json!({ "a": 1, "b": [2] });
-        let output = |id: &str, metadata| [call(id, "render"), result(id, metadata)];
+        let output = |id: &str, metadata: &Value| [call(id, "render"), result(id, metadata)];
         let owed = |events: &[Value], result: Option<&Value>| followed(events).owed(result);
         let own = || Owed::Call("op_1".into());
         assert_eq!(owed(&[], Some(&value)), own());
@@ -197,29 +197,29 @@ mod tests {
             "its own, whatever its tool is called"
         );
         let told = json!({ "status": "success", "data": { "b": [2], "a": 1 } });
-        assert_eq!(owed(&output("c", told.clone()), Some(&value)), Owed::Nothing);
-        assert_eq!(owed(&output("c", told.clone()), Some(&json!(1))), own(), "another result was not told");
-        assert_eq!(owed(&output("op_1", told.clone()), Some(&json!(1))), Owed::Nothing, "under its id, it was");
-        assert_eq!(owed(&output("c", told), None), own(), "and neither was a failure");
-        assert_eq!(owed(&output("c", json!({})), Some(&json!("seven"))), Owed::Nothing, "a text is the content");
-        assert_eq!(owed(&output("c", json!({ "status": "unknown" })), None), Owed::Nothing);
+        assert_eq!(owed(&output("c", &told), Some(&value)), Owed::Nothing);
+        assert_eq!(owed(&output("c", &told), Some(&json!(1))), own(), "another result was not told");
+        assert_eq!(owed(&output("op_1", &told), Some(&json!(1))), Owed::Nothing, "under its id, it was");
+        assert_eq!(owed(&output("c", &told), None), own(), "and neither was a failure");
+        assert_eq!(owed(&output("c", &json!({})), Some(&json!("seven"))), Owed::Nothing, "a text is the content");
+        assert_eq!(owed(&output("c", &json!({ "status": "unknown" })), None), Owed::Nothing);
         let verbatim = json!({ "chunk": { "type": "tool-output-available", "toolCallId": "c", "output": null } });
-        assert_eq!(owed(&output("c", verbatim), Some(&Value::Null)), Owed::Nothing);
-        assert_eq!(owed(&[result("op_1", json!({}))], Some(&value)), Owed::Nothing, "though its beginning is gone");
+        assert_eq!(owed(&output("c", &verbatim), Some(&Value::Null)), Owed::Nothing);
+        assert_eq!(owed(&[result("op_1", &json!({}))], Some(&value)), Owed::Nothing, "though its beginning is gone");
     }
 
     #[test]
     fn chunks_that_are_logged_word_for_word_count_too() {
-        let begun = chunk(json!({ "type": "tool-input-start", "toolCallId": "c", "toolName": "render" }));
+        let begun = chunk(&json!({ "type": "tool-input-start", "toolCallId": "c", "toolName": "render" }));
         let output = |preliminary: bool| {
             let chunk_of =
                 json!({ "type": "tool-output-available", "toolCallId": "c", "output": 7, "preliminary": preliminary });
-            chunk(chunk_of)
+            chunk(&chunk_of)
         };
         assert_eq!(followed(std::slice::from_ref(&begun)).owed(Some(&json!(7))), Owed::Output("c".into()));
         assert_eq!(followed(&[begun.clone(), output(true)]).owed(Some(&json!(7))), Owed::Output("c".into()));
         assert_eq!(followed(&[begun.clone(), output(false)]).owed(Some(&json!(7))), Owed::Nothing);
-        let denied = chunk(json!({ "type": "tool-output-denied", "toolCallId": "c" }));
+        let denied = chunk(&json!({ "type": "tool-output-denied", "toolCallId": "c" }));
         assert_eq!(followed(&[begun, denied]).owed(None), Owed::Nothing);
     }
 

@@ -1,6 +1,7 @@
 //! A real Redis for tests: started on a free port in a directory of its own, and gone with the test.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of this")]
 
+#[allow(clippy::duplicate_mod, reason = "a test file that also uses `common` has it twice, which does no harm")]
 #[path = "../limit/mod.rs"]
 mod limit;
 
