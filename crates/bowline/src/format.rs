@@ -22,7 +22,16 @@ pub async fn check(store: &Arc<dyn Store>, now_ms: u64) -> anyhow::Result<()> {
         bail!("`{LOG}` cannot be a log's name");
     };
     if let Some(record) = store.record(&log).await? {
-        return judge(&record.body);
+        return match judge(&record.body)? {
+            FORMAT => Ok(()),
+            // From now on it holds what the version before would misread.
+            _older => {
+                let mut commit = Commit::to(log, Fence::OPEN, now_ms);
+                let body = FORMAT.to_string().into_bytes().into();
+                commit.record = Some(Record { touched_ms: now_ms, body, ..record });
+                Ok(store.commit(commit).await.map(drop)?)
+            }
+        };
     }
     let mut commit = Commit::to(log.clone(), Fence::OPEN, now_ms);
     commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
@@ -31,7 +40,7 @@ pub async fn check(store: &Arc<dyn Store>, now_ms: u64) -> anyhow::Result<()> {
     match store.commit(commit).await {
         Ok(_) => Ok(()),
         Err(StoreError::Exists) => match store.record(&log).await? {
-            Some(record) => judge(&record.body),
+            Some(record) => judge(&record.body).map(drop),
             None => Ok(()),
         },
         Err(error) => {
@@ -42,10 +51,11 @@ pub async fn check(store: &Arc<dyn Store>, now_ms: u64) -> anyhow::Result<()> {
     }
 }
 
-fn judge(body: &[u8]) -> anyhow::Result<()> {
+/// The format that a mark names, if this version can read it.
+fn judge(body: &[u8]) -> anyhow::Result<u32> {
     let format = std::str::from_utf8(body).ok().and_then(|text| text.parse::<u32>().ok());
     match format {
-        Some(format) if format <= FORMAT => Ok(()),
+        Some(format) if format <= FORMAT => Ok(format),
         Some(format) => bail!(
             "the store was written by a newer version of this server (format {format}; this one knows {FORMAT}): start the \
              newer version, or restore a backup from before the upgrade"
@@ -69,6 +79,11 @@ mod tests {
         check(&store, 2).await.unwrap();
         let log = LogId::parse(LOG).unwrap();
         let record = store.record(&log).await.unwrap().unwrap();
+        let mut commit = Commit::to(log.clone(), Fence::OPEN, 3);
+        commit.record = Some(Record { body: "0".into(), ..record.clone() });
+        store.commit(commit).await.unwrap();
+        check(&store, 3).await.unwrap();
+        assert_eq!(store.record(&log).await.unwrap().unwrap().body, record.body, "an older mark is raised");
         let mut commit = Commit::to(log, Fence::OPEN, 3);
         commit.record = Some(Record { body: (FORMAT + 1).to_string().into_bytes().into(), ..record });
         store.commit(commit).await.unwrap();

@@ -242,10 +242,14 @@ pub async fn sweep_for_ever(shared: Arc<Shared>) {
 /// Waits for the next sweep, or for less if so much has ended that it should not wait to be forgotten.
 async fn rest(shared: &Shared, every: Duration) {
     let (ended, mut left) = ([shared.registry.ended(), shared.tasks.ended()], every);
-    while !left.is_zero() && ended.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>() < ENDED_MAX {
+    loop {
+        // At least once: a client that ends much must not make the sweep run without a pause.
         let pause = left.min(LOOK_EVERY);
         tokio::time::sleep(pause).await;
         left -= pause;
+        if left.is_zero() || ended.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>() >= ENDED_MAX {
+            break;
+        }
     }
     ended.iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }
@@ -346,7 +350,13 @@ async fn recount(shared: &Shared) -> Result<(), StoreError> {
 /// Other names of sessions that are gone, and marks of states that have expired.
 async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
     for (log, alias) in shared.store.list(Kind::Alias, None).await? {
-        if alias::still_there(shared, &alias::listed(&alias)).await.is_empty() {
+        let named = alias::listed(&alias);
+        if named.is_empty() || named.iter().any(|name| LogId::parse(name).is_none()) {
+            // What it stands for may be there, so the name is not free.
+            tracing::error!(%log, "what a name stands for cannot be read; it is left alone");
+            continue;
+        }
+        if alias::still_there(shared, &named).await.is_empty() && is_still(shared, &log, &alias).await {
             forget(shared, &log, now_ms).await?;
         }
     }
@@ -358,6 +368,11 @@ async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+/// Whether a name still stands for what it did when it was listed: it may have been given anew since.
+async fn is_still(shared: &Shared, log: &LogId, alias: &Record) -> bool {
+    matches!(shared.store.record(log).await, Ok(Some(now)) if now.body == alias.body)
 }
 
 /// The last trace of a session goes.

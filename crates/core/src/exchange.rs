@@ -116,6 +116,14 @@ impl<N: Ord + Clone> Exchange<N> {
         }
     }
 
+    /// A stamp without a number, for what is sent beside the others: it is neither counted nor missed.
+    pub fn uncounted_stamp(&mut self, to: &N) -> Stamp {
+        let incarnation = self.incarnation;
+        let peer = self.peer(to);
+        let read = peer.read.map_or(0, |read| read.last);
+        Stamp { incarnation, to_incarnation: peer.incarnation, since: peer.since, number: 0, read }
+    }
+
     /// Somebody waits for what comes of the message that was stamped last.
     pub fn note_awaited(&mut self, now: Instant, to: &N, limit: Duration) {
         let peer = self.peer(to);

@@ -307,8 +307,9 @@ impl Tasks {
         }
     }
 
-    /// The task is over. Its ending is in the store before anybody is told.
-    pub async fn end(&self, mut task: Mine, end: TaskEnd) -> TaskRecord {
+    /// The task is over. Returns its record once that is in the store; none if it could not be kept, or if another node
+    /// has the task by now and ends it.
+    pub async fn end(&self, mut task: Mine, end: TaskEnd) -> Option<TaskRecord> {
         let mut result = match end {
             TaskEnd::Answered(reply) => Some(task.record.answered(&reply)),
             TaskEnd::Cancelled => {
@@ -317,9 +318,14 @@ impl Tasks {
             }
         };
         task.record.ended_ms = Some(self.clock.now_ms());
+        let mut kept = false;
         for _ in 0..WRITES_MAX {
             match self.write(&mut task, result.as_ref()).await {
-                Ok(()) | Err(StoreError::Held(_)) => break,
+                Ok(()) => {
+                    kept = true;
+                    break;
+                }
+                Err(StoreError::Held(_) | StoreError::StaleFence { .. }) => break,
                 Err(StoreError::TooLarge { .. }) => {
                     result = Some(task.record.answered(&Reply::new(Ok(outcome::too_large_to_keep()))));
                 }
@@ -333,7 +339,7 @@ impl Tasks {
             }
         }
         let _ = task.ended.send(task.record.status);
-        task.record.clone()
+        kept.then(|| task.record.clone())
     }
 
     async fn write(&self, task: &mut Mine, result: Option<&Raw>) -> Result<(), StoreError> {

@@ -102,7 +102,11 @@ impl LeasedLog {
                 // The earlier attempt may stand, which is worse than that the store is away.
                 return Err(doubt.unwrap_or(error));
             }
-            let Some(commit) = decide(doubt.is_some()).await? else {
+            let decided = match decide(doubt.is_some()).await {
+                Err(error @ StoreError::Unavailable(_)) => return Err(doubt.unwrap_or(error)),
+                decided => decided?,
+            };
+            let Some(commit) = decided else {
                 return Ok(if doubt.is_some() { Changed::Made } else { Changed::Unneeded });
             };
             match self.commit(commit).await {

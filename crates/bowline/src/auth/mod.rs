@@ -165,11 +165,14 @@ impl Mode {
     }
 
     /// Fetches what lies elsewhere, for a while at most.
-    async fn begin(&self) {
-        if let Mode::Jwt(verifier) = self
-            && let Some(remote) = verifier.remote()
-        {
-            remote.begin().await;
+    /// Fetches what lies elsewhere. False if it could not be had.
+    async fn begin(&self) -> bool {
+        match self {
+            Mode::Jwt(verifier) => match verifier.remote() {
+                Some(remote) => remote.begin().await,
+                None => true,
+            },
+            Mode::None(..) | Mode::Tokens(_) => true,
         }
     }
 
@@ -203,8 +206,8 @@ impl Authenticator {
     /// Checks against these settings from now on. Whoever came in with what they no longer accept hears of it.
     pub async fn replace(&self, auth: &AuthConfig) -> anyhow::Result<()> {
         let mode = Mode::new(auth, &self.listen, &self.changes)?;
-        // Keys that lie elsewhere are fetched first, so that nobody is sent away meanwhile.
-        mode.begin().await;
+        // Keys that lie elsewhere are fetched first: without them every client would be sent away.
+        anyhow::ensure!(mode.begin().await, "the key set cannot be fetched");
         *self.mode.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(mode);
         self.changes.announce();
         self.replaced.notify_one();

@@ -68,8 +68,9 @@ impl RemoteKeys {
     }
 
     /// Fetches the set for the first time. If it cannot be had, the server starts all the same, and lets nobody in until it can.
-    pub async fn begin(&self) {
-        self.refresh().await;
+    /// False if it could not be had.
+    pub async fn begin(&self) -> bool {
+        self.refresh().await
     }
 
     /// Keeps the set new, for ever.

@@ -14,7 +14,7 @@ use super::serve::stop_signal;
 use crate::auth::LOCAL;
 use crate::config::{Config, Loaded, StoreUrl};
 use crate::metrics::Metrics;
-use crate::{hub, node};
+use crate::{format, hub, node};
 
 /// Serves the client on stdin and stdout until it leaves. Logs go to stderr, as the protocol wants.
 pub async fn run(loaded: Loaded, server: Option<String>) -> anyhow::Result<()> {
@@ -31,6 +31,7 @@ pub async fn run(loaded: Loaded, server: Option<String>) -> anyhow::Result<()> {
     }
     let store = open_store(&config).await?;
     let clock = Clock::of(store.as_ref()).await?;
+    format::check(&store, clock.now_ms()).await?;
     let hub = hub::start(&config, store.clone(), clock, &Metrics::new(), None).await?;
     let principal = Principal::parse(LOCAL).context("the name of the local user is a principal")?;
     let route = server.map_or(Route::All, |name| Route::One(name.into()));

@@ -27,7 +27,7 @@ pub struct Lock {
 impl Lock {
     /// Lets it go.
     pub async fn unlock(mut self) {
-        match self.cluster.remove_lock(&self.name).await {
+        match self.cluster.let_go(&self.name).await {
             Ok(()) => self.doubtful = false,
             Err(error) => {
                 tracing::warn!(name = %self.name, %error, "a lock could not be let go; this node will try again");
@@ -88,6 +88,14 @@ impl Cluster {
     async fn lock_holder(&self, name: &LogId) -> Result<Option<Holder>, StoreError> {
         let record = self.store.record(name).await?;
         Ok(record.and_then(|record| Holder::parse(std::str::from_utf8(&record.body).ok()?)))
+    }
+
+    /// Removes a lock unless it is another node's by now: one that was frozen may have been taken for dead meanwhile.
+    async fn let_go(&self, name: &LogId) -> Result<(), StoreError> {
+        match self.lock_holder(name).await? {
+            Some(holder) if holder == self.name => self.remove_lock(name).await,
+            _ => Ok(()),
+        }
     }
 
     async fn remove_lock(&self, name: &LogId) -> Result<(), StoreError> {

@@ -56,11 +56,12 @@ impl Cluster {
     /// Tells a node that this incarnation of it is dead to this one. It may be, and then the letter goes with its inbox.
     pub(super) fn notify_dead(self: &Arc<Self>, to: &Holder, incarnation: u64) {
         let Some(log) = LogId::parse(to.as_str()).filter(|_| incarnation > 0) else { return };
-        let stamp = self.state().exchange.stamp(to);
+        // Beside the lane, so it has no number there: it may overtake what the lane carries, or be lost.
+        let stamp = self.state().exchange.uncounted_stamp(to);
         let letter = wire::write(&self.name, &stamp, &Parcel::Dead { incarnation });
-        let store = self.store.clone();
+        let (store, now_ms) = (self.store.clone(), self.clock.now_ms());
         tokio::spawn(async move {
-            let mut commit = Commit::to(log.clone(), Fence::OPEN, clock::unix_seconds() * 1000);
+            let mut commit = Commit::to(log.clone(), Fence::OPEN, now_ms);
             commit.events = vec![letter.seal(&SessionId::from(&log), &clock::timestamp())];
             if let Err(error) = store.commit(commit).await {
                 // It is told again when it shows a sign of life.

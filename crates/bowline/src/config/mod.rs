@@ -1,4 +1,4 @@
-//! What the settings mean: nothing optional, units resolved, every default in this file.
+//! What the settings mean: nothing optional, units resolved, every default in this file or in that of its section.
 //!
 //! What may be written, and how it is read, is in [`table`] and [`load`].
 
@@ -11,6 +11,7 @@ mod resolve_agents;
 mod resolve_auth;
 mod resolve_hub;
 mod resolve_state;
+mod state;
 pub mod table;
 pub mod units;
 mod value;
@@ -22,8 +23,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline_core::seal::{Key, OpenLimits};
-use bowline_core::shorten::StateLimits;
 use bowline_protocol::Principal;
 use bowline_protocol::frame::client::Secret;
 use bowline_store::RedisUrl;
@@ -33,6 +32,7 @@ pub use load::{FILE_NAME, Flags, Loaded, Setting, Surroundings};
 pub use reread::Reread;
 pub use resolve::is_loopback;
 pub use resolve_auth::JWT_SECRET_BYTES_MIN;
+pub use state::StateConfig;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -157,48 +157,6 @@ pub struct StreamConfig {
     pub events_max: u64,
     /// A producer that says nothing for so long is gone.
     pub producer_ttl: Duration,
-}
-
-/// Signed state: what clients take with them, and for how long it is good.
-#[derive(Clone, Debug)]
-pub struct StateConfig {
-    pub ttl: Duration,
-    /// Clients get a token that only this server can read.
-    pub encrypt: bool,
-    /// A state, or an older one of the same session, can be restored only once.
-    pub single_use: bool,
-    pub messages_max: usize,
-    pub bytes_max: usize,
-    /// Newest first. When empty, the server makes one and keeps it.
-    pub keys: Vec<Key>,
-    /// Names of keys whose values are scrubbed, besides the well-known ones.
-    pub scrub: Vec<String>,
-    /// The least time between two checkpoints while a run goes on.
-    pub checkpoint_interval: Duration,
-    /// What an agent may keep of its own.
-    pub agent_state_bytes_max: usize,
-    /// Tools that a state names.
-    pub tools_max: usize,
-}
-
-/// How far the clocks of those who seal and open may be apart.
-const FUTURE_SECONDS: u64 = 60;
-
-impl StateConfig {
-    /// What an export may hold.
-    pub fn limits(&self) -> StateLimits {
-        StateLimits { messages_max: self.messages_max, bytes_max: self.bytes_max }
-    }
-
-    /// What is looked at when a state comes back.
-    pub fn open_limits(&self, limits: &Limits) -> OpenLimits {
-        OpenLimits {
-            bytes_max: self.bytes_max,
-            depth_max: limits.json_depth_max,
-            ttl_seconds: self.ttl.as_secs(),
-            future_seconds: FUTURE_SECONDS,
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -454,23 +412,6 @@ impl Default for Config {
 impl Default for HubConfig {
     fn default() -> HubConfig {
         HubConfig { servers_file: None, body_bytes_max: 4 << 20, options: bowline_hub::Options::default() }
-    }
-}
-
-impl Default for StateConfig {
-    fn default() -> StateConfig {
-        StateConfig {
-            ttl: 7 * 24 * HOUR,
-            encrypt: false,
-            single_use: false,
-            messages_max: 100,
-            bytes_max: 100_000,
-            keys: Vec::new(),
-            scrub: Vec::new(),
-            checkpoint_interval: Duration::from_secs(30),
-            agent_state_bytes_max: 16_384,
-            tools_max: 64,
-        }
     }
 }
 

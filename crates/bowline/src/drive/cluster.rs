@@ -39,10 +39,16 @@ pub async fn inbox(shared: Arc<Shared>, cluster: Arc<Cluster>) {
         match cluster.store.read(&cluster.log, from, limit).await {
             Ok(batch) if epoch.as_ref() != Some(&batch.epoch) || batch.first > from => {
                 // The store has forgotten the inbox, or some of it, before it was read.
+                let changed = epoch.as_ref().is_some_and(|epoch| *epoch != batch.epoch);
                 if epoch.replace(batch.epoch).is_some() {
                     give(&hands, cluster.renew("its inbox was lost"));
                 }
-                from = batch.first;
+                // What was read before stays read: only numbers of the new epoch may have been given twice.
+                let known = match cluster.store.extent(&cluster.log).await {
+                    Ok(extent) if changed => from.min(extent.epoch_first),
+                    Ok(_) | Err(_) => batch.first,
+                };
+                from = known.max(batch.first);
                 continue;
             }
             Ok(batch) if !batch.events.is_empty() => {

@@ -12,18 +12,27 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Looks for ever. Settings other than credentials wait for the next start.
 pub async fn follow(auth: Arc<Authenticator>, reread: Reread, in_force: AuthConfig) {
     let (mut reread, mut in_force) = (reread, in_force);
-    let mut seen = None;
+    let (mut seen, mut trouble) = (None, None);
     loop {
         let looking = reread.clone();
         let Ok(versions) = tokio::task::spawn_blocking(move || looking.versions()).await else { return };
         // Also at the first look: the file may have changed since it was read.
         if seen.as_ref() != Some(&versions) {
-            seen = Some(versions);
-            if let Some(next) = take_up(&auth, &reread, &mut in_force).await
-                && !next.has_same_files(&reread)
-            {
-                // Other files hold the credentials now, and have not been looked at.
-                (reread, seen) = (next, None);
+            match take_up(&auth, &reread, &mut in_force).await {
+                Ok(next) => {
+                    (seen, trouble) = (Some(versions), None);
+                    if let Some(next) = next.filter(|next| !next.has_same_files(&reread)) {
+                        // Other files hold the credentials now, and have not been looked at.
+                        (reread, seen) = (next, None);
+                    }
+                }
+                Err(error) => {
+                    // Tried again, since what is missing may lie in a file that is not looked at yet; told once.
+                    if trouble.as_ref() != Some(&error) {
+                        tracing::warn!(error, "the credentials in the settings cannot be used; those in force stay");
+                    }
+                    trouble = Some(error);
+                }
             }
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -31,15 +40,10 @@ pub async fn follow(auth: Arc<Authenticator>, reread: Reread, in_force: AuthConf
 }
 
 /// Puts the credentials that the settings name now in force. Returns where they are to be looked for from now on.
-async fn take_up(auth: &Authenticator, reread: &Reread, in_force: &mut AuthConfig) -> Option<Reread> {
+async fn take_up(auth: &Authenticator, reread: &Reread, in_force: &mut AuthConfig) -> Result<Option<Reread>, String> {
     let reading = reread.clone();
-    let loaded = match tokio::task::spawn_blocking(move || reading.load()).await.ok()? {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            tracing::warn!(%error, "the settings cannot be read again; those in force stay");
-            return None;
-        }
-    };
+    let loaded = tokio::task::spawn_blocking(move || reading.load()).await.map_err(|error| error.to_string())?;
+    let loaded = loaded.map_err(|error| error.to_string())?;
     let wanted = loaded.config.auth;
     let same_mode = std::mem::discriminant(&wanted.mode) == std::mem::discriminant(&in_force.mode);
     if !same_mode {
@@ -47,15 +51,9 @@ async fn take_up(auth: &Authenticator, reread: &Reread, in_force: &mut AuthConfi
             "`auth.mode` has changed in the settings; that needs a restart, and nothing else of it is taken up"
         );
     } else if wanted.mode != in_force.mode || wanted.admin_token != in_force.admin_token {
-        match auth.replace(&wanted).await {
-            Ok(()) => {
-                tracing::info!("the credentials in the settings have changed and are in force");
-                (in_force.mode, in_force.admin_token) = (wanted.mode, wanted.admin_token);
-            }
-            Err(error) => {
-                tracing::warn!(error = %format!("{error:#}"), "the credentials in the settings cannot be used; those in force stay");
-            }
-        }
+        auth.replace(&wanted).await.map_err(|error| format!("{error:#}"))?;
+        tracing::info!("the credentials in the settings have changed and are in force");
+        (in_force.mode, in_force.admin_token) = (wanted.mode, wanted.admin_token);
     }
-    loaded.reread
+    Ok(loaded.reread)
 }

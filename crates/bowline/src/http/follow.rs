@@ -81,7 +81,7 @@ pub async fn follow(
         let next = if caught_up { Ok(None) } else { tail.next().await.map(Some) };
         let mut piece = match next {
             Ok(piece) => piece,
-            Err(FollowError::Store(StoreError::NoSuchLog | StoreError::Closed)) => None,
+            Err(FollowError::Store(StoreError::NoSuchLog)) => None,
             // It is not over. The reader comes back with its position, and is told what that means now.
             Err(error) => return Some((Err(error), None)),
         };

@@ -163,7 +163,7 @@ impl Actor {
             last_seq: extent.last(),
             current_step,
             stage: Some(self.at_work().unwrap_or(self.record.turn.state()).to_owned()),
-            agent_state: self.item(keys::AGENT_STATE).await?.unwrap_or_else(|| json!({})),
+            agent_state: self.certain(keys::AGENT_STATE).await?.unwrap_or_else(|| json!({})),
             created_at: clock::rfc3339(self.record.created_ms),
             last_active_at: clock::rfc3339(self.record.touched_ms),
             completed_tasks: if options.work { with("completed") } else { Vec::new() },

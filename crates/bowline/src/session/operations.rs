@@ -176,9 +176,10 @@ impl Actor {
         let record = TaskRecord::new(&begun, worker, session, self.shared.clock.now_ms());
         let record = TaskRecord { call: order.call(), ..record };
         let next = self.next_seq().await?;
+        // All that can fail comes before the task is made: one that its session does not know would be begun twice.
+        self.note_listed(change, order.tool_name.as_deref()).await?;
         Tasks::found(&self.shared, &self.owner, &begun.task_id, record, work).await?;
         self.remember_operation(change, &entries, order, &begun, next);
-        self.note_listed(change, order.tool_name.as_deref()).await?;
         Ok(Prepared { begun, go })
     }
 

@@ -19,7 +19,7 @@ use crate::cluster::Place;
 use crate::config::Ownership;
 use crate::decode::unreadable;
 use crate::node::{self, Shared};
-use crate::{dice, drive};
+use crate::{alias, dice, drive};
 
 /// Commands that may wait for one session before its senders wait too.
 const COMMANDS_MAX: usize = 64;
@@ -202,8 +202,14 @@ impl Registry {
         let mut log = LogId::from(id);
         let mut stored = shared.store.record(&log).await.map_err(refuse)?.filter(mine);
         if let Some(alias) = stored.as_ref().filter(|stored| stored.kind == Kind::Alias) {
-            let target = std::str::from_utf8(&alias.body).ok().and_then(LogId::parse);
-            log = target.ok_or_else(|| unreadable(&log, "alias", &"it does not say which session it names"))?;
+            let named = alias::listed(alias);
+            let targets: Option<Vec<LogId>> = named.iter().map(|name| LogId::parse(name)).collect();
+            let targets = targets.filter(|targets| !targets.is_empty());
+            let targets =
+                targets.ok_or_else(|| unreadable(&log, "alias", &"it does not say which session it names"))?;
+            // A name that strangers share is no name of a session.
+            let [target] = targets.as_slice() else { return Err(node::not_found()) };
+            log = target.clone();
             stored = shared.store.record(&log).await.map_err(refuse)?.filter(mine);
         }
         let stored = stored.filter(|stored| stored.kind == Kind::Session).ok_or_else(node::not_found)?;

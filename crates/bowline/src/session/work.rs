@@ -187,7 +187,7 @@ impl Actor {
         let (emit, emissions) = mpsc::channel(EMISSIONS_MAX);
         let (commands, commands_in) = mpsc::channel(16);
         let cancel = CancellationToken::new();
-        let kept = self.item(keys::AGENT_STATE).await;
+        let kept = self.certain(keys::AGENT_STATE).await;
         let run = Run {
             session: self.id.clone(),
             id: id.clone(),

@@ -178,7 +178,7 @@ impl Driver {
             let now = Instant::now();
             let (awake_since, up_since) = clocks;
             clocks = (now, self.around.clock.uptime());
-            let slept = (clocks.1 - up_since).saturating_sub(now - awake_since);
+            let slept = clocks.1.saturating_sub(up_since).saturating_sub(now - awake_since);
             let pulse = {
                 let mut books = self.desk.lock();
                 if slept > Duration::from_secs(10) {

@@ -58,8 +58,9 @@ pub async fn drive(hub: Arc<Hub>, mut task: Mine, mut work: Work) {
 
 async fn end_and_tell(hub: &Hub, task: Mine, end: TaskEnd) {
     let (id, owner) = (task.id.clone(), task.owner.clone());
-    let record = hub.tasks.end(task, end).await;
-    tell(hub, record.status.event(), &id, &owner, &record).await;
+    if let Some(record) = hub.tasks.end(task, end).await {
+        tell(hub, record.status.event(), &id, &owner, &record).await;
+    }
 }
 
 /// Tells the session that asked for the task, if it is still there.
