@@ -272,7 +272,9 @@ impl Cluster {
             let mut cut = Vec::new();
             for away in away.values_mut() {
                 let lost = away.sessions.extract_if(|_, abroad| abroad.node == *node);
-                cut.extend(lost.map(|(session, abroad)| (away.mailbox.clone(), session, abroad.way)));
+                // One that asked for more than its link is cut: only that answers all of it.
+                let refused = |abroad: Abroad| abroad.way.filter(|_| abroad.coming.is_some());
+                cut.extend(lost.map(|(session, abroad)| (away.mailbox.clone(), session, refused(abroad))));
             }
             away.retain(|_, away| !away.sessions.is_empty());
             routes.retain(|_, (holder, _)| holder != node);

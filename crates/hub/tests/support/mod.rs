@@ -150,8 +150,15 @@ pub struct Answer {
 
 impl Answer {
     pub async fn text(self) -> String {
-        let bytes = tokio::time::timeout(PATIENCE, self.body.collect()).await.expect("it ends").unwrap().to_bytes();
-        String::from_utf8(bytes.to_vec()).unwrap()
+        // Copied piece by piece, as a socket does: the next one comes when the one before is dropped.
+        let (mut body, mut bytes) = (self.body, Vec::new());
+        let reading = async {
+            while let Some(frame) = body.frame().await {
+                bytes.extend_from_slice(frame.unwrap().data_ref().unwrap());
+            }
+        };
+        tokio::time::timeout(PATIENCE, reading).await.expect("it ends");
+        String::from_utf8(bytes).unwrap()
     }
 
     pub fn is_stream(&self) -> bool {
