@@ -10,7 +10,7 @@ import uuid
 
 import websockets
 
-BACKOFF_SECONDS = [1, 2, 4, 8, 16, 30, 60]
+BACKOFF_SECONDS = [0.2, 1, 2, 4, 8, 16, 30, 60]
 
 
 class Session:
@@ -63,9 +63,8 @@ class Session:
                             if came == cut_after:
                                 wire.transport.abort()
             except (OSError, asyncio.TimeoutError, websockets.WebSocketException):
-                # The first attempt is immediate, but for a jitter that spreads a crowd of clients.
-                wait = BACKOFF_SECONDS[min(failures, 7) - 1] * random.uniform(0.8, 1.2) if failures else random.uniform(0, 0.25)
-                await asyncio.sleep(wait)
+                # The first attempt is all but immediate: the jitter spreads a crowd of clients.
+                await asyncio.sleep(BACKOFF_SECONDS[min(failures, 7)] * random.uniform(0.8, 1.2))
                 failures += 1
 
 

@@ -19,7 +19,7 @@ const SCALE = Number(process.env["OUTAGE_SCALE"] ?? 20);
 const OUTAGES_SECONDS = [1, 20, 45, 120];
 /** How long work goes on after the outage, and how long the slowest case may take. */
 const AFTER_SECONDS = 10;
-const LIMIT_MS = (180 * 1000) / SCALE + 90_000;
+const LIMIT_MS = (180 * 1000) / SCALE + 240_000;
 const STEPS = 200;
 const CHROMIUM = process.env["CHROMIUM"] ?? "/usr/bin/chromium";
 
