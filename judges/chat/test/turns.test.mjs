@@ -26,6 +26,7 @@ for (const generation of generations) {
             '/plan a garden': (text) => assert.match(text, /^On “a garden”: 3 of 3 tasks are done\./),
             '/long 20 0': (text) => assert.equal(text, words(20)),
             '/echo  two  spaces ': (text) => assert.equal(text, ' two  spaces '),
+            '/op demo 2 1': (text) => assert.match(text, /^`demo` is at work in the background as op_/),
             'good morning': (text) => assert.match(text, /^Hello! I am the demo agent\./),
         };
         for (const [prompt, check] of Object.entries(turns)) {
@@ -50,7 +51,12 @@ for (const generation of generations) {
                 });
                 assert.equal(session.status, 'idle');
                 assert.equal(session.messages.length, 2);
-                inHistory(chat.lastMessage, session.messages[1]);
+                // By then it has ended, and the history shows its result where the page was told that it began.
+                const shown = JSON.parse(JSON.stringify(chat.lastMessage));
+                for (const part of shown.parts) {
+                    if (part.output?.type === 'operation_started') part.output = { tool: 'demo', steps: 2 };
+                }
+                inHistory(shown, session.messages[1]);
                 // What a page would begin with after a reload is what this generation takes for messages.
                 const valid = await generation.ai.validateUIMessages({ messages: session.messages });
                 assert.equal(valid.length, 2);
