@@ -4,13 +4,12 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-source ../sdk/need.sh
+source ../.ci/need.sh
 
-need npm npm
+need_node
 need_chromium
-for folder in ../sdk/typescript .; do
-    [[ -d $folder/node_modules ]] || (cd "$folder" && npm ci --no-audit --no-fund)
-done
+need_packages ../sdk/typescript
+need_packages .
 folder=${1:-../docs/pictures}
 mkdir -p "$folder"
 PICTURES=$(realpath "$folder") npx vitest run --config vitest.pictures.ts

@@ -4,13 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-source ../sdk/need.sh
+source ../.ci/need.sh
 
-need npm npm
+need_node
 need_chromium
-[[ -d ../sdk/typescript/node_modules ]] || (cd ../sdk/typescript && npm ci --no-audit --no-fund)
+need_packages ../sdk/typescript
+need_packages .
 
-npm ci --no-audit --no-fund
 npm run typecheck
 
 fresh=$(mktemp -d)

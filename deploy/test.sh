@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lets real tools read what is in this folder: HAProxy, systemd, the schemas of Kubernetes and of Compose, and the server itself.
-# Takes the server's binary. What the two nodes behind HAProxy do is tried by crates/bowline/tests/deploy.rs.
+# Takes the server's binary. What the two nodes behind HAProxy do is tried by crates/bowline/tests/it/deploy.rs.
 #
 #   deploy/test.sh target/debug/bowline
 set -euo pipefail
@@ -11,34 +11,13 @@ tools=${JUDGES_DIR:-$here/../target/judges}/deploy
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    exit 1
-}
+source "$here/../.ci/need.sh"
 
-# need PACKAGE COMMAND: the command works if the package is there.
-need() {
-    eval "$2" >/dev/null 2>&1 && return
-    command -v apt-get >/dev/null && [[ "$(id -u)" == 0 ]] || fail "$1 is missing. Install it, then try again."
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends "$1" >/dev/null
-}
-
-# Schemas that were published as packages, at the versions they were tried with.
-need_schemas() {
-    local wanted='kubernetes-validate==1.37.0 docker-compose==1.29.2'
-    [[ -f $tools/holds && "$(cat "$tools/holds")" == "$wanted" ]] && return
-    need python3-venv 'python3 -m ensurepip --version'
-    rm -rf "$tools"
-    python3 -m venv "$tools"
-    "$tools/bin/pip" install --quiet --disable-pip-version-check kubernetes-validate==1.37.0 pyyaml jsonschema
-    # Only its copy of the schema is needed.
+need haproxy systemd-analyze=systemd
+# Schemas that were published as packages, at the versions they were tried with. Of Compose, only its copy of the schema is needed.
+need_venv "$tools" kubernetes-validate==1.37.0 pyyaml jsonschema
+[[ -n "$(find "$tools" -name compose_spec.json)" ]] ||
     "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps docker-compose==1.29.2
-    printf '%s' "$wanted" >"$tools/holds"
-}
-
-need haproxy 'haproxy -v'
-need systemd 'systemd-analyze --version'
-need_schemas
 
 for nodes in 127.0.0.1:1,127.0.0.1:2 bowline-a:8080,bowline-b:8080; do
     # Names that are not there yet are a warning, and not a reason not to start.

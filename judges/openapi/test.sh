@@ -4,6 +4,7 @@
 #
 #   judges/openapi/test.sh target/debug/bowline [ARGUMENTS OF schemathesis run]
 set -euo pipefail
+source "$(dirname "$0")/../../.ci/need.sh"
 
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath "${1:?usage: judges/openapi/test.sh BINARY [ARGUMENTS]}")
@@ -17,29 +18,6 @@ finish() {
     rm -rf "$dir"
 }
 trap finish EXIT
-
-fail() {
-    printf 'error: %s\n' "$1" >&2
-    exit 1
-}
-
-# A virtual environment of its own, made anew when what it should hold changes.
-need_schemathesis() {
-    local wanted
-    wanted=$(cat "$here/requirements.txt" "$here/constraints.txt")
-    [[ -x $tools/bin/schemathesis && -f $tools/holds && "$(cat "$tools/holds")" == "$wanted" ]] && return
-    if ! python3 -m venv --help >/dev/null 2>&1 || ! python3 -m ensurepip --version >/dev/null 2>&1; then
-        if command -v apt-get >/dev/null && [[ "$(id -u)" == 0 ]]; then
-            apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 python3-venv
-        else
-            fail 'python3 with venv is missing. Install Python 3.10 or later, then try again.'
-        fi
-    fi
-    rm -rf "$tools"
-    python3 -m venv "$tools"
-    "$tools/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt" -c "$here/constraints.txt"
-    printf '%s\n' "$wanted" >"$tools/holds"
-}
 
 # Three people, so that the judge can look for what one of them sees of another's. The limits are generous: being asked
 # thousands of things in a minute is the point.
@@ -69,7 +47,7 @@ TOML
     fail 'the server does not say where it serves'
 }
 
-need_schemathesis
+need_venv "$tools" -r "$here/requirements.txt" -c "$here/constraints.txt"
 start_server
 cd "$dir"
 verdict=0

@@ -31,4 +31,4 @@ if [[ ! -x $previous ]]; then
     rm -rf "$sources/src"
 fi
 
-NODES_PREVIOUS=$previous cargo test --quiet -p bowline --test nodes_faults -- --nocapture rolling_upgrade
+NODES_PREVIOUS=$previous cargo test --quiet -p bowline --test it -- --ignored --nocapture rolling_upgrade

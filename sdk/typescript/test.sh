@@ -4,19 +4,14 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-source ../need.sh
+source ../../.ci/need.sh
 
-need npm npm
+need_node
 need_chromium
-
+need_packages .
 # A Python with nothing but websockets in it, for the Python example.
-venv=../python/.venv
-if ! "$venv/bin/python" -c 'import websockets' 2>/dev/null; then
-    need_venv "$venv"
-    "$venv/bin/pip" install --quiet 'websockets>=13,<17' || fail 'websockets could not be installed with pip.'
-fi
+need_venv ../python/.venv 'websockets>=13,<17'
 
-npm ci --no-audit --no-fund
 npm run typecheck
 npm run build
 npm test

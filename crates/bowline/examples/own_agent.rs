@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline::agent::{Agent, AgentError, Answer, Asked, Confirm, Ending, Input, Reply, Run};
 use bowline::config::{Config, Flags};
 use bowline::node::{Node, Own};
+use bowline_api::{Agent, AgentError, Answer, Confirm, Input, OpenQuestion, Reply, Run, RunResult};
 use serde_json::json;
 
 struct Counter;
 
 #[async_trait]
 impl Agent for Counter {
-    async fn run(&self, run: Run) -> Ending {
+    async fn run(&self, run: Run) -> RunResult {
         let Input::Message { text } = &run.input else {
             return Err(AgentError::failed("I take messages only."));
         };
@@ -31,16 +31,16 @@ impl Agent for Counter {
         go_on(&run, number, &reply).await
     }
 
-    async fn answered(&self, run: Run, asked: Asked, reply: Reply) -> Ending {
-        go_on(&run, asked.state["number"].as_u64().unwrap_or_default(), &reply).await
+    async fn answered(&self, run: Run, question: OpenQuestion, reply: Reply) -> RunResult {
+        go_on(&run, question.state["number"].as_u64().unwrap_or_default(), &reply).await
     }
 }
 
-async fn go_on(run: &Run, number: u64, reply: &Reply) -> Ending {
+async fn go_on(run: &Run, number: u64, reply: &Reply) -> RunResult {
     if reply.confirmed { count(run, number).await } else { Ok(Answer::text("Then not.")) }
 }
 
-async fn count(run: &Run, number: u64) -> Ending {
+async fn count(run: &Run, number: u64) -> RunResult {
     let mut text = String::new();
     for n in 1..=number {
         let piece = format!("{n} ");

@@ -1,13 +1,14 @@
 //! Other names: of a session that was restored, of a chat or an operation that its client named. Each is a log without
 //! events whose record says where to look, so that whoever is first to name something is decided by the store.
 
+use bowline_env::entropy;
 use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq};
 use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
-use sha2::{Digest, Sha256};
 
 use crate::decode::unreadable;
-use crate::dice;
-use crate::node::{self, Shared};
+use crate::logs::Logs;
+pub use crate::logs::digest;
+use crate::refusals;
 
 /// Where tokens prove ownership, strangers are one principal, and each may have something of its own under one name. This many
 /// may at a time: whoever looks a name up looks at all of them.
@@ -20,20 +21,15 @@ pub fn log_of(owner: &Principal, what: &str, name: &str) -> Option<LogId> {
     LogId::parse(&format!("{what}_{:032x}", digest(&format!("{owner}\0{what}\0{name}"))))
 }
 
-pub fn digest(text: &str) -> u128 {
-    let hash = Sha256::digest(text.as_bytes());
-    hash.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
-}
-
 /// What a name of the owner's stands for: one thing, or where strangers share it, each one's own. A name that stands for
 /// something that cannot be read is not a free one.
 pub async fn targets<T>(
-    shared: &Shared,
+    logs: &Logs,
     log: &LogId,
     owner: &Principal,
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<Vec<String>, Refusal> {
-    let alias = shared.store.record(log).await.map_err(|error| node::store_refusal(&error))?;
+    let alias = logs.store.record(log).await.map_err(|error| refusals::of_store(&error))?;
     let Some(alias) = alias.filter(|alias| alias.kind == Kind::Alias && alias.owner == *owner) else {
         return Ok(Vec::new());
     };
@@ -50,11 +46,11 @@ pub fn listed(alias: &Record) -> Vec<String> {
 }
 
 /// What is still there of what a name stands for.
-pub async fn still_there(shared: &Shared, targets: &[String]) -> Vec<String> {
+pub async fn still_there(logs: &Logs, targets: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for target in targets {
         if let Some(log) = LogId::parse(target)
-            && !matches!(shared.store.record(&log).await, Ok(None))
+            && !matches!(logs.store.record(&log).await, Ok(None))
         {
             found.push(target.clone());
         }
@@ -73,7 +69,7 @@ pub fn check_room(others: &[String]) -> Result<(), Refusal> {
 
 /// Lets a name stand for this beside the `others` that it goes on standing for.
 pub async fn share(
-    shared: &Shared,
+    logs: &Logs,
     log: &LogId,
     owner: &Principal,
     others: Vec<String>,
@@ -81,31 +77,31 @@ pub async fn share(
 ) -> Result<(), Refusal> {
     let mut all = others;
     all.push(target.to_owned());
-    point(shared, log, owner, &all.join(AND)).await
+    point(logs, log, owner, &all.join(AND)).await
 }
 
 /// Gives a name that nobody has given yet. False if it was given before, and stands for what it did.
-pub async fn give(shared: &Shared, log: &LogId, owner: &Principal, target: &str) -> Result<bool, Refusal> {
-    let mut commit = naming(shared, log, owner, target);
-    commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
-    match shared.commit(commit).await {
+pub async fn give(logs: &Logs, log: &LogId, owner: &Principal, target: &str) -> Result<bool, Refusal> {
+    let mut commit = naming(logs, log, owner, target);
+    commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });
+    match logs.commit(commit).await {
         Ok(_) => Ok(true),
         Err(StoreError::Exists) => Ok(false),
-        Err(error) => Err(node::store_refusal(&error)),
+        Err(error) => Err(refusals::of_store(&error)),
     }
 }
 
 /// Lets a name stand for this, whatever it stood for before.
-pub async fn point(shared: &Shared, log: &LogId, owner: &Principal, target: &str) -> Result<(), Refusal> {
-    if give(shared, log, owner, target).await? {
+pub async fn point(logs: &Logs, log: &LogId, owner: &Principal, target: &str) -> Result<(), Refusal> {
+    if give(logs, log, owner, target).await? {
         return Ok(());
     }
-    let commit = naming(shared, log, owner, target);
-    shared.write_once(commit).await.map(drop).map_err(|error| node::store_refusal(&error))
+    let commit = naming(logs, log, owner, target);
+    logs.write_once(commit).await.map(drop).map_err(|error| refusals::of_store(&error))
 }
 
-fn naming(shared: &Shared, log: &LogId, owner: &Principal, target: &str) -> Commit {
-    let now_ms = shared.clock.now_ms();
+fn naming(logs: &Logs, log: &LogId, owner: &Principal, target: &str) -> Commit {
+    let now_ms = logs.clock.now_ms();
     let mut commit = Commit::to(log.clone(), Fence::default(), now_ms);
     let body = target.as_bytes().to_vec().into();
     commit.record = Some(Record { kind: Kind::Alias, owner: owner.clone(), touched_ms: now_ms, body });

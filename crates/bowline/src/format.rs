@@ -6,10 +6,9 @@
 use std::sync::Arc;
 
 use anyhow::bail;
+use bowline_env::entropy;
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
 use bowline_store::{Commit, Fence, Kind, Record, Start, Store, StoreError};
-
-use crate::dice;
 
 /// Counted up when something is stored in a way that the version before would misread.
 pub const FORMAT: u32 = 1;
@@ -34,7 +33,7 @@ pub async fn check(store: &Arc<dyn Store>, now_ms: u64) -> anyhow::Result<()> {
         };
     }
     let mut commit = Commit::to(log.clone(), Fence::OPEN, now_ms);
-    commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
+    commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });
     let body = FORMAT.to_string().into_bytes().into();
     commit.record = Some(Record { kind: Kind::Hub, owner, touched_ms: now_ms, body });
     match store.commit(commit).await {

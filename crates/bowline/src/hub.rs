@@ -1,13 +1,14 @@
 //! The MCP hub inside this server: how it starts, what it counts, and when it is swept.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use async_trait::async_trait;
+use bowline_api::{ToolCall, ToolOutcome, ToolSpec, Tools};
+use bowline_env::clock;
 use bowline_hub::agent::{self, AgentEnd, Patience};
 use bowline_hub::neighbours::Neighbours;
 use bowline_hub::outcome::CallOutcome;
-use bowline_hub::{Backend, Hub, Observer, Options, file};
+use bowline_hub::{Backend, Hub, Observer, Options, file_watch};
 use bowline_protocol::Principal;
 use bowline_store::{Clock, ReadBudget, Store, StoreError};
 use prometheus_client::metrics::counter::Counter;
@@ -15,7 +16,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{ToolCall, ToolOutcome, ToolSpec, Tools};
 use crate::cluster::{Cluster, HubNeighbours};
 use crate::config::Config;
 use crate::metrics::{ByServer, Labelled, Metrics};
@@ -74,8 +74,8 @@ pub async fn start(
     let options = Options { clock, reading, ..config.hub.options.clone() };
     let hub = Hub::start(options, store, Some(Box::new(counts)), neighbours).await?;
     if let Some(path) = &config.hub.servers_file {
-        let seen = file::take(&hub, path).await;
-        tokio::spawn(file::follow(Arc::downgrade(&hub), path.clone(), seen));
+        let seen = file_watch::take(&hub, path).await;
+        tokio::spawn(file_watch::follow(Arc::downgrade(&hub), path.clone(), seen));
     }
     Ok(hub)
 }
@@ -95,7 +95,7 @@ pub fn measure(hub: &Hub, metrics: &Metrics) {
     gauges.iter().for_each(|gauge| gauge.clear());
     for backend in hub.all().iter().filter(|backend| backend.key.owner.is_none()) {
         let (now, labels) = (backend.snapshot(), vec![("server", label(backend))]);
-        let retry = now.next_retry_at.map(|at| at.saturating_duration_since(Instant::now()).as_secs());
+        let retry = now.next_retry_at.map(|at| at.saturating_duration_since(clock::now()).as_secs());
         let values = [
             i64::from(now.is_connected()),
             i64::from(now.attempt),

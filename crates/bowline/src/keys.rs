@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bowline_core::seal::{KEY_BYTES_MIN, Key, Ring, RingError};
+use bowline_env::{clock, entropy};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, StoreUrl};
-use crate::{clock, dice};
 
 /// The ring in the data directory.
 pub const FILE_NAME: &str = "keys.json";
@@ -194,8 +194,8 @@ impl KeyFile {
 impl StoredKey {
     fn random() -> StoredKey {
         StoredKey {
-            id: format!("k_{:08x}", dice::u64() >> 32),
-            secret: STANDARD.encode(dice::bytes::<KEY_BYTES_MIN>()),
+            id: format!("k_{:08x}", entropy::u64() >> 32),
+            secret: STANDARD.encode(entropy::bytes::<KEY_BYTES_MIN>()),
             made_at: clock::unix_seconds(),
             retired_at: None,
         }

@@ -1,25 +1,31 @@
-//! The hands of Bowline: doors, drivers, agents, settings, metrics and the command line around the machines.
+//! The hands of Bowline: endpoints, drivers, agents, settings, metrics and the command line around the machines.
 
+pub mod actor;
 pub mod agent;
+mod agent_host;
 mod alias;
 pub mod auth;
 pub mod cli;
-pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod connection;
 mod decode;
-pub mod dice;
 pub mod drive;
 mod format;
 pub mod http;
 pub mod hub;
 pub mod keys;
+pub mod live_streams;
+pub mod logs;
 pub mod metrics;
 pub mod node;
+mod origin;
+mod refusals;
 mod reply;
-mod returning;
+mod resume_metrics;
 mod ring;
+pub mod secret;
+pub mod server;
 pub mod session;
 pub mod stream;
 pub mod task;

@@ -11,9 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::agent::ANSWER_LIMIT;
-use crate::config::table::KEYS;
-use crate::session::turns::Status;
+use crate::config::lookup;
 
 type Label = [(&'static str, &'static str); 1];
 /// The name of an MCP server, and what else tells its series apart.
@@ -147,7 +145,7 @@ metrics! {
 }
 
 /// What can be full and is no setting of `limits` or `hub`.
-const LIMITS_ELSEWHERE: &[&str] = &["session.when_busy", ANSWER_LIMIT];
+const LIMITS_ELSEWHERE: &[&str] = &["session.when_busy", "agents.answer_bytes_max"];
 
 const BACKEND_EVENTS: &[&str] = &[
     "server_added",
@@ -198,7 +196,7 @@ impl Metrics {
         reasons.extend(["agent", "stale"]);
         let mut limits: Vec<&'static str> = LIMITS_ELSEWHERE.to_vec();
         let is_limit = |name: &&str| name.starts_with("limits.") || name.starts_with("hub.") && name.ends_with("_max");
-        limits.extend(KEYS.iter().map(|key| key.name).filter(is_limit));
+        limits.extend(lookup::keys().map(|key| key.name).filter(is_limit));
         let known: [(&Labelled, &[&'static str]); 14] = [
             (&metrics.closes, &closes),
             (&metrics.reconnects, &["caught_up", "replay", "gap", "other_epoch", "ahead_of_log"]),
@@ -221,8 +219,8 @@ impl Metrics {
         for state in ["idle", "running", "waiting", "ended"] {
             metrics.session_state(state);
         }
-        for status in Status::ALL {
-            metrics.task_state(status.as_str());
+        for state in ["running", "completed", "failed", "cancelled"] {
+            metrics.task_state(state);
         }
         metrics
     }

@@ -1,5 +1,4 @@
-//! TLS: the certificate that the settings name, looked at again now and then, so that a renewed one needs no restart; and
-//! the other side of it for our own clients.
+//! TLS: the certificate that the settings name, looked at again now and then, so that a renewed one needs no restart.
 
 use std::fmt;
 use std::path::Path;
@@ -7,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
+use bowline_env::clock;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::config::TlsConfig;
 
@@ -34,7 +34,7 @@ struct Current {
 impl Tls {
     pub fn load(files: TlsConfig) -> anyhow::Result<Tls> {
         let changed = changed(&files);
-        let current = Current { config: read(&files)?, changed, looked: Instant::now() };
+        let current = Current { config: read(&files)?, changed, looked: clock::now() };
         Ok(Tls { files, current: Mutex::new(current) })
     }
 
@@ -52,7 +52,7 @@ impl Tls {
             if current.looked.elapsed() < LOOK_EVERY {
                 return;
             }
-            current.looked = Instant::now();
+            current.looked = clock::now();
             (self.files.clone(), current.changed)
         };
         let renewed = tokio::task::spawn_blocking(move || {
@@ -106,20 +106,4 @@ fn read(files: &TlsConfig) -> anyhow::Result<Arc<ServerConfig>> {
         .with_context(|| format!("`tls.key` does not fit the certificate in {cert}"))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
-}
-
-/// For our own clients: servers must have a certificate that this machine trusts; `SSL_CERT_FILE` names more of them.
-pub fn connector() -> anyhow::Result<TlsConnector> {
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    let (taken, _) = roots.add_parsable_certificates(found.certs);
-    anyhow::ensure!(
-        taken > 0,
-        "no certificate is trusted here: install `ca-certificates`, or name a file with SSL_CERT_FILE"
-    );
-    let config = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
 }

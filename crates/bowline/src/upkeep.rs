@@ -3,23 +3,24 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bowline_env::clock;
 use bowline_protocol::{LogId, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, StoreError};
 use futures_util::StreamExt;
 
+use crate::actor::{ActivationError, Actor, Directory};
 use crate::alias;
-use crate::clock;
 use crate::metrics;
-use crate::node::{Shared, acked};
-use crate::session::actor::{Actor, Unbegun};
+use crate::server::Shared;
+use crate::session::actor::SessionActor;
 use crate::session::background;
-use crate::session::turns::Status;
-use crate::session::{Ask, Command, Life, Registry, SessionRecord};
+use crate::session::{Ask, Command, Life, SessionRecord};
 use crate::task::actor::TaskActor;
 use crate::task::record::Worker;
-use crate::task::{Command as TaskCommand, TaskRecord, Tasks};
+use crate::task::status::Status;
+use crate::task::{Ask as TaskAsk, Command as TaskCommand, TaskRecord};
 use crate::tombstones::Ended;
 
 /// The next sweep comes early when so many sessions and tasks have ended.
@@ -38,7 +39,7 @@ const SET_BACK_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Ends or continues what the last process left behind, before anybody is served.
 pub async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
-    let started = Instant::now();
+    let started = clock::now();
     let (mut sessions, mut woken) = (0u64, 0u64);
     for (log, stored) in shared.store.list(Kind::Session, None).await? {
         let record = match SessionRecord::decode(&stored.body) {
@@ -51,18 +52,18 @@ pub async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
         sessions += 1;
         shared.metrics.session_state(record.state()).inc();
         if record.life == Life::Active {
-            shared.registry.count_live(&stored.owner);
+            shared.sessions.count_live(&stored.owner);
         }
         if !needs_care(&record) {
             continue;
         }
         woken += 1;
-        let mut actor = Actor::new(shared.clone(), log.clone(), stored.owner.clone(), record);
-        match Box::pin(actor.begin()).await {
+        let mut actor = SessionActor::new(shared.sessions.clone(), log.clone(), stored.owner.clone(), record);
+        match Box::pin(actor.activate()).await {
             // It stays as long as it has something to do, as any other that was woken.
-            Ok(()) => drop(Registry::install(shared, actor, stored.owner)),
-            Err(Unbegun::Elsewhere(_)) => {}
-            Err(Unbegun::Refused(refusal)) => {
+            Ok(()) => drop(Directory::install(actor)),
+            Err(ActivationError::Elsewhere(_)) => {}
+            Err(ActivationError::Refused(refusal)) => {
                 tracing::error!(session = %log, %refusal, "a session could not be recovered yet");
             }
         }
@@ -84,11 +85,11 @@ async fn recover_tasks(shared: &Arc<Shared>) -> anyhow::Result<u64> {
             shared.tasks.count_running(&stored.owner);
         }
         if task_needs_care(&record) {
-            let mut actor = TaskActor::new(shared.clone(), id, stored.owner.clone(), record, None);
-            match Box::pin(actor.begin()).await {
-                Ok(()) => drop(Tasks::install(shared, actor, &stored.owner)),
-                Err(Unbegun::Elsewhere(_)) => {}
-                Err(Unbegun::Refused(refusal)) => {
+            let mut actor = TaskActor::new(shared.tasks.clone(), id, stored.owner.clone(), record, None);
+            match Box::pin(actor.activate()).await {
+                Ok(()) => drop(Directory::install(actor)),
+                Err(ActivationError::Elsewhere(_)) => {}
+                Err(ActivationError::Refused(refusal)) => {
                     tracing::error!(task = %log, %refusal, "a task could not be recovered yet");
                 }
             }
@@ -118,17 +119,17 @@ pub async fn take_over(shared: &Arc<Shared>, node: &Holder) -> Result<(), StoreE
         let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
         if needs_care(&record) && shared.store.holder(&log).await?.as_ref() == Some(node) {
             sessions += 1;
-            let actor = Actor::new(shared.clone(), log, stored.owner.clone(), record);
+            let actor = SessionActor::new(shared.sessions.clone(), log, stored.owner.clone(), record);
             // It takes the lease, and sees to the rest.
-            Registry::install(shared, actor, stored.owner);
+            Directory::install(actor);
         }
     }
     for (log, stored) in shared.store.list(Kind::Task, None).await? {
         let Some((id, record)) = task_of(&log, &stored) else { continue };
         if task_needs_care(&record) && shared.store.holder(&log).await?.as_ref() == Some(node) {
             tasks += 1;
-            let actor = TaskActor::new(shared.clone(), id, stored.owner.clone(), record, None);
-            Tasks::install(shared, actor, &stored.owner);
+            let actor = TaskActor::new(shared.tasks.clone(), id, stored.owner.clone(), record, None);
+            Directory::install(actor);
         }
     }
     shared.hub.take_over(node).await?;
@@ -150,7 +151,7 @@ fn task_of(log: &LogId, stored: &Record) -> Option<(TaskId, TaskRecord)> {
 async fn is_known_to_session(shared: &Shared, id: &TaskId, record: &TaskRecord) -> bool {
     let Some(session) = &record.session else { return false };
     // A session that cannot be read now may know it.
-    background::end_of(shared, session, id).await.map_or(true, |end| end.is_some())
+    background::end_of(&shared.logs, session, id).await.map_or(true, |end| end.is_some())
 }
 
 /// Streams that were kept long enough after their end are let go; a tombstone says so for a while longer.
@@ -171,7 +172,7 @@ async fn sweep_tasks(shared: &Arc<Shared>, now_ms: u64) -> Result<(), StoreError
         } else if record.is_running() {
             let quiet = older_than(stored.touched_ms, shared.config.stream.producer_ttl);
             if quiet && matches!(record.worker, Worker::Producer) {
-                let _ = Tasks::send(shared, &id, &stored.owner, TaskCommand::Look).await;
+                let _ = shared.tasks.send(&id, &stored.owner, TaskCommand::new(TaskAsk::Look)).await;
             }
         } else if !record.untold {
             // Those who read it when it ended are given the time to read its end.
@@ -194,7 +195,7 @@ async fn sweep_tasks(shared: &Arc<Shared>, now_ms: u64) -> Result<(), StoreError
             let mut release = Commit::to(log, Fence::default(), now_ms);
             release.record = Some(record.tombstone(now_ms).stored(&owner));
             release.release = Some(Release::Contents);
-            shared.write_once(release).await.map(drop)
+            shared.logs.write_once(release).await.map(drop)
         }
     })
     .await?;
@@ -241,7 +242,7 @@ pub async fn sweep_for_ever(shared: Arc<Shared>) {
 
 /// Waits for the next sweep, or for less if so much has ended that it should not wait to be forgotten.
 async fn rest(shared: &Shared, every: Duration) {
-    let (ended, mut left) = ([shared.registry.ended(), shared.tasks.ended()], every);
+    let (ended, mut left) = ([shared.sessions.ended(), shared.tasks.ended()], every);
     loop {
         // At least once: a client that ends much must not make the sweep run without a pause.
         let pause = left.min(LOOK_EVERY);
@@ -267,8 +268,8 @@ pub async fn share_time_for_ever(shared: Arc<Shared>) {
 async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let now_ms = shared.clock.now_ms();
     for trimmed in shared.store.sweep(now_ms).await? {
-        let acked = acked(shared, &trimmed.log).await;
-        shared.count_trimmed(&trimmed, acked);
+        let acked = shared.sessions.acked(&trimmed.log).await;
+        shared.logs.count_trimmed(&trimmed, acked);
     }
     let health = shared.store.health();
     shared.metrics.store_bytes.set(health.bytes as i64);
@@ -290,7 +291,7 @@ async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
         let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
         let id = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
         if record.life == Life::Active && older_than(stored.touched_ms, shared.config.session.ttl) {
-            let _ = Registry::send(shared, &id, &stored.owner, Command::unasked(Ask::Expire)).await;
+            let _ = shared.sessions.send(&id, &stored.owner, Command::unasked(Ask::Expire)).await;
         } else if record.life != Life::Active && older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
             due.push(log);
         } else if record.life != Life::Active && record.released {
@@ -336,7 +337,7 @@ async fn recount(shared: &Shared) -> Result<(), StoreError> {
             *running.entry(stored.owner).or_default() += 1;
         }
     }
-    shared.registry.recount(living);
+    shared.sessions.recount(living);
     shared.tasks.recount(running);
     for state in ["idle", "running", "waiting", "ended"] {
         shared.metrics.session_state(state).set(sessions.get(state).copied().unwrap_or(0));
@@ -356,12 +357,12 @@ async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
             tracing::error!(%log, "what a name stands for cannot be read; it is left alone");
             continue;
         }
-        if alias::still_there(shared, &named).await.is_empty() && is_still(shared, &log, &alias).await {
+        if alias::still_there(&shared.logs, &named).await.is_empty() && is_still(shared, &log, &alias).await {
             forget(shared, &log, now_ms).await?;
         }
     }
     let kept_ms = (shared.config.state.ttl + SET_BACK_MAX).as_millis() as u64;
-    let by_both_ms = now_ms.min(clock::unix_ms());
+    let by_both_ms = now_ms.min(clock::wall_ms());
     for (log, mark) in shared.store.list(Kind::Restored, None).await? {
         if by_both_ms.saturating_sub(mark.touched_ms) > kept_ms {
             forget(shared, &log, now_ms).await?;
@@ -379,7 +380,7 @@ async fn is_still(shared: &Shared, log: &LogId, alias: &Record) -> bool {
 async fn forget(shared: &Shared, log: &LogId, now_ms: u64) -> Result<(), StoreError> {
     let mut forget = Commit::to(log.clone(), Fence::default(), now_ms);
     forget.release = Some(Release::Log);
-    match shared.write_once(forget).await {
+    match shared.logs.write_once(forget).await {
         // Another node was faster.
         Err(StoreError::NoSuchLog) => Ok(()),
         done => done.map(drop),

@@ -1,8 +1,8 @@
-//! One reader of one turn or task: which of its events become chunks for this reader, from where on, and in which form.
+//! One reader of one turn or task: which of its events become outputs for this reader, from where on, and in which form.
 
-use bowline_protocol::{Chunk, Extent, Recorded, Seq, StreamCursor};
+use bowline_protocol::{Extent, Recorded, Seq, StreamCursor};
 
-use crate::project::{Fold, Parser, Projector, Trace};
+use crate::dialect::{Fold as _, Parser, Projection, ProjectionIndex};
 use crate::resume::{Resume, Span};
 
 /// The most events asked of the log at once.
@@ -17,14 +17,18 @@ pub enum Start {
     After(StreamCursor),
     /// With a fresh parser, from here on: what is open at this point is opened for it first.
     Framed(StreamCursor),
-    /// After so many chunks.
+    /// After so many outputs.
     Index(u64),
 }
 
 #[derive(Debug)]
-pub struct Watch {
-    projector: Projector,
-    fold: Option<Fold>,
+pub struct Watch<P: Projection> {
+    /// What the reader knows the turn or task as.
+    name: Box<str>,
+    /// Its first event.
+    first: Seq,
+    projection: P,
+    fold: Option<P::Fold>,
     /// The next event to look at.
     next: Seq,
     /// The number that the log will give next, as far as we know.
@@ -32,10 +36,17 @@ pub struct Watch {
     /// Events up to here were there when the reader came; only these are folded.
     replay_to: Seq,
     has: Has,
-    /// Chunks seen so far, whether or not the reader got them.
+    /// What the reader had when it began in the middle by the index, although the beginning is retained.
+    shortcut: Option<Has>,
+    /// The reader has the outputs of the events before this one.
+    silent_until: Seq,
+    /// While the beginning is read again: the projection that began in the middle, with what it made of the event that
+    /// needed more. If the beginning goes meanwhile, the reader goes on with that.
+    fallback: Option<(P, Vec<P::Output>)>,
+    /// Outputs seen so far, whether or not the reader got them.
     seen: u64,
     reading: bool,
-    out: Vec<Chunk>,
+    out: Vec<P::Output>,
     stage: Stage,
     gap: bool,
     /// What the reader reads with now.
@@ -43,26 +54,26 @@ pub struct Watch {
 }
 
 /// What the reader already has.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Has {
     Nothing,
     UpTo { cursor: StreamCursor, framed: bool },
-    Chunks(u64),
+    Outputs(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Replaying,
     Live,
-    /// The terminal chunk was handed out.
+    /// The terminal output was handed out.
     Over,
     Done,
 }
 
 /// What the driver should do next.
 #[derive(Debug)]
-pub enum Output {
-    Chunks(Vec<Chunk>),
+pub enum Output<O> {
+    Outputs(Vec<O>),
     Read {
         from: Seq,
         events_max: usize,
@@ -71,25 +82,40 @@ pub enum Output {
     Over,
 }
 
-impl Watch {
-    /// A reader of the turn or task whose first event is `first` and whose message is called `message_id`.
-    /// Where the beginning of that is gone, its trace says what was open at each event that is left.
+/// The first event of which a reader with this cursor lacks something.
+fn owed(cursor: &StreamCursor) -> Seq {
+    match cursor.part {
+        Some(_) => cursor.cursor.seq,
+        None => cursor.cursor.seq.next(),
+    }
+}
+
+type Index<P> = ProjectionIndex<<P as Projection>::Mark>;
+
+impl<P: Projection> Watch<P> {
+    /// A reader of the turn or task whose first event is `first`, and which the reader knows as `name`. The index says what
+    /// was open at its events, so that a reader can begin in the middle.
     pub fn new(
-        message_id: &str,
+        name: &str,
         first: Seq,
         extent: &Extent,
         start: Start,
         fold: bool,
-        trace: Option<&Trace>,
-    ) -> Watch {
+        index: Option<&Index<P>>,
+    ) -> Watch<P> {
         let parser = if matches!(start, Start::After(_)) { Parser::Same } else { Parser::Fresh };
         let mut watch = Watch {
-            projector: Projector::turn(message_id),
-            fold: fold.then(Fold::default),
+            name: name.into(),
+            first,
+            projection: P::new(name),
+            fold: fold.then(P::Fold::default),
             next: first,
             tail: extent.next,
             replay_to: extent.last(),
             has: Has::Nothing,
+            shortcut: None,
+            silent_until: Seq::ZERO,
+            fallback: None,
             seen: 0,
             reading: false,
             out: Vec::new(),
@@ -97,20 +123,19 @@ impl Watch {
             gap: false,
             parser,
         };
-        let trimmed = first < extent.first;
         match start {
-            Start::Fresh => watch.begin_at(parser, first, extent.first, trace),
-            Start::Index(index) => {
-                // Chunks that are gone cannot be counted, so the reader begins with what is left.
-                watch.begin_at(parser, first, extent.first, trace);
-                if !trimmed {
-                    watch.has = Has::Chunks(index);
+            Start::Fresh => watch.begin_at(extent.first, index),
+            Start::Index(count) => {
+                // Outputs that are gone cannot be counted, so the reader begins with what is left.
+                watch.begin_at(extent.first, index);
+                if first >= extent.first {
+                    watch.has = Has::Outputs(count);
                 }
             }
             Start::After(cursor) | Start::Framed(cursor) => {
                 match Resume::within(Span { first, last: None }, extent, &cursor) {
-                    Resume::OtherEpoch { first: from, lost } => watch.begin_anew(parser, first, from, lost, trace),
-                    _ => watch.come_back(message_id, cursor, first, extent.first, parser, trace),
+                    Resume::OtherEpoch { first: from, lost } => watch.begin_anew(from, lost, index),
+                    _ => watch.come_back(cursor, extent.first, index),
                 }
             }
         }
@@ -119,83 +144,103 @@ impl Watch {
     }
 
     /// Starts at the first event, or at the first that is left.
-    fn begin_at(&mut self, parser: Parser, first: Seq, retained: Seq, trace: Option<&Trace>) {
-        if first < retained {
-            self.skip_to(parser, first, retained, trace);
+    fn begin_at(&mut self, retained: Seq, index: Option<&Index<P>>) {
+        if self.first < retained {
+            self.skip(0, self.first, retained, index);
         }
     }
 
     /// The numbers of this reader's cursor mean nothing here. It is told so, with how much is known to be lost, and gets
     /// everything from the first event that is left.
-    fn begin_anew(&mut self, parser: Parser, first: Seq, from: Seq, lost: u64, trace: Option<&Trace>) {
-        if first < from {
-            return self.skip(parser, lost - first.until(from), first, from, trace);
+    fn begin_anew(&mut self, from: Seq, lost: u64, index: Option<&Index<P>>) {
+        if self.first < from {
+            return self.skip(lost - self.first.until(from), self.first, from, index);
         }
         self.gap = true;
-        self.out.push(Chunk::gap(lost, from, parser == Parser::Fresh));
+        self.out.push(P::gap_notice(lost, from, self.parser));
     }
 
-    fn come_back(
-        &mut self,
-        message_id: &str,
-        cursor: StreamCursor,
-        first: Seq,
-        retained: Seq,
-        parser: Parser,
-        trace: Option<&Trace>,
-    ) {
-        let owed = match cursor.part {
-            Some(_) => cursor.cursor.seq,
-            None => cursor.cursor.seq.next(),
-        };
-        // Behind a chunk of the first event it has begun already, and has that chunk.
+    fn come_back(&mut self, cursor: StreamCursor, retained: Seq, index: Option<&Index<P>>) {
+        let owed = owed(&cursor);
+        let first = self.first;
+        // Behind an output of the first event it has begun already, and has that output.
         let before = owed < first || (owed == first && cursor.part.is_none());
         if before {
             // What follows is everything.
-            return self.begin_at(parser, first, retained, trace);
+            return self.begin_at(retained, index);
         }
         if owed < retained {
-            return self.skip_to(parser, owed, retained, trace);
+            return self.skip(0, owed, retained, index);
         }
-        if first >= retained {
-            self.has = Has::UpTo { cursor, framed: parser == Parser::Fresh };
-            return;
-        }
-        // Nothing that it lacks is gone. What was open at its cursor is known from the trace.
-        match trace.map(|trace| (trace.at(owed.prev()), trace.from(retained))) {
-            Some((Some(shape), _)) => {
-                self.projector = Projector::resumed(message_id, &shape);
-                self.next = owed;
-                match cursor.part {
-                    Some(_) => self.has = Has::UpTo { cursor, framed: parser == Parser::Fresh },
-                    None if parser == Parser::Fresh => self.projector.framing(&mut self.out),
-                    None => {}
+        let framed = self.parser == Parser::Fresh;
+        let is_whole = first >= retained;
+        let has = Has::UpTo { cursor: cursor.clone(), framed };
+        // Nothing that it lacks is gone. What was open before its cursor is known from the index. The event at the cursor is
+        // passed once more if it is there, because it may have been the last.
+        let open_at = |at: Seq| Some((at, index?.at(at.prev())?));
+        let seq = cursor.cursor.seq;
+        match (seq >= retained).then(|| open_at(seq)).flatten().or_else(|| open_at(owed)) {
+            Some((at, open)) if !is_whole || !framed || P::can_frame(&open) => {
+                self.projection = P::resumed(&self.name, &open);
+                self.next = at;
+                self.shortcut = is_whole.then(|| has.clone());
+                if at <= seq {
+                    self.has = has;
+                } else if framed {
+                    self.projection.framing(&mut self.out);
+                    self.parser = Parser::Same;
                 }
             }
-            // So long ago that it is not: then the reader begins where it is, like everybody who comes now.
-            Some((None, Some((from, _)))) if from > owed => self.skip_to(parser, owed, retained, trace),
-            Some(_) | None => {
-                self.projector.lose();
+            _ if is_whole => self.has = has,
+            // So long ago that it is not: then the reader begins where it is, like all who come now.
+            _ if index.and_then(|index| index.from(retained)).is_some_and(|(from, _)| from > owed) => {
+                self.skip(0, owed, retained, index);
+            }
+            _ => {
+                self.projection.lose();
                 self.next = retained;
                 self.has = Has::UpTo { cursor, framed: true };
             }
         }
     }
 
-    fn skip_to(&mut self, parser: Parser, wanted: Seq, retained: Seq, trace: Option<&Trace>) {
-        self.skip(parser, 0, wanted, retained, trace);
-    }
-
     /// Goes on at the first retained event, and tells how many were skipped for that and how many are lost besides.
-    fn skip(&mut self, parser: Parser, besides: u64, wanted: Seq, retained: Seq, trace: Option<&Trace>) {
+    fn skip(&mut self, besides: u64, wanted: Seq, retained: Seq, index: Option<&Index<P>>) {
         self.flush();
         self.gap = true;
-        let begin = trace.and_then(|trace| trace.from(retained));
-        let (from, shape) = begin.map_or((retained, None), |(from, shape)| (from, Some(shape)));
-        self.projector.gap(parser, besides + wanted.until(from), from, shape.as_ref(), &mut self.out);
+        let begin = index.and_then(|index| index.from(retained));
+        let (from, open) = begin.map_or((retained, None), |(from, open)| (from, Some(open)));
+        self.projection.gap(self.parser, besides + wanted.until(from), from, open.as_ref(), &mut self.out);
         self.parser = Parser::Same;
         self.next = from;
-        self.has = Has::Nothing;
+        (self.has, self.shortcut) = (Has::Nothing, None);
+    }
+
+    /// The projection began in the middle, and it turns out that an event needs what came before: it is made again from the
+    /// first event on, in silence up to this one.
+    fn begin_again(&mut self, at: Seq, has: Has, outputs: Vec<P::Output>) {
+        let resumed = std::mem::replace(&mut self.projection, P::new(&self.name));
+        self.fallback = Some((resumed, outputs));
+        (self.next, self.silent_until, self.has) = (self.first, at, has);
+    }
+
+    /// The beginning was trimmed while it was read again, so the reader gets what it would have got had it been gone before.
+    fn give_up_on_beginning(&mut self) {
+        let Some((projection, outputs)) = self.fallback.take() else { return };
+        self.projection = projection;
+        (self.next, self.has) = (self.silent_until.next(), Has::Nothing);
+        self.silent_until = Seq::ZERO;
+        self.seen += outputs.len() as u64;
+        outputs.into_iter().for_each(|output| self.give(output));
+    }
+
+    /// Events were trimmed before they were read. What the reader has already is not missed.
+    fn overtaken(&mut self, first: Seq, index: Option<&Index<P>>) {
+        match std::mem::replace(&mut self.has, Has::Nothing) {
+            Has::UpTo { cursor, .. } if first <= owed(&cursor) => self.come_back(cursor, first, index),
+            Has::UpTo { cursor, .. } => self.skip(0, self.next.max(owed(&cursor)), first, index),
+            Has::Nothing | Has::Outputs(_) => self.skip(0, self.next, first, index),
+        }
     }
 
     /// Whether the reader was told of a gap since the last time this was asked.
@@ -208,7 +253,7 @@ impl Watch {
         self.next.prev()
     }
 
-    /// How many chunks there are up to here, counted from the first.
+    /// How many outputs there are up to here, counted from the first.
     pub fn seen(&self) -> u64 {
         self.seen
     }
@@ -224,12 +269,15 @@ impl Watch {
     }
 
     /// The answer to [`Output::Read`]. `first` is where the log begins now, `next` where it ends. If it begins behind what
-    /// was asked for, the trace as it is now says what is open there.
-    pub fn handle_events(&mut self, events: &[Recorded], first: Seq, next: Seq, trace: Option<&Trace>) {
+    /// was asked for, the index as it is now says what is open there.
+    pub fn handle_events(&mut self, events: &[Recorded], first: Seq, next: Seq, index: Option<&Index<P>>) {
         self.reading = false;
         self.handle_tail(next);
+        if first > self.next && self.next < self.silent_until {
+            self.give_up_on_beginning();
+        }
         if first > self.next {
-            self.skip_to(self.parser, self.next, first, trace);
+            self.overtaken(first, index);
         }
         for event in events {
             // Left out with what was lost: what was open there is not known.
@@ -244,8 +292,10 @@ impl Watch {
                 self.go_live();
             }
             self.next = event.seq.next();
-            self.handle_event(event);
-            if self.projector.is_over() {
+            if !self.handle_event(event) {
+                break;
+            }
+            if self.projection.is_over() {
                 self.flush();
                 self.stage = Stage::Over;
             }
@@ -258,50 +308,61 @@ impl Watch {
         self.reading = false;
     }
 
-    fn handle_event(&mut self, event: &Recorded) {
-        let mut chunks = Vec::new();
+    /// False if the projection has to begin again before this event can be projected.
+    fn handle_event(&mut self, event: &Recorded) -> bool {
+        let mut outputs = Vec::new();
         match &self.has {
-            Has::Nothing => self.projector.handle_event(event, &mut chunks),
-            Has::Chunks(count) => {
+            Has::Nothing => self.projection.handle_event(event, &mut outputs),
+            Has::Outputs(count) => {
                 let count = *count;
-                self.projector.handle_event(event, &mut chunks);
-                let seen = self.seen;
-                self.seen += chunks.len() as u64;
-                let skip = count.saturating_sub(seen).min(chunks.len() as u64) as usize;
-                chunks.drain(..skip);
+                self.projection.handle_event(event, &mut outputs);
+                let skip = count.saturating_sub(self.seen).min(outputs.len() as u64) as usize;
+                self.seen += skip as u64;
+                outputs.drain(..skip);
                 if self.seen >= count {
                     self.has = Has::Nothing;
                 }
-                return chunks.into_iter().for_each(|chunk| self.give(chunk));
             }
             Has::UpTo { cursor, framed } => {
                 let (at, framed) = (cursor.cursor.seq, *framed);
                 match cursor.part {
                     Some(part) if event.seq == at => {
-                        self.projector.split_event(event, part, framed, &mut chunks);
+                        self.projection.split_event(event, part, framed, &mut outputs);
                         self.has = Has::Nothing;
                     }
                     _ => {
-                        self.projector.pass_event(event);
+                        self.projection.pass_event(event);
                         if event.seq >= at {
                             self.has = Has::Nothing;
                             if framed {
-                                self.projector.framing(&mut chunks);
+                                self.projection.framing(&mut outputs);
                             }
                         }
                     }
                 }
             }
         }
-        self.seen += chunks.len() as u64;
-        chunks.into_iter().for_each(|chunk| self.give(chunk));
+        if self.projection.is_inexact()
+            && let Some(has) = self.shortcut.take()
+        {
+            self.begin_again(event.seq, has, outputs);
+            return false;
+        }
+        if event.seq >= self.silent_until {
+            self.fallback = None;
+        }
+        self.seen += outputs.len() as u64;
+        if event.seq >= self.silent_until {
+            outputs.into_iter().for_each(|output| self.give(output));
+        }
+        true
     }
 
-    fn give(&mut self, chunk: Chunk) {
+    fn give(&mut self, output: P::Output) {
         self.parser = Parser::Same;
         match &mut self.fold {
-            Some(fold) => fold.push(chunk, &mut self.out),
-            None => self.out.push(chunk),
+            Some(fold) => fold.push(output, &mut self.out),
+            None => self.out.push(output),
         }
     }
 
@@ -311,7 +372,7 @@ impl Watch {
         }
     }
 
-    /// From here on chunks come as they are.
+    /// From here on outputs come as they are.
     fn go_live(&mut self) {
         self.flush();
         self.fold = None;
@@ -324,9 +385,9 @@ impl Watch {
         }
     }
 
-    pub fn poll_output(&mut self) -> Option<Output> {
+    pub fn poll_output(&mut self) -> Option<Output<P::Output>> {
         if !self.out.is_empty() {
-            return Some(Output::Chunks(std::mem::take(&mut self.out)));
+            return Some(Output::Outputs(std::mem::take(&mut self.out)));
         }
         match self.stage {
             Stage::Done => return None,
@@ -341,9 +402,22 @@ impl Watch {
         Some(Output::Read { from: self.next, events_max: READ_EVENTS_MAX })
     }
 
-    /// Takes back chunks that were looked at and not sent.
-    pub fn put_back(&mut self, chunks: Vec<Chunk>) {
-        self.out.splice(..0, chunks);
+    /// Takes back outputs that were looked at and not sent.
+    pub fn put_back(&mut self, outputs: Vec<P::Output>) {
+        self.out.splice(..0, outputs);
+    }
+
+    /// Whether this reader has been given everything up to its [`position`](Watch::position), and gets from now on what all
+    /// such readers get.
+    pub fn is_shareable(&self) -> bool {
+        let caught_up = self.stage == Stage::Live && self.out.is_empty() && !self.reading;
+        let alike = matches!(self.has, Has::Nothing) && self.next >= self.silent_until;
+        caught_up && alike && self.projection.is_shareable()
+    }
+
+    /// The projection at its position.
+    pub fn into_projection(self) -> P {
+        self.projection
     }
 
     /// Whether there is something to do without waiting.

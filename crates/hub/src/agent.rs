@@ -10,17 +10,16 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
-use crate::catalogue::ListKind;
-use crate::drive::conversation::Reply;
-use crate::drive::task::{self, Work};
+use crate::call::Inbound;
+use crate::call::outcome::CallOutcome;
+use crate::call::reply::Reply;
+use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, lossy, raw};
-use crate::front::{Client, pass};
 use crate::hub::Hub;
-use crate::link::Inbound;
-use crate::message;
-use crate::outcome::CallOutcome;
-use crate::tasks::{Mine, TaskRecord};
-use crate::tools;
+use crate::relay::task::{self, Work};
+use crate::relay::{Client, on_behalf};
+use crate::tasks::{OwnedTask, TaskRecord};
+use crate::{message, tools};
 
 const SAID_MAX: usize = 16;
 /// Under this name agents find the hub itself, unless it is the name of a server.
@@ -84,7 +83,7 @@ pub fn tools(hub: &Hub, owner: &Principal) -> Vec<AgentTool> {
     }
     if !found.is_empty() && hub.find(owner, OURS).is_none() {
         let ours = |entry: &Raw| OUR_TOOLS.contains(&Fields::of(Some(entry)).text("name").unwrap_or_default().as_str());
-        found.extend(tools::schemas().iter().filter(|entry| ours(entry)).map(|entry| described(OURS, entry)));
+        found.extend(hub_tools::schemas().iter().filter(|entry| ours(entry)).map(|entry| described(OURS, entry)));
     }
     found
 }
@@ -159,7 +158,7 @@ async fn run(
     cancel: CancellationToken,
 ) -> Option<Reply> {
     let (sink, mut said) = mpsc::channel::<Inbound>(SAID_MAX);
-    let calling = pass::as_client(&hub, &client, &backend, "tools/call", &params, &sink);
+    let calling = on_behalf::as_client(&hub, &client, &backend, "tools/call", &params, &sink);
     let draining = async { while said.recv().await.is_some() {} };
     let both = async {
         match futures_util::future::select(std::pin::pin!(calling), std::pin::pin!(draining)).await {
@@ -171,7 +170,7 @@ async fn run(
 }
 
 /// The call has become a task: that is its result for now.
-fn goes_on(hub: &Arc<Hub>, made: Mine, work: Work) -> AgentEnd {
+fn goes_on(hub: &Arc<Hub>, made: OwnedTask, work: Work) -> AgentEnd {
     let facts = made.record.shown(&made.id);
     let text = format!(
         "The call takes long and goes on as the task {}. Its result is to be had from {OURS}__get_task_result.",

@@ -1,50 +1,71 @@
 //! The MCP hub: one endpoint in front of many MCP servers, which never lies about them and never gives up on them.
 //!
 //! JSON is carried through as it is: only what must be looked at is parsed, and unknown fields survive.
+//!
+//! # A tool call, file by file
+//!
+//! ```text
+//! a client
+//!    │  POST /mcp                                    or a line on stdin
+//!    ▼
+//! downstream/streamable_http                         downstream/stdio
+//!    │  which revision? which session?
+//!    ├─ downstream/session_http      with a session: the answer is in its log (session/), and outlives the wire
+//!    └─ downstream/stateless_http    without one: closing the response cancels; questions travel in results (downstream/stateless)
+//!    ▼
+//! downstream/one_server, downstream/all_servers      one server as it is, or all as one; tools/ are the hub's own
+//!    ▼
+//! relay/routing                                      whose tool is it, and what is it called there?
+//!    ▼
+//! relay/call                                         counts it, makes it, repeats it if the server asks for input
+//!    ▼
+//! backend/call ── backend/dispatcher                 core::backend decides: send, wait for a reconnect, send again, give up
+//!    ▼
+//! upstream/streamable_http  upstream/http_sse  upstream/process_pool → upstream/stdio
+//!    │  was it sent? is the session still known? streamable_http/doubt, outgoing
+//!    ▼
+//! the server
+//! ```
+//!
+//! What a server says meanwhile comes back over the call's `Sink` ([`call`]): `upstream/pending_calls` decides whose it is. Questions (elicitation,
+//! sampling) wait in `session/elicitation`, or in `call/suspended` for clients without sessions. A call that takes long goes on in
+//! `relay/task`. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all servers and
+//! clients, and who may see what), [`session`], `tasks` and `registry`. All share the types in [`call`], [`revision`], [`config`] and [`message`].
 
 pub mod agent;
 pub mod backend;
+pub mod call;
 pub mod catalogue;
-mod clock;
-pub mod counts;
-mod desk;
-mod drive;
-pub mod era;
+pub mod config;
+pub mod downstream;
 pub mod fields;
-pub mod file;
-mod forced_reconnects;
-pub mod front;
-mod guard;
 pub mod hub;
+mod lifecycle;
 mod lines;
-pub mod link;
-mod memory;
 pub mod message;
-mod mirrored;
 pub mod neighbours;
-pub mod outcome;
-mod parked;
-pub mod pending;
+mod registry;
+mod relay;
 mod requester;
+pub mod revision;
+mod scan;
 mod seal;
-mod secrets;
-mod servers;
 pub mod session;
-pub mod sessions;
-pub mod skim;
-pub mod spec;
 pub mod sse;
-pub mod standing;
-mod task_names;
 mod tasks;
 mod tools;
-mod users;
+pub mod upstream;
 
+pub use backend::observer::Observer;
 pub use backend::{Backend, BackendEvent};
-pub use era::Era;
+pub use call::outcome;
+pub use config::file;
+pub use config::options::{Expose, Options, Prefix};
+pub use config::spec::{ServerSpec, Target};
+pub use downstream::peers::serve as serve_neighbour;
 pub use fields::{Fields, Raw};
-pub use front::carried::serve as serve_neighbour;
-pub use hub::{AddError, Expose, Hub, Observer, Options, Prefix, RemoveError};
+pub use hub::file_watch;
+pub use hub::{AddError, Hub, RemoveError};
 pub use requester::{Requester, Role};
+pub use revision::Revision;
 pub use session::Route;
-pub use spec::{ServerSpec, Target};

@@ -4,12 +4,12 @@ use std::io;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-use crate::skim::Skim;
+use crate::scan::Scan;
 
 /// One line, without its end.
 pub enum Line {
     Whole(Vec<u8>),
-    TooLong(Skim),
+    TooLong(Scan),
 }
 
 pub struct Lines<R> {
@@ -36,17 +36,17 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
             let piece = &bytes[..end.unwrap_or(bytes.len())];
             line = match line {
                 Line::Whole(kept) if kept.len() + piece.len() > self.bytes_max => {
-                    let mut skim = Skim::of(&kept);
-                    skim.push(piece);
-                    Line::TooLong(skim)
+                    let mut scan = Scan::of(&kept);
+                    scan.push(piece);
+                    Line::TooLong(scan)
                 }
                 Line::Whole(mut kept) => {
                     kept.extend_from_slice(piece);
                     Line::Whole(kept)
                 }
-                Line::TooLong(mut skim) => {
-                    skim.push(piece);
-                    Line::TooLong(skim)
+                Line::TooLong(mut scan) => {
+                    scan.push(piece);
+                    Line::TooLong(scan)
                 }
             };
             let taken = piece.len() + usize::from(end.is_some());
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Line {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Line::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
-            Line::TooLong(skim) => write!(f, "TooLong({skim:?})"),
+            Line::TooLong(scan) => write!(f, "TooLong({scan:?})"),
         }
     }
 }
@@ -87,7 +87,7 @@ mod tests {
             while let Some(line) = lines.next().await.unwrap() {
                 seen.push(match line {
                     Line::Whole(bytes) => String::from_utf8(bytes).unwrap(),
-                    Line::TooLong(skim) => format!("too long: {:?}", skim.id().unwrap()),
+                    Line::TooLong(scan) => format!("too long: {:?}", scan.id().unwrap()),
                 });
             }
             assert_eq!(seen, ["{\"id\":1}", "", "too long: 2", "{\"id\":3}"], "{buffered} at a time");

@@ -20,6 +20,9 @@ pub const HEADER_MISMATCH: i64 = -32020;
 pub const MISSING_CAPABILITY: i64 = -32021;
 pub const UNSUPPORTED_VERSION: i64 = -32022;
 
+/// The largest message that a server may send.
+pub const BYTES_MAX: usize = 16 << 20;
+
 /// A request's id: a string or a number, compared as it was written.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Id(String);

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
+use bowline_env::entropy;
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
 use bowline_store::{Clock, Commit, Fence, Kind, Record, Start, Store, StoreError};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-
-use crate::clock::random_bits;
 
 /// The log whose record is the key. It is in the store, so that a seal means the same after a restart and on every node.
 const LOG: &str = "hub_task_key";
@@ -27,9 +26,9 @@ impl Seal {
             return Ok(Seal { key: record.body.to_vec() });
         }
         let now = clock.now_ms();
-        let body = [random_bits().to_be_bytes(), random_bits().to_be_bytes()].concat();
+        let body = [entropy::u128().to_be_bytes(), entropy::u128().to_be_bytes()].concat();
         let mut commit = Commit::to(log.clone(), Fence::default(), now);
-        commit.create = Some(Start { epoch: Epoch::from_random(random_bits() as u64), after: Seq::ZERO });
+        commit.create = Some(Start { epoch: Epoch::from_random(entropy::u128() as u64), after: Seq::ZERO });
         commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: body.into() });
         match store.commit(commit).await {
             // Another node was faster; its key is everybody's.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::skim::Skim;
+use crate::scan::Scan;
 
 pub const CONTENT_TYPE: &str = "text/event-stream";
 
@@ -20,9 +20,9 @@ pub struct Event {
 pub enum Piece {
     Event(Event),
     /// An event that is larger than is taken. It was passed over, and the stream goes on.
-    TooLarge(Skim),
+    TooLarge(Scan),
     /// An event whose data is not UTF-8. A reader that replaced what it cannot read would pass on what nobody wrote.
-    NotUtf8(Skim),
+    NotUtf8(Scan),
 }
 
 /// The data of the event that is being read.
@@ -31,7 +31,7 @@ enum Data {
     #[default]
     Nothing,
     Whole(Vec<u8>),
-    TooLarge(Skim),
+    TooLarge(Scan),
 }
 
 /// The line that is being read.
@@ -148,11 +148,11 @@ impl Parser {
 
     fn add(&mut self, bytes: &[u8]) {
         match &mut self.data {
-            Data::TooLarge(skim) => skim.push(bytes),
+            Data::TooLarge(scan) => scan.push(bytes),
             Data::Whole(data) if data.len() + bytes.len() > self.bytes_max => {
-                let mut skim = Skim::of(data);
-                skim.push(bytes);
-                self.data = Data::TooLarge(skim);
+                let mut scan = Scan::of(data);
+                scan.push(bytes);
+                self.data = Data::TooLarge(scan);
             }
             Data::Whole(data) => data.extend_from_slice(bytes),
             Data::Nothing => {}
@@ -181,10 +181,10 @@ impl Parser {
         let kind = self.kind.take();
         match std::mem::take(&mut self.data) {
             Data::Nothing => None,
-            Data::TooLarge(skim) => Some(Piece::TooLarge(skim)),
+            Data::TooLarge(scan) => Some(Piece::TooLarge(scan)),
             Data::Whole(data) => Some(match String::from_utf8(data) {
                 Ok(data) => Piece::Event(Event { id: self.id.clone(), kind, data }),
-                Err(error) => Piece::NotUtf8(Skim::of(error.as_bytes())),
+                Err(error) => Piece::NotUtf8(Scan::of(error.as_bytes())),
             }),
         }
     }
@@ -249,8 +249,8 @@ mod tests {
     fn an_event_that_is_too_large_is_passed_over_and_the_next_one_is_read() {
         let shown = |piece| match piece {
             Piece::Event(event) => event.data,
-            Piece::TooLarge(skim) => format!("too large: {:?}", skim.id().unwrap()),
-            Piece::NotUtf8(skim) => format!("not UTF-8: {:?}", skim.id().unwrap()),
+            Piece::TooLarge(scan) => format!("too large: {:?}", scan.id().unwrap()),
+            Piece::NotUtf8(scan) => format!("not UTF-8: {:?}", scan.id().unwrap()),
         };
         let x = "x".repeat(30);
         let text = format!(
@@ -270,7 +270,7 @@ mod tests {
     fn data_that_is_not_utf_8_is_passed_over_and_not_mended() {
         let mut parser = Parser::new(1000);
         let pieces = parser.push(b"id: e1\ndata: {\"id\":1,\"a\":\"caf\xe9\"}\n\ndata: {\"id\":2}\n\n");
-        assert!(matches!(&pieces[0], Piece::NotUtf8(skim) if skim.id() == Some(&crate::message::Id::number(1))));
+        assert!(matches!(&pieces[0], Piece::NotUtf8(scan) if scan.id() == Some(&crate::message::Id::number(1))));
         assert!(matches!(&pieces[1], Piece::Event(event) if event.data == "{\"id\":2}"));
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::control_names::CONTROL;
 use crate::id::{SessionId, StepId};
 use crate::json;
 use crate::position::{Epoch, Seq};
@@ -121,9 +122,8 @@ impl EventName {
         let (namespace, rest) = name.split_once('.')?;
         let plain =
             |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
-        let frames = [crate::frame::names::CLIENT, crate::frame::names::CONTROL];
-        let ours =
-            names::ALL.contains(&name) || name == names::STATE || frames.iter().any(|names| names.contains(&name));
+        // Client frames are all in a reserved namespace.
+        let ours = names::ALL.contains(&name) || name == names::STATE || CONTROL.contains(&name);
         (!RESERVED_NAMESPACES.contains(&namespace) && plain(namespace) && plain(rest) && name.len() <= 64 && !ours)
             .then(|| EventName(Cow::Owned(name.to_owned())))
     }

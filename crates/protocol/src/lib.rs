@@ -1,6 +1,7 @@
 //! The words of Bowline: wire types, cursors and error codes. No I/O, no clock, no dice, no rules.
 
 pub mod chunk;
+mod control_names;
 pub mod error;
 pub mod event;
 pub mod frame;

@@ -99,15 +99,16 @@ impl Pacer {
     }
 
     /// The next piece, which counts until whoever sends it drops it.
-    pub fn piece(&mut self, bytes: Vec<u8>) -> Bytes {
-        let Some((permit, mut held)) = self.turn.take() else { return bytes.into() };
+    pub fn piece(&mut self, bytes: impl Into<Bytes>) -> Bytes {
+        let bytes = bytes.into();
+        let Some((permit, mut held)) = self.turn.take() else { return bytes };
         held.set(bytes.len());
         Bytes::from_owner(Piece { bytes, _held: held, _permit: permit })
     }
 }
 
 struct Piece {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     _held: Held,
     _permit: OwnedSemaphorePermit,
 }
@@ -147,7 +148,7 @@ mod tests {
         let budget = ReadBudget::new(8 << 20);
         let mut pacer = Pacer::new(&budget);
         assert_eq!(pacer.room(MOST).await, MOST);
-        let piece = pacer.piece(vec![1; 1000]);
+        let piece = pacer.piece(vec![1_u8; 1000]);
         assert_eq!((&piece[..3], budget.held()), (&[1, 1, 1][..], 1000));
         let mut next = Box::pin(pacer.room(MOST));
         let waiting = std::future::poll_fn(|context| std::task::Poll::Ready(next.as_mut().poll(context).is_pending()));

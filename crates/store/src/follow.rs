@@ -1,22 +1,49 @@
-//! Following one log in one epoch: subscribe, look where it ends, read up to there, wait to be woken, look again.
+//! Following one log in one epoch: subscribe, read to its end, wait for a wake-up, read on.
 
 use std::fmt;
 use std::sync::Arc;
 
-use bowline_protocol::{Epoch, LogId, Seq};
+use bowline_protocol::{Epoch, Extent, LogId, Recorded, Seq};
 
 use crate::{Batch, ReadLimit, Store, StoreError, TailGuard, WakeSet};
 
-/// A subscription to one log for a reader that counts in one epoch.
+/// A reader of one log that counts in one epoch.
 ///
-/// It subscribes when it is made. Look ([`end`](Follower::end)) once after that and once after each wake-up: an event
-/// between the subscription and the look is seen by one of the two. The caller waits on the [`WakeSet`], which it may
-/// share between many followers. A gap shows in the [`Batch`]: it begins behind what was asked for.
+/// It subscribes when it is made, so an event that is stored later wakes the [`WakeSet`], and an event that was stored
+/// earlier is found by the first [`next`](Follower::next). The caller reads until [`Followed::Idle`], then waits on the
+/// wake set, which many followers may share, then reads again:
+///
+/// ```text
+/// loop {
+///     match follower.next(limit).await? {
+///         Followed::Events(events) => …,
+///         Followed::Gap { from, to } => …,
+///         Followed::Epoch(extent) => …,          // compare the cursor, then `enter` and `seek`, or stop
+///         Followed::Idle => wake.changed().await,
+///     }
+/// }
+/// ```
 pub struct Follower {
     store: Arc<dyn Store>,
     log: LogId,
     epoch: Epoch,
+    /// The number of the next event that this reader wants.
+    position: Seq,
     _tail: TailGuard,
+}
+
+/// What a follower finds at its position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// Events without holes; the first one is the one at the position. The position is now behind the last one.
+    Events(Vec<Recorded>),
+    /// Events `from .. to` can no longer be read. The position is now `to`.
+    Gap { from: Seq, to: Seq },
+    /// The log goes on in another epoch, in which the position means nothing. It stays where it was until
+    /// [`enter`](Follower::enter) and [`seek`](Follower::seek).
+    Epoch(Extent),
+    /// The reader has everything. It is woken when there may be more.
+    Idle,
 }
 
 /// Why a log cannot be followed any further.
@@ -30,9 +57,21 @@ pub enum FollowError {
 }
 
 impl Follower {
+    /// A reader that counts in `epoch` and begins with the first number of all.
     pub fn new(store: &Arc<dyn Store>, log: &LogId, epoch: &Epoch, wake: &Arc<WakeSet>, token: u64) -> Follower {
+        Follower::resume(store, log, (epoch, Seq::FIRST), wake, token)
+    }
+
+    /// A reader that counts in `epoch` and whose next event is `from`.
+    pub fn resume(
+        store: &Arc<dyn Store>,
+        log: &LogId,
+        (epoch, from): (&Epoch, Seq),
+        wake: &Arc<WakeSet>,
+        token: u64,
+    ) -> Follower {
         let tail = store.tail(log, wake, token);
-        Follower { store: store.clone(), log: log.clone(), epoch: epoch.clone(), _tail: tail }
+        Follower { store: store.clone(), log: log.clone(), epoch: epoch.clone(), position: from, _tail: tail }
     }
 
     pub fn log(&self) -> &LogId {
@@ -47,6 +86,36 @@ impl Follower {
     /// The reader has compared its position with this epoch, and counts in it from now on.
     pub fn enter(&mut self, epoch: &Epoch) {
         self.epoch.clone_from(epoch);
+    }
+
+    /// The number of the next event that this reader wants.
+    pub fn position(&self) -> Seq {
+        self.position
+    }
+
+    /// Moves the position: the next event that this reader wants is `to`.
+    pub fn seek(&mut self, to: Seq) {
+        self.position = to;
+    }
+
+    /// Reads on from the position. It never waits for the log to grow.
+    pub async fn next(&mut self, limit: ReadLimit) -> Result<Followed, StoreError> {
+        let batch = match self.read(self.position, limit).await {
+            Ok(batch) => batch,
+            Err(FollowError::EpochChanged) => return Ok(Followed::Epoch(self.store.extent(&self.log).await?)),
+            Err(FollowError::Store(error)) => return Err(error),
+        };
+        if batch.first > self.position {
+            let from = std::mem::replace(&mut self.position, batch.first);
+            return Ok(Followed::Gap { from, to: batch.first });
+        }
+        match batch.events.last() {
+            Some(last) => {
+                self.position = last.seq.next();
+                Ok(Followed::Events(batch.events))
+            }
+            None => Ok(Followed::Idle),
+        }
     }
 
     /// Where the log ends: the number that its next event will get.
@@ -71,5 +140,93 @@ impl Follower {
 impl fmt::Debug for Follower {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Follower({} in {})", self.log, self.epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_protocol::event::{Draft, names};
+    use bowline_protocol::{SessionId, Unnumbered};
+
+    use super::*;
+    use crate::memory::MemoryStore;
+    use crate::{Commit, Fence, Release, Retention, Start};
+
+    const LIMIT: ReadLimit = ReadLimit { events: 2, bytes: 1 << 20 };
+
+    fn event() -> Unnumbered {
+        Draft::new(names::THINKING, &"x").seal(&SessionId::from_random(1), "2026-01-01T00:00:00Z")
+    }
+
+    fn store(events_max: u64) -> (Arc<dyn Store>, LogId) {
+        let store = MemoryStore::new(Retention { events_max, age_max_ms: u64::MAX });
+        (Arc::new(store), LogId::parse("followed").unwrap())
+    }
+
+    async fn create(store: &Arc<dyn Store>, log: &LogId, epoch: u64) -> Epoch {
+        let start = Start { epoch: Epoch::from_random(epoch), after: Seq::ZERO };
+        let commit = Commit { create: Some(start), ..Commit::to(log.clone(), Fence::OPEN, 0) };
+        store.commit(commit).await.unwrap().epoch
+    }
+
+    async fn append(store: &Arc<dyn Store>, log: &LogId, count: usize) {
+        let commit = Commit { events: vec![event(); count], ..Commit::to(log.clone(), Fence::OPEN, 0) };
+        store.commit(commit).await.unwrap();
+    }
+
+    async fn numbers(follower: &mut Follower) -> Vec<u64> {
+        match follower.next(LIMIT).await.unwrap() {
+            Followed::Events(events) => events.iter().map(|event| event.seq.get()).collect(),
+            other => panic!("{other:?} where events were expected"),
+        }
+    }
+
+    #[tokio::test]
+    async fn every_event_comes_once_whether_it_was_stored_before_or_after_the_subscription() {
+        let (store, log) = store(100);
+        let epoch = create(&store, &log, 1).await;
+        append(&store, &log, 3).await;
+        let wake = WakeSet::new();
+        let mut follower = Follower::new(&store, &log, &epoch, &wake, 7);
+        assert_eq!(numbers(&mut follower).await, [1, 2]);
+        assert_eq!(numbers(&mut follower).await, [3]);
+        assert_eq!(follower.next(LIMIT).await.unwrap(), Followed::Idle);
+        append(&store, &log, 1).await;
+        assert_eq!(wake.changed().await, [7], "what is stored after the subscription wakes the reader");
+        assert_eq!(numbers(&mut follower).await, [4]);
+        assert_eq!(follower.position().get(), 5);
+    }
+
+    #[tokio::test]
+    async fn what_was_trimmed_is_a_gap_and_not_a_jump() {
+        let (store, log) = store(2);
+        let epoch = create(&store, &log, 1).await;
+        append(&store, &log, 5).await;
+        let from = Seq::new(2).unwrap();
+        let mut follower = Follower::resume(&store, &log, (&epoch, from), &WakeSet::new(), 0);
+        let to = Seq::new(4).unwrap();
+        assert_eq!(follower.next(LIMIT).await.unwrap(), Followed::Gap { from, to });
+        assert_eq!(numbers(&mut follower).await, [4, 5]);
+    }
+
+    #[tokio::test]
+    async fn another_epoch_is_told_until_the_reader_has_entered_it() {
+        let (store, log) = store(100);
+        let epoch = create(&store, &log, 1).await;
+        append(&store, &log, 2).await;
+        let mut follower = Follower::new(&store, &log, &epoch, &WakeSet::new(), 0);
+        assert_eq!(numbers(&mut follower).await, [1, 2]);
+        let release = Commit { release: Some(Release::Log), ..Commit::to(log.clone(), Fence::OPEN, 0) };
+        store.commit(release).await.unwrap();
+        assert_eq!(follower.next(LIMIT).await, Err(StoreError::NoSuchLog));
+        let other = create(&store, &log, 2).await;
+        append(&store, &log, 3).await;
+        for _ in 0..2 {
+            let Ok(Followed::Epoch(extent)) = follower.next(LIMIT).await else { panic!("the epoch is another one") };
+            assert_eq!((extent.epoch, extent.next.get()), (other.clone(), 4));
+        }
+        follower.enter(&other);
+        follower.seek(Seq::FIRST);
+        assert_eq!(numbers(&mut follower).await, [1, 2]);
     }
 }

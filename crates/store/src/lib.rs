@@ -1,9 +1,73 @@
 //! The memory of Bowline: append-only logs of events, and a directory of what they are for.
 //!
 //! No HTTP and no rules live here. All stores owe the same promises and pass the same [`contract`] suite.
+//!
+//! ## The store on a disk
+//!
+//! ```text
+//! commit ─▶ queue ─▶ writer: number, encode ─▶ one write ─▶ one sync ─▶ index + memory ─▶ wake, answer
+//! read ──▶ index: new events from memory, older ones from the segments (off the runtime)
+//! ```
+//!
+//! **One writer, group commit.** The thread takes what is queued (up to 4 096 events or 1 MiB), writes it in one piece
+//! and syncs once; only then is any of it shown or answered. Nothing else changes the index. Recovery applies the same
+//! frames in the same order, and so arrives at the same index.
+//!
+//! **One commit is one frame.** Events, record and items stand in one frame with checksums over its header, its
+//! description and its content. It is valid as a whole or not at all; that is what makes a commit atomic. A segment's
+//! salt begins the checksum of each of its frame headers, so that leftovers from elsewhere are not taken for frames.
+//!
+//! **Each frame states where its log stands:** epoch, first and next number, fence, whether there is a record, how many
+//! items, the log's frame before this one, and the newest before it that held record or items. So the newest frame that
+//! survives is enough to know the position, and a lost one is noticed by its successor.
+//!
+//! **Frames are numbered across the store** (LSN), and each says how many right before it were not yet known to be
+//! synced. What lies further back was synced: if it cannot be read now, it is damaged and not torn.
+//!
+//! **Segments** of 32 MiB are reserved ahead (smaller ones when the disk is nearly full) and cut to their length when
+//! the next one is durable, when the store was closed, or when it was opened again. Until then the newest one is as
+//! long as its header says that it was made, so one that is shorter was cut by something else. A segment gets its name
+//! once its header is durable. Each header, kept twice, says where the segment before it ended; what lies behind that
+//! was never answered and does not count. So a failed write needs no repair: the next frames go to a new segment.
+//!
+//! What opening finds, and what it makes of it:
+//!
+//! | what cannot be read | verdict |
+//! |---|---|
+//! | the end of the newest segment, and nothing says that it was ever synced | torn: it is cut. No caller was answered |
+//! | the end of the newest segment, because the file is shorter than it was made and the store was not closed | numbers may have been given out that are gone: every log goes on in a new epoch |
+//! | anything else | damage: told in `Health`, and only the logs that it touches suffer, as follows |
+//! | a log's events | gap: the log begins behind them now, and its readers are told |
+//! | a log's record or an item, or a frame that changed them | quarantine: the log is set aside and answers `Quarantined`; all others go on |
+//! | frames whose log is unknown | every log without a newer frame may have lost its end, and goes on in a new epoch |
+//! | the header of a segment, both copies | as above for all that was in it; the file is renamed and kept |
+//!
+//! The verdict is written down and synced before the store serves, so that dying in between leads to the same one. A
+//! reader that meets damage later has it judged in the same way.
+//!
+//! **`interval`** answers after the write and syncs within 50 ms. A killed process loses nothing by that, a power cut
+//! may. To tell the two apart, the writer notes its last LSN in a small file on tmpfs (`/dev/shm`), the *witness*,
+//! which only the loss of power (or a reboot) erases. If it is there after a crash, it says how far the row must reach.
+//! If it is not, numbers may have been given out that nobody has any more, and every log goes on in a new epoch.
+//!
+//! **Room.** The oldest segment goes when nothing in it is alive, when more than half of everything is dead, or when
+//! there are more than 64 segments beyond twice what the bytes would fill: each restart begins one, and they must not
+//! pile up. What is alive in it is carried to the head first, in steps of 1 MiB between groups of commits. Strictly
+//! oldest first, so that a deletion in the oldest segment has nothing older left to kill, and may be dropped with it.
+//!
+//! **The hot tail.** The newest 64 MiB of events stay in memory, as the bytes that were written. Older ones are read
+//! from the segments and checked against their checksum each time. Records and values up to 64 bytes are always in
+//! memory.
+//!
+//! ## When it fails
+//!
+//! How troubles surface is the same for all stores: `Full` refuses the commit and heals when there is room, which each
+//! sweep looks for; `ReadOnly` follows a failed sync and lasts until a restart, because a second sync may say "yes"
+//! about pages that the kernel has already dropped; `Quarantined` concerns one log; `Unavailable` did nothing and heals
+//! when Redis is back, and `InDoubt` may have done something (see [`redis`]). `Health` tells the operator, and says in one
+//! sentence what a crash or a power cut can lose.
 
 pub mod budget;
-pub mod clock;
 pub mod commit;
 #[doc(hidden)]
 pub mod contract;
@@ -20,14 +84,14 @@ use async_trait::async_trait;
 use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
 
+pub use bowline_env::Clock;
 pub use budget::ReadBudget;
-pub use clock::Clock;
 pub use commit::{
     Batch, Claim, Commit, Committed, Fence, Holder, Item, Kind, Leased, ReadLimit, Record, Release, Start, StoreError,
     Trimmed,
 };
 pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
-pub use follow::{FollowError, Follower};
+pub use follow::{FollowError, Followed, Follower};
 pub use redis::{RedisOptions, RedisStore, RedisUrl};
 pub use tail::{TailGuard, WakeSet};
 pub use writer::{Changed, LeasedLog, Lessor, SharedLessor};
@@ -136,6 +200,12 @@ pub trait Directory: Send + Sync {
 /// Both halves, as the server holds them.
 pub trait Store: EventLog + Directory {}
 impl<T: EventLog + Directory> Store for T {}
+
+/// A clock for a process on this store: set by the time that all its processes share, or by the wall clock if one has it
+/// to itself.
+pub async fn clock_of(store: &dyn Store) -> Result<Clock, StoreError> {
+    Ok(store.shared_time().await?.map_or_else(Clock::start, Clock::start_at))
+}
 
 /// How much of a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

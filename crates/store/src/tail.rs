@@ -39,6 +39,12 @@ impl WakeSet {
         }
     }
 
+    /// Waits until at least one token was woken, and takes all that were. Cancel-safe: a wait that is dropped takes none.
+    pub async fn changed(&self) -> Vec<u64> {
+        self.woken().await;
+        self.take()
+    }
+
     pub fn take(&self) -> Vec<u64> {
         std::mem::take(&mut *lock(&self.woken))
     }

@@ -19,6 +19,9 @@ const TRIES: usize = 50;
 pub trait Lessor: Send + Sync {
     /// The right to write to a log, if it can be had.
     async fn lease(&self, log: &LogId) -> Result<Leased, StoreError>;
+
+    /// Lets others have a log that this writer does not need any more. Nothing where all claim it under the same name.
+    async fn give_back(&self, _log: &LogId, _fence: Fence) {}
 }
 
 /// For those who share a log by taking it from each other: all claim it under the same name.
@@ -86,6 +89,32 @@ impl LeasedLog {
             self.fence = None;
         }
         committed
+    }
+
+    /// Whether it has a lease that may still be good.
+    pub fn is_leased(&self) -> bool {
+        self.fence.is_some()
+    }
+
+    /// Commits under the lease that it has, and takes no other: for a writer that believes what it has read under that
+    /// lease. Without one it has to look again, under a new one.
+    pub async fn commit_leased(&mut self, commit: Commit) -> Result<Committed, StoreError> {
+        if self.fence.is_none() {
+            return Err(StoreError::Unavailable("the lease of this log is in doubt".into()));
+        }
+        self.commit(commit).await
+    }
+
+    /// Believes in its lease no longer; the next one shuts out what may be under way.
+    pub fn reset(&mut self) {
+        self.fence = None;
+    }
+
+    /// Lets others have the log. Nothing if it has no lease.
+    pub async fn give_back(&mut self) {
+        if let Some(fence) = self.fence.take() {
+            self.lessor.give_back(&self.log, fence).await;
+        }
     }
 
     /// Looks at the log and changes it, until it is certain that the change is made: in doubt, or when another was

@@ -1,12 +1,15 @@
 //! The built-in agent: needs nothing, does what its directives say, the same way every time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use bowline_api::{
+    Agent, AgentError, Answer, Confirm, Input, OpenQuestion, Operation, Reply, Role, Run, RunResult, Stopped, ToolCall,
+};
+use bowline_env::clock;
 use serde_json::{Map, Value, json};
 
 use super::plan::{PlanRun, Task};
-use super::{Agent, AgentError, Answer, Asked, Confirm, Ending, Input, Operation, Reply, Role, Run, Stopped, ToolCall};
 
 /// What it can be asked to do, for its friendly answer and the documents.
 pub const DIRECTIVES: &[(&str, &str)] = &[
@@ -44,7 +47,7 @@ impl Demo {
         if self.speed > 0.0 { pause.div_f64(self.speed) } else { Duration::ZERO }
     }
 
-    async fn message(&self, mut run: Run, text: &str) -> Ending {
+    async fn message(&self, mut run: Run, text: &str) -> RunResult {
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
         match word {
             "/long" => self.long(&run, rest).await,
@@ -63,7 +66,7 @@ impl Demo {
         }
     }
 
-    async fn long(&self, run: &Run, rest: &str) -> Ending {
+    async fn long(&self, run: &Run, rest: &str) -> RunResult {
         let mut numbers = rest.split_whitespace();
         let count = words_allowed(number(numbers.next(), "N", "/long N [MS]")?.unwrap_or(100))?;
         let pause = number(numbers.next(), "MS", "/long N [MS]")?;
@@ -71,13 +74,13 @@ impl Demo {
         Ok(Answer::text(words(run, count, pause).await?))
     }
 
-    async fn fail(&self, run: &Run, rest: &str) -> Ending {
+    async fn fail(&self, run: &Run, rest: &str) -> RunResult {
         let count = words_allowed(number(rest.split_whitespace().next(), "N", "/fail [N]")?.unwrap_or(0))?;
         words(run, count, self.scaled(WORD_PAUSE)).await?;
         Err(AgentError::failed(format!("It was asked to fail after {count} words, and so it does.")))
     }
 
-    async fn begin_operation(&self, run: &Run, rest: &str) -> Ending {
+    async fn begin_operation(&self, run: &Run, rest: &str) -> RunResult {
         let mut words = rest.split_whitespace();
         let name = words.next().unwrap_or(OPERATION);
         let steps = number(words.next(), "N", "/op NAME N [MS]")?.unwrap_or(OPERATION_STEPS);
@@ -85,12 +88,12 @@ impl Demo {
         if let Some(pause) = number(words.next(), "MS", "/op NAME N [MS]")? {
             args["delay_ms"] = pause.into();
         }
-        let begun = run.emit.begin_operation(name, args, None).await?;
+        let begun = run.emit.start_operation(name, args, None).await?;
         let begun = begun.map_err(|refusal| AgentError::failed(refusal.message))?;
         Ok(Answer::text(format!("`{name}` is at work in the background as {}.", begun.operation_id)))
     }
 
-    async fn friendly(&self, run: &Run) -> Ending {
+    async fn friendly(&self, run: &Run) -> RunResult {
         run.emit.thinking("No directive in this message, so I will say hello.", "answering").await?;
         let mut text =
             String::from("Hello! I am the demo agent. Cut my connection while I talk; nothing gets lost. Try:\n");
@@ -107,7 +110,7 @@ impl Demo {
 
 #[async_trait]
 impl Agent for Demo {
-    async fn run(&self, mut run: Run) -> Ending {
+    async fn run(&self, mut run: Run) -> RunResult {
         let plan = || PlanRun::new(self.seed, self.scaled(STEP_PAUSE));
         match run.input.clone() {
             Input::Message { text } => self.message(run, &text).await,
@@ -134,7 +137,7 @@ impl Agent for Demo {
         }
     }
 
-    async fn answered(&self, _run: Run, asked: Asked, reply: Reply) -> Ending {
+    async fn answered(&self, _run: Run, asked: OpenQuestion, reply: Reply) -> RunResult {
         Ok(confirmed(asked.state["text"].as_str().unwrap_or_default(), &reply))
     }
 
@@ -168,7 +171,7 @@ impl Agent for Demo {
 }
 
 /// One call to a tool of the hub, in the log as any agent's call is.
-async fn call_tool(run: &Run, rest: &str) -> Ending {
+async fn call_tool(run: &Run, rest: &str) -> RunResult {
     let usage = || AgentError::failed("It goes like this: /tool SERVER TOOL {\"name\": \"value\"}");
     let mut words = rest.splitn(3, ' ');
     let (Some(server), Some(tool)) = (words.next().filter(|word| !word.is_empty()), words.next()) else {
@@ -184,7 +187,7 @@ async fn call_tool(run: &Run, rest: &str) -> Ending {
     };
     let shown = Value::Object(args.clone());
     let step = run.emit.tool_call(&format!("Calling {tool}"), tool, &shown, Some(server)).await?;
-    let started = Instant::now();
+    let started = clock::now();
     let call = ToolCall {
         name: format!("{server}__{tool}"),
         args,

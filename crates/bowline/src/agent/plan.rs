@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use bowline_api::{AgentError, Answer, Run, RunResult, Stopped};
 use bowline_protocol::frame::PlanCommand;
 use serde_json::{Value, json};
-
-use super::{AgentError, Answer, Ending, Run, Stopped};
 
 const AT_ONCE: usize = 2;
 const STEPS: u32 = 4;
@@ -104,7 +103,7 @@ impl PlanRun {
         PlanRun { seed, pause }
     }
 
-    pub async fn plan(&self, run: &mut Run, question: &str) -> Ending {
+    pub async fn plan(&self, run: &mut Run, question: &str) -> RunResult {
         let mut question = question.to_owned();
         loop {
             run.emit.thinking(&format!("How would one go about “{question}”?"), "planning").await?;
@@ -120,7 +119,7 @@ impl PlanRun {
         }
     }
 
-    pub async fn solve(&self, run: &mut Run, question: &str, tasks: Vec<Task>) -> Ending {
+    pub async fn solve(&self, run: &mut Run, question: &str, tasks: Vec<Task>) -> RunResult {
         match self.solve_all(run, question, tasks).await? {
             Ok(answer) => Ok(answer),
             Err(anew) => self.plan(run, &anew).await,
@@ -197,7 +196,7 @@ impl PlanRun {
         Ok(Turned::Onward)
     }
 
-    async fn aggregate(&self, run: &Run, question: &str, tasks: &[Task]) -> Ending {
+    async fn aggregate(&self, run: &Run, question: &str, tasks: &[Task]) -> RunResult {
         let solved = |task: &Task| match &task.state {
             State::Solved { output } => Some(json!({ "task_id": task.id, "output": output })),
             _ => None,

@@ -1,11 +1,10 @@
 //! What a run has said of its answer so far, which may not grow without end.
 
 use std::fmt;
+use std::sync::Arc;
 
+use bowline_api::{AgentError, Emitter, Host};
 use serde_json::{Map, Value};
-
-use super::{AgentError, Emitter};
-use crate::metrics::Labelled;
 
 /// The limit on one answer, as it is counted.
 pub const ANSWER_LIMIT: &str = "agents.answer_bytes_max";
@@ -13,12 +12,12 @@ pub const ANSWER_LIMIT: &str = "agents.answer_bytes_max";
 pub struct Spoken {
     text: String,
     bytes_max: usize,
-    limits_hit: Labelled,
+    host: Arc<dyn Host>,
 }
 
 impl Spoken {
-    pub fn new(bytes_max: usize, limits_hit: Labelled) -> Spoken {
-        Spoken { text: String::new(), bytes_max, limits_hit }
+    pub fn new(bytes_max: usize, host: Arc<dyn Host>) -> Spoken {
+        Spoken { text: String::new(), bytes_max, host }
     }
 
     /// Emits a piece and keeps it.
@@ -49,7 +48,7 @@ impl Spoken {
         if bytes <= self.bytes_max {
             return Ok(());
         }
-        self.limits_hit.inc(ANSWER_LIMIT);
+        self.host.limit_hit(ANSWER_LIMIT);
         Err(AgentError::failed(format!("Its answer is longer than {} bytes.", self.bytes_max)))
     }
 

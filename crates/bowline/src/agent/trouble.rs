@@ -3,9 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use bowline_api::AgentError;
 use http::{HeaderMap, StatusCode};
-
-use super::AgentError;
 
 /// A longer wait than this is not one that a person sits through: the run ends and can be tried again later.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);

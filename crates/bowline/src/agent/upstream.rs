@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use bowline_api::{AgentError, Host, Stopped};
 use bowline_core::backoff::Backoff;
 use bowline_core::scrub::scrub_text;
+use bowline_env::{clock, entropy};
 use bowline_protocol::frame::client::Secret;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
@@ -21,11 +23,7 @@ use sse_stream::SseByteStream;
 use tokio_util::sync::CancellationToken;
 
 use super::trouble::{Resend, Trouble, retry_after};
-use super::{AgentError, Stopped};
-use crate::clock;
 use crate::config::WireConfig;
-use crate::dice;
-use crate::metrics::Labelled;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an upstream that has said everything may take to finish, undisturbed.
@@ -50,7 +48,7 @@ pub struct Upstream {
     retries: u32,
     resend: Resend,
     record_bytes_max: usize,
-    limits_hit: Labelled,
+    host: Arc<dyn Host>,
 }
 
 impl Upstream {
@@ -59,7 +57,7 @@ impl Upstream {
         url: Url,
         wire: &WireConfig,
         resend: Resend,
-        limits_hit: &Labelled,
+        host: &Arc<dyn Host>,
     ) -> anyhow::Result<Upstream> {
         let mut headers =
             HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json")), (ACCEPT, ACCEPTED)]);
@@ -90,7 +88,7 @@ impl Upstream {
             retries: wire.retries,
             resend,
             record_bytes_max: wire.answer_bytes_max,
-            limits_hit: limits_hit.clone(),
+            host: host.clone(),
         })
     }
 
@@ -199,7 +197,7 @@ impl Attempts<'_> {
             tracing::warn!(%agent, attempt, ?trouble, "a request to the upstream failed");
             return Err(trouble.into());
         };
-        let delay = self.backoff.next(dice::chance()).max(asked.unwrap_or_default());
+        let delay = self.backoff.next(entropy::chance()).max(asked.unwrap_or_default());
         tracing::info!(%agent, attempt, ?trouble, delay_ms = delay.as_millis() as u64, "the upstream is asked again");
         match self.cancel.run_until_cancelled(tokio::time::sleep(delay)).await {
             Some(()) => Ok(()),
@@ -260,7 +258,7 @@ pub struct Received {
     /// Bytes taken since the last record.
     taken: Arc<AtomicUsize>,
     silence: Duration,
-    limits_hit: Labelled,
+    host: Arc<dyn Host>,
 }
 
 enum Records {
@@ -290,8 +288,8 @@ impl Received {
             }
             _ => Records::Sse(SseByteStream::new(pieces)),
         };
-        let (silence, limits_hit) = (upstream.silence, upstream.limits_hit.clone());
-        Received { content_type, says_ui, records, taken, silence, limits_hit }
+        let (silence, host) = (upstream.silence, upstream.host.clone());
+        Received { content_type, says_ui, records, taken, silence, host }
     }
 
     /// The next record; none when the body has ended as it should.
@@ -306,7 +304,7 @@ impl Received {
                     Trouble::Broken("its answer stops in the middle".into())
                 }
                 Fallen::Cut(Cut::TooLarge) => {
-                    self.limits_hit.inc(super::spoken::ANSWER_LIMIT);
+                    self.host.limit_hit(super::spoken::ANSWER_LIMIT);
                     Trouble::Garbage("more at once than an answer may have".into())
                 }
                 Fallen::NotText => Trouble::Garbage("bytes that are no text".into()),

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use http::header::HOST;
 use http::{HeaderMap, Version};
 
-use super::origin::{Origin, authority_of, is_loopback_name};
-use crate::config::{AuthConfig, AuthMode, is_loopback};
+use crate::config::{AuthConfig, AuthMode};
+use crate::origin::{Origin, authority_of, is_loopback, is_loopback_name};
 
 /// Why a request is refused for its `Host`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,8 +49,7 @@ pub fn check_host(
 
 /// Whether nobody but us can have this name.
 fn is_ours(auth: &AuthConfig, listen: &SocketAddr, machine: &str, host: &str) -> bool {
-    let by_origin =
-        || auth.origins.iter().filter_map(|origin| Origin::parse(origin)).any(|origin| origin.host() == host);
+    let by_origin = || auth.origins.iter().filter_map(|origin| Origin::parse(origin)).any(|origin| origin.host == host);
     let by_name = || auth.hosts.iter().any(|name| name == "*" || name.eq_ignore_ascii_case(host));
     if is_loopback_name(host) || by_name() || by_origin() {
         return true;

@@ -13,12 +13,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use bowline_env::clock;
 use bowline_protocol::{ErrorCode, Principal, Refusal};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use crate::clock;
-use crate::config::{AuthConfig, AuthMode, Config, StaticToken, is_loopback};
+use crate::config::{AuthConfig, AuthMode, Config, StaticToken};
+use crate::origin::is_loopback;
 use bowline_protocol::frame::client::Secret;
 use changes::Changes;
 use jwt::JwtVerifier;

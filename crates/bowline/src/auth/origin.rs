@@ -1,40 +1,16 @@
 //! Which web pages may talk to us: a browser sends the page's origin, and pages that are not ours are refused.
 
-use std::net::{IpAddr, Ipv6Addr};
-
 use http::HeaderMap;
 use http::header::{HOST, ORIGIN};
 
 use crate::config::AuthConfig;
+use crate::origin::{Origin, authority_of, default_port, is_loopback_name};
 
 /// A page that may not connect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the origin {origin} may not connect; add it to `auth.origins` if it should")]
 pub struct OriginRefused {
     pub origin: String,
-}
-
-/// Scheme, host and port with the defaults filled in and the case removed, so that equal origins compare equal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
-    scheme: String,
-    host: String,
-    port: Option<u16>,
-}
-
-impl Origin {
-    /// Reads `https://app.example:8443`; `None` for anything with a path, a user, or no host.
-    pub fn parse(text: &str) -> Option<Origin> {
-        let (scheme, authority) = text.split_once("://")?;
-        let scheme = scheme.to_ascii_lowercase();
-        let plain = !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
-        let (host, port) = authority_of(authority)?;
-        plain.then(|| Origin { port: port.or_else(|| default_port(&scheme)), scheme, host })
-    }
-
-    pub fn host(&self) -> &str {
-        &self.host
-    }
 }
 
 /// Where a request that may come in comes from.
@@ -77,43 +53,6 @@ fn is_own_page(origin: &Origin, headers: &HeaderMap, listen_is_loopback: bool) -
     let same = (host == origin.host || both_loopback) && port.or_else(|| default_port(&origin.scheme)) == origin.port;
     let web = matches!(origin.scheme.as_str(), "http" | "https");
     web && same && (!listen_is_loopback || is_loopback_name(&host))
-}
-
-pub fn is_loopback_name(host: &str) -> bool {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
-}
-
-/// Whether this is a host as `Host` names one, without a port.
-pub fn is_host_name(text: &str) -> bool {
-    authority_of(text).is_some_and(|(_, port)| port.is_none())
-}
-
-fn default_port(scheme: &str) -> Option<u16> {
-    match scheme {
-        "http" | "ws" => Some(80),
-        "https" | "wss" => Some(443),
-        _ => None,
-    }
-}
-
-/// `host`, `host:port` or `[v6]:port`, in lower case.
-pub(super) fn authority_of(text: &str) -> Option<(String, Option<u16>)> {
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (inside, after) = rest.split_once(']')?;
-        let address: Ipv6Addr = inside.parse().ok()?;
-        (format!("[{address}]"), if after.is_empty() { None } else { Some(after.strip_prefix(':')?) })
-    } else {
-        let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
-        let plain = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
-        (plain.then(|| host.to_ascii_lowercase())?, port)
-    };
-    let port = match port {
-        None => None,
-        Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => Some(digits.parse().ok()?),
-        Some(_) => return None,
-    };
-    Some((host, port))
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 //! A key set behind a URL: fetched at the start, from time to time, and when a token names a key that is not in it.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use bowline_core::backoff::Backoff;
 use bowline_core::bucket::Bucket;
+use bowline_env::{clock, entropy};
 use reqwest::{Client, Url};
 
 use super::changes::Changes;
 use super::key_set::{self, KeySet, VerifyingKey};
-use crate::dice;
 
 /// Whoever issues tokens answers at once or has a problem. Only tokens with an unknown key wait for it.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ impl RemoteKeys {
         let client = if url.scheme() == "https" { client } else { client.tls_certs_only([]) };
         let client =
             client.build().context("`auth.jwks_url`: HTTPS cannot be set up; are `ca-certificates` installed?")?;
-        let asked_for = Bucket::rare(Instant::now(), ASKED_FOR_MAX, ASKED_FOR_EVERY);
+        let asked_for = Bucket::rare(clock::now(), ASKED_FOR_MAX, ASKED_FOR_EVERY);
         let (url, asked_for, changes) = (url.clone(), asked_for.into(), changes.clone());
         Ok(RemoteKeys { url, every, client, keys: Mutex::default(), asked_for, changes })
     }
@@ -60,7 +60,7 @@ impl RemoteKeys {
         if self.find(id).is_some() {
             return true;
         }
-        if asked_for.take(Instant::now()).is_err() {
+        if asked_for.take(clock::now()).is_err() {
             return false;
         }
         self.refresh().await;
@@ -78,7 +78,7 @@ impl RemoteKeys {
         let mut backoff = Backoff::new(RETRY_FIRST, self.every, 0.25);
         let mut failed = self.keys.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         loop {
-            let pause = if failed { backoff.next(dice::chance()) } else { self.every };
+            let pause = if failed { backoff.next(entropy::chance()) } else { self.every };
             tokio::time::sleep(pause).await;
             failed = !self.refresh().await;
             if !failed {

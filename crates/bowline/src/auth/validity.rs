@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_env::clock;
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{ErrorCode, Refusal};
 use tokio::sync::watch;
 
 use super::{AuthError, Authenticator, Identity};
-use crate::clock;
 
 /// An expiry is a time of the wall clock, which may be set while we wait for it. So it is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ impl Accepted {
             let changed = match self.identity.expires_at {
                 None => self.changes.changed().await.is_ok(),
                 Some(at) => {
-                    let left = at.saturating_mul(1000).saturating_sub(clock::unix_ms());
+                    let left = at.saturating_mul(1000).saturating_sub(clock::wall_ms());
                     if left == 0 {
                         return AuthError::Expired;
                     }

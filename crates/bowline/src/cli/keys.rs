@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
+use bowline_env::clock;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::out;
-use crate::clock;
 use crate::config::{Config, Flags, Loaded, StoreUrl};
 use crate::keys::{FILE_NAME, KeyFile, StoredKey};
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use bowline_hub::{Requester, Route, file, front};
+use bowline_hub::{Requester, Route, downstream, file};
 use bowline_protocol::Principal;
-use bowline_store::{Clock, Store};
+use bowline_store::Store;
 use futures_util::future::{Either, select};
 use tokio::io::BufReader;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,12 +30,12 @@ pub async fn run(loaded: Loaded, server: Option<String>) -> anyhow::Result<()> {
         file::read(path).context("the servers cannot be known")?;
     }
     let store = open_store(&config).await?;
-    let clock = Clock::of(store.as_ref()).await?;
+    let clock = bowline_store::clock_of(store.as_ref()).await?;
     format::check(&store, clock.now_ms()).await?;
     let hub = hub::start(&config, store.clone(), clock, &Metrics::new(), None).await?;
     let principal = Principal::parse(LOCAL).context("the name of the local user is a principal")?;
     let route = server.map_or(Route::All, |name| Route::One(name.into()));
-    let served = front::stdio::serve(
+    let served = downstream::stdio::serve(
         Arc::clone(&hub),
         Requester::operator(principal),
         route,

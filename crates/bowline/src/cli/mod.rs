@@ -1,33 +1,24 @@
 //! The command line: what can be asked for, and who does it.
 
-mod address;
 mod bench;
 mod chat;
-mod http;
 mod keys;
 mod log;
 mod mcp;
 mod out;
 mod serve;
 mod settings;
-mod sse;
 mod state;
 mod status;
 mod tail;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use bowline_core::Backoff;
+use bowline_client::{Address, DEFAULT_HTTP, DEFAULT_WS, HttpClient};
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Flags, StoreUrl};
-use address::{Address, DEFAULT_HTTP, DEFAULT_WS};
-
-/// How clients return: at once, spread over a quarter of a second, then with growing pauses.
-const BACKOFF: Backoff =
-    Backoff::new(Duration::from_secs(1), Duration::from_secs(60), 0.2).at_once_within(Duration::from_millis(250));
 
 /// Keeps AI-agent sessions whole when any link breaks. Without a command it serves.
 #[derive(Debug, Parser)]
@@ -271,8 +262,8 @@ impl ConfigArgs {
 }
 
 impl ServerArgs {
-    fn client(&self) -> anyhow::Result<http::Client> {
-        Ok(http::Client { address: Address::parse(&self.url)?, token: token(self.token.clone(), "BOWLINE_TOKEN") })
+    fn client(&self) -> anyhow::Result<HttpClient> {
+        Ok(HttpClient::new(Address::parse(&self.url)?, token(self.token.clone(), "BOWLINE_TOKEN"))?)
     }
 }
 
@@ -293,11 +284,6 @@ impl ChatArgs {
 /// A credential from the flag, else from the environment; an empty one is none.
 fn token(flag: Option<String>, variable: &str) -> Option<String> {
     flag.or_else(|| std::env::var(variable).ok()).filter(|text| !text.is_empty())
-}
-
-/// Uniform in 0..1, for jitter. Without randomness the middle will do.
-fn chance() -> f64 {
-    getrandom::u32().map_or(0.5, |bits| f64::from(bits) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

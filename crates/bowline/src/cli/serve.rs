@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
-use crate::config::{AuthMode, Config, Loaded, Ownership, is_loopback};
+use crate::config::{AuthMode, Config, Loaded, Ownership};
 use crate::node::Node;
+use crate::origin::is_loopback;
 
 /// Serves until it is told to stop.
 pub async fn run(loaded: Loaded) -> anyhow::Result<()> {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use bowline_core::seal::{self, OpenLimits, Opened, Ring, SealRefusal};
+use bowline_env::clock;
 use bowline_protocol::{Principal, SignedState, json as json_text};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 use super::keys::RingArgs;
 use super::out;
 use crate::auth::LOCAL;
-use crate::clock;
 use crate::config::Config;
 use crate::keys::Keys;
 

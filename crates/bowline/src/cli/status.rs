@@ -3,17 +3,17 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use bowline_client::HttpClient;
 use bowline_hub::outcome::CallOutcome;
 use serde_json::{Value, json};
 
-use super::http::Client;
 use super::out;
 use crate::config::units::show_duration;
 
 /// More rows than a screen has are of no help; `--json` has them all.
 const ROWS_MAX: usize = 40;
 
-pub async fn run(client: &Client, json: bool) -> anyhow::Result<()> {
+pub async fn run(client: &HttpClient, json: bool) -> anyhow::Result<()> {
     let node = client.get_json("/api/admin/node").await?;
     let sessions = client.get_json("/api/admin/sessions").await?;
     let backends = client.get_json("/api/admin/backends").await?;

@@ -1,107 +1,53 @@
 //! `bowline tail`: follows the events of one session or task, and comes back by itself to where it was.
 
-use std::time::Duration;
-
 use anyhow::bail;
-use bowline_core::Backoff;
+use bowline_client::{EventFollower, Followed, HttpClient, HttpError, StreamEvent};
+use bowline_env::entropy;
 use http::StatusCode;
-use http_body_util::BodyExt;
 use serde_json::Value;
-use tokio::time::timeout;
 
-use super::address::segment;
-use super::http::{Client, HttpError};
 use super::out;
-use super::sse::{SseEvent, SseReader};
-
-/// Longer than any keep-alive of the server; asking again from the last event costs nothing.
-const SILENCE_MAX: Duration = Duration::from_secs(90);
 
 #[derive(Debug)]
 pub struct Tail {
-    pub client: Client,
+    pub client: HttpClient,
     pub session: String,
     pub from: Option<String>,
     pub json: bool,
 }
 
-/// Why the reading of one response stopped.
-enum Stopped {
-    End,
-    Lost(String),
-}
-
 impl Tail {
-    pub async fn run(mut self) -> anyhow::Result<()> {
-        let mut backoff = super::BACKOFF;
+    pub async fn run(self) -> anyhow::Result<()> {
+        let mut follower = EventFollower::new(self.client, self.session.as_str(), self.from);
         loop {
-            let reason = match self.client.get(&self.path(), "text/event-stream").await {
-                Ok(response) => match self.read(response.into_body(), &mut backoff).await? {
-                    Stopped::End => return Ok(()),
-                    Stopped::Lost(reason) => reason,
-                },
-                Err(error) if error.is_passing() => error.to_string(),
+            match follower.next(entropy::chance()).await {
+                Ok(Followed::Event(event)) => show(&event, self.json)?,
+                Ok(Followed::Lost { reason, delay, attempt }) => {
+                    out::error(&out::dim(&format!(
+                        "· {}; trying again in {:.1} s (attempt {attempt})",
+                        reason.trim_end_matches('.'),
+                        delay.as_secs_f64()
+                    )));
+                    tokio::time::sleep(delay).await;
+                }
+                Ok(Followed::Refused { message }) => bail!("{}", out::harmless(&message)),
+                Ok(Followed::End) => return Ok(()),
                 Err(HttpError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
                     bail!("there is no session or task `{}`; `bowline status` lists those there are", self.session)
                 }
                 Err(error) => return Err(error.into()),
-            };
-            let delay = backoff.next(super::chance());
-            out::error(&out::dim(&format!(
-                "· {}; trying again in {:.1} s (attempt {})",
-                reason.trim_end_matches('.'),
-                delay.as_secs_f64(),
-                backoff.attempt()
-            )));
-            tokio::time::sleep(delay).await;
-        }
-    }
-
-    fn path(&self) -> String {
-        // Tasks are told from sessions by how their names begin.
-        let is_task = self.session.starts_with("task_") || self.session.starts_with("turn_");
-        let room = if is_task { "tasks" } else { "sessions" };
-        let base = format!("/api/admin/{room}/{}/events", segment(&self.session));
-        match &self.from {
-            Some(cursor) => format!("{base}?from={}", segment(cursor)),
-            None => base,
-        }
-    }
-
-    async fn read(&mut self, mut body: hyper::body::Incoming, backoff: &mut Backoff) -> anyhow::Result<Stopped> {
-        let mut reader = SseReader::default();
-        loop {
-            let frame = match timeout(SILENCE_MAX, body.frame()).await {
-                Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => return Ok(Stopped::Lost(format!("the connection broke: {error}"))),
-                Ok(None) => return Ok(Stopped::Lost("the server closed the connection".into())),
-                Err(_) => return Ok(Stopped::Lost("nothing was heard for a while".into())),
-            };
-            let Some(bytes) = frame.data_ref() else { continue };
-            for event in reader.push(bytes) {
-                backoff.reset();
-                if event.name == "end" {
-                    return Ok(Stopped::End);
-                }
-                if event.name == "error" {
-                    let told: Value = serde_json::from_str(&event.data).unwrap_or_default();
-                    bail!("{}", out::harmless(told["message"].as_str().unwrap_or("the server ended the stream")));
-                }
-                self.show(&event)?;
-                // Only what was shown counts as read.
-                self.from = event.id.or(self.from.take());
             }
         }
     }
+}
 
-    fn show(&self, event: &SseEvent) -> std::io::Result<()> {
-        if self.json {
-            return out::line(&event.data);
-        }
-        match serde_json::from_str(&event.data) {
-            Ok(value) => out::line(&summary(&value)),
-            Err(_) => out::line(&out::harmless(&event.data)),
-        }
+fn show(event: &StreamEvent, json: bool) -> std::io::Result<()> {
+    if json {
+        return out::line(&event.data);
+    }
+    match serde_json::from_str(&event.data) {
+        Ok(value) => out::line(&summary(&value)),
+        Err(_) => out::line(&out::harmless(&event.data)),
     }
 }
 

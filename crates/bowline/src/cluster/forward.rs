@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
+use bowline_env::clock;
 use bowline_protocol::{Principal, Refusal, SessionId, TaskId};
 use bowline_store::Holder;
 
-use super::letter::{Answer, Parcel, Sender, TaskAsk};
+use super::wire::{Answer, NodeMessage, Sender, SessionAsk, TaskAsk};
 use super::{Abroad, Away, Cluster, ROUTES_MAX, Waiting, unreachable};
 use crate::session::caller::Request;
 use crate::session::{Ask, Caller, Command, Mailbox};
-use crate::task::Command as TaskCommand;
 use crate::task::command::Append;
+use crate::task::{Ask as Asked, Command as TaskCommand};
 
 /// Nodes that a command may come through before it is refused: the session moves faster than it can be followed.
 const HOPS_MAX: u8 = 4;
@@ -39,7 +39,7 @@ impl Cluster {
             Caller::Connection(mailbox) => self.remember(to, session, mailbox, &ask),
             Caller::Request(Request { proof, reply }) => {
                 let reply = move |answer| match answer {
-                    Ok(Answer::Session(answered)) => reply.send(answered),
+                    Ok(Answer::Session(answered)) => reply.send(answered.map(Into::into)),
                     Ok(_) => reply.send(Err(unreachable())),
                     Err(refusal) => reply.send(Err(refusal)),
                 };
@@ -54,10 +54,11 @@ impl Cluster {
             }
             state.routes.insert(session.clone(), (to.clone(), asker.clone()));
             if awaited {
-                state.silent.entry(to.clone()).or_insert_with(Instant::now);
+                state.silent.entry(to.clone()).or_insert_with(clock::now);
             }
         }
-        self.post(to, &Parcel::Session { session: session.clone(), asker: asker.clone(), from, ask, hops });
+        let ask = SessionAsk::from(&ask);
+        self.post(to, &NodeMessage::Session { session: session.clone(), asker: asker.clone(), from, ask, hops });
         Ok(())
     }
 
@@ -66,7 +67,10 @@ impl Cluster {
         let Some(to) = self.state().peers.living().next().cloned() else { return };
         // Whoever wakes a session sees to its queue; and what the last node believed counts for nothing.
         let (session, asker) = (session.clone(), owner.clone());
-        self.post(&to, &Parcel::Session { session, asker, from: Sender::Nobody, ask: Ask::Verify, hops: 1 });
+        self.post(
+            &to,
+            &NodeMessage::Session { session, asker, from: Sender::Nobody, ask: SessionAsk::Verify, hops: 1 },
+        );
     }
 
     /// Sends what is asked of a task to the node that holds it.
@@ -75,35 +79,35 @@ impl Cluster {
         to: &Holder,
         task: &TaskId,
         asker: &Principal,
-        command: TaskCommand,
-        hops: u8,
+        command: Box<TaskCommand>,
     ) -> Result<(), (Box<TaskCommand>, Refusal)> {
+        let hops = command.hops;
         if let Err(refusal) = self.may_forward(hops) {
-            return Err((Box::new(command), refusal));
+            return Err((command, refusal));
         }
-        let (ask, number) = match command {
-            TaskCommand::Look => (TaskAsk::Look, 0),
-            TaskCommand::Append(Append { place, chunks, reply }) => {
+        let (ask, number) = match command.ask {
+            Asked::Look => (TaskAsk::Look, 0),
+            Asked::Append(Append { place, chunks, reply }) => {
                 let reply = move |answer| match answer {
-                    Ok(Answer::Appended(appended)) => reply.send(appended),
+                    Ok(Answer::Appended(appended)) => reply.send(appended.map(Into::into)),
                     Ok(_) => reply.send(Err(unreachable())),
                     Err(refusal) => reply.send(Err(refusal)),
                 };
                 (TaskAsk::Append { place, chunks }, self.await_answer(to, Box::new(reply)))
             }
-            TaskCommand::End { ending, reply } => {
+            Asked::End { ending, reply } => {
                 let reply = move |answer| match answer {
-                    Ok(Answer::Ended(ended)) => reply.send(ended),
+                    Ok(Answer::Ended(ended)) => reply.send(ended.map(Into::into)),
                     Ok(_) => reply.send(Err(unreachable())),
                     Err(refusal) => reply.send(Err(refusal)),
                 };
-                (TaskAsk::End(ending), self.await_answer(to, Box::new(reply)))
+                (TaskAsk::End(ending.into()), self.await_answer(to, Box::new(reply)))
             }
         };
         if number > 0 {
-            self.state().silent.entry(to.clone()).or_insert_with(Instant::now);
+            self.state().silent.entry(to.clone()).or_insert_with(clock::now);
         }
-        self.post(to, &Parcel::Task { task: task.clone(), asker: asker.clone(), number, ask, hops });
+        self.post(to, &NodeMessage::Task { task: task.clone(), asker: asker.clone(), number, ask, hops });
         Ok(())
     }
 
@@ -147,7 +151,7 @@ impl Cluster {
 
     fn await_answer(&self, node: &Holder, reply: Box<dyn FnOnce(Result<Answer, Refusal>) + Send + Sync>) -> u64 {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let until = Instant::now() + self.answer_timeout;
+        let until = clock::now() + self.answer_timeout;
         self.state().waiting.insert(number, Waiting { node: node.clone(), until, reply });
         number
     }

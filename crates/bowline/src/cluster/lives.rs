@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bowline_core::peers::Sign;
+use bowline_env::clock;
 use bowline_store::Holder;
 
 use super::visitors::Gone;
+use super::wire::SessionAsk;
 use super::{Cluster, Errand};
 use crate::session::{Ask, Caller, Command};
 
@@ -97,7 +99,8 @@ impl Cluster {
             let coming = away.sessions.extract_if(|_, abroad| abroad.node == *node && abroad.coming.is_some());
             for (session, abroad) in coming {
                 let asks = abroad.coming.into_iter().flatten();
-                let asks: Vec<Ask> = asks.filter_map(|ask| serde_json::from_str(&ask).ok()).collect();
+                let asks = asks.filter_map(|ask| serde_json::from_str::<SessionAsk>(&ask).ok());
+                let asks: Vec<Ask> = asks.map(Ask::from).collect();
                 let Some(Ask::Attach(approach)) = asks.first() else { continue };
                 let asker = approach.principal.clone();
                 again.extend(asks.into_iter().map(|ask| {
@@ -113,7 +116,7 @@ impl Cluster {
     pub(crate) fn note_shown(&self, shown: Result<(), String>) {
         let mut state = self.state();
         match shown {
-            Ok(()) => (state.shown, state.mute) = (Instant::now(), None),
+            Ok(()) => (state.shown, state.mute) = (clock::now(), None),
             Err(why) => state.mute = Some(why),
         }
     }

@@ -4,13 +4,16 @@
 //! somebody waits; what is left of it afterwards is found and let go by [`settle_locks`](Cluster::settle_locks).
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use async_trait::async_trait;
+use bowline_env::{clock, entropy};
 use bowline_protocol::{Epoch, LogId, Refusal, Seq};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, Start, StoreError};
 
 use super::{Cluster, SETTLED_AT_ONCE, unreachable};
-use crate::{dice, node};
+use crate::logs::placement;
+use crate::refusals;
 
 const TRY_EVERY: Duration = Duration::from_millis(20);
 const TRIES: u32 = 500;
@@ -36,6 +39,13 @@ impl Lock {
     }
 }
 
+#[async_trait]
+impl placement::Lock for Lock {
+    async fn unlock(self: Box<Self>) {
+        Lock::unlock(*self).await;
+    }
+}
+
 impl Drop for Lock {
     fn drop(&mut self) {
         let mut state = self.cluster.state();
@@ -56,7 +66,7 @@ impl Cluster {
                     Ok(true) => return Ok(lock),
                     Ok(false) => lock.doubtful = false,
                     // It may be this node's all the same, now or in a moment.
-                    Err(error) => return Err(node::store_refusal(&error)),
+                    Err(error) => return Err(refusals::of_store(&error)),
                 }
             }
             tokio::time::sleep(TRY_EVERY).await;
@@ -68,7 +78,7 @@ impl Cluster {
     async fn try_lock(&self, name: &LogId) -> Result<bool, StoreError> {
         let now_ms = self.clock.now_ms();
         let mut commit = Commit::to(name.clone(), Fence::OPEN, now_ms);
-        commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
+        commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });
         let body = self.name.as_str().as_bytes().to_vec().into();
         commit.record = Some(Record { kind: Kind::Restored, owner: self.owner.clone(), touched_ms: now_ms, body });
         match self.store.commit(commit).await {
@@ -120,7 +130,7 @@ impl Cluster {
             let mut state = self.state();
             state.locked.remove(&name);
             let free_since = match &settled {
-                Ok(true) => state.doubted_locks.get(&name).copied().flatten().or_else(|| Some(Instant::now())),
+                Ok(true) => state.doubted_locks.get(&name).copied().flatten().or_else(|| Some(clock::now())),
                 Ok(false) | Err(_) => None,
             };
             if free_since.is_some_and(|since| since.elapsed() >= self.ttl) {

@@ -8,12 +8,12 @@
 //! connections that waited for it, and they come back.
 
 mod forward;
-pub mod letter;
 mod lives;
 mod lock;
 mod post;
 mod receive;
 mod record;
+mod router;
 mod talk;
 mod visitors;
 mod wire;
@@ -27,22 +27,24 @@ use std::time::{Duration, Instant};
 use bowline_core::exchange::Overdue;
 use bowline_core::hold::Party;
 use bowline_core::{Exchange, Peers};
+use bowline_env::{Clock, clock, entropy};
 use bowline_protocol::{ErrorCode, LogId, Principal, Refusal, SessionId};
-use bowline_store::{Claim, Clock, Fence, Holder, Leased, Store, StoreError};
+use bowline_store::{Claim, Fence, Holder, Leased, Store, StoreError};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::dice;
+use crate::logs::placement::Location;
 use crate::session::{Ask, Mail, Mailbox, Way};
-use letter::{Answer, Parcel};
 pub use lives::Seen;
 use post::Lane;
 pub use receive::{Errand, Visit};
 pub use record::NodeRecord;
+pub use router::ClusterRouter;
 pub use talk::HubNeighbours;
 use talk::Talks;
 use visitors::Visitors;
-pub use wire::{Letter, VERSION as WIRE_VERSION, read as read_letter};
+use wire::{Answer, NodeMessage, SessionAsk};
+pub(crate) use wire::{Envelope, VERSION as WIRE_VERSION, read as read_envelope};
 
 /// Sessions elsewhere whose node is remembered.
 const ROUTES_MAX: usize = 100_000;
@@ -136,19 +138,12 @@ impl Abroad {
     /// Keeps what is asked of the session while nobody knows whether its node has heard any of it.
     fn keep(&mut self, ask: &Ask) {
         let Some(coming) = &mut self.coming else { return };
-        match serde_json::to_string(ask) {
+        match serde_json::to_string(&SessionAsk::from(ask)) {
             Ok(ask_again) if ask.is_repeatable() && coming.len() < COMING_MAX => coming.push(ask_again),
             // Whoever asked is cut if the node dies, and sees for itself.
             _ => self.coming = None,
         }
     }
-}
-
-/// Where a session or task can be changed.
-#[derive(Debug)]
-pub enum Place {
-    Here,
-    There(Holder),
 }
 
 impl Cluster {
@@ -158,7 +153,7 @@ impl Cluster {
         ttl: Duration,
         answer_timeout: Duration,
     ) -> anyhow::Result<Cluster> {
-        let name = format!("node_{:032x}", dice::u128());
+        let name = format!("node_{:032x}", entropy::u128());
         let (Some(holder), Some(log), Some(owner)) =
             (Holder::parse(&name), LogId::parse(&name), Principal::parse("node"))
         else {
@@ -170,7 +165,7 @@ impl Cluster {
             exchange: Exchange::default(),
             lanes: HashMap::new(),
             dead_beats: HashMap::new(),
-            shown: Instant::now(),
+            shown: clock::now(),
             mute: None,
             locked: HashSet::new(),
             doubted_locks: HashMap::new(),
@@ -237,16 +232,16 @@ impl Cluster {
     }
 
     /// Where a log can be written to. A dead node's can be taken here.
-    pub async fn place(&self, log: &LogId) -> Result<Place, StoreError> {
+    pub async fn place(&self, log: &LogId) -> Result<Location, StoreError> {
         match self.store.holder(log).await? {
-            Some(holder) if holder != self.name && !self.is_dead(&holder) => Ok(Place::There(holder)),
-            _ => Ok(Place::Here),
+            Some(holder) if holder != self.name && !self.is_dead(&holder) => Ok(Location::There(holder)),
+            _ => Ok(Location::Here),
         }
     }
 
     pub(crate) fn is_dead(&self, holder: &Holder) -> bool {
         let mut state = self.state();
-        state.peers.handle_named(Instant::now(), holder);
+        state.peers.handle_named(clock::now(), holder);
         state.peers.is_dead(holder)
     }
 
@@ -305,7 +300,7 @@ impl Cluster {
         late.into_iter().for_each(|(_, waiting)| (waiting.reply)(Err(in_doubt())));
         for (node, overdue) in overdue {
             match overdue {
-                Overdue::Ask => self.post(&node, &Parcel::Ping),
+                Overdue::Ask => self.post(&node, &NodeMessage::Ping),
                 Overdue::Lost => {
                     tracing::warn!(%node, "a node does not show that it reads what it is sent; its callers are cut");
                     self.lose(&node);
@@ -322,7 +317,7 @@ impl Cluster {
 
     /// Looks after a node that may have died.
     pub(crate) fn suspect(&self, node: &Holder) {
-        self.state().silent.entry(node.clone()).or_insert_with(Instant::now);
+        self.state().silent.entry(node.clone()).or_insert_with(clock::now);
     }
 
     /// Whether somebody listens at a node's inbox was seen. True if it is dead since.

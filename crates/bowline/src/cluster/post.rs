@@ -1,16 +1,16 @@
 //! Letters to other nodes: one lane for each, in order, batched, and sent again until the store has them or the node is dead.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bowline_env::clock;
 use bowline_protocol::{Draft, LogId, SessionId};
 use bowline_store::{Commit, Fence, Holder};
 use tokio::sync::mpsc;
 
 use super::Cluster;
-use super::letter::{Answer, Parcel};
 use super::wire;
-use crate::clock;
+use super::wire::{Answer, NodeMessage, SessionMail};
 use crate::session::{Mail, Mailbox};
 
 /// Letters that are put into one commit.
@@ -22,7 +22,7 @@ pub struct Lane(mpsc::UnboundedSender<Draft>);
 
 impl Cluster {
     /// Sends a parcel to a node. Whether it arrives is seen by its answer, or by that node's death.
-    pub(super) fn post(self: &Arc<Self>, to: &Holder, parcel: &Parcel) {
+    pub(super) fn post(self: &Arc<Self>, to: &Holder, parcel: &NodeMessage) {
         let mut state = self.state();
         if state.peers.is_dead(to) {
             drop(state);
@@ -31,7 +31,7 @@ impl Cluster {
         }
         let stamp = state.exchange.stamp(to);
         if parcel.is_awaited() {
-            state.exchange.note_awaited(Instant::now(), to, self.answer_timeout);
+            state.exchange.note_awaited(clock::now(), to, self.answer_timeout);
         }
         let letter = wire::write(&self.name, &stamp, parcel);
         // A lane that has given up on a node that was dead for a while takes nothing any more.
@@ -47,7 +47,7 @@ impl Cluster {
     }
 
     /// Tells a node something about its letters, if it understands that.
-    pub(super) fn notify(self: &Arc<Self>, to: &Holder, parcel: &Parcel) {
+    pub(super) fn notify(self: &Arc<Self>, to: &Holder, parcel: &NodeMessage) {
         if self.state().exchange.incarnation_of(to) > 0 {
             self.post(to, parcel);
         }
@@ -58,7 +58,7 @@ impl Cluster {
         let Some(log) = LogId::parse(to.as_str()).filter(|_| incarnation > 0) else { return };
         // Beside the lane, so it has no number there: it may overtake what the lane carries, or be lost.
         let stamp = self.state().exchange.uncounted_stamp(to);
-        let letter = wire::write(&self.name, &stamp, &Parcel::Dead { incarnation });
+        let letter = wire::write(&self.name, &stamp, &NodeMessage::Dead { incarnation });
         let (store, now_ms) = (self.store.clone(), self.clock.now_ms());
         tokio::spawn(async move {
             let mut commit = Commit::to(log.clone(), Fence::OPEN, now_ms);
@@ -82,7 +82,7 @@ impl Cluster {
             if let Mail::Granted(grant) = &mail {
                 cluster.state().visitors.rename(&node, party, &grant.claimed, &grant.session);
             }
-            cluster.post(&node, &Parcel::Mail { party, mail: Box::new(mail) });
+            cluster.post(&node, &NodeMessage::Mail { party, mail: Box::new(SessionMail::from(&mail)) });
         })
     }
 }
@@ -104,7 +104,7 @@ impl Owed {
 impl Drop for Owed {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
-            self.cluster.post(&self.node, &Parcel::Answer { number: self.number, answer });
+            self.cluster.post(&self.node, &NodeMessage::Answer { number: self.number, answer });
         }
     }
 }

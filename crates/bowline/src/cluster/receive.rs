@@ -1,22 +1,22 @@
 //! What other nodes send: mail and answers for those who wait here, and what is to be done here.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use bowline_core::exchange::{Received, Verdict};
 use bowline_core::hold::Party;
+use bowline_env::clock;
 use bowline_protocol::{Principal, SessionId, TaskId};
 use bowline_store::Holder;
 use serde_json::value::RawValue;
 
-use super::letter::{Answer, Parcel, Sender, TaskAsk};
 use super::talk::Asker;
-use super::{Abroad, Cluster, Letter, Waiting};
+use super::wire::{Answer, NodeMessage, Sender, SessionAsk, TaskAsk};
+use super::{Abroad, Cluster, Envelope, Waiting};
 use crate::reply::Reply;
 use crate::session::caller::Request;
 use crate::session::{Ask, Caller, Command, Mail};
-use crate::task::Command as TaskCommand;
 use crate::task::command::Append;
+use crate::task::{Ask as Asked, Command as TaskCommand};
 
 /// What another node asks to be done here.
 #[derive(Debug)]
@@ -32,7 +32,6 @@ pub enum Errand {
         task: TaskId,
         asker: Principal,
         command: TaskCommand,
-        hops: u8,
     },
     /// Something for the hub, and who wants to know.
     Hub {
@@ -56,19 +55,19 @@ pub struct Visit {
 
 impl Cluster {
     /// Takes a letter in. Mail and answers are delivered at once; what is asked is given back, to be done.
-    pub(crate) fn handle(self: &Arc<Self>, letter: Letter) -> Vec<Errand> {
-        let Letter { from, stamp, parcel } = letter;
+    pub(crate) fn handle(self: &Arc<Self>, envelope: Envelope) -> Vec<Errand> {
+        let Envelope { from, stamp, message } = envelope;
         let Received { verdict, renewed } = {
             let mut state = self.state();
             let received = state.exchange.handle_message(&from, &stamp);
             if received.verdict != Verdict::FromTheDead {
                 state.silent.remove(&from);
-                state.peers.handle_heard(Instant::now(), &from);
+                state.peers.handle_heard(clock::now(), &from);
             }
             received
         };
         let mut errands = if renewed { self.part_with(&from) } else { Vec::new() };
-        if let Ok(Parcel::Dead { incarnation }) = parcel {
+        if let Ok(NodeMessage::Dead { incarnation }) = message {
             // Also from a node that is dead to this one: two who declared each other dead would refuse each other for ever.
             if self.state().exchange.is_told_dead(incarnation) {
                 errands.extend(self.renew("another node has declared it dead"));
@@ -79,61 +78,65 @@ impl Cluster {
             Verdict::Fresh => {}
             Verdict::Repeated => return errands,
             Verdict::FromTheDead => {
-                if !matches!(parcel, Ok(Parcel::Dead { .. })) {
+                if !matches!(message, Ok(NodeMessage::Dead { .. })) {
                     self.notify_dead(&from, stamp.incarnation);
                 }
                 return errands;
             }
             Verdict::ForAnother => {
                 tracing::warn!(node = %from, "a message to an earlier incarnation of this node is refused");
-                self.notify(&from, &Parcel::Hello);
+                self.notify(&from, &NodeMessage::Hello);
                 return errands;
             }
             Verdict::AfterGap => {
                 tracing::warn!(node = %from, "messages from another node were lost");
                 self.lose(&from);
-                self.notify(&from, &Parcel::Missed);
+                self.notify(&from, &NodeMessage::Missed);
             }
         }
-        match parcel {
-            Ok(parcel) => errands.extend(self.open(from, parcel)),
+        match message {
+            Ok(message) => errands.extend(self.open(from, message)),
             Err(why) => {
                 tracing::error!(node = %from, why, "a message of another node is refused");
-                self.notify(&from, &Parcel::Unread { why });
+                self.notify(&from, &NodeMessage::Unread { why });
             }
         }
         errands
     }
 
-    fn open(self: &Arc<Self>, from: Holder, parcel: Parcel) -> Option<Errand> {
-        match parcel {
-            Parcel::Mail { party, mail } => self.deliver(&from, party, *mail),
-            Parcel::Answer { number, answer } => self.answered(number, answer),
-            Parcel::Talk { number, turn } => {
+    fn open(self: &Arc<Self>, from: Holder, message: NodeMessage) -> Option<Errand> {
+        match message {
+            NodeMessage::Mail { party, mail } => self.deliver(&from, party, (*mail).into()),
+            NodeMessage::Answer { number, answer } => self.answered(number, answer),
+            NodeMessage::Talk { number, turn } => {
                 return self.hear(&from, number, turn).map(|(ask, asker)| Errand::Hub { ask, asker });
             }
-            Parcel::Session { session, asker, from: sender, ask, hops } => {
-                let visit = Visit { node: from, sender, session, asker, ask, hops: hops + 1 };
+            NodeMessage::Session { session, asker, from: sender, ask, hops } => {
+                let visit = Visit { node: from, sender, session, asker, ask: ask.into(), hops: hops + 1 };
                 return Some(Errand::Visit(Box::new(visit)));
             }
-            Parcel::Returned { session, asker, from: sender, ask, hops } => {
+            NodeMessage::Returned { session, asker, from: sender, ask, hops } => {
                 let from = self.returned(&from, sender, &session)?;
-                return Some(Errand::Session { session, asker, command: Box::new(Command { from, ask, hops }) });
+                return Some(Errand::Session {
+                    session,
+                    asker,
+                    command: Box::new(Command { from, ask: ask.into(), hops }),
+                });
             }
-            Parcel::Task { task, asker, number, ask, hops } => {
-                let command = self.task_command(&from, number, ask);
-                return Some(Errand::Task { task, asker, command, hops: hops + 1 });
+            NodeMessage::Task { task, asker, number, ask, hops } => {
+                let command = TaskCommand { ask: self.task_ask(&from, number, ask), hops: hops + 1 };
+                return Some(Errand::Task { task, asker, command });
             }
-            Parcel::Ping => self.notify(&from, &Parcel::Hello),
-            Parcel::Missed => {
+            NodeMessage::Ping => self.notify(&from, &NodeMessage::Hello),
+            NodeMessage::Missed => {
                 tracing::warn!(node = %from, "messages to another node were lost");
                 self.lose(&from);
             }
-            Parcel::Unread { why } => {
+            NodeMessage::Unread { why } => {
                 tracing::error!(node = %from, why, "another node cannot read what this one sends");
                 self.lose(&from);
             }
-            Parcel::Hello | Parcel::Dead { .. } => {}
+            NodeMessage::Hello | NodeMessage::Dead { .. } => {}
         }
         None
     }
@@ -147,7 +150,8 @@ impl Cluster {
     /// Sends back what is asked from elsewhere; the session is free, and the node that asks can have it.
     pub(crate) fn send_back(self: &Arc<Self>, visit: Visit) {
         let Visit { node, sender, session, asker, ask, hops } = visit;
-        self.post(&node, &Parcel::Returned { session, asker, from: sender, ask, hops });
+        let ask = SessionAsk::from(&ask);
+        self.post(&node, &NodeMessage::Returned { session, asker, from: sender, ask, hops });
     }
 
     /// Whoever asked here what a leaving node has sent back. None if they are gone.
@@ -168,7 +172,7 @@ impl Cluster {
             }
             Sender::Request { number, proof } => {
                 let Waiting { reply, .. } = state.waiting.remove(&number)?;
-                let reply = Reply::new(|answered| reply(Ok(Answer::Session(answered))));
+                let reply = Reply::new(|answered| reply(Ok(Answer::of_session(answered))));
                 Some(Caller::Request(Request { proof, reply }))
             }
         }
@@ -185,23 +189,26 @@ impl Cluster {
             }
             Sender::Request { number, proof } => {
                 let owed = self.answer_to(node, number);
-                Caller::Request(Request { proof, reply: Reply::new(|answered| owed.send(Answer::Session(answered))) })
+                Caller::Request(Request {
+                    proof,
+                    reply: Reply::new(|answered| owed.send(Answer::of_session(answered))),
+                })
             }
         }
     }
 
-    fn task_command(self: &Arc<Self>, node: &Holder, number: u64, ask: TaskAsk) -> TaskCommand {
+    fn task_ask(self: &Arc<Self>, node: &Holder, number: u64, ask: TaskAsk) -> Asked {
         let owed = || self.answer_to(node, number);
         match ask {
-            TaskAsk::Look => TaskCommand::Look,
+            TaskAsk::Look => Asked::Look,
             TaskAsk::Append { place, chunks } => {
                 let owed = owed();
-                let reply = Reply::new(|appended| owed.send(Answer::Appended(appended)));
-                TaskCommand::Append(Append { place, chunks, reply })
+                let reply = Reply::new(|appended| owed.send(Answer::of_append(appended)));
+                Asked::Append(Append { place, chunks, reply })
             }
             TaskAsk::End(ending) => {
                 let owed = owed();
-                TaskCommand::End { ending, reply: Reply::new(|ended| owed.send(Answer::Ended(ended))) }
+                Asked::End { ending: ending.into(), reply: Reply::new(|ended| owed.send(Answer::of_end(ended))) }
             }
         }
     }

@@ -4,35 +4,22 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use async_trait::async_trait;
+use bowline_env::clock;
 use bowline_hub::neighbours::{self, Heard, Neighbours};
 use bowline_protocol::LogId;
 use bowline_store::{Holder, Leased, StoreError};
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::letter::Parcel;
-use super::{Cluster, Place};
+use super::Cluster;
+use super::wire::{NodeMessage, Turn};
+use crate::logs::placement::Location;
 
 /// Parts that may be under way; the next one waits until the first was taken.
 const WINDOW: usize = 16;
-
-/// What either side says.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum Turn {
-    Ask(Box<RawValue>),
-    Part(String),
-    /// That was all.
-    End,
-    /// A part was taken.
-    Taken,
-    /// Nobody wants to hear more.
-    Left,
-}
 
 /// All talks of a node.
 #[derive(Default)]
@@ -72,9 +59,9 @@ impl Cluster {
         {
             let mut state = self.state();
             state.talks.ours.insert(number, Ours { node: to.clone(), parts });
-            state.silent.entry(to.clone()).or_insert_with(Instant::now);
+            state.silent.entry(to.clone()).or_insert_with(clock::now);
         }
-        self.post(to, &Parcel::Talk { number, turn: Turn::Ask(ask) });
+        self.post(to, &NodeMessage::Talk { number, turn: Turn::Ask(ask) });
         Talk { cluster: self.clone(), node: to.clone(), number, heard, over: false }
     }
 
@@ -127,7 +114,9 @@ impl neighbours::Talk for Talk {
     async fn next(&mut self) -> Heard {
         let heard = self.heard.recv().await.unwrap_or(Heard::Lost);
         match heard {
-            Heard::Part(_) => self.cluster.post(&self.node, &Parcel::Talk { number: self.number, turn: Turn::Taken }),
+            Heard::Part(_) => {
+                self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: Turn::Taken });
+            }
             Heard::Ended | Heard::Lost => self.over = true,
         }
         heard
@@ -138,7 +127,7 @@ impl Drop for Talk {
     fn drop(&mut self) {
         self.cluster.state().talks.ours.remove(&self.number);
         if !self.over {
-            self.cluster.post(&self.node, &Parcel::Talk { number: self.number, turn: Turn::Left });
+            self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: Turn::Left });
         }
     }
 }
@@ -158,7 +147,7 @@ impl neighbours::Asker for Asker {
             return false;
         };
         room.forget();
-        self.cluster.post(&self.node, &Parcel::Talk { number: self.number, turn: Turn::Part(part) });
+        self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: Turn::Part(part) });
         true
     }
 
@@ -171,7 +160,7 @@ impl Drop for Asker {
     fn drop(&mut self) {
         let known = self.cluster.state().talks.theirs.remove(&(self.node.clone(), self.number));
         if known.is_some() {
-            self.cluster.post(&self.node, &Parcel::Talk { number: self.number, turn: Turn::End });
+            self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: Turn::End });
         }
     }
 }
@@ -198,8 +187,8 @@ impl Neighbours for HubNeighbours {
 
     async fn elsewhere(&self, log: &LogId) -> Result<Option<Holder>, StoreError> {
         Ok(match self.0.place(log).await? {
-            Place::There(node) => Some(node),
-            Place::Here => None,
+            Location::There(node) => Some(node),
+            Location::Here => None,
         })
     }
 

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::Config;
+use super::choice::Choice;
 use super::error::{ConfigError, Source};
+use super::key::AGENT_NAME;
+use super::lookup::keys;
 use super::reread::Reread;
-use super::resolve::Resolver;
-use super::table::{self, KEYS};
+use super::resolve::{ReadSection, Resolver};
 use super::value::Value;
 use super::written::Written;
 
@@ -70,7 +72,7 @@ impl From<Config> for Loaded {
 }
 
 /// Everything outside the process that settings are read from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     pub variables: BTreeMap<String, String>,
     /// Where relative paths and `bowline.toml` are looked for.
@@ -102,7 +104,7 @@ impl Config {
         let file = read_file(flags, around, &mut written)?;
         written.add_env(around.variables.clone())?;
         add_flags(flags, &mut written)?;
-        let config = Resolver { written: &written, around }.config()?;
+        let config = Config::read(&Resolver { written: &written, around })?;
         let settings = settings(&written, &config);
         let reread = Some(Reread::new(flags, around, file.as_deref(), &written));
         Ok(Loaded { config, file, settings, reread })
@@ -143,19 +145,19 @@ fn settings(written: &Written, config: &Config) -> Vec<Setting> {
     let mut push = |key: String| {
         let (value, source) = written.get(&key);
         let value = match value {
-            Value::Unset if key == "session.ownership" => json!(config.session.ownership.name()),
+            Value::Unset if key == "session.ownership" => json!(config.session.ownership.word()),
             value => value.shown(),
         };
         settings.push(Setting { key, value, source });
     };
-    let agent_keys: Vec<_> = KEYS.iter().filter(|key| key.name.contains(table::AGENT_NAME)).collect();
-    for key in KEYS {
-        if Some(key.name) == agent_keys.first().map(|first| first.name) {
+    let agent_keys = keys().filter(|key| key.name.contains(AGENT_NAME));
+    for key in keys() {
+        if Some(key.name) == agent_keys.clone().next().map(|first| first.name) {
             for (agent, made) in &config.agents {
-                let mine = agent_keys.iter().filter(|key| table::belongs(key.name, made.kind.name()));
-                mine.for_each(|key| push(key.name.replace(table::AGENT_NAME, agent)));
+                let mine = agent_keys.clone().filter(|key| key.is_for(made.kind.name()));
+                mine.for_each(|key| push(key.name.replace(AGENT_NAME, agent)));
             }
-        } else if !key.name.contains(table::AGENT_NAME) {
+        } else if !key.name.contains(AGENT_NAME) {
             push(key.name.to_owned());
         }
     }

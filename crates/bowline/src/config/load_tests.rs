@@ -1,6 +1,7 @@
 //! Loading as a whole: order of sources, refusals and what is shown.
 
 use super::*;
+use crate::config::key::Kind;
 use crate::config::{AgentKind, AuthMode, JwtKeys, Ownership, StoreUrl, WireConfig};
 
 /// A directory and an environment of its own for each test.
@@ -39,9 +40,10 @@ fn source(loaded: &Loaded, key: &str) -> String {
 }
 
 #[test]
-fn the_table_and_the_code_agree_on_every_default() {
+fn what_is_not_written_is_the_tables_default() {
     let loaded = Scene::new("").load().unwrap();
     assert_eq!(format!("{:#?}", loaded.config), format!("{:#?}", Config::default()));
+    assert_eq!((loaded.config.limits.json_depth_max, loaded.config.drain.timeout.as_secs()), (64, 30));
     assert!(loaded.settings.iter().all(|setting| setting.source == Source::Default));
 }
 
@@ -52,7 +54,7 @@ fn flags_win_over_the_environment_which_wins_over_the_file() {
     scene.flags.listen = Some("127.0.0.1:3".into());
     let loaded = scene.load().unwrap();
     assert_eq!(loaded.config.listen.port(), 3);
-    assert_eq!(loaded.config.heartbeat_interval.as_secs(), 2);
+    assert_eq!(loaded.config.heartbeat.interval.as_secs(), 2);
     assert_eq!(loaded.config.session.ttl.as_secs(), 3600);
     assert_eq!(source(&loaded, "listen"), "flag --listen");
     assert_eq!(source(&loaded, "heartbeat.interval"), "environment BOWLINE_HEARTBEAT__INTERVAL");
@@ -62,12 +64,12 @@ fn flags_win_over_the_environment_which_wins_over_the_file() {
 
 #[test]
 fn every_setting_can_come_from_the_environment() {
-    for key in KEYS {
-        let path = key.name.replace(table::AGENT_NAME, "demo");
+    for key in keys() {
+        let path = key.name.replace(AGENT_NAME, "demo");
         let name = format!("BOWLINE_{}", path.replace('.', "__").to_uppercase());
         let text = match (key.default, key.kind) {
-            ("", table::Kind::Bool) => "true",
-            ("", table::Kind::Number { .. }) => "1",
+            ("", Kind::Bool) => "true",
+            ("", Kind::Number { .. }) => "1",
             ("", _) => "principal",
             (default, _) => default,
         };
@@ -274,11 +276,9 @@ const END: &str = "<!-- settings: end -->";
 
 fn table_of_settings() -> String {
     let mut text = String::from("\n| setting | kind | default | what it does |\n|---|---|---|---|\n");
-    for key in KEYS {
+    for key in keys() {
         let kind = match key.kind {
-            table::Kind::Choice(words) => {
-                words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" \\| ")
-            }
+            Kind::Choice(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" \\| "),
             kind => kind.name().to_owned(),
         };
         let default = if key.default.is_empty() { "not set".to_owned() } else { format!("`{}`", key.default) };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::table::Kind;
+use super::key::Kind;
 use super::units::{parse_duration, parse_size, show_duration, show_size};
 
 /// What stands where a secret would.
@@ -107,6 +107,54 @@ impl Value {
                 let one = |t: &WrittenToken| json!({ "token": HIDDEN, "principal": t.principal, "admin": t.admin });
                 tokens.iter().map(one).collect()
             }
+        }
+    }
+}
+
+/// What a setting's value can become. An error says what was expected.
+pub trait FromValue: Sized {
+    fn from_value(value: Value) -> Result<Self, Cow<'static, str>>;
+}
+
+/// Implements [`FromValue`] for values that one kind of setting has.
+macro_rules! from_value {
+    ($($type:ty, $expected:literal, $pattern:pat => $value:expr;)*) => {$(
+        impl FromValue for $type {
+            fn from_value(value: Value) -> Result<$type, Cow<'static, str>> {
+                match value {
+                    $pattern => Ok($value),
+                    _ => Err($expected.into()),
+                }
+            }
+        }
+    )*};
+}
+
+from_value! {
+    bool, "true or false", Value::Bool(flag) => flag;
+    f64, "a number", Value::Decimal(number) => number;
+    u64, "a number", Value::Number(number) | Value::Size(number) => number;
+    u32, "a number", Value::Number(number) | Value::Size(number) => u32::try_from(number).unwrap_or(u32::MAX);
+    usize, "a number", Value::Number(number) | Value::Size(number) => usize::try_from(number).unwrap_or(usize::MAX);
+    Duration, "a duration", Value::Duration(span) => span;
+    Vec<String>, "a list of texts", Value::List(texts) | Value::Secrets(texts) => texts;
+    Vec<WrittenToken>, "a list of tokens", Value::Tokens(tokens) => tokens;
+}
+
+impl FromValue for String {
+    fn from_value(value: Value) -> Result<String, Cow<'static, str>> {
+        match value {
+            Value::Text(text) if !text.is_empty() => Ok(text),
+            _ => Err("text that is not empty".into()),
+        }
+    }
+}
+
+impl<T: FromValue> FromValue for Option<T> {
+    fn from_value(value: Value) -> Result<Option<T>, Cow<'static, str>> {
+        match value {
+            Value::Unset => Ok(None),
+            value => T::from_value(value).map(Some),
         }
     }
 }

@@ -6,7 +6,8 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Source};
-use super::table::{self, Key};
+use super::key::Key;
+use super::lookup;
 use super::value::{HIDDEN, Value, without_password};
 
 /// Variables that the client commands read; they are no settings.
@@ -94,7 +95,7 @@ impl Written {
         if let Some((value, source)) = self.entries.get(path) {
             return (value.clone(), source.clone());
         }
-        let default = table::find(path).filter(|key| !key.default.is_empty());
+        let default = lookup::find(path).filter(|key| !key.default.is_empty());
         let value = default.and_then(|key| Value::read_text(&key.kind, key.default));
         (value.unwrap_or(Value::Unset), Source::Default)
     }
@@ -105,12 +106,12 @@ impl Written {
 
     /// Every agent that is mentioned, in order.
     pub fn agent_names(&self) -> BTreeSet<String> {
-        self.entries.keys().filter_map(|path| table::agent_name(path)).map(ToOwned::to_owned).collect()
+        self.entries.keys().filter_map(|path| lookup::agent_name(path)).map(ToOwned::to_owned).collect()
     }
 
     /// The first setting written for this agent, to point at in an error.
     pub fn first_of_agent(&self, name: &str) -> Option<Source> {
-        let mine = |path: &str| table::agent_name(path) == Some(name);
+        let mine = |path: &str| lookup::agent_name(path) == Some(name);
         self.entries.iter().find(|(path, _)| mine(path)).map(|(_, (_, source))| source.clone())
     }
 }
@@ -132,14 +133,14 @@ fn line_of(text: &str, offset: usize) -> usize {
 
 /// Sections are entered, and misspelt ones too, so that the hint can name the whole setting that was meant.
 fn is_entered(path: &str, values: &toml::Table) -> bool {
-    table::find(path).is_none() && (table::is_section(path) || !values.is_empty())
+    lookup::find(path).is_none() && (lookup::is_section(path) || !values.is_empty())
 }
 
 fn known(path: &str, source: &Source) -> Result<&'static Key, ConfigError> {
-    if let Some(key) = table::find(path) {
+    if let Some(key) = lookup::find(path) {
         return Ok(key);
     }
-    let nearest = table::nearest(path).map(|name| match source {
+    let nearest = lookup::nearest(path).map(|name| match source {
         Source::Env(_) => format!("{PREFIX}{}", name.replace('.', "__").to_uppercase()),
         _ => name,
     });

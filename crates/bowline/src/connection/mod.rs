@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bowline_core::link::{Link, Output};
 use bowline_core::{Bucket, Heartbeat};
+use bowline_env::{clock, entropy};
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, Refusal, Seq, SessionId, event};
 use bowline_store::budget::Held;
@@ -20,9 +21,9 @@ use serde_json::json;
 use watching::Watching;
 
 use crate::auth::{Credential, Identity, SUBPROTOCOL, Validity};
-use crate::node::{self, Shared};
-use crate::session::{Ask, Caller, Command, Grant, Inbox, Mail, Mailbox, Registry, Way};
-use crate::{clock, dice};
+use crate::refusals;
+use crate::server::Shared;
+use crate::session::{self, Ask, Caller, Command, Grant, Inbox, Mail, Mailbox, Way};
 
 /// An empty outbox that once held more frames than this gives its memory back.
 const OUTBOX_FRAMES_KEPT: usize = 256;
@@ -88,14 +89,14 @@ struct Attached {
 
 impl Connection {
     pub fn new(shared: Arc<Shared>, credential: Option<Credential>) -> (Box<Connection>, Inbox) {
-        let now = Instant::now();
+        let now = clock::now();
         let (mailbox, inbox) = Mailbox::new();
         let (standing, validity) = match credential {
             Some(Credential { identity, validity }) => (known(identity, now), Some(validity)),
             None => (Standing::Unknown { until: now + shared.config.auth.first_frame_timeout }, None),
         };
         let mut connection = Connection {
-            id: ConnectionId::from_random(dice::u128()),
+            id: ConnectionId::from_random(entropy::u128()),
             mailbox,
             standing,
             validity,
@@ -108,7 +109,7 @@ impl Connection {
             outbox: VecDeque::new(),
             outbox_bytes: 0,
             held: Held::new(&shared.reading),
-            heart: Heartbeat::new(now, shared.config.heartbeat_interval),
+            heart: Heartbeat::new(now, shared.config.heartbeat.interval),
             bucket: Bucket::new(now, shared.config.limits.events_per_second),
             bad_frames: 0,
             probed: Vec::new(),
@@ -136,7 +137,7 @@ impl Connection {
 
     fn greet(&mut self) {
         let limits = &self.shared.config.limits;
-        let interval = self.shared.config.heartbeat_interval;
+        let interval = self.shared.config.heartbeat.interval;
         let facts = json!({
             "connection_id": self.id,
             "server_version": env!("CARGO_PKG_VERSION"),
@@ -151,7 +152,7 @@ impl Connection {
                 "bad_frames_max": limits.bad_frames_max,
                 "sessions_per_connection_max": limits.sessions_per_connection_max,
             },
-            "capabilities": node::capabilities(),
+            "capabilities": session::capabilities(),
             "authenticated": matches!(self.standing, Standing::Known { .. }),
         });
         self.say(&Control::new(names::CONNECTED, None, facts.clone(), facts));
@@ -221,7 +222,7 @@ impl Connection {
 
     /// Anything at all came in.
     pub async fn handle_heard(&mut self) {
-        self.heart.handle_heard(Instant::now());
+        self.heart.handle_heard(clock::now());
         for session in std::mem::take(&mut self.probed) {
             self.command_quietly(&session, Ask::Alive).await;
         }
@@ -238,7 +239,7 @@ impl Connection {
     async fn command_quietly(&mut self, session: &SessionId, ask: Ask) {
         if let Standing::Known { identity, .. } = &self.standing {
             let (asker, command) = (identity.principal.clone(), self.asking(session, ask));
-            let _ = Registry::send(&self.shared, session, &asker, command).await;
+            let _ = self.shared.sessions.send(session, &asker, command).await;
         }
     }
 
@@ -312,7 +313,7 @@ impl Connection {
         self.say(&greeting);
         let token = self.next_token;
         self.next_token += 1;
-        let follower = self.shared.follow(&log, &extent.epoch, &self.wake, token);
+        let follower = self.shared.logs.follow(&log, &extent.epoch, &self.wake, token);
         let link = match way {
             Way::Created => Link::fresh(session, &extent),
             Way::Reconnect | Way::Recover | Way::Restored => {
@@ -363,7 +364,7 @@ impl Connection {
             }
         };
         self.links.swap_remove(at);
-        self.refuse(Some(session.clone()), &node::store_refusal(error));
+        self.refuse(Some(session.clone()), &refusals::of_store(error));
         self.command_quietly(&session, Ask::Detach).await;
     }
 
@@ -450,7 +451,7 @@ impl Connection {
     async fn read(&mut self, at: usize, from: Seq, events_max: usize) {
         let limit = ReadLimit { events: events_max, bytes: self.window() };
         let Attached { follower, link, .. } = &mut self.links[at];
-        match self.shared.read(follower, from, limit).await {
+        match self.shared.logs.read(follower, from, limit).await {
             Ok(batch) => link.handle_events(batch.events, batch.first, batch.next),
             Err(error) => {
                 self.links[at].link.handle_read_failed();

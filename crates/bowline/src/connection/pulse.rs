@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bowline_core::heartbeat::Pulse;
+use bowline_env::{clock, entropy};
 use bowline_protocol::frame::Control;
 use bowline_protocol::{CloseCode, ErrorCode};
 use bytes::Bytes;
@@ -10,7 +11,6 @@ use serde_json::json;
 
 use super::{Attached, Connection, Standing};
 use crate::auth::{AuthError, validity};
-use crate::{clock, dice};
 
 /// A client whose credential is about to expire is told this long before.
 const EXPIRY_WARNING: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ impl Connection {
 
     /// The server is about to leave; come back a moment later, each at its own.
     pub fn handle_draining(&mut self) {
-        let retry_after_ms = 500 + (dice::chance() * 2500.0) as u64;
+        let retry_after_ms = 500 + (entropy::chance() * 2500.0) as u64;
         let code = ErrorCode::ServerDraining;
         let facts = json!({
             "code": code.as_str(),

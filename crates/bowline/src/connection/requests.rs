@@ -1,21 +1,19 @@
 //! What a connection does with each client frame.
 
-use std::time::Instant;
-
+use bowline_api::Reply;
+use bowline_env::clock;
 use bowline_protocol::frame::client::{Content, Secret};
 use bowline_protocol::frame::{Attach, BadFrame, Control, Request};
 use bowline_protocol::{CloseCode, Cursor, Epoch, ErrorCode, MessageId, Principal, Refusal, SessionId};
 use serde_json::json;
 
 use super::{Connection, Standing, known};
-use crate::agent::Reply;
 use crate::auth::{self, Credential, Identity};
-use crate::clock;
+use crate::secret::Presented;
 use crate::session::export::ExportOptions;
-use crate::session::record::Presented;
 use crate::session::registry::NewSession;
 use crate::session::restore::{self, Restored};
-use crate::session::{Approach, Ask, Registry, Way};
+use crate::session::{Approach, Ask, Way};
 
 impl Connection {
     /// One text frame of the client's.
@@ -29,7 +27,7 @@ impl Connection {
             Err(bad) => return self.bad_frame(bad),
         };
         if !matches!(request, Request::Ack { .. } | Request::Pong)
-            && let Err(wait) = self.bucket.take(Instant::now())
+            && let Err(wait) = self.bucket.take(clock::now())
         {
             self.shared.metrics.limits_hit.inc("limits.events_per_second");
             let message = "You send more frames per second than limits.events_per_second allows. Slow down.";
@@ -131,7 +129,7 @@ impl Connection {
         }
         let facts =
             json!({ "action": "authenticated", "expires_at": identity.expires_at, "principal": identity.principal });
-        self.standing = known(identity, Instant::now());
+        self.standing = known(identity, clock::now());
         self.validity = Some(validity);
         self.say(&Control::notice(None, "You are authenticated.", facts));
     }
@@ -140,11 +138,11 @@ impl Connection {
         if let Err(refusal) = self.room_for_another() {
             return self.refuse(None, &refusal);
         }
-        if let Err(refusal) = new.check(&self.shared, "content.") {
+        if let Err(refusal) = new.check(&self.shared.sessions, "content.") {
             return self.refuse(None, &refusal);
         }
         let (owner, client_id) = (new.owner.clone(), new.client_id.clone());
-        match Registry::create(&self.shared, new).await {
+        match self.shared.sessions.create(new).await {
             Err(refusal) => self.refuse(None, &refusal),
             Ok(session) => {
                 let attach = Attach { session: Some(session), client_id, ..Attach::default() };
@@ -195,10 +193,10 @@ impl Connection {
             observe: attach.observe,
             take_over: attach.take_over,
             restored,
-            since: Instant::now(),
+            since: clock::now(),
         };
         let command = self.asking(&session, Ask::Attach(Box::new(approach)));
-        if let Err(refusal) = Registry::send(&self.shared, &session, &principal, command).await {
+        if let Err(refusal) = self.shared.sessions.send(&session, &principal, command).await {
             self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
             self.handle_refused(session, &refusal, Some(way));
         }
@@ -208,7 +206,7 @@ impl Connection {
     async fn restore(&mut self, signed: &Content, attach: Attach, identity: &Identity) {
         self.shared.metrics.reconnect_attempts.inc();
         let found = match self.room_for_another() {
-            Ok(()) => restore::restore(&self.shared, &identity.principal, signed, attach.cursor.clone()).await,
+            Ok(()) => restore::restore(&self.shared.sessions, &identity.principal, signed, attach.cursor.clone()).await,
             Err(refusal) => Err(refusal),
         };
         match found {
@@ -249,7 +247,7 @@ impl Connection {
             Err(refusal) => return self.refuse(None, &refusal),
         };
         let command = self.asking(&session, ask);
-        if let Err(refusal) = Registry::send(&self.shared, &session, &identity.principal, command).await {
+        if let Err(refusal) = self.shared.sessions.send(&session, &identity.principal, command).await {
             self.refuse(Some(session), &refusal);
         }
     }
@@ -301,7 +299,7 @@ impl Connection {
             }
             Ok(Some(seq)) if !attached.observe => {
                 let command = self.asking(&session, Ask::Ack { seq });
-                let _ = Registry::send(&self.shared, &session, &identity.principal, command).await;
+                let _ = self.shared.sessions.send(&session, &identity.principal, command).await;
             }
             Ok(_) => {}
         }

@@ -1,32 +1,31 @@
 //! The tasks that a connection watches: their chunks come as frames, so that a page needs one connection for everything.
 
-use bowline_core::project::Trace;
-use bowline_core::watch::{Output, Watch};
+use bowline_core::dialect::ai_sdk::Projector;
+use bowline_env::clock;
 use bowline_protocol::chunk::Chunk;
 use bowline_protocol::frame::server::{TaskChunk, TaskEnd};
-use bowline_protocol::{Cursor, ErrorCode, Refusal, Seq, SessionId, StreamCursor, TaskId};
-use bowline_store::{Batch, FollowError, Follower, ReadLimit};
+use bowline_protocol::{Cursor, ErrorCode, Refusal, SessionId, StreamCursor, TaskId};
+use bowline_store::FollowError;
 use serde_json::json;
 
 use super::{Connection, Standing};
 use crate::auth::Identity;
-use crate::node::Shared;
-use crate::returning::Returning;
-use crate::session::record::Presented;
-use crate::stream::{Proof, Watched, trace};
-use crate::{clock, node};
+use crate::live_streams::Encoded;
+use crate::refusals;
+use crate::resume_metrics::ResumeMetrics;
+use crate::secret::Presented;
+use crate::stream::reader::{Piece, StreamReader};
+use crate::stream::{Proof, Watched};
 
 pub struct Watching {
     pub(super) token: u64,
     task: TaskId,
     session: Option<SessionId>,
-    follower: Follower,
-    trace_key: String,
-    watch: Watch,
+    reader: StreamReader<Projector>,
     /// The token that showed the task to be the client's, if it needed one.
     shown: Option<Presented>,
     /// Until a reader that comes back has what it missed.
-    returning: Option<Returning>,
+    resuming: Option<ResumeMetrics>,
 }
 
 impl Connection {
@@ -51,7 +50,7 @@ impl Connection {
         shown: Option<Presented>,
         identity: &Identity,
     ) -> Result<(), Refusal> {
-        let id = TaskId::parse(task).ok_or_else(node::task_not_found)?;
+        let id = TaskId::parse(task).ok_or_else(refusals::task_not_found)?;
         let cursor = StreamCursor::parse(cursor)
             .map_err(|_| Refusal::field("content.last_message_id", "must be `<epoch>-<seq>` or a number"))?;
         self.watches.retain(|watching| watching.task != id);
@@ -73,29 +72,27 @@ impl Connection {
         }
         let watched = Watched::find_with(&self.shared, &id, &identity.principal, &self.proof(shown.clone())).await?;
         let fresh = cursor.is_none();
-        let returning = Returning::begin(&self.shared, &watched, cursor.as_ref());
+        let resuming = ResumeMetrics::begin(&self.shared, &watched, cursor.as_ref());
         let start = watched.start(cursor, false).inspect_err(|refusal| {
             if !fresh {
-                Returning::refused(&self.shared, &id, refusal);
+                ResumeMetrics::refused(&self.shared, &id, refusal);
             }
         })?;
         let Some(start) = start else {
-            returning.into_iter().for_each(|returning| returning.lacks_nothing(&self.shared));
+            resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(&self.shared));
             let end = TaskEnd { task: &id, session: watched.session.as_ref(), status: watched.status().as_str() };
             self.push(end.encode(&clock::timestamp()));
             return Ok(());
         };
-        let returning = returning.map(|returning| returning.admitted(&self.shared));
+        let resuming = resuming.map(|resuming| resuming.admitted(&self.shared));
         self.shared.metrics.stream_starts.inc(if fresh { "fresh" } else { "resumed" });
         let token = self.next_token;
         self.next_token += 1;
-        let follower = self.shared.follow(&watched.log, &watched.extent.epoch, &self.wake, token);
-        let trace = watched.trace(&self.shared).await.map_err(|error| node::task_refusal(&error))?;
-        let mut watch = Watch::new(id.as_str(), watched.first, &watched.extent, start, fresh, trace.as_ref());
-        // Subscribed first, looked second: an event in between is seen by one of the two.
-        watch.handle_tail(follower.end().await.map_err(|error| node::follow_refusal(&error))?);
-        let Watched { session, trace_key, .. } = watched;
-        self.watches.push(Watching { token, task: id, session, follower, trace_key, watch, shown, returning });
+        let follower = self.shared.logs.follow(&watched.log, &watched.extent.epoch, &self.wake, token);
+        let (shared, place) = (self.shared.clone(), watched.place());
+        let reader = StreamReader::new(shared, follower, place, &watched.extent, start, fresh).await;
+        let reader = reader.map_err(|error| refusals::of_follower(&error))?;
+        self.watches.push(Watching { token, task: id, session: watched.session, reader, shown, resuming });
         Ok(())
     }
 
@@ -111,24 +108,22 @@ impl Connection {
     /// A log that is watched may have grown.
     pub(super) async fn look_at_watched(&mut self, token: u64) {
         let Some(at) = self.watches.iter().position(|watching| watching.token == token) else { return };
-        let Watching { follower, watch, .. } = &mut self.watches[at];
-        match follower.end().await {
-            Ok(next) => watch.handle_tail(next),
-            Err(error) => self.cannot_watch(at, &error).await,
+        if let Err(error) = self.watches[at].reader.look().await {
+            self.cannot_watch(at, &error).await;
         }
     }
 
     /// In another epoch the task is watched anew from the position that was reached, which tells the client of the gap.
     /// After any other trouble the client is refused, and may watch it again.
     async fn cannot_watch(&mut self, at: usize, error: &FollowError) {
-        let Watching { task, session, follower, watch, shown, .. } = self.watches.swap_remove(at);
+        let Watching { task, session, reader, shown, .. } = self.watches.swap_remove(at);
         let refused = match (error, &self.standing) {
             (FollowError::EpochChanged, Standing::Known { identity, .. }) => {
-                let (identity, epoch) = (identity.clone(), Some(follower.epoch().clone()));
-                let cursor = StreamCursor { cursor: Cursor { epoch, seq: watch.position() }, part: None };
+                let (identity, epoch) = (identity.clone(), Some(reader.epoch().clone()));
+                let cursor = StreamCursor { cursor: Cursor { epoch, seq: reader.position() }, part: None };
                 Box::pin(self.watch_from(task.clone(), Some(cursor), shown, &identity)).await
             }
-            _ => Err(node::follow_refusal(error)),
+            _ => Err(refusals::of_follower(error)),
         };
         if let Err(refusal) = refused {
             self.refuse(session, &refusal.details(json!({ "task_id": task })));
@@ -140,27 +135,15 @@ impl Connection {
         let window = self.window();
         let mut at = 0;
         while at < self.watches.len() && self.outbox_bytes < window && self.close.is_none() {
-            match self.watches[at].watch.poll_output() {
-                None => {
-                    let returning = self.watches[at].returning.take();
-                    returning.into_iter().for_each(|returning| returning.caught_up(&self.shared));
+            match self.watches[at].reader.next(window).await {
+                Ok(None) => {
+                    let resuming = self.watches[at].resuming.take();
+                    resuming.into_iter().for_each(|resuming| resuming.caught_up(&self.shared));
                     at += 1;
                 }
-                Some(Output::Chunks(chunks)) => self.push_chunks(at, &chunks),
-                Some(Output::Over) => self.end_watch(at).await,
-                Some(Output::Read { from, events_max }) => {
-                    let limit = ReadLimit { events: events_max, bytes: window };
-                    let Watching { follower, trace_key, watch, .. } = &mut self.watches[at];
-                    match read(&self.shared, follower, trace_key, from, limit).await {
-                        Ok((batch, trace)) => {
-                            watch.handle_events(&batch.events, batch.first, batch.next, trace.as_ref());
-                            if watch.take_gap() {
-                                self.shared.metrics.gaps_told.inc();
-                            }
-                        }
-                        Err(error) => self.cannot_watch(at, &error).await,
-                    }
-                }
+                Ok(Some(Piece::Over)) => self.end_watch(at).await,
+                Ok(Some(piece)) => self.push_piece(at, &piece),
+                Err(error) => self.cannot_watch(at, &error).await,
             }
         }
         // The task that filled the window goes last next time, so that its neighbours get their turn.
@@ -169,23 +152,23 @@ impl Connection {
         }
     }
 
-    fn push_chunks(&mut self, at: usize, chunks: &[Chunk]) {
+    fn push_piece(&mut self, at: usize, piece: &Piece<Projector>) {
         let time = clock::timestamp();
-        let watching = &self.watches[at];
-        let frames: Vec<_> = chunks
-            .iter()
-            .map(|chunk| {
-                let (task, session) = (&watching.task, watching.session.as_ref());
-                TaskChunk { task, session, epoch: watching.follower.epoch(), chunk }.encode(&time)
-            })
-            .collect();
+        let Watching { task, session, reader, .. } = &self.watches[at];
+        let session = session.as_ref();
+        let encode = |chunk: &Chunk| TaskChunk { task, session, epoch: reader.epoch(), chunk }.encode(&time);
+        let frames = match piece {
+            Piece::Own(chunks) => chunks.iter().map(encode).collect(),
+            Piece::Shared { batch, from } => Encoded::frames::<Projector>(batch, *from, session, encode),
+            Piece::Over => Vec::new(),
+        };
         self.shared.metrics.chunks_sent.inc_by(frames.len() as u64);
         frames.into_iter().for_each(|frame| self.push(frame));
     }
 
     async fn end_watch(&mut self, at: usize) {
-        let Watching { task, session, shown, returning, .. } = self.watches.swap_remove(at);
-        returning.into_iter().for_each(|returning| returning.caught_up(&self.shared));
+        let Watching { task, session, shown, resuming, .. } = self.watches.swap_remove(at);
+        resuming.into_iter().for_each(|resuming| resuming.caught_up(&self.shared));
         let ended = match &self.standing {
             Standing::Known { identity, .. } => {
                 Watched::find_with(&self.shared, &task, &identity.principal, &self.proof(shown)).await.ok()
@@ -196,18 +179,4 @@ impl Connection {
         let end = TaskEnd { task: &task, session: session.as_ref(), status };
         self.push(end.encode(&clock::timestamp()));
     }
-}
-
-/// Reads on. If what was asked for is gone meanwhile, the trace says what was open behind it.
-async fn read(
-    shared: &Shared,
-    follower: &Follower,
-    trace_key: &str,
-    from: Seq,
-    limit: ReadLimit,
-) -> Result<(Batch, Option<Trace>), FollowError> {
-    let batch = shared.read(follower, from, limit).await?;
-    let overtaken = batch.first > from;
-    let trace = if overtaken { trace(shared, follower.log(), trace_key).await? } else { None };
-    Ok((batch, trace))
 }

@@ -3,19 +3,18 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_core::peers::Sign;
+use bowline_env::{clock, entropy};
 use bowline_hub::serve_neighbour;
 use bowline_protocol::{Epoch, LogId, Seq};
 use bowline_store::{Commit, Fence, Holder, Kind, ReadLimit, Record, Release, Start, StoreError, WakeSet};
 use tokio::sync::mpsc;
 
-use crate::cluster::{Cluster, Errand, NodeRecord, Seen, Visit, WIRE_VERSION, read_letter};
-use crate::node::Shared;
-use crate::session::Registry;
-use crate::task::Tasks;
-use crate::{dice, hub, upkeep};
+use crate::cluster::{Cluster, Errand, NodeRecord, Seen, Visit, WIRE_VERSION, read_envelope};
+use crate::server::Shared;
+use crate::{hub, upkeep};
 
 /// What is asked from elsewhere is done by so many at once, and for one session in order.
 const HANDS: usize = 16;
@@ -54,8 +53,8 @@ pub async fn inbox(shared: Arc<Shared>, cluster: Arc<Cluster>) {
             Ok(batch) if !batch.events.is_empty() => {
                 for event in &batch.events {
                     from = event.seq.next();
-                    if let Some(letter) = read_letter(event) {
-                        give(&hands, cluster.handle(letter));
+                    if let Some(envelope) = read_envelope(event) {
+                        give(&hands, cluster.handle(envelope));
                     }
                 }
                 continue;
@@ -103,15 +102,15 @@ fn hand(shared: Arc<Shared>) -> mpsc::UnboundedSender<Errand> {
 
 async fn run(shared: &Arc<Shared>, errand: Errand) {
     match errand {
-        Errand::Session { session, asker, command } => Registry::deliver(shared, &session, &asker, *command).await,
+        Errand::Session { session, asker, command } => shared.sessions.deliver(&session, &asker, *command).await,
         Errand::Visit(visit) => receive(shared, *visit).await,
-        Errand::Task { task, asker, command, hops } => Tasks::deliver(shared, &task, &asker, command, hops).await,
+        Errand::Task { task, asker, command } => shared.tasks.deliver(&task, &asker, command).await,
         Errand::Hub { ask, asker } => {
             // It may take as long as a tool does.
             let hub = shared.hub.clone();
             tokio::spawn(async move { serve_neighbour(&hub, ask.get(), Box::new(asker)).await });
         }
-        Errand::Verify => shared.registry.verify_all(),
+        Errand::Verify => shared.sessions.verify_all(),
     }
 }
 
@@ -125,18 +124,18 @@ async fn receive(shared: &Arc<Shared>, visit: Visit) {
         return;
     }
     let (session, asker) = (visit.session.clone(), visit.asker.clone());
-    Registry::deliver(shared, &session, &asker, cluster.admit(visit)).await;
+    shared.sessions.deliver(&session, &asker, cluster.admit(visit)).await;
 }
 
 /// Whether a session is free for other nodes. One that has no run under way is about to be, and is waited for.
 async fn is_given_back(shared: &Shared, cluster: &Cluster, visit: &Visit) -> bool {
-    let until = Instant::now() + GIVEN_BACK;
-    while Instant::now() < until {
-        match shared.registry.presence(&visit.session) {
+    let until = clock::now() + GIVEN_BACK;
+    while clock::now() < until {
+        match shared.sessions.presence(&visit.session) {
             Some(presence) if presence.at_work.load(Ordering::Relaxed) => return false,
             Some(_) => {}
             None => {
-                let Ok((log, _)) = Registry::look_up(shared, &visit.session, &visit.asker).await else { return false };
+                let Ok((log, _)) = shared.sessions.look_up(&visit.session, &visit.asker).await else { return false };
                 match cluster.store.holder(&log).await {
                     Ok(holder) if holder.as_ref() != Some(&cluster.name) => return true,
                     Ok(_) => {}
@@ -152,9 +151,9 @@ async fn is_given_back(shared: &Shared, cluster: &Cluster, visit: &Visit) -> boo
 /// Shows this node's signs of life, and looks at those of the others, for ever.
 pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
     let every = cluster.ttl / 8;
-    let (mut beat, mut due, mut shown) = (1, Instant::now(), shared.clock.uptime());
+    let (mut beat, mut due, mut shown) = (1, clock::now(), shared.clock.uptime());
     loop {
-        let now = Instant::now();
+        let now = clock::now();
         if now >= due {
             due = now + every;
             beat += 1;
@@ -170,7 +169,7 @@ pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
                     if uptime.saturating_sub(shown) >= cluster.ttl * 3 / 4 {
                         // Others may have taken what was ours. Each session finds out for itself.
                         tracing::warn!("this node was away for longer than its leases last");
-                        shared.registry.verify_all();
+                        shared.sessions.verify_all();
                     }
                     shown = uptime;
                 }
@@ -185,14 +184,14 @@ pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
                 clean_up(&cluster).await;
             }
         }
-        for node in cluster.suspects(Instant::now()) {
+        for node in cluster.suspects(clock::now()) {
             if is_gone(&cluster, &node).await {
                 bury(&shared, &cluster, node);
             }
         }
         if tokio::time::timeout(LOOK_AFTER.min(every), cluster.renewed.notified()).await.is_ok() {
             // The others wait to see it.
-            due = Instant::now();
+            due = clock::now();
         }
     }
 }
@@ -202,7 +201,7 @@ pub async fn deadlines(cluster: Arc<Cluster>) {
     let every = (cluster.answer_timeout / 16).min(LOOK_EVERY);
     loop {
         tokio::time::sleep(every).await;
-        cluster.tidy(Instant::now());
+        cluster.tidy(clock::now());
     }
 }
 
@@ -221,9 +220,9 @@ async fn is_gone(cluster: &Cluster, node: &Holder) -> bool {
     // If nobody hears us either, it is the store that has just come back.
     let (theirs, ours) = (cluster.store.is_awaited(&log).await, cluster.store.is_awaited(&cluster.log).await);
     match (theirs, ours) {
-        (Ok(theirs), Ok(true)) => cluster.heard(Instant::now(), node, theirs),
+        (Ok(theirs), Ok(true)) => cluster.heard(clock::now(), node, theirs),
         _ => {
-            cluster.heard(Instant::now(), node, true);
+            cluster.heard(clock::now(), node, true);
             false
         }
     }
@@ -252,7 +251,7 @@ pub async fn show(shared: &Shared, cluster: &Cluster, beat: u64, left: bool) -> 
 /// The same for one that has no record: makes its log.
 async fn appear(shared: &Shared, cluster: &Cluster, beat: u64) -> Result<(), StoreError> {
     let mut commit = sign(shared, cluster, beat, false);
-    commit.create = Some(Start { epoch: Epoch::from_random(dice::u64()), after: Seq::ZERO });
+    commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });
     match cluster.store.commit(commit).await {
         // An earlier attempt was kept after all.
         Err(StoreError::Exists) => show(shared, cluster, beat, false).await,
@@ -305,7 +304,7 @@ async fn look(cluster: &Arc<Cluster>) -> Result<(Vec<Holder>, Vec<Errand>), Stor
         let sign = Sign { beat: record.beat, left: record.left };
         (node, Seen { sign, incarnation: record.incarnation })
     });
-    Ok(cluster.looked(Instant::now(), seen.collect()))
+    Ok(cluster.looked(clock::now(), seen.collect()))
 }
 
 /// Begins: shows itself, and looks after all whose records are there, since they may be of the dead.
@@ -322,7 +321,7 @@ pub async fn enter(shared: &Shared, cluster: &Arc<Cluster>) -> Result<(), StoreE
 
 /// The records of those who are long dead go.
 async fn clean_up(cluster: &Cluster) {
-    for node in cluster.forgettable(Instant::now()) {
+    for node in cluster.forgettable(clock::now()) {
         let Some(log) = LogId::parse(node.as_str()) else { continue };
         let mut commit = Commit::to(log, Fence::OPEN, 0);
         commit.release = Some(Release::Log);

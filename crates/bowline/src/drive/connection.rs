@@ -3,9 +3,10 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
+use bowline_env::clock;
 use bowline_protocol::CloseCode;
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
@@ -14,7 +15,7 @@ use tokio_tungstenite::tungstenite;
 
 use crate::auth::{AuthError, Credential};
 use crate::connection::Connection;
-use crate::node::Shared;
+use crate::server::Shared;
 use crate::session::{Inbox, Mail};
 
 /// How long a closing connection may take to accept its last frames.
@@ -146,7 +147,7 @@ async fn converse(
                 Box::pin(connection.pump()).await;
                 return Some(CloseCode::Restart);
             }
-            Happened::Time => connection.handle_timeout(Instant::now()),
+            Happened::Time => connection.handle_timeout(clock::now()),
             Happened::CredentialEnded(why) => {
                 ended = None;
                 connection.handle_credential_ended(why);

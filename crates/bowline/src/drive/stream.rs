@@ -1,228 +1,216 @@
 //! Drives one reader of a turn or task as server-sent events: reads, waits for more, and says when it is over.
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bowline_core::watch::{Output, Start, Watch};
-use bowline_protocol::chunk::DONE;
-use bowline_protocol::{Chunk, ChunkKind, Epoch, LogId, MessageId, Seq, TaskId};
+use bowline_core::dialect::Projection;
+use bowline_core::watch::Start;
+use bowline_env::clock;
+use bowline_protocol::{LogId, MessageId, Seq, TaskId};
 use bowline_store::budget::Pacer;
-use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
+use bowline_store::{FollowError, Follower, StoreError, WakeSet};
 use bytes::Bytes;
+use tokio::time::Sleep;
 
 use crate::decode::decode;
-use crate::node::Shared;
-use crate::returning::Returning;
+use crate::resume_metrics::ResumeMetrics;
+use crate::server::Shared;
 use crate::session::record::{Accepted, keys};
 use crate::session::{Life, SessionRecord};
-use crate::stream::{Watched, trace};
+use crate::stream::Watched;
+use crate::stream::reader::{Piece, StreamPlace, StreamReader};
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
 const COMMENT_EVERY: Duration = Duration::from_secs(10);
+const COMMENT: &[u8] = b": still here\n\n";
 const READ_BYTES_MAX: usize = 256 << 10;
 
-pub struct Stream {
+pub struct Stream<P: Projection> {
     shared: Arc<Shared>,
-    follower: Follower,
-    /// Where the trace of what is read is kept.
-    trace_key: String,
-    stage: Stage,
+    stage: Stage<P>,
     /// Until a reader that comes back has what it missed.
-    returning: Option<Returning>,
+    resuming: Option<ResumeMetrics>,
     pacer: Pacer,
     wake: Arc<WakeSet>,
+    /// When something was last sent, and when to look whether that is long ago.
+    sent: Instant,
+    quiet: Pin<Box<Sleep>>,
     _counted: Counted,
 }
 
-enum Stage {
+enum Stage<P: Projection> {
     /// The message was accepted, and its turn has not begun.
-    Queued(MessageId),
-    Watching(Box<Watch>),
+    Queued(MessageId, Follower),
+    Watching(Box<StreamReader<P>>),
     /// The session ended before the message had its turn.
-    Dropped,
+    Dropped(Follower),
     Done,
 }
 
-impl Stream {
-    /// A reader of a task. Subscribes, then looks once, so that nothing slips in between.
+impl<P: Projection> Stream<P> {
+    /// A reader of a task.
     pub async fn watch(
         shared: Arc<Shared>,
         watched: &Watched,
         start: Start,
         fold: bool,
-    ) -> Result<Stream, FollowError> {
-        let mut stream = Stream::on(shared, &watched.log, &watched.extent.epoch);
-        let trace = watched.trace(&stream.shared).await?;
-        let watch = Watch::new(watched.id.as_str(), watched.first, &watched.extent, start, fold, trace.as_ref());
-        stream.trace_key.clone_from(&watched.trace_key);
-        stream.stage = Stage::Watching(Box::new(watch));
-        stream.look().await?;
+    ) -> Result<Stream<P>, FollowError> {
+        let mut stream = Stream::on(shared);
+        let follower = stream.shared.logs.follow(&watched.log, &watched.extent.epoch, &stream.wake, 0);
+        let shared = stream.shared.clone();
+        let reader = StreamReader::new(shared, follower, watched.place(), &watched.extent, start, fold).await?;
+        stream.stage = Stage::Watching(Box::new(reader));
         Ok(stream)
     }
 
     /// It is told when this reader has all that it missed.
-    pub fn tell(&mut self, returning: Option<Returning>) {
-        self.returning = returning.map(|returning| returning.admitted(&self.shared));
+    pub fn tell(&mut self, resuming: Option<ResumeMetrics>) {
+        self.resuming = resuming.map(|resuming| resuming.admitted(&self.shared));
     }
 
     /// A reader of the turn that a message in the queue will get.
-    pub async fn queued(shared: Arc<Shared>, log: LogId, message: MessageId) -> Result<Stream, StoreError> {
+    pub async fn queued(shared: Arc<Shared>, log: LogId, message: MessageId) -> Result<Stream<P>, StoreError> {
         let epoch = shared.store.extent(&log).await?.epoch;
-        let mut stream = Stream::on(shared, &log, &epoch);
-        stream.stage = Stage::Queued(message);
+        let mut stream = Stream::on(shared);
+        let follower = stream.shared.logs.follow(&log, &epoch, &stream.wake, 0);
+        stream.stage = Stage::Queued(message, follower);
         Ok(stream)
     }
 
-    fn on(shared: Arc<Shared>, log: &LogId, epoch: &Epoch) -> Stream {
-        let wake = WakeSet::new();
-        let follower = shared.follow(log, epoch, &wake, 0);
+    fn on(shared: Arc<Shared>) -> Stream<P> {
         let counted = Counted::new(&shared);
         Stream {
             pacer: Pacer::new(&shared.reading),
             shared,
-            follower,
-            trace_key: String::new(),
             stage: Stage::Done,
-            returning: None,
-            wake,
+            resuming: None,
+            wake: WakeSet::new(),
+            sent: clock::now(),
+            quiet: Box::pin(tokio::time::sleep(COMMENT_EVERY)),
             _counted: counted,
         }
     }
 
     async fn look(&mut self) -> Result<(), FollowError> {
-        let log = self.follower.log();
-        match &mut self.stage {
-            Stage::Watching(watch) => watch.handle_tail(self.follower.end().await?),
-            Stage::Queued(message) => {
-                let key = keys::idempotency(message);
-                let item = self.shared.store.item(log, &key).await?;
-                let accepted: Option<Accepted> =
-                    decode(log, &key, item).map_err(|refusal| StoreError::Io(refusal.message))?;
-                if let Some(turn) = accepted.and_then(|accepted| accepted.seq).and_then(Seq::new) {
-                    let extent = self.shared.store.extent(log).await?;
-                    let task = TaskId::of_turn(log, turn);
-                    self.trace_key = keys::trace(turn);
-                    let trace = trace(&self.shared, log, &self.trace_key).await?;
-                    let watch = Watch::new(task.as_str(), turn, &extent, Start::Fresh, false, trace.as_ref());
-                    self.follower.enter(&extent.epoch);
-                    self.stage = Stage::Watching(Box::new(watch));
-                } else if !self.is_session_alive().await? {
-                    self.stage = Stage::Dropped;
-                }
-            }
-            Stage::Dropped | Stage::Done => {}
+        if let Stage::Watching(reader) = &mut self.stage {
+            return reader.look().await;
         }
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Queued(message, follower) => Stage::of_message(&self.shared, message, follower).await?,
+            stage => stage,
+        };
         Ok(())
-    }
-
-    async fn is_session_alive(&self) -> Result<bool, StoreError> {
-        let stored = self.shared.store.record(self.follower.log()).await?;
-        let record = stored.and_then(|stored| SessionRecord::decode(&stored.body).ok());
-        Ok(record.is_some_and(|record| record.life == Life::Active))
     }
 
     /// Whether nothing follows for this reader, ever. Looks ahead without waiting for the log to grow.
     pub async fn is_over(&mut self) -> Result<bool, FollowError> {
-        loop {
-            let Stage::Watching(watch) = &mut self.stage else { return Ok(false) };
-            if !watch.is_ready() {
-                return Ok(false);
-            }
-            match watch.poll_output() {
-                Some(Output::Over) => return Ok(true),
-                Some(Output::Chunks(chunks)) => {
-                    watch.put_back(chunks);
-                    return Ok(false);
-                }
-                Some(Output::Read { from, events_max }) => self.read(from, events_max).await?,
-                None => return Ok(false),
-            }
+        match &mut self.stage {
+            Stage::Watching(reader) => reader.is_over().await,
+            Stage::Queued(..) | Stage::Dropped(_) | Stage::Done => Ok(false),
         }
     }
 
-    async fn read(&mut self, from: Seq, events_max: usize) -> Result<(), FollowError> {
-        // A client that takes nothing is waited for here, until we leave.
-        let room = self.shared.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
-        let limit = ReadLimit { events: events_max, bytes: room.ok_or(StoreError::Closed)? };
-        let batch = self.shared.read(&self.follower, from, limit).await?;
-        let overtaken = batch.first > from;
-        let trace = if overtaken { trace(&self.shared, self.follower.log(), &self.trace_key).await? } else { None };
-        if let Stage::Watching(watch) = &mut self.stage {
-            watch.handle_events(&batch.events, batch.first, batch.next, trace.as_ref());
-            if watch.take_gap() {
-                self.shared.metrics.gaps_told.inc();
-            }
+    /// How many outputs there are so far.
+    pub async fn count(&mut self) -> Result<u64, FollowError> {
+        match &mut self.stage {
+            Stage::Watching(reader) => reader.count().await,
+            Stage::Queued(..) | Stage::Dropped(_) | Stage::Done => Ok(0),
         }
-        Ok(())
     }
 
     /// The next piece; none when the stream is over. An error means that it was cut, and the reader must come back.
     pub async fn next(&mut self) -> Result<Option<Bytes>, FollowError> {
         loop {
-            let output = match &mut self.stage {
+            match &mut self.stage {
                 Stage::Done => return Ok(None),
-                Stage::Queued(_) => None,
-                Stage::Dropped => {
-                    self.stage = Stage::Done;
+                Stage::Queued(..) => {}
+                Stage::Dropped(follower) => {
                     let mut bytes = Vec::new();
-                    Chunk::bare(ChunkKind::Abort).encode(self.follower.epoch(), &mut bytes);
-                    bytes.extend_from_slice(DONE);
+                    P::encode_sse(&P::dropped(), follower.epoch(), &mut bytes);
+                    bytes.extend_from_slice(P::SSE_END);
+                    self.stage = Stage::Done;
                     return Ok(Some(bytes.into()));
                 }
-                Stage::Watching(watch) => watch.poll_output(),
-            };
-            match output {
-                Some(Output::Chunks(chunks)) => {
-                    let mut bytes = Vec::with_capacity(chunks.iter().map(|chunk| chunk.json.len() + 48).sum());
-                    chunks.iter().for_each(|chunk| chunk.encode(self.follower.epoch(), &mut bytes));
-                    self.shared.metrics.chunks_sent.inc_by(chunks.len() as u64);
-                    return Ok(Some(self.pacer.piece(bytes)));
-                }
-                Some(Output::Read { from, events_max }) => self.read(from, events_max).await?,
-                Some(Output::Over) => {
-                    self.has_returned();
-                    self.stage = Stage::Done;
-                    return Ok(Some(Bytes::from_static(DONE)));
-                }
-                None => {
-                    self.has_returned();
-                    self.pacer.rest();
-                    tokio::select! {
-                        () = self.wake.woken() => {
-                            self.wake.take();
-                            self.look().await?;
+                Stage::Watching(reader) => {
+                    // A client that takes nothing is waited for here, until we leave.
+                    let room = self.shared.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
+                    match reader.next(room.ok_or(StoreError::Closed)?).await? {
+                        Some(piece @ Piece::Over) => {
+                            let bytes = piece.sse(reader.epoch());
+                            self.has_returned();
+                            self.stage = Stage::Done;
+                            return Ok(Some(bytes));
                         }
-                        () = tokio::time::sleep(COMMENT_EVERY) => return Ok(Some(Bytes::from_static(b": still here\n\n"))),
-                        () = self.shared.closing.cancelled() => return Err(StoreError::Closed.into()),
+                        Some(piece) => {
+                            self.shared.metrics.chunks_sent.inc_by(piece.count());
+                            self.sent = clock::now();
+                            return Ok(Some(self.pacer.piece(piece.sse(reader.epoch()))));
+                        }
+                        None => {}
                     }
                 }
+            }
+            self.has_returned();
+            self.pacer.rest();
+            tokio::select! {
+                () = self.wake.woken() => {
+                    self.wake.take();
+                    self.look().await?;
+                }
+                () = &mut self.quiet => {
+                    let now = clock::now();
+                    let is_due = now >= self.sent + COMMENT_EVERY;
+                    self.sent = if is_due { now } else { self.sent };
+                    self.quiet.as_mut().reset((self.sent + COMMENT_EVERY).into());
+                    if is_due {
+                        return Ok(Some(Bytes::from_static(COMMENT)));
+                    }
+                }
+                () = self.shared.closing.cancelled() => return Err(StoreError::Closed.into()),
             }
         }
     }
 
     /// Everything that was there when the reader came has been handed out.
     fn has_returned(&mut self) {
-        if let Some(returning) = self.returning.take() {
-            returning.caught_up(&self.shared);
-        }
-    }
-
-    /// How many chunks there are so far.
-    pub async fn count(&mut self) -> Result<u64, FollowError> {
-        loop {
-            let Stage::Watching(watch) = &mut self.stage else { return Ok(0) };
-            match watch.poll_output() {
-                Some(Output::Chunks(_)) => {}
-                Some(Output::Read { from, events_max }) => self.read(from, events_max).await?,
-                Some(Output::Over) | None => return Ok(watch.seen()),
-            }
+        if let Some(resuming) = self.resuming.take() {
+            resuming.caught_up(&self.shared);
         }
     }
 }
 
-impl std::fmt::Debug for Stream {
+impl<P: Projection> Stage<P> {
+    /// What has become of a message in the queue.
+    async fn of_message(
+        shared: &Arc<Shared>,
+        message: MessageId,
+        mut follower: Follower,
+    ) -> Result<Stage<P>, FollowError> {
+        let (log, key) = (follower.log().clone(), keys::idempotency(&message));
+        let item = shared.store.item(&log, &key).await?;
+        let accepted: Option<Accepted> = decode(&log, &key, item).map_err(|refusal| StoreError::Io(refusal.message))?;
+        if let Some(turn) = accepted.and_then(|accepted| accepted.seq).and_then(Seq::new) {
+            let extent = shared.store.extent(&log).await?;
+            follower.enter(&extent.epoch);
+            let place = StreamPlace { id: TaskId::of_turn(&log, turn), first: turn, index_key: keys::index(turn) };
+            let reader = StreamReader::new(shared.clone(), follower, place, &extent, Start::Fresh, false).await?;
+            return Ok(Stage::Watching(Box::new(reader)));
+        }
+        let stored = shared.store.record(&log).await?;
+        let record = stored.and_then(|stored| SessionRecord::decode(&stored.body).ok());
+        let is_alive = record.is_some_and(|record| record.life == Life::Active);
+        Ok(if is_alive { Stage::Queued(message, follower) } else { Stage::Dropped(follower) })
+    }
+}
+
+impl<P: Projection> std::fmt::Debug for Stream<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Stream({:?})", self.follower)
+        match &self.stage {
+            Stage::Watching(reader) => write!(f, "Stream({reader:?})"),
+            Stage::Queued(_, follower) | Stage::Dropped(follower) => write!(f, "Stream({follower:?})"),
+            Stage::Done => f.write_str("Stream(done)"),
+        }
     }
 }
 

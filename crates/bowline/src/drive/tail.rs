@@ -9,7 +9,7 @@ use bowline_protocol::{Epoch, LogId, Recorded};
 use bowline_store::budget::Pacer;
 use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
 
-use crate::node::Shared;
+use crate::server::Shared;
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
 const COMMENT_EVERY: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ impl Tail {
     /// Subscribes, then looks once, so that nothing slips in between.
     pub async fn new(shared: Arc<Shared>, log: &LogId, link: Link) -> Result<Tail, FollowError> {
         let wake = WakeSet::new();
-        let follower = shared.follow(log, link.epoch(), &wake, 0);
+        let follower = shared.logs.follow(log, link.epoch(), &wake, 0);
         let pacer = Pacer::new(&shared.reading);
         let mut tail = Tail { shared, follower, link, pacer, wake };
         tail.look().await?;
@@ -69,7 +69,7 @@ impl Tail {
                 Some(Output::Read { from, events_max }) => {
                     let room = self.shared.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
                     let limit = ReadLimit { events: events_max, bytes: room.ok_or(StoreError::Closed)? };
-                    let batch = self.shared.read(&self.follower, from, limit).await?;
+                    let batch = self.shared.logs.read(&self.follower, from, limit).await?;
                     self.link.handle_events(batch.events, batch.first, batch.next);
                 }
                 None => {

@@ -9,6 +9,7 @@ use axum::extract::{FromRequestParts, Query, State};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use axum::response::Response;
+use bowline_env::clock;
 use bowline_protocol::{ErrorCode, LogId, Refusal, SessionId, TaskId};
 use bowline_store::{Kind, Record};
 use serde::Deserialize;
@@ -20,15 +21,17 @@ use super::follow::{Subject, follow};
 use super::health;
 use super::problem::Problem;
 use super::servers;
-use crate::cluster::Place;
 use crate::config::{StoreUrl, SyncMode};
-use crate::node::{self, Shared};
+use crate::logs::placement::Location;
+use crate::refusals;
+use crate::server::Shared;
 use crate::session::actor::Presence;
 use crate::session::record::keys;
-use crate::session::turns::{Status, TurnEntry};
+use crate::session::turns::TurnEntry;
 use crate::session::{Life, SessionRecord};
 use crate::task::TaskRecord;
-use crate::{clock, drive, hub};
+use crate::task::status::Status;
+use crate::{drive, hub};
 
 /// An operator.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ pub async fn node(_: Admin, State(shared): State<Arc<Shared>>) -> Json<Value> {
         "ready": shared.is_ready(),
         "draining": shared.is_draining(),
         "default_agent": config.default_agent,
-        "agents": shared.agents.keys().collect::<Vec<_>>(),
+        "agents": shared.sessions.agents.keys().collect::<Vec<_>>(),
         "store": {
             "url": config.store.url.to_string(),
             "sync": match (&config.store.url, config.store.sync) {
@@ -158,7 +161,7 @@ pub struct Page {
 pub async fn sessions(_: Admin, State(shared): State<Arc<Shared>>, page: Asked<Page>) -> Result<Json<Value>, Problem> {
     let page = page.map_err(|rejection| bad_query(&rejection))?.0;
     let listed = shared.store.list(Kind::Session, None).await;
-    let mut listed = listed.map_err(|error| node::store_refusal(&error))?;
+    let mut listed = listed.map_err(|error| refusals::of_store(&error))?;
     let total = listed.len();
     listed.sort_by_key(|(_, record)| std::cmp::Reverse(record.touched_ms));
     let mut sessions = Vec::new();
@@ -187,16 +190,16 @@ pub async fn session(_: Admin, State(shared): State<Arc<Shared>>, Name(id): Name
 }
 
 async fn find(shared: &Shared, id: &str) -> Result<(LogId, Record), Problem> {
-    let log = LogId::parse(id).ok_or_else(node::not_found)?;
-    let record = shared.store.record(&log).await.map_err(|error| node::store_refusal(&error))?;
+    let log = LogId::parse(id).ok_or_else(refusals::session_not_found)?;
+    let record = shared.store.record(&log).await.map_err(|error| refusals::of_store(&error))?;
     // A restored session may be asked for by its new name; its log has kept the old one.
     let root = record.as_ref().filter(|record| record.kind == Kind::Alias);
     let root = root.and_then(|alias| LogId::parse(std::str::from_utf8(&alias.body).ok()?));
     let (log, record) = match root {
-        Some(root) => (root.clone(), shared.store.record(&root).await.map_err(|error| node::store_refusal(&error))?),
+        Some(root) => (root.clone(), shared.store.record(&root).await.map_err(|error| refusals::of_store(&error))?),
         None => (log, record),
     };
-    let record = record.filter(|record| record.kind == Kind::Session).ok_or_else(node::not_found)?;
+    let record = record.filter(|record| record.kind == Kind::Session).ok_or_else(refusals::session_not_found)?;
     Ok((log, record))
 }
 
@@ -204,13 +207,13 @@ async fn summary(shared: &Shared, log: &LogId, stored: &Record) -> Value {
     let decoded = SessionRecord::decode(&stored.body);
     let current =
         decoded.as_ref().ok().and_then(|record| record.current.clone()).unwrap_or_else(|| SessionId::from(log));
-    let presence = shared.registry.presence(&current);
+    let presence = shared.sessions.presence(&current);
     let extent = shared.store.extent(log).await.ok();
-    let acked = node::acked(shared, log).await;
+    let acked = shared.sessions.acked(log).await;
     let elsewhere = match (&presence, &shared.cluster) {
         (None, Some(cluster)) => match cluster.place(log).await {
-            Ok(Place::There(node)) => Some(node),
-            Ok(Place::Here) | Err(_) => None,
+            Ok(Location::There(node)) => Some(node),
+            Ok(Location::Here) | Err(_) => None,
         },
         _ => None,
     };
@@ -268,7 +271,7 @@ pub async fn events(
 pub async fn tasks(_: Admin, State(shared): State<Arc<Shared>>, page: Asked<Page>) -> Result<Json<Value>, Problem> {
     let page = page.map_err(|rejection| bad_query(&rejection))?.0;
     let listed = shared.store.list(Kind::Task, None).await;
-    let mut listed = listed.map_err(|error| node::store_refusal(&error))?;
+    let mut listed = listed.map_err(|error| refusals::of_store(&error))?;
     let total = listed.len();
     listed.sort_by_key(|(_, record)| std::cmp::Reverse(record.touched_ms));
     let shown = listed.iter().skip(page.offset.unwrap_or(0)).take(page.limit.unwrap_or(100).min(1000));
@@ -302,19 +305,19 @@ pub async fn task_events(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let From { from } = asked.map_err(|rejection| bad_query(&rejection))?.0;
-    let task = TaskId::parse(&id).ok_or_else(node::task_not_found)?;
+    let task = TaskId::parse(&id).ok_or_else(refusals::task_not_found)?;
     if let Some((log, started)) = task.turn() {
         let (log, record) = find(&shared, log.as_str()).await?;
         let over = SessionRecord::decode(&record.body).is_ok_and(|record| record.life != Life::Active);
         let from = from.or_else(|| Some(started.prev().to_string()));
-        let entry = shared.store.item(&log, &keys::turn(started)).await.map_err(|error| node::task_refusal(&error))?;
+        let entry = shared.store.item(&log, &keys::turn(started)).await.map_err(|error| refusals::of_task(&error))?;
         let entry: Option<TurnEntry> = entry.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let ended = entry.and_then(|entry| entry.ended).map(|ended| ended.seq);
         return follow(shared, log, Subject::Turn { ended, over }, from, &headers).await;
     }
     let log = LogId::from(&task);
-    let record = shared.store.record(&log).await.map_err(|error| node::task_refusal(&error))?;
-    let record = record.filter(|record| record.kind == Kind::Task).ok_or_else(node::task_not_found)?;
+    let record = shared.store.record(&log).await.map_err(|error| refusals::of_task(&error))?;
+    let record = record.filter(|record| record.kind == Kind::Task).ok_or_else(refusals::task_not_found)?;
     let over = TaskRecord::decode(&record.body).is_ok_and(|record| !record.is_running());
     follow(shared, log, Subject::Task { over }, from, &headers).await
 }

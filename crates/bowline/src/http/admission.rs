@@ -7,14 +7,14 @@ use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use bowline_env::clock;
 use bowline_protocol::{ErrorCode, Refusal};
 
 use super::guard::{Farewell, Slot};
 use super::problem::Problem;
 use crate::auth::{self, Credential, HostRefused, token_from_headers};
-use crate::clock;
-use crate::config::is_loopback;
-use crate::node::Shared;
+use crate::origin::is_loopback;
+use crate::server::Shared;
 
 /// Says only that the process is alive, so anybody may ask under any name.
 pub const ALIVE: &str = "/healthz";

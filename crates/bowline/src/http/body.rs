@@ -10,12 +10,13 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use bowline_env::clock;
 use bowline_protocol::{ErrorCode, Refusal};
 use hyper::body::{Frame, SizeHint};
 use tokio::time::Sleep;
 
 use super::problem::Problem;
-use crate::node::Shared;
+use crate::server::Shared;
 
 /// The whole body may take so many times as long as one silence in it. With 10 s that is ten minutes, in which the
 /// largest body (`hub.body_bytes_max`, 4 MiB) comes over a line of 56 kbit/s; a byte now and then does not hold a connection
@@ -114,7 +115,7 @@ impl HttpBody for Awaited {
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(axum::BoxError::from)));
         }
-        let (now, silence) = (Instant::now(), this.silence);
+        let (now, silence) = (clock::now(), this.silence);
         let deadline = this.deadline.get_or_insert_with(|| Deadline::from(now, silence));
         let waiting = this.waiting.get_or_insert_with(|| {
             deadline.handle_progress(now, silence);
@@ -140,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_byte_now_and_then_is_progress_but_not_for_ever() {
-        let (start, silence) = (Instant::now(), Duration::from_secs(10));
+        let (start, silence) = (clock::now(), Duration::from_secs(10));
         let mut deadline = Deadline::from(start, silence);
         assert_eq!(deadline.at(), start + silence);
         for seconds in (9..600).step_by(9) {

@@ -8,7 +8,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::admission::check_origin;
-use crate::node::Shared;
+use crate::server::Shared;
 
 /// What a page may ask with.
 const METHODS: &str = "GET, POST, DELETE";

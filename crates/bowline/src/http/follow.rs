@@ -6,14 +6,15 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_core::{Link, Resume};
+use bowline_env::clock;
 use bowline_protocol::event::names;
 use bowline_protocol::{Cursor, Epoch, Extent, LogId, Recorded, Refusal, Seq, SessionId};
 use bowline_store::{FollowError, StoreError};
 
 use super::problem::Problem;
-use crate::clock;
 use crate::drive::tail::{Piece, Tail};
-use crate::node::{self, Shared};
+use crate::refusals;
+use crate::server::Shared;
 
 /// What is followed, and whether it is over already.
 #[derive(Clone, Copy, Debug)]
@@ -69,10 +70,10 @@ pub async fn follow(
     };
     let asked = from.as_ref().map(|text| read("from", text)).transpose()?;
     let cursor = last_event_id.as_ref().map(|text| read("Last-Event-ID", text)).transpose()?.or(asked);
-    let extent = shared.store.extent(&log).await.map_err(|error| node::store_refusal(&error))?;
+    let extent = shared.store.extent(&log).await.map_err(|error| refusals::of_store(&error))?;
     let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));
     let link = Link::resume(SessionId::from(&log), &extent, resume);
-    let tail = Tail::new(shared, &log, link).await.map_err(|error| node::follow_refusal(&error))?;
+    let tail = Tail::new(shared, &log, link).await.map_err(|error| refusals::of_follower(&error))?;
     // Of a session that is over there is only what is still kept; otherwise the stream ends with the session.
     let last = subject.last(&extent);
     let stream = futures_util::stream::unfold(Some(tail), move |tail| async move {

@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use crate::node::Shared;
+use crate::server::Shared;
 
 /// Alive: the process answers.
 pub async fn healthz() -> &'static str {

@@ -6,14 +6,15 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bowline_hub::{Requester, Role, Route, front};
+use bowline_hub::{Requester, Role, Route, downstream};
 use bowline_protocol::{ErrorCode, Refusal};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::admission;
 use super::guard::Farewell;
 use super::problem::Problem;
-use crate::node::{self, Shared};
+use crate::refusals;
+use crate::server::Shared;
 
 pub async fn all(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     answer(&shared, Route::All, request).await
@@ -44,7 +45,7 @@ async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Respons
         }
     };
     let request = Request::from_parts(parts, body);
-    let mut response = front::http::handle(&shared.hub, who, route, request).await;
+    let mut response = downstream::streamable_http::handle(&shared.hub, who, route, request).await;
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
     }
@@ -55,7 +56,7 @@ async fn admit(shared: &Shared, headers: &HeaderMap, extensions: &Extensions) ->
     let no = |problem: Problem| Box::new(problem.into_response());
     let credential = admission::credential(shared, headers, extensions, Farewell::Comment).await.map_err(no)?;
     if shared.is_draining() {
-        return Err(no(node::draining().into()));
+        return Err(no(refusals::draining().into()));
     }
     let identity = credential.identity;
     let role = if identity.admin { Role::Operator } else { Role::User };

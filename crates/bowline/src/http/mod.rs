@@ -18,7 +18,7 @@ mod servers;
 mod ws;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -27,6 +27,7 @@ use axum::http::header::DATE;
 use axum::middleware::{from_fn, from_fn_with_state, map_response, map_response_with_state};
 use axum::response::Response;
 use axum::routing::{any, delete, get, post};
+use bowline_env::clock;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
@@ -36,8 +37,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use self::seldom::Seldom;
-use crate::clock;
-use crate::node::Shared;
+use crate::server::Shared;
 
 /// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
@@ -55,7 +55,7 @@ macro_rules! doors {
         /// Every path of these doors, for the documents.
         pub const PATHS: &[&str] = &[$($path),*];
 
-        pub fn routes() -> axum::Router<std::sync::Arc<$crate::node::Shared>> {
+        pub fn routes() -> axum::Router<std::sync::Arc<$crate::server::Shared>> {
             axum::Router::new()$(.route($path, $methods))*
         }
     };
@@ -112,7 +112,7 @@ fn router(shared: Arc<Shared>) -> Router {
 /// The HTTP library keeps the date that it wrote last until the wall clock is past it, so that a clock which is set back
 /// would leave it standing.
 async fn date(mut response: Response) -> Response {
-    if let Ok(date) = HeaderValue::try_from(clock::http_date(clock::unix_ms())) {
+    if let Ok(date) = HeaderValue::try_from(clock::http_date(clock::wall_ms())) {
         response.headers_mut().entry(DATE).or_insert(date);
     }
     response
@@ -151,7 +151,7 @@ pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
                     }
                 }
                 Err(error) => {
-                    if troubled.is_due(Instant::now()) {
+                    if troubled.is_due(clock::now()) {
                         tracing::warn!(%error, "cannot accept connections");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::chat::read::Name;
 use super::{problem, ws};
-use crate::node::Shared;
+use crate::server::Shared;
 
 /// One file of the console.
 struct File {

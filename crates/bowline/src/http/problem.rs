@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, Refusal};
 use serde_json::json;
 
-use crate::node::Shared;
+use crate::server::Shared;
 
 /// A refusal as an HTTP answer.
 #[derive(Debug)]

@@ -27,9 +27,11 @@ impl Seldom {
 mod tests {
     use super::*;
 
+    use bowline_env::clock;
+
     #[test]
     fn what_happens_twenty_times_in_a_second_is_told_once_in_it() {
-        let (start, mut seldom) = (Instant::now(), Seldom::every(Duration::from_secs(1)));
+        let (start, mut seldom) = (clock::now(), Seldom::every(Duration::from_secs(1)));
         let told = (0..100).filter(|n| seldom.is_due(start + Duration::from_millis(50 * n)));
         assert_eq!(told.collect::<Vec<u64>>(), [0, 20, 40, 60, 80]);
     }

@@ -15,7 +15,8 @@ use super::admin::{Admin, Asked, Owner, bad_query};
 use super::chat::read::Name;
 use super::problem::Problem;
 use crate::hub;
-use crate::node::{self, Shared};
+use crate::refusals;
+use crate::server::Shared;
 
 /// Long enough for a server that is there; one that is not goes on being dialled.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
@@ -46,7 +47,7 @@ pub async fn restore(_: Admin, State(shared): State<Arc<Shared>>, Name(name): Na
 fn refused(error: AddError) -> Problem {
     let refusal = Refusal::new(ErrorCode::InvalidPayload, format!("{error}."));
     match error {
-        AddError::Store(error) => node::store_refusal(&error).into(),
+        AddError::Store(error) => refusals::of_store(&error).into(),
         AddError::Exists(_) => Problem::with_status(StatusCode::CONFLICT, refusal),
         AddError::NotRemoved(_) => Problem::with_status(StatusCode::NOT_FOUND, refusal),
         AddError::Spec(_) | AddError::StdioForbidden | AddError::TooMany => refusal.into(),
@@ -68,7 +69,7 @@ pub async fn remove(
     };
     match removed {
         Ok(()) => Ok(Json(json!({ "removed": true, "name": name }))),
-        Err(RemoveError::Store(error)) => Err(node::store_refusal(&error).into()),
+        Err(RemoveError::Store(error)) => Err(refusals::of_store(&error).into()),
         Err(RemoveError::Unknown(_) | RemoveError::OperatorsOnly(_)) => Err(unknown(&name)),
     }
 }

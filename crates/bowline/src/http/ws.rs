@@ -7,13 +7,15 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bowline_env::clock;
 use bowline_protocol::{CloseCode, ErrorCode, Refusal};
 
 use super::admission::check_origin;
 use super::problem::Problem;
 use crate::auth::{AuthError, Credential, SUBPROTOCOL, token_from_headers};
-use crate::node::{self, Shared};
-use crate::{clock, drive};
+use crate::drive;
+use crate::refusals;
+use crate::server::Shared;
 
 /// What a connection reads at once. Small, because an idle connection keeps it; larger frames are assembled anyway.
 const READ_BUFFER_BYTES: usize = 1 << 10;
@@ -50,7 +52,7 @@ pub enum Admission {
 
 async fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
     if shared.is_draining() {
-        return Err(node::draining().into());
+        return Err(refusals::draining().into());
     }
     let limits = &shared.config.limits;
     if shared.metrics.connections.get() as usize >= limits.connections_max {

@@ -1,7 +1,7 @@
 //! The one place that changes a session: a record, who holds it, and the run that is at work in it.
 //!
-//! An actor lives while somebody is attached or a run has a process; everything it knows is in the store, so it can
-//! leave at any time and be woken again.
+//! An actor lives while a connection is attached or a run has a process; everything it knows is in the store, so it can
+//! leave at any time and be activated again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,31 +10,30 @@ use std::time::{Duration, Instant};
 
 use bowline_core::Hold;
 use bowline_core::hold::Party;
+use bowline_env::clock;
 use bowline_protocol::{Cursor, Draft, ErrorCode, LogId, Principal, Refusal, Seq, SessionId};
-use bowline_store::{Commit, Committed, Fence, Holder, Item, Kind, Leased, Record, Release, StoreError};
+use bowline_store::{Commit, Committed, Fence, Item, Kind, LeasedLog, Record, Release};
 use serde::Serialize;
 
 use super::caller::Answered;
 use super::record::{Queued, SessionRecord, keys};
+use super::registry::Sessions;
 use super::run::LiveRun;
-use super::trace::TurnScribe;
-use super::{Ask, Caller, Claimant, Command, Mail, Mailbox, Outcome};
+use super::turn_index::TurnIndexer;
+use super::{Ask, Caller, Claimant, Command, Mailbox, Outcome};
 use crate::config::Ownership;
-use crate::node::Shared;
-use crate::{clock, node};
+use crate::refusals;
 
-/// How long an actor without work stays, so that a client that comes right back finds it warm.
-const LINGER: Duration = Duration::from_secs(2);
 /// How long a mark or a touch may wait for a commit that takes it along.
 const FLUSH_AFTER: Duration = Duration::from_millis(20);
 const FLUSH_RETRY: Duration = Duration::from_millis(500);
 
-pub struct Actor {
-    pub(super) shared: Arc<Shared>,
+pub struct SessionActor {
+    pub(super) shared: Arc<Sessions>,
     pub(super) id: SessionId,
     pub(super) log: LogId,
     pub(super) owner: Principal,
-    pub(super) fence: Fence,
+    pub(super) writer: LeasedLog,
     pub(super) record: SessionRecord,
     pub(super) hold: Hold,
     pub(super) members: HashMap<Party, Member>,
@@ -43,7 +42,7 @@ pub struct Actor {
     pub(super) mark: Option<Cursor>,
     pub(super) run: Option<Box<LiveRun>>,
     /// Follows the active turn as it is written.
-    pub(super) scribe: Option<Box<TurnScribe>>,
+    pub(super) indexer: Option<Box<TurnIndexer>>,
     /// When the contents of a session that is over are let go.
     pub(super) release_at: Option<Instant>,
     /// When the holder is sent its state next, if it asked for that.
@@ -51,27 +50,11 @@ pub struct Actor {
     /// Who was sent the state last, and up to where.
     pub(super) checkpointed: Option<(Party, Seq)>,
     pub(super) presence: Arc<Presence>,
-    idle_since: Instant,
+    pub(super) idle_since: Instant,
     /// When marks and touches that nobody waits for are written, unless another commit takes them along first.
-    flush_at: Option<Instant>,
-    mark_dirty: bool,
-    begun: bool,
-    /// Nobody knows whether the last commit was kept, so nothing that this actor believes counts any more.
-    in_doubt: bool,
-}
-
-/// Why an actor could not take up its work.
-#[derive(Debug)]
-pub enum Unbegun {
-    Refused(Refusal),
-    /// Another node has it.
-    Elsewhere(Holder),
-}
-
-impl From<Refusal> for Unbegun {
-    fn from(refusal: Refusal) -> Unbegun {
-        Unbegun::Refused(refusal)
-    }
+    pub(super) flush_at: Option<Instant>,
+    pub(super) mark_dirty: bool,
+    pub(super) activated: bool,
 }
 
 #[derive(Debug)]
@@ -90,97 +73,35 @@ pub struct Presence {
     pub at_work: AtomicBool,
 }
 
-impl Actor {
-    /// An actor that still has to [`begin`](Actor::begin).
-    pub fn new(shared: Arc<Shared>, log: LogId, owner: Principal, record: SessionRecord) -> Actor {
-        Actor {
+impl SessionActor {
+    /// An actor that still has to be activated.
+    pub fn new(shared: Arc<Sessions>, log: LogId, owner: Principal, record: SessionRecord) -> SessionActor {
+        let writer = shared.logs.writer(&log);
+        SessionActor {
             shared,
             id: record.current.clone().unwrap_or_else(|| SessionId::from(&log)),
+            writer,
             log,
             owner,
-            fence: Fence::default(),
             record,
             hold: Hold::default(),
             members: HashMap::new(),
             claims: HashMap::new(),
             mark: None,
             run: None,
-            scribe: None,
+            indexer: None,
             release_at: None,
             checkpoint_at: None,
             checkpointed: None,
             presence: Arc::default(),
-            idle_since: Instant::now(),
+            idle_since: clock::now(),
             flush_at: None,
             mark_dirty: false,
-            begun: false,
-            in_doubt: false,
+            activated: false,
         }
     }
 
-    /// Takes the right to write, and settles what an earlier process left behind. Only the actor that others find in
-    /// the registry may do this: each lease shuts out the one before it.
-    pub async fn begin(&mut self) -> Result<(), Unbegun> {
-        if self.begun {
-            return Ok(());
-        }
-        let refuse = |error: StoreError| node::store_refusal(&error);
-        self.fence = match self.shared.take_up(&self.log).await.map_err(refuse)? {
-            Leased::Granted(fence) => fence,
-            Leased::Held(node) => return Err(Unbegun::Elsewhere(node)),
-        };
-        let mark = self.shared.store.item(&self.log, keys::MARK).await.map_err(refuse)?;
-        self.mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
-        self.presence.acked.store(self.mark.as_ref().map_or(0, |mark| mark.seq.get()), Ordering::Relaxed);
-        self.recover().await?;
-        self.begun = true;
-        self.count_work();
-        Ok(())
-    }
-
-    /// Lets other nodes have the session, now that nobody here needs it.
-    pub async fn give_back(&self) {
-        self.shared.give_back(&self.log, self.fence).await;
-        if let Some(cluster) = self.shared.cluster.as_ref().filter(|_| !self.record.queue.is_empty()) {
-            // This node leaves, and starts no more runs.
-            cluster.pass_on_work(&self.id, &self.owner);
-        }
-    }
-
-    pub fn owner(&self) -> &Principal {
-        &self.owner
-    }
-
-    /// Whether it must [`begin_again`](Actor::begin_again) before anything else.
-    pub fn is_in_doubt(&self) -> bool {
-        self.in_doubt
-    }
-
-    pub fn doubt(&mut self) {
-        self.in_doubt = true;
-    }
-
-    /// Nothing is begun, owed or due any more.
-    pub(super) fn forget_doubt(&mut self) {
-        (self.release_at, self.checkpoint_at, self.flush_at) = (None, None, None);
-        self.scribe = None;
-        (self.mark_dirty, self.begun, self.in_doubt) = (false, false, false);
-    }
-
-    pub fn id(&self) -> &SessionId {
-        &self.id
-    }
-
-    pub fn presence(&self) -> Arc<Presence> {
-        self.presence.clone()
-    }
-
-    pub(crate) fn live_run(&mut self) -> Option<&mut LiveRun> {
-        self.run.as_deref_mut()
-    }
-
-    pub async fn handle(&mut self, command: Command) {
-        self.idle_since = Instant::now();
+    pub(super) async fn handle_command(&mut self, command: Command) {
         let Command { from, ask, .. } = command;
         if let Caller::Request(request) = &from
             && let Err(refusal) = self.note_use(request.proof.clone().as_ref()).await
@@ -222,91 +143,12 @@ impl Actor {
         }
     }
 
-    /// When [`handle_timeout`](Actor::handle_timeout) is due.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let idle = self.is_idle().then(|| self.idle_since + self.linger());
-        let stuck = self.run.as_ref().and_then(|run| run.retry_at());
-        [idle, self.hold.poll_timeout(), stuck, self.release_at, self.checkpoint_at, self.flush_at]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    pub async fn handle_timeout(&mut self, now: Instant) {
-        let outcome = self.hold.handle_timeout(now);
-        self.settle_claims(outcome).await;
-        if self.run.as_ref().and_then(|run| run.retry_at()).is_some_and(|at| at <= now) {
-            self.retry_stuck().await;
-        }
-        if self.checkpoint_at.is_some_and(|at| at <= now) {
-            Box::pin(self.checkpoint()).await;
-        }
-        if self.release_at.is_some_and(|at| at <= now) {
-            self.release().await;
-        }
-        if self.flush_at.is_some_and(|at| at <= now) {
-            self.flush().await;
-        }
-    }
-
-    /// Nobody attached, nothing running: the store knows everything, so the actor may leave.
-    pub fn is_idle(&self) -> bool {
-        self.members.is_empty()
-            && self.claims.is_empty()
-            && self.run.is_none()
-            && self.release_at.is_none()
-            && self.flush_at.is_none()
-    }
-
-    pub fn may_leave(&self, now: Instant) -> bool {
-        self.is_idle() && now >= self.idle_since + self.linger()
-    }
-
-    /// Whether this node is about to leave and another can have the session, since no run is under way in it. One that waits
-    /// for a person needs no process.
-    pub(super) fn is_another_nodes(&self) -> bool {
-        let accompanied = self.shared.cluster.as_ref().is_some_and(|cluster| cluster.is_accompanied());
-        accompanied && self.shared.is_draining() && self.record.state() != "running"
-    }
-
-    /// Whether only those who are attached keep the session from a node that can serve it.
-    pub fn has_to_go(&self) -> bool {
-        let kept = !self.members.is_empty() || !self.claims.is_empty() || self.run.is_some();
-        kept && self.release_at.is_none() && !self.in_doubt && self.is_another_nodes()
-    }
-
-    /// Everybody attached comes back elsewhere.
-    pub fn send_away(&mut self) {
-        self.cut_everybody();
-        self.drop_run();
-        if self.record.held {
-            self.record.held = false;
-            self.record.touched_ms = self.shared.clock.now_ms();
-            self.note_record();
-        }
-    }
-
-    pub(super) fn cut_everybody(&mut self) {
-        let members = std::mem::take(&mut self.members).into_values().map(|member| member.mailbox);
-        let claimants = std::mem::take(&mut self.claims).into_values().map(|claimant| claimant.mailbox);
-        for mailbox in members.chain(claimants) {
-            mailbox.send(Mail::Cut { session: self.id.clone() });
-        }
-        self.hold = Hold::default();
-        self.count_presence();
-    }
-
-    /// A node that drains keeps nothing that another could have.
-    fn linger(&self) -> Duration {
-        if self.shared.cluster.is_some() && self.shared.is_draining() { Duration::ZERO } else { LINGER }
-    }
-
     /// A change to this session's log, to be filled in.
     pub(super) fn change(&self) -> Change {
-        let now_ms = self.shared.clock.now_ms();
+        let now_ms = self.shared.logs.clock.now_ms();
         Change {
             record: self.record.clone(),
-            commit: Commit::to(self.log.clone(), self.fence, now_ms),
+            commit: Commit::to(self.log.clone(), Fence::default(), now_ms),
             session: self.id.clone(),
         }
     }
@@ -318,10 +160,10 @@ impl Actor {
         commit.record = Some(store_record(&self.owner, &record));
         let (before, after) = (self.record.state(), record.state());
         let active = record.turn.active().or(self.record.turn.active()).map(|active| active.started);
-        let scribe = self.trace(&mut commit, active).await?;
+        let indexer = self.index_events(&mut commit, active).await?;
         let committed = self.write_traced(commit).await?;
         // A turn that is over has no more events.
-        self.scribe = scribe.filter(|_| record.turn.active().is_some());
+        self.indexer = indexer.filter(|_| record.turn.active().is_some());
         if before != after {
             self.shared.metrics.session_moved(before, after);
         }
@@ -334,9 +176,9 @@ impl Actor {
     /// Writes without touching the record.
     pub(super) async fn write(&mut self, mut commit: Commit) -> Result<Committed, Refusal> {
         let active = self.record.turn.active().map(|active| active.started);
-        let scribe = self.trace(&mut commit, active).await?;
+        let indexer = self.index_events(&mut commit, active).await?;
         let committed = self.write_traced(commit).await?;
-        self.scribe = scribe;
+        self.indexer = indexer;
         Ok(committed)
     }
 
@@ -348,14 +190,12 @@ impl Actor {
             commit.items.push(Item::put(keys::MARK, mark.to_string().into_bytes()));
         }
         let events = commit.events.len() as u64;
-        let committed = self.shared.commit(commit).await.map_err(|error| {
-            self.in_doubt |= matches!(error, StoreError::InDoubt(_) | StoreError::StaleFence { .. });
-            node::store_refusal(&error)
-        })?;
+        let committed = self.shared.logs.commit_leased(&mut self.writer, commit).await;
+        let committed = committed.map_err(|error| refusals::of_store(&error))?;
         self.shared.metrics.events_appended.inc_by(events);
         if let Some(trimmed) = &committed.trimmed {
             let acked = self.mark.as_ref().map_or(Seq::ZERO, |mark| mark.seq);
-            self.shared.count_trimmed(trimmed, acked);
+            self.shared.logs.count_trimmed(trimmed, acked);
         }
         self.mark_dirty = false;
         Ok(committed)
@@ -363,14 +203,14 @@ impl Actor {
 
     /// The record changed in a way that nobody needs to wait for.
     pub(super) fn note_record(&mut self) {
-        self.flush_at.get_or_insert(Instant::now() + FLUSH_AFTER);
+        self.flush_at.get_or_insert(clock::now() + FLUSH_AFTER);
     }
 
-    async fn flush(&mut self) {
+    pub(super) async fn flush(&mut self) {
         let change = self.change();
         if let Err(refusal) = self.commit(change).await {
             tracing::debug!(session = %self.id, %refusal, "a mark cannot be stored yet");
-            self.flush_at = Some(Instant::now() + FLUSH_RETRY);
+            self.flush_at = Some(clock::now() + FLUSH_RETRY);
         } else if self.run.is_none() && self.record.turn.active().is_none() {
             // A queue that could not go on when the store was away goes on now.
             self.start_next().await;
@@ -379,7 +219,7 @@ impl Actor {
 
     /// Something has to be tried again once the store is back.
     pub(super) fn flush_later(&mut self) {
-        self.flush_at = Some(Instant::now() + FLUSH_RETRY);
+        self.flush_at = Some(clock::now() + FLUSH_RETRY);
     }
 
     /// Only the holder's acks move the session's mark; lower ones are no-ops.
@@ -419,7 +259,7 @@ impl Actor {
             && !self.members.contains_key(&from.party)
         {
             // With resume tokens a name proves nothing: whoever was never attached is a stranger.
-            return Err(node::not_found());
+            return Err(refusals::session_not_found());
         }
         self.alive_or_refusal()?;
         if !self.hold.is_held_by(from.party) {
@@ -440,7 +280,7 @@ impl Actor {
         change.commit.release = Some(Release::Contents);
         if let Err(refusal) = self.commit(change).await {
             tracing::debug!(session = %self.id, %refusal, "cannot let go of an ended session yet");
-            self.release_at = Some(Instant::now() + FLUSH_RETRY);
+            self.release_at = Some(clock::now() + FLUSH_RETRY);
             return;
         }
         self.hold = Hold::default();
@@ -489,8 +329,8 @@ impl Change {
     }
 }
 
-impl std::fmt::Debug for Actor {
+impl std::fmt::Debug for SessionActor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Actor({}, {})", self.id, self.record.state())
+        write!(f, "SessionActor({}, {})", self.id, self.record.state())
     }
 }

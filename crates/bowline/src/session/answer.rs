@@ -1,17 +1,17 @@
 //! A person's answer to a question of a run, also when the process that asked is gone.
 
+use bowline_api::{Input, Message, OpenQuestion, Reply};
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, ErrorCode, Refusal, RunId, StepId};
 use serde_json::{Value, json};
 
-use super::actor::Actor;
+use super::actor::SessionActor;
 use super::caller::Answered;
 use super::record::keys;
 use super::{Caller, Outcome, taken};
-use crate::agent::{Asked, Input, Message, Reply};
-use crate::node;
+use crate::refusals;
 
-impl Actor {
+impl SessionActor {
     pub(super) async fn response(&mut self, from: &Caller, step: &StepId, reply: Reply) -> Answered {
         self.may_write(from)?;
         let mut change = self.change();
@@ -53,9 +53,10 @@ impl Actor {
     /// What is kept of a run whose process has gone while it waited for an answer.
     async fn reentry(&self, step: &StepId) -> Result<Reentry, Refusal> {
         let active = self.record.turn.active().cloned();
-        let (run, started_ms) = active.map(|active| (active.run, active.started_ms)).ok_or_else(node::not_found)?;
-        let asked = self.certain::<Asked>(&keys::confirmation(step)).await?;
-        let asked = asked.unwrap_or_else(|| Asked {
+        let (run, started_ms) =
+            active.map(|active| (active.run, active.started_ms)).ok_or_else(refusals::session_not_found)?;
+        let asked = self.certain::<OpenQuestion>(&keys::confirmation(step)).await?;
+        let asked = asked.unwrap_or_else(|| OpenQuestion {
             step_id: step.clone(),
             question: Value::Null,
             metadata: serde_json::Map::new(),
@@ -82,5 +83,5 @@ struct Reentry {
     run: RunId,
     input: Input,
     conversation: Vec<Message>,
-    asked: Asked,
+    asked: OpenQuestion,
 }

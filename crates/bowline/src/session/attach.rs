@@ -1,23 +1,23 @@
 //! How connections come to hold or observe a session, and how they lose it.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use bowline_core::Resume;
 use bowline_core::hold::{Claim, Outcome, Party};
 use bowline_core::proof::ResumeToken;
+use bowline_env::{clock, entropy};
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::{Cursor, ErrorCode, Extent, Refusal, Seq};
 use serde_json::{Value, json};
 
-use super::actor::{Actor, Member};
-use super::record::Presented;
+use super::actor::{Member, SessionActor};
 use super::restore::{Restored, Source};
 use super::{Approach, Claimant, Grant, Mail, Way};
 use crate::config::Ownership;
-use crate::{clock, dice, node};
+use crate::refusals;
+use crate::secret::Presented;
 
-impl Actor {
+impl SessionActor {
     pub(super) async fn attach(&mut self, claimant: Claimant) {
         // It may have expired a moment ago without anybody looking.
         self.expire().await;
@@ -40,7 +40,7 @@ impl Actor {
         }
         // If the claim cannot be granted after all, everything is as it was.
         let before = self.hold.clone();
-        match self.hold.claim(Instant::now(), party, claimant.approach.client_id.clone(), claimant.approach.take_over) {
+        match self.hold.claim(clock::now(), party, claimant.approach.client_id.clone(), claimant.approach.take_over) {
             Claim::Granted { superseded, refused } => {
                 if self.grant(claimant, superseded).await {
                     refused.into_iter().for_each(|party| self.refuse_held(party));
@@ -67,11 +67,11 @@ impl Actor {
             ownership => self.record.is_proven(ownership, claimant.approach.proof.as_ref()),
         };
         if self.owner != claimant.approach.principal {
-            return Err(node::not_found());
+            return Err(refusals::session_not_found());
         }
         proven.and_then(|()| self.alive_or_refusal())?;
         // It would be sent away again at once.
-        if self.is_another_nodes() { Err(node::draining()) } else { Ok(()) }
+        if self.is_another_nodes() { Err(refusals::draining()) } else { Ok(()) }
     }
 
     /// Somebody was let in with this secret. If it is the newest one and shown for the first time, then it has arrived, and
@@ -101,14 +101,14 @@ impl Actor {
         self.settle_claims(outcome).await;
         if was_held && self.hold.holder().is_none() {
             self.record.held = false;
-            self.record.touched_ms = self.shared.clock.now_ms();
+            self.record.touched_ms = self.shared.logs.clock.now_ms();
             self.note_record();
         }
         if let Some(at) = &mut self.release_at
             && self.members.is_empty()
         {
             // Everybody has read the last word.
-            *at = Instant::now();
+            *at = clock::now();
         }
         self.count_presence();
     }
@@ -175,7 +175,7 @@ impl Actor {
         {
             self.supersede(restored).await?;
         }
-        let extent = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?;
+        let extent = self.shared.logs.store.extent(&self.log).await.map_err(|error| refusals::of_store(&error))?;
         let extent = as_restored(extent, claimant.approach.restored.as_deref());
         let mut resume_token = None;
         if !claimant.approach.observe {
@@ -228,11 +228,11 @@ impl Actor {
     async fn take_seat(&mut self, claimant: &Claimant) -> Result<Option<String>, Refusal> {
         self.record.held = true;
         if self.shared.config.session.ownership != Ownership::Token {
-            self.record.touched_ms = self.shared.clock.now_ms();
+            self.record.touched_ms = self.shared.logs.clock.now_ms();
             self.note_record();
             return Ok(None);
         }
-        let token = dice::secret();
+        let token = entropy::secret();
         let (hash, shown) = (Presented::hash(&token).0, claimant.approach.proof.as_ref().map(|shown| shown.0.as_str()));
         let mut change = self.change();
         change.record.resume_token = Some(match &self.record.resume_token {
@@ -246,7 +246,7 @@ impl Actor {
     fn greeting(&self, claimant: &Claimant, extent: &Extent, resume: Resume, resume_token: Option<String>) -> Control {
         let mut facts = json!({
             "server_version": env!("CARGO_PKG_VERSION"),
-            "capabilities": node::capabilities(),
+            "capabilities": capabilities(),
             "epoch": extent.epoch,
             "last_seq": extent.last(),
             "session_ttl_hours": self.shared.config.session.ttl.as_secs_f64() / 3600.0,
@@ -257,7 +257,7 @@ impl Actor {
             facts["resume_token"] = token.into();
         }
         if let Some(restored) = claimant.approach.restored.as_deref() {
-            if let (Value::Object(facts), Value::Object(more)) = (&mut facts, Actor::restored_facts(restored)) {
+            if let (Value::Object(facts), Value::Object(more)) = (&mut facts, SessionActor::restored_facts(restored)) {
                 facts.extend(more);
             }
             facts["resume"] = resume.facts(extent);
@@ -282,4 +282,22 @@ fn as_restored(extent: Extent, restored: Option<&Restored>) -> Extent {
         Some(restored) if restored.source == Source::Snapshot => Extent { next: restored.last_seq.next(), ..extent },
         _ => extent,
     }
+}
+
+/// What this server can do, as clients are told.
+pub fn capabilities() -> Value {
+    json!([
+        "reconnect",
+        "replay",
+        "observe",
+        "take_over",
+        "idempotent_messages",
+        "confirmations",
+        "plans",
+        "authenticate",
+        "signed_state",
+        "checkpoints",
+        "watch_task",
+        "operations"
+    ])
 }

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use bowline_protocol::{LogId, Refusal, SessionId, TaskId};
+use bowline_api::{Message, Role};
+use bowline_protocol::{Cursor, LogId, Refusal, SessionId, TaskId};
 use bowline_store::StoreError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::SessionRecord;
-use super::actor::{Actor, Change};
+use super::actor::{Change, SessionActor};
 use super::operations::{self, OperationEntry};
 use super::record::keys;
-use super::turns::{Status, TurnError};
-use crate::agent::{Message, Role};
-use crate::node::{self, Shared};
-use crate::stream::cursor;
+use crate::logs::Logs;
+use crate::refusals;
 use crate::task::TaskRecord;
+use crate::task::status::{Status, TurnError};
 
 /// How an operation ended. It is kept beside the session's log, because the task's own stream goes earlier.
 #[derive(Clone, Serialize, Deserialize)]
@@ -101,23 +101,23 @@ pub struct Background {
 }
 
 impl Background {
-    pub async fn look(shared: &Shared, log: &LogId, record: &SessionRecord) -> Result<Background, Refusal> {
+    pub async fn look(logs: &Logs, log: &LogId, record: &SessionRecord) -> Result<Background, Refusal> {
         let mut background = Background::default();
         if record.operations == 0 || record.operations_running == Some(0) {
             return Ok(background);
         }
-        let refuse = |error: StoreError| node::store_refusal(&error);
-        let entries = operations::entries(shared, log).await?;
+        let refuse = |error: StoreError| refusals::of_store(&error);
+        let entries = operations::entries(logs, log).await?;
         for (_, entry) in entries.into_iter().filter(|(_, entry)| entry.status == Status::Running) {
             let task = LogId::from(&entry.task_id);
-            let stored = shared.store.record(&task).await.map_err(refuse)?;
+            let stored = logs.store.record(&task).await.map_err(refuse)?;
             let Some(record) = stored.and_then(|stored| TaskRecord::decode(&stored.body).ok()) else { continue };
             if !record.is_running() {
                 background.unheard.insert(entry.task_id.clone(), OperationEnd::of(&record));
                 continue;
             }
-            let extent = shared.store.extent(&task).await.map_err(refuse)?;
-            let last_message_id = cursor(&extent, extent.last());
+            let extent = logs.store.extent(&task).await.map_err(refuse)?;
+            let last_message_id = Cursor { epoch: Some(extent.epoch.clone()), seq: extent.last() }.to_string();
             background.running.push(Running { entry, last_message_id });
         }
         Ok(background)
@@ -132,7 +132,7 @@ impl Background {
     }
 
     /// Shows how operations ended in the parts of messages that said that they go on.
-    pub async fn reveal(&self, shared: &Shared, log: &LogId, messages: &mut [Message]) -> Result<(), Refusal> {
+    pub async fn reveal(&self, logs: &Logs, log: &LogId, messages: &mut [Message]) -> Result<(), Refusal> {
         let answers = messages.iter_mut().filter(|message| message.role == Role::Assistant);
         let parts = answers.filter_map(|message| message.parts.as_mut()?.as_array_mut()).flatten();
         let announced: Vec<&mut Map<String, Value>> =
@@ -140,7 +140,7 @@ impl Background {
         if announced.is_empty() {
             return Ok(());
         }
-        let items = shared.store.items(log, keys::RESULTS).await.map_err(|error| node::store_refusal(&error))?;
+        let items = logs.store.items(log, keys::RESULTS).await.map_err(|error| refusals::of_store(&error))?;
         let kept: BTreeMap<&str, &[u8]> =
             items.iter().filter_map(|(key, bytes)| Some((key.strip_prefix(keys::RESULTS)?, bytes.as_ref()))).collect();
         for part in announced {
@@ -161,12 +161,12 @@ fn announced_task(part: &Map<String, Value>) -> Option<&str> {
 }
 
 /// How a task's operation ended, as its session knows it; none if that does not live any more, or has forgotten it.
-pub async fn end_of(shared: &Shared, session: &SessionId, task: &TaskId) -> Result<Option<OperationEnd>, StoreError> {
-    let item = shared.store.item(&LogId::from(session), &keys::result(task)).await?;
+pub async fn end_of(logs: &Logs, session: &SessionId, task: &TaskId) -> Result<Option<OperationEnd>, StoreError> {
+    let item = logs.store.item(&LogId::from(session), &keys::result(task)).await?;
     Ok(item.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
-impl Actor {
+impl SessionActor {
     /// Keeps how an operation ended. Older results make room for it.
     pub(super) fn keep_end(
         &self,

@@ -2,13 +2,12 @@
 
 use bowline_protocol::frame::Control;
 use bowline_protocol::{MessageId, Refusal, Seq, SessionId};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::record::Presented;
 use super::{Mail, Mailbox};
 use crate::reply::Reply;
+use crate::secret::Presented;
 use crate::task::Begun;
 
 #[derive(Debug)]
@@ -30,7 +29,7 @@ pub struct Request {
 pub type Answered = Result<Outcome, Refusal>;
 
 /// What came of a command.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub enum Outcome {
     /// A turn began with this event; the events that follow are the answer.
     Started {

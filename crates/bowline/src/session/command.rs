@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use bowline_api::Reply;
 use bowline_core::Resume;
 use bowline_core::hold::Party;
 use bowline_protocol::frame::client::Content;
@@ -11,15 +12,13 @@ use bowline_protocol::frame::{Control, PlanCommand};
 use bowline_protocol::{
     ClientId, Cursor, Extent, LogId, MessageId, Principal, Refusal, Seq, SessionId, StepId, TaskId,
 };
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::caller::Caller;
 use super::export::ExportOptions;
 use super::operations::Order;
-use super::record::Presented;
 use super::restore::Restored;
-use crate::agent::Reply;
+use crate::secret::Presented;
 
 /// Anybody → session: what is asked, and whom to answer.
 #[derive(Debug)]
@@ -31,7 +30,7 @@ pub struct Command {
 }
 
 /// What may be asked of a session. Nothing but facts, so that it can travel to the node where the session lives.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub enum Ask {
     Attach(Box<Approach>),
     Detach,
@@ -40,7 +39,6 @@ pub enum Ask {
     Message {
         message_id: Option<MessageId>,
         /// Another key under which the same message may come again.
-        #[serde(default)]
         also: Option<MessageId>,
         content: Content,
     },
@@ -126,7 +124,7 @@ impl Command {
 }
 
 /// How the client found its way to a session, which decides how success and failure are worded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Created,
     Reconnect,
@@ -137,7 +135,7 @@ pub enum Way {
 }
 
 /// How a connection wants to hold or observe a session.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub struct Approach {
     pub principal: Principal,
     pub way: Way,
@@ -149,7 +147,6 @@ pub struct Approach {
     /// What a signed state led to.
     pub restored: Option<Box<Restored>>,
     /// When the client asked, to measure how long its way back took.
-    #[serde(with = "elapsed")]
     pub since: Instant,
 }
 
@@ -160,24 +157,8 @@ pub struct Claimant {
     pub approach: Approach,
 }
 
-/// An instant means nothing elsewhere; how long ago it was does.
-mod elapsed {
-    use std::time::{Duration, Instant};
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(since: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
-        (since.elapsed().as_micros() as u64).serialize(serializer)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Instant, D::Error> {
-        let (now, elapsed) = (Instant::now(), Duration::from_micros(u64::deserialize(deserializer)?));
-        Ok(now.checked_sub(elapsed).unwrap_or(now))
-    }
-}
-
 /// Session → connection.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub enum Mail {
     Granted(Box<Grant>),
     Control(Control),
@@ -228,7 +209,7 @@ impl Mail {
 }
 
 /// The right to read a session's log from here on, and to write to it if it was not only to observe.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub struct Grant {
     pub session: SessionId,
     /// The id that was asked for; a restored session goes on under another.
@@ -242,7 +223,6 @@ pub struct Grant {
     /// How far the client said it was.
     pub position: Option<Seq>,
     /// When the client asked, to measure how long its way back took.
-    #[serde(with = "elapsed")]
     pub since: Instant,
     /// `agent.session_created`, to be sent before anything else.
     pub greeting: Control,
@@ -250,8 +230,6 @@ pub struct Grant {
 
 /// Where a connection reads its mail. Boxed, because a channel keeps room for 32 of whatever it carries.
 pub type Inbox = mpsc::UnboundedReceiver<Box<Mail>>;
-/// Where an actor reads its commands.
-pub type Commands = mpsc::Receiver<Box<Command>>;
 
 /// The way back to one connection.
 #[derive(Clone)]

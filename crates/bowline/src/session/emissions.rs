@@ -1,26 +1,18 @@
 //! What a run says, on its way into the log.
 
+use bowline_api::{AgentError, Emission, OpenQuestion};
 use bowline_protocol::{Refusal, RunId};
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::actor::{Actor, Change};
-use super::operations::Prepared;
+use super::actor::{Change, SessionActor};
+use super::operations::{Order, Prepared};
 use super::record::keys;
-use super::run::Said;
-use crate::agent::{AgentError, Asked, Emission};
 
-impl Actor {
-    pub async fn handle_said(&mut self, said: Said) {
-        match said {
-            Said::Emissions(emissions) => self.store_emissions(emissions).await,
-            Said::Ended(ending) => self.finish(ending).await,
-        }
-    }
-
+impl SessionActor {
     /// Stores what the run said, in one commit. If the store cannot, the run waits; it does not die of it.
-    async fn store_emissions(&mut self, mut emissions: Vec<Emission>) {
+    pub(super) async fn store_emissions(&mut self, mut emissions: Vec<Emission>) {
         let Some(id) = self.run.as_deref().map(|run| run.id.clone()) else { return };
         let mut change = self.change();
         if let Err(refusal) = self.note_tools(&mut change, &emissions).await {
@@ -30,8 +22,8 @@ impl Actor {
         let mut taken = 0;
         let mut begun = Vec::new();
         for emission in &emissions {
-            if let Emission::Operate { order, .. } = emission {
-                begun.push(self.prepare_operation(&mut change, order).await);
+            if let Emission::Operate { request, .. } = emission {
+                begun.push(self.prepare_operation(&mut change, &Order::by_agent(request)).await);
             } else if let Err(why) = self.take_emission(&mut change, &id, emission) {
                 refused = Some(why);
                 break;
@@ -76,10 +68,10 @@ impl Actor {
                     self.shared.metrics.limits_hit.inc("limits.confirmations_max");
                     return Err("It asked too many questions at once.".into());
                 }
-                let asked_ms = self.shared.clock.now_ms();
+                let asked_ms = self.shared.logs.clock.now_ms();
                 change.event(draft);
                 let read = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or_default();
-                let asked = Asked {
+                let asked = OpenQuestion {
                     step_id: step.clone(),
                     question: read(&draft.content),
                     metadata: draft.metadata.as_deref().map(read).and_then(fields).unwrap_or_default(),
@@ -95,15 +87,15 @@ impl Actor {
     fn said_is_stored(&mut self, emissions: Vec<Emission>, begun: Vec<Result<Prepared, Refusal>>) {
         let mut begun = begun.into_iter();
         let Some(run) = self.run.as_deref_mut() else { return };
-        run.unstick();
+        run.process.unstick();
         for emission in emissions {
-            run.note(&emission);
+            run.plan.handle_emission(&emission);
             run.plain &= matches!(emission, Emission::Partial(..) | Emission::Plan(_) | Emission::State(_));
             match emission {
                 Emission::Partial(_, delta) => run.partial.push_str(&delta.0),
                 Emission::Ask { step, reply, .. } => drop(run.answers.insert(step, reply)),
                 Emission::Operate { reply, .. } => {
-                    let outcome = begun.next().map(|prepared| prepared.map(Prepared::go));
+                    let outcome = begun.next().map(|prepared| prepared.map(Prepared::start));
                     // An agent that no longer listens has ended meanwhile; its operation goes on.
                     let _ = outcome.map(|outcome| reply.send(outcome));
                 }
@@ -115,20 +107,20 @@ impl Actor {
     fn could_not_store(&mut self, emissions: Vec<Emission>, refusal: &Refusal) {
         let patience = self.shared.config.session.store_patience;
         let Some(run) = self.run.as_deref_mut() else { return };
-        if run.stick(emissions, patience) {
+        if run.process.stick(emissions, patience) {
             tracing::debug!(session = %self.id, %refusal, "a run waits for the store");
             return;
         }
         tracing::error!(session = %self.id, %refusal, "gave up a run: the store did not take its events in time");
         // The run stays on record as active, so that its ending is written when the store is back.
-        run.give_up(AgentError::failed("The store could not keep what the agent said, for too long."));
+        run.process.give_up(Err(AgentError::failed("The store could not keep what the agent said, for too long.")));
     }
 
     pub(super) async fn retry_stuck(&mut self) {
         if let Some(run) = self.run.as_deref_mut() {
-            let emissions = run.stuck_emissions();
+            let emissions = run.process.stuck_emissions();
             if emissions.is_empty() {
-                run.unstick();
+                run.process.unstick();
             } else {
                 self.store_emissions(emissions).await;
             }

@@ -2,25 +2,26 @@
 
 use std::collections::BTreeMap;
 
+use bowline_api::{AgentError, Answer, RunResult, UpstreamFinish};
+use bowline_env::clock;
 use bowline_protocol::Refusal;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, ErrorCode, Seq, json};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::actor::Actor;
+use super::actor::SessionActor;
 use super::caller::Answered;
 use super::record::keys;
-use super::turns::TurnError;
 use super::{Caller, Outcome, taken};
-use crate::agent::{AgentError, Answer, Ending, LastWord};
+use crate::task::status::TurnError;
 
 /// A longer answer than this is not one: it would not fit into one event of any store.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
-impl Actor {
+impl SessionActor {
     /// The agent returned.
-    pub(super) async fn finish(&mut self, ending: Ending) {
+    pub(super) async fn finish(&mut self, ending: RunResult) {
         let Some(run) = self.run.as_deref() else { return };
         let duration_ms = run.started.elapsed().as_millis() as u64;
         let end = match (ending.clone(), &run.cancelled) {
@@ -40,7 +41,7 @@ impl Actor {
             // It is offered until the store takes it: a run must not stay "running" for ever.
             tracing::debug!(session = %self.id, %refusal, "the ending of a run cannot be stored yet");
             if let Some(run) = self.run.as_deref_mut() {
-                run.put_back(ending);
+                run.process.put_back(ending);
             }
             return;
         }
@@ -72,7 +73,7 @@ impl Actor {
         self.commit(change).await?;
         self.shared.metrics.runs.inc(end.word);
         if self.wants_checkpoints() {
-            self.checkpoint_at = Some(std::time::Instant::now());
+            self.checkpoint_at = Some(clock::now());
         }
         Ok(())
     }
@@ -98,10 +99,13 @@ impl Actor {
     pub(super) async fn stop_run(&mut self, by: String, reason: Option<String>) -> Result<(), Refusal> {
         match (self.end_run(End::cancelled(&by, reason.as_deref())).await, self.run.as_deref_mut()) {
             (Ok(()), _) => self.drop_run(),
+            // It is not known whether the ending was kept: the caller has to ask again, because the session is activated anew
+            // and knows of no cancel.
+            (Err(refusal), _) if !self.writer.is_leased() => return Err(refusal),
             // The store is away, but a cancel always stops the work: its ending is written as soon as it can be.
             (Err(_), Some(run)) => {
                 run.cancelled = Some((by, reason));
-                run.give_up(AgentError::cancelled("cancelled"));
+                run.process.give_up(Err(AgentError::cancelled("cancelled")));
             }
             (Err(refusal), None) => return Err(refusal),
         }
@@ -111,7 +115,7 @@ impl Actor {
     pub(super) fn drop_run(&mut self) {
         if let Some(run) = self.run.take() {
             self.shared.metrics.runs_active.dec();
-            run.stop();
+            run.process.stop();
         }
     }
 }
@@ -171,7 +175,7 @@ impl End {
     }
 
     /// The same, with what an upstream said of it.
-    fn cancelled_with(by: &str, reason: Option<&str>, finish: Option<&LastWord>) -> End {
+    fn cancelled_with(by: &str, reason: Option<&str>, finish: Option<&UpstreamFinish>) -> End {
         let mut facts = Facts::default();
         facts.add("by", by);
         facts.add_some("reason", reason);

@@ -1,24 +1,22 @@
 //! What a client may take with it: the session as a signed state. Exporting changes nothing.
 
-use std::time::Instant;
-
+use bowline_api::{Message, OpenQuestion, PlanProgress, Role};
 use bowline_core::seal::{Form, SealInput, Sealed};
 use bowline_core::shorten::shorten;
+use bowline_env::{clock, entropy};
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::state::{MemoryMessage, PendingConfirmation, State, StateMetadata};
 use bowline_protocol::{ErrorCode, MessageId, Refusal, StepId};
-use serde::{Deserialize, Serialize};
+
 use serde_json::{Map, Value, json};
 
-use super::actor::Actor;
+use super::actor::SessionActor;
 use super::record::keys;
-use super::run::Stage;
 use super::{Mail, Mailbox};
-use crate::agent::{Asked, Message, Role};
-use crate::{clock, dice, node};
+use crate::refusals;
 
 /// What the client wants in its state, and how it wants it written.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct ExportOptions {
     pub memory: bool,
     pub plan: bool,
@@ -58,7 +56,7 @@ impl ExportOptions {
     }
 }
 
-impl Actor {
+impl SessionActor {
     pub(super) async fn export(&mut self, from: &Mailbox, options: ExportOptions) {
         let exported = match self.may_hold_and_write(from) {
             Ok(()) => self.exported(options).await,
@@ -84,7 +82,7 @@ impl Actor {
             tracing::warn!(session = %self.id, %refusal, "a checkpoint could not be made");
         }
         if self.run.is_some() {
-            self.checkpoint_at = Some(Instant::now() + self.shared.config.state.checkpoint_interval);
+            self.checkpoint_at = Some(clock::now() + self.shared.config.state.checkpoint_interval);
         }
     }
 
@@ -108,11 +106,11 @@ impl Actor {
             Refusal::new(ErrorCode::StateTooLarge, message)
         })?;
         let form = match (config.encrypt, options.token) {
-            (true, _) => Form::Encrypted(dice::bytes()),
+            (true, _) => Form::Encrypted(entropy::bytes()),
             (false, true) => Form::Token,
             (false, false) => Form::Object,
         };
-        let now_ms = clock::unix_ms();
+        let now_ms = clock::wall_ms();
         let now_unix = now_ms / 1000;
         let sealed =
             self.shared.ring.now().await.seal(&SealInput { state: &state, owner: &self.owner, now_unix, form });
@@ -150,7 +148,7 @@ impl Actor {
     }
 
     async fn snapshot(&self, options: ExportOptions) -> Result<State, Refusal> {
-        let extent = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?;
+        let extent = self.shared.logs.store.extent(&self.log).await.map_err(|error| refusals::of_store(&error))?;
         let conversation = self.conversation().await?;
         let plan = self.plan_context().await?;
         let tasks = plan["tasks"].as_array().cloned().unwrap_or_default();
@@ -190,36 +188,25 @@ impl Actor {
     /// What the active run is at, as far as it has said; none if there is none.
     fn at_work(&self) -> Option<&'static str> {
         self.record.turn.active()?;
-        let said = self.run.as_ref().and_then(|run| run.stage.as_ref()).map(Stage::word);
+        let said = self.run.as_ref().and_then(|run| run.plan.stage());
         let state = self.record.turn.state();
         Some(said.filter(|_| state == "running").unwrap_or(state))
     }
 
     /// The plan that is kept, or the one that is being made, and how it stands.
     async fn plan_context(&self) -> Result<Value, Refusal> {
-        let stage = self.run.as_ref().and_then(|run| run.stage.as_ref());
-        let mut plan: Value = match stage {
-            Some(Stage::Planning { question }) => json!({ "question": question, "tasks": [] }),
-            _ => self.item(keys::PLAN).await?.unwrap_or_default(),
-        };
-        let done = |task: &Value| task["status"] == "completed";
-        let all_done = plan["tasks"].as_array().is_some_and(|tasks| tasks.iter().all(done));
-        if let Value::Object(fields) = &mut plan {
-            let status = match stage {
-                Some(_) => "in_progress",
-                None if all_done => "completed",
-                None => "incomplete",
-            };
-            fields.insert("status".into(), status.into());
-        }
-        Ok(plan)
+        let kept: Option<Value> = self.item(keys::PLAN).await?;
+        Ok(match &self.run {
+            Some(run) => run.plan.describe(kept),
+            None => PlanProgress::default().describe(kept),
+        })
     }
 
     async fn pending_confirmations(&self) -> Result<Vec<PendingConfirmation>, Refusal> {
         let pending: Vec<StepId> = self.record.turn.active().map(|active| active.pending.clone()).unwrap_or_default();
         let mut confirmations = Vec::new();
         for step in pending {
-            if let Some(Asked { step_id, question, metadata, state, asked_ms }) =
+            if let Some(OpenQuestion { step_id, question, metadata, state, asked_ms }) =
                 self.item(&keys::confirmation(&step)).await?
             {
                 confirmations.push(PendingConfirmation { step_id, question, metadata, state, asked_ms });

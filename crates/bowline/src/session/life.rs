@@ -1,23 +1,22 @@
 //! How a session ends: by its owner, by age, or not at all; and what becomes of it after a crash.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_core::turn::{Active, AfterCrash};
+use bowline_env::clock;
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, ErrorCode, Recorded, Refusal};
+use bowline_protocol::{Draft, Recorded, Refusal};
 use serde_json::json;
 
-use super::actor::{Actor, Unbegun};
+use super::actor::SessionActor;
 use super::caller::Answered;
 use super::ending::End;
-use super::{Caller, Life, Mail, Outcome, SessionRecord};
-use crate::cluster::Place;
-use crate::node;
+use super::{Caller, Life, Mail, Outcome};
 
 /// How long the last event of a session may take to reach its readers before its buffers are released all the same.
 const LAST_WORD: Duration = Duration::from_secs(10);
 
-impl Actor {
+impl SessionActor {
     pub(super) async fn end(&mut self, from: &Caller, by: &str) -> Answered {
         self.may_write(from)?;
         self.close("ended", Life::Ended, by).await?;
@@ -27,7 +26,7 @@ impl Actor {
 
     /// Quiet for its lifetime, held by nobody, nothing at work in it or in its background: then it expires.
     pub(super) async fn expire(&mut self) {
-        let now_ms = self.shared.clock.now_ms();
+        let now_ms = self.shared.logs.clock.now_ms();
         let quiet = now_ms.saturating_sub(self.record.touched_ms) >= self.shared.config.session.ttl.as_millis() as u64;
         let busy = self.hold.holder().is_some() || self.record.turn.active().is_some() || !self.record.queue.is_empty();
         if self.record.life != Life::Active || !quiet || busy {
@@ -60,41 +59,13 @@ impl Actor {
         change.record.held = false;
         change.record.queue = super::record::Queue::default();
         let last = self.commit(change).await?.first;
-        self.shared.registry.forget_live(&self.owner);
+        self.shared.forget_live(&self.owner);
         for member in self.members.values() {
             member.mailbox.send(Mail::Over { session: self.id.clone(), last });
         }
         // Readers first get the last event, then the buffers go.
-        self.release_at = Some(Instant::now() + if self.members.is_empty() { Duration::ZERO } else { LAST_WORD });
+        self.release_at = Some(clock::now() + if self.members.is_empty() { Duration::ZERO } else { LAST_WORD });
         Ok(())
-    }
-
-    /// Begins anew with what the store knows, as after a crash: the doubtful commit is shut out by a new lease, and what
-    /// it did or did not do is seen. Everybody attached comes back for that, and the run is ended or continued.
-    pub async fn begin_again(&mut self) -> Result<(), Unbegun> {
-        self.cut_everybody();
-        self.drop_run();
-        let stored = self.shared.store.record(&self.log).await.map_err(|error| node::store_refusal(&error))?;
-        let record = SessionRecord::decode(&stored.ok_or_else(node::not_found)?.body);
-        let record = record.map_err(|why| {
-            Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
-        })?;
-        if self.record.life == Life::Active && record.life != Life::Active {
-            self.shared.registry.forget_live(&self.owner);
-        }
-        self.shared.metrics.session_moved(self.record.state(), record.state());
-        self.record = record;
-        self.count_work();
-        self.forget_doubt();
-        self.begin().await
-    }
-
-    /// After this node was away for so long that others may have taken what is its own.
-    pub(super) async fn verify(&mut self) {
-        let Some(cluster) = self.shared.cluster.clone() else { return };
-        if !matches!(cluster.place(&self.log).await, Ok(Place::Here)) {
-            self.doubt();
-        }
     }
 
     /// What an earlier process left behind: a run that waits for a person goes on waiting, any other is continued by an
@@ -102,14 +73,14 @@ impl Actor {
     pub(super) async fn recover(&mut self) -> Result<(), Refusal> {
         if self.record.life != Life::Active {
             if !self.record.released {
-                self.release_at = Some(Instant::now());
+                self.release_at = Some(clock::now());
             }
             return Ok(());
         }
         if self.record.held {
             // The holder is gone with the process; the session's lifetime counts from now.
             self.record.held = false;
-            self.record.touched_ms = self.shared.clock.now_ms();
+            self.record.touched_ms = self.shared.logs.clock.now_ms();
             self.note_record();
         }
         match self.record.turn.after_crash() {

@@ -1,5 +1,6 @@
 //! Sessions: their durable record, the actor that alone changes it, and the registry that finds or wakes the actor.
 
+mod activation;
 pub mod actor;
 mod answer;
 mod attach;
@@ -17,11 +18,12 @@ pub mod restore;
 pub(crate) mod run;
 mod taken;
 mod tools_used;
-mod trace;
+mod turn_index;
 pub mod turns;
 mod work;
 
+pub use attach::capabilities;
 pub use caller::{Caller, Outcome};
-pub use command::{Approach, Ask, Claimant, Command, Commands, Grant, Inbox, Mail, Mailbox, Way};
+pub use command::{Approach, Ask, Claimant, Command, Grant, Inbox, Mail, Mailbox, Way};
 pub use record::{Life, SessionRecord};
-pub use registry::Registry;
+pub use registry::Sessions;

@@ -1,8 +1,11 @@
 //! Background operations of a session: begun once for each key, at work in a task of their own, and their end is told.
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use bowline_api::{
+    Agent, AgentError, Emitter, Operation, OperationRequest, StartedOperation, ToolCall, ToolOutcome, Tools,
+};
+use bowline_env::{clock, entropy};
 use bowline_protocol::event::names;
 use bowline_protocol::{
     Draft, ErrorCode, LogId, MessageId, OperationId, Principal, Refusal, RunId, Seq, StepId, TaskId,
@@ -13,31 +16,29 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::actor::{Actor, Change};
+use super::actor::{Change, SessionActor};
 use super::background::OperationEnd;
 use super::caller::Answered;
 use super::record::keys;
-use super::run::EMISSIONS_MAX;
-use super::turns::Status;
 use super::{Caller, Outcome};
-use crate::agent::{Agent, AgentError, Emitter, Operation, ToolCall, ToolOutcome, Tools};
+use crate::actor::EMISSIONS_MAX;
+use crate::agent_host::agent_host;
 use crate::decode::decode;
-use crate::dice;
-use crate::node::{self, Shared};
+use crate::logs::Logs;
+use crate::refusals;
 use crate::task;
 use crate::task::record::{TaskRecord, Worker};
-use crate::task::work::Work;
-use crate::task::{Begun, Ending, Tasks};
+use crate::task::status::Status;
+use crate::task::work::{Work, died};
+use crate::task::{Begun, Ending};
 
 /// What is to be done in the background.
-#[derive(Serialize, Deserialize)]
 pub struct Order {
     pub tool_name: Option<String>,
     pub args: Value,
     /// The tool call that it is for: the same one twice is one operation.
     pub key: Option<MessageId>,
     /// The caller's key for the request, of which the same holds. The two kinds of key have nothing to do with each other.
-    #[serde(default)]
     pub idempotency_key: Option<MessageId>,
     /// What the operation is to be called; a new name if this says nothing.
     pub operation_id: Option<OperationId>,
@@ -45,7 +46,7 @@ pub struct Order {
 }
 
 /// Who does the work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OrderedBy {
     /// Somebody asked for one of the operations that the session's agent offers.
     Caller,
@@ -128,9 +129,15 @@ impl Prepared {
         }
         self.begun
     }
+
+    /// The same, as the agent that asked for it sees it.
+    pub fn start(self) -> StartedOperation {
+        let Begun { task_id, operation_id, .. } = self.go();
+        StartedOperation { operation_id, task_id }
+    }
 }
 
-impl Actor {
+impl SessionActor {
     pub(super) async fn operate(&mut self, from: &Caller, order: Order) -> Answered {
         self.may_write(from)?;
         let mut change = self.change();
@@ -162,7 +169,7 @@ impl Actor {
             return Err(refusal);
         }
         if self.shared.is_draining() {
-            return Err(node::draining());
+            return Err(refusals::draining());
         }
         let running = running(&entries);
         if running >= self.shared.config.limits.operations_per_session_max as u64 {
@@ -170,15 +177,15 @@ impl Actor {
             let message = format!("{running} operations of this session are running already. Wait for one to end.");
             return Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(1000));
         }
-        let begun = Begun::new(dice::u128(), order.operation_id.clone(), order.tool_name.clone());
+        let begun = Begun::new(entropy::u128(), order.operation_id.clone(), order.tool_name.clone());
         let Assigned { worker, work, go } = self.work_for(&begun, order).await?;
         let session = Some(bowline_protocol::SessionId::from(&self.log));
-        let record = TaskRecord::new(&begun, worker, session, self.shared.clock.now_ms());
+        let record = TaskRecord::new(&begun, worker, session, self.shared.logs.clock.now_ms());
         let record = TaskRecord { call: order.call(), ..record };
         let next = self.next_seq().await?;
         // All that can fail comes before the task is made: one that its session does not know would be begun twice.
         self.note_listed(change, order.tool_name.as_deref()).await?;
-        Tasks::found(&self.shared, &self.owner, &begun.task_id, record, work).await?;
+        self.shared.tasks.create(&self.owner, &begun.task_id, record, work).await?;
         self.remember_operation(change, &entries, order, &begun, next);
         Ok(Prepared { begun, go })
     }
@@ -243,7 +250,11 @@ impl Actor {
             tool,
             args: order.args.clone(),
             cancel: cancel.clone(),
-            emit: Emitter::new(emit, self.shared.config.limits.event_bytes_max, self.shared.metrics.limits_hit.clone()),
+            emit: Emitter::new(
+                emit,
+                self.shared.config.limits.event_bytes_max,
+                agent_host(&self.shared.metrics.limits_hit),
+            ),
         };
         let owner = self.owner.clone();
         let process = tokio::spawn(async move {
@@ -256,7 +267,7 @@ impl Actor {
             }
         });
         let worker = Worker::Agent { name, args: order.args.clone() };
-        Ok(Assigned { worker, work: Some(Work::new(cancel, emissions, process)), go: Some(go) })
+        Ok(Assigned { worker, work: Some(Work::new(cancel, emissions, process, died)), go: Some(go) })
     }
 
     /// Who does what is asked for: the session's agent, or a tool of the hub.
@@ -296,11 +307,11 @@ impl Actor {
             if entry.status != Status::Running {
                 continue;
             }
-            let (shared, owner, by) = (self.shared.clone(), self.owner.clone(), by.to_owned());
+            let (tasks, owner, by) = (self.shared.tasks.clone(), self.owner.clone(), by.to_owned());
             // Not waited for: a task that ends wants to tell its session, and must not find it waiting.
             tokio::spawn(async move {
                 let ending = Ending::cancelled(by, Some("The session has ended.".into()));
-                if let Err(refusal) = Tasks::end(&shared, &entry.task_id, &owner, ending).await {
+                if let Err(refusal) = tasks.end(&entry.task_id, &owner, ending).await {
                     tracing::warn!(task = %entry.task_id, %refusal, "an operation could not be cancelled");
                 }
             });
@@ -314,8 +325,8 @@ impl Actor {
             if entry.status != Status::Running {
                 continue;
             }
-            let stored = self.shared.store.record(&LogId::from(&entry.task_id)).await;
-            let stored = stored.map_err(|error| node::store_refusal(&error))?;
+            let stored = self.shared.logs.store.record(&LogId::from(&entry.task_id)).await;
+            let stored = stored.map_err(|error| refusals::of_store(&error))?;
             let record = stored.and_then(|stored| TaskRecord::decode(&stored.body).ok());
             if record.is_some_and(|record| record.is_running() || record.untold) {
                 return Ok(true);
@@ -332,21 +343,18 @@ impl Actor {
         if self.record.operations == 0 {
             return Ok((Vec::new(), None));
         }
-        read_entries(&self.shared, &self.log).await
+        read_entries(&self.shared.logs, &self.log).await
     }
 }
 
 /// The operations that a session remembers, oldest first, each with its key.
-pub async fn entries(shared: &Shared, log: &LogId) -> Result<Vec<(String, OperationEntry)>, Refusal> {
-    read_entries(shared, log).await.map(|(entries, _)| entries)
+pub async fn entries(logs: &Logs, log: &LogId) -> Result<Vec<(String, OperationEntry)>, Refusal> {
+    read_entries(logs, log).await.map(|(entries, _)| entries)
 }
 
 /// Those that can be read, and the refusal for whoever needs all of them, if one cannot.
-async fn read_entries(
-    shared: &Shared,
-    log: &LogId,
-) -> Result<(Vec<(String, OperationEntry)>, Option<Refusal>), Refusal> {
-    let items = shared.store.items(log, keys::OPERATIONS).await.map_err(|error| node::store_refusal(&error))?;
+async fn read_entries(logs: &Logs, log: &LogId) -> Result<(Vec<(String, OperationEntry)>, Option<Refusal>), Refusal> {
+    let items = logs.store.items(log, keys::OPERATIONS).await.map_err(|error| refusals::of_store(&error))?;
     let (mut entries, mut unread) = (Vec::new(), None);
     for (key, bytes) in items {
         match decode(log, &key, Some(bytes)) {
@@ -370,9 +378,9 @@ enum Doer {
 async fn call_tool(tools: &dyn Tools, owner: Principal, operation: Operation) -> Result<Value, AgentError> {
     let Operation { session, call: step, tool, args, cancel, emit, .. } = operation;
     let fields = args.as_object().cloned().unwrap_or_default();
-    let run = RunId::from_random(dice::u128());
+    let run = RunId::from_random(entropy::u128());
     let call = ToolCall { name: tool.clone(), args: fields, owner, session, run, step: step.clone(), to_the_end: true };
-    let began = Instant::now();
+    let began = clock::now();
     let outcome = tools.call(call, cancel).await;
     let outcome = emit.tool_ended(step, &tool, outcome, began.elapsed().as_millis() as u64).await?;
     match outcome {
@@ -385,6 +393,18 @@ async fn call_tool(tools: &dyn Tools, owner: Principal, operation: Operation) ->
 }
 
 impl Order {
+    /// What a run of the session's agent asks for.
+    pub(super) fn by_agent(request: &OperationRequest) -> Order {
+        Order {
+            tool_name: Some(request.tool.clone()),
+            args: request.args.clone(),
+            key: request.key.clone(),
+            idempotency_key: None,
+            operation_id: None,
+            by: OrderedBy::Agent { step: None },
+        }
+    }
+
     /// What whoever asked for it named its call.
     fn call(&self) -> Option<StepId> {
         match &self.by {

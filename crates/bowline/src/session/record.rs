@@ -2,16 +2,16 @@
 
 use bowline_core::Turn;
 use bowline_core::proof::ResumeToken;
-use bowline_protocol::frame::client::{Content, Secret};
+use bowline_protocol::frame::client::Content;
 use bowline_protocol::{ClientId, ErrorCode, MessageId, Refusal, Seq, SessionId, StepId, TaskId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 
 use crate::config::Ownership;
-use crate::node;
+use crate::refusals;
+use crate::secret::Presented;
 
 /// The record's own version; an older server refuses a newer one.
 pub const VERSION: u32 = 1;
@@ -88,29 +88,6 @@ impl Queue {
     }
 }
 
-/// A secret that somebody showed, hashed at the door: enough to compare with, and of no use to a thief.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Presented(pub String);
-
-impl From<&Secret> for Presented {
-    fn from(secret: &Secret) -> Presented {
-        Presented::hash(secret.expose())
-    }
-}
-
-impl Presented {
-    pub fn hash(secret: &str) -> Presented {
-        Presented(Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect())
-    }
-}
-
-impl std::fmt::Debug for Presented {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Presented({} bytes)", self.0.len())
-    }
-}
-
 impl SessionRecord {
     /// Whether the caller has shown that the session is its own, beyond being its owner by name. A stranger is answered
     /// as if there were no such session.
@@ -121,7 +98,7 @@ impl SessionRecord {
             }
             Ownership::Principal | Ownership::Open => true,
         };
-        proven.then_some(()).ok_or_else(node::not_found)
+        proven.then_some(()).ok_or_else(refusals::session_not_found)
     }
 
     /// Whether somebody shows the newest secret for the first time. Then the one before it must be given up before they
@@ -220,8 +197,8 @@ pub mod keys {
         format!("t/{:016}", started.get())
     }
 
-    /// How the shape of the turn that began with this event changed, for readers who come when its head is gone.
-    pub fn trace(started: Seq) -> String {
+    /// What was open at each event of the turn that began with this one, for readers who begin in the middle.
+    pub fn index(started: Seq) -> String {
         format!("s/{:016}", started.get())
     }
 

@@ -2,28 +2,28 @@
 
 use std::sync::Arc;
 
+use bowline_api::{Input, Message, OpenQuestion, Role};
 use bowline_core::Turn;
 use bowline_core::scrub::omit_redacted;
 use bowline_core::seal::Opened;
 use bowline_core::turn::Active;
+use bowline_env::{clock, entropy};
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::state::State;
 use bowline_protocol::{Cursor, Epoch, ErrorCode, LogId, Principal, Refusal, RunId, Seq, SessionId, StepId};
 use bowline_store::{Item, Start};
-use serde::{Deserialize, Serialize};
+
 use serde_json::{Map, Value, json};
 
-use super::actor::Actor;
+use super::actor::SessionActor;
 use super::record::{Accepted, Queue, SessionRecord, VERSION, keys};
-use super::registry::Registry;
+use super::registry::Sessions;
 use super::tools_used::{self, UsedTools};
 use super::{Life, Mail, taken};
-use crate::agent::{Asked, Input, Message, Role};
-use crate::node::Shared;
-use crate::{alias, clock, dice};
+use crate::alias;
 
 /// What `agent.state_restored` tells, besides what every greeting does.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Restored {
     pub original: SessionId,
     pub new: SessionId,
@@ -37,7 +37,7 @@ pub struct Restored {
     pub warnings: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The log was still there: nothing was rolled back.
     Live,
@@ -65,37 +65,37 @@ pub struct Way {
 
 /// Finds or makes the session that a state belongs to.
 pub async fn restore(
-    shared: &Arc<Shared>,
+    sessions: &Arc<Sessions>,
     owner: &Principal,
     signed: &Content,
     cursor: Option<Cursor>,
 ) -> Result<Way, Refusal> {
-    let limits = shared.config.state.open_limits(&shared.config.limits);
-    let opened = shared.ring.now().await.open(signed.0.get(), owner, clock::unix_seconds(), &limits);
+    let limits = sessions.config.state.open_limits(&sessions.config.limits);
+    let opened = sessions.ring.now().await.open(signed.0.get(), owner, clock::unix_seconds(), &limits);
     let Opened { state, .. } = opened.map_err(|refusal| {
-        shared.metrics.state_refusals.inc(refusal.reason());
+        sessions.metrics.state_refusals.inc(refusal.reason());
         Refusal::from(refusal)
     })?;
-    if !shared.agents.contains_key(&state.metadata.agent_name) {
-        shared.metrics.state_refusals.inc("agent");
+    if !sessions.agents.contains_key(&state.metadata.agent_name) {
+        sessions.metrics.state_refusals.inc("agent");
         let message = format!("The agent `{}` of this state is no longer configured.", state.metadata.agent_name);
         return Err(Refusal::new(ErrorCode::StateRestoreFailed, message));
     }
     let lineage = lineage_of(&state);
     // One restore at a time: what the first takes, the second must not find.
-    let turn = found(shared, owner, state, cursor);
-    shared.alone(&shared.restoring, lineage.as_str(), turn).await
+    let turn = found(sessions, owner, state, cursor);
+    sessions.logs.alone(&sessions.restoring, lineage.as_str(), turn).await
 }
 
 async fn found(
-    shared: &Arc<Shared>,
+    sessions: &Arc<Sessions>,
     owner: &Principal,
     mut state: State,
     cursor: Option<Cursor>,
 ) -> Result<Way, Refusal> {
     let mut restored = Restored {
         original: state.session_id.clone(),
-        new: SessionId::from_random(dice::u128()),
+        new: SessionId::from_random(entropy::u128()),
         step: state.current_step,
         messages: state.memory_snapshot.len(),
         source: Source::Live,
@@ -103,8 +103,8 @@ async fn found(
         before: state.metadata.restored_from.clone(),
         warnings: Vec::new(),
     };
-    taken::is_fresh(shared, &state.session_id, state.last_seq).await?;
-    if let Some(live) = Registry::living(shared, &state.session_id, owner).await? {
+    taken::is_fresh(sessions, &state.session_id, state.last_seq).await?;
+    if let Some(live) = sessions.living(&state.session_id, owner).await? {
         let cursor = cursor.unwrap_or(Cursor { epoch: Some(state.epoch), seq: state.last_seq });
         return Ok(Way { claim: live, restored, cursor });
     }
@@ -112,14 +112,14 @@ async fn found(
     let omitted = omit_redacted(&mut state);
     restored.warnings.extend(omitted.iter().map(|path| format!("A secret was left out of the state: {path}")));
     let used = tools_used::from_states(&state.tool_states);
-    restored.warnings.extend(tools_used::missing(&*shared.tools, owner, &used).await);
+    restored.warnings.extend(tools_used::missing(&*sessions.tools, owner, &used).await);
     // What is taken is gone from the state, so nothing is taken for a session that cannot be made.
-    Registry::admits_another(shared, owner)?;
-    taken::take(shared, owner, &restored).await?;
+    sessions.admits_another(owner)?;
+    taken::take(sessions, owner, &restored).await?;
     let asked = state.pending_confirmations.len();
     let mut open = Vec::new();
     for question in std::mem::take(&mut state.pending_confirmations) {
-        if taken::bring_on(shared, owner, &question.step_id, &restored.original, &restored.new).await? {
+        if taken::bring_on(sessions, owner, &question.step_id, &restored.original, &restored.new).await? {
             open.push(question);
         }
     }
@@ -130,7 +130,7 @@ async fn found(
             .push("Questions of this state were answered or cancelled, or went with an earlier restore.".into());
     }
     let cursor = cursor.unwrap_or(Cursor::bare(state.last_seq));
-    rebuild(shared, owner, &restored.new, state, &used).await?;
+    rebuild(sessions, owner, &restored.new, state, &used).await?;
     Ok(Way { claim: restored.new.clone(), restored, cursor })
 }
 
@@ -140,18 +140,18 @@ fn lineage_of(state: &State) -> SessionId {
 }
 
 fn beginning(after: Seq) -> Start {
-    Start { epoch: Epoch::from_random(dice::u64()), after }
+    Start { epoch: Epoch::from_random(entropy::u64()), after }
 }
 
 /// Makes a new session out of a state: its numbering goes on after the snapshot's, in a new epoch.
 async fn rebuild(
-    shared: &Arc<Shared>,
+    sessions: &Arc<Sessions>,
     owner: &Principal,
     id: &SessionId,
     state: State,
     used: &UsedTools,
 ) -> Result<(), Refusal> {
-    let now_ms = shared.clock.now_ms();
+    let now_ms = sessions.logs.clock.now_ms();
     let lineage = lineage_of(&state);
     let mut items = Vec::new();
     let mut put = |key: String, value: &dyn erased::Json| items.push(Item::put(key, value.bytes()));
@@ -185,7 +185,7 @@ async fn rebuild(
     }
     let mut pending: Vec<StepId> = Vec::new();
     for asked in &state.pending_confirmations {
-        let kept = Asked {
+        let kept = OpenQuestion {
             step_id: asked.step_id.clone(),
             question: asked.question.clone(),
             metadata: asked.metadata.clone(),
@@ -205,7 +205,7 @@ async fn rebuild(
             keys::INPUT.to_owned(),
             &Input::Message { text: last.map(|message| message.content.clone()).unwrap_or_default() },
         );
-        let run = RunId::from_random(dice::u128());
+        let run = RunId::from_random(entropy::u128());
         Turn::Active(Active { run, started: state.last_seq.next(), started_ms: now_ms, pending })
     };
     let title = state.memory_snapshot.iter().find(|message| message.role == "user");
@@ -231,7 +231,7 @@ async fn rebuild(
         operations_running: None,
         resume_token: None,
     };
-    Registry::found(shared, owner, id, &record, beginning(state.last_seq), items).await
+    sessions.create_log(owner, id, &record, beginning(state.last_seq), items).await
 }
 
 /// An agent that kept nothing is exported with `{}`.
@@ -253,7 +253,7 @@ mod erased {
     }
 }
 
-impl Actor {
+impl SessionActor {
     /// The session goes on under a new id; the old one is over for everybody who knows it.
     pub(super) async fn supersede(&mut self, restored: &Restored) -> Result<(), Refusal> {
         let new = &restored.new;
@@ -261,13 +261,13 @@ impl Actor {
         for step in self.record.turn.active().map_or(&[][..], |active| &active.pending) {
             taken::carry(&self.shared, &self.owner, step, new).await?;
         }
-        alias::give(&self.shared, &LogId::from(new), &self.owner, self.log.as_str()).await?;
+        alias::give(&self.shared.logs, &LogId::from(new), &self.owner, self.log.as_str()).await?;
         let mut change = self.change();
         change.record.current = Some(new.clone());
         change.record.restored_from = Some(self.id.clone());
         self.commit(change).await?;
         let old = std::mem::replace(&mut self.id, new.clone());
-        self.shared.registry.rename(&old, new);
+        self.shared.directory().rename(&old, new);
         for (_, member) in self.members.drain() {
             member.mailbox.send(Mail::Superseded { session: old.clone(), by: new.clone() });
         }

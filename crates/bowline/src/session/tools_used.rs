@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use bowline_api::{Emission, Tools};
 use bowline_protocol::event::names;
 use bowline_protocol::{Principal, Refusal};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::actor::{Actor, Change};
+use super::actor::{Change, SessionActor};
 use super::record::keys;
-use crate::agent::{Emission, Tools};
 
 /// One tool, as the session has called it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ impl UsedTool {
 /// By their names.
 pub type UsedTools = BTreeMap<String, UsedTool>;
 
-impl Actor {
+impl SessionActor {
     /// Adds the tools that these emissions call to what is remembered, in the commit that logs the calls.
     pub(super) async fn note_tools(&self, change: &mut Change, emissions: &[Emission]) -> Result<(), Refusal> {
         let called: Vec<UsedTool> = emissions.iter().filter_map(called).collect();

@@ -1,21 +1,23 @@
 //! Turns: what is kept of each run beside the log, so that its task can be looked up and its message shown.
 
-use bowline_core::project::{Assembler, Projector};
+use bowline_api::{Input, Message, Role};
+use bowline_core::dialect::Projection as _;
+use bowline_core::dialect::ai_sdk::{Assembler, Projector};
 use bowline_core::turn::Active;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, LogId, MessageId, Recorded, Refusal, Seq, TaskId, json as text};
-use bowline_store::ReadLimit;
+use bowline_store::{ReadLimit, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::actor::{Actor, Change};
+use super::actor::{Change, SessionActor};
 use super::caller::Answered;
 use super::ending::End;
 use super::record::{Accepted, keys};
 use super::work::{message_of, push_message};
 use super::{Caller, Outcome};
-use crate::agent::{Input, Message, Role};
-use crate::node;
+use crate::refusals;
+use crate::task::status::{Status, TurnError};
 
 /// One turn of a session, kept as long as the message that began it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,41 +43,6 @@ pub struct TurnEnd {
     pub message: Option<u64>,
 }
 
-#[derive(Clone, Serialize, Deserialize)]
-pub struct TurnError {
-    pub code: String,
-    pub message: String,
-}
-
-impl std::fmt::Debug for TurnError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TurnError({})", self.code)
-    }
-}
-
-/// How a task stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    Running,
-    Completed,
-    Failed,
-    Cancelled,
-}
-
-impl Status {
-    pub const ALL: [Status; 4] = [Status::Running, Status::Completed, Status::Failed, Status::Cancelled];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Status::Running => "running",
-            Status::Completed => "completed",
-            Status::Failed => "failed",
-            Status::Cancelled => "cancelled",
-        }
-    }
-}
-
 /// What partial answers add up to. They are joined as they were written: a character may be cut in two between them.
 fn spoken(logged: &[Recorded]) -> String {
     let views = logged.iter().filter_map(Recorded::view).filter(|event| event.event == names::PARTIAL_ANSWER);
@@ -85,7 +52,7 @@ fn spoken(logged: &[Recorded]) -> String {
 
 /// The parts of the message that a reader of the whole turn ends up with.
 fn assemble(log: &LogId, started: Seq, logged: &[Recorded]) -> Value {
-    let mut projector = Projector::turn(TaskId::of_turn(log, started).as_str());
+    let mut projector = Projector::new(TaskId::of_turn(log, started).as_str());
     if logged.first().is_none_or(|first| first.seq > started) {
         projector.lose();
     }
@@ -97,7 +64,7 @@ fn assemble(log: &LogId, started: Seq, logged: &[Recorded]) -> Value {
     Value::Array(assembler.parts())
 }
 
-impl Actor {
+impl SessionActor {
     /// Remembers a turn from its first event on.
     pub(super) fn open_turn(change: &mut Change, started: Seq, again: bool) {
         let entry = TurnEntry { created_ms: change.commit.at_ms, again, ended: None };
@@ -139,7 +106,7 @@ impl Actor {
         let mut logged = self.logged_since(active.started).await?;
         let text = spoken(&logged);
         // The end is about to be logged; what the reader of a stream makes of it belongs to the message.
-        let epoch = self.shared.store.extent(&self.log).await.map_err(|error| node::store_refusal(&error))?.epoch;
+        let epoch = self.shared.logs.store.extent(&self.log).await.map_err(|error| refusals::of_store(&error))?.epoch;
         let bytes = end.draft.seal(&self.id, "").number(&epoch, ended);
         logged.push(Recorded { seq: ended, bytes });
         Ok((text, Some(assemble(&self.log, active.started, &logged))))
@@ -150,8 +117,13 @@ impl Actor {
         let (mut from, mut logged) = (started, Vec::new());
         loop {
             let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
-            let batch =
-                self.shared.store.read(&self.log, from, limit).await.map_err(|error| node::store_refusal(&error))?;
+            let batch = self
+                .shared
+                .logs
+                .store
+                .read(&self.log, from, limit)
+                .await
+                .map_err(|error| refusals::of_store(&error))?;
             let Some(last) = batch.events.last().map(|event| event.seq) else { return Ok(logged) };
             logged.extend(batch.events);
             from = last.next();
@@ -168,7 +140,7 @@ impl Actor {
             return self.repeated(replaces, &known, "").await;
         }
         if self.shared.is_draining() {
-            return Err(node::draining());
+            return Err(refusals::draining());
         }
         if let Some(active) = self.record.turn.active() {
             let started = active.started;
@@ -179,6 +151,10 @@ impl Actor {
                 return Ok(Outcome::Repeated { message_id: None, turn: Some(started), last: None });
             }
             self.stop_run(by, Some("The answer is made anew.".into())).await?;
+            if self.record.turn.active().is_some() {
+                // The run has stopped, but the store has not taken its ending yet; until then no other may begin.
+                return Err(refusals::of_store(&StoreError::Unavailable("the last run is still ending".into())));
+            }
         }
         let turn = self.start_again(key.as_ref()).await?;
         Ok(Outcome::Started { turn })
@@ -207,7 +183,7 @@ impl Actor {
             let accepted = Accepted::new("", Some(started));
             change.put(keys::idempotency(key), &accepted);
         }
-        Actor::open_turn(&mut change, started, true);
+        SessionActor::open_turn(&mut change, started, true);
         self.start_run(change, Input::Message { text: last.content }, started, conversation).await
     }
 }

@@ -1,6 +1,8 @@
 //! What starts a run: a message, one from the queue, or a plan command.
 
+use bowline_api::{AgentError, Emitter, Input, Message, OpenQuestion, Reply, Role, Run};
 use bowline_core::turn::Admission;
+use bowline_env::{clock, entropy};
 use bowline_protocol::event::names;
 use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::frame::client::Content;
@@ -11,22 +13,24 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::actor::{Actor, Change};
+use super::actor::{Change, SessionActor};
 use super::background::Background;
 use super::caller::Answered;
 use super::record::{Accepted, Queued, keys};
-use super::run::{EMISSIONS_MAX, LiveRun};
+use super::run::LiveRun;
 use super::turns::TurnEntry;
 use super::{Caller, Outcome};
-use crate::agent::{AgentError, Asked, Emitter, Input, Message, Reply, Role, Run};
+use crate::actor::{EMISSIONS_MAX, Process};
+use crate::agent_host::agent_host;
 use crate::config::WhenBusy;
 use crate::decode::decode;
-use crate::{dice, node};
+use crate::refusals;
+use crate::task::work::died;
 
 /// How much of the first message becomes the session's title.
 const TITLE_CHARS: usize = 80;
 
-impl Actor {
+impl SessionActor {
     pub(super) async fn message(&mut self, from: &Caller, message: Queued) -> Answered {
         self.may_write(from)?;
         let digest = digest(&message.content);
@@ -34,7 +38,7 @@ impl Actor {
             return self.repeated(Some(id), &known, &digest).await;
         }
         if self.shared.is_draining() {
-            return Err(node::draining());
+            return Err(refusals::draining());
         }
         let queue_max = match self.shared.config.session.when_busy {
             WhenBusy::Reject => 0,
@@ -133,7 +137,7 @@ impl Actor {
         if change.record.title.is_none() {
             change.record.title = Some(text.chars().take(TITLE_CHARS).collect());
         }
-        Actor::open_turn(&mut change, started, false);
+        SessionActor::open_turn(&mut change, started, false);
         self.start_run(change, Input::Message { text }, started, conversation).await
     }
 
@@ -146,7 +150,7 @@ impl Actor {
             change.delete(keys::message(number));
             if let Some(turn) = message.turn.filter(|_| message.role == Role::User) {
                 change.delete(keys::turn(turn));
-                change.delete(keys::trace(turn));
+                change.delete(keys::index(turn));
             }
             if let Some(id) = message.message_id.as_deref().and_then(MessageId::parse) {
                 let accepted = self.item::<Accepted>(&keys::idempotency(&id)).await?;
@@ -166,8 +170,8 @@ impl Actor {
         started: Seq,
         conversation: Vec<Message>,
     ) -> Result<Seq, Refusal> {
-        let id = RunId::from_random(dice::u128());
-        change.record.turn.start(id.clone(), started, self.shared.clock.now_ms());
+        let id = RunId::from_random(entropy::u128());
+        change.record.turn.start(id.clone(), started, self.shared.logs.clock.now_ms());
         change.put(keys::INPUT, &input);
         self.commit(change).await?;
         self.launch(id, input, conversation, Vec::new(), None).await;
@@ -181,7 +185,7 @@ impl Actor {
         input: Input,
         conversation: Vec<Message>,
         logged: Vec<LoggedEvent>,
-        answered: Option<(Asked, Reply)>,
+        answered: Option<(OpenQuestion, Reply)>,
     ) {
         let first = answered.is_none() && logged.is_empty();
         let (emit, emissions) = mpsc::channel(EMISSIONS_MAX);
@@ -200,7 +204,11 @@ impl Actor {
             config: self.record.config.clone(),
             logged,
             cancel: cancel.clone(),
-            emit: Emitter::new(emit, self.shared.config.limits.event_bytes_max, self.shared.metrics.limits_hit.clone()),
+            emit: Emitter::new(
+                emit,
+                self.shared.config.limits.event_bytes_max,
+                agent_host(&self.shared.metrics.limits_hit),
+            ),
             commands: commands_in,
             tools: self.shared.tools.clone(),
         };
@@ -218,12 +226,12 @@ impl Actor {
             }
         });
         self.shared.metrics.runs_active.inc();
-        let mut run = LiveRun::new(id, cancel, commands, emissions, task);
+        let mut run = LiveRun::new(id, commands, Process::new(cancel, emissions, task, died));
         // What it said to an earlier process is in the log only.
         run.plain = first;
         self.run = Some(Box::new(run));
         if self.wants_checkpoints() {
-            self.checkpoint_at = Some(std::time::Instant::now() + self.shared.config.state.checkpoint_interval);
+            self.checkpoint_at = Some(clock::now() + self.shared.config.state.checkpoint_interval);
         }
     }
 
@@ -274,7 +282,7 @@ impl Actor {
                 let message = "The agent is still at work. Wait for its end, or send `user.cancel`.";
                 return Err(Refusal::new(ErrorCode::AgentBusy, message).retry_after_ms(1000));
             }
-            let Some(run) = self.run.as_mut().filter(|run| run.would_obey(&command)) else { return Ok(false) };
+            let Some(run) = self.run.as_mut().filter(|run| run.plan.accepts(&command)) else { return Ok(false) };
             let calls_off = matches!(command, PlanCommand::CancelPlan { .. });
             let taken = run.commands.try_send(command).is_ok();
             if taken && calls_off {
@@ -282,25 +290,14 @@ impl Actor {
             }
             return Ok(taken);
         }
-        let input = match command {
-            PlanCommand::CancelTask { .. } | PlanCommand::CancelPlan { .. } => return Ok(false),
-            PlanCommand::Replan { question } => Input::Replan { question },
-            PlanCommand::SolveTasks { tasks } => Input::SolveTasks { tasks },
-            PlanCommand::RestartTask { task_id } => {
-                let plan: Value = self.item(keys::PLAN).await?.unwrap_or_default();
-                let mut tasks = plan["tasks"].as_array().into_iter().flatten();
-                if !tasks.any(|task| task["id"] == task_id.as_str()) {
-                    return Ok(false);
-                }
-                Input::RestartTask { task_id }
-            }
-        };
+        let plan: Option<Value> = self.item(keys::PLAN).await?;
+        let Some(input) = Input::for_command(command, plan.as_ref()) else { return Ok(false) };
         if self.shared.is_draining() {
-            return Err(node::draining());
+            return Err(refusals::draining());
         }
         let (conversation, started) = (self.conversation().await?, self.next_seq().await?);
         let mut change = self.change();
-        Actor::open_turn(&mut change, started, false);
+        SessionActor::open_turn(&mut change, started, false);
         self.start_run(change, input, started, conversation).await?;
         Ok(true)
     }
@@ -311,31 +308,32 @@ impl Actor {
         let given = self.shared.config.limits.conversation_messages_max as u64;
         let newest = self.record.messages.saturating_sub(given)..self.record.messages;
         let keys: Vec<String> = newest.map(keys::message).collect();
-        let items = self.shared.store.items_at(&self.log, &keys).await.map_err(|error| node::store_refusal(&error))?;
+        let items =
+            self.shared.logs.store.items_at(&self.log, &keys).await.map_err(|error| refusals::of_store(&error))?;
         let mut messages: Vec<Message> =
             items.into_iter().filter_map(|(_, bytes)| serde_json::from_slice(&bytes).ok()).collect();
-        let background = Background::look(&self.shared, &self.log, &self.record).await?;
-        background.reveal(&self.shared, &self.log, &mut messages).await?;
+        let background = Background::look(&self.shared.logs, &self.log, &self.record).await?;
+        background.reveal(&self.shared.logs, &self.log, &mut messages).await?;
         Ok(messages)
     }
 
     /// An item that helps and that nothing depends on: one that cannot be read counts as none, and is logged.
     pub(super) async fn item<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Refusal> {
-        let bytes = self.shared.store.item(&self.log, key).await.map_err(|error| node::store_refusal(&error))?;
+        let bytes = self.shared.logs.store.item(&self.log, key).await.map_err(|error| refusals::of_store(&error))?;
         // The refusal was logged when it was made.
         Ok(decode(&self.log, key, bytes).unwrap_or_default())
     }
 
     /// An item that stops something from being done twice: one that cannot be read stops it too.
     pub(super) async fn certain<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Refusal> {
-        let bytes = self.shared.store.item(&self.log, key).await.map_err(|error| node::store_refusal(&error))?;
+        let bytes = self.shared.logs.store.item(&self.log, key).await.map_err(|error| refusals::of_store(&error))?;
         decode(&self.log, key, bytes)
     }
 
     /// The number that the next event will get. Nobody else writes to this log, so it is certain.
     pub(super) async fn next_seq(&self) -> Result<Seq, Refusal> {
-        let extent = self.shared.store.extent(&self.log).await;
-        extent.map(|extent| extent.next).map_err(|error| node::store_refusal(&error))
+        let extent = self.shared.logs.store.extent(&self.log).await;
+        extent.map(|extent| extent.next).map_err(|error| refusals::of_store(&error))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What producers push: each append becomes durable once, however often it is sent.
 
-use bowline_core::project::Imported;
+use bowline_core::dialect::ai_sdk::Imported;
 use bowline_protocol::{Draft, ErrorCode, ProducerId, Refusal, Seq};
 use bowline_store::Item;
 use serde_json::value::RawValue;
@@ -13,7 +13,7 @@ use super::ending::owed;
 use super::position::{Block, Position, Remembered, Taken};
 use super::record::keys;
 use crate::decode::decode;
-use crate::node;
+use crate::refusals;
 
 impl TaskActor {
     /// Takes appends in their order, in one commit as long as nothing is wrong with them.
@@ -92,7 +92,7 @@ impl TaskActor {
         if let Some(block) = batch.blocks.iter().find(|block| block.key == key) {
             return Ok(Block::find(&block.taken, seq).cloned());
         }
-        let stored = self.shared.store.item(&self.log, key).await.map_err(|error| node::task_refusal(&error))?;
+        let stored = self.shared.logs.store.item(&self.log, key).await.map_err(|error| refusals::of_task(&error))?;
         let taken: Vec<Taken> = decode(&self.log, key, stored)?.unwrap_or_default();
         Ok(Block::find(&taken, seq).cloned())
     }
@@ -184,14 +184,14 @@ impl TaskActor {
             return Ok(known.clone());
         }
         let key = keys::producer(id);
-        let stored = self.shared.store.item(&self.log, &key).await.map_err(|error| node::task_refusal(&error))?;
+        let stored = self.shared.logs.store.item(&self.log, &key).await.map_err(|error| refusals::of_task(&error))?;
         Ok(decode(&self.log, &key, stored)?.unwrap_or_default())
     }
 }
 
 /// Appends that will become durable together.
 struct Batch {
-    importer: bowline_core::project::Importer,
+    importer: bowline_core::dialect::ai_sdk::Importer,
     drafts: Vec<Draft>,
     positions: Vec<(ProducerId, Position)>,
     /// Blocks of appends that are full with these, and those that are not kept any more.

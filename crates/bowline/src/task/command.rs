@@ -1,18 +1,24 @@
 //! What may be asked of a task's actor.
 
-use bowline_core::project;
+use bowline_api::AgentError;
+use bowline_core::dialect::ai_sdk;
 use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
 
 use super::record::TaskRecord;
-use crate::agent::AgentError;
 use crate::reply::Reply;
 
+/// What is asked of a task.
 #[derive(Debug)]
-pub enum Command {
+pub struct Command {
+    pub ask: Ask,
+    /// How many nodes it came through.
+    pub hops: u8,
+}
+
+#[derive(Debug)]
+pub enum Ask {
     Append(Append),
     End {
         ending: Ending,
@@ -23,12 +29,16 @@ pub enum Command {
 }
 
 impl Command {
-    /// Answers whoever waits for an answer.
+    pub fn new(ask: Ask) -> Command {
+        Command { ask, hops: 0 }
+    }
+
+    /// Answers the one who waits for an answer.
     pub fn refuse(self, refusal: &Refusal) {
-        match self {
-            Command::Append(append) => append.reply.send(Err(refusal.clone())),
-            Command::End { reply, .. } => reply.send(Err(refusal.clone())),
-            Command::Look => {}
+        match self.ask {
+            Ask::Append(append) => append.reply.send(Err(refusal.clone())),
+            Ask::End { reply, .. } => reply.send(Err(refusal.clone())),
+            Ask::Look => {}
         }
     }
 }
@@ -48,14 +58,14 @@ impl std::fmt::Debug for Append {
 }
 
 /// The chunks are durable, now or since the first time they were sent.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Appended {
     /// The cursor after them.
     pub last_message_id: String,
 }
 
 /// How a task is to end.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone)]
 pub enum Ending {
     Completed { result: Option<Value>, finish: Option<Box<RawValue>> },
     Failed { code: ErrorCode, message: String, finish: Option<Box<RawValue>> },
@@ -73,13 +83,13 @@ impl Ending {
 }
 
 /// A producer's own last word, which its readers get as it wrote it.
-impl From<project::End> for Ending {
-    fn from(end: project::End) -> Ending {
+impl From<ai_sdk::End> for Ending {
+    fn from(end: ai_sdk::End) -> Ending {
         let finish = Some(end.chunk);
         match end.ending {
-            project::Ending::Finished => Ending::Completed { result: None, finish },
-            project::Ending::Cancelled => Ending::Cancelled { by: "producer".into(), reason: end.text, finish },
-            project::Ending::Failed => Ending::Failed {
+            ai_sdk::Ending::Finished => Ending::Completed { result: None, finish },
+            ai_sdk::Ending::Cancelled => Ending::Cancelled { by: "producer".into(), reason: end.text, finish },
+            ai_sdk::Ending::Failed => Ending::Failed {
                 code: ErrorCode::AgentFailed,
                 message: end.text.unwrap_or_else(|| "The producer says that it failed.".into()),
                 finish,
@@ -108,7 +118,7 @@ impl std::fmt::Debug for Ending {
 }
 
 /// How the task stands after it was asked to end.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub struct Ended {
     /// Whether it is this request that ended it.
     pub by_this: bool,
@@ -116,5 +126,3 @@ pub struct Ended {
     pub last: Seq,
     pub last_message_id: String,
 }
-
-pub type Commands = mpsc::Receiver<Command>;

@@ -1,8 +1,8 @@
 //! How a task ends: exactly once, with its terminal event, and its session is told.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
+use bowline_env::clock;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, ErrorCode, RecoveryAction, Refusal};
 use serde::Serialize;
@@ -13,8 +13,7 @@ use super::actor::{RETRY_EVERY, TaskActor};
 use super::append::ended;
 use super::command::{Ended, Ending};
 use super::record::{TaskRecord, Worker};
-use crate::session::turns::{Status, TurnError};
-use crate::session::{Ask, Registry};
+use crate::task::status::{Status, TurnError};
 
 /// What the terminal event says to programs. A producer's last chunk is kept as it was written.
 #[derive(Default, Serialize)]
@@ -88,7 +87,7 @@ impl TaskActor {
         if let Err(refusal) = self.write_end(&ending).await {
             tracing::debug!(task = %self.id, %refusal, "the end of a task cannot be stored yet");
             self.owed = Some(ending);
-            self.retry_at = Some(Instant::now() + RETRY_EVERY);
+            self.retry_at = Some(clock::now() + RETRY_EVERY);
             return;
         }
         self.settle_end();
@@ -97,14 +96,14 @@ impl TaskActor {
     fn stop_work(&mut self) {
         if let Some(work) = self.work.take() {
             work.stop();
-            self.shared.tasks.at_work.fetch_sub(1, Ordering::Relaxed);
+            self.shared.at_work.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     fn settle_end(&mut self) {
         self.stop_work();
         // Not now: whoever asked may be the very session that is to be told.
-        self.retry_at = Some(Instant::now());
+        self.retry_at = Some(clock::now());
     }
 
     /// The one way out of `running`: the terminal event and the record change together, once.
@@ -112,7 +111,7 @@ impl TaskActor {
         if !self.record.is_running() {
             return Ok(());
         }
-        let mut record = TaskRecord { finished_ms: Some(self.shared.clock.now_ms()), ..self.record.clone() };
+        let mut record = TaskRecord { finished_ms: Some(self.shared.logs.clock.now_ms()), ..self.record.clone() };
         let draft = match ending {
             Ending::Completed { result, finish } => {
                 record.status = Status::Completed;
@@ -120,7 +119,7 @@ impl TaskActor {
                 // A producer's text is what it sent.
                 let text = result.as_ref().filter(|_| matches!(record.worker, Worker::Agent { .. }));
                 let text = text.and_then(Value::as_str).unwrap_or_default();
-                let streamed = self.scribe.streamed(text);
+                let streamed = self.indexer.streamed(text);
                 let facts =
                     Facts { duration_ms: Some(self.age_ms()), result: result.as_ref(), streamed, ..Facts::of(finish) };
                 Draft::new(names::FINAL_ANSWER, text).metadata(&facts)
@@ -143,12 +142,12 @@ impl TaskActor {
         let drafts: Vec<Draft> = importer.opening("").into_iter().chain(self.output(ending)).chain([draft]).collect();
         self.commit(&drafts, Vec::new(), record).await?;
         self.importer = importer;
-        self.shared.tasks.forget_running(&self.owner);
+        self.shared.forget_running(&self.owner);
         Ok(())
     }
 
     pub(super) fn age_ms(&self) -> u64 {
-        self.shared.clock.now_ms().saturating_sub(self.record.created_ms)
+        self.shared.logs.clock.now_ms().saturating_sub(self.record.created_ms)
     }
 
     /// Its session's log says that the operation is over. Tried until it does, or until the session is over itself.
@@ -162,15 +161,7 @@ impl TaskActor {
         if let Some(error) = &self.record.error {
             content["error"] = json!({ "code": error.code, "message": error.message });
         }
-        let told = match Registry::living(&self.shared, &session, &self.owner).await {
-            Ok(Some(session)) => {
-                let (task, content) = (self.id.clone(), Box::new(content));
-                let command = Ask::OperationEnded { task, content };
-                Registry::ask(&self.shared, &session, &self.owner, None, command).await.map(drop)
-            }
-            Ok(None) => Ok(()),
-            Err(refusal) => Err(refusal),
-        };
+        let told = self.shared.tell_session(&session, &self.owner, &self.id, content).await;
         let record = TaskRecord { untold: false, ..self.record.clone() };
         let stored = match told {
             Err(refusal) if refusal.code.action() == RecoveryAction::RetryLater => Err(refusal),
@@ -179,7 +170,7 @@ impl TaskActor {
         };
         if let Err(refusal) = stored {
             tracing::debug!(task = %self.id, %refusal, "a session cannot be told of an operation's end yet");
-            self.retry_at = Some(Instant::now() + RETRY_EVERY);
+            self.retry_at = Some(clock::now() + RETRY_EVERY);
         }
     }
 }

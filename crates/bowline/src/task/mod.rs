@@ -2,6 +2,7 @@
 //!
 //! A chat turn is a task too, but lives in its session's log; see [`crate::stream`] for how both are read.
 
+mod activation;
 pub mod actor;
 mod append;
 pub mod command;
@@ -10,13 +11,14 @@ mod output;
 mod position;
 pub mod record;
 pub mod registry;
+pub mod status;
 pub mod work;
 
 use bowline_protocol::{OperationId, TaskId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub use command::{Command, Commands, Ending};
+pub use command::{Ask, Command, Ending};
 pub use output::own_call;
 pub use record::TaskRecord;
 pub use registry::Tasks;

@@ -1,6 +1,7 @@
 //! The call that an operation is, in its stream: told as it begins, and answered as it ends, in the terms of any tool's call.
 
-use bowline_core::project::{Calls, Importer, Owed};
+use bowline_core::dialect::ai_sdk::{Calls, Importer, Owed};
+use bowline_env::entropy;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, OperationId, StepId, TaskId};
 use serde_json::{Value, json};
@@ -8,7 +9,6 @@ use serde_json::{Value, json};
 use super::actor::TaskActor;
 use super::command::Ending;
 use super::record::{TaskRecord, Worker};
-use crate::dice;
 
 /// What the tool is called if nobody named it, as in a stream.
 const UNNAMED_TOOL: &str = "unknown";
@@ -16,7 +16,7 @@ const UNNAMED_TOOL: &str = "unknown";
 /// The call of an operation that nobody named.
 pub fn own_call(operation: &OperationId) -> StepId {
     // Both names have the same rules.
-    StepId::parse(operation.as_str()).unwrap_or_else(|| StepId::from_random(dice::u128()))
+    StepId::parse(operation.as_str()).unwrap_or_else(|| StepId::from_random(entropy::u128()))
 }
 
 /// Follows the calls in a task's stream.

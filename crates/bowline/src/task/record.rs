@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::config::Ownership;
-use crate::session::record::Presented;
-use crate::session::turns::{Status, TurnError};
+use crate::secret::Presented;
 use crate::task::Begun;
+use crate::task::status::{Status, TurnError};
 
 /// The record's own version; an older server refuses a newer one.
 pub const VERSION: u32 = 1;
@@ -142,8 +142,8 @@ impl std::fmt::Debug for Worker {
 pub mod keys {
     use bowline_protocol::ProducerId;
 
-    /// How the shape of its stream changed, for readers who come when its head is gone.
-    pub const TRACE: &str = "trace";
+    /// What was open in its stream at each event, for readers who begin in the middle.
+    pub const INDEX: &str = "trace";
 
     /// How far a producer has come.
     pub fn producer(id: &ProducerId) -> String {

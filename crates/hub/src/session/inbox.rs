@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Session;
-use crate::link::{Inbound, Sink};
+use crate::call::{Inbound, Sink};
 
 /// What servers may say to a session before it is written down.
 const INBOX_MAX: usize = 64;

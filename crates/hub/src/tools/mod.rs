@@ -1,27 +1,24 @@
 //! The hub's own tools: fixed, so that any client that knows tools can use everything else.
 
-mod activity;
-mod asked;
-mod offers;
-mod schema;
-mod servers;
-mod tasks;
+pub(crate) mod activity;
+pub(crate) mod elicitation;
+pub(crate) mod lists;
+pub(crate) mod servers;
+pub(crate) mod tasks;
 
 use std::sync::Arc;
 
 use bowline_protocol::LogId;
 use serde_json::{Value, json};
 
-use crate::drive::conversation::Reply;
-use crate::era;
+use crate::call::reply::Reply;
+use crate::call::{Sink, outcome};
+use crate::catalogue::hub_tools;
 use crate::fields::{Fields, Raw, raw};
-use crate::front::Client;
 use crate::hub::Hub;
-use crate::link::Sink;
-use crate::outcome;
+use crate::relay::Client;
+use crate::revision;
 use crate::session::{Route, Session, SessionRecord};
-
-pub use schema::{is_ours, schemas};
 
 /// What a tool comes to: facts, somebody else's result as it is, or a reason why not.
 pub(crate) enum Outcome {
@@ -53,24 +50,24 @@ impl Call<'_> {
 
     pub fn timeout(&self) -> Result<u64, String> {
         let timeout: u64 = self.arguments.read("timeout_ms").ok_or("`timeout_ms` is missing or not a whole number")?;
-        let range = schema::TIMEOUT_MS;
+        let range = hub_tools::TIMEOUT_MS;
         if range.contains(&timeout) {
             return Ok(timeout);
         }
         Err(format!("`timeout_ms` must be from {} to {}", range.start(), range.end()))
     }
 
-    /// What a request to a server begins with: the client's own `_meta`, without what its era puts there.
+    /// What a request to a server begins with: the client's own `_meta`, without what its revision puts there.
     pub fn params(&self) -> Fields {
         let mut params = Fields::default();
         params.set("_meta", self.meta.to_raw());
-        Fields::of(era::without_meta(Some(&params.to_raw())).as_deref())
+        Fields::of(revision::without_meta(Some(&params.to_raw())).as_deref())
     }
 
     /// The session whose events and questions are meant: the client's own, the one that `handle` names, or a new one.
     pub async fn session(&self) -> Result<Arc<Session>, String> {
         if let Some(handle) = self.arguments.text("handle") {
-            let found = self.hub.sessions.find(&self.hub.store, &self.client.principal, &handle).await;
+            let found = self.hub.sessions.find(&self.client.principal, &handle).await;
             let found = found.map_err(|error| error.to_string())?;
             return found.ok_or_else(|| "there is no such handle; call without one to get a new one".to_owned());
         }
@@ -79,13 +76,13 @@ impl Call<'_> {
         }
         let record = SessionRecord {
             route: Route::All,
-            version: era::Era::Modern.newest().to_owned(),
-            capabilities: era::no_capabilities(),
+            version: revision::Revision::V2026.newest().to_owned(),
+            capabilities: revision::no_capabilities(),
             info: self.client.caller.client.info.clone(),
             created_ms: self.hub.options.clock.now_ms(),
             handle: true,
         };
-        let made = self.hub.sessions.create(self.hub, &self.client.principal, record).await;
+        let made = self.hub.sessions.create(&self.client.principal, record).await;
         made.map_err(|error| error.to_string())
     }
 
@@ -101,7 +98,7 @@ impl Call<'_> {
 /// Calls one of them, with the parameters of the client's `tools/call`.
 pub async fn call(hub: &Arc<Hub>, client: &Client, name: &str, params: &Fields, sink: &Sink) -> Reply {
     let (arguments, meta) = (&params.object("arguments"), &params.object("_meta"));
-    if let Some(flaw) = schema::flaw(name, arguments) {
+    if let Some(flaw) = hub_tools::flaw(name, arguments) {
         return refused(&flaw);
     }
     let call = Call { hub, client, arguments, meta, sink };
@@ -110,16 +107,16 @@ pub async fn call(hub: &Arc<Hub>, client: &Client, name: &str, params: &Fields, 
         "remove_server" => servers::remove(&call).await,
         "list_servers" => Ok(servers::list(&call)),
         "reconnect_server" => servers::reconnect(&call).await,
-        "list_tools" | "list_resources" | "list_resource_templates" | "list_prompts" => offers::list(&call, name).await,
+        "list_tools" | "list_resources" | "list_resource_templates" | "list_prompts" => lists::list(&call, name).await,
         "execute_tool" => tasks::execute(&call).await,
         "read_resource" | "subscribe_resource" | "unsubscribe_resource" | "get_prompt" => {
-            offers::pass(&call, name).await
+            lists::pass(&call, name).await
         }
         "await_activity" => activity::wait(&call).await,
         "get_notifications" | "get_logs" => activity::past(&call, name).await,
-        "get_sampling_requests" | "get_elicitations" => asked::list(&call, name).await,
-        "respond_to_sampling" | "respond_to_elicitation" => asked::respond(&call, name).await,
-        "cancel_sampling_request" | "cancel_elicitation_request" => asked::cancel(&call, name).await,
+        "get_sampling_requests" | "get_elicitations" => elicitation::list(&call, name).await,
+        "respond_to_sampling" | "respond_to_elicitation" => elicitation::respond(&call, name).await,
+        "cancel_sampling_request" | "cancel_elicitation_request" => elicitation::cancel(&call, name).await,
         "list_tasks" => tasks::list(&call).await,
         "get_task" | "get_task_result" | "cancel_task" => tasks::about(&call, name).await,
         _ => Err(format!("there is no tool {name}")),

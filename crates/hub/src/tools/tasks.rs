@@ -8,10 +8,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Call, Outcome};
-use crate::drive::task::{self, Work};
-use crate::drive::upstream;
-use crate::front::carried;
-use crate::front::pass;
+use crate::relay::task::{self, Work};
+use crate::relay::{on_behalf, peers, task_polling};
 use crate::session::Session;
 use crate::tasks::TaskRecord;
 
@@ -48,11 +46,11 @@ pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
         let _guard = guard;
         let session = spawned_session.as_ref();
         let call = async {
-            let reply = pass::to_backend(&hub, &client, session, &backend, "tools/call", &params, &inner).await;
-            let Some(task) = upstream::created(&reply.answer) else { return reply };
+            let reply = on_behalf::to_backend(&hub, &client, session, &backend, "tools/call", &params, &inner).await;
+            let Some(task) = task_polling::created(&reply.answer) else { return reply };
             let _ = found.send(Some(task.clone()));
-            let acting = pass::acting(&client, session);
-            upstream::follow(&hub, &acting, &named, &task, &inner).await
+            let acting = on_behalf::acting(&client, session);
+            task_polling::follow(&hub, &acting, &named, &task, &inner).await
         };
         let ended = token.run_until_cancelled(call).await;
         // What was said before the answer is passed on and kept before the answer.
@@ -144,7 +142,7 @@ pub(crate) async fn about(call: &Call<'_>, name: &str) -> Result<Outcome, String
     match name {
         "get_task" => Ok(Outcome::Facts(task.shown(&id))),
         "cancel_task" => {
-            let cancelled = tasks.cancel(&id).await || carried::cancel(call.hub, &call.client.principal, &id).await;
+            let cancelled = tasks.cancel(&id).await || peers::cancel(call.hub, &call.client.principal, &id).await;
             Ok(Outcome::Facts(json!({ "taskId": id, "cancelled": cancelled })))
         }
         _ => match tasks.result(&id).await.map_err(|error| error.to_string())? {

@@ -51,13 +51,20 @@ impl Chunk {
     /// Takes a chunk as somebody else wrote it; only line breaks between its tokens are changed.
     pub fn verbatim(text: &str) -> Chunk {
         let line = json::one_line(text);
-        let delta = ChunkView::parse(&line).ok().and_then(|view| view.delta_text());
+        match ChunkView::parse(&line) {
+            Ok(view) => Chunk::viewed(&line, &view),
+            Err(_) => Chunk { json: line.into_owned().into(), at: None, body: None },
+        }
+    }
+
+    /// The same for one that was looked at where it stands, on one line.
+    pub fn viewed(line: &str, view: &ChunkView<'_>) -> Chunk {
         // The delta is a slice of `line`, so its place is the distance between the two.
-        let body = delta.and_then(|raw| {
+        let body = view.delta_text().and_then(|raw| {
             let start = (raw.get().as_ptr() as usize).checked_sub(line.as_ptr() as usize)?;
             narrow(start + 1..start + raw.get().len() - 1)
         });
-        Chunk { json: line.into_owned().into(), at: None, body }
+        Chunk { json: line.to_owned().into(), at: None, body }
     }
 
     /// The JSON of an earlier chunk, said once more: it stands nowhere in the stream.

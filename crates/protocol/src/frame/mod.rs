@@ -12,6 +12,8 @@ pub use server::Control;
 
 /// Names of client frames and of control frames.
 pub mod names {
+    pub use crate::control_names::*;
+
     pub const CREATE_SESSION: &str = "user.create_session";
     pub const MESSAGE: &str = crate::event::names::USER_MESSAGE;
     pub const RESPONSE: &str = crate::event::names::USER_RESPONSE;
@@ -30,17 +32,6 @@ pub mod names {
     pub const AUTHENTICATE: &str = "user.authenticate";
     pub const END_SESSION: &str = "user.end_session";
     pub const PONG: &str = "user.pong";
-
-    pub const CONNECTED: &str = "system.connected";
-    pub const HEARTBEAT: &str = "system.heartbeat";
-    pub const NOTICE: &str = "system.notice";
-    pub const SYSTEM_ERROR: &str = "system.error";
-    pub const SESSION_CREATED: &str = "agent.session_created";
-    pub const STATE_EXPORTED: &str = "agent.state_exported";
-    pub const STATE_RESTORED: &str = "agent.state_restored";
-    pub const RECOVERY_FAILED: &str = "error.recovery_failed";
-    pub const TASK_CHUNK: &str = "task.chunk";
-    pub const TASK_END: &str = "task.end";
 
     /// What a client may send.
     pub const CLIENT: &[&str] = &[
@@ -62,19 +53,5 @@ pub mod names {
         AUTHENTICATE,
         END_SESSION,
         PONG,
-    ];
-
-    /// What the server sends without a number.
-    pub const CONTROL: &[&str] = &[
-        CONNECTED,
-        HEARTBEAT,
-        NOTICE,
-        SYSTEM_ERROR,
-        SESSION_CREATED,
-        STATE_EXPORTED,
-        STATE_RESTORED,
-        RECOVERY_FAILED,
-        TASK_CHUNK,
-        TASK_END,
     ];
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use bowline_env::clock;
 
 use super::{Fixture, PLENTY, create, event, id};
 use crate::{Claim, Commit, Fence, Holder, Leased, Release, Store, StoreError, WakeSet};
@@ -146,9 +148,9 @@ pub async fn whether_anybody_waits_for_a_log_can_be_asked(fixture: &dyn Fixture)
 }
 
 async fn becomes(store: &dyn Store, awaited: bool) {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = clock::now() + Duration::from_secs(30);
     while store.is_awaited(&id("log")).await != Ok(awaited) {
-        assert!(Instant::now() < until, "it never became {awaited}");
+        assert!(clock::now() < until, "it never became {awaited}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -141,13 +141,3 @@ pub fn data_end(file: &File) -> io::Result<u64> {
         }
     }
 }
-
-/// Random bits from the kernel.
-pub fn random_bits() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    if filled < bytes.len() {
-        return Err(io::Error::other("the kernel gave too few random bytes"));
-    }
-    Ok(u64::from_le_bytes(bytes))
-}

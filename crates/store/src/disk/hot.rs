@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use bowline_env::clock;
 use bowline_protocol::{LogId, Seq};
 
 use super::index::Index;
@@ -40,7 +41,7 @@ impl Hot {
         }
         let bytes = bytes + frames.len() * FRAME_OVERHEAD;
         self.bytes += bytes;
-        self.groups.push_back(Group { since: Instant::now(), bytes, frames });
+        self.groups.push_back(Group { since: clock::now(), bytes, frames });
         while self.bytes > self.bytes_max && self.cool_one(index) {}
     }
 

@@ -2,9 +2,9 @@
 
 use std::io;
 
+use bowline_env::entropy;
 use bowline_protocol::{Epoch, LogId};
 
-use super::files::random_bits;
 use super::frame::Flags;
 use super::index::Index;
 use super::log::Log;
@@ -24,7 +24,7 @@ pub fn judge(index: &Index, space: &mut Space, lost_through: u64) -> io::Result<
     let mut verdict = Verdict::default();
     let ids = index.collect(|id, log| needs_change(log, lost_through).then(|| id.clone()));
     for id in ids {
-        let bits = random_bits()?;
+        let bits = entropy::u64();
         let flags = index.change(&id, |log| {
             let mut flags = Flags::default();
             if log.quarantined.is_none() && log.lacks_facts() {

@@ -5,8 +5,9 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc as ticks};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bowline_env::clock;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -109,7 +110,7 @@ impl DiskStore {
 
     #[doc(hidden)]
     pub fn open_with(options: &DiskOptions, files: &Arc<dyn Files>) -> Result<(DiskStore, OpenReport), OpenError> {
-        let started = Instant::now();
+        let started = clock::now();
         let DiskOptions { dir, sync, .. } = options;
         let failed = |error| OpenError::Io { path: dir.clone(), error };
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;

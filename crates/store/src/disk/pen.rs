@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use super::files::{Allocated, Files, SegmentFile, is_full, random_bits};
+use bowline_env::entropy;
+
+use super::files::{Allocated, Files, SegmentFile, is_full};
 use super::frame::{HEADER_BYTES, Header};
 use super::segment::{FORMAT, SEGMENT_HEADER_BYTES, SegmentHeader, draft_path, segment_path};
 use crate::StoreError;
@@ -171,7 +173,7 @@ impl Pen {
                 number,
                 first_lsn: self.written_lsn + 1,
                 prev_end,
-                salt: random_bits()? as u32,
+                salt: entropy::u64() as u32,
                 generation: self.generation,
                 reserved: if allocated == Allocated::Reserved { capacity } else { 0 },
             };

@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::files::{Files, random_bits};
+use bowline_env::entropy;
+
+use super::files::Files;
 use super::segment::FORMAT;
 
 /// The small file beside the segments, replaced as a whole when the store opens and when it closes.
@@ -39,7 +41,7 @@ fn path(dir: &Path) -> PathBuf {
 
 impl State {
     pub fn fresh() -> io::Result<State> {
-        Ok(State { instance: random_bits()?, generation: 0, interval: false, closed_at: None, began_at: None })
+        Ok(State { instance: entropy::u64(), generation: 0, interval: false, closed_at: None, began_at: None })
     }
 
     pub fn load(dir: &Path) -> io::Result<Found> {

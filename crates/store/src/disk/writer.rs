@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender as Ticks;
 use std::time::{Duration, Instant};
 
+use bowline_env::clock;
 use bowline_protocol::LogId;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -332,12 +333,12 @@ impl Writer {
 
     fn wants_to_compact(&self) -> bool {
         let due = || self.space.due(self.segment_bytes).is_some();
-        let rested = || self.resting_until.is_none_or(|until| until <= Instant::now());
+        let rested = || self.resting_until.is_none_or(|until| until <= clock::now());
         (self.compaction.is_some() || due()) && rested() && !self.shared.is_read_only()
     }
 
     fn rest(&mut self) {
-        self.resting_until = Some(Instant::now() + REST);
+        self.resting_until = Some(clock::now() + REST);
     }
 
     /// One step towards freeing the oldest segment.

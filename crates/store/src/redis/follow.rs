@@ -4,8 +4,8 @@ use bowline_protocol::{Epoch, Extent, LogId, Recorded, Seq};
 use redis::Value;
 
 use super::RedisStore;
-use super::act::Act;
-use super::hot::{Fetched, Flight, Said};
+use super::follower_cache::{Fetched, Flight, Said};
+use super::operation::Operation;
 use super::reply::{bytes, list, number, text};
 use super::script::Script;
 use super::strange;
@@ -24,11 +24,11 @@ const LOOKS_MAX: usize = 8;
 impl RedisStore {
     pub(super) async fn fetch(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Fetched, StoreError> {
         let keys = self.keys.of(log);
-        let act = Act::script(Script::Read, vec![keys.head(), keys.events()])
+        let operation = Operation::script(Script::Read, vec![keys.head(), keys.events()])
             .arg(from.to_string())
             .arg(limit.events.min(READ_EVENTS_MAX).to_string())
             .arg(limit.bytes.min(READ_BYTES_MAX).to_string());
-        let mut parts = list(self.fleet.call(&act).await?).into_iter();
+        let mut parts = list(self.topology.call(&operation).await?).into_iter();
         if parts.next().and_then(text).as_deref() == Some("none") {
             return Err(StoreError::NoSuchLog);
         }
@@ -43,8 +43,10 @@ impl RedisStore {
     }
 
     pub(super) async fn fetch_extent(&self, log: &LogId) -> Result<Extent, StoreError> {
-        let act = ["e", "s", "f", "n"].into_iter().fold(Act::command("HMGET", &self.keys.of(log).head()), Act::arg);
-        let parts = list(self.fleet.call(&act).await?);
+        let operation = ["e", "s", "f", "n"]
+            .into_iter()
+            .fold(Operation::command("HMGET", &self.keys.of(log).head()), Operation::arg);
+        let parts = list(self.topology.call(&operation).await?);
         if parts.contains(&Value::Nil) {
             return Err(StoreError::NoSuchLog);
         }
@@ -52,14 +54,14 @@ impl RedisStore {
     }
 
     pub(super) async fn glance_at(&self, log: &LogId) -> Result<Extent, StoreError> {
-        match self.recall(log, |since| self.hot.extent(log, since)).await {
+        match self.recall(log, |since| self.cache.extent(log, since)).await {
             Some(known) => known,
             None => self.extent(log).await,
         }
     }
 
     pub(super) async fn follow_from(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
-        match self.recall(log, |since| self.hot.read(log, since, from, limit)).await {
+        match self.recall(log, |since| self.cache.read(log, since, from, limit)).await {
             Some(known) => known,
             None => self.read(log, from, limit).await,
         }

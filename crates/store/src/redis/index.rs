@@ -11,13 +11,13 @@ use std::sync::Arc;
 use bowline_protocol::{LogId, Principal};
 use redis::Value;
 
-use super::act::Act;
-use super::fleet::Fleet;
+use super::commit_script::{self, RECORD_FIELDS};
 use super::keys::{BUCKETS, Keys, bucket};
-use super::known::Listed;
+use super::local_cache::Listed;
+use super::operation::Operation;
 use super::reply::{list, number, text};
 use super::script::Script;
-use super::writing::{self, RECORD_FIELDS};
+use super::topology::Topology;
 use crate::{Kind, Record, StoreError};
 
 /// Kinds that have a list, and those without a record.
@@ -34,7 +34,7 @@ const KINDS: [Option<Kind>; 8] = [
 
 #[derive(Clone, Debug)]
 pub struct Index {
-    pub fleet: Arc<Fleet>,
+    pub topology: Arc<Topology>,
     pub keys: Keys,
 }
 
@@ -55,34 +55,34 @@ impl Index {
 
     /// Enters a log. Says when, list by list, where it is new.
     pub async fn enter(&self, log: &LogId, listed: &Listed) -> Result<Vec<Option<u64>>, StoreError> {
-        let enter = |(key, name)| Act::script(Script::Enter, vec![key]).arg(name);
-        let acts: Vec<Act> = self.places(log, listed).into_iter().map(enter).collect();
-        Ok(self.fleet.call_each(&acts).await?.into_iter().map(number).collect())
+        let enter = |(key, name)| Operation::script(Script::Enter, vec![key]).arg(name);
+        let operations: Vec<Operation> = self.places(log, listed).into_iter().map(enter).collect();
+        Ok(self.topology.call_each(&operations).await?.into_iter().map(number).collect())
     }
 
     /// When the log was entered, list by list.
     pub async fn entries(&self, log: &LogId, listed: &Listed) -> Result<Vec<Option<u64>>, StoreError> {
-        let score = |(key, name): (String, String)| Act::command("ZSCORE", &key).arg(name);
-        let acts: Vec<Act> = self.places(log, listed).into_iter().map(score).collect();
-        Ok(self.fleet.call_each(&acts).await?.into_iter().map(number).collect())
+        let score = |(key, name): (String, String)| Operation::command("ZSCORE", &key).arg(name);
+        let operations: Vec<Operation> = self.places(log, listed).into_iter().map(score).collect();
+        Ok(self.topology.call_each(&operations).await?.into_iter().map(number).collect())
     }
 
     /// Takes a log out, unless it was entered anew since `entries` were looked up.
     pub async fn leave(&self, log: &LogId, listed: &Listed, entries: &[Option<u64>]) -> Result<(), StoreError> {
         let places = self.places(log, listed).into_iter().zip(entries);
-        let acts: Vec<Act> = places
+        let operations: Vec<Operation> = places
             .filter_map(|((key, name), entry)| {
-                Some(Act::script(Script::Leave, vec![key]).arg(name).arg((*entry)?.to_string()))
+                Some(Operation::script(Script::Leave, vec![key]).arg(name).arg((*entry)?.to_string()))
             })
             .collect();
-        self.fleet.call_each(&acts).await.map(drop)
+        self.topology.call_each(&operations).await.map(drop)
     }
 
     /// Takes a log out that is not there, if it has been listed for longer than any commit can take.
     pub async fn heal(&self, log: &LogId, listed: &Listed) -> Result<(), StoreError> {
-        let leave = |(key, name)| Act::script(Script::Leave, vec![key]).arg(name).arg("");
-        let acts: Vec<Act> = self.places(log, listed).into_iter().map(leave).collect();
-        self.fleet.call_each(&acts).await.map(drop)
+        let leave = |(key, name)| Operation::script(Script::Leave, vec![key]).arg(name).arg("");
+        let operations: Vec<Operation> = self.places(log, listed).into_iter().map(leave).collect();
+        self.topology.call_each(&operations).await.map(drop)
     }
 
     fn lists(&self, kind: Kind, owner: Option<&Principal>) -> Vec<String> {
@@ -104,13 +104,14 @@ impl Index {
     }
 
     async fn count_in(&self, keys: &[String]) -> Result<u64, StoreError> {
-        let acts: Vec<Act> = keys.iter().map(|key| Act::command("ZCARD", key)).collect();
-        Ok(self.fleet.call_each(&acts).await?.into_iter().filter_map(number).sum())
+        let operations: Vec<Operation> = keys.iter().map(|key| Operation::command("ZCARD", key)).collect();
+        Ok(self.topology.call_each(&operations).await?.into_iter().filter_map(number).sum())
     }
 
     async fn names(&self, keys: &[String]) -> Result<Vec<Value>, StoreError> {
-        let acts: Vec<Act> = keys.iter().map(|key| Act::command("ZRANGE", key).arg("0").arg("-1")).collect();
-        Ok(self.fleet.call_each(&acts).await?.into_iter().flat_map(list).collect())
+        let operations: Vec<Operation> =
+            keys.iter().map(|key| Operation::command("ZRANGE", key).arg("0").arg("-1")).collect();
+        Ok(self.topology.call_each(&operations).await?.into_iter().flat_map(list).collect())
     }
 
     pub async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
@@ -120,11 +121,11 @@ impl Index {
         let logs: HashMap<LogId, ()> = names.into_iter().filter_map(log).map(|log| (log, ())).collect();
         let logs: Vec<LogId> = logs.into_keys().collect();
         let ask = |log: &LogId| {
-            let act = Act::command("HMGET", &self.keys.of(log).head());
-            RECORD_FIELDS.into_iter().fold(act, Act::arg)
+            let operation = Operation::command("HMGET", &self.keys.of(log).head());
+            RECORD_FIELDS.into_iter().fold(operation, Operation::arg)
         };
-        let acts: Vec<Act> = logs.iter().map(ask).collect();
-        let records = self.fleet.call_each(&acts).await?.into_iter().map(writing::record);
+        let operations: Vec<Operation> = logs.iter().map(ask).collect();
+        let records = self.topology.call_each(&operations).await?.into_iter().map(commit_script::record);
         let found = logs.into_iter().zip(records).filter_map(|(log, record)| Some((log, record?)));
         Ok(found.filter(|(_, r)| r.kind == kind && owner.is_none_or(|owner| *owner == r.owner)).collect())
     }

@@ -6,25 +6,26 @@
 //! everything would have every node hear every commit.)
 //!
 //! A message says how far the log has come, so that whoever knows that much already needs not look. It is not the truth:
-//! that is read, once for all readers (see [`Hot`]).
+//! that is read, once for all readers (see [`FollowerCache`]).
 //!
 //! What was said while nobody listened is not repeated. So whoever has just been subscribed is woken once, and every few
 //! seconds the logs that are waited for are looked at.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bowline_env::clock;
 use bowline_protocol::{Epoch, LogId, Seq};
 use redis::{Pipeline, PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
 
-use super::act::Act;
-use super::fleet::{Fleet, Post};
-use super::hot::{Hot, News};
+use super::follower_cache::{FollowerCache, News};
 use super::keys::Keys;
+use super::operation::Operation;
 use super::reply::{list, number, text};
 use super::server::{Push, Wire, rest};
+use super::topology::{Master, Topology};
 use crate::tail::Tails;
 
 /// How often logs are looked at although nothing was heard of them.
@@ -40,10 +41,10 @@ pub enum Heard {
 }
 
 pub struct Listener {
-    pub fleet: Arc<Fleet>,
+    pub topology: Arc<Topology>,
     pub keys: Keys,
     pub tails: Arc<Tails>,
-    pub hot: Arc<Hot>,
+    pub cache: Arc<FollowerCache>,
     pub tell: mpsc::WeakUnboundedSender<Heard>,
     ears: Vec<Ear>,
     /// Where each log stood when it was last looked at.
@@ -52,26 +53,26 @@ pub struct Listener {
 
 /// A connection to one server, and what it is subscribed to there.
 struct Ear {
-    post: Arc<Post>,
+    master: Arc<Master>,
     wire: Wire,
     logs: HashSet<LogId>,
 }
 
 impl Listener {
     pub fn new(
-        fleet: Arc<Fleet>,
+        topology: Arc<Topology>,
         keys: Keys,
         tails: Arc<Tails>,
-        hot: Arc<Hot>,
+        cache: Arc<FollowerCache>,
         tell: mpsc::WeakUnboundedSender<Heard>,
     ) -> Listener {
-        Listener { fleet, keys, tails, hot, tell, ears: Vec::new(), seen: HashMap::new() }
+        Listener { topology, keys, tails, cache, tell, ears: Vec::new(), seen: HashMap::new() }
     }
 
     pub async fn run(mut self, mut heard: mpsc::UnboundedReceiver<Heard>) {
-        let (mut look_at, mut attempt) = (Instant::now() + LOOK_EVERY, 0);
+        let (mut look_at, mut attempt) = (clock::now() + LOOK_EVERY, 0);
         loop {
-            let left = look_at.saturating_duration_since(Instant::now());
+            let left = look_at.saturating_duration_since(clock::now());
             let mut wanted = Vec::new();
             match tokio::time::timeout(left, heard.recv()).await {
                 Ok(None) => return,
@@ -80,11 +81,11 @@ impl Listener {
                     // All at once would be hard on a server that has just come back.
                     tokio::time::sleep(rest(2)).await;
                     self.ears.clear();
-                    self.hot.clear();
-                    look_at = Instant::now();
+                    self.cache.clear();
+                    look_at = clock::now();
                 }
                 Err(_) => {
-                    look_at = Instant::now() + LOOK_EVERY;
+                    look_at = clock::now() + LOOK_EVERY;
                     wanted = self.put_in_order().await;
                     self.look().await;
                 }
@@ -95,7 +96,7 @@ impl Listener {
             if self.subscribe(wanted).await {
                 attempt = 0;
             } else {
-                look_at = Instant::now() + rest(attempt);
+                look_at = clock::now() + rest(attempt);
                 attempt += 1;
             }
         }
@@ -104,26 +105,26 @@ impl Listener {
     /// Subscribes to what is not subscribed yet, and wakes it. False if a server could not be reached.
     async fn subscribe(&mut self, wanted: Vec<LogId>) -> bool {
         let mut fine = true;
-        let mut by_post: Vec<(Arc<Post>, Vec<LogId>)> = Vec::new();
+        let mut by_master: Vec<(Arc<Master>, Vec<LogId>)> = Vec::new();
         for log in wanted {
-            let post = self.fleet.post(self.keys.of(&log).slot);
-            match by_post.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &post)) {
+            let master = self.topology.master(self.keys.of(&log).slot);
+            match by_master.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &master)) {
                 Some((_, logs)) => logs.push(log),
-                None => by_post.push((post, vec![log])),
+                None => by_master.push((master, vec![log])),
             }
         }
-        for (post, logs) in by_post {
-            fine &= self.subscribe_at(&post, logs).await.is_ok();
+        for (master, logs) in by_master {
+            fine &= self.subscribe_at(&master, logs).await.is_ok();
         }
         fine
     }
 
-    async fn subscribe_at(&mut self, post: &Arc<Post>, logs: Vec<LogId>) -> Result<(), String> {
-        let at = match self.ears.iter().position(|ear| Arc::ptr_eq(&ear.post, post)) {
+    async fn subscribe_at(&mut self, master: &Arc<Master>, logs: Vec<LogId>) -> Result<(), String> {
+        let at = match self.ears.iter().position(|ear| Arc::ptr_eq(&ear.master, master)) {
             Some(at) => at,
             None => {
-                let wire = post.server.dial(Some(&self.push())).await?;
-                self.ears.push(Ear { post: post.clone(), wire, logs: HashSet::new() });
+                let wire = master.server.dial(Some(&self.push())).await?;
+                self.ears.push(Ear { master: master.clone(), wire, logs: HashSet::new() });
                 self.ears.len() - 1
             }
         };
@@ -134,20 +135,20 @@ impl Listener {
             for log in chunk {
                 commands.cmd("SSUBSCRIBE").arg(self.keys.of(log).channel());
             }
-            let sent = ear.wire.send(&commands, self.fleet.options.timeout).await;
+            let sent = ear.wire.send(&commands, self.topology.options.timeout).await;
             let refused = sent.as_ref().is_ok_and(|said| said.iter().any(Result::is_err));
             if sent.is_ok() && !refused {
-                self.hot.note_subscribed(chunk);
+                self.cache.note_subscribed(chunk);
             }
             // Whether or not it worked: a wake-up too many costs little.
             self.tails.wake_each(chunk);
             if refused {
                 // The map is old; everything is subscribed anew with the next one.
-                self.fleet.moved.notify_one();
+                self.topology.moved.notify_one();
             }
             if refused || sent.is_err() {
                 for log in self.ears.remove(at).logs {
-                    self.hot.note_unsubscribed(&log);
+                    self.cache.note_unsubscribed(&log);
                 }
                 return Err("a subscription failed".into());
             }
@@ -157,20 +158,20 @@ impl Listener {
 
     /// Wakes right where the message arrives, so that no wait of this driver delays it.
     fn push(&self) -> Push {
-        let (keys, tails, hot, tell) = (self.keys.clone(), self.tails.clone(), self.hot.clone(), self.tell.clone());
+        let (keys, tails, cache, tell) = (self.keys.clone(), self.tails.clone(), self.cache.clone(), self.tell.clone());
         Arc::new(move |info: PushInfo| match info.kind {
             PushKind::SMessage => {
                 let mut said = info.data.into_iter().map(text);
                 let log = said.next().flatten().and_then(|channel| keys.log_of_channel(&channel));
                 let (Some(log), said) = (log, said.next().flatten().unwrap_or_default()) else { return };
                 let news = News::parse(&said);
-                if news.as_ref().is_none_or(|(id, _)| !hot.is_expected(id)) {
-                    hot.note_change(&log, news.as_ref().map(|(_, news)| news));
+                if news.as_ref().is_none_or(|(id, _)| !cache.is_expected(id)) {
+                    cache.note_change(&log, news.as_ref().map(|(_, news)| news));
                     tails.wake(&log);
                 }
             }
             PushKind::Disconnection => {
-                hot.clear();
+                cache.clear();
                 if let Some(tell) = tell.upgrade() {
                     // Nobody is told any more when the store goes.
                     let _ = tell.send(Heard::Lost);
@@ -180,7 +181,7 @@ impl Listener {
             PushKind::SUnsubscribe => {
                 let channel = info.data.into_iter().next().and_then(text);
                 if let Some(log) = channel.and_then(|channel| keys.log_of_channel(&channel)) {
-                    hot.note_unsubscribed(&log);
+                    cache.note_unsubscribed(&log);
                 }
             }
             _ => {}
@@ -192,25 +193,26 @@ impl Listener {
         let wanted: HashSet<LogId> = self.tails.logs().into_iter().collect();
         self.seen.retain(|log, _| wanted.contains(log));
         // Whoever is at the other end of such a connection does not speak for its server any more.
-        let is_past = |ear: &Ear| ear.wire.facts.run != ear.post.server.facts().run;
+        let is_past = |ear: &Ear| ear.wire.facts.run != ear.master.server.facts().run;
         if self.ears.iter().any(is_past) {
             self.ears.clear();
-            self.hot.clear();
+            self.cache.clear();
         }
         let mut served = HashSet::new();
         for ear in &mut self.ears {
-            let fits =
-                |log: &LogId| wanted.contains(log) && Arc::ptr_eq(&self.fleet.post(self.keys.of(log).slot), &ear.post);
+            let fits = |log: &LogId| {
+                wanted.contains(log) && Arc::ptr_eq(&self.topology.master(self.keys.of(log).slot), &ear.master)
+            };
             let idle: Vec<LogId> = ear.logs.iter().filter(|log| !fits(log)).cloned().collect();
             for chunk in idle.chunks(CHUNK) {
                 let mut commands = Pipeline::new();
                 for log in chunk {
                     commands.cmd("SUNSUBSCRIBE").arg(self.keys.of(log).channel());
                     ear.logs.remove(log);
-                    self.hot.note_unsubscribed(log);
+                    self.cache.note_unsubscribed(log);
                 }
                 // One that stays by mistake only wakes nobody.
-                let _ = ear.wire.send(&commands, self.fleet.options.timeout).await;
+                let _ = ear.wire.send(&commands, self.topology.options.timeout).await;
             }
             served.extend(ear.logs.iter().cloned());
         }
@@ -220,13 +222,13 @@ impl Listener {
     /// Looks whether a log has changed since the last time, and wakes its readers if so.
     async fn look(&mut self) {
         let logs = self.tails.logs();
-        let ask = |log: &LogId| Act::command("HMGET", &self.keys.of(log).head()).arg("e").arg("f").arg("n");
-        let acts: Vec<Act> = logs.iter().map(ask).collect();
+        let ask = |log: &LogId| Operation::command("HMGET", &self.keys.of(log).head()).arg("e").arg("f").arg("n");
+        let operations: Vec<Operation> = logs.iter().map(ask).collect();
         // A store that is away is told by others.
-        let Ok(answers) = self.fleet.call_each(&acts).await else { return };
+        let Ok(answers) = self.topology.call_each(&operations).await else { return };
         for (log, answer) in logs.into_iter().zip(answers) {
             if self.seen.get(&log) != Some(&answer) {
-                self.hot.note_change(&log, read_news(&answer).as_ref());
+                self.cache.note_change(&log, read_news(&answer).as_ref());
                 self.tails.wake(&log);
                 self.seen.insert(log, answer);
             }

@@ -1,53 +1,91 @@
 //! The store on Redis: each log is a stream, a hash for where it stands and its record, and a hash of items.
 //!
 //! ```text
-//! commit ─▶ lane of its server: gather ─▶ one round trip: a script for each ─▶ (replicas) ─▶ answer, wake
+//! commit ─▶ write queue of its server: gather ─▶ one round trip: a script for each ─▶ (replicas) ─▶ answer, wake
 //! read ───▶ shared connection: a script that says where the log stands and what it holds
 //! wake ───▶ one subscribed connection for all logs that are waited for
-//! follow ─▶ hot tail, which reads once for all readers after a wake-up
+//! follow ─▶ follower cache, which reads once for all readers after a wake-up
 //! ```
+//!
+//! **A log** is a stream whose ids are our numbers, a hash that says where it stands and holds its record, and a hash
+//! of items. Their keys share the log's name as hash tag, so they lie in one slot and one Lua script may change them
+//! all. The script checks everything that can refuse a commit before its first write, because Redis undoes nothing. It
+//! writes the numbers into the events itself: only the log knows them.
+//!
+//! **A write queue** per server takes what is queued, at most one operation for each log, sends it in one piece and
+//! waits. When an answer is lost, the log's newest commit is thus the only one in doubt, and the log remembers that one
+//! by its id: sent again, it is answered as it was. If its time runs out first, the caller is told `InDoubt`, and its
+//! fence is burnt: whoever wants to go on needs a new lease, which shuts the doubtful commit out wherever it may still
+//! be under way, and then looks. A session or task whose commit is in doubt begins anew from the store, as after a
+//! crash. The crate's own cluster client repeats what it lost, which would commit twice; that is why slots are routed
+//! here.
+//!
+//! **An epoch holds within one life of one server.** Each head notes who wrote it last: the server's run id and
+//! replication id, and whether it synced before it answered. A commit that comes through another life gives the log a
+//! new epoch, unless the last one synced first and this one began from its own file. So a restart from an old snapshot,
+//! or the promotion of a replica that lagged, can give out no number twice. Fences are microseconds of Redis's clock,
+//! so that those from before a `FLUSHALL` are shut out too.
+//!
+//! **Lists** of logs, by kind and by owner, lie in slots of their own and cannot change together with a log. A log is
+//! entered before the commit that makes it belong there and taken out after the one that ends that. A crash in between
+//! leaves an entry too many, never one too few; lists are checked against the records, and the sweep removes what has
+//! been wrong for ten minutes. An entry has the time it was made, and is only taken out by whoever saw that time: a log
+//! that is made again under the same name meanwhile stays listed.
+//!
+//! **Wake-ups** come over sharded channels, one for each log, on one connection per server and node. Blocking reads of
+//! thousands of streams, or one channel that carries every commit to every node, would cost Redis more. Whoever has
+//! just been subscribed is woken once, and every five seconds the logs that are waited for are looked at, because what
+//! is said while nobody listens is not repeated.
+//!
+//! **The follower cache** is for those who follow a log. What was read after the last wake-up is served to all of them
+//! until the next one, so a thousand readers of a log cost Redis one read for each commit; those on the node that
+//! commits cost none, because what it has just stored need not be read. Only logs whose wake-ups arrive are kept, up to
+//! 64 MiB of events: when the connection is lost, so is everything that was known by it. Wake-ups say how far the log
+//! has come, only to spare whoever knows that already a look. All other reads ask Redis, which alone knows whether the
+//! log is still what it was: `read` and `extent` are the truth, `follow` and `glance` are at least as new as the
+//! reader's last wake-up, and as anything that this node was told.
 
-mod act;
-mod fleet;
+mod commit_script;
 mod follow;
-mod hot;
+mod follower_cache;
+mod health;
 mod index;
 mod keys;
-mod known;
-mod lane;
 mod listen;
+mod local_cache;
+mod operation;
 mod options;
-mod pulse;
 mod reply;
 mod script;
 mod server;
 mod sweep;
-mod writing;
+mod topology;
+mod write_queue;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use bowline_env::entropy;
 use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
 use redis::Value;
 use tokio::sync::{Mutex as Gate, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
-use self::act::Act;
-use self::fleet::Fleet;
-use self::hot::{Expected, Fetched, Hot, News};
+use self::commit_script::{RECORD_FIELDS, Written};
+use self::follower_cache::{Expected, Fetched, FollowerCache, News};
+use self::health::HealthMonitor;
 use self::index::Index;
 use self::keys::Keys;
-use self::known::Known;
 use self::listen::{Heard, Listener};
-use self::pulse::Pulse;
+use self::local_cache::LocalCache;
+use self::operation::Operation;
 use self::reply::{bytes, list, text};
 use self::script::Script;
-use self::writing::{RECORD_FIELDS, Written};
+use self::topology::Topology;
 use crate::disk::COMMIT_BYTES_MAX;
-use crate::disk::files::random_bits;
 use crate::tail::Tails;
 use crate::{
     Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Kind, Leased, ReadLimit, Record,
@@ -57,7 +95,7 @@ use crate::{
 pub use options::{Address, RedisOptions, RedisUrl};
 
 /// How many commits and leases may be under way; further ones wait where they are made.
-const ERRANDS_MAX: usize = 4096;
+const WRITES_MAX: usize = 4096;
 
 /// How long the nodes' time is kept when none of them tells it any more. Then they are all gone, and what the next one
 /// begins with is the time of Redis itself.
@@ -71,17 +109,17 @@ const ITEMS_AT_ONCE: usize = 1000;
 
 /// Logs on Redis. Opened with [`RedisStore::open`].
 pub struct RedisStore {
-    fleet: Arc<Fleet>,
+    topology: Arc<Topology>,
     keys: Keys,
     index: Index,
-    known: Known,
+    local: LocalCache,
     tails: Arc<Tails>,
-    hot: Arc<Hot>,
-    pulse: Arc<Pulse>,
+    cache: Arc<FollowerCache>,
+    health: Arc<HealthMonitor>,
     listener: mpsc::UnboundedSender<Heard>,
     /// Commits of one log pass their gate in the order in which they were called.
     gates: Vec<Gate<()>>,
-    errands: Semaphore,
+    permits: Semaphore,
     /// Names this process in the ids of its commits.
     instance: u64,
     commits: AtomicU64,
@@ -92,29 +130,29 @@ pub struct RedisStore {
 impl RedisStore {
     /// Connects, and fails if Redis cannot be used within the timeout.
     pub async fn open(options: RedisOptions) -> Result<RedisStore, StoreError> {
-        let instance = random_bits().map_err(|error| StoreError::Io(error.to_string()))?;
+        let instance = entropy::u64();
         let keys = Keys::new(&options.url.prefix);
-        let hot = Hot::new(options.hot_bytes);
-        let fleet = Fleet::new(options);
-        fleet.open().await?;
-        let index = Index { fleet: fleet.clone(), keys: keys.clone() };
-        let pulse = Arc::new(Pulse::default());
-        pulse.note_logs(index.count_all().await?);
+        let cache = FollowerCache::new(options.hot_bytes);
+        let topology = Topology::new(options);
+        topology.open().await?;
+        let index = Index { topology: topology.clone(), keys: keys.clone() };
+        let health = Arc::new(HealthMonitor::default());
+        health.note_logs(index.count_all().await?);
         let tails = Arc::new(Tails::default());
         let (listener, heard) = mpsc::unbounded_channel();
-        let ear = Listener::new(fleet.clone(), keys.clone(), tails.clone(), hot.clone(), listener.downgrade());
-        let tasks = vec![tokio::spawn(pulse.clone().run(index.clone())), tokio::spawn(ear.run(heard))];
+        let ear = Listener::new(topology.clone(), keys.clone(), tails.clone(), cache.clone(), listener.downgrade());
+        let tasks = vec![tokio::spawn(health.clone().run(index.clone())), tokio::spawn(ear.run(heard))];
         Ok(RedisStore {
-            fleet,
+            topology,
             keys,
             index,
-            known: Known::default(),
+            local: LocalCache::default(),
             tails,
-            hot,
-            pulse,
+            cache,
+            health,
             listener,
             gates: (0..GATES).map(|_| Gate::new(())).collect(),
-            errands: Semaphore::new(ERRANDS_MAX),
+            permits: Semaphore::new(WRITES_MAX),
             instance,
             commits: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -132,10 +170,12 @@ impl RedisStore {
     /// Changes the head of a log, behind the writes to it that came before.
     async fn write(&self, log: &LogId, script: Script, args: [&str; 2]) -> Result<Value, StoreError> {
         self.check_open()?;
-        let _errand = self.errands.acquire().await.map_err(|_| StoreError::Closed)?;
+        let _permit = self.permits.acquire().await.map_err(|_| StoreError::Closed)?;
         let keys = self.keys.of(log);
-        let act = args.into_iter().fold(Act::script(script, vec![keys.head()]), |act, arg| act.arg(arg.to_owned()));
-        let answered = self.fleet.post(keys.slot).lane.send(log, act, false, self.fleet.options.timeout);
+        let operation = args
+            .into_iter()
+            .fold(Operation::script(script, vec![keys.head()]), |operation, arg| operation.arg(arg.to_owned()));
+        let answered = self.topology.master(keys.slot).queue.send(log, operation, false, self.topology.options.timeout);
         answered.await.unwrap_or(Err(StoreError::Closed))
     }
 
@@ -143,17 +183,17 @@ impl RedisStore {
         let log = &commit.log;
         let keys = self.keys.of(log);
         let gate = self.gates[crc32fast::hash(log.as_str().as_bytes()) as usize % GATES].lock().await;
-        if self.known.is_burnt(log, commit.fence) {
+        if self.local.is_burnt(log, commit.fence) {
             return Err(StoreError::InDoubt("an earlier commit under this fence may still take effect".into()));
         }
         // Entered first, committed second, taken out third: see the index.
         let listed = commit.record.as_ref().map(|record| (record.kind, record.owner.clone()));
         let concerns_lists = commit.create.is_some() || commit.record.is_some();
-        self.known.note_changes(self.fleet.changes());
+        self.local.note_changes(self.topology.changes());
         let mut entered = None;
         if concerns_lists
             && commit.release != Some(Release::Log)
-            && (commit.create.is_some() || !self.known.is_listed(log, &listed))
+            && (commit.create.is_some() || !self.local.is_listed(log, &listed))
         {
             entered = Some(self.index.enter(log, &listed).await?);
         }
@@ -162,15 +202,15 @@ impl RedisStore {
             _ => None,
         };
         let id = format!("{:x}.{};", self.instance, self.commits.fetch_add(1, Ordering::Relaxed));
-        let act = writing::act(&commit, &keys, &self.fleet.options.retention, &id)?;
-        let expected = Expected::begin(&self.hot, &self.tails, log, &id);
-        let sent = self.fleet.post(keys.slot).lane.send(log, act, true, self.fleet.options.timeout);
+        let operation = commit_script::operation(&commit, &keys, &self.topology.options.retention, &id)?;
+        let expected = Expected::begin(&self.cache, &self.tails, log, &id);
+        let sent = self.topology.master(keys.slot).queue.send(log, operation, true, self.topology.options.timeout);
         drop(gate);
         let answer = sent.await.unwrap_or(Err(StoreError::Closed));
         if matches!(answer, Err(StoreError::InDoubt(_))) {
-            self.known.burn(log, commit.fence);
+            self.local.burn(log, commit.fence);
         }
-        let written = answer.and_then(|answer| writing::read(log, commit.fence, answer));
+        let written = answer.and_then(|answer| commit_script::read(log, commit.fence, answer));
         let Written { committed, was } = match written {
             Ok(written) => written,
             Err(error) => {
@@ -179,7 +219,7 @@ impl RedisStore {
                     self.afterwards(self.index.leave(log, &listed, &entries).await);
                 }
                 if error == StoreError::NoSuchLog {
-                    self.known.forget(log);
+                    self.local.forget(log);
                 }
                 return Err(error);
             }
@@ -187,8 +227,8 @@ impl RedisStore {
         expected.note_done(&commit, &committed);
         match leaving {
             Some((listed, entries)) => {
-                self.known.forget(log);
-                self.pulse.note_released();
+                self.local.forget(log);
+                self.health.note_released();
                 self.afterwards(self.index.leave(log, &listed, &entries).await);
             }
             None if concerns_lists => {
@@ -197,9 +237,9 @@ impl RedisStore {
                     // Somebody who removed an earlier log of this name may take this entry for the old one.
                     self.afterwards(self.index.enter(log, &listed).await.map(drop));
                 }
-                self.known.note_listed(log, listed.clone());
+                self.local.note_listed(log, listed.clone());
                 if commit.create.is_some() {
-                    self.pulse.note_created();
+                    self.health.note_created();
                 } else if was != listed {
                     let entries = self.index.entries(log, &was).await;
                     match entries {
@@ -214,7 +254,7 @@ impl RedisStore {
     }
 
     /// Where a log is listed that is about to go, and since when.
-    async fn leaving(&self, log: &LogId) -> Result<(known::Listed, Vec<Option<u64>>), StoreError> {
+    async fn leaving(&self, log: &LogId) -> Result<(local_cache::Listed, Vec<Option<u64>>), StoreError> {
         let listed = self.record(log).await?.map(|record| (record.kind, record.owner));
         let entries = self.index.entries(log, &listed).await?;
         Ok((listed, entries))
@@ -222,8 +262,8 @@ impl RedisStore {
 
     async fn tell_time(&self, own: &str) -> Result<Value, StoreError> {
         self.check_open()?;
-        let act = Act::script(Script::Time, vec![self.keys.time()]);
-        self.fleet.call(&act.arg(own.to_owned()).arg(TIME_KEPT_MS.to_string())).await
+        let operation = Operation::script(Script::Time, vec![self.keys.time()]);
+        self.topology.call(&operation.arg(own.to_owned()).arg(TIME_KEPT_MS.to_string())).await
     }
 
     /// The commit stands, whatever became of the lists; the sweep puts them right.
@@ -243,19 +283,19 @@ impl EventLog for RedisStore {
             return Err(StoreError::TooLarge { bytes, max: COMMIT_BYTES_MAX });
         }
         commit.check_names()?;
-        let _errand = self.errands.acquire().await.map_err(|_| StoreError::Closed)?;
+        let _permit = self.permits.acquire().await.map_err(|_| StoreError::Closed)?;
         self.apply(commit).await
     }
 
     async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
         let Fetched { extent, events, .. } = self.fetch(log, from, limit).await?;
-        self.hot.note_change(log, Some(&News::from(&extent)));
+        self.cache.note_change(log, Some(&News::from(&extent)));
         Ok(Batch { events, epoch: extent.epoch, first: extent.first, next: extent.next })
     }
 
     async fn extent(&self, log: &LogId) -> Result<Extent, StoreError> {
         let extent = self.fetch_extent(log).await?;
-        self.hot.note_change(log, Some(&News::from(&extent)));
+        self.cache.note_change(log, Some(&News::from(&extent)));
         Ok(extent)
     }
 
@@ -276,34 +316,35 @@ impl EventLog for RedisStore {
 
     async fn is_awaited(&self, log: &LogId) -> Result<bool, StoreError> {
         let channel = self.keys.of(log).channel();
-        let act = Act::about("PUBSUB", &channel).arg("SHARDNUMSUB").arg(channel.clone().into_bytes());
-        let Value::Array(told) = self.fleet.call(&act).await? else { return Ok(false) };
+        let operation = Operation::about("PUBSUB", &channel).arg("SHARDNUMSUB").arg(channel.clone().into_bytes());
+        let Value::Array(told) = self.topology.call(&operation).await? else { return Ok(false) };
         Ok(told.into_iter().nth(1).is_some_and(|count| !matches!(count, Value::Int(0))))
     }
 
     async fn close(&self) {
         self.closed.store(true, Ordering::Release);
         // Whoever was under way is answered; each of them has a limited time.
-        let _ = self.errands.acquire_many(ERRANDS_MAX as u32).await;
+        let _ = self.permits.acquire_many(WRITES_MAX as u32).await;
     }
 }
 
 #[async_trait]
 impl Directory for RedisStore {
     async fn record(&self, log: &LogId) -> Result<Option<Record>, StoreError> {
-        let act = RECORD_FIELDS.into_iter().fold(Act::command("HMGET", &self.keys.of(log).head()), Act::arg);
-        Ok(writing::record(self.fleet.call(&act).await?))
+        let operation =
+            RECORD_FIELDS.into_iter().fold(Operation::command("HMGET", &self.keys.of(log).head()), Operation::arg);
+        Ok(commit_script::record(self.topology.call(&operation).await?))
     }
 
     async fn item(&self, log: &LogId, key: &str) -> Result<Option<Bytes>, StoreError> {
-        let act = Act::command("HGET", &self.keys.of(log).items()).arg(key.to_owned());
-        Ok(bytes(self.fleet.call(&act).await?))
+        let operation = Operation::command("HGET", &self.keys.of(log).items()).arg(key.to_owned());
+        Ok(bytes(self.topology.call(&operation).await?))
     }
 
     async fn items(&self, log: &LogId, prefix: &str) -> Result<Vec<(String, Bytes)>, StoreError> {
         let keys = self.keys.of(log);
-        let act = Act::script(Script::Items, vec![keys.head(), keys.items()]).arg(prefix.to_owned());
-        let mut parts = list(self.fleet.call(&act).await?).into_iter();
+        let operation = Operation::script(Script::Items, vec![keys.head(), keys.items()]).arg(prefix.to_owned());
+        let mut parts = list(self.topology.call(&operation).await?).into_iter();
         if parts.next().and_then(text).as_deref() == Some("none") {
             return Err(StoreError::NoSuchLog);
         }
@@ -319,9 +360,9 @@ impl Directory for RedisStore {
     async fn items_at(&self, log: &LogId, keys: &[String]) -> Result<Vec<(String, Bytes)>, StoreError> {
         let mut found = Vec::with_capacity(keys.len());
         for keys in keys.chunks(ITEMS_AT_ONCE) {
-            let act = Act::command("HMGET", &self.keys.of(log).items());
-            let act = keys.iter().fold(act, |act, key| act.arg(key.clone()));
-            let values = list(self.fleet.call(&act).await?);
+            let operation = Operation::command("HMGET", &self.keys.of(log).items());
+            let operation = keys.iter().fold(operation, |operation, key| operation.arg(key.clone()));
+            let values = list(self.topology.call(&operation).await?);
             found.extend(keys.iter().zip(values).filter_map(|(key, value)| Some((key.clone(), bytes(value)?))));
         }
         Ok(found)
@@ -343,7 +384,7 @@ impl Directory for RedisStore {
             (Some("none"), _) => Err(StoreError::NoSuchLog),
             (Some("held"), Some(by)) => Ok(Leased::Held(Holder::parse(&by).ok_or_else(strange)?)),
             (Some("done"), Some(granted)) => {
-                self.known.note_lease(log);
+                self.local.note_lease(log);
                 Ok(Leased::Granted(Fence(granted.parse().map_err(|_| strange())?)))
             }
             _ => Err(strange()),
@@ -355,15 +396,15 @@ impl Directory for RedisStore {
     }
 
     async fn holder(&self, log: &LogId) -> Result<Option<Holder>, StoreError> {
-        let act = Act::command("HGET", &self.keys.of(log).head()).arg("h");
-        Ok(text(self.fleet.call(&act).await?).as_deref().and_then(Holder::parse))
+        let operation = Operation::command("HGET", &self.keys.of(log).head()).arg("h");
+        Ok(text(self.topology.call(&operation).await?).as_deref().and_then(Holder::parse))
     }
 
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError> {
         self.check_open()?;
-        let trimmed = sweep::sweep(&self.index, &self.known, &self.fleet.options.retention, now_ms).await?;
+        let trimmed = sweep::sweep(&self.index, &self.local, &self.topology.options.retention, now_ms).await?;
         for Trimmed { log, .. } in &trimmed {
-            self.hot.note_change(log, None);
+            self.cache.note_change(log, None);
             self.tails.wake(log);
         }
         Ok(trimmed)
@@ -379,7 +420,7 @@ impl Directory for RedisStore {
     }
 
     fn health(&self) -> Health {
-        self.pulse.health(&self.fleet)
+        self.health.health(&self.topology)
     }
 }
 
@@ -395,6 +436,6 @@ impl Drop for RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RedisStore({})", self.fleet.options.url)
+        write!(f, "RedisStore({})", self.topology.options.url)
     }
 }

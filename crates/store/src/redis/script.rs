@@ -1,6 +1,6 @@
-//! The atomic acts, one Lua file each. A server is given all of them when it is dialled, and called by their hashes.
+//! The atomic operations, one Lua file each. A server is given all of them when it is dialled, and called by their hashes.
 
-/// An act that Redis does in one piece.
+/// An operation that Redis does in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
     Commit,

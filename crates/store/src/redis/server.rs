@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use bowline_env::{clock, entropy};
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind,
@@ -15,7 +16,6 @@ use redis::{
 use super::options::{Address, RedisUrl};
 use super::reply::{Refused, list, server_error, text};
 use super::script::{Hashes, Script};
-use crate::disk::files::random_bits;
 use crate::tail::lock;
 
 /// Longest wait between two attempts to dial.
@@ -204,7 +204,7 @@ pub struct Server {
     /// Why it would not take a commit, and when that was.
     refusal: Mutex<Option<(Instant, String)>>,
     facts: Mutex<Facts>,
-    /// How often a server of the fleet was found to be another one than before.
+    /// How often a server was found to be another one than before.
     changes: Arc<AtomicU64>,
     /// Connections made before this was set lead to a server that has changed since.
     stale: AtomicBool,
@@ -340,7 +340,7 @@ impl Server {
         if let Some(wire) = reader.wire.as_ref().filter(|wire| !wire.is_gone()) {
             return Ok(wire.clone());
         }
-        if reader.not_before.is_some_and(|then| Instant::now() < then) {
+        if reader.not_before.is_some_and(|then| clock::now() < then) {
             return Err(self.trouble().map(|(_, why)| why).unwrap_or_default());
         }
         match self.dial(None).await {
@@ -349,7 +349,7 @@ impl Server {
                 Ok(wire)
             }
             Err(why) => {
-                reader.not_before = Some(Instant::now() + rest(reader.attempts));
+                reader.not_before = Some(clock::now() + rest(reader.attempts));
                 reader.attempts = reader.attempts.saturating_add(1);
                 Err(why)
             }
@@ -379,7 +379,7 @@ impl Server {
             Some((_, known)) => why.clone_into(known),
             None => {
                 tracing::warn!(%why, "the store is out of reach; this is tried again until it is back");
-                *trouble = Some((Instant::now(), why.to_owned()));
+                *trouble = Some((clock::now(), why.to_owned()));
             }
         }
     }
@@ -396,7 +396,7 @@ impl Server {
         if refusal.is_none() {
             tracing::warn!(%why, "the store takes no commits");
         }
-        *refusal = Some((Instant::now(), why.to_owned()));
+        *refusal = Some((clock::now(), why.to_owned()));
     }
 
     pub fn note_taken(&self) {
@@ -446,7 +446,7 @@ fn watch(gone: &Arc<AtomicBool>, push: Option<Push>) -> Push {
 /// How long to rest before the next attempt: longer each time, and never the same for two of us.
 pub fn rest(attempt: u32) -> Duration {
     let longest = (BACKOFF_MIN * 2u32.saturating_pow(attempt.min(16))).min(BACKOFF_MAX);
-    let chance = random_bits().unwrap_or(u64::MAX / 2) as f64 / u64::MAX as f64;
+    let chance = entropy::chance();
     BACKOFF_MIN + longest.mul_f64(chance)
 }
 

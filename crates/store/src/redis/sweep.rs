@@ -3,9 +3,9 @@
 use bowline_protocol::{LogId, Principal, Seq};
 use redis::Value;
 
-use super::act::Act;
 use super::index::Index;
-use super::known::{Known, Listed};
+use super::local_cache::{Listed, LocalCache};
+use super::operation::Operation;
 use super::reply::{list, number, text};
 use super::script::Script;
 use crate::{Kind, Retentions, StoreError, Trimmed};
@@ -24,23 +24,23 @@ struct Looked {
 /// run backwards, so nothing in it can be before that.
 pub async fn sweep(
     index: &Index,
-    known: &Known,
+    local: &LocalCache,
     retention: &Retentions,
     now_ms: u64,
 ) -> Result<Vec<Trimmed>, StoreError> {
     let mut trimmed: Vec<Trimmed> = Vec::new();
     let all = index.all().await?;
-    let mut due: Vec<(LogId, Listed)> = all.into_iter().filter(|(log, _)| known.is_due(log, now_ms)).collect();
+    let mut due: Vec<(LogId, Listed)> = all.into_iter().filter(|(log, _)| local.is_due(log, now_ms)).collect();
     let oldest = |kind| now_ms.saturating_sub(retention.of(kind).age_max_ms).to_string();
     let (others, tasks, nodes) = (oldest(None), oldest(Some(Kind::Task)), oldest(Some(Kind::Node)));
     while !due.is_empty() {
         let ask = |(log, _): &(LogId, Listed)| {
             let keys = index.keys.of(log);
-            let act = Act::script(Script::Trim, vec![keys.head(), keys.events(), keys.channel()]);
-            act.arg(others.clone()).arg(tasks.clone()).arg(nodes.clone())
+            let operation = Operation::script(Script::Trim, vec![keys.head(), keys.events(), keys.channel()]);
+            operation.arg(others.clone()).arg(tasks.clone()).arg(nodes.clone())
         };
-        let acts: Vec<Act> = due.iter().map(ask).collect();
-        let answers = index.fleet.call_each(&acts).await?;
+        let operations: Vec<Operation> = due.iter().map(ask).collect();
+        let answers = index.topology.call_each(&operations).await?;
         let mut again = Vec::new();
         for ((log, listed), answer) in due.into_iter().zip(answers) {
             let Some(looked) = read(answer) else {
@@ -61,7 +61,7 @@ pub async fn sweep(
                 continue;
             }
             let age_max_ms = retention.of(looked.is.as_ref().map(|(kind, _)| *kind)).age_max_ms;
-            known.note_due(&log, looked.since.unwrap_or(now_ms).saturating_add(age_max_ms).saturating_add(1));
+            local.note_due(&log, looked.since.unwrap_or(now_ms).saturating_add(age_max_ms).saturating_add(1));
         }
         due = again;
     }

@@ -1,9 +1,8 @@
 //! What is posted to an agent behind a URL: one body that serves programs written for Bowline and for the AI SDK alike.
 
+use bowline_api::{Message, OpenQuestion, Reply, Role, Run};
 use bytes::Bytes;
 use serde_json::{Value, json};
-
-use crate::agent::{Asked, Message, Reply, Role, Run};
 
 /// The request for a run. `answer` is what a person has answered to a question of this run.
 pub fn body(run: &Run, input: &str, answer: Option<&Value>) -> Bytes {
@@ -80,7 +79,7 @@ pub fn answer(step: &str, kept: &Value, reply: &Reply) -> Value {
 }
 
 /// The same, from what is left after the process that asked has gone.
-pub fn answer_to(asked: &Asked, reply: &Reply) -> Value {
+pub fn answer_to(asked: &OpenQuestion, reply: &Reply) -> Value {
     answer(asked.step_id.as_str(), &asked.state, reply)
 }
 

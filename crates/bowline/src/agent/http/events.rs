@@ -1,5 +1,6 @@
 //! Our own events as an upstream writes them, one object each: what may be logged, what asks, and what ends the run.
 
+use bowline_api::{AgentError, Answer};
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, ErrorCode, EventName, StepId, json};
 use serde::Deserialize;
@@ -7,7 +8,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::agent::upstream::Record;
-use crate::agent::{AgentError, Answer};
 
 /// How deeply an event may nest. Readers build trees of them, and give up at about twice this.
 const DEPTH_MAX: usize = 64;

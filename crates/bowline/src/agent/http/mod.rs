@@ -5,7 +5,10 @@ mod events;
 mod format;
 mod ui;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
+use bowline_api::{Agent, AgentError, Answer, Host, Input, OpenQuestion, PendingReply, Reply, Run, RunResult};
 use serde_json::Value;
 
 use self::events::{Question, Told};
@@ -14,15 +17,13 @@ use super::openai::chunk::Gathered;
 use super::spoken::Spoken;
 use super::trouble::{Resend, Trouble};
 use super::upstream::{Fault, Received, Record, Upstream};
-use super::{Agent, AgentError, Answer, Asked, Ending, Input, Pending, Reply, Run};
 use crate::config::{Format, HttpConfig};
-use crate::metrics::Labelled;
 
 #[derive(Debug)]
 pub struct Http {
     upstream: Upstream,
     config: HttpConfig,
-    limits_hit: Labelled,
+    host: Arc<dyn Host>,
 }
 
 /// How a response ended, when it ended well.
@@ -30,23 +31,23 @@ enum Outcome {
     Answered(Answer),
     /// A person is asked; their answer goes out with the next request.
     Asked {
-        pending: Pending,
+        pending: PendingReply,
         kept: Value,
     },
 }
 
 impl Http {
-    pub fn new(name: &str, config: &HttpConfig, limits_hit: &Labelled) -> anyhow::Result<Http> {
-        let upstream = Upstream::new(name, config.url.parse()?, &config.wire, Resend::IfNotTaken, limits_hit)?;
-        Ok(Http { upstream, config: config.clone(), limits_hit: limits_hit.clone() })
+    pub fn new(name: &str, config: &HttpConfig, host: &Arc<dyn Host>) -> anyhow::Result<Http> {
+        let upstream = Upstream::new(name, config.url.parse()?, &config.wire, Resend::IfNotTaken, host)?;
+        Ok(Http { upstream, config: config.clone(), host: host.clone() })
     }
 
     /// Requests and answers, until there is nothing left to ask.
-    async fn converse(&self, run: Run, mut answer: Option<Value>) -> Ending {
+    async fn converse(&self, run: Run, mut answer: Option<Value>) -> RunResult {
         let Input::Message { text } = &run.input else {
             return Err(AgentError::failed("It takes messages only."));
         };
-        let mut spoken = Spoken::new(self.config.wire.answer_bytes_max, self.limits_hit.clone());
+        let mut spoken = Spoken::new(self.config.wire.answer_bytes_max, self.host.clone());
         loop {
             let body = body::body(&run, text, answer.as_ref());
             let mut received = self.upstream.attempts(&run.cancel).post(&body).await?;
@@ -56,7 +57,7 @@ impl Http {
                 Outcome::Answered(answer) => return Ok(answer),
                 Outcome::Asked { pending, kept } => {
                     let step = pending.step.clone();
-                    let reply = pending.answered().await?;
+                    let reply = pending.reply().await?;
                     answer = Some(body::answer(step.as_str(), &kept, &reply));
                 }
             }
@@ -76,12 +77,12 @@ impl Http {
 
 #[async_trait]
 impl Agent for Http {
-    async fn run(&self, run: Run) -> Ending {
+    async fn run(&self, run: Run) -> RunResult {
         self.converse(run, None).await
     }
 
-    async fn answered(&self, run: Run, asked: Asked, reply: Reply) -> Ending {
-        self.converse(run, Some(body::answer_to(&asked, &reply))).await
+    async fn answered(&self, run: Run, question: OpenQuestion, reply: Reply) -> RunResult {
+        self.converse(run, Some(body::answer_to(&question, &reply))).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! Chunks of the AI SDK as an upstream streams them: each is logged so that readers get it back word for word.
 
-use bowline_core::project::{End, Ending, Imported, Importer};
+use bowline_api::{AgentError, Answer, Run, UpstreamFinish};
+use bowline_core::dialect::ai_sdk::{End, Ending, Imported, Importer};
 use bowline_core::scrub::scrub_text;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, json};
@@ -9,7 +10,6 @@ use super::{Outcome, unfinished};
 use crate::agent::spoken::Spoken;
 use crate::agent::trouble::Trouble;
 use crate::agent::upstream::{Received, Record};
-use crate::agent::{AgentError, Answer, LastWord, Run};
 
 /// Reads an answer to its end.
 pub async fn read(
@@ -28,7 +28,7 @@ pub async fn read(
             Imported::Event(draft) if draft.name.as_str() == names::PARTIAL_ANSWER => {
                 let delta = words.push(body(&draft));
                 spoken.keep(&delta)?;
-                run.emit.piece(draft, delta).await?;
+                run.emit.partial_draft(draft, delta).await?;
             }
             Imported::Event(draft) => run.emit.draft(draft).await?,
             Imported::Nothing => {}
@@ -50,7 +50,7 @@ pub async fn read(
 
 /// What the upstream's own ending means here. Its words go along with ours.
 fn ended(end: End, spoken: &mut Spoken) -> Result<Answer, AgentError> {
-    let finish = Some(LastWord(end.chunk));
+    let finish = Some(UpstreamFinish(end.chunk));
     let told = |mut text: String| {
         scrub_text(&mut text);
         text

@@ -3,10 +3,12 @@
 pub mod chunk;
 mod request;
 
-use std::time::Instant;
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use bowline_api::{Agent, AgentError, Answer, Host, Input, OpenQuestion, Reply, Run, RunResult, ToolCall, ToolOutcome};
 use bowline_core::scrub::scrub_text;
+use bowline_env::clock;
 use reqwest::Url;
 use serde_json::Value;
 
@@ -15,22 +17,19 @@ use self::request::Toolbox;
 use super::spoken::Spoken;
 use super::trouble::{Resend, Trouble};
 use super::upstream::{Fault, Received, Upstream};
-use super::{Agent, AgentError, Answer, Asked, Ending, Input, Reply, Run, ToolCall, ToolOutcome};
 use crate::config::OpenAiConfig;
-use crate::metrics::Labelled;
 
 #[derive(Debug)]
 pub struct OpenAi {
     upstream: Upstream,
     config: OpenAiConfig,
-    limits_hit: Labelled,
+    host: Arc<dyn Host>,
 }
 
 impl OpenAi {
-    pub fn new(name: &str, config: &OpenAiConfig, limits_hit: &Labelled) -> anyhow::Result<OpenAi> {
-        let upstream =
-            Upstream::new(name, endpoint(&config.base_url)?, &config.wire, Resend::UntilAnswered, limits_hit)?;
-        Ok(OpenAi { upstream, config: config.clone(), limits_hit: limits_hit.clone() })
+    pub fn new(name: &str, config: &OpenAiConfig, host: &Arc<dyn Host>) -> anyhow::Result<OpenAi> {
+        let upstream = Upstream::new(name, endpoint(&config.base_url)?, &config.wire, Resend::UntilAnswered, host)?;
+        Ok(OpenAi { upstream, config: config.clone(), host: host.clone() })
     }
 
     /// One request and its whole answer. Until something of the answer was shown, it may be asked for again.
@@ -57,7 +56,7 @@ impl OpenAi {
         let args = request::arguments(wanted);
         let shown = args.clone().map_or_else(|| Value::from(wanted.arguments.as_str()), Value::Object);
         let step = run.emit.tool_call(&format!("Calling {name}"), name, &shown, server).await?;
-        let started = Instant::now();
+        let started = clock::now();
         let outcome = match (spec, args) {
             (None, _) => ToolOutcome::failed(format!("There is no tool `{}`.", wanted.name)),
             (_, None) => ToolOutcome::failed("The arguments are not a JSON object."),
@@ -80,13 +79,13 @@ impl OpenAi {
 
 #[async_trait]
 impl Agent for OpenAi {
-    async fn run(&self, run: Run) -> Ending {
+    async fn run(&self, run: Run) -> RunResult {
         let Input::Message { text } = &run.input else {
             return Err(AgentError::failed("It takes messages only."));
         };
         let toolbox = Toolbox::new(run.tools.list(&run.owner).await);
         let mut messages = request::conversation(self.config.system.as_deref(), &run.conversation, text);
-        let mut spoken = Spoken::new(self.config.wire.answer_bytes_max, self.limits_hit.clone());
+        let mut spoken = Spoken::new(self.config.wire.answer_bytes_max, self.host.clone());
         let (mut usage, mut model) = (None, None);
         for number in 1..=self.config.max_steps {
             spoken.paragraph(&run.emit).await?;
@@ -113,7 +112,7 @@ impl Agent for OpenAi {
         Err(AgentError::failed(why))
     }
 
-    async fn answered(&self, _run: Run, _asked: Asked, _reply: Reply) -> Ending {
+    async fn answered(&self, _run: Run, _asked: OpenQuestion, _reply: Reply) -> RunResult {
         Err(AgentError::failed("It asks no questions, so it has no use for an answer."))
     }
 }

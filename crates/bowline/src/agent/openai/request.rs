@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use bowline_api::{Message, Role, ToolOutcome, ToolSpec};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::chunk::Wanted;
-use crate::agent::{Message, Role, ToolOutcome, ToolSpec};
 
 /// The protocol's limit on the name of a function.
 const NAME_BYTES_MAX: usize = 64;

@@ -1,75 +1,37 @@
-//! One client of the load: it keeps count of every number it sees, and comes back by its last one.
+//! One client of the load: it sends messages, is cut off, and counts what it saw.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bowline_client::{Address, Client, LinkConfig, LinkEvent, StopCause, Target};
+use bowline_core::Backoff;
+use bowline_env::{clock, entropy};
 use bowline_protocol::event::names as events;
-use bowline_protocol::frame::names as frames;
-use futures_util::{SinkExt, StreamExt};
-use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::time::timeout;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::{Bytes, Message};
-use tokio_tungstenite::{WebSocketStream, client_async};
 
-use super::super::address::{Address, Wire};
 use super::tally::Tally;
 
 /// A server that says nothing for so long has forgotten us.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a cut client dials before it gives up.
+/// How often a cut client dials before it gives up, and how long it waits in between.
 const DIALS_MAX: u32 = 50;
 const DIAL_PAUSE: Duration = Duration::from_millis(100);
 
-pub struct Client {
-    address: Address,
-    token: Option<String>,
-    socket: Option<WebSocketStream<Wire>>,
-    session: String,
-    last: Option<String>,
-    /// Where the server asks for a proof that the session is ours: the newest.
-    proof: Option<String>,
-    next: u64,
+#[derive(Debug)]
+pub struct LoadClient {
+    client: Client,
     tally: Tally,
+    /// When the connection was cut, while it is not back.
+    cut: Option<Instant>,
 }
 
-#[derive(Deserialize)]
-struct Frame {
-    event: String,
-    seq: Option<u64>,
-    event_id: Option<String>,
-    session_id: Option<String>,
-    #[serde(default)]
-    metadata: Value,
-}
-
-impl Frame {
-    /// An answer that ends otherwise is a refusal.
-    fn is_last(&self) -> bool {
-        matches!(self.event.as_str(), events::FINAL_ANSWER | events::CANCELLED)
-    }
-
-    /// Why the server says no, if it does.
-    fn refusal(&self) -> Option<&str> {
-        let no = matches!(self.event.as_str(), frames::SYSTEM_ERROR | frames::RECOVERY_FAILED | events::ERROR);
-        no.then(|| self.metadata["error_code"].as_str().unwrap_or("?"))
-    }
-}
-
-impl Client {
-    pub fn new(address: Address, token: Option<String>) -> Client {
-        Client {
-            address,
-            token,
-            socket: None,
-            session: String::new(),
-            last: None,
-            proof: None,
-            next: 1,
-            tally: Tally::default(),
-        }
+impl LoadClient {
+    pub fn new(address: Address, token: Option<String>, number: u32) -> LoadClient {
+        let backoff = Backoff::new(DIAL_PAUSE, DIAL_PAUSE, 0.0).at_once_within(Duration::ZERO);
+        let client_id = format!("bench-{number}-{:016x}", entropy::u64());
+        let config = LinkConfig { backoff, attempts_max: Some(DIALS_MAX), ..LinkConfig::new(client_id) };
+        LoadClient { client: Client::new(address, token, config), tally: Tally::default(), cut: None }
     }
 
     /// Sends its messages one after the other, each after the answer to the one before.
@@ -80,45 +42,69 @@ impl Client {
         cut_after: Option<u32>,
         answered: Arc<AtomicU64>,
     ) -> Tally {
-        let worked = async {
-            self.begin().await?;
-            for _ in 0..messages {
-                self.talk(&message, cut_after).await?;
-                answered.fetch_add(1, Ordering::Relaxed);
-            }
-            self.send(&json!({ "event": frames::END_SESSION, "session_id": self.session })).await
+        let worked = self.converse(messages, &message, cut_after, &answered).await;
+        let stats = self.client.stats();
+        (self.tally.events, self.tally.lost, self.tally.twice) = (stats.events, stats.missing, stats.repeated);
+        let ended = match worked {
+            Ok(()) => self.end().await,
+            Err(why) => Err(why),
         };
-        if let Err(why) = worked.await {
+        if let Err(why) = ended {
             self.tally.refuse(&why);
         }
         self.tally
     }
 
-    async fn begin(&mut self) -> Result<(), String> {
-        self.dial().await?;
-        self.send(&json!({ "event": frames::CREATE_SESSION, "content": {} })).await?;
-        let created = self.hear_until(|frame| frame.event == frames::SESSION_CREATED).await?;
-        self.session = created.session_id.unwrap_or_default();
+    async fn converse(
+        &mut self,
+        messages: u32,
+        message: &str,
+        cut_after: Option<u32>,
+        answered: &AtomicU64,
+    ) -> Result<(), String> {
+        self.client.start(Target::New);
+        while !matches!(self.next().await?, LinkEvent::Live) {}
+        for number in 0..messages {
+            self.talk(number, message, cut_after).await?;
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
     }
 
-    /// One message and its answer. With `cut_after`, the wire is cut after so many of its events.
-    async fn talk(&mut self, message: &str, cut_after: Option<u32>) -> Result<(), String> {
-        let sent = Instant::now();
-        let mut cut_at = cut_after.map(|events| self.next + u64::from(events));
-        self.send(&json!({ "event": frames::MESSAGE, "session_id": self.session, "content": message })).await?;
-        let mut first = None;
+    async fn end(&mut self) -> Result<(), String> {
+        self.client.end_session();
         loop {
-            let frame = self.hear().await?;
-            first.get_or_insert_with(|| sent.elapsed());
-            if frame.is_last() {
-                break;
+            match timeout(PATIENCE, self.client.next()).await.map_err(|_elapsed| "silence")? {
+                Some(LinkEvent::Stopped(StopCause::SessionEnded { .. })) => return Ok(()),
+                Some(LinkEvent::Stopped(cause)) => return Err(why(cause)),
+                Some(_) => {}
+                None => return Err("the connection ended".into()),
             }
-            if cut_at.is_some_and(|at| self.next > at) {
-                cut_at = None;
-                if self.come_back().await? {
-                    break;
+        }
+    }
+
+    /// One message and its answer. With `cut_after`, the connection is cut after so many of its events.
+    async fn talk(&mut self, number: u32, message: &str, cut_after: Option<u32>) -> Result<(), String> {
+        let sent = clock::now();
+        self.client.message(format!("m-{number}"), message);
+        let (mut first, mut seen, mut ended) = (None, 0, false);
+        let mut cut_after = cut_after;
+        while !ended || self.cut.is_some() {
+            match self.next().await? {
+                LinkEvent::Logged(event) => {
+                    first.get_or_insert_with(|| sent.elapsed());
+                    seen += 1;
+                    ended |= matches!(event.event.as_str(), events::FINAL_ANSWER | events::CANCELLED);
+                    if !ended && cut_after.is_some_and(|events| seen > events) {
+                        cut_after = None;
+                        self.cut = Some(clock::now());
+                        self.client.cut();
+                    }
                 }
+                LinkEvent::Replayed { .. } => {
+                    self.tally.returns.extend(self.cut.take().map(|cut| cut.elapsed()));
+                }
+                _ => {}
             }
         }
         self.tally.firsts.extend(first);
@@ -126,105 +112,27 @@ impl Client {
         Ok(())
     }
 
-    /// Lets the wire go without a word and returns by the last event; whether the answer has ended meanwhile.
-    async fn come_back(&mut self) -> Result<bool, String> {
-        let cut = Instant::now();
-        self.socket = None;
-        let mut dials = 0;
-        while let Err(why) = self.dial().await {
-            dials += 1;
-            if dials >= DIALS_MAX {
-                return Err(why);
+    /// The next thing that happens; an error if the server refuses something or is lost unasked.
+    async fn next(&mut self) -> Result<LinkEvent, String> {
+        let event = timeout(PATIENCE, self.client.next()).await.map_err(|_elapsed| "silence".to_owned())?;
+        match event.ok_or("the connection ended")? {
+            LinkEvent::Logged(event) if event.event == events::ERROR => {
+                Err(event.word("error_code").unwrap_or("?").to_owned())
             }
-            tokio::time::sleep(DIAL_PAUSE).await;
+            LinkEvent::Refused(refusal) | LinkEvent::Failed { refusal, .. } => Err(refusal.code.as_str().to_owned()),
+            LinkEvent::Lost { reason, .. } if self.cut.is_none() => Err(reason),
+            LinkEvent::Stopped(cause) => Err(why(cause)),
+            event => Ok(event),
         }
-        let content = json!({ "last_event_id": self.last, "take_over": true, "resume_token": self.proof });
-        self.send(&json!({ "event": frames::RECONNECT, "session_id": self.session, "content": content })).await?;
-        let mut ended = false;
-        self.hear_until(|frame| {
-            ended |= frame.is_last();
-            frame.event == frames::NOTICE && frame.metadata["action"] == "replay"
-        })
-        .await?;
-        self.tally.returns.push(cut.elapsed());
-        Ok(ended)
-    }
-
-    async fn dial(&mut self) -> Result<(), String> {
-        let url = self.address.ws_url();
-        let mut request = url.as_str().into_client_request().map_err(|error| error.to_string())?;
-        if let Some(token) = &self.token {
-            let value = format!("Bearer {token}").parse().map_err(|_| "the token cannot be sent".to_owned())?;
-            request.headers_mut().insert(http::header::AUTHORIZATION, value);
-        }
-        let dialled = async { client_async(request, self.address.dial().await?).await };
-        let (socket, _) = timeout(PATIENCE, dialled)
-            .await
-            .map_err(|_| "no answer to the dial".to_owned())?
-            .map_err(|error| error.to_string())?;
-        self.socket = Some(socket);
-        Ok(())
-    }
-
-    async fn send(&mut self, frame: &Value) -> Result<(), String> {
-        let socket = self.socket.as_mut().ok_or("not connected")?;
-        socket.send(Message::text(frame.to_string())).await.map_err(|error| error.to_string())
-    }
-
-    async fn hear_until(&mut self, mut wanted: impl FnMut(&Frame) -> bool) -> Result<Frame, String> {
-        loop {
-            let frame = self.hear().await?;
-            if wanted(&frame) {
-                return Ok(frame);
-            }
-        }
-    }
-
-    /// The next frame, counted.
-    async fn hear(&mut self) -> Result<Frame, String> {
-        loop {
-            let socket = self.socket.as_mut().ok_or("not connected")?;
-            let message = timeout(PATIENCE, socket.next()).await.map_err(|_| "silence".to_owned())?;
-            let text = match message {
-                Some(Ok(Message::Text(text))) => text,
-                Some(Ok(Message::Ping(_))) => {
-                    let _ = socket.send(Message::Pong(Bytes::new())).await;
-                    continue;
-                }
-                Some(Ok(_)) => continue,
-                Some(Err(error)) => return Err(error.to_string()),
-                None => return Err("the connection ended".into()),
-            };
-            let frame: Frame = serde_json::from_str(text.as_str()).map_err(|error| error.to_string())?;
-            if matches!(frame.event.as_str(), frames::CONNECTED | frames::HEARTBEAT) {
-                continue;
-            }
-            if let Some(code) = frame.refusal() {
-                return Err(code.to_owned());
-            }
-            self.count(&frame);
-            if let Some(proof) = frame.metadata["resume_token"].as_str() {
-                self.proof = Some(proof.to_owned());
-            }
-            return Ok(frame);
-        }
-    }
-
-    fn count(&mut self, frame: &Frame) {
-        let Some(seq) = frame.seq else { return };
-        self.tally.events += 1;
-        if seq < self.next {
-            self.tally.twice += 1;
-            return;
-        }
-        self.tally.lost += seq - self.next;
-        self.next = seq + 1;
-        self.last.clone_from(&frame.event_id);
     }
 }
 
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Client({}, at {})", self.session, self.next)
+fn why(cause: StopCause) -> String {
+    match cause {
+        StopCause::Refused(refusal) => refusal.code.as_str().to_owned(),
+        StopCause::Unreachable(reason) | StopCause::GaveUp { reason } | StopCause::TakenOver { reason } => reason,
+        StopCause::ClosedByServer { code, reason } => format!("{code} {reason}"),
+        StopCause::SessionEnded { message, .. } => message,
+        StopCause::Closed => "closed".into(),
     }
 }

@@ -7,14 +7,15 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bowline_client::{Address, DEFAULT_WS};
+use bowline_env::clock;
 use clap::Args;
 use tokio::task::JoinSet;
 
-use super::address::{Address, DEFAULT_WS};
 use super::{out, token};
-use client::Client;
+use client::LoadClient;
 use tally::Tally;
 
 #[derive(Clone, Debug, Args)]
@@ -56,10 +57,10 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let credential = token(args.token.clone(), "BOWLINE_TOKEN");
     reach(&address).await?;
     let answered = Arc::new(AtomicU64::new(0));
-    let started = Instant::now();
+    let started = clock::now();
     let mut clients = JoinSet::new();
-    for _ in 0..args.clients {
-        let client = Client::new(address.clone(), credential.clone());
+    for number in 0..args.clients {
+        let client = LoadClient::new(address.clone(), credential.clone(), number);
         let (message, answered) = (format!("/long {} {}", args.tokens, args.pause), answered.clone());
         let (messages, cut_after) = (args.messages, args.cut.then_some(args.tokens / 2));
         clients.spawn(client.work(messages, message, cut_after, answered));

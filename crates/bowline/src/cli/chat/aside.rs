@@ -1,21 +1,21 @@
 //! What happens beside the answer, as one short line each: thinking, tools, plans and their solvers.
 
+use bowline_client::ServerFrame;
 use bowline_protocol::event::names;
 use serde_json::Value;
 
-use super::frames::Heard;
 use crate::cli::out::short;
 
 const CHARS_MAX: usize = 160;
 
 /// The line for an event that is no answer; `None` for those that say nothing new to a person.
-pub fn line(heard: &Heard) -> Option<String> {
-    let content = &heard.content;
+pub fn line(event: &ServerFrame) -> Option<String> {
+    let content = &event.content;
     let task = || title(&content["task"]);
-    let line = match heard.event.as_str() {
-        names::THINKING => heard.text(),
-        names::TOOL_CALL => format!("tool {}: {}", heard.fact("tool").unwrap_or("?"), heard.text()),
-        names::TOOL_RESULT => format!("tool {}: {}", heard.fact("tool").unwrap_or("?"), outcome(heard)),
+    let line = match event.event.as_str() {
+        names::THINKING => event.text().to_owned(),
+        names::TOOL_CALL => format!("tool {}: {}", event.word("tool").unwrap_or("?"), event.text()),
+        names::TOOL_RESULT => format!("tool {}: {}", event.word("tool").unwrap_or("?"), outcome(event)),
         names::PLAN_START => format!("planning: {}", word(&content["question"])),
         names::PLAN_COMPLETED => plan(content),
         names::PLAN_CANCELLED => format!("the plan was cancelled: {}", word(&content["reason"])),
@@ -39,10 +39,10 @@ pub fn line(heard: &Heard) -> Option<String> {
     Some(short(line.trim_end().trim_end_matches(':'), CHARS_MAX))
 }
 
-fn outcome(heard: &Heard) -> String {
-    let status = heard.fact("status").unwrap_or("done");
-    let took = heard.figure("duration_ms").map(|ms| format!(" in {ms} ms")).unwrap_or_default();
-    let error = heard.fact("error").map(|error| format!(" ({error})")).unwrap_or_default();
+fn outcome(event: &ServerFrame) -> String {
+    let status = event.word("status").unwrap_or("done");
+    let took = event.number("duration_ms").map(|ms| format!(" in {ms} ms")).unwrap_or_default();
+    let error = event.word("error").map(|error| format!(" ({error})")).unwrap_or_default();
     format!("{status}{took}{error}")
 }
 
@@ -74,7 +74,7 @@ mod tests {
     fn each_kind_of_event_has_its_line_and_unknown_ones_pass() {
         let line_of = |event: &str, content: Value, metadata: Value| {
             line(
-                &Heard::parse(
+                &ServerFrame::parse(
                     &json!({ "event": event, "seq": 1, "content": content, "metadata": metadata }).to_string(),
                 )
                 .unwrap(),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use bowline_client::ACK_EVERY;
 use serde_json::json;
 
-use super::state::ACK_EVERY;
-use super::story::{Story, failure, sent, shown};
-use super::words::{Effect, Happened, Options, Show};
+use super::story::{Effect, Happened, Story, failure, sent, shown};
+use super::words::{Options, Show};
 
 #[test]
 fn a_break_in_the_middle_continues_exactly_where_it_was() {
@@ -81,7 +81,7 @@ fn acks_are_gathered_and_name_the_newest_event() {
         1,
         "a sign of life"
     );
-    assert!(story.chat.poll_timeout().unwrap() - story.now >= Duration::from_secs(1), "nothing new, no ack");
+    assert!(story.poll_timeout().unwrap() - story.now >= Duration::from_secs(1), "nothing new, no ack");
 }
 
 #[test]

@@ -1,311 +1,256 @@
-//! What the terminal client makes of each frame: attaching, logged events in order and once, notices and refusals.
+//! What the terminal client makes of what its link reports: the events of the log, losses, notices and refusals.
 
-use std::time::Duration;
+use std::time::Instant;
 
+use bowline_client::{Attached, GapCause, Link, LinkEvent, RequestId, RequestOutcome, ServerFrame, StopCause};
 use bowline_protocol::event::names as events;
 use bowline_protocol::frame::names;
-use bowline_protocol::{ErrorCode, RecoveryAction};
-use serde_json::Value;
+use bowline_protocol::{CloseCode, Cursor, ErrorCode, RecoveryAction, Refusal, Seq};
 
 use super::aside;
-use super::frames::Heard;
-use super::state::{Ask, Chat, Link, Place};
-use super::words::{Effect, Moment, Show};
+use super::state::{Chat, PendingQuestion, Stage};
+use super::words::Show;
 
-/// How far to look back for the question of a run that waits: it is the last thing that such a run said.
+/// How far to look back for the question of a run that waits: it is the last thing that such a run logged.
 const LOOK_BACK_EVENTS: u64 = 8;
 
 impl Chat {
-    pub(super) fn handle_frame(&mut self, at: Moment, text: &str) {
-        let Some(heard) = Heard::parse(text) else {
-            return self.show(Show::Notice("a frame could not be read and was left out".into()));
-        };
-        if heard.seq.is_some() {
-            return self.handle_event(at, &heard);
-        }
-        match heard.event.as_str() {
-            names::CONNECTED => self.handle_connected(&heard),
-            names::SESSION_CREATED => self.handle_attached(at, &heard),
-            names::HEARTBEAT => self.handle_heartbeat(at, &heard),
-            names::NOTICE => self.handle_notice(at, &heard),
-            events::ERROR | names::SYSTEM_ERROR | names::RECOVERY_FAILED => self.handle_refusal(at, &heard),
-            events::SESSION_END => self.fail(format!("the session has ended: {}", heard.text())),
-            // Control frames that a terminal has no use for.
-            _ => {}
+    pub(super) fn handle_event(&mut self, link: &mut Link, now: Instant, event: LinkEvent) {
+        match event {
+            LinkEvent::Attached(attached) => self.handle_attached(link, &attached),
+            LinkEvent::Logged(frame) => self.handle_logged(link, &frame),
+            LinkEvent::Replayed { count, notice } => self.handle_replayed(count, &notice),
+            LinkEvent::Live => self.handle_live(),
+            LinkEvent::Gap { from_seq, to_seq, cause } => {
+                let missing = to_seq + 1 - from_seq;
+                match cause {
+                    GapCause::NotSent => self.show(Show::Notice(format!("{missing} events are missing"))),
+                    // After a return the replay notice says it.
+                    GapCause::NotRetained if self.stage == Stage::Live => {
+                        let notice = format!("{missing} events are no longer kept and cannot be shown");
+                        self.show(Show::Notice(notice));
+                    }
+                    GapCause::NotRetained => {}
+                }
+            }
+            LinkEvent::Lost { reason, attempt, .. } => {
+                self.stage = Stage::Away;
+                self.attempt = attempt;
+                if attempt == 1 {
+                    self.show(Show::Lost(reason));
+                }
+                self.show_countdown(link, now);
+            }
+            LinkEvent::Held => self.handle_held(),
+            LinkEvent::Done { request, outcome } => self.handle_done(link, request, &outcome),
+            LinkEvent::Failed { request, refusal } => self.handle_failed(request, refusal),
+            LinkEvent::Replaced(refusal) => self.handle_replaced(link, &refusal),
+            LinkEvent::Refused(refusal) => match refusal.code.action() {
+                RecoveryAction::RetryLater | RecoveryAction::Reconnect => self.show(Show::Notice(refusal.message)),
+                _ => self.show_failure(refusal.message),
+            },
+            LinkEvent::Notice(frame) if frame.event == names::NOTICE => {
+                self.show(Show::Notice(frame.text().to_owned()));
+            }
+            LinkEvent::Unreadable => self.show(Show::Notice("a frame could not be read and was left out".into())),
+            LinkEvent::Stopped(cause) => self.handle_stopped(link, cause),
+            // A terminal has no use for these.
+            LinkEvent::Reset(_)
+            | LinkEvent::Notice(_)
+            | LinkEvent::Checkpoint(_)
+            | LinkEvent::TaskChunk { .. }
+            | LinkEvent::TaskEnded { .. }
+            | LinkEvent::TaskFailed { .. } => {}
         }
     }
 
-    fn handle_connected(&mut self, heard: &Heard) {
-        let ms = heard.content.get("heartbeat_interval_ms").and_then(Value::as_u64);
-        let seconds = heard.content.get("heartbeat_interval_seconds").and_then(Value::as_f64);
-        let interval = ms
-            .map(Duration::from_millis)
-            .or_else(|| seconds.filter(|s| (0.001..1e6).contains(s)).map(Duration::from_secs_f64));
-        self.heartbeat = interval.filter(|interval| !interval.is_zero());
-        if matches!(self.link, Link::Greeting) {
-            self.attach(false);
+    fn handle_attached(&mut self, link: &mut Link, attached: &Attached) {
+        let known = std::mem::replace(&mut self.placed, true);
+        if attached.created {
+            return self.show(Show::Notice(format!("session {}", attached.session)));
         }
-    }
-
-    fn handle_attached(&mut self, at: Moment, heard: &Heard) {
-        let created_id = heard.content.get("session_id").and_then(Value::as_str).map(ToOwned::to_owned);
-        self.session = heard.session.clone().or(created_id).or(self.session.take());
-        if let Some(token) = heard.fact("resume_token") {
-            self.resume_token = Some(token.to_owned());
-        }
-        let last_seq = heard.figure("last_seq").unwrap_or(0);
-        let epoch = heard.fact("epoch").map(ToOwned::to_owned);
-        if heard.metadata["reconnected"] != true {
-            self.place = Place { epoch, seq: last_seq, known: true };
-            self.show(Show::Notice(format!("session {}", self.session.as_deref().unwrap_or("?"))));
-            return self.go_live(at);
-        }
-        let resume = &heard.metadata["resume"];
-        let from_seq = resume.get("from_seq").and_then(Value::as_u64);
-        let state = heard.fact("session_state").unwrap_or("idle");
-        let verdict = resume.get("verdict").and_then(Value::as_str).unwrap_or_default();
         // A new process does not know what a waiting run has asked; the question stands at the log's end.
-        if !self.place.known && state == "waiting" && from_seq.is_none() && !self.looked_back {
-            self.looked_back = true;
-            self.place = Place { epoch, seq: last_seq.saturating_sub(LOOK_BACK_EVENTS), known: true };
-            self.link = Link::Dialing;
-            self.effects.extend([Effect::Hangup, Effect::Dial]);
-            return;
+        if !known && attached.state == "waiting" && !attached.replays {
+            let epoch = link.cursor().and_then(|cursor| cursor.epoch.clone());
+            let seq = Seq::new(attached.last_seq.saturating_sub(LOOK_BACK_EVENTS)).unwrap_or(Seq::ZERO);
+            return link.restart_from(Cursor { epoch, seq });
         }
-        let keeps_place = self.place.known && matches!(verdict, "caught_up" | "replay");
-        let seq = if keeps_place { self.place.seq } else { from_seq.map_or(last_seq, |from| from.saturating_sub(1)) };
-        if epoch != self.place.epoch {
-            self.acked_seq = 0;
-        }
-        self.place = Place { epoch: epoch.or(self.place.epoch.take()), seq, known: true };
-        self.running = state != "idle";
+        self.stage = Stage::Replaying;
+        self.running = attached.state != "idle";
         if !self.running {
-            self.asks.clear();
+            self.drop_questions(link);
         }
-        self.link = Link::Replaying;
     }
 
-    fn go_live(&mut self, at: Moment) {
-        let is_first = !std::mem::replace(&mut self.was_attached, true);
-        self.link = Link::Live;
-        self.backoff.reset();
-        self.want_ack(at.now);
-        if is_first && self.running && self.asks.is_empty() {
+    fn handle_live(&mut self) {
+        self.stage = Stage::Live;
+        let is_first = !std::mem::replace(&mut self.was_live, true);
+        if is_first && self.running && self.questions.is_empty() {
             self.show(Show::Notice("the agent is at work".into()));
         }
-        self.send_in_flight();
-        self.send_answer();
         self.show_readiness();
     }
 
-    /// A logged event: the next one is taken, an old one is left out, and a hole is never passed over in silence.
-    fn handle_event(&mut self, at: Moment, heard: &Heard) {
-        let Some(seq) = heard.seq else { return };
-        let other_epoch = matches!((&heard.epoch, &self.place.epoch), (Some(theirs), Some(ours)) if theirs != ours);
-        if !other_epoch && seq <= self.place.seq {
-            return;
+    fn handle_replayed(&mut self, replayed: u64, notice: &ServerFrame) {
+        let gap = notice.word("code").map(|code| {
+            let lost = notice.number("lost").map(|lost| format!("{lost} events are no longer kept"));
+            format!("; {} ({code})", lost.unwrap_or_else(|| notice.text().to_owned()))
+        });
+        if self.was_live || replayed > 0 || gap.is_some() {
+            let back = if self.was_live { "connection is back, " } else { "" };
+            self.show(Show::Notice(format!("{back}replayed {replayed}{}", gap.unwrap_or_default())));
         }
-        if !other_epoch && self.place.known && seq > self.place.seq + 1 {
-            let missing = seq - self.place.seq - 1;
-            if !self.hole_met {
-                self.hole_met = true;
-                return self.lose(at, &format!("{missing} events did not arrive; asking for them again"));
-            }
-            self.show(Show::Notice(format!("{missing} events are missing")));
-        }
-        self.hole_met = false;
-        self.place.seq = seq;
-        self.place.known = true;
-        if heard.epoch.is_some() {
-            self.place.epoch.clone_from(&heard.epoch);
-        }
-        if other_epoch {
-            self.acked_seq = 0;
-        }
-        self.want_ack(at.now);
-        self.take_in(heard);
     }
 
-    fn take_in(&mut self, heard: &Heard) {
-        match heard.event.as_str() {
-            events::USER_MESSAGE => self.take_in_message(heard),
+    fn handle_held(&mut self) {
+        if !self.options.interactive {
+            return self.fail("another connection holds this session; add --take-over to take it".into());
+        }
+        self.stage = Stage::Held;
+        self.show(Show::Notice("another connection holds this session".into()));
+        self.show(Show::Question("Take it over? [y/n]".into()));
+    }
+
+    fn handle_logged(&mut self, link: &mut Link, event: &ServerFrame) {
+        match event.event.as_str() {
+            events::USER_MESSAGE => self.handle_message(event),
             events::USER_RESPONSE => {
-                self.asks.retain(|ask| heard.step_id.as_deref() != Some(&ask.step_id));
+                self.questions.retain(|question| event.step_id.as_ref() != Some(&question.step_id));
                 self.show_readiness();
             }
             events::PARTIAL_ANSWER => {
-                let delta = heard.text();
                 self.running = true;
-                self.streamed.push_str(&delta);
-                self.show(Show::Delta(delta));
+                self.streamed.push_str(event.text());
+                self.show(Show::Delta(event.text().to_owned()));
             }
             events::FINAL_ANSWER => {
-                let whole = heard.text();
+                let whole = event.text().to_owned();
                 // What was streamed is not repeated; if it was something else, the whole answer is shown.
                 let rest = whole.strip_prefix(self.streamed.as_str()).unwrap_or(&whole).to_owned();
                 self.show(Show::Answer { whole, rest });
-                self.run_ended();
+                self.run_ended(link);
             }
             events::ERROR => {
                 self.failed = true;
-                self.show(Show::Error(heard.text()));
-                self.run_ended();
+                self.show(Show::Error(event.text().to_owned()));
+                self.run_ended(link);
             }
             events::CANCELLED => {
-                self.show(Show::Notice(format!("cancelled: {}", heard.text())));
-                self.run_ended();
+                self.show(Show::Notice(format!("cancelled: {}", event.text())));
+                self.run_ended(link);
             }
             events::USER_CONFIRM => {
-                let step_id = heard.step_id.clone().unwrap_or_default();
+                let step_id = event.step_id.clone().unwrap_or_default();
                 self.running = true;
-                self.asks.push_back(Ask { step_id, question: heard.text(), answer: None });
-                if self.asks.len() == 1 && matches!(self.link, Link::Live) {
+                self.questions.push_back(PendingQuestion { step_id, text: event.text().to_owned(), answer: None });
+                if self.questions.len() == 1 && self.stage == Stage::Live {
                     self.show_readiness();
                 }
             }
-            events::SESSION_END => self.fail(format!("the session has ended: {}", heard.text())),
+            // The link stops, and says so itself.
+            events::SESSION_END => {}
             _ => {
-                if let Some(line) = aside::line(heard) {
+                if let Some(line) = aside::line(event) {
                     self.show(Show::Aside(line));
                 }
             }
         }
     }
 
-    fn take_in_message(&mut self, heard: &Heard) {
-        let ours = heard.fact("message_id");
+    fn handle_message(&mut self, event: &ServerFrame) {
         self.running = true;
         self.streamed.clear();
-        if self.in_flight.as_ref().is_some_and(|message| Some(message.message_id.as_str()) == ours) {
+        let id = event.word("message_id");
+        if self.in_flight.as_ref().is_some_and(|message| Some(message.message_id.as_str()) == id) {
             self.in_flight = None;
         } else {
-            self.show(Show::Said(heard.text()));
+            self.show(Show::Said(event.text().to_owned()));
         }
     }
 
-    fn run_ended(&mut self) {
+    fn run_ended(&mut self, link: &mut Link) {
         (self.running, self.cancelling) = (false, false);
         self.streamed.clear();
-        self.asks.clear();
+        self.drop_questions(link);
         self.show_readiness();
     }
 
-    /// Answered with an ack. A log that is ahead of us twice, while nothing came, has lost us.
-    fn handle_heartbeat(&mut self, at: Moment, heard: &Heard) {
-        self.answer_heartbeat();
-        let behind = heard.figure("seq").is_some_and(|seq| self.place.known && seq > self.place.seq);
-        if !behind || !matches!(self.link, Link::Live) {
-            self.behind_at = None;
-        } else if self.behind_at == Some(self.place.seq) {
-            self.lose(at, "the server is ahead and sends nothing");
-        } else {
-            self.behind_at = Some(self.place.seq);
+    fn handle_done(&mut self, link: &Link, request: RequestId, outcome: &RequestOutcome) {
+        let seen = link.cursor().map_or(0, |cursor| cursor.seq.get());
+        // It was accepted before, and its event was shown then.
+        let shown = matches!(outcome, RequestOutcome::Message { seq: Some(seq), .. } if *seq <= seen);
+        if shown && self.in_flight.as_ref().is_some_and(|message| message.request == request) {
+            self.in_flight = None;
         }
     }
 
-    fn handle_notice(&mut self, at: Moment, heard: &Heard) {
-        let code = heard.fact("code");
-        if code == Some(ErrorCode::ServerDraining.as_str()) {
-            self.retry_after = Duration::from_millis(heard.figure("retry_after_ms").unwrap_or(0));
-            return self.show(Show::Notice(heard.text()));
-        }
-        if code == Some(ErrorCode::SessionTakenOver.as_str()) {
-            let session = self.session.as_deref().unwrap_or("ID");
-            return self.fail(format!("another connection took the session over. To have it back: bowline chat --session {session} --take-over"));
-        }
-        if heard.fact("action") == Some("replay") {
-            return self.handle_replayed(at, heard);
-        }
-        if code == Some(ErrorCode::ReplayGap.as_str()) {
-            if let Some(first) = heard.figure("first_retained_seq") {
-                self.place.seq = self.place.seq.max(first.saturating_sub(1));
-            }
-            let lost = heard.figure("lost").unwrap_or(0);
-            return self.show(Show::Notice(format!("{lost} events are no longer kept and cannot be shown")));
-        }
-        self.show(Show::Notice(heard.text()));
-    }
-
-    /// Everything owed has come; from here on it is live.
-    fn handle_replayed(&mut self, at: Moment, heard: &Heard) {
-        let replayed = heard.figure("replayed").unwrap_or(0);
-        let gap = heard.fact("code").map(|code| {
-            let lost = heard
-                .figure("lost")
-                .map(|lost| format!("{lost} events are no longer kept"))
-                .unwrap_or_else(|| heard.text());
-            format!("; {lost} ({code})")
-        });
-        if self.was_attached || replayed > 0 || gap.is_some() {
-            let back = if self.was_attached { "connection is back, " } else { "" };
-            self.show(Show::Notice(format!("{back}replayed {replayed}{}", gap.unwrap_or_default())));
-        }
-        // A cursor beyond the log's end was told above; a new one starts where the log ends.
-        if let (Some(to), true) = (heard.figure("to_seq"), heard.fact("code") == Some(ErrorCode::CursorAhead.as_str()))
-        {
-            self.place.seq = to;
-        }
-        self.go_live(at);
-    }
-
-    fn handle_refusal(&mut self, at: Moment, heard: &Heard) {
-        let code =
-            heard.fact("error_code").and_then(|told| ErrorCode::ALL.iter().copied().find(|code| code.as_str() == told));
-        let sentence = heard.text();
-        let attaching = matches!(self.link, Link::Attaching);
-        self.retry_after = Duration::from_millis(heard.figure("retry_after_ms").unwrap_or(0));
-        match code {
-            Some(ErrorCode::SessionAlreadyActive) if self.options.interactive => {
-                self.link = Link::Contested;
-                self.show(Show::Notice("another connection holds this session".into()));
-                self.show(Show::Question("Take it over? [y/n]".into()));
-            }
-            Some(ErrorCode::SessionAlreadyActive) => {
-                self.fail("another connection holds this session; add --take-over to take it".into());
-            }
-            Some(ErrorCode::SessionNotFound | ErrorCode::SessionExpired | ErrorCode::SessionInactive) => {
-                self.handle_gone(heard);
-            }
-            Some(ErrorCode::Unauthorized) => {
-                self.fail(format!("{sentence} Give a valid token with --token or BOWLINE_TOKEN."));
-            }
-            // Somebody else's run is in the way; the message goes out when it ends.
-            Some(ErrorCode::AgentBusy) => {
-                if let Some(message) = self.in_flight.take() {
-                    self.lines.push_front(message.text);
+    fn handle_failed(&mut self, request: RequestId, refusal: Refusal) {
+        if let Some(message) = self.in_flight.take_if(|message| message.request == request) {
+            match refusal.code {
+                // Another client's run is in the way; the message goes out when it ends.
+                ErrorCode::AgentBusy => {
                     self.running = true;
+                    return self.lines.push_front(message.text);
                 }
+                // It goes to the session that takes this one's place.
+                ErrorCode::SessionNotFound | ErrorCode::SessionExpired | ErrorCode::SessionInactive => {
+                    return self.lines.push_front(message.text);
+                }
+                _ => return self.show_failure(refusal.message),
             }
-            Some(ErrorCode::UnknownStep) => {
-                self.asks.pop_front();
-                self.show(Show::Notice(sentence));
+        }
+        match refusal.code {
+            ErrorCode::UnknownStep => {
+                self.questions.retain(|question| question.answer != Some(request));
+                self.show(Show::Notice(refusal.message));
             }
-            Some(ErrorCode::CursorAhead) if !attaching => {}
-            Some(code) if matches!(code.action(), RecoveryAction::RetryLater | RecoveryAction::Reconnect) => {
-                self.show(Show::Notice(sentence.clone()));
-                self.lose(at, &sentence);
-            }
-            _ if attaching => self.fail(sentence),
-            _ => {
-                self.failed = true;
-                self.in_flight = None;
-                self.show(Show::Error(sentence));
-                self.show_readiness();
-            }
+            ErrorCode::SessionNotFound | ErrorCode::SessionExpired | ErrorCode::SessionInactive => {}
+            _ => self.show_failure(refusal.message),
         }
     }
 
-    /// The session is no more. Who asked for it by name is told; who was in it goes on in a new one.
-    fn handle_gone(&mut self, heard: &Heard) {
-        let sentence = heard.text();
-        let heir = heard.metadata.pointer("/details/superseded_by").and_then(Value::as_str);
-        if let Some(heir) = heir {
-            return self.fail(format!("{sentence} It goes on as: bowline chat --session {heir}"));
-        }
-        if !self.was_attached || !self.options.interactive {
-            return self.fail(format!("{sentence} `bowline chat` starts a new one."));
-        }
-        self.start_anew(sentence.trim_end_matches('.'));
-        self.attach(false);
+    fn show_failure(&mut self, sentence: String) {
+        self.failed = true;
+        self.show(Show::Error(sentence));
+        self.show_readiness();
+    }
+
+    /// The session is gone, and the link creates another. What was typed and not accepted goes there.
+    fn handle_replaced(&mut self, link: &mut Link, refusal: &Refusal) {
+        self.stage = Stage::Away;
+        self.show(Show::Notice(format!("{}; starting a new session", refusal.message.trim_end_matches('.'))));
+        (self.running, self.cancelling) = (false, false);
+        self.streamed.clear();
+        self.drop_questions(link);
+    }
+
+    fn handle_stopped(&mut self, link: &Link, cause: StopCause) {
+        let session = link.session().unwrap_or("ID");
+        let why = match cause {
+            StopCause::Closed => return,
+            StopCause::Refused(refusal) => match refusal.code {
+                ErrorCode::SessionNotFound | ErrorCode::SessionExpired | ErrorCode::SessionInactive => {
+                    let successor = refusal.details.as_ref().and_then(|details| details["superseded_by"].as_str());
+                    match successor {
+                        Some(id) => format!("{} It goes on as: bowline chat --session {id}", refusal.message),
+                        None => format!("{} `bowline chat` starts a new one.", refusal.message),
+                    }
+                }
+                ErrorCode::Unauthorized => {
+                    format!("{} Give a valid token with --token or BOWLINE_TOKEN.", refusal.message)
+                }
+                _ => refusal.message,
+            },
+            StopCause::ClosedByServer { code, reason } if code == CloseCode::Unauthorized.code() => {
+                format!("{reason}. Give a valid token with --token or BOWLINE_TOKEN.")
+            }
+            StopCause::ClosedByServer { reason, .. } => format!("the server asked us to stay away: {reason}"),
+            StopCause::TakenOver { reason } => {
+                format!("{reason}. To have it back: bowline chat --session {session} --take-over")
+            }
+            StopCause::SessionEnded { message, .. } => format!("the session has ended: {message}"),
+            StopCause::Unreachable(reason) | StopCause::GaveUp { reason } => reason,
+        };
+        self.fail(why);
     }
 }

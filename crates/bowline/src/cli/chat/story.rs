@@ -5,20 +5,50 @@
 
 use std::time::Instant;
 
+use bowline_client::{Link, LinkOutput, Moment};
+use bowline_env::clock;
 use serde_json::{Value, json};
 
 use super::state::Chat;
-use super::words::{Effect, Happened, Leave, Moment, Options, Show};
+use super::words::{self, ChatInput, Leave, Options, Show};
+use super::{link_config, target};
+
+/// What can happen to the client: to its socket, or at its terminal.
+#[derive(Clone, Debug)]
+pub enum Happened {
+    Start,
+    Opened,
+    DialFailed { reason: String, fatal: bool },
+    Frame(String),
+    Alive,
+    Closed { code: Option<u16>, reason: String },
+    Line(String),
+    NoMoreLines,
+    Interrupt,
+    Timeout,
+}
+
+/// What the client does: its link's outputs and the chat's, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Dial,
+    Hangup,
+    Send(String),
+    Show(Show),
+    Leave(Leave),
+}
 
 pub struct Story {
-    pub chat: Chat,
+    link: Link,
+    chat: Chat,
+    options: Options,
     pub now: Instant,
 }
 
 impl Story {
     pub fn new(options: Options) -> Story {
-        let now = Instant::now();
-        let mut story = Story { chat: Chat::new(options, now), now };
+        let (link, chat) = (Link::new(link_config(&options)), Chat::new(options.clone()));
+        let mut story = Story { link, chat, options, now: clock::now() };
         assert_eq!(story.tell(Happened::Start), [Effect::Dial]);
         story
     }
@@ -32,7 +62,46 @@ impl Story {
     }
 
     pub fn tell(&mut self, input: Happened) -> Vec<Effect> {
-        self.chat.handle(Moment { now: self.now, chance: 0.5 }, input)
+        let at = Moment { now: self.now, jitter: 0.5 };
+        let mut effects = Vec::new();
+        match input {
+            Happened::Start => self.link.start(target(&self.options)),
+            Happened::Opened => self.link.handle_opened(at),
+            Happened::DialFailed { reason, fatal } => self.link.handle_dial_failed(at, &reason, fatal),
+            Happened::Frame(text) => self.link.handle_frame(at, &text),
+            Happened::Alive => self.link.handle_alive(at),
+            Happened::Closed { code, reason } => self.link.handle_closed(at, code, &reason),
+            Happened::Line(line) => self.chat(ChatInput::Line(line), &mut effects),
+            Happened::NoMoreLines => self.chat(ChatInput::NoMoreLines, &mut effects),
+            Happened::Interrupt => self.chat(ChatInput::Interrupt, &mut effects),
+            Happened::Timeout => {
+                self.link.handle_timeout(at);
+                if self.chat.poll_timeout(&self.link).is_some_and(|due| due <= self.now) {
+                    self.chat(ChatInput::Timeout, &mut effects);
+                }
+            }
+        }
+        while let Some(output) = self.link.poll_output() {
+            match output {
+                LinkOutput::Dial => effects.push(Effect::Dial),
+                LinkOutput::HangUp => effects.push(Effect::Hangup),
+                LinkOutput::Send(frame) => effects.push(Effect::Send(frame)),
+                LinkOutput::Event(event) => self.chat(ChatInput::Link(event), &mut effects),
+            }
+        }
+        effects
+    }
+
+    fn chat(&mut self, input: ChatInput, effects: &mut Vec<Effect>) {
+        effects.extend(self.chat.handle(&mut self.link, self.now, input).into_iter().map(|effect| match effect {
+            words::Effect::Show(show) => Effect::Show(show),
+            words::Effect::Leave(leave) => Effect::Leave(leave),
+        }));
+    }
+
+    /// When the client wants to be called again.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.link.poll_timeout(), self.chat.poll_timeout(&self.link)].into_iter().flatten().min()
     }
 
     pub fn frame(&mut self, frame: Value) -> Vec<Effect> {
@@ -90,7 +159,7 @@ impl Story {
 
     /// Lets the time come that the machine waits for.
     pub fn wait(&mut self) -> Vec<Effect> {
-        self.now = self.chat.poll_timeout().expect("something is waited for");
+        self.now = self.poll_timeout().expect("something is waited for");
         self.tell(Happened::Timeout)
     }
 

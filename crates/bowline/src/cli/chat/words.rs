@@ -1,6 +1,6 @@
 //! What goes into the terminal client's machine and what comes out of it.
 
-use std::time::Instant;
+use bowline_client::LinkEvent;
 
 /// How the client was started.
 #[derive(Clone, Debug, Default)]
@@ -15,42 +15,20 @@ pub struct Options {
     pub interactive: bool,
 }
 
-/// The time and one throw of the dice; both are the driver's.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment {
-    pub now: Instant,
-    pub chance: f64,
-}
-
+/// What happened.
 #[derive(Clone, Debug)]
-pub enum Happened {
-    Start,
-    /// The socket is open.
-    Opened,
-    /// The socket could not be opened; `fatal` if trying again cannot help.
-    DialFailed {
-        reason: String,
-        fatal: bool,
-    },
-    Frame(String),
-    /// Something was heard that is no frame, such as a ping.
-    Alive,
-    Closed {
-        code: Option<u16>,
-        reason: String,
-    },
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, and most are events of the link")]
+pub enum ChatInput {
+    Link(LinkEvent),
     Line(String),
     NoMoreLines,
     Interrupt,
-    /// [`Chat::poll_timeout`] has come.
+    /// [`Chat::poll_timeout`](super::state::Chat::poll_timeout) has come.
     Timeout,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    Dial,
-    Hangup,
-    Send(String),
     Show(Show),
     Leave(Leave),
 }

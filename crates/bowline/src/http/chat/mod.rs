@@ -21,10 +21,11 @@ use super::guard::Farewell;
 use super::problem::Problem;
 use super::{admission, doors};
 use crate::auth::Validity;
-use crate::node::{self, Shared};
+use crate::refusals;
+use crate::secret::Presented;
+use crate::server::Shared;
+use crate::session::Ask;
 use crate::session::caller::Answered;
-use crate::session::record::Presented;
-use crate::session::{Ask, Registry};
 
 /// Where a resume token travels, for servers on which it proves ownership.
 pub const RESUME_TOKEN: &str = "bowline-resume-token";
@@ -76,7 +77,7 @@ impl FromRequestParts<Arc<Shared>> for Owner {
 impl Owner {
     /// Asks something of a session of the owner's.
     async fn ask(&self, shared: &Arc<Shared>, session: &SessionId, ask: Ask) -> Answered {
-        Registry::ask(shared, session, &self.principal, self.proof.clone(), ask).await
+        shared.sessions.ask(session, &self.principal, self.proof.clone(), ask).await
     }
 
     /// A secret of the caller's own choice, for something new that opens to nothing that was shown.
@@ -90,9 +91,9 @@ impl Owner {
 }
 
 fn session_id(text: &str) -> Result<SessionId, Refusal> {
-    SessionId::parse(text).ok_or_else(node::not_found)
+    SessionId::parse(text).ok_or_else(refusals::session_not_found)
 }
 
 fn task_id(text: &str) -> Result<TaskId, Refusal> {
-    TaskId::parse(text).ok_or_else(node::task_not_found)
+    TaskId::parse(text).ok_or_else(refusals::task_not_found)
 }

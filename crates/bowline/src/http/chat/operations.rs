@@ -13,10 +13,10 @@ use super::super::problem::Problem;
 use super::producers::{ending, finished, task_of};
 use super::read::{self, Body, Name};
 use super::{Owner, session_id};
-use crate::node::{self, Shared};
+use crate::refusals;
+use crate::server::Shared;
 use crate::session::operations::{Order, OrderedBy};
 use crate::session::{Ask, Outcome};
-use crate::task::Tasks;
 
 type Answer = Result<Response, Problem>;
 type Shares = State<Arc<Shared>>;
@@ -35,7 +35,7 @@ pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers
     let by = OrderedBy::Caller;
     let order = Box::new(Order { tool_name, args, key, idempotency_key, operation_id: None, by });
     let outcome = owner.ask(&shared, &session_id(&sid)?, Ask::Operate(order)).await?;
-    let Outcome::Operation(begun) = outcome else { return Err(node::not_found().into()) };
+    let Outcome::Operation(begun) = outcome else { return Err(refusals::session_not_found().into()) };
     Ok((StatusCode::ACCEPTED, Json(begun.content())).into_response())
 }
 
@@ -53,8 +53,8 @@ pub fn tool_name(name: Option<String>) -> Result<Option<String>, Refusal> {
 /// Completion by webhook.
 pub async fn complete(owner: Owner, State(shared): Shares, Name(oid): Name, body: Body) -> Answer {
     let ending = ending(body.fields(), true)?;
-    let operation = OperationId::parse(&oid).ok_or_else(node::task_not_found)?;
+    let operation = OperationId::parse(&oid).ok_or_else(refusals::task_not_found)?;
     let task = task_of(&shared, &owner, &operation).await?;
-    let ended = Tasks::end(&shared, &task, &owner.principal, ending).await?;
+    let ended = shared.tasks.end(&task, &owner.principal, ending).await?;
     Ok(Json(finished(&task, &ended)).into_response())
 }

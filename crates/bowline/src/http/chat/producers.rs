@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bowline_core::proof::ResumeToken;
+use bowline_env::entropy;
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{
     ErrorCode, LogId, MessageId, OperationId, Principal, ProducerId, Refusal, Seq, SessionId, TaskId,
@@ -18,17 +19,18 @@ use super::super::problem::Problem;
 use super::operations::tool_name;
 use super::read::{self, Body, Fields, Name};
 use super::{Owner, task_id};
+use crate::alias;
 use crate::config::Ownership;
-use crate::node::{self, Shared};
+use crate::refusals;
+use crate::secret::Presented;
+use crate::server::Shared;
 use crate::session::operations::{Order, OrderedBy};
-use crate::session::record::Presented;
-use crate::session::{Ask, Outcome, Registry};
+use crate::session::{Ask, Outcome};
 use crate::stream::Watched;
 use crate::task::command::Ended;
 use crate::task::record::{TaskRecord, Worker};
 use crate::task::registry::gone;
-use crate::task::{Begun, Ending, Tasks};
-use crate::{alias, dice};
+use crate::task::{Begun, Ending};
 
 type Answer = Result<Response, Problem>;
 type Shares = State<Arc<Shared>>;
@@ -53,7 +55,7 @@ pub async fn create(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
     };
     // One at a time, so that two who choose the same name do not both get it.
     let making = made(&owner, &shared, wanted);
-    Ok(shown_as_created(&shared.alone(&shared.naming, &format!("{}\0{what}", owner.principal), making).await?))
+    Ok(shown_as_created(&shared.logs.alone(&shared.naming, &format!("{}\0{what}", owner.principal), making).await?))
 }
 
 /// What a program outside asks for.
@@ -96,9 +98,9 @@ async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Mad
     };
     if let Some((named, known)) = named.as_ref().zip(known) {
         // The same name twice is one task, if the same is meant by it.
-        let record = Tasks::look_up(shared, &known, &owner.principal).await?;
+        let record = shared.tasks.look_up(&known, &owner.principal).await?;
         let session = match &session {
-            Some(session) => Some(Registry::own(shared, session, &owner.principal, owner.proof.as_ref()).await?.0),
+            Some(session) => Some(shared.sessions.own(session, &owner.principal, owner.proof.as_ref()).await?.0),
             None => None,
         };
         if record.session != session.as_ref().map(SessionId::from) || record.tool_name != tool_name {
@@ -110,8 +112,9 @@ async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Mad
     }
     if let Some(named) = named.as_ref().filter(|_| shared.config.session.ownership == Ownership::Token) {
         let known =
-            alias::targets(shared, &operation_log(&owner.principal, named)?, &owner.principal, TaskId::parse).await?;
-        alias::check_room(&alias::still_there(shared, &known).await)?;
+            alias::targets(&shared.logs, &operation_log(&owner.principal, named)?, &owner.principal, TaskId::parse)
+                .await?;
+        alias::check_room(&alias::still_there(&shared.logs, &known).await)?;
     }
     let made = match session {
         Some(session) => {
@@ -120,7 +123,7 @@ async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Mad
             let order = Box::new(Order { tool_name, args, key: None, idempotency_key, operation_id, by });
             match owner.ask(shared, &session, Ask::Operate(order)).await? {
                 Outcome::Operation(begun) => Made::from(*begun),
-                _ => return Err(node::not_found()),
+                _ => return Err(refusals::session_not_found()),
             }
         }
         None => found(shared, owner, tool_name, named.clone(), key).await?,
@@ -130,13 +133,13 @@ async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Mad
         let log = operation_log(&owner.principal, &made.begun.operation_id)?;
         let task = made.begun.task_id.as_str();
         if shared.config.session.ownership == Ownership::Token {
-            let known = alias::targets(shared, &log, &owner.principal, TaskId::parse).await?;
-            let others = alias::still_there(shared, &known).await;
+            let known = alias::targets(&shared.logs, &log, &owner.principal, TaskId::parse).await?;
+            let others = alias::still_there(&shared.logs, &known).await;
             if !others.iter().any(|other| other == task) {
-                alias::share(shared, &log, &owner.principal, others, task).await?;
+                alias::share(&shared.logs, &log, &owner.principal, others, task).await?;
             }
         } else {
-            alias::point(shared, &log, &owner.principal, task).await?;
+            alias::point(&shared.logs, &log, &owner.principal, task).await?;
         }
     }
     Ok(made)
@@ -159,13 +162,13 @@ async fn found(
         (Some(key), Some(secret)) => Some(alias::digest(&format!("{principal}\0task\0{key}\0{}", secret.0))),
         (Some(_) | None, _) => None,
     };
-    let begun = Begun::new(bits.unwrap_or_else(dice::u128), named.clone(), tool_name);
+    let begun = Begun::new(bits.unwrap_or_else(entropy::u128), named.clone(), tool_name);
     let mut record = TaskRecord::new(&begun, Worker::Producer, None, shared.clock.now_ms());
-    let token = (by_token && secret.is_none()).then(|| Secret::new(dice::secret()));
+    let token = (by_token && secret.is_none()).then(|| Secret::new(entropy::secret()));
     let proof = secret.cloned().or_else(|| token.as_ref().map(Presented::from));
     record.resume_token = proof.map(|proof| ResumeToken::first(proof.0));
     if bits.is_some() {
-        match Tasks::look_up(shared, &begun.task_id, principal).await {
+        match shared.tasks.look_up(&begun.task_id, principal).await {
             Ok(known)
                 if known.tool_name != begun.tool_name
                     || named.as_ref().is_some_and(|named| *named != known.operation_id) =>
@@ -182,12 +185,12 @@ async fn found(
             Err(refusal) => return Err(refusal),
         }
     }
-    Tasks::found(shared, principal, &begun.task_id, record, None).await?;
+    shared.tasks.create(principal, &begun.task_id, record, None).await?;
     Ok(Made { begun, token })
 }
 
 fn operation_log(owner: &Principal, operation: &OperationId) -> Result<LogId, Refusal> {
-    alias::log_of(owner, "operation", operation.as_str()).ok_or_else(node::task_not_found)
+    alias::log_of(owner, "operation", operation.as_str()).ok_or_else(refusals::task_not_found)
 }
 
 /// The task of an operation that the owner has shown to be its own.
@@ -195,8 +198,8 @@ pub async fn task_of(shared: &Arc<Shared>, owner: &Owner, operation: &OperationI
     // The names that we give belong together.
     let derived = operation.as_str().strip_prefix("op_").and_then(|rest| TaskId::parse(&format!("task_{rest}")));
     let log = operation_log(&owner.principal, operation)?;
-    let named = alias::targets(shared, &log, &owner.principal, TaskId::parse).await?;
-    let mut refusal = node::task_not_found();
+    let named = alias::targets(&shared.logs, &log, &owner.principal, TaskId::parse).await?;
+    let mut refusal = refusals::task_not_found();
     for task in derived.into_iter().chain(named.iter().filter_map(|name| TaskId::parse(name))) {
         match Watched::find(shared, &task, &owner.principal, owner.proof.as_ref()).await {
             Ok(watched) if watched.operation_id() == Some(operation) => return Ok(task),
@@ -224,7 +227,7 @@ pub async fn append(
     if id.turn().is_some() {
         return Err(not_a_producers().into());
     }
-    let answer = Tasks::append(&shared, &id, &owner.principal, place, chunks).await?;
+    let answer = shared.tasks.append(&id, &owner.principal, place, chunks).await?;
     let appended = answer.await.unwrap_or_else(|_gone| Err(gone()))?;
     Ok(Json(json!({ "last_message_id": appended.last_message_id })).into_response())
 }
@@ -280,7 +283,7 @@ pub async fn complete(owner: Owner, State(shared): Shares, Name(tid): Name, body
     if id.turn().is_some() {
         return Err(not_a_producers().into());
     }
-    let ended = Tasks::end(&shared, &id, &owner.principal, ending).await?;
+    let ended = shared.tasks.end(&id, &owner.principal, ending).await?;
     Ok(Json(finished(&id, &ended)).into_response())
 }
 

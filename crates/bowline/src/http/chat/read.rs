@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::problem::Problem;
-use crate::node::Shared;
+use crate::server::Shared;
 
 /// The caller's own key for a request: the same one twice does it once.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";

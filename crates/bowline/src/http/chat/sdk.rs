@@ -9,6 +9,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use bowline_env::entropy;
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{ErrorCode, LogId, MessageId, Principal, Refusal, SessionId, TaskId};
 use serde_json::{Value, json};
@@ -18,12 +19,13 @@ use super::read::{self, Body, Fields, Name};
 use super::sessions::{make, turn_of};
 use super::sse::{self, Reading};
 use super::{Owner, RESUME_TOKEN};
-use crate::node::{self, Shared};
-use crate::session::record::Presented;
+use crate::alias;
+use crate::refusals;
+use crate::secret::Presented;
+use crate::server::Shared;
 use crate::session::registry::NewSession;
-use crate::session::{Ask, Life, Registry};
+use crate::session::{Ask, Life};
 use crate::stream::Watched;
-use crate::{alias, dice};
 
 type Answer = Result<Response, Problem>;
 type Shares = State<Arc<Shared>>;
@@ -47,13 +49,13 @@ pub async fn submit(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
     let log = chat_log(&owner.principal, &chat).ok_or_else(|| Refusal::field("id", "is empty or too long"))?;
     let trigger = trigger(&mut fields, &headers)?;
     let agent = fields.text("agent")?;
-    agent.as_deref().map_or(Ok(()), |agent| Registry::knows(&shared, agent, "agent"))?;
+    agent.as_deref().map_or(Ok(()), |agent| shared.sessions.knows(agent, "agent"))?;
     sse::admit(&shared)?;
     let (session, owner, token) = session_of(&shared, owner, &log, agent, &trigger).await?;
     let (outcome, message_id) = match trigger {
         Trigger::Submit { content, message_id, also } => {
             let content = read::content(&shared, "messages", &content)?;
-            let message_id = message_id.unwrap_or_else(|| MessageId::from_random(dice::u128()));
+            let message_id = message_id.unwrap_or_else(|| MessageId::from_random(entropy::u128()));
             let key = Some(message_id.clone());
             let command = Ask::Message { message_id: key, also, content };
             (owner.ask(&shared, &session, command).await?, Some(message_id))
@@ -80,7 +82,7 @@ fn unnamed(fields: &Fields) -> String {
     let first = fields.0.get("messages").and_then(|messages| messages[0]["id"].as_str()).filter(|id| !id.is_empty());
     match first {
         Some(first) => format!("begun with {first}"),
-        None => format!("unnamed {:032x}", dice::u128()),
+        None => format!("unnamed {:032x}", entropy::u128()),
     }
 }
 
@@ -136,10 +138,10 @@ async fn session_of(
         return Ok((session, owner, None));
     }
     if matches!(trigger, Trigger::Regenerate { .. }) {
-        return Err(node::not_found());
+        return Err(refusals::session_not_found());
     }
     // One at a time, so that a submit that comes twice makes one session.
-    shared.alone(&shared.naming, log.as_str(), named(shared, owner, log, agent)).await
+    shared.logs.alone(&shared.naming, log.as_str(), named(shared, owner, log, agent)).await
 }
 
 async fn named(
@@ -156,7 +158,7 @@ async fn named(
     let new = NewSession { owner: owner.principal.clone(), agent, client_id: None, app_version: None, config };
     alias::check_room(&all)?;
     let made = make(shared, new, owner.own_secret()).await?;
-    alias::share(shared, log, &owner.principal, all, made.id.as_str()).await?;
+    alias::share(&shared.logs, log, &owner.principal, all, made.id.as_str()).await?;
     // A secret that the caller brought opens it too, until the new one is used; and that is the caller's to do.
     let proof = owner.own_secret().cloned().or_else(|| made.token.as_ref().map(Presented::from)).or(owner.proof);
     Ok((made.id, Owner { proof, ..owner }, made.token))
@@ -172,9 +174,9 @@ struct Living {
 
 async fn living(shared: &Shared, owner: &Owner, log: &LogId) -> Result<Living, Refusal> {
     let mut living = Living { own: None, all: Vec::new() };
-    for target in alias::targets(shared, log, &owner.principal, SessionId::parse).await? {
+    for target in alias::targets(&shared.logs, log, &owner.principal, SessionId::parse).await? {
         let Some(session) = SessionId::parse(&target) else { continue };
-        let found = Registry::living_record(shared, &session, &owner.principal).await?;
+        let found = shared.sessions.living_record(&session, &owner.principal).await?;
         let Some((current, record)) = found else { continue };
         living.all.push(target);
         if record.is_proven(shared.config.session.ownership, owner.proof.as_ref()).is_ok() {
@@ -211,7 +213,7 @@ pub async fn resume(
     let task = match chat {
         Some(session) => {
             let proof = owner.proof.as_ref();
-            match Registry::own(&shared, &session, &owner.principal, proof).await {
+            match shared.sessions.own(&session, &owner.principal, proof).await {
                 Ok((log, record)) if record.life == Life::Active => {
                     record.turn.active().map(|active| TaskId::of_turn(&log, active.started))
                 }

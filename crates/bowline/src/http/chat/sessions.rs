@@ -7,6 +7,8 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bowline_api::Reply;
+use bowline_env::{clock, entropy};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{ClientId, MessageId, Refusal, Seq, SessionId, StepId, TaskId};
 use bowline_store::Kind;
@@ -17,18 +19,17 @@ use super::super::problem::Problem;
 use super::read::{self, Body, Name};
 use super::sse::{self, Reading};
 use super::{Owner, session_id, shown};
-use crate::agent::Reply;
 use crate::config::Ownership;
 use crate::drive::stream::Stream;
-use crate::node::{self, Shared};
+use crate::refusals;
+use crate::secret::Presented;
+use crate::server::Shared;
 use crate::session::operations;
-use crate::session::record::Presented;
 use crate::session::registry::NewSession;
-use crate::session::turns::Status;
-use crate::session::{Ask, Life, Outcome, Registry, SessionRecord};
+use crate::session::{Ask, Life, Outcome, SessionRecord};
 use crate::stream::Watched;
-use crate::task::{Ending, Tasks};
-use crate::{clock, dice};
+use crate::task::Ending;
+use crate::task::status::Status;
 
 type Answer = Result<Response, Problem>;
 type Shares = State<Arc<Shared>>;
@@ -71,9 +72,9 @@ impl Made {
 
 /// `brought` is a secret of the caller's own choice, with which it may come back if it never gets the answer to this.
 pub async fn make(shared: &Arc<Shared>, new: NewSession, brought: Option<&Presented>) -> Result<Made, Refusal> {
-    new.check(shared, "")?;
-    let token = (shared.config.session.ownership == Ownership::Token).then(dice::secret);
-    let (id, created_ms) = Registry::create_unheld(shared, new, token.as_deref(), brought).await?;
+    new.check(&shared.sessions, "")?;
+    let token = (shared.config.session.ownership == Ownership::Token).then(entropy::secret);
+    let (id, created_ms) = shared.sessions.create_unheld(new, token.as_deref(), brought).await?;
     let token = token.map(Secret::new);
     Ok(Made { id, token, created_at: clock::rfc3339(created_ms) })
 }
@@ -91,7 +92,7 @@ pub async fn list(owner: Owner, State(shared): Shares, page: Result<Query<Page>,
         return Err(Refusal::field("limit", "must be from 1 to 100").into());
     }
     let listed = shared.store.list(Kind::Session, Some(&owner.principal)).await;
-    let listed = listed.map_err(|error| node::store_refusal(&error))?;
+    let listed = listed.map_err(|error| refusals::of_store(&error))?;
     let ownership = shared.config.session.ownership;
     let mut mine: Vec<_> = listed
         .into_iter()
@@ -100,7 +101,7 @@ pub async fn list(owner: Owner, State(shared): Shares, page: Result<Query<Page>,
         .filter(|(_, record)| record.is_proven(ownership, owner.proof.as_ref()).is_ok())
         .collect();
     for (log, record) in &mine {
-        Registry::prove(&shared, log, record, &owner.principal, owner.proof.as_ref()).await?;
+        shared.sessions.prove(log, record, &owner.principal, owner.proof.as_ref()).await?;
     }
     mine.sort_by(|(_, a), (_, b)| b.touched_ms.cmp(&a.touched_ms).then(b.created_ms.cmp(&a.created_ms)));
     let skipped = mine.iter().skip(usize::try_from(offset.unwrap_or(0)).unwrap_or(usize::MAX));
@@ -112,7 +113,7 @@ pub async fn list(owner: Owner, State(shared): Shares, page: Result<Query<Page>,
 }
 
 pub async fn show(owner: Owner, State(shared): Shares, Name(sid): Name) -> Answer {
-    let (log, record) = Registry::own(&shared, &session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
+    let (log, record) = shared.sessions.own(&session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
     Ok(Json(shown::whole(&shared, &log, &record).await?).into_response())
 }
 
@@ -133,7 +134,7 @@ pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers
     let session = session_id(&sid)?;
     // A message that has to wait needs a name by which its turn is found.
     let also = header.clone().filter(|_| named.is_some());
-    let message_id = named.or(header).unwrap_or_else(|| MessageId::from_random(dice::u128()));
+    let message_id = named.or(header).unwrap_or_else(|| MessageId::from_random(entropy::u128()));
     let command = Ask::Message { message_id: Some(message_id.clone()), also, content };
     let outcome = owner.ask(&shared, &session, command).await?;
     turn_of(&shared, &owner, &session, outcome, Some(message_id)).await
@@ -147,7 +148,7 @@ pub async fn turn_of(
     outcome: Outcome,
     message_id: Option<MessageId>,
 ) -> Answer {
-    let (log, _) = Registry::own(shared, session, &owner.principal, owner.proof.as_ref()).await?;
+    let (log, _) = shared.sessions.own(session, &owner.principal, owner.proof.as_ref()).await?;
     let (turn, message_id): (Option<Seq>, _) = match outcome {
         Outcome::Started { turn } => (Some(turn), message_id),
         // It may have come under another key the first time.
@@ -159,8 +160,8 @@ pub async fn turn_of(
         let watched = Watched::find(shared, &task, &owner.principal, owner.proof.as_ref()).await?;
         return Ok(sse::of_turn(shared, &watched).await?);
     }
-    let waiting = message_id.ok_or_else(node::task_not_found)?;
-    let stream = Stream::queued(shared.clone(), log, waiting).await.map_err(|error| node::store_refusal(&error))?;
+    let waiting = message_id.ok_or_else(refusals::task_not_found)?;
+    let stream = Stream::queued(shared.clone(), log, waiting).await.map_err(|error| refusals::of_store(&error))?;
     Ok(sse::respond(stream, None))
 }
 
@@ -174,7 +175,7 @@ pub async fn follow(
 ) -> Answer {
     let wanted = read::query(asked)?.wanted(&headers)?;
     sse::admit(&shared)?;
-    let (log, record) = Registry::own(&shared, &session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
+    let (log, record) = shared.sessions.own(&session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
     let Some(active) = record.turn.active() else { return Ok(StatusCode::NO_CONTENT.into_response()) };
     let task = TaskId::of_turn(&log, active.started);
     let watched = Watched::find(&shared, &task, &owner.principal, owner.proof.as_ref()).await?;
@@ -188,11 +189,11 @@ pub async fn cancel(owner: Owner, State(shared): Shares, Name(sid): Name, body: 
     let ask = Ask::Cancel { by: by.clone(), reason: reason.clone(), turn: None };
     let mut cancelled = matches!(owner.ask(&shared, &session, ask).await?, Outcome::Cancelled { ran: true });
     if !cancelled {
-        let (log, _) = Registry::own(&shared, &session, &owner.principal, owner.proof.as_ref()).await?;
-        for (_, entry) in operations::entries(&shared, &log).await? {
+        let (log, _) = shared.sessions.own(&session, &owner.principal, owner.proof.as_ref()).await?;
+        for (_, entry) in operations::entries(&shared.logs, &log).await? {
             if entry.status == Status::Running {
                 let ending = Ending::cancelled(by.clone(), reason.clone());
-                cancelled |= Tasks::end(&shared, &entry.task_id, &owner.principal, ending).await?.by_this;
+                cancelled |= shared.tasks.end(&entry.task_id, &owner.principal, ending).await?.by_this;
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Sessions and messages as their owner sees them over HTTP.
 
+use bowline_api::{Message, Role};
+use bowline_env::clock;
 use bowline_protocol::{LogId, Refusal, Seq, SessionId, TaskId};
 use serde_json::{Value, json};
 
-use crate::agent::{Message, Role};
-use crate::clock;
-use crate::node::{self, Shared};
+use crate::refusals;
+use crate::server::Shared;
 use crate::session::SessionRecord;
 use crate::session::background::{Background, Running};
 use crate::session::record::keys;
@@ -13,7 +14,7 @@ use crate::stream::cursor;
 
 /// What lists show of a session.
 pub async fn summary(shared: &Shared, log: &LogId, record: &SessionRecord) -> Result<Value, Refusal> {
-    let background = Background::look(shared, log, record).await?;
+    let background = Background::look(&shared.logs, log, record).await?;
     Ok(facts(log, record, &background))
 }
 
@@ -30,11 +31,11 @@ fn facts(log: &LogId, record: &SessionRecord, background: &Background) -> Value 
 
 /// Everything: the history, and what is at work now.
 pub async fn whole(shared: &Shared, log: &LogId, record: &SessionRecord) -> Result<Value, Refusal> {
-    let items = shared.store.items(log, keys::MESSAGES).await.map_err(|error| node::store_refusal(&error))?;
+    let items = shared.store.items(log, keys::MESSAGES).await.map_err(|error| refusals::of_store(&error))?;
     let messages = items.iter().filter_map(|(key, bytes)| Some((key, serde_json::from_slice(bytes).ok()?)));
     let (names, mut messages): (Vec<&String>, Vec<Message>) = messages.unzip();
-    let background = Background::look(shared, log, record).await?;
-    background.reveal(shared, log, &mut messages).await?;
+    let background = Background::look(&shared.logs, log, record).await?;
+    background.reveal(&shared.logs, log, &mut messages).await?;
     let mut shown = facts(log, record, &background);
     shown["messages"] = names.into_iter().zip(messages).map(|(key, message)| ui_message(log, key, message)).collect();
     let streams = active_streams(shared, log, record, background).await?;
@@ -52,7 +53,7 @@ async fn active_streams(
 ) -> Result<Vec<Value>, Refusal> {
     let mut streams: Vec<(Seq, Value)> = Vec::new();
     if let Some(active) = record.turn.active() {
-        let extent = shared.store.extent(log).await.map_err(|error| node::store_refusal(&error))?;
+        let extent = shared.store.extent(log).await.map_err(|error| refusals::of_store(&error))?;
         let last_message_id = cursor(&extent, extent.last());
         let turn = json!({ "task_id": TaskId::of_turn(log, active.started), "last_message_id": last_message_id });
         streams.push((active.started, turn));

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bowline_core::dialect::ai_sdk::Projector;
 use bowline_core::watch::Start;
 use bowline_protocol::{ErrorCode, Refusal, StreamCursor, TaskId};
 use serde::Deserialize;
 
 use crate::drive::stream::Stream;
-use crate::node::{self, Shared};
-use crate::returning::Returning;
+use crate::refusals;
+use crate::resume_metrics::ResumeMetrics;
+use crate::server::Shared;
 use crate::stream::Watched;
 
 /// Where a browser that comes back says how far it is.
@@ -93,7 +95,7 @@ pub async fn of_turn(shared: &Arc<Shared>, watched: &Watched) -> Result<Response
     let start = watched.start(None, false)?.unwrap_or(Start::Fresh);
     shared.metrics.stream_starts.inc("fresh");
     let stream = Stream::watch(shared.clone(), watched, start, false).await;
-    let stream = stream.map_err(|error| node::follow_refusal(&error))?;
+    let stream = stream.map_err(|error| refusals::of_follower(&error))?;
     Ok(respond(stream, Some(&watched.id)))
 }
 
@@ -103,15 +105,15 @@ pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) ->
         Wanted::After { cursor, framed, fold } => (cursor, framed, fold),
         Wanted::Index(index) => return from_index(shared, watched, index).await,
     };
-    let returning = Returning::begin(shared, watched, cursor.as_ref());
+    let resuming = ResumeMetrics::begin(shared, watched, cursor.as_ref());
     let returns = cursor.is_some();
     let start = watched.start(cursor, framed).inspect_err(|refusal| {
         if returns {
-            Returning::refused(shared, &watched.id, refusal);
+            ResumeMetrics::refused(shared, &watched.id, refusal);
         }
     })?;
     let Some(start) = start else {
-        returning.into_iter().for_each(|returning| returning.lacks_nothing(shared));
+        resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(shared));
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
     let may_be_over = watched.last.is_some() && matches!(start, Start::After(_) | Start::Framed(_));
@@ -121,12 +123,12 @@ pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) ->
         Start::Framed(_) => "framed",
     });
     let mut stream =
-        Stream::watch(shared.clone(), watched, start, fold).await.map_err(|error| node::follow_refusal(&error))?;
-    if may_be_over && stream.is_over().await.map_err(|error| node::follow_refusal(&error))? {
-        returning.into_iter().for_each(|returning| returning.lacks_nothing(shared));
+        Stream::watch(shared.clone(), watched, start, fold).await.map_err(|error| refusals::of_follower(&error))?;
+    if may_be_over && stream.is_over().await.map_err(|error| refusals::of_follower(&error))? {
+        resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(shared));
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    stream.tell(returning);
+    stream.tell(resuming);
     Ok(respond(stream, Some(&watched.id)))
 }
 
@@ -134,8 +136,9 @@ pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) ->
 /// 204 if the task has ended and has no such chunk.
 async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: i64) -> Result<Response, Refusal> {
     watched.start(None, false)?;
-    let refuse = |error| node::follow_refusal(&error);
-    let mut counting = Stream::watch(shared.clone(), watched, Start::Fresh, false).await.map_err(refuse)?;
+    let refuse = |error| refusals::of_follower(&error);
+    let mut counting: Stream<Projector> =
+        Stream::watch(shared.clone(), watched, Start::Fresh, false).await.map_err(refuse)?;
     let count = counting.count().await.map_err(refuse)?;
     drop(counting);
     let from = if index < 0 { count.saturating_sub(index.unsigned_abs()) } else { index.unsigned_abs() };
@@ -163,7 +166,7 @@ fn flag(name: &str, text: Option<&str>) -> Result<Option<bool>, Refusal> {
 }
 
 /// The answer itself. A stream that is cut ends in an error and not cleanly, so that nobody takes it for whole.
-pub fn respond(stream: Stream, task: Option<&TaskId>) -> Response {
+pub fn respond(stream: Stream<Projector>, task: Option<&TaskId>) -> Response {
     let body = futures_util::stream::unfold(Some(stream), |stream| async move {
         let mut stream = stream?;
         match Box::pin(stream.next()).await {

@@ -13,11 +13,11 @@ use super::super::problem::Problem;
 use super::read::{self, Body, Name};
 use super::sse::{self, Reading};
 use super::{Owner, task_id};
-use crate::node::Shared;
-use crate::session::turns::Status;
+use crate::server::Shared;
 use crate::session::{Ask, Outcome};
 use crate::stream::Watched;
-use crate::task::{Ending, Tasks};
+use crate::task::Ending;
+use crate::task::status::Status;
 
 type Answer = Result<Response, Problem>;
 type Shares = State<Arc<Shared>>;
@@ -61,7 +61,7 @@ pub async fn cancel(owner: Owner, State(shared): Shares, Name(tid): Name, body: 
         }
         _ if watched.is_released() => (false, watched.status()),
         _ => {
-            let ended = Tasks::end(&shared, &id, &owner.principal, Ending::cancelled(by, reason)).await?;
+            let ended = shared.tasks.end(&id, &owner.principal, Ending::cancelled(by, reason)).await?;
             (ended.by_this, ended.record.status)
         }
     };

@@ -14,7 +14,7 @@ use axum::routing::get;
 use serde_json::{Map, Value, json};
 
 use super::doors;
-use crate::node::Shared;
+use crate::server::Shared;
 use operation::{Door, Operation, named};
 
 doors! {
@@ -23,7 +23,7 @@ doors! {
 
 /// The document, as it is true for this server.
 pub async fn show(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let agents: Vec<&str> = shared.agents.keys().map(String::as_str).collect();
+    let agents: Vec<&str> = shared.sessions.agents.keys().map(String::as_str).collect();
     Json(document(shared.auth.is_required(), &agents))
 }
 

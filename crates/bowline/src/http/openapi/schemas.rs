@@ -5,7 +5,7 @@ use bowline_protocol::{ChunkKind, ErrorCode, RecoveryAction};
 use serde_json::{Map, Value, json};
 
 use super::named;
-use crate::session::turns::Status;
+use crate::task::status::Status;
 
 /// `<epoch>-<seq>`, with the place within the event if that became several chunks; or the number alone.
 const CURSOR: &str = r"^([A-Za-z0-9]{1,32}-)?[0-9]{1,15}(\.[1-9][0-9]{0,8})?$";

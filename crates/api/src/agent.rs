@@ -1,0 +1,45 @@
+//! The trait that an agent implements.
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use crate::{AgentError, OpenQuestion, Operation, Reply, Run, RunResult};
+
+/// Something that answers messages.
+///
+/// What an implementor owes:
+/// - It emits through [`Run::emit`] and ends by returning. It never emits an ending itself, so that a run has exactly one.
+/// - It stops soon after [`Run::cancel`] fires, or after an emission returns [`Stopped`](crate::Stopped). If it does not,
+///   the server drops it after half a second.
+/// - It puts what it needs after a question into [`Confirm::state`](crate::Confirm::state): if the process dies before the
+///   person replies, [`answered`](Agent::answered) gets that state, and nothing else of the run is left.
+#[async_trait]
+pub trait Agent: Send + Sync + 'static {
+    /// Works on one input until it is answered.
+    async fn run(&self, run: Run) -> RunResult;
+
+    /// Goes on from [`OpenQuestion::state`]: a person replied after the process that asked had ended.
+    async fn answered(&self, run: Run, question: OpenQuestion, reply: Reply) -> RunResult;
+
+    /// Names of the background operations that clients may start.
+    fn operations(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    /// Does one piece of work in the background: one that [`operations`](Agent::operations) names, or one that a run
+    /// started with [`Emitter::start_operation`](crate::Emitter::start_operation). Returns its result.
+    async fn operate(&self, operation: Operation) -> Result<Value, AgentError> {
+        Err(AgentError::failed(format!("This agent cannot do `{}` in the background.", operation.tool)))
+    }
+
+    /// Whether it plans: only then does the server pass plan commands to it.
+    fn plans(&self) -> bool {
+        false
+    }
+
+    /// Whether a run that a crash interrupted can go on: [`run`](Agent::run) is then called again, with what the run had
+    /// logged in [`Run::logged`]. Otherwise the run ends as lost.
+    fn continues(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,86 @@
+//! What travels from a run to the server that stores it.
+
+use std::fmt;
+
+use bowline_protocol::{Draft, MessageId, OperationId, Refusal, StepId, TaskId, json};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use crate::Reply;
+
+/// One thing that a run emitted. [`Emitter`](crate::Emitter) makes it; the server takes it.
+#[derive(Debug)]
+pub enum Emission {
+    /// An event for the log.
+    Event(Draft),
+    /// A piece of the answer: also added to what the conversation keeps if the run is cut short.
+    Partial(Draft, Delta),
+    /// A question for a person.
+    Ask {
+        /// The step of the question.
+        step: StepId,
+        /// The event that shows it.
+        draft: Draft,
+        /// What the agent needs to go on after a crash.
+        state: Value,
+        /// Where the reply goes if this process is still there.
+        reply: oneshot::Sender<Reply>,
+    },
+    /// The plan as it stands, stored beside the log.
+    Plan(Value),
+    /// What the agent itself keeps from run to run.
+    State(Value),
+    /// Work to start in the background.
+    Operate {
+        /// What to do.
+        request: Box<OperationRequest>,
+        /// Where the answer goes once that is durable.
+        reply: oneshot::Sender<Result<StartedOperation, Refusal>>,
+    },
+}
+
+impl Emission {
+    /// About how many bytes it takes in the log.
+    pub fn len_hint(&self) -> usize {
+        match self {
+            Emission::Event(draft) | Emission::Partial(draft, _) => draft.len_hint(),
+            Emission::Ask { draft, state, .. } => draft.len_hint() + json::raw(state).get().len(),
+            Emission::Plan(value) | Emission::State(value) => json::raw(value).get().len(),
+            Emission::Operate { request, .. } => json::raw(&request.args).get().len(),
+        }
+    }
+}
+
+/// A piece of the answer's text; `Debug` shows only its length.
+pub struct Delta(pub String);
+
+impl fmt::Debug for Delta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Delta({} bytes)", self.0.len())
+    }
+}
+
+/// Work that a run wants done in the background.
+pub struct OperationRequest {
+    /// What [`Operation::tool`](crate::Operation::tool) will say.
+    pub tool: String,
+    /// The arguments for it.
+    pub args: Value,
+    /// The tool call that the work is for: the same key twice starts one operation.
+    pub key: Option<MessageId>,
+}
+
+impl fmt::Debug for OperationRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OperationRequest({})", self.tool)
+    }
+}
+
+/// A background operation that the server has accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartedOperation {
+    /// The name of the operation.
+    pub operation_id: OperationId,
+    /// The task whose log shows its progress.
+    pub task_id: TaskId,
+}

@@ -1,0 +1,259 @@
+//! Plans: the events of an agent that plans, solves tasks and sums up, what a client's commands mean to it, and how far it
+//! has come.
+
+use std::collections::HashMap;
+
+use bowline_protocol::event::names;
+use bowline_protocol::frame::PlanCommand;
+use serde_json::{Value, json};
+
+use crate::{Emission, Emitter, Input, Stopped};
+
+/// Events of a plan.
+impl Emitter {
+    /// Planning has begun.
+    pub async fn plan_start(&self, question: &str) -> Result<(), Stopped> {
+        self.event(names::PLAN_START, &json!({ "question": question })).await
+    }
+
+    /// The plan is made: its tasks, each with `id`, `title` and `description`.
+    pub async fn plan_completed(&self, tasks: &Value, summary: &str) -> Result<(), Stopped> {
+        self.event(names::PLAN_COMPLETED, &json!({ "tasks": tasks, "plan_summary": summary })).await
+    }
+
+    /// The plan is given up.
+    pub async fn plan_cancelled(&self, reason: &str) -> Result<(), Stopped> {
+        self.event(names::PLAN_CANCELLED, &json!({ "reason": reason })).await
+    }
+
+    /// What a model returned as a plan is none.
+    pub async fn plan_coercion_error(&self, message: &str, error: &str) -> Result<(), Stopped> {
+        self.event(names::PLAN_COERCION_ERROR, &json!({ "message": message, "error": error })).await
+    }
+
+    /// Work on a task has begun.
+    pub async fn solver_start(&self, task: &Value) -> Result<(), Stopped> {
+        self.event(names::SOLVER_START, &json!({ "task": task })).await
+    }
+
+    /// How far a task has come.
+    pub async fn solver_progress(&self, task_id: &str, step: u32, steps: u32) -> Result<(), Stopped> {
+        let percent = u64::from(step) * 100 / u64::from(steps.max(1));
+        let content =
+            json!({ "task_id": task_id, "progress_percent": percent, "current_step": step, "total_steps": steps });
+        self.event(names::SOLVER_PROGRESS, &content).await
+    }
+
+    /// A task is solved.
+    pub async fn solver_completed(&self, task: &Value, output: &str, summary: &str) -> Result<(), Stopped> {
+        let result = json!({ "output": output, "summary": summary });
+        self.event(names::SOLVER_COMPLETED, &json!({ "task": task, "result": result })).await
+    }
+
+    /// A task failed.
+    pub async fn solver_step_failed(&self, task: &Value, error: &str) -> Result<(), Stopped> {
+        self.event(names::SOLVER_STEP_FAILED, &json!({ "task": task, "error": error })).await
+    }
+
+    /// A task was cancelled.
+    pub async fn solver_cancelled(&self, task: &Value) -> Result<(), Stopped> {
+        self.event(names::SOLVER_CANCELLED, &json!({ "task": task })).await
+    }
+
+    /// A task is solved once more.
+    pub async fn solver_restarted(&self, task: &Value) -> Result<(), Stopped> {
+        self.event(names::SOLVER_RESTARTED, &json!({ "task": task })).await
+    }
+
+    /// All tasks have ended; their results are being summed up.
+    pub async fn aggregate_start(&self, solver_results: &Value) -> Result<(), Stopped> {
+        self.event(names::AGGREGATE_START, &json!({ "solver_results": solver_results })).await
+    }
+
+    /// The sum of all results.
+    pub async fn aggregate_completed(&self, output: &str) -> Result<(), Stopped> {
+        self.event(names::AGGREGATE_COMPLETED, &json!({ "output": output })).await
+    }
+
+    /// The whole plan has ended; `status` is `completed` or `partial`.
+    pub async fn pipeline_completed(&self, output: &str, status: &str) -> Result<(), Stopped> {
+        self.event(names::PIPELINE_COMPLETED, &json!({ "output": output, "status": status })).await
+    }
+}
+
+impl Input {
+    /// The run that a plan command asks for while none is active, given the last plan of the session. `None` if the command
+    /// has no effect then.
+    pub fn for_command(command: PlanCommand, plan: Option<&Value>) -> Option<Input> {
+        match command {
+            PlanCommand::CancelTask { .. } | PlanCommand::CancelPlan { .. } => None,
+            PlanCommand::Replan { question } => Some(Input::Replan { question }),
+            PlanCommand::SolveTasks { tasks } => Some(Input::SolveTasks { tasks }),
+            PlanCommand::RestartTask { task_id } => {
+                let mut tasks = plan.and_then(|plan| plan["tasks"].as_array()).into_iter().flatten();
+                tasks.any(|task| task["id"] == task_id.as_str()).then_some(Input::RestartTask { task_id })
+            }
+        }
+    }
+}
+
+/// How far the plan of one run has come, as its emissions show it.
+#[derive(Debug, Default)]
+pub struct PlanProgress {
+    /// The tasks, if there is a plan, and whether each is still open.
+    tasks: Option<HashMap<String, bool>>,
+    stage: Option<Stage>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Planning { question: Value },
+    Solving,
+    Aggregating,
+}
+
+impl PlanProgress {
+    /// Takes one emission of the run, once it is stored.
+    pub fn handle_emission(&mut self, emission: &Emission) {
+        match emission {
+            Emission::Plan(plan) => {
+                let open = |task: &Value| matches!(task["status"].as_str(), None | Some("waiting" | "solving"));
+                let listed = plan["tasks"].as_array().into_iter().flatten();
+                let tasks = listed.filter_map(|task| Some((task["id"].as_str()?.to_owned(), open(task))));
+                self.tasks = Some(tasks.collect());
+            }
+            Emission::Event(draft) => self.handle_event(draft.name.as_str(), draft.content.get()),
+            Emission::Partial(..) | Emission::Ask { .. } | Emission::Operate { .. } | Emission::State(_) => {}
+        }
+    }
+
+    fn handle_event(&mut self, name: &str, content: &str) {
+        let content = || serde_json::from_str::<Value>(content).unwrap_or_default();
+        match name {
+            names::PLAN_START => {
+                self.stage = Some(Stage::Planning { question: content()["question"].take() });
+                self.tasks = Some(HashMap::new());
+            }
+            names::PLAN_COMPLETED => self.stage = Some(Stage::Solving),
+            names::SOLVER_START | names::SOLVER_RESTARTED => {
+                self.stage = Some(Stage::Solving);
+                self.set_open(&content(), true);
+            }
+            names::SOLVER_COMPLETED | names::SOLVER_CANCELLED | names::SOLVER_STEP_FAILED => {
+                self.set_open(&content(), false);
+            }
+            names::AGGREGATE_START => {
+                self.stage = Some(Stage::Aggregating);
+                self.tasks = None;
+            }
+            names::PLAN_CANCELLED => *self = PlanProgress::default(),
+            names::PIPELINE_COMPLETED => self.stage = None,
+            _ => {}
+        }
+    }
+
+    fn set_open(&mut self, content: &Value, open: bool) {
+        if let (Some(tasks), Some(id)) = (&mut self.tasks, content["task"]["id"].as_str()) {
+            tasks.insert(id.to_owned(), open);
+        }
+    }
+
+    /// Whether a command has an effect on the run now.
+    pub fn accepts(&self, command: &PlanCommand) -> bool {
+        let Some(tasks) = &self.tasks else { return false };
+        match command {
+            PlanCommand::CancelTask { task_id } => tasks.get(task_id).copied().unwrap_or(false),
+            PlanCommand::RestartTask { task_id } => tasks.contains_key(task_id),
+            PlanCommand::CancelPlan { .. } | PlanCommand::Replan { .. } => true,
+            PlanCommand::SolveTasks { .. } => false,
+        }
+    }
+
+    /// The word for where the run is, if it follows a plan: `planning`, `solving` or `aggregating`.
+    pub fn stage(&self) -> Option<&'static str> {
+        self.stage.as_ref().map(|stage| match stage {
+            Stage::Planning { .. } => "planning",
+            Stage::Solving => "solving",
+            Stage::Aggregating => "aggregating",
+        })
+    }
+
+    /// The plan with its status: the one that is being made, or the last one that the session `kept`.
+    pub fn describe(&self, kept: Option<Value>) -> Value {
+        let mut plan = match &self.stage {
+            Some(Stage::Planning { question }) => json!({ "question": question, "tasks": [] }),
+            _ => kept.unwrap_or_default(),
+        };
+        let completed = |task: &Value| task["status"] == "completed";
+        let all_completed = plan["tasks"].as_array().is_some_and(|tasks| tasks.iter().all(completed));
+        if let Value::Object(fields) = &mut plan {
+            let status = match self.stage {
+                Some(_) => "in_progress",
+                None if all_completed => "completed",
+                None => "incomplete",
+            };
+            fields.insert("status".into(), status.into());
+        }
+        plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bowline_protocol::Draft;
+
+    fn event(progress: &mut PlanProgress, name: &'static str, content: &Value) {
+        progress.handle_emission(&Emission::Event(Draft::new(name, content)));
+    }
+
+    fn cancel_task(id: &str) -> PlanCommand {
+        PlanCommand::CancelTask { task_id: id.into() }
+    }
+
+    #[test]
+    fn a_command_has_an_effect_only_on_what_is_open() {
+        let mut progress = PlanProgress::default();
+        let replan = PlanCommand::Replan { question: None };
+        assert!(!progress.accepts(&replan), "there is no plan yet");
+        event(&mut progress, names::PLAN_START, &json!({ "question": "why" }));
+        assert!(progress.accepts(&replan) && !progress.accepts(&cancel_task("a")));
+        progress.handle_emission(&Emission::Plan(
+            json!({ "tasks": [{ "id": "a" }, { "id": "b", "status": "completed" }] }),
+        ));
+        assert!(progress.accepts(&cancel_task("a")) && !progress.accepts(&cancel_task("b")));
+        assert!(progress.accepts(&PlanCommand::RestartTask { task_id: "b".into() }));
+        event(&mut progress, names::SOLVER_COMPLETED, &json!({ "task": { "id": "a" } }));
+        assert!(!progress.accepts(&cancel_task("a")));
+        assert!(!progress.accepts(&PlanCommand::SolveTasks { tasks: json!([]) }));
+        event(&mut progress, names::AGGREGATE_START, &json!({}));
+        assert!(!progress.accepts(&replan), "it is too late to plan anew");
+    }
+
+    #[test]
+    fn the_plan_that_is_being_made_replaces_the_one_that_was_kept() {
+        let mut progress = PlanProgress::default();
+        let kept = || Some(json!({ "question": "old", "tasks": [{ "id": "a", "status": "completed" }] }));
+        assert_eq!(progress.describe(kept())["status"], "completed");
+        assert_eq!(progress.describe(None), Value::Null);
+        event(&mut progress, names::PLAN_START, &json!({ "question": "new" }));
+        let planning = json!({ "question": "new", "tasks": [], "status": "in_progress" });
+        assert_eq!((progress.describe(kept()), progress.stage()), (planning, Some("planning")));
+        event(&mut progress, names::PLAN_COMPLETED, &json!({}));
+        assert_eq!((&progress.describe(kept())["question"], progress.stage()), (&json!("old"), Some("solving")));
+        event(&mut progress, names::PLAN_CANCELLED, &json!({}));
+        assert_eq!(progress.stage(), None);
+    }
+
+    #[test]
+    fn a_command_starts_a_run_only_where_there_is_something_to_do() {
+        let plan = json!({ "tasks": [{ "id": "a" }] });
+        let restart = |id: &str| PlanCommand::RestartTask { task_id: id.into() };
+        assert!(matches!(Input::for_command(restart("a"), Some(&plan)), Some(Input::RestartTask { .. })));
+        assert!(Input::for_command(restart("b"), Some(&plan)).is_none());
+        assert!(Input::for_command(restart("a"), None).is_none());
+        assert!(Input::for_command(cancel_task("a"), Some(&plan)).is_none());
+        let replan = PlanCommand::Replan { question: Some("q".into()) };
+        assert!(matches!(Input::for_command(replan, None), Some(Input::Replan { question: Some(_) })));
+    }
+}

@@ -1,0 +1,102 @@
+//! One execution of an agent, and what it works on.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_protocol::frame::PlanCommand;
+use bowline_protocol::{LoggedEvent, Principal, RunId, SessionId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Emitter, Message, Stopped, Tools};
+
+/// One execution of an agent.
+#[derive(Debug)]
+pub struct Run {
+    /// The session that it is a run of.
+    pub session: SessionId,
+    /// The name of this run. A run that goes on after a crash or a late reply keeps its name.
+    pub id: RunId,
+    /// Whose session it is.
+    pub owner: Principal,
+    /// What to work on.
+    pub input: Input,
+    /// The message to answer, as the conversation keeps it: also what it holds besides text. `None` for plan commands.
+    pub message: Option<Message>,
+    /// The conversation before the input, oldest first.
+    pub conversation: Vec<Message>,
+    /// The last plan of this session, as the agent kept it with [`Emitter::keep_plan`].
+    pub plan: Option<Value>,
+    /// What the agent last kept with [`Emitter::save_state`].
+    pub state: Option<Value>,
+    /// `config` of the session, as its creator wrote it.
+    pub config: Map<String, Value>,
+    /// What this run had logged before a crash; empty unless the agent [continues](crate::Agent::continues).
+    pub logged: Vec<LoggedEvent>,
+    /// Fires when the run is to stop.
+    pub cancel: CancellationToken,
+    /// How the run writes events into the session's log.
+    pub emit: Emitter,
+    /// Plan commands of the client, while the run goes on.
+    pub commands: mpsc::Receiver<PlanCommand>,
+    /// The tools that the run may call.
+    pub tools: Arc<dyn Tools>,
+}
+
+impl Run {
+    /// Sleeps; returns [`Stopped`] early if the run is cancelled.
+    pub async fn pause(&self, time: Duration) -> Result<(), Stopped> {
+        pause(&self.cancel, time).await
+    }
+}
+
+/// Sleeps unless the token is cancelled first.
+pub(crate) async fn pause(cancel: &CancellationToken, time: Duration) -> Result<(), Stopped> {
+    if time.is_zero() {
+        return if cancel.is_cancelled() { Err(Stopped) } else { Ok(()) };
+    }
+    match tokio::time::timeout(time, cancel.cancelled()).await {
+        Ok(()) => Err(Stopped),
+        Err(_elapsed) => Ok(()),
+    }
+}
+
+/// What a run works on. The server stores it beside the log, so that it is still known after a crash.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Input {
+    /// A message to answer.
+    Message {
+        /// Its text.
+        text: String,
+    },
+    /// A plan to make anew.
+    Replan {
+        /// What to plan for; `None` for the question of the last plan.
+        question: Option<String>,
+    },
+    /// Tasks that a client wrote itself.
+    SolveTasks {
+        /// A list of tasks: objects with `id`, `title` and `description`, or titles.
+        tasks: Value,
+    },
+    /// A task of the last plan to solve again.
+    RestartTask {
+        /// Which one.
+        task_id: String,
+    },
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Input::Message { text } => write!(f, "Message({} bytes)", text.len()),
+            Input::Replan { .. } => f.write_str("Replan"),
+            Input::SolveTasks { .. } => f.write_str("SolveTasks"),
+            Input::RestartTask { .. } => f.write_str("RestartTask"),
+        }
+    }
+}

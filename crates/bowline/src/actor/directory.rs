@@ -1,0 +1,131 @@
+//! The actors of one kind that are awake on this node: found, installed and retired. Nothing here is the truth: the store is.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_protocol::{Principal, Refusal};
+use tokio::sync::mpsc;
+
+use super::{Actor, Place, drive};
+
+/// Commands that may wait for one actor before their senders wait too.
+const COMMANDS_MAX: usize = 64;
+/// An actor that leaves at the moment in which it is written to is activated again. That cannot go on for long.
+const TRIES: usize = 100;
+
+pub struct Directory<A: Actor> {
+    awake: Mutex<HashMap<A::Id, Entry<A>>>,
+}
+
+struct Entry<A: Actor> {
+    owner: Principal,
+    commands: mpsc::Sender<A::Command>,
+    presence: Arc<A::Presence>,
+}
+
+impl<A: Actor> Default for Directory<A> {
+    fn default() -> Directory<A> {
+        Directory { awake: Mutex::default() }
+    }
+}
+
+impl<A: Actor> Directory<A> {
+    fn awake(&self) -> MutexGuard<'_, HashMap<A::Id, Entry<A>>> {
+        self.awake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What may be seen of an actor, if it is awake.
+    pub fn presence(&self, id: &A::Id) -> Option<Arc<A::Presence>> {
+        self.awake().get(id).map(|entry| entry.presence.clone())
+    }
+
+    /// How many of those that are awake look like this.
+    pub fn count(&self, is: impl Fn(&A::Presence) -> bool) -> usize {
+        self.awake().values().filter(|entry| is(&entry.presence)).count()
+    }
+
+    /// Puts an actor where others find it, and sets it going.
+    pub fn install(actor: A) -> mpsc::Sender<A::Command> {
+        let host = actor.host().clone();
+        let mut awake = A::directory(&host).awake();
+        // Two who looked at the same time found it asleep; the first one installed is the one that counts.
+        if let Some(entry) = awake.get(actor.id()).filter(|entry| !entry.commands.is_closed()) {
+            return entry.commands.clone();
+        }
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        let entry = Entry { owner: actor.owner().clone(), commands: commands.clone(), presence: actor.presence() };
+        awake.insert(actor.id().clone(), entry);
+        drop(awake);
+        tokio::spawn(drive::drive(Box::new(actor), inbox));
+        commands
+    }
+
+    /// The actor leaves, unless a command came meanwhile. A sender that found it here before and has not written yet gets
+    /// its command back, and finds the actor again; one that is about to write may still do so, so the actor has to look
+    /// once more.
+    pub(super) fn retire(&self, id: &A::Id, commands: &mut mpsc::Receiver<A::Command>) -> bool {
+        let mut awake = self.awake();
+        if !commands.is_empty() {
+            return false;
+        }
+        awake.remove(id);
+        // Not before the look above: a closed entry counts as gone, and a second actor would take its place.
+        commands.close();
+        true
+    }
+
+    /// The same actor, under another name.
+    pub fn rename(&self, old: &A::Id, new: &A::Id) {
+        let mut awake = self.awake();
+        if let Some(entry) = awake.remove(old) {
+            awake.insert(new.clone(), entry);
+        }
+    }
+
+    /// Offers a command to every actor that is awake. One that is too busy does not get it.
+    pub fn offer(&self, command: impl Fn() -> A::Command) {
+        for entry in self.awake().values() {
+            let _ = entry.commands.try_send(command());
+        }
+    }
+
+    /// Delivers a command to an actor of the asker's own, wherever it lives. If that cannot be, the command comes back.
+    pub async fn send(
+        host: &Arc<A::Host>,
+        id: &A::Id,
+        asker: &Principal,
+        mut command: A::Command,
+    ) -> Result<(), (A::Command, Refusal)> {
+        for _ in 0..TRIES {
+            let commands = match A::directory(host).find_awake(id, asker) {
+                Some(Ok(commands)) => commands,
+                Some(Err(refusal)) => return Err((command, refusal)),
+                None => match A::find(host, id, asker, &command).await {
+                    Ok(Place::Here(actor)) => Directory::install(actor),
+                    Ok(Place::There(node)) => return A::router(host).forward(&node, id, asker, command),
+                    Err(refusal) => return Err((command, refusal)),
+                },
+            };
+            match commands.send(command).await {
+                Ok(()) => return Ok(()),
+                Err(returned) => command = returned.0,
+            }
+            tokio::task::yield_now().await;
+        }
+        Err((command, A::unreachable()))
+    }
+
+    /// An actor that is awake here, if it is the asker's. A closed channel belongs to one that is gone.
+    fn find_awake(&self, id: &A::Id, asker: &Principal) -> Option<Result<mpsc::Sender<A::Command>, Refusal>> {
+        let awake = self.awake();
+        let entry = awake.get(id).filter(|entry| !entry.commands.is_closed())?;
+        Some(if entry.owner == *asker { Ok(entry.commands.clone()) } else { Err(A::not_found()) })
+    }
+}
+
+impl<A: Actor> fmt::Debug for Directory<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Directory({} awake)", self.awake().len())
+    }
+}

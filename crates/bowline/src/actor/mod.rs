@@ -1,0 +1,136 @@
+//! Actors: what alone changes one log. Sessions and tasks are actors; how one is found, activated, run and retired is
+//! the same for both.
+//!
+//! An actor holds nothing that is not in the store, so it can leave at any time and be activated again.
+
+mod directory;
+pub mod drive;
+mod process;
+mod router;
+
+use std::fmt::{Debug, Display};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bowline_protocol::{Principal, Refusal};
+use bowline_store::{Holder, StoreError};
+use tokio_util::sync::CancellationToken;
+
+pub use directory::Directory;
+pub use process::{EMISSIONS_MAX, Process, RunEvent};
+pub use router::Router;
+
+/// One kind of actor.
+pub trait Actor: Sized + Send + 'static {
+    type Id: Clone + Eq + Hash + Display + Send + Sync;
+    /// A channel keeps room for 32 commands, so a large one is a box.
+    type Command: Send;
+    /// What its process says while it works, and how that ends.
+    type Emission: Send;
+    type Ending: Send;
+    /// What may be seen of it without asking it.
+    type Presence: Send + Sync;
+    /// What all actors of this kind have in common.
+    type Host: Send + Sync + 'static;
+
+    /// Commands that are handled together.
+    const COMMANDS_AT_ONCE: usize;
+
+    fn directory(host: &Self::Host) -> &Directory<Self>;
+
+    fn router(host: &Self::Host) -> &dyn Router<Self>;
+
+    /// Fires when this node wants to leave.
+    fn draining(host: &Self::Host) -> &CancellationToken;
+
+    /// Unknown and foreign actors are answered alike.
+    fn not_found() -> Refusal;
+
+    /// What a sender gets when the actor leaves again and again before it can be reached.
+    fn unreachable() -> Refusal;
+
+    /// Whether a refused activation means that there is nothing to activate, now or later.
+    fn is_final(refusal: &Refusal) -> bool;
+
+    /// An actor that is not awake here: what the store knows of it, or the node that has it.
+    fn find(
+        host: &Arc<Self::Host>,
+        id: &Self::Id,
+        asker: &Principal,
+        command: &Self::Command,
+    ) -> impl Future<Output = Result<Place<Self>, Refusal>> + Send;
+
+    /// Answers the one who waits for what comes of a command.
+    fn refuse(id: &Self::Id, command: Self::Command, refusal: &Refusal);
+
+    fn host(&self) -> &Arc<Self::Host>;
+    fn id(&self) -> &Self::Id;
+    fn owner(&self) -> &Principal;
+    fn presence(&self) -> Arc<Self::Presence>;
+
+    /// Takes the lease, and settles what an earlier process left behind. Nothing if that is done. Only the actor that the
+    /// directory knows may do this: each lease shuts out the one before it.
+    fn activate(&mut self) -> impl Future<Output = Result<(), ActivationError>> + Send;
+
+    /// Activates it with what the store knows, as after a crash: a new lease shuts the commit in doubt out, and what it
+    /// did or did not do is seen.
+    fn reactivate(&mut self) -> impl Future<Output = Result<(), ActivationError>> + Send;
+
+    /// Whether it is unknown what its last commit did. Then it has to be [reactivated](Actor::reactivate) before anything
+    /// else.
+    fn is_in_doubt(&self) -> bool;
+
+    fn handle(&mut self, commands: Vec<Self::Command>) -> impl Future<Output = ()> + Send;
+
+    /// The process that is at work for it, if that may be listened to.
+    fn process(&mut self) -> Option<&mut Process<Self::Emission, Self::Ending>>;
+
+    fn handle_run_event(&mut self, event: RunEvent<Self::Emission, Self::Ending>) -> impl Future<Output = ()> + Send;
+
+    /// When [`handle_timeout`](Actor::handle_timeout) is due.
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    fn handle_timeout(&mut self, now: Instant) -> impl Future<Output = ()> + Send;
+
+    /// This node wants to leave. Asked before each wait, because what keeps the actor here may end at any time.
+    fn handle_draining(&mut self);
+
+    /// Whether nothing here needs it any more.
+    fn may_leave(&self, now: Instant) -> bool;
+
+    /// Lets other nodes have it, now that it has left the directory.
+    fn give_back(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// Where an actor can be had.
+#[derive(Debug)]
+pub enum Place<A> {
+    /// Here: this one, once it is activated.
+    Here(A),
+    There(Holder),
+}
+
+/// Why an actor could not be activated.
+#[derive(Debug)]
+pub enum ActivationError {
+    Refused(Refusal),
+    /// Another node has it.
+    Elsewhere(Holder),
+}
+
+impl ActivationError {
+    /// What it means that the lease was not granted. `refuse` says what any other trouble means to a client.
+    pub fn from_lease(error: StoreError, refuse: impl Fn(&StoreError) -> Refusal) -> ActivationError {
+        match error {
+            StoreError::Held(node) => ActivationError::Elsewhere(node),
+            error => ActivationError::Refused(refuse(&error)),
+        }
+    }
+}
+
+impl From<Refusal> for ActivationError {
+    fn from(refusal: Refusal) -> ActivationError {
+        ActivationError::Refused(refusal)
+    }
+}

@@ -1,0 +1,206 @@
+//! What nodes say to each other, as it is written: things asked of sessions and tasks that live elsewhere, answers, and mail
+//! for connections.
+
+use bowline_core::hold::Party;
+use bowline_protocol::{ErrorCode, Principal, ProducerId, Refusal, Seq, SessionId, TaskId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::session::{SessionAsk, SessionMail, SessionOutcome};
+use crate::secret::Presented;
+use crate::session::caller::Answered;
+use crate::task::TaskRecord;
+use crate::task::command::{Appended, Ended, Ending};
+
+#[derive(Serialize, Deserialize)]
+pub enum NodeMessage {
+    Session {
+        session: SessionId,
+        asker: Principal,
+        from: Sender,
+        ask: SessionAsk,
+        hops: u8,
+    },
+    /// What was asked of a session, unopened: the node that was asked is leaving, and another can have the session.
+    Returned {
+        session: SessionId,
+        asker: Principal,
+        from: Sender,
+        ask: SessionAsk,
+        hops: u8,
+    },
+    Task {
+        task: TaskId,
+        asker: Principal,
+        number: u64,
+        ask: TaskAsk,
+        hops: u8,
+    },
+    Mail {
+        party: Party,
+        mail: Box<SessionMail>,
+    },
+    Answer {
+        number: u64,
+        answer: Answer,
+    },
+    /// Of a talk, which goes on over many messages. The number is that of the node which began it.
+    Talk {
+        number: u64,
+        turn: Turn,
+    },
+    /// Are you reading? Any message answers.
+    Ping,
+    /// Nothing but what stands on the envelope.
+    Hello,
+    /// Messages of the receiver's did not arrive here.
+    Missed,
+    /// A message of the receiver's cannot be read here.
+    Unread {
+        why: String,
+    },
+    /// To the sender, this incarnation of the receiver is dead.
+    Dead {
+        incarnation: u64,
+    },
+}
+
+impl NodeMessage {
+    /// Whether this node waits for what comes of it.
+    pub fn is_awaited(&self) -> bool {
+        match self {
+            NodeMessage::Session { from, ask, .. } => ask.is_awaited() && !matches!(from, Sender::Nobody),
+            NodeMessage::Task { number, .. } => *number > 0,
+            NodeMessage::Talk { turn, .. } => matches!(turn, Turn::Ask(_)),
+            _ => false,
+        }
+    }
+}
+
+/// Who asks, as the node knows them that they came to.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Sender {
+    Connection { party: Party, admitted: bool },
+    Request { number: u64, proof: Option<Presented> },
+    Nobody,
+}
+
+/// What either side of a talk says.
+#[derive(Serialize, Deserialize)]
+pub enum Turn {
+    Ask(Box<RawValue>),
+    Part(String),
+    /// That was all.
+    End,
+    /// A part was taken.
+    Taken,
+    /// The side that asked wants no more.
+    Left,
+}
+
+/// What may be asked of a task.
+#[derive(Serialize, Deserialize)]
+pub enum TaskAsk {
+    Append { place: Option<(ProducerId, u64)>, chunks: Vec<Box<RawValue>> },
+    End(TaskEnding),
+    Look,
+}
+
+#[derive(Serialize, Deserialize)]
+pub enum TaskEnding {
+    Completed { result: Option<Value>, finish: Option<Box<RawValue>> },
+    Failed { code: ErrorCode, message: String, finish: Option<Box<RawValue>> },
+    Cancelled { by: String, reason: Option<String>, finish: Option<Box<RawValue>> },
+}
+
+#[derive(Serialize, Deserialize)]
+pub enum Answer {
+    Session(Result<SessionOutcome, Refusal>),
+    Appended(Result<TaskAppended, Refusal>),
+    Ended(Result<Box<TaskEnded>, Refusal>),
+    /// The one who was asked went away without an answer.
+    Gone,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct TaskAppended {
+    last_message_id: String,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct TaskEnded {
+    by_this: bool,
+    /// As the store keeps it.
+    record: TaskRecord,
+    last: Seq,
+    last_message_id: String,
+}
+
+impl Answer {
+    pub fn of_session(answered: Answered) -> Answer {
+        Answer::Session(answered.map(Into::into))
+    }
+
+    pub fn of_append(appended: Result<Appended, Refusal>) -> Answer {
+        Answer::Appended(appended.map(|Appended { last_message_id }| TaskAppended { last_message_id }))
+    }
+
+    pub fn of_end(ended: Result<Box<Ended>, Refusal>) -> Answer {
+        Answer::Ended(ended.map(|ended| {
+            let Ended { by_this, record, last, last_message_id } = *ended;
+            Box::new(TaskEnded { by_this, record, last, last_message_id })
+        }))
+    }
+}
+
+impl From<TaskAppended> for Appended {
+    fn from(appended: TaskAppended) -> Appended {
+        Appended { last_message_id: appended.last_message_id }
+    }
+}
+
+impl From<Box<TaskEnded>> for Box<Ended> {
+    fn from(ended: Box<TaskEnded>) -> Box<Ended> {
+        let TaskEnded { by_this, record, last, last_message_id } = *ended;
+        Box::new(Ended { by_this, record, last, last_message_id })
+    }
+}
+
+impl From<Ending> for TaskEnding {
+    fn from(ending: Ending) -> TaskEnding {
+        match ending {
+            Ending::Completed { result, finish } => TaskEnding::Completed { result, finish },
+            Ending::Failed { code, message, finish } => TaskEnding::Failed { code, message, finish },
+            Ending::Cancelled { by, reason, finish } => TaskEnding::Cancelled { by, reason, finish },
+        }
+    }
+}
+
+impl From<TaskEnding> for Ending {
+    fn from(ending: TaskEnding) -> Ending {
+        match ending {
+            TaskEnding::Completed { result, finish } => Ending::Completed { result, finish },
+            TaskEnding::Failed { code, message, finish } => Ending::Failed { code, message, finish },
+            TaskEnding::Cancelled { by, reason, finish } => Ending::Cancelled { by, reason, finish },
+        }
+    }
+}
+
+impl std::fmt::Debug for NodeMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            NodeMessage::Session { .. } => "Session",
+            NodeMessage::Returned { .. } => "Returned",
+            NodeMessage::Task { .. } => "Task",
+            NodeMessage::Mail { .. } => "Mail",
+            NodeMessage::Answer { .. } => "Answer",
+            NodeMessage::Talk { .. } => "Talk",
+            NodeMessage::Ping => "Ping",
+            NodeMessage::Hello => "Hello",
+            NodeMessage::Missed => "Missed",
+            NodeMessage::Unread { .. } => "Unread",
+            NodeMessage::Dead { .. } => "Dead",
+        })
+    }
+}

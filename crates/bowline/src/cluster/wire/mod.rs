@@ -1,0 +1,95 @@
+//! How a message travels between nodes: an envelope with a version, which every version can read, around a message, which
+//! only those can read that know its version. The types here are the format: nothing else in the server is written by name.
+//!
+//! Version 0 is what nodes wrote before there were versions: a sender, a number and a message. Version 1 adds the
+//! incarnations. All that version 0 knows is still written, so a node that knows nothing else can read it.
+
+#![allow(missing_debug_implementations, reason = "they hold what people wrote, and are only written and read")]
+
+mod message;
+mod session;
+
+use bowline_core::exchange::Stamp;
+use bowline_protocol::{Draft, Recorded};
+use bowline_store::Holder;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+pub use message::{Answer, NodeMessage, Sender, TaskAsk, Turn};
+pub use session::{SessionAsk, SessionMail};
+
+/// The version that this node writes, and the newest that it reads.
+pub const VERSION: u32 = 1;
+
+/// How the events of an inbox are called.
+const LETTER: &str = "node.letter";
+
+#[derive(Serialize)]
+struct Outgoing<'a> {
+    version: u32,
+    from: &'a str,
+    incarnation: u64,
+    to_incarnation: u64,
+    since: u64,
+    number: u64,
+    read: u64,
+    parcel: &'a NodeMessage,
+}
+
+#[derive(Deserialize)]
+struct Incoming {
+    #[serde(default)]
+    version: u32,
+    from: String,
+    #[serde(default)]
+    incarnation: u64,
+    #[serde(default)]
+    to_incarnation: u64,
+    #[serde(default)]
+    since: u64,
+    number: u64,
+    #[serde(default)]
+    read: u64,
+    parcel: Box<RawValue>,
+}
+
+/// What was read from an inbox.
+#[derive(Debug)]
+pub struct Envelope {
+    pub from: Holder,
+    pub stamp: Stamp,
+    /// What it says, or why that cannot be read.
+    pub message: Result<NodeMessage, String>,
+}
+
+pub fn write(from: &Holder, stamp: &Stamp, message: &NodeMessage) -> Draft {
+    let &Stamp { incarnation, to_incarnation, since, number, read } = stamp;
+    let from = from.as_str();
+    Draft::new(
+        LETTER,
+        &Outgoing { version: VERSION, from, incarnation, to_incarnation, since, number, read, parcel: message },
+    )
+}
+
+/// The envelope in an event of an inbox. None for what is none at all.
+pub fn read(event: &Recorded) -> Option<Envelope> {
+    let view = event.view().filter(|view| view.event == LETTER)?;
+    parse(view.content.get()).or_else(|| {
+        tracing::error!("a message in this node's inbox is none that a node writes");
+        None
+    })
+}
+
+fn parse(text: &str) -> Option<Envelope> {
+    let Incoming { version, from, incarnation, to_incarnation, since, number, read, parcel } =
+        serde_json::from_str(text).ok()?;
+    let stamp = Stamp { incarnation, to_incarnation, since, number, read };
+    let message = match version {
+        0..=VERSION => serde_json::from_str(parcel.get()).map_err(|error| format!("it cannot be read: {error}")),
+        newer => Err(format!("it is of version {newer}, and this node reads up to {VERSION}: upgrade this node")),
+    };
+    Some(Envelope { from: Holder::parse(&from)?, stamp, message })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,468 @@
+//! What nodes say about sessions, as it is written: the names here are the format, whatever the session's own types are called.
+
+use std::time::{Duration, Instant};
+
+use bowline_api::Reply;
+use bowline_core::Resume;
+use bowline_env::clock;
+use bowline_protocol::frame::client::Content;
+use bowline_protocol::frame::{Control, PlanCommand};
+use bowline_protocol::{
+    ClientId, Cursor, Extent, LogId, MessageId, OperationId, Principal, Refusal, Seq, SessionId, StepId, TaskId,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::secret::Presented;
+use crate::session::export::ExportOptions;
+use crate::session::operations::{Order, OrderedBy};
+use crate::session::restore::{Restored, Source};
+use crate::session::{Approach, Ask, Grant, Mail, Outcome, Way};
+use crate::task::Begun;
+
+#[derive(Serialize, Deserialize)]
+pub enum SessionAsk {
+    Attach(Box<AttachAsk>),
+    Detach,
+    Alive,
+    Message {
+        message_id: Option<MessageId>,
+        #[serde(default)]
+        also: Option<MessageId>,
+        content: Content,
+    },
+    Regenerate {
+        by: String,
+        replaces: Option<MessageId>,
+    },
+    Response {
+        step_id: StepId,
+        reply: PersonReply,
+    },
+    Cancel {
+        by: String,
+        reason: Option<String>,
+        turn: Option<Seq>,
+    },
+    Plan {
+        by: String,
+        command: PlanCommand,
+    },
+    Operate(Box<OperationOrder>),
+    OperationEnded {
+        task: TaskId,
+        content: Box<Value>,
+    },
+    Export(ExportChoice),
+    Ack {
+        seq: Seq,
+    },
+    End {
+        by: String,
+    },
+    Prove,
+    Expire,
+    Verify,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct AttachAsk {
+    principal: Principal,
+    way: AttachWay,
+    cursor: Option<Cursor>,
+    client_id: Option<ClientId>,
+    proof: Option<String>,
+    observe: bool,
+    take_over: bool,
+    restored: Option<Box<RestoredState>>,
+    /// How many microseconds ago the client asked: an instant means nothing elsewhere.
+    since: u64,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub enum AttachWay {
+    Created,
+    Reconnect,
+    Recover,
+    Restored,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct RestoredState {
+    original: SessionId,
+    new: SessionId,
+    step: u64,
+    messages: usize,
+    source: RestoreSource,
+    last_seq: Seq,
+    before: Option<SessionId>,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub enum RestoreSource {
+    Live,
+    Snapshot,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct PersonReply {
+    confirmed: bool,
+    tasks: Option<Value>,
+    reason: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct ExportChoice {
+    memory: bool,
+    plan: bool,
+    work: bool,
+    token: bool,
+    plan_asked: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct OperationOrder {
+    tool_name: Option<String>,
+    args: Value,
+    key: Option<MessageId>,
+    #[serde(default)]
+    idempotency_key: Option<MessageId>,
+    operation_id: Option<OperationId>,
+    by: OrderSource,
+}
+
+#[derive(Serialize, Deserialize)]
+pub enum OrderSource {
+    Caller,
+    Agent { step: Option<StepId> },
+    Producer,
+}
+
+#[derive(Serialize, Deserialize)]
+pub enum SessionMail {
+    Granted(Box<AttachGrant>),
+    Control(Control),
+    Refused { session: SessionId, refusal: Refusal, way: Option<AttachWay> },
+    Cut { session: SessionId },
+    TakenOver { session: SessionId },
+    Superseded { session: SessionId, by: SessionId },
+    Probe { session: SessionId },
+    Over { session: SessionId, last: Seq },
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct AttachGrant {
+    session: SessionId,
+    claimed: SessionId,
+    log: LogId,
+    observe: bool,
+    way: AttachWay,
+    extent: Extent,
+    resume: Resume,
+    position: Option<Seq>,
+    /// How many microseconds ago the client asked.
+    since: u64,
+    greeting: Control,
+}
+
+#[derive(Serialize, Deserialize)]
+pub enum SessionOutcome {
+    Started { turn: Seq },
+    Queued { position: usize, message_id: Option<MessageId> },
+    Repeated { message_id: Option<MessageId>, turn: Option<Seq>, last: Option<Seq> },
+    Cancelled { ran: bool },
+    Plan { action: String, ok: bool },
+    Operation(Box<OperationBegun>),
+    Done,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct OperationBegun {
+    task_id: TaskId,
+    operation_id: OperationId,
+    tool_name: Option<String>,
+}
+
+impl SessionAsk {
+    /// Whether the node that asks waits for what comes of it.
+    pub fn is_awaited(&self) -> bool {
+        let unanswered = matches!(
+            self,
+            SessionAsk::Detach | SessionAsk::Alive | SessionAsk::Ack { .. } | SessionAsk::Expire | SessionAsk::Verify
+        );
+        !unanswered
+    }
+}
+
+fn micros_since(since: Instant) -> u64 {
+    since.elapsed().as_micros() as u64
+}
+
+fn instant_before(micros: u64) -> Instant {
+    let now = clock::now();
+    now.checked_sub(Duration::from_micros(micros)).unwrap_or(now)
+}
+
+impl From<&Ask> for SessionAsk {
+    fn from(ask: &Ask) -> SessionAsk {
+        match ask {
+            Ask::Attach(approach) => SessionAsk::Attach(Box::new((&**approach).into())),
+            Ask::Detach => SessionAsk::Detach,
+            Ask::Alive => SessionAsk::Alive,
+            Ask::Message { message_id, also, content } => {
+                SessionAsk::Message { message_id: message_id.clone(), also: also.clone(), content: content.clone() }
+            }
+            Ask::Regenerate { by, replaces } => SessionAsk::Regenerate { by: by.clone(), replaces: replaces.clone() },
+            Ask::Response { step_id, reply } => {
+                let Reply { confirmed, tasks, reason } = reply.clone();
+                SessionAsk::Response { step_id: step_id.clone(), reply: PersonReply { confirmed, tasks, reason } }
+            }
+            Ask::Cancel { by, reason, turn } => {
+                SessionAsk::Cancel { by: by.clone(), reason: reason.clone(), turn: *turn }
+            }
+            Ask::Plan { by, command } => SessionAsk::Plan { by: by.clone(), command: command.clone() },
+            Ask::Operate(order) => SessionAsk::Operate(Box::new((&**order).into())),
+            Ask::OperationEnded { task, content } => {
+                SessionAsk::OperationEnded { task: task.clone(), content: content.clone() }
+            }
+            Ask::Export(options) => {
+                let &ExportOptions { memory, plan, work, token, plan_asked } = options;
+                SessionAsk::Export(ExportChoice { memory, plan, work, token, plan_asked })
+            }
+            Ask::Ack { seq } => SessionAsk::Ack { seq: *seq },
+            Ask::End { by } => SessionAsk::End { by: by.clone() },
+            Ask::Prove => SessionAsk::Prove,
+            Ask::Expire => SessionAsk::Expire,
+            Ask::Verify => SessionAsk::Verify,
+        }
+    }
+}
+
+impl From<SessionAsk> for Ask {
+    fn from(ask: SessionAsk) -> Ask {
+        match ask {
+            SessionAsk::Attach(attach) => Ask::Attach(Box::new((*attach).into())),
+            SessionAsk::Detach => Ask::Detach,
+            SessionAsk::Alive => Ask::Alive,
+            SessionAsk::Message { message_id, also, content } => Ask::Message { message_id, also, content },
+            SessionAsk::Regenerate { by, replaces } => Ask::Regenerate { by, replaces },
+            SessionAsk::Response { step_id, reply: PersonReply { confirmed, tasks, reason } } => {
+                Ask::Response { step_id, reply: Reply { confirmed, tasks, reason } }
+            }
+            SessionAsk::Cancel { by, reason, turn } => Ask::Cancel { by, reason, turn },
+            SessionAsk::Plan { by, command } => Ask::Plan { by, command },
+            SessionAsk::Operate(order) => Ask::Operate(Box::new((*order).into())),
+            SessionAsk::OperationEnded { task, content } => Ask::OperationEnded { task, content },
+            SessionAsk::Export(ExportChoice { memory, plan, work, token, plan_asked }) => {
+                Ask::Export(ExportOptions { memory, plan, work, token, plan_asked })
+            }
+            SessionAsk::Ack { seq } => Ask::Ack { seq },
+            SessionAsk::End { by } => Ask::End { by },
+            SessionAsk::Prove => Ask::Prove,
+            SessionAsk::Expire => Ask::Expire,
+            SessionAsk::Verify => Ask::Verify,
+        }
+    }
+}
+
+impl From<&Approach> for AttachAsk {
+    fn from(approach: &Approach) -> AttachAsk {
+        AttachAsk {
+            principal: approach.principal.clone(),
+            way: approach.way.into(),
+            cursor: approach.cursor.clone(),
+            client_id: approach.client_id.clone(),
+            proof: approach.proof.as_ref().map(|proof| proof.0.clone()),
+            observe: approach.observe,
+            take_over: approach.take_over,
+            restored: approach.restored.as_deref().map(|restored| Box::new(restored.clone().into())),
+            since: micros_since(approach.since),
+        }
+    }
+}
+
+impl From<AttachAsk> for Approach {
+    fn from(attach: AttachAsk) -> Approach {
+        let AttachAsk { principal, way, cursor, client_id, proof, observe, take_over, restored, since } = attach;
+        Approach {
+            principal,
+            way: way.into(),
+            cursor,
+            client_id,
+            proof: proof.map(Presented),
+            observe,
+            take_over,
+            restored: restored.map(|restored| Box::new((*restored).into())),
+            since: instant_before(since),
+        }
+    }
+}
+
+impl From<Way> for AttachWay {
+    fn from(way: Way) -> AttachWay {
+        match way {
+            Way::Created => AttachWay::Created,
+            Way::Reconnect => AttachWay::Reconnect,
+            Way::Recover => AttachWay::Recover,
+            Way::Restored => AttachWay::Restored,
+        }
+    }
+}
+
+impl From<AttachWay> for Way {
+    fn from(way: AttachWay) -> Way {
+        match way {
+            AttachWay::Created => Way::Created,
+            AttachWay::Reconnect => Way::Reconnect,
+            AttachWay::Recover => Way::Recover,
+            AttachWay::Restored => Way::Restored,
+        }
+    }
+}
+
+impl From<Restored> for RestoredState {
+    fn from(restored: Restored) -> RestoredState {
+        let Restored { original, new, step, messages, source, last_seq, before, warnings } = restored;
+        let source = match source {
+            Source::Live => RestoreSource::Live,
+            Source::Snapshot => RestoreSource::Snapshot,
+        };
+        RestoredState { original, new, step, messages, source, last_seq, before, warnings }
+    }
+}
+
+impl From<RestoredState> for Restored {
+    fn from(restored: RestoredState) -> Restored {
+        let RestoredState { original, new, step, messages, source, last_seq, before, warnings } = restored;
+        let source = match source {
+            RestoreSource::Live => Source::Live,
+            RestoreSource::Snapshot => Source::Snapshot,
+        };
+        Restored { original, new, step, messages, source, last_seq, before, warnings }
+    }
+}
+
+impl From<&Order> for OperationOrder {
+    fn from(order: &Order) -> OperationOrder {
+        OperationOrder {
+            tool_name: order.tool_name.clone(),
+            args: order.args.clone(),
+            key: order.key.clone(),
+            idempotency_key: order.idempotency_key.clone(),
+            operation_id: order.operation_id.clone(),
+            by: match &order.by {
+                OrderedBy::Caller => OrderSource::Caller,
+                OrderedBy::Agent { step } => OrderSource::Agent { step: step.clone() },
+                OrderedBy::Producer => OrderSource::Producer,
+            },
+        }
+    }
+}
+
+impl From<OperationOrder> for Order {
+    fn from(order: OperationOrder) -> Order {
+        let OperationOrder { tool_name, args, key, idempotency_key, operation_id, by } = order;
+        let by = match by {
+            OrderSource::Caller => OrderedBy::Caller,
+            OrderSource::Agent { step } => OrderedBy::Agent { step },
+            OrderSource::Producer => OrderedBy::Producer,
+        };
+        Order { tool_name, args, key, idempotency_key, operation_id, by }
+    }
+}
+
+impl From<&Mail> for SessionMail {
+    fn from(mail: &Mail) -> SessionMail {
+        match mail {
+            Mail::Granted(grant) => SessionMail::Granted(Box::new((&**grant).into())),
+            Mail::Control(control) => SessionMail::Control(control.clone()),
+            Mail::Refused { session, refusal, way } => SessionMail::Refused {
+                session: session.clone(),
+                refusal: refusal.clone(),
+                way: way.map(AttachWay::from),
+            },
+            Mail::Cut { session } => SessionMail::Cut { session: session.clone() },
+            Mail::TakenOver { session } => SessionMail::TakenOver { session: session.clone() },
+            Mail::Superseded { session, by } => SessionMail::Superseded { session: session.clone(), by: by.clone() },
+            Mail::Probe { session } => SessionMail::Probe { session: session.clone() },
+            Mail::Over { session, last } => SessionMail::Over { session: session.clone(), last: *last },
+        }
+    }
+}
+
+impl From<SessionMail> for Mail {
+    fn from(mail: SessionMail) -> Mail {
+        match mail {
+            SessionMail::Granted(grant) => Mail::Granted(Box::new((*grant).into())),
+            SessionMail::Control(control) => Mail::Control(control),
+            SessionMail::Refused { session, refusal, way } => {
+                Mail::Refused { session, refusal, way: way.map(Way::from) }
+            }
+            SessionMail::Cut { session } => Mail::Cut { session },
+            SessionMail::TakenOver { session } => Mail::TakenOver { session },
+            SessionMail::Superseded { session, by } => Mail::Superseded { session, by },
+            SessionMail::Probe { session } => Mail::Probe { session },
+            SessionMail::Over { session, last } => Mail::Over { session, last },
+        }
+    }
+}
+
+impl From<&Grant> for AttachGrant {
+    fn from(grant: &Grant) -> AttachGrant {
+        AttachGrant {
+            session: grant.session.clone(),
+            claimed: grant.claimed.clone(),
+            log: grant.log.clone(),
+            observe: grant.observe,
+            way: grant.way.into(),
+            extent: grant.extent.clone(),
+            resume: grant.resume,
+            position: grant.position,
+            since: micros_since(grant.since),
+            greeting: grant.greeting.clone(),
+        }
+    }
+}
+
+impl From<AttachGrant> for Grant {
+    fn from(grant: AttachGrant) -> Grant {
+        let AttachGrant { session, claimed, log, observe, way, extent, resume, position, since, greeting } = grant;
+        let (way, since) = (way.into(), instant_before(since));
+        Grant { session, claimed, log, observe, way, extent, resume, position, since, greeting }
+    }
+}
+
+impl From<Outcome> for SessionOutcome {
+    fn from(outcome: Outcome) -> SessionOutcome {
+        match outcome {
+            Outcome::Started { turn } => SessionOutcome::Started { turn },
+            Outcome::Queued { position, message_id } => SessionOutcome::Queued { position, message_id },
+            Outcome::Repeated { message_id, turn, last } => SessionOutcome::Repeated { message_id, turn, last },
+            Outcome::Cancelled { ran } => SessionOutcome::Cancelled { ran },
+            Outcome::Plan { action, ok } => SessionOutcome::Plan { action, ok },
+            Outcome::Operation(begun) => {
+                let Begun { task_id, operation_id, tool_name } = *begun;
+                SessionOutcome::Operation(Box::new(OperationBegun { task_id, operation_id, tool_name }))
+            }
+            Outcome::Done => SessionOutcome::Done,
+        }
+    }
+}
+
+impl From<SessionOutcome> for Outcome {
+    fn from(outcome: SessionOutcome) -> Outcome {
+        match outcome {
+            SessionOutcome::Started { turn } => Outcome::Started { turn },
+            SessionOutcome::Queued { position, message_id } => Outcome::Queued { position, message_id },
+            SessionOutcome::Repeated { message_id, turn, last } => Outcome::Repeated { message_id, turn, last },
+            SessionOutcome::Cancelled { ran } => Outcome::Cancelled { ran },
+            SessionOutcome::Plan { action, ok } => Outcome::Plan { action, ok },
+            SessionOutcome::Operation(begun) => {
+                let OperationBegun { task_id, operation_id, tool_name } = *begun;
+                Outcome::Operation(Box::new(Begun { task_id, operation_id, tool_name }))
+            }
+            SessionOutcome::Done => Outcome::Done,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Access to logs, measured: commits, reads, and the right to write.
+
+pub mod placement;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_env::{Clock, clock};
+use bowline_protocol::{Epoch, LogId, Refusal, Seq};
+use bowline_store::{
+    Batch, Commit, Committed, FollowError, Follower, Leased, LeasedLog, ReadLimit, Store, StoreError, Trimmed, WakeSet,
+};
+use sha2::{Digest, Sha256};
+
+use crate::metrics::Metrics;
+use crate::refusals;
+use placement::Placement;
+
+/// A log that another node writes just now is asked for again after this time.
+const HELD_RETRY: Duration = Duration::from_millis(20);
+const HELD_TRIES: usize = 50;
+
+/// All logs of this server's store.
+pub struct Logs {
+    pub store: Arc<dyn Store>,
+    pub clock: Clock,
+    /// Which node writes what.
+    pub placement: Arc<dyn Placement>,
+    metrics: Arc<Metrics>,
+}
+
+impl Logs {
+    pub fn new(store: Arc<dyn Store>, clock: Clock, placement: Arc<dyn Placement>, metrics: Arc<Metrics>) -> Logs {
+        Logs { store, clock, placement, metrics }
+    }
+
+    pub async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        self.measure(self.store.commit(commit)).await
+    }
+
+    /// Commits under a lease, measured.
+    pub async fn commit_leased(&self, writer: &mut LeasedLog, commit: Commit) -> Result<Committed, StoreError> {
+        self.measure(writer.commit_leased(commit)).await
+    }
+
+    async fn measure(
+        &self,
+        commit: impl Future<Output = Result<Committed, StoreError>>,
+    ) -> Result<Committed, StoreError> {
+        let started = clock::now();
+        let committed = commit.await;
+        self.metrics.store_commit_seconds.observe(started.elapsed().as_secs_f64());
+        committed.inspect_err(|error| self.metrics.store_errors.inc(error_kind(error)))
+    }
+
+    /// The one writer of a log, among all nodes.
+    pub fn writer(&self, log: &LogId) -> LeasedLog {
+        LeasedLog::new(self.store.clone(), self.placement.clone(), log.clone())
+    }
+
+    /// Follows a log in one epoch.
+    pub fn follow(&self, log: &LogId, epoch: &Epoch, wake: &Arc<WakeSet>, token: u64) -> Follower {
+        Follower::new(&self.store, log, epoch, wake, token)
+    }
+
+    /// A read by a reader that follows its log.
+    pub async fn read(&self, follower: &Follower, from: Seq, limit: ReadLimit) -> Result<Batch, FollowError> {
+        let started = clock::now();
+        let batch = follower.read(from, limit).await;
+        self.metrics.store_read_seconds.observe(started.elapsed().as_secs_f64());
+        batch
+    }
+
+    /// Writes once to a log that no node has in hand for long. If another one has it just now, that is waited for.
+    pub async fn write_once(&self, commit: Commit) -> Result<Committed, StoreError> {
+        let log = commit.log.clone();
+        for _ in 0..HELD_TRIES {
+            match self.placement.lease(&log).await? {
+                Leased::Held(_) => tokio::time::sleep(HELD_RETRY).await,
+                Leased::Granted(fence) => {
+                    let committed = self.commit(Commit { fence, ..commit }).await;
+                    self.placement.give_back(&log, fence).await;
+                    return committed;
+                }
+            }
+        }
+        let leased = self.placement.lease(&log).await;
+        leased.and_then(Leased::fence).and_then(|_| Err(StoreError::Unavailable("held".into())))
+    }
+
+    /// Does something that only one may do at a time, on this node and on all others.
+    pub async fn alone<T>(
+        &self,
+        here: &tokio::sync::Mutex<()>,
+        what: &str,
+        work: impl Future<Output = Result<T, Refusal>>,
+    ) -> Result<T, Refusal> {
+        let _turn = here.lock().await;
+        let name = LogId::parse(&format!("lock_{:032x}", digest(what))).ok_or_else(refusals::session_not_found)?;
+        let lock = self.placement.lock(&name).await?;
+        let done = work.await;
+        if let Some(lock) = lock {
+            lock.unlock().await;
+        }
+        done
+    }
+
+    /// Counts what retention let go of, by whether the holder had acknowledged it.
+    pub fn count_trimmed(&self, trimmed: &Trimmed, acked: Seq) {
+        let boundary = acked.next().max(trimmed.from).min(trimmed.to);
+        self.metrics.events_trimmed.inc_by("true", trimmed.from.until(boundary));
+        self.metrics.events_trimmed.inc_by("false", boundary.until(trimmed.to));
+    }
+}
+
+impl fmt::Debug for Logs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Logs")
+    }
+}
+
+/// A name for a log that follows from a text.
+pub fn digest(text: &str) -> u128 {
+    let hash = Sha256::digest(text.as_bytes());
+    hash.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+fn error_kind(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::NoSuchLog => "no_such_log",
+        StoreError::Exists => "exists",
+        StoreError::StaleFence { .. } => "stale_fence",
+        StoreError::Held(_) => "held",
+        StoreError::Full(_) => "full",
+        StoreError::ReadOnly(_) => "read_only",
+        StoreError::Quarantined(_) => "quarantined",
+        StoreError::TooLarge { .. } => "too_large",
+        StoreError::Unavailable(_) => "unavailable",
+        StoreError::InDoubt(_) => "in_doubt",
+        StoreError::Closed => "closed",
+        StoreError::Io(_) => "io",
+    }
+}

@@ -1,0 +1,271 @@
+//! A session as an actor: how it is found and activated, when it is due, and when it leaves.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bowline_api::{Emission, RunResult};
+use bowline_core::Hold;
+use bowline_env::clock;
+use bowline_protocol::{Cursor, ErrorCode, Principal, Refusal, SessionId};
+use bowline_store::StoreError;
+use tokio_util::sync::CancellationToken;
+
+use super::actor::{Presence, SessionActor};
+use super::record::keys;
+use super::registry::{Sessions, goes_by};
+use super::{Command, Life, Mail, SessionRecord};
+use crate::actor::{ActivationError, Actor, Directory, Place, Process, Router, RunEvent};
+use crate::logs::placement::Location;
+use crate::refusals;
+
+/// How long an actor without work stays, so that a client that comes right back finds it warm.
+const LINGER: Duration = Duration::from_secs(2);
+
+impl Actor for SessionActor {
+    type Id = SessionId;
+    type Command = Box<Command>;
+    type Emission = Emission;
+    type Ending = RunResult;
+    type Presence = Presence;
+    type Host = Sessions;
+
+    const COMMANDS_AT_ONCE: usize = 1;
+
+    fn directory(sessions: &Sessions) -> &Directory<SessionActor> {
+        sessions.directory()
+    }
+
+    fn router(sessions: &Sessions) -> &dyn Router<SessionActor> {
+        &*sessions.router
+    }
+
+    fn draining(sessions: &Sessions) -> &CancellationToken {
+        &sessions.draining
+    }
+
+    fn not_found() -> Refusal {
+        refusals::session_not_found()
+    }
+
+    fn unreachable() -> Refusal {
+        Refusal::new(ErrorCode::Internal, "The session could not be woken. Try again.").retry_after_ms(1000)
+    }
+
+    fn is_final(refusal: &Refusal) -> bool {
+        refusal.code == ErrorCode::SessionNotFound
+    }
+
+    async fn find(
+        sessions: &Arc<Sessions>,
+        id: &SessionId,
+        asker: &Principal,
+        command: &Box<Command>,
+    ) -> Result<Place<SessionActor>, Refusal> {
+        // The nodes that a command came through may have believed what is not so any more.
+        if command.hops == 0
+            && let Some(node) = sessions.router.route(id, asker)
+        {
+            return Ok(Place::There(node));
+        }
+        let (log, record) = sessions.look_up(id, asker).await?;
+        goes_by(sessions, &log, &record, id, command.from.is_admitted())?;
+        let location = sessions.logs.placement.locate(&log).await;
+        match location.map_err(|error| refusals::of_store(&error))? {
+            Location::There(node) => Ok(Place::There(node)),
+            Location::Here => Ok(Place::Here(SessionActor::new(sessions.clone(), log, asker.clone(), record))),
+        }
+    }
+
+    fn refuse(id: &SessionId, command: Box<Command>, refusal: &Refusal) {
+        command.refuse(id, refusal);
+    }
+
+    fn host(&self) -> &Arc<Sessions> {
+        &self.shared
+    }
+
+    fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    fn owner(&self) -> &Principal {
+        &self.owner
+    }
+
+    fn presence(&self) -> Arc<Presence> {
+        self.presence.clone()
+    }
+
+    async fn activate(&mut self) -> Result<(), ActivationError> {
+        if self.activated {
+            return Ok(());
+        }
+        let refuse = |error: StoreError| ActivationError::from_lease(error, refusals::of_store);
+        self.writer.acquire().await.map_err(refuse)?;
+        let mark = self.shared.logs.store.item(&self.log, keys::MARK).await.map_err(refuse)?;
+        self.mark = mark.and_then(|bytes| Cursor::parse(std::str::from_utf8(&bytes).ok()?));
+        self.presence.acked.store(self.mark.as_ref().map_or(0, |mark| mark.seq.get()), Ordering::Relaxed);
+        self.recover().await?;
+        self.activated = true;
+        self.count_work();
+        Ok(())
+    }
+
+    /// All who are attached are cut, and come back; the run is ended or continued.
+    async fn reactivate(&mut self) -> Result<(), ActivationError> {
+        self.cut_all();
+        self.drop_run();
+        let stored = self.shared.logs.store.record(&self.log).await.map_err(|error| refusals::of_store(&error))?;
+        let record = SessionRecord::decode(&stored.ok_or_else(refusals::session_not_found)?.body);
+        let record = record.map_err(|why| {
+            Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
+        })?;
+        if self.record.life == Life::Active && record.life != Life::Active {
+            self.shared.forget_live(&self.owner);
+        }
+        self.shared.metrics.session_moved(self.record.state(), record.state());
+        self.record = record;
+        self.count_work();
+        self.reset();
+        self.activate().await
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        self.activated && !self.writer.is_leased()
+    }
+
+    async fn handle(&mut self, commands: Vec<Box<Command>>) {
+        self.idle_since = clock::now();
+        for command in commands {
+            self.handle_command(*command).await;
+        }
+    }
+
+    fn process(&mut self) -> Option<&mut Process<Emission, RunResult>> {
+        self.run.as_deref_mut().map(|run| &mut run.process)
+    }
+
+    async fn handle_run_event(&mut self, event: RunEvent<Emission, RunResult>) {
+        match event {
+            RunEvent::Emissions(emissions) => self.store_emissions(emissions).await,
+            RunEvent::Ended(ending) => self.finish(ending).await,
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let idle = self.is_idle().then(|| self.idle_since + self.linger());
+        let stuck = self.run.as_ref().and_then(|run| run.process.retry_at());
+        [idle, self.hold.poll_timeout(), stuck, self.release_at, self.checkpoint_at, self.flush_at]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    async fn handle_timeout(&mut self, now: Instant) {
+        let outcome = self.hold.handle_timeout(now);
+        self.settle_claims(outcome).await;
+        if self.run.as_ref().and_then(|run| run.process.retry_at()).is_some_and(|at| at <= now) {
+            self.retry_stuck().await;
+        }
+        if self.checkpoint_at.is_some_and(|at| at <= now) {
+            Box::pin(self.checkpoint()).await;
+        }
+        if self.release_at.is_some_and(|at| at <= now) {
+            self.release().await;
+        }
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.flush().await;
+        }
+    }
+
+    /// If only those who are attached keep the session from a node that can serve it, they are cut, and come back there.
+    fn handle_draining(&mut self) {
+        let kept = !self.members.is_empty() || !self.claims.is_empty() || self.run.is_some();
+        if !kept || self.release_at.is_some() || self.is_in_doubt() || !self.is_another_nodes() {
+            return;
+        }
+        self.cut_all();
+        self.drop_run();
+        if self.record.held {
+            self.record.held = false;
+            self.record.touched_ms = self.shared.logs.clock.now_ms();
+            self.note_record();
+        }
+    }
+
+    fn may_leave(&self, now: Instant) -> bool {
+        self.is_idle() && now >= self.idle_since + self.linger()
+    }
+
+    async fn give_back(&mut self) {
+        self.writer.give_back().await;
+        if !self.record.queue.is_empty() {
+            // This node leaves, and starts no more runs.
+            self.shared.router.pass_on_work(&self.id, &self.owner);
+        }
+    }
+}
+
+impl SessionActor {
+    /// Nothing is activated, owed or due any more.
+    fn reset(&mut self) {
+        (self.release_at, self.checkpoint_at, self.flush_at) = (None, None, None);
+        self.indexer = None;
+        (self.mark_dirty, self.activated) = (false, false);
+        self.writer.reset();
+    }
+
+    /// No connection is attached and nothing runs: the store knows everything, so the actor may leave.
+    fn is_idle(&self) -> bool {
+        self.members.is_empty()
+            && self.claims.is_empty()
+            && self.run.is_none()
+            && self.release_at.is_none()
+            && self.flush_at.is_none()
+    }
+
+    /// A node that drains keeps nothing that another could have.
+    fn linger(&self) -> Duration {
+        if self.shared.logs.placement.is_shared() && self.shared.is_draining() { Duration::ZERO } else { LINGER }
+    }
+
+    /// Whether this node is about to leave and another can have the session, since no run is under way in it. One that waits
+    /// for a person needs no process.
+    pub(super) fn is_another_nodes(&self) -> bool {
+        self.shared.logs.placement.has_peers() && self.shared.is_draining() && self.record.state() != "running"
+    }
+
+    fn cut_all(&mut self) {
+        let members = std::mem::take(&mut self.members).into_values().map(|member| member.mailbox);
+        let claimants = std::mem::take(&mut self.claims).into_values().map(|claimant| claimant.mailbox);
+        for mailbox in members.chain(claimants) {
+            mailbox.send(Mail::Cut { session: self.id.clone() });
+        }
+        self.hold = Hold::default();
+        self.count_presence();
+    }
+
+    /// After this node was away for so long that others may have taken what is its own.
+    pub(super) async fn verify(&mut self) {
+        if !matches!(self.shared.logs.placement.locate(&self.log).await, Ok(Location::Here)) {
+            self.writer.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actor::drive::drive;
+
+    fn future_size<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// A task keeps room for everything that lives across a wait, so one careless binding costs every idle session.
+    #[test]
+    fn what_an_idle_session_waits_in_is_small() {
+        assert!(future_size(drive::<SessionActor>) <= 640, "{} bytes", future_size(drive::<SessionActor>));
+    }
+}

@@ -1,0 +1,274 @@
+//! One reader of a turn or task: with a projection of its own until it has caught up, then with the one that all readers share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bowline_core::dialect::{Projection, Shared as Found};
+use bowline_core::watch::{Output, Start, Watch};
+use bowline_protocol::{Cursor, Epoch, Extent, LogId, Seq, StreamCursor, TaskId};
+use bowline_store::{FollowError, Follower, ReadLimit, StoreError};
+use bytes::Bytes;
+
+use super::stored_index;
+use crate::live_streams::{Batch, Encoded, LiveReader};
+use crate::server::Shared;
+
+/// What one look ahead reads at a time.
+const LOOK_BYTES_MAX: usize = 256 << 10;
+/// The most events that are projected for all readers at once.
+const LIVE_EVENTS_MAX: usize = 512;
+
+pub struct StreamReader<P: Projection> {
+    shared: Arc<Shared>,
+    follower: Follower,
+    place: StreamPlace,
+    /// The number that the log will give next, as far as this reader knows.
+    tail: Seq,
+    /// Until it has caught up, and while it gets something else than the others.
+    own: Option<Box<Watch<P>>>,
+    live: Option<LiveReader<P>>,
+}
+
+/// Which stream it is, and where it is kept.
+#[derive(Clone, Debug)]
+pub struct StreamPlace {
+    pub id: TaskId,
+    /// Its first event.
+    pub first: Seq,
+    /// Where its index is kept, beside its log.
+    pub index_key: String,
+}
+
+/// What a reader is given next.
+pub enum Piece<P: Projection> {
+    /// Outputs for this reader alone.
+    Own(Vec<P::Output>),
+    /// Outputs that all readers get, from the one with this number on.
+    Shared { batch: Arc<Batch<P>>, from: usize },
+    /// Nothing follows, ever.
+    Over,
+}
+
+impl<P: Projection> StreamReader<P> {
+    /// A reader that compared its position with this extent. The follower was made before; the log is looked at once here, so
+    /// that an event in between is seen by one of the two.
+    pub async fn new(
+        shared: Arc<Shared>,
+        follower: Follower,
+        place: StreamPlace,
+        extent: &Extent,
+        start: Start,
+        fold: bool,
+    ) -> Result<StreamReader<P>, FollowError> {
+        let watch = own(&shared, follower.log(), &place, extent, start, fold).await?;
+        let mut reader = StreamReader { shared, follower, place, tail: extent.next, own: Some(watch), live: None };
+        reader.look().await?;
+        Ok(reader)
+    }
+
+    pub fn log(&self) -> &LogId {
+        self.follower.log()
+    }
+
+    pub fn epoch(&self) -> &Epoch {
+        self.follower.epoch()
+    }
+
+    /// The last event that was looked at, or the one before the first.
+    pub fn position(&self) -> Seq {
+        match (&self.own, &self.live) {
+            (Some(watch), _) => watch.position(),
+            (None, Some(live)) => live.next().prev(),
+            (None, None) => self.place.first.prev(),
+        }
+    }
+
+    /// The log may have grown.
+    pub async fn look(&mut self) -> Result<(), FollowError> {
+        self.tail = self.tail.max(self.follower.end().await?);
+        self.own.iter_mut().for_each(|watch| watch.handle_tail(self.tail));
+        Ok(())
+    }
+
+    /// What is there for the reader now; none if it has everything. Reads about so many bytes at most.
+    pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Piece<P>>, FollowError> {
+        loop {
+            if let Some(live) = &mut self.live {
+                match live.read() {
+                    Found::Outputs { batch, from } if from < batch.outputs.len() => {
+                        return Ok(Some(Piece::Shared { batch, from }));
+                    }
+                    // Events that say nothing in this dialect.
+                    Found::Outputs { .. } => {}
+                    Found::Over => return Ok(Some(Piece::Over)),
+                    Found::AtEnd if live.next() >= self.tail => return Ok(None),
+                    Found::AtEnd => self.project(bytes_max).await?,
+                    Found::LeftBehind => self.leave().await?,
+                }
+                continue;
+            }
+            match self.own.as_mut().and_then(|watch| watch.poll_output()) {
+                Some(Output::Outputs(outputs)) => return Ok(Some(Piece::Own(outputs))),
+                Some(Output::Over) => return Ok(Some(Piece::Over)),
+                Some(Output::Read { from, events_max }) => {
+                    self.read(from, ReadLimit { events: events_max, bytes: bytes_max }).await?;
+                }
+                None if self.join() => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Reads for this reader alone.
+    async fn read(&mut self, from: Seq, limit: ReadLimit) -> Result<(), FollowError> {
+        let batch = self.shared.logs.read(&self.follower, from, limit).await?;
+        // If what was asked for is gone meanwhile, the index says what was open behind it.
+        let index = if batch.first > from {
+            stored_index::<P>(&self.shared, self.follower.log(), &self.place.index_key).await?
+        } else {
+            None
+        };
+        if let Some(watch) = &mut self.own {
+            watch.handle_events(&batch.events, batch.first, batch.next, index.as_ref());
+            if watch.take_gap() {
+                self.shared.metrics.gaps_told.inc();
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the next events, and projects them for all readers.
+    async fn project(&mut self, bytes_max: usize) -> Result<(), FollowError> {
+        let Some(live) = &self.live else { return Ok(()) };
+        let from = live.next();
+        let limit = ReadLimit { events: LIVE_EVENTS_MAX, bytes: bytes_max };
+        let batch = self.shared.logs.read(&self.follower, from, limit).await?;
+        if batch.first > from {
+            return self.leave().await;
+        }
+        if batch.events.is_empty() {
+            self.tail = from;
+        }
+        live.handle_events(&batch.events, &self.shared.reading);
+        Ok(())
+    }
+
+    /// Follows with all others from now on, if this reader gets what they get.
+    fn join(&mut self) -> bool {
+        let Some(watch) = self.own.take_if(|watch| watch.is_shareable()) else { return false };
+        let (log, epoch) = (self.follower.log(), self.follower.epoch());
+        match self.shared.live.join(log, self.place.first, epoch, watch, &self.shared.reading) {
+            Ok(live) => self.live = Some(live),
+            Err(watch) => self.own = Some(watch),
+        }
+        self.live.is_some()
+    }
+
+    /// The others are too far ahead, or what they share does not do any more: the reader goes on by itself, like one that comes
+    /// back with its position.
+    async fn leave(&mut self) -> Result<(), FollowError> {
+        let at = self.position();
+        let extent = self.shared.store.extent(self.follower.log()).await?;
+        if extent.epoch != *self.follower.epoch() {
+            return Err(FollowError::EpochChanged);
+        }
+        let start = if at < self.place.first {
+            Start::Fresh
+        } else {
+            let cursor = Cursor { epoch: Some(extent.epoch.clone()), seq: at };
+            Start::After(StreamCursor { cursor, part: None })
+        };
+        let mut watch = own(&self.shared, self.follower.log(), &self.place, &extent, start, false).await?;
+        watch.handle_tail(self.tail);
+        (self.own, self.live) = (Some(watch), None);
+        Ok(())
+    }
+
+    /// Whether nothing follows for this reader, ever. Looks ahead without waiting for the log to grow.
+    pub async fn is_over(&mut self) -> Result<bool, FollowError> {
+        loop {
+            let Some(watch) = &mut self.own else { return Ok(false) };
+            if !watch.is_ready() {
+                return Ok(false);
+            }
+            match watch.poll_output() {
+                Some(Output::Over) => return Ok(true),
+                Some(Output::Outputs(outputs)) => {
+                    watch.put_back(outputs);
+                    return Ok(false);
+                }
+                Some(Output::Read { from, events_max }) => self.look_ahead(from, events_max).await?,
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// How many outputs there are so far.
+    pub async fn count(&mut self) -> Result<u64, FollowError> {
+        loop {
+            let Some(watch) = &mut self.own else { return Ok(0) };
+            match watch.poll_output() {
+                Some(Output::Outputs(_)) => {}
+                Some(Output::Read { from, events_max }) => self.look_ahead(from, events_max).await?,
+                Some(Output::Over) | None => return Ok(watch.seen()),
+            }
+        }
+    }
+
+    async fn look_ahead(&mut self, from: Seq, events_max: usize) -> Result<(), FollowError> {
+        let bytes = self.shared.reading.window(LOOK_BYTES_MAX);
+        self.read(from, ReadLimit { events: events_max, bytes }).await
+    }
+}
+
+async fn own<P: Projection>(
+    shared: &Shared,
+    log: &LogId,
+    place: &StreamPlace,
+    extent: &Extent,
+    start: Start,
+    fold: bool,
+) -> Result<Box<Watch<P>>, StoreError> {
+    // One that begins with the first event, and finds it, needs no index.
+    let index = match start {
+        Start::Fresh | Start::Index(_) if place.first >= extent.first => None,
+        _ => stored_index::<P>(shared, log, &place.index_key).await?,
+    };
+    Ok(Box::new(Watch::new(place.id.as_str(), place.first, extent, start, fold, index.as_ref())))
+}
+
+impl<P: Projection> Piece<P> {
+    /// How many outputs it has.
+    pub fn count(&self) -> u64 {
+        match self {
+            Piece::Own(outputs) => outputs.len() as u64,
+            Piece::Shared { batch, from } => (batch.outputs.len() - from) as u64,
+            Piece::Over => 0,
+        }
+    }
+
+    /// As server-sent events.
+    pub fn sse(&self, epoch: &Epoch) -> Bytes {
+        match self {
+            Piece::Own(outputs) => {
+                let mut bytes = Vec::with_capacity(outputs.iter().map(P::len).sum());
+                outputs.iter().for_each(|output| P::encode_sse(output, epoch, &mut bytes));
+                bytes.into()
+            }
+            Piece::Shared { batch, from } => Encoded::sse::<P>(batch, *from, epoch),
+            Piece::Over => Bytes::from_static(P::SSE_END),
+        }
+    }
+}
+
+impl<P: Projection> fmt::Debug for StreamReader<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StreamReader({:?} at {})", self.follower, self.position())
+    }
+}
+
+impl<P: Projection> fmt::Debug for Piece<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Piece({} outputs)", self.count())
+    }
+}

@@ -1,0 +1,571 @@
+//! Reads the sources and holds the house rules that neither the compiler nor clippy can.
+//!
+//! Each rule is a function from sources to complaints. Below, each is run over the real sources and over a made-up one
+//! that breaks it: a rule that cannot fail proves nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bowline_protocol::CloseCode;
+
+/// A file may have this many lines before its tests. At that length there are usually two nouns in it.
+const LINES_MAX: usize = 500;
+
+/// Types that hold a credential or what a person wrote.
+const PRIVATE: &[&str] = &[
+    "Secret",
+    "Content",
+    "Delta",
+    "Draft",
+    "Unnumbered",
+    "Recorded",
+    "LoggedEvent",
+    "EventView",
+    "Chunk",
+    "ChunkView",
+    "Record",
+    "Item",
+    "Input",
+    "OpenQuestion",
+    "ServerFrame",
+    "ClientRequest",
+    "RequestOutcome",
+    "SessionTarget",
+    "LinkOutput",
+    "LinkEvent",
+    "OperationRequest",
+    "Reply",
+    "Confirm",
+    "PlanCommand",
+    "Request",
+    "Message",
+    "Answer",
+    "UpstreamFinish",
+    "Spoken",
+    "ToolCall",
+    "ToolOutcome",
+    "Trouble",
+    "SignedState",
+    "MemoryMessage",
+    "PendingConfirmation",
+    "StateMetadata",
+    "Signed",
+    "StoredKey",
+    "Fields",
+    "ServerSpec",
+    "Target",
+    "Notification",
+    "Response",
+    "Inbound",
+    "ClientFacts",
+    "Question",
+];
+
+struct Source {
+    /// Relative to `crates/`, with forward slashes.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    fn is_in(&self, places: &[&str]) -> bool {
+        places.iter().any(|place| self.path.starts_with(place))
+    }
+
+    /// Numbered lines of code: no comments, nothing from the tests on.
+    fn code(&self) -> Vec<(usize, &str)> {
+        if self.path.ends_with("_tests.rs") || self.path.contains("/tests/") {
+            return Vec::new();
+        }
+        let lines: Vec<&str> = self.text.lines().collect();
+        let end = tests_begin(&lines).unwrap_or(lines.len());
+        let numbered = lines[..end].iter().enumerate().map(|(at, line)| (at + 1, *line));
+        numbered.filter(|(_, line)| !line.trim_start().starts_with("//")).collect()
+    }
+
+    /// One complaint for each line of code that `wrong` objects to.
+    fn complaints(&self, wrong: impl Fn(&str) -> bool) -> Vec<String> {
+        let bad = self.code().into_iter().filter(|(_, line)| wrong(line));
+        bad.map(|(at, line)| format!("crates/{}:{at}: {}", self.path, line.trim())).collect()
+    }
+}
+
+/// Where `#[cfg(test)] mod …` stands.
+fn tests_begin(lines: &[&str]) -> Option<usize> {
+    let opens_module = |at: usize| {
+        let mut rest = lines[at + 1..].iter().map(|line| line.trim()).skip_while(|line| line.starts_with("#["));
+        rest.next().is_some_and(|line| line.starts_with("mod "))
+    };
+    (0..lines.len()).find(|at| lines[*at].trim() == "#[cfg(test)]" && opens_module(*at))
+}
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// All Rust files below `crates/*/<folder>`.
+fn sources(folder: &str) -> Vec<Source> {
+    let mut found = Vec::new();
+    for name in entries(&crates()) {
+        walk(&name.join(folder), &mut found);
+    }
+    assert!(!found.is_empty(), "no sources were found below crates/*/{folder}");
+    found
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder).map(|dir| dir.map(|entry| entry.unwrap().path()).collect()).unwrap_or_default();
+    paths.sort();
+    paths
+}
+
+fn walk(folder: &Path, found: &mut Vec<Source>) {
+    for path in entries(folder) {
+        if path.is_dir() {
+            walk(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let relative = path.strip_prefix(crates()).unwrap().to_str().unwrap().replace('\\', "/");
+            found.push(Source { path: relative, text: fs::read_to_string(&path).unwrap() });
+        }
+    }
+}
+
+/// The contents of the string literals on one line. Escapes are not looked at: no name has any.
+fn literals(line: &str) -> Vec<&str> {
+    line.split('"').skip(1).step_by(2).collect()
+}
+
+/// Words of a line: runs of letters, digits and underscores.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+}
+
+fn is_frame_name(text: &str) -> bool {
+    let namespaces = ["user", "agent", "system", "plan", "solver", "aggregate", "pipeline", "error"];
+    text.split_once('.').is_some_and(|(namespace, name)| {
+        namespaces.contains(&namespace) && !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+    })
+}
+
+fn is_metric_name(text: &str) -> bool {
+    let crates = [
+        "bowline_api",
+        "bowline_client",
+        "bowline_core",
+        "bowline_env",
+        "bowline_hub",
+        "bowline_protocol",
+        "bowline_store",
+    ];
+    words(text).any(|word| word.starts_with("bowline_") && !crates.contains(&word))
+}
+
+fn is_close_code(word: &str) -> bool {
+    // 1000 is also just a number.
+    let codes = CloseCode::ALL.iter().filter(|code| **code != CloseCode::Normal);
+    codes.map(|code| code.code().to_string()).any(|code| word.replace('_', "") == code)
+}
+
+// The rules.
+
+fn waits_outside_drivers(source: &Source) -> Vec<String> {
+    let of_the_hub = [
+        "hub/src/backend/call.rs",
+        "hub/src/backend/supervisor/",
+        "hub/src/call/conversation.rs",
+        "hub/src/downstream/detached.rs",
+        "hub/src/relay/task.rs",
+    ];
+    let is_driver = source.path.contains("/drive/") || source.path.ends_with("/drive.rs");
+    if is_driver || source.is_in(&["bowline/src/cli/"]) || source.is_in(&of_the_hub) {
+        return Vec::new();
+    }
+    source.complaints(|line| line.contains("select!"))
+}
+
+fn frame_names_outside_protocol(source: &Source) -> Vec<String> {
+    if source.is_in(&[
+        "protocol/src/event.rs",
+        "protocol/src/control_names.rs",
+        "protocol/src/frame/",
+        "bowline/src/cli/",
+    ]) {
+        return Vec::new();
+    }
+    source.complaints(|line| literals(line).into_iter().any(is_frame_name))
+}
+
+fn metric_names_outside_metrics(source: &Source) -> Vec<String> {
+    if source.is_in(&["bowline/src/metrics.rs"]) {
+        return Vec::new();
+    }
+    source.complaints(|line| literals(line).into_iter().any(is_metric_name))
+}
+
+fn close_codes_outside_their_file(source: &Source) -> Vec<String> {
+    if source.is_in(&["protocol/src/error.rs", "bowline/src/cli/"]) {
+        return Vec::new();
+    }
+    source.complaints(|line| words(line).any(is_close_code))
+}
+
+fn too_long(source: &Source) -> Vec<String> {
+    let lines: Vec<&str> = source.text.lines().collect();
+    let length = tests_begin(&lines).unwrap_or(lines.len());
+    let over = length > LINES_MAX;
+    over.then(|| format!("crates/{}: {length} lines before its tests, {LINES_MAX} are allowed", source.path))
+        .into_iter()
+        .collect()
+}
+
+fn without_first_sentence(source: &Source) -> Vec<String> {
+    let begins = source.text.starts_with("//! ");
+    if begins { Vec::new() } else { vec![format!("crates/{}", source.path)] }
+}
+
+fn machines_that_do_more_than_decide(source: &Source) -> Vec<String> {
+    if !source.is_in(&["core/src/"]) {
+        return Vec::new();
+    }
+    let forbidden = ["async", "await", "tokio", "tracing", "rand", "getrandom", "thread", "println", "eprintln"];
+    let clocks = ["Instant::now", "SystemTime::now"];
+    source.complaints(|line| {
+        words(line).any(|word| forbidden.contains(&word)) || clocks.iter().any(|clock| line.contains(clock))
+    })
+}
+
+fn words_that_do_something(source: &Source) -> Vec<String> {
+    if !source.is_in(&["protocol/src/"]) {
+        return Vec::new();
+    }
+    let forbidden = ["async", "await", "tokio", "tracing", "rand", "getrandom"];
+    let doings = ["std::fs", "std::net", "std::thread", "Instant::now", "SystemTime::now"];
+    source.complaints(|line| {
+        words(line).any(|word| forbidden.contains(&word)) || doings.iter().any(|doing| line.contains(doing))
+    })
+}
+
+fn time_or_randomness_from_the_machine(source: &Source) -> Vec<String> {
+    if source.is_in(&["env/src/"]) {
+        return Vec::new();
+    }
+    source
+        .complaints(|line| line.contains("Instant::now") && !line.contains("tokio::time") || line.contains("getrandom"))
+}
+
+/// Unlike the others, this one also looks into tests. A test that starts a program which is not part of Rust is left to `./test programs`.
+fn unfinished(source: &Source) -> Vec<String> {
+    let marks = ["todo!", "unimplemented!", "dbg!", "#[ignore"];
+    let lines = source.text.lines().enumerate();
+    let lines = lines.filter(|(_, line)| !line.trim_start().starts_with("#[ignore = \"needs "));
+    let bad = lines.filter(|(_, line)| marks.iter().any(|mark| line.contains(mark)));
+    bad.map(|(at, line)| format!("crates/{}:{}: {}", source.path, at + 1, line.trim())).collect()
+}
+
+fn private_types_that_show_themselves(source: &Source) -> Vec<String> {
+    source.complaints(|line| {
+        let shown = line.split_once("Display for ").map(|(_, rest)| rest);
+        shown.is_some_and(|rest| words(rest).next().is_some_and(|name| PRIVATE.contains(&name)))
+    })
+}
+
+fn derived_debug_of_private_types(source: &Source) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut derives_debug = false;
+    for (at, line) in source.code() {
+        let line = line.trim();
+        if line.starts_with("#[derive(") {
+            derives_debug = words(line).any(|word| word == "Debug");
+        } else if !line.starts_with("#[") {
+            let mut parts = words(line.strip_prefix("pub ").unwrap_or(line));
+            let defines = matches!(parts.next(), Some("struct" | "enum"));
+            let private = parts.next().is_some_and(|name| PRIVATE.contains(&name));
+            if derives_debug && defines && private {
+                complaints.push(format!("crates/{}:{at}: {line}", source.path));
+            }
+            derives_debug = false;
+        }
+    }
+    complaints
+}
+
+type Rule = fn(&Source) -> Vec<String>;
+
+/// Runs a rule over every source and fails with all complaints and the advice.
+fn hold(rule: Rule, advice: &str) {
+    let complaints: Vec<String> = sources("src").iter().flat_map(rule).collect();
+    assert!(complaints.is_empty(), "{advice}\n  {}", complaints.join("\n  "));
+}
+
+#[test]
+fn only_drivers_wait_for_several_things_at_once() {
+    hold(
+        waits_outside_drivers,
+        "`select!` belongs into a file `drive.rs` or a folder `drive`. Let a machine decide and a driver wait:",
+    );
+}
+
+#[test]
+fn names_of_frames_and_events_are_written_in_one_place() {
+    hold(
+        frame_names_outside_protocol,
+        "Use the constant from protocol/src/event.rs or protocol/src/frame instead of the literal:",
+    );
+}
+
+#[test]
+fn names_of_metrics_are_written_in_one_place() {
+    hold(metric_names_outside_metrics, "Add the metric to bowline/src/metrics.rs and use its field:");
+}
+
+#[test]
+fn close_codes_are_written_in_one_place() {
+    hold(close_codes_outside_their_file, "Use `CloseCode` from protocol/src/error.rs instead of the number:");
+}
+
+#[test]
+fn no_file_holds_two_nouns() {
+    hold(too_long, "Find the second noun in this file and give it a file of its own:");
+}
+
+#[test]
+fn every_file_begins_with_what_it_is_for() {
+    hold(without_first_sentence, "Begin the file with `//! ` and one sentence that says what it is for:");
+}
+
+#[test]
+fn the_machines_have_no_clock_no_dice_and_nothing_to_wait_for() {
+    hold(machines_that_do_more_than_decide, "`core` only decides. Take the time, the dice or the wait as an argument:");
+}
+
+#[test]
+fn the_words_do_nothing() {
+    hold(words_that_do_something, "`protocol` is types only. Move what acts into `store` or `bowline`:");
+}
+
+#[test]
+fn time_and_randomness_come_from_one_crate() {
+    hold(
+        time_or_randomness_from_the_machine,
+        "A simulation could not steer this. Ask `bowline_env::clock` or `bowline_env::entropy` instead:",
+    );
+}
+
+#[test]
+fn private_types_are_not_displayed() {
+    hold(private_types_that_show_themselves, "This type holds what must not reach a log line. Remove its `Display`:");
+    hold(derived_debug_of_private_types, "Write `Debug` for this type by hand, so that it shows only a length:");
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    let complaints: Vec<String> = ["src", "tests"]
+        .iter()
+        .flat_map(|folder| sources(folder))
+        // This file names the marks.
+        .filter(|source| source.path != "bowline/tests/it/tidy.rs")
+        .flat_map(|source| unfinished(&source))
+        .collect();
+    assert!(complaints.is_empty(), "Finish it, or say in README.md that it is missing:\n  {}", complaints.join("\n  "));
+}
+
+/// Complaints about the dependencies of one crate, given its manifest.
+fn forbidden_dependencies(name: &str, manifest: &str) -> Vec<String> {
+    let forbidden: &[&str] = match name {
+        "env" => &["bowline", "bowline-core", "bowline-protocol", "bowline-store", "bowline-hub", "tracing", "axum"],
+        "protocol" => &[
+            "bowline",
+            "bowline-core",
+            "bowline-env",
+            "bowline-store",
+            "tokio",
+            "tracing",
+            "axum",
+            "hyper",
+            "getrandom",
+        ],
+        "core" => &[
+            "bowline",
+            "bowline-env",
+            "bowline-store",
+            "tokio",
+            "tracing",
+            "axum",
+            "hyper",
+            "getrandom",
+            "rand",
+            "async-trait",
+        ],
+        "api" => &[
+            "bowline",
+            "bowline-core",
+            "bowline-env",
+            "bowline-store",
+            "bowline-hub",
+            "axum",
+            "hyper",
+            "reqwest",
+            "tracing",
+            "getrandom",
+            "prometheus-client",
+        ],
+        "client" => &["bowline", "bowline-store", "bowline-hub", "bowline-api", "axum", "hyper", "getrandom"],
+        "store" => &["bowline", "bowline-core", "bowline-hub", "axum", "hyper", "tokio-tungstenite", "getrandom"],
+        "hub" => &["bowline", "axum", "hyper", "tokio-tungstenite", "prometheus-client", "getrandom"],
+        _ => &[],
+    };
+    let manifest: toml::Table = manifest.parse().expect("a manifest is TOML");
+    let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table).cloned().unwrap_or_default();
+    dependencies.keys().filter(|key| forbidden.contains(&key.as_str())).map(|key| format!("{name} → {key}")).collect()
+}
+
+#[test]
+fn the_crates_depend_one_way() {
+    let mut complaints = Vec::new();
+    for folder in entries(&crates()) {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        complaints.extend(forbidden_dependencies(&name, &manifest));
+    }
+    assert!(
+        complaints.is_empty(),
+        "A crate exists because of what it may not use; ARCHITECTURE.md draws the arrows. Remove:\n  {}",
+        complaints.join("\n  ")
+    );
+}
+
+/// The top-level modules of one crate, and which others each names through `crate::`.
+type Imports = BTreeMap<String, BTreeSet<String>>;
+
+/// The imports of each crate, read from all its sources.
+fn imports(sources: &[Source]) -> BTreeMap<String, Imports> {
+    let mut crates: BTreeMap<String, Imports> = BTreeMap::new();
+    for source in sources {
+        let Some((name, path)) = source.path.split_once("/src/") else { continue };
+        let module = path.split('/').next().unwrap().trim_end_matches(".rs");
+        if !["lib", "main"].contains(&module) {
+            let code: Vec<&str> = source.code().into_iter().map(|(_, line)| line).collect();
+            let modules = crates.entry(name.to_owned()).or_default();
+            modules.entry(module.to_owned()).or_default().extend(named_modules(&code.join("\n")));
+        }
+    }
+    for modules in crates.values_mut() {
+        let known: BTreeSet<String> = modules.keys().cloned().collect();
+        for (module, named) in modules {
+            named.retain(|name| name != module && known.contains(name));
+        }
+    }
+    crates
+}
+
+/// The first names of all paths that begin with `crate::`, also within `crate::{…}`.
+fn named_modules(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for rest in code.split("crate::").skip(1) {
+        let Some(group) = rest.strip_prefix('{') else {
+            found.extend(words(rest).next().map(str::to_owned));
+            continue;
+        };
+        let mut depth = 0;
+        let mut name_begins = true;
+        for (at, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => name_begins = true,
+                c if name_begins && !c.is_whitespace() => {
+                    found.extend(words(&group[at..]).next().map(str::to_owned));
+                    name_begins = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// The modules from which a way leads back to themselves.
+fn on_cycles(imports: &Imports) -> BTreeSet<String> {
+    let reaches_itself = |module: &&String| {
+        let (mut seen, mut todo) = (BTreeSet::new(), vec![*module]);
+        while let Some(next) = todo.pop() {
+            for named in imports.get(next).into_iter().flatten() {
+                if named == *module {
+                    return true;
+                }
+                if seen.insert(named) {
+                    todo.push(named);
+                }
+            }
+        }
+        false
+    };
+    imports.keys().filter(reaches_itself).cloned().collect()
+}
+
+#[test]
+fn modules_import_each_other_one_way() {
+    let mut complaints = Vec::new();
+    for (name, imports) in imports(&sources("src")) {
+        let found = on_cycles(&imports);
+        for module in &found {
+            let named = imports[module].iter().filter(|named| found.contains(*named)).cloned().collect::<Vec<_>>();
+            complaints.push(format!("{name}: `{module}` is on an import cycle; it names {}", named.join(", ")));
+        }
+    }
+    let advice = "A module knows what lies below it and never what uses it. Move what is shared down, or hand it over:";
+    assert!(complaints.is_empty(), "{advice}\n  {}", complaints.join("\n  "));
+}
+
+#[test]
+fn each_rule_can_fail() {
+    let cases: &[(&str, Rule, &str, &str)] = &[
+        ("select", waits_outside_drivers, "bowline/src/node.rs", "    tokio::select! {"),
+        ("select beside a driver", waits_outside_drivers, "bowline/src/actor/process.rs", "    tokio::select! {"),
+        ("frame name", frame_names_outside_protocol, "bowline/src/node.rs", r#"if event == "user.ack" {"#),
+        ("event name", frame_names_outside_protocol, "core/src/link.rs", r#"json!({ "event": "agent.thinking" })"#),
+        ("metric", metric_names_outside_metrics, "bowline/src/node.rs", r#"counter("bowline_lost_total")"#),
+        ("close code", close_codes_outside_their_file, "bowline/src/drive/connection.rs", "close(4201)"),
+        ("first sentence", without_first_sentence, "core/src/link.rs", "use std::fmt;"),
+        ("async core", machines_that_do_more_than_decide, "core/src/link.rs", "pub async fn f() {}"),
+        ("clock in core", machines_that_do_more_than_decide, "core/src/link.rs", "let now = Instant::now();"),
+        ("doing words", words_that_do_something, "protocol/src/id.rs", "use tokio::sync::mpsc;"),
+        ("time", time_or_randomness_from_the_machine, "hub/src/lib.rs", "let now = Instant::now();"),
+        ("randomness", time_or_randomness_from_the_machine, "store/src/lib.rs", "getrandom::fill(&mut bytes)"),
+        ("todo", unfinished, "store/src/memory.rs", "todo!()"),
+        ("ignored test", unfinished, "core/tests/x.rs", "#[ignore = \"slow\"]"),
+        ("display", private_types_that_show_themselves, "bowline/src/auth/mod.rs", "impl fmt::Display for Secret {"),
+        (
+            "debug",
+            derived_debug_of_private_types,
+            "bowline/src/auth/mod.rs",
+            "#[derive(Clone, Debug)]\npub struct Secret(String);",
+        ),
+    ];
+    for (what, rule, path, text) in cases {
+        let breaks = Source { path: (*path).to_owned(), text: (*text).to_owned() };
+        assert_eq!(rule(&breaks).len(), 1, "the rule on {what} does not see that it is broken");
+        let in_tests = Source { text: format!("//! x\n#[cfg(test)]\nmod tests {{\n{text}\n}}"), ..breaks };
+        if !["todo", "ignored test"].contains(what) {
+            assert!(rule(&in_tests).is_empty(), "the rule on {what} reaches into tests");
+        }
+    }
+    let long = Source { path: "core/src/link.rs".into(), text: "//! x\n".repeat(LINES_MAX + 1) };
+    assert_eq!(too_long(&long).len(), 1);
+    let module = |path: &str, text: &str| Source { path: path.into(), text: text.into() };
+    let cycle = [
+        module("core/src/lib.rs", "use crate::a;"),
+        module("core/src/a.rs", "use crate::{d::{x, y}, b};"),
+        module("core/src/b/mod.rs", "//! crate::a is below."),
+        module("core/src/b/inner.rs", "fn f() { crate::c::g() }"),
+        module("core/src/c.rs", "use crate::a::A;\n#[cfg(test)]\nmod tests {\nuse crate::d;\n}"),
+        module("core/src/d.rs", ""),
+    ];
+    assert_eq!(on_cycles(&imports(&cycle)["core"]), ["a", "b", "c"].map(str::to_owned).into());
+    let manifest = "[dependencies]\nbowline-store.workspace = true\ntokio = \"1\"";
+    assert_eq!(forbidden_dependencies("core", manifest).len(), 2);
+    assert!(forbidden_dependencies("bowline", manifest).is_empty());
+}

@@ -1,0 +1,326 @@
+//! Agent events ⇄ chunks of the AI SDK: what one reader of a turn or task is sent, and the way back for upstreams.
+
+mod assemble;
+mod calls;
+mod events;
+mod fold;
+mod import;
+mod open_parts;
+mod partial_json;
+mod parts;
+mod sanitize;
+mod streamed;
+mod tool_part;
+mod verbatim;
+
+use bowline_protocol::chunk::{ChunkBuilder, DONE};
+use bowline_protocol::event::names;
+use bowline_protocol::{Chunk, ChunkKind, Epoch, Place, Recorded, Seq, json};
+use serde_json::Value;
+
+use super::{OpenParts, Parser, Projection, ProjectionIndexer};
+use events::Facts;
+use parts::{Flow, Parts};
+use streamed::Streamed;
+
+pub use assemble::Assembler;
+pub use calls::{Calls, Owed};
+pub use fold::DeltaFold;
+pub use import::{End, Ending, Imported, Importer};
+pub use open_parts::Mark;
+
+/// Turns the events of one turn or task into chunks, for one reader.
+///
+/// The first event, whatever it is, begins the stream: a `user.message` says nothing else, and after an upstream's `start`
+/// the steps are the upstream's as well.
+#[derive(Clone, Debug)]
+pub struct Projector {
+    message_id: Box<str>,
+    stage: Stage,
+    numbers: Numbers,
+    parts: Parts,
+    streamed: Streamed,
+    output: EventOutput,
+    /// The reader was told that it lacks something, so its texts may have holes.
+    has_gap: bool,
+    /// The last event would have become other chunks, had everything before it been seen.
+    inexact: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Before the first event.
+    Before,
+    /// Events were lost, and the next one must be framed anew.
+    Lost,
+    Within,
+    /// The terminal was written; everything after it is ignored.
+    Over,
+}
+
+/// What the chunks of one event are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbers {
+    /// All events are known, so every reader counts the same chunks.
+    EachChunk,
+    /// Some events were lost, so readers may count differently. Only the end of an event is a place.
+    WholeEvents,
+}
+
+/// The chunks of the event at hand.
+#[derive(Clone, Debug, Default)]
+struct EventOutput {
+    seq: Seq,
+    chunks: Vec<Chunk>,
+    /// How many of them are the event's own, and not made up for this reader.
+    own: u32,
+    /// The reader has this many of them.
+    has: u32,
+    /// At that point, its parser is to be framed.
+    framed: bool,
+    /// The whole answer is among them.
+    told_whole: bool,
+}
+
+impl Projection for Projector {
+    type Output = Chunk;
+    type Mark = Mark;
+    type Fold = DeltaFold;
+
+    const IS_INDEXED: bool = true;
+    const SSE_END: &'static [u8] = DONE;
+
+    /// `name` is the id of the assistant's message.
+    fn new(name: &str) -> Projector {
+        Projector {
+            message_id: name.into(),
+            stage: Stage::Before,
+            numbers: Numbers::EachChunk,
+            parts: Parts::default(),
+            streamed: Streamed::default(),
+            output: EventOutput::default(),
+            has_gap: false,
+            inexact: false,
+        }
+    }
+
+    fn resumed(name: &str, open: &OpenParts<Mark>) -> Projector {
+        Projector { stage: Stage::Within, parts: Parts::of(open), streamed: Streamed::blind(), ..Projector::new(name) }
+    }
+
+    fn can_frame(open: &OpenParts<Mark>) -> bool {
+        open.0.values().all(Mark::is_whole)
+    }
+
+    fn handle_event(&mut self, event: &Recorded, out: &mut Vec<Chunk>) {
+        self.output =
+            EventOutput { chunks: std::mem::take(&mut self.output.chunks), seq: event.seq, ..EventOutput::default() };
+        self.project(event);
+        self.number();
+        out.append(&mut self.output.chunks);
+    }
+
+    fn pass_event(&mut self, event: &Recorded) {
+        self.output = EventOutput { seq: event.seq, ..EventOutput::default() };
+        self.project(event);
+        self.output.chunks.clear();
+    }
+
+    fn split_event(&mut self, event: &Recorded, has: u32, framed: bool, out: &mut Vec<Chunk>) {
+        // Where chunks are not counted, a count means nothing: better some of them twice than one of them never.
+        let has = if self.numbers == Numbers::EachChunk { has } else { 0 };
+        if has == 0 && framed {
+            self.framing(out);
+        }
+        self.output = EventOutput { seq: event.seq, has, framed, ..EventOutput::default() };
+        self.project(event);
+        if self.stage == Stage::Over && self.output.own <= self.output.has {
+            // The reader stands behind the terminal: nothing follows, and nothing is framed.
+            self.output.chunks.clear();
+        }
+        self.number();
+        out.append(&mut self.output.chunks);
+    }
+
+    /// The message, its step, and what is open in it.
+    fn framing(&mut self, out: &mut Vec<Chunk>) {
+        match self.stage {
+            // The next event brings its own, or nothing follows.
+            Stage::Before | Stage::Lost | Stage::Over => {}
+            Stage::Within => {
+                out.push(self.parts.message_start(&self.message_id));
+                out.append(&mut self.parts.framing());
+            }
+        }
+    }
+
+    fn gap_notice(lost: u64, first_retained: Seq, parser: Parser) -> Chunk {
+        Chunk::gap(lost, first_retained, parser == Parser::Fresh)
+    }
+
+    /// With the open parts, what is open keeps its name, and numbers stay those of all readers.
+    fn gap(
+        &mut self,
+        parser: Parser,
+        lost: u64,
+        first_retained: Seq,
+        open: Option<&OpenParts<Mark>>,
+        out: &mut Vec<Chunk>,
+    ) {
+        self.lose();
+        if self.stage != Stage::Lost {
+            return;
+        }
+        out.push(Projector::gap_notice(lost, first_retained, parser));
+        let Some(open) = open else {
+            self.output = EventOutput::default();
+            self.begin(None);
+            self.output.chunks.iter_mut().for_each(|chunk| chunk.at = None);
+            return out.append(&mut self.output.chunks);
+        };
+        out.extend(self.parts.lose().map(|part| end(part.flow, &part.id)));
+        *self = Projector { has_gap: true, ..Projector::resumed(&self.message_id, open) };
+        self.framing(out);
+    }
+
+    fn lose(&mut self) {
+        self.numbers = Numbers::WholeEvents;
+        self.streamed = Streamed::default();
+        self.has_gap = true;
+        if self.stage != Stage::Over {
+            self.stage = Stage::Lost;
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
+    fn is_inexact(&self) -> bool {
+        self.inexact
+    }
+
+    fn is_shareable(&self) -> bool {
+        let follows = matches!(self.stage, Stage::Before | Stage::Within);
+        // A reader that saw everything would lose that if it went on with a projection that did not.
+        let saw_all = !self.has_gap && !self.streamed.is_blind();
+        follows && saw_all && self.numbers == Numbers::EachChunk && self.parts.are_known()
+    }
+
+    fn open_parts(&self) -> OpenParts<Mark> {
+        self.parts.open_parts()
+    }
+
+    fn take_changed(&mut self) -> bool {
+        self.parts.take_changed()
+    }
+
+    fn dropped() -> Chunk {
+        Chunk::bare(ChunkKind::Abort)
+    }
+
+    fn encode_sse(chunk: &Chunk, epoch: &Epoch, out: &mut Vec<u8>) {
+        chunk.encode(epoch, out);
+    }
+
+    fn len(chunk: &Chunk) -> usize {
+        chunk.json.len() + 64
+    }
+}
+
+/// Keeps the index of a stream as it is written.
+pub type Indexer = ProjectionIndexer<Projector>;
+
+impl Indexer {
+    /// How much of this whole answer was streamed before, as the event that brings it should say: so many bytes, or
+    /// `false` if that was something else. None if that is not known.
+    pub fn streamed(&self, answer: &str) -> Option<Value> {
+        let Projector { streamed, numbers, .. } = self.projection();
+        let literal = json::raw(answer);
+        let known = !streamed.is_blind() && *numbers == Numbers::EachChunk;
+        known.then(|| streamed.count(events::body_of(literal.get())).map_or(Value::Bool(false), Value::from))
+    }
+}
+
+impl Projector {
+    fn project(&mut self, event: &Recorded) {
+        self.inexact = false;
+        // What we logged ourselves can be read; anything else says nothing to a chat.
+        let Some(view) = event.view() else { return };
+        if self.stage == Stage::Over || view.event == names::SESSION_END {
+            return;
+        }
+        if self.stage != Stage::Within {
+            let start = verbatim::message_start(&view);
+            let is_start = start.is_some();
+            self.begin(start);
+            if is_start {
+                return;
+            }
+        }
+        // A message begins the stream and says nothing else; a second one belongs to the next turn.
+        if view.event != names::USER_MESSAGE {
+            self.handle_view(&view, &Facts::of(view.metadata));
+        }
+    }
+
+    /// Begins the message: as its upstream did, or else with a start and a step of ours.
+    fn begin(&mut self, start: Option<Chunk>) {
+        if self.stage == Stage::Lost {
+            for part in self.parts.lose() {
+                self.own(end(part.flow, &part.id));
+            }
+        }
+        self.stage = Stage::Within;
+        if let Some(start) = start {
+            self.parts.begin_message(start.json);
+        }
+        self.own(self.parts.message_start(&self.message_id));
+        if self.parts.start.is_none() {
+            self.parts.begin_step();
+            self.own(Chunk::bare(ChunkKind::StartStep));
+        }
+    }
+
+    /// A chunk that every reader gets. What it opens or closes is noted before, so that framing behind it is right.
+    fn own(&mut self, mut chunk: Chunk) {
+        self.output.own += 1;
+        chunk.at = Some(Place { seq: self.output.seq, part: Some(self.output.own) });
+        if self.output.own > self.output.has {
+            self.output.chunks.push(chunk);
+        } else if self.output.own == self.output.has && self.output.framed {
+            let mut framing = Vec::new();
+            self.framing(&mut framing);
+            self.output.chunks.append(&mut framing);
+        }
+    }
+
+    /// A chunk for this reader alone.
+    fn made_up(&mut self, chunk: Chunk) {
+        if self.output.own >= self.output.has {
+            self.output.chunks.push(chunk);
+        }
+    }
+
+    /// Gives the chunks of this event their final places.
+    fn number(&mut self) {
+        let whole = Some(Place { seq: self.output.seq, part: None });
+        match self.numbers {
+            Numbers::EachChunk if self.output.own > 1 => {}
+            Numbers::EachChunk => {
+                self.output.chunks.iter_mut().filter(|chunk| chunk.at.is_some()).for_each(|chunk| chunk.at = whole);
+            }
+            Numbers::WholeEvents => {
+                let last = self.output.chunks.iter().rposition(|chunk| chunk.at.is_some());
+                for (index, chunk) in self.output.chunks.iter_mut().enumerate() {
+                    chunk.at = whole.filter(|_| Some(index) == last);
+                }
+            }
+        }
+    }
+}
+
+/// The chunk that ends a part.
+fn end(flow: Flow, id: &str) -> Chunk {
+    ChunkBuilder::new(flow.end().as_str(), id.len()).text("id", id).done()
+}

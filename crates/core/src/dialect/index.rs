@@ -1,0 +1,209 @@
+//! The index of a stream, kept beside its log: which parts were open at each event, so that a reader can begin in the middle.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bowline_protocol::{Recorded, Seq};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{OpenParts, Projection};
+
+/// The most that is kept of one stream, as JSON. An ordinary change (a text begins, a call is made or answered) takes
+/// about a hundred bytes, so these are the last few hundred; older ones are added up, and there nobody can begin. It is
+/// written with each commit that changes it, so it should not be longer than what it stands beside.
+pub const INDEX_BYTES_MAX: usize = 32 << 10;
+
+/// The open parts of a stream at each of its events, from some event on.
+///
+/// A set of open parts holds from its event until the next change, so the set at any event since the first is known, however
+/// few changes are kept.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(bound = "M: Serialize + DeserializeOwned")]
+pub struct ProjectionIndex<M> {
+    /// The first event at which the open parts are known, and these parts.
+    since: Seq,
+    base: OpenParts<M>,
+    #[serde(default)]
+    changes: Vec<(Seq, Change<M>)>,
+    /// Behind this event nothing is known any more: so much was open that it would not fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<Seq>,
+}
+
+/// What was opened or changed, and what is gone.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent, bound = "M: Serialize + DeserializeOwned")]
+struct Change<M>(BTreeMap<String, Option<M>>);
+
+impl<M> fmt::Debug for ProjectionIndex<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProjectionIndex(since {}, {} changes)", self.since, self.changes.len())
+    }
+}
+
+impl<M: Clone + PartialEq + Serialize> Change<M> {
+    fn between(old: &OpenParts<M>, new: &OpenParts<M>) -> Change<M> {
+        let gone = old.0.keys().filter(|key| !new.0.contains_key(*key)).map(|key| (key.clone(), None));
+        let put = new.0.iter().filter(|(key, mark)| old.0.get(*key) != Some(mark));
+        Change(gone.chain(put.map(|(key, mark)| (key.clone(), Some(mark.clone())))).collect())
+    }
+
+    fn apply(&self, open_parts: &mut OpenParts<M>) {
+        for (key, mark) in &self.0 {
+            match mark {
+                Some(mark) => drop(open_parts.0.insert(key.clone(), mark.clone())),
+                None => drop(open_parts.0.remove(key)),
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        serde_json::to_vec(&self.0).map_or(0, |json| json.len() + 24)
+    }
+}
+
+impl<M: Clone + PartialEq + Serialize + DeserializeOwned> ProjectionIndex<M> {
+    /// The open parts right behind this event, if they are known.
+    pub fn at(&self, seq: Seq) -> Option<OpenParts<M>> {
+        if seq < self.since || self.until.is_some_and(|until| seq > until) {
+            return None;
+        }
+        let mut open_parts = self.base.clone();
+        self.changes.iter().take_while(|(at, _)| *at <= seq).for_each(|(_, change)| change.apply(&mut open_parts));
+        Some(open_parts)
+    }
+
+    /// Where a reader of what is retained can begin, and the open parts there.
+    pub fn from(&self, retained: Seq) -> Option<(Seq, OpenParts<M>)> {
+        let from = retained.max(self.since.next());
+        Some((from, self.at(from.prev())?))
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        // Text keys and whole numbers only, so this cannot fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<ProjectionIndex<M>> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+/// Follows a stream as it is written, and keeps its index.
+#[derive(Clone, Debug)]
+pub struct ProjectionIndexer<P: Projection> {
+    projection: P,
+    index: Option<ProjectionIndex<P::Mark>>,
+    /// The open parts at the last event.
+    newest: OpenParts<P::Mark>,
+    /// About how long the index is.
+    bytes: usize,
+    next: Seq,
+    /// It cannot tell any more.
+    lost: bool,
+}
+
+impl<P: Projection> ProjectionIndexer<P> {
+    /// A stream whose first event will be `first`.
+    pub fn new(first: Seq) -> ProjectionIndexer<P> {
+        ProjectionIndexer {
+            projection: P::new(""),
+            index: None,
+            newest: OpenParts::default(),
+            bytes: 0,
+            next: first,
+            lost: false,
+        }
+    }
+
+    /// A stream of which the beginning is gone: the first event that is left is `retained`.
+    pub fn late(index: Option<ProjectionIndex<P::Mark>>, retained: Seq) -> ProjectionIndexer<P> {
+        let Some((next, newest)) = index.as_ref().and_then(|index| index.from(retained)) else {
+            let mut projection = P::new("");
+            projection.lose();
+            return ProjectionIndexer {
+                projection,
+                index: None,
+                newest: OpenParts::default(),
+                bytes: 0,
+                next: retained,
+                lost: true,
+            };
+        };
+        let projection = P::resumed("", &newest);
+        // What happened since is about to be told once more.
+        let index = index.map(|mut index| {
+            index.changes.retain(|(at, _)| *at < next);
+            index
+        });
+        let bytes = index.as_ref().map_or(0, |index| index.encode().len());
+        ProjectionIndexer { projection, index, newest, bytes, next, lost: false }
+    }
+
+    /// The number of the next event.
+    pub fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Takes the next event. True if the index has changed by it.
+    pub fn handle_event(&mut self, event: &Recorded) -> bool {
+        if event.seq < self.next {
+            return false;
+        }
+        self.next = event.seq.next();
+        self.projection.pass_event(event);
+        // Behind the terminal nobody begins.
+        if self.projection.is_over() || !self.projection.take_changed() || self.lost {
+            return false;
+        }
+        let open_parts = self.projection.open_parts();
+        let change = Change::between(&self.newest, &open_parts);
+        match &mut self.index {
+            None => {
+                self.index = Some(ProjectionIndex {
+                    since: event.seq,
+                    base: open_parts.clone(),
+                    changes: Vec::new(),
+                    until: None,
+                });
+            }
+            Some(_) if change.0.is_empty() => return false,
+            Some(index) => {
+                self.bytes += change.bytes();
+                index.changes.push((event.seq, change));
+            }
+        }
+        self.newest = open_parts;
+        if self.bytes > INDEX_BYTES_MAX {
+            self.add_up();
+        }
+        true
+    }
+
+    /// Adds up the older half of the changes.
+    fn add_up(&mut self) {
+        let Some(index) = &mut self.index else { return };
+        let half = index.changes.len().div_ceil(2);
+        for (at, change) in index.changes.drain(..half) {
+            change.apply(&mut index.base);
+            index.since = at;
+        }
+        self.bytes = index.encode().len();
+        if self.bytes > INDEX_BYTES_MAX {
+            // What is open at this one point is too much already.
+            index.until = Some(index.since);
+            index.changes.clear();
+            self.lost = true;
+        }
+    }
+
+    pub fn index(&self) -> Option<&ProjectionIndex<P::Mark>> {
+        self.index.as_ref()
+    }
+
+    /// The projection behind the last event.
+    pub fn projection(&self) -> &P {
+        &self.projection
+    }
+}

@@ -1,0 +1,24 @@
+//! The tests of the machines and projections from outside, many of them over random histories.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test may panic and print"
+)]
+
+mod backend_any_order;
+mod cut_anywhere;
+mod cut_projection;
+mod dialect;
+mod import;
+mod live;
+mod projection;
+mod real_parsers;
+mod scenarios;
+mod seal;
+mod seats;
+mod support;
+mod trimmed;
+mod watch;

@@ -1,0 +1,204 @@
+//! Whoever comes and goes at a program, in whatever order: a process knows who may be asked, and nobody inherits another's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_core::seats::{FIRST, Guest, SeatId, SeatLimits, Seats, Taken};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Act {
+    Client(u8),
+    Alone(u8),
+    Mute(u8),
+    Leave(usize, bool),
+    Over(u8),
+    Ended(usize),
+    Sweep,
+    Pass(u64),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        6 => (0u8..6).prop_map(Act::Client),
+        4 => (0u8..3).prop_map(Act::Alone),
+        2 => (0u8..3).prop_map(Act::Mute),
+        8 => (0usize..8, prop::bool::weighted(0.2)).prop_map(|(at, given_up)| Act::Leave(at, given_up)),
+        2 => (0u8..6).prop_map(Act::Over),
+        1 => (0usize..4).prop_map(Act::Ended),
+        1 => Just(Act::Sweep),
+        2 => (0u64..700).prop_map(Act::Pass),
+    ]
+}
+
+/// Two clients have the same owner.
+fn owner_of(client: u8) -> Arc<str> {
+    format!("owner {}", client / 2).into()
+}
+
+/// A call that is under way.
+#[derive(Debug)]
+struct Call {
+    guest: Guest,
+    taken: Taken,
+    number: u64,
+}
+
+#[derive(Default)]
+struct World {
+    calls: Vec<Call>,
+    next: u64,
+    /// Whom a process has served so far.
+    served: BTreeMap<SeatId, BTreeSet<Arc<str>>>,
+    /// Whose it was alone.
+    owners: BTreeMap<SeatId, BTreeSet<Arc<str>>>,
+    /// Where each client was last.
+    homes: BTreeMap<Arc<str>, SeatId>,
+    gone: BTreeSet<SeatId>,
+}
+
+impl World {
+    fn ended(&mut self, id: SeatId) {
+        assert_ne!(id, FIRST, "the first process does not end with anybody");
+        assert!(self.gone.insert(id), "a process ends once");
+        self.calls.retain(|call| call.taken.id() != id);
+        self.homes.retain(|_, home| *home != id);
+    }
+
+    fn entered(&mut self, guest: Guest, taken: Taken) {
+        self.next += 1;
+        let (id, number) = (taken.id(), self.next);
+        assert!(!self.gone.contains(&id), "nobody is sent to a process that has ended");
+        let (Guest::Client { owner, .. } | Guest::Alone { owner } | Guest::Mute { owner }) = &guest;
+        let kept = matches!(&guest, Guest::Client { name, .. } if self.homes.contains_key(name));
+        let served = self.served.entry(id).or_default();
+        if !taken.is_crowded() {
+            let strangers = served.iter().any(|other| other != owner);
+            match &guest {
+                Guest::Mute { .. } => {
+                    let others = self.owners.get(&id).is_some_and(|owners| owners.iter().any(|other| other != owner));
+                    assert!(!others, "nobody inherits another's process");
+                }
+                // Who has been here when others were sent here too stays.
+                Guest::Client { .. } if kept => {}
+                _ => {
+                    assert!(!strangers, "a process that may speak of others is no client's");
+                    self.owners.entry(id).or_default().insert(owner.clone());
+                }
+            }
+            if let Guest::Client { name, .. } = &guest {
+                let home = *self.homes.entry(name.clone()).or_insert(id);
+                assert_eq!(home, id, "a client stays where it is");
+            }
+        }
+        served.insert(owner.clone());
+        self.calls.push(Call { guest, taken, number });
+    }
+
+    /// Whom a question of each process could be for.
+    fn check(&self) {
+        let mut askable: BTreeMap<SeatId, BTreeSet<String>> = BTreeMap::new();
+        for call in &self.calls {
+            let Taken::Seat(id) = call.taken else { continue };
+            let whom = match &call.guest {
+                Guest::Client { name, .. } => name.to_string(),
+                Guest::Alone { .. } => format!("call {}", call.number),
+                Guest::Mute { .. } => "nobody".to_owned(),
+            };
+            askable.entry(id).or_default().insert(whom);
+        }
+        for (id, whom) in &askable {
+            assert!(whom.len() == 1, "at {id:?} a question may be for {whom:?}");
+        }
+        for (id, owners) in &self.owners {
+            assert!(owners.len() == 1, "{id:?} has seen {owners:?}");
+        }
+    }
+
+    /// How many processes an owner has to itself now: those that its clients keep, and those that its calls are alone at.
+    fn held_by(&self, owner: u8) -> usize {
+        let (clients, owner) = ([owner * 2, owner * 2 + 1].map(|n| format!("client {n}")), owner_of(owner * 2));
+        let kept = self.homes.iter().filter(|(name, _)| clients.iter().any(|its| **its == ***name)).map(|(_, id)| *id);
+        let alone = self.calls.iter().filter_map(|call| match (&call.guest, call.taken) {
+            (Guest::Alone { owner: its }, Taken::Seat(id)) if *its == owner => Some(id),
+            _ => None,
+        });
+        kept.chain(alone).collect::<BTreeSet<SeatId>>().len()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn a_process_has_one_client_that_can_be_asked_and_nobody_has_more_than_a_share(
+        max in 1usize..6,
+        per_owner_max in 1usize..6,
+        acts in prop::collection::vec(act(), 1..60),
+    ) {
+        #[allow(clippy::disallowed_methods)]
+        let mut now = Instant::now();
+        let (mut seats, mut world) = (Seats::new(SeatLimits { max, per_owner_max }, now), World::default());
+        for act in acts {
+            let guest = match &act {
+                Act::Client(n) => Some(Guest::Client { name: format!("client {n}").into(), owner: owner_of(*n) }),
+                Act::Alone(n) => Some(Guest::Alone { owner: owner_of(*n * 2) }),
+                Act::Mute(n) => Some(Guest::Mute { owner: owner_of(*n * 2) }),
+                _ => None,
+            };
+            if let Some(guest) = guest {
+                let (taken, evicted) = seats.take(&guest, now);
+                if let Some(evicted) = evicted {
+                    prop_assert!(!world.calls.iter().any(|call| call.taken.id() == evicted), "it was at work");
+                    world.ended(evicted);
+                }
+                world.entered(guest, taken);
+            }
+            match act {
+                Act::Leave(at, given_up) if !world.calls.is_empty() => {
+                    let call = world.calls.remove(at % world.calls.len());
+                    seats.leave(call.taken, given_up, now);
+                }
+                Act::Over(n) => {
+                    let name: Arc<str> = format!("client {n}").into();
+                    world.calls.retain(|call| {
+                        let its = matches!(&call.guest, Guest::Client { name: other, .. } if *other == name);
+                        if its {
+                            seats.leave(call.taken, true, now);
+                        }
+                        !its
+                    });
+                    let over = seats.handle_over(&name);
+                    prop_assert!(over.is_none_or(|id| world.homes.get(&name) == Some(&id)));
+                    world.homes.remove(&name);
+                    if let Some(id) = over {
+                        world.ended(id);
+                    }
+                }
+                Act::Ended(at) => {
+                    let homes: Vec<SeatId> = world.homes.values().copied().filter(|id| *id != FIRST).collect();
+                    if !homes.is_empty() {
+                        let id = homes[at % homes.len()];
+                        seats.handle_ended(id);
+                        world.ended(id);
+                    }
+                }
+                Act::Sweep => {
+                    for id in seats.sweep(now) {
+                        prop_assert!(!world.calls.iter().any(|call| call.taken.id() == id), "it was at work");
+                        prop_assert!(!world.homes.values().any(|home| *home == id), "it is kept");
+                        world.ended(id);
+                    }
+                }
+                Act::Pass(seconds) => now += Duration::from_secs(seconds),
+                _ => {}
+            }
+            prop_assert!(seats.count() <= max.max(1));
+            for owner in 0..3 {
+                prop_assert!(world.held_by(owner) <= per_owner_max, "owner {owner} holds {}", world.held_by(owner));
+            }
+            world.check();
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Three times: a node's steady [`Clock`] for lifetimes, the wall clock for dates, and [`now`] for timeouts.
+//!
+//! A node sets its `Clock` once, when it starts; from then on it follows the time since boot. So a jump of the wall clock
+//! moves no lifetime, and time during which the machine sleeps counts.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+
+/// The steady clock of a node. The node makes one when it starts and gives copies of it to its parts.
+#[derive(Clone, Copy)]
+pub struct Clock {
+    started: Duration,
+    started_ms: u64,
+}
+
+impl Clock {
+    /// Set by the wall clock.
+    pub fn start() -> Clock {
+        Clock::start_at(wall_ms())
+    }
+
+    pub fn start_at(now_ms: u64) -> Clock {
+        Clock { started: since_boot(), started_ms: now_ms }
+    }
+
+    /// Milliseconds since 1970, as of the start, plus what has passed since.
+    pub fn now_ms(&self) -> u64 {
+        self.started_ms.saturating_add(self.uptime().as_millis() as u64)
+    }
+
+    pub fn started_ms(&self) -> u64 {
+        self.started_ms
+    }
+
+    pub fn uptime(&self) -> Duration {
+        since_boot().saturating_sub(self.started)
+    }
+}
+
+/// Two clocks of one configuration are alike: when each was started is nothing that a person compares.
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+/// The instant that timeouts count from. On a runtime whose time is paused it is that runtime's.
+pub fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// The wall clock in milliseconds since 1970, for what people read and for credentials. It may jump, so nothing that
+/// lives or expires here may be dated by it.
+#[allow(clippy::disallowed_methods, reason = "this is the one place that asks for the date")]
+pub fn wall_ms() -> u64 {
+    match SIMULATED.get() {
+        Some(simulated) => simulated.wall_ms(),
+        None => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
+    }
+}
+
+/// The wall clock in Unix seconds, for credentials.
+pub fn unix_seconds() -> u64 {
+    wall_ms() / 1000
+}
+
+/// The wall clock's time, for comparing it with dates that others wrote.
+pub fn wall() -> Timestamp {
+    at(wall_ms())
+}
+
+/// The wall clock's time as RFC 3339 in UTC, for frames.
+pub fn timestamp() -> String {
+    rfc3339(wall_ms())
+}
+
+/// A time kept in milliseconds, as RFC 3339 in UTC.
+pub fn rfc3339(ms: u64) -> String {
+    format!("{:.3}", at(ms))
+}
+
+/// A time kept in milliseconds, as HTTP writes it.
+pub fn http_date(ms: u64) -> String {
+    let printer = jiff::fmt::rfc2822::DateTimePrinter::new();
+    // Only years above 9999 cannot be written.
+    printer.timestamp_to_rfc9110_string(&at(ms)).unwrap_or_default()
+}
+
+fn at(ms: u64) -> Timestamp {
+    i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or_default()
+}
+
+/// The time since boot, which goes on while the machine sleeps.
+fn since_boot() -> Duration {
+    if let Some(simulated) = SIMULATED.get() {
+        return simulated.elapsed();
+    }
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.max(0) as u64, now.tv_nsec.max(0) as u32)
+}
+
+thread_local! {
+    static SIMULATED: Cell<Option<Simulated>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy)]
+struct Simulated {
+    from: Instant,
+    wall_ms: u64,
+}
+
+impl Simulated {
+    fn elapsed(self) -> Duration {
+        now().saturating_duration_since(self.from)
+    }
+
+    fn wall_ms(self) -> u64 {
+        self.wall_ms.saturating_add(self.elapsed().as_millis() as u64)
+    }
+}
+
+/// While it lives, this thread's time since boot is the time that its runtime has spent, and its wall clock shows what
+/// the simulation says.
+#[derive(Debug)]
+pub struct SimulatedClock(PhantomData<*const ()>);
+
+/// Gives this thread a simulated time. The wall clock begins at `wall_ms` and goes on with the runtime's time.
+pub fn simulate(wall_ms: u64) -> SimulatedClock {
+    SIMULATED.set(Some(Simulated { from: now(), wall_ms }));
+    SimulatedClock(PhantomData)
+}
+
+impl SimulatedClock {
+    /// Sets the wall clock, as an operator or a time server would; the time since boot does not move.
+    pub fn set_wall(&self, wall_ms: u64) {
+        if let Some(simulated) = SIMULATED.get() {
+            let wall_ms = wall_ms.saturating_sub(simulated.elapsed().as_millis() as u64);
+            SIMULATED.set(Some(Simulated { wall_ms, ..simulated }));
+        }
+    }
+}
+
+impl Drop for SimulatedClock {
+    fn drop(&mut self) {
+        SIMULATED.set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_goes_on_from_where_it_was_set_and_never_back() {
+        let clock = Clock::start_at(5_000_000);
+        let (first, second) = (clock.now_ms(), clock.now_ms());
+        assert!((5_000_000..5_060_000).contains(&first), "{first}");
+        assert!(second >= first);
+        assert_eq!(Clock::start_at(u64::MAX).now_ms(), u64::MAX, "a time that cannot be does not overflow");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_simulated_time_moves_only_with_the_runtime() {
+        let simulated = simulate(1_000_000);
+        let (clock, start) = (Clock::start(), now());
+        tokio::time::advance(Duration::from_secs(90)).await;
+        assert_eq!((clock.now_ms(), wall_ms()), (1_090_000, 1_090_000));
+        assert_eq!(now() - start, Duration::from_secs(90));
+        // The wall clock jumps a day ahead, and no lifetime notices.
+        simulated.set_wall(87_490_000);
+        assert_eq!((clock.now_ms(), wall_ms()), (1_090_000, 87_490_000));
+        drop(simulated);
+        assert!(wall_ms() > 1_700_000_000_000, "the machine's own date is back");
+    }
+}

@@ -1,0 +1,10 @@
+//! What a node takes from the machine it runs on: time and randomness, each asked for in one place.
+//!
+//! All other crates take both from here, and `clippy.toml` refuses the ways around it. So a whole node can be run with a
+//! time and a randomness of the caller's choice: [`clock::simulate`] and [`entropy::seed`] replace them for one thread,
+//! and a node on a single-threaded runtime never leaves that thread.
+
+pub mod clock;
+pub mod entropy;
+
+pub use clock::Clock;

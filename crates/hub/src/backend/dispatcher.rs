@@ -1,0 +1,199 @@
+//! Where a backend's loop and its callers meet: the machine that decides, behind one lock that nobody holds while waiting.
+//!
+//! A call of a connected backend is decided here and now, in its caller's task. Only what takes time is left to the loop.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bowline_core::Health;
+use bowline_core::backend::{Backend as Machine, Call, CallId, Generation, Outcome, Output, Ticket, Told};
+use bowline_core::health::Pulse;
+use bowline_env::{clock, entropy};
+use tokio::sync::{Notify, oneshot};
+
+use crate::upstream::Transport;
+
+/// What a call that waits is told next.
+pub enum Verdict {
+    /// It goes out on this transport. What comes after that comes by `next`.
+    Go {
+        generation: Generation,
+        transport: Arc<Transport>,
+        next: oneshot::Receiver<Verdict>,
+    },
+    Failed(Outcome),
+}
+
+/// How a call ended on a transport, as far as the machine wants to know.
+pub enum Report {
+    /// `well` if the server answered as one does that is well.
+    Answered {
+        well: bool,
+    },
+    NotExecuted(String),
+    Refused {
+        why: String,
+        retry_after: Option<Duration>,
+    },
+    Broken(String),
+}
+
+/// What only the loop can do.
+pub enum Effect {
+    Dial(Generation),
+    Retire(Generation),
+    Redialled { ticket: Ticket, success: bool },
+    Tell(Told),
+    TellHealth(Pulse),
+}
+
+pub struct Dispatcher {
+    state: Mutex<DispatcherState>,
+    /// Rings when a caller left an order, or when the loop sleeps too long.
+    wakeup: Notify,
+}
+
+pub struct DispatcherState {
+    pub machine: Machine,
+    pub health: Health,
+    pub transports: HashMap<Generation, Arc<Transport>>,
+    /// The calls that are not over, and how they learn what comes next.
+    calls: HashMap<CallId, oneshot::Sender<Verdict>>,
+    effects: VecDeque<Effect>,
+    /// Until when the loop sleeps.
+    due: Option<Instant>,
+}
+
+impl Dispatcher {
+    pub fn new(machine: Machine, health: Health) -> Dispatcher {
+        let state = DispatcherState {
+            machine,
+            health,
+            transports: HashMap::new(),
+            calls: HashMap::new(),
+            effects: VecDeque::new(),
+            due: None,
+        };
+        Dispatcher { state: Mutex::new(state), wakeup: Notify::new() }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, DispatcherState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call begins. Where it may go out at once, its first turn is there already.
+    pub fn begin(&self, call: Call) -> oneshot::Receiver<Verdict> {
+        let (verdict, told) = oneshot::channel();
+        self.feed(|state| {
+            state.calls.insert(call.id, verdict);
+            state.machine.handle_call(clock::now(), call);
+        });
+        told
+    }
+
+    /// A call ended on a transport. If it has no answer yet, what becomes of it is told by its next turn.
+    pub fn ended(&self, generation: Generation, id: CallId, report: &Report) {
+        let now = clock::now();
+        self.feed(|state| match report {
+            Report::Answered { well } => {
+                state.calls.remove(&id);
+                state.machine.handle_answered(id);
+                let pulse = if *well { state.health.handle_good(now, entropy::chance()) } else { None };
+                state.effects.extend(pulse.map(Effect::TellHealth));
+            }
+            Report::NotExecuted(why) => state.machine.handle_not_executed(now, generation, id, why, entropy::chance()),
+            Report::Refused { why, retry_after } => state.machine.handle_refused(generation, id, why, *retry_after),
+            Report::Broken(why) => state.machine.handle_broken(now, generation, id, why),
+        });
+    }
+
+    /// The caller does not want it any more.
+    pub fn cancelled(&self, id: CallId) {
+        self.feed(|state| {
+            state.calls.remove(&id);
+            state.machine.handle_cancelled(id);
+        });
+    }
+
+    /// The next thing that only the loop can do.
+    pub fn effect(&self) -> Option<Effect> {
+        let mut state = self.lock();
+        state.settle();
+        state.effects.pop_front()
+    }
+
+    /// When the loop has to look again although nothing rings.
+    pub fn sleep(&self, other: Option<Instant>) -> Option<Instant> {
+        let mut state = self.lock();
+        state.due = [state.timeout(), other].into_iter().flatten().min();
+        state.due
+    }
+
+    pub async fn woken(&self) {
+        self.wakeup.notified().await;
+    }
+
+    /// The transport that calls go out on now.
+    pub fn live(&self) -> Option<(Generation, Arc<Transport>)> {
+        let state = self.lock();
+        let live = state.machine.live()?;
+        Some((live, state.transports.get(&live)?.clone()))
+    }
+
+    pub fn is_live(&self, generation: Generation) -> bool {
+        self.lock().machine.live() == Some(generation)
+    }
+
+    fn feed(&self, act: impl FnOnce(&mut DispatcherState)) {
+        let mut state = self.lock();
+        act(&mut state);
+        state.settle();
+        let sooner = state.timeout().is_some_and(|timeout| state.due.is_none_or(|due| timeout < due));
+        let wake = sooner || !state.effects.is_empty();
+        drop(state);
+        if wake {
+            self.wakeup.notify_one();
+        }
+    }
+}
+
+impl DispatcherState {
+    /// Tells calls what the machine decided about them, and puts the rest aside for the loop.
+    fn settle(&mut self) {
+        while let Some(output) = self.machine.poll_output() {
+            match output {
+                Output::Send { generation, call } => self.send(generation, call),
+                Output::Fail { call, outcome } => {
+                    if let Some(verdict) = self.calls.remove(&call) {
+                        let _ = verdict.send(Verdict::Failed(outcome));
+                    }
+                }
+                Output::Dial(generation) => self.effects.push_back(Effect::Dial(generation)),
+                Output::Retire(generation) => self.effects.push_back(Effect::Retire(generation)),
+                Output::Redialled { ticket, success } => self.effects.push_back(Effect::Redialled { ticket, success }),
+                Output::Tell(told) => self.effects.push_back(Effect::Tell(told)),
+            }
+        }
+    }
+
+    fn send(&mut self, generation: Generation, call: CallId) {
+        let (Some(verdict), Some(transport)) = (self.calls.get_mut(&call), self.transports.get(&generation)) else {
+            return;
+        };
+        let (later, next) = oneshot::channel();
+        let go = Verdict::Go { generation, transport: transport.clone(), next };
+        let _ = std::mem::replace(verdict, later).send(go);
+    }
+
+    fn timeout(&self) -> Option<Instant> {
+        [self.machine.poll_timeout(), self.health.poll_timeout()].into_iter().flatten().min()
+    }
+}
+
+impl fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dispatcher({:?})", self.lock().machine.calls())
+    }
+}

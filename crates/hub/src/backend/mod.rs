@@ -1,0 +1,339 @@
+//! A backend as the rest of the hub sees it: something to call, with a status that is always true.
+
+pub(crate) mod call;
+pub mod counts;
+pub(crate) mod dispatcher;
+pub mod observer;
+pub(crate) mod supervisor;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_core::backend::{Outcome, Resend, Status};
+use bowline_env::clock;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::counts::Counts;
+use self::dispatcher::Dispatcher;
+use crate::call::reply::CallEnd;
+use crate::call::{BackendCall, Caller};
+use crate::catalogue::Catalogue;
+use crate::config::key::Key;
+use crate::config::spec::{Reach, ServerSpec};
+use crate::fields::{Fields, Raw};
+use crate::revision::Revision;
+use crate::revision::server_facts::Facts;
+use crate::upstream::{Exit, Renewals};
+
+/// What happened to a backend, for sessions, logs and metrics.
+pub enum BackendEvent {
+    Added,
+    Connected {
+        capabilities: Raw,
+    },
+    Disconnected {
+        intentional: bool,
+    },
+    Reconnecting {
+        attempt: u32,
+        next_retry: Duration,
+    },
+    Reconnected {
+        capabilities: Raw,
+        attempts_taken: u32,
+        down: Duration,
+    },
+    HealthDegraded {
+        failures: u32,
+        last_error: String,
+    },
+    HealthRestored,
+    ProcessCrashed(Exit),
+    Removed,
+    /// One of its lists is another now; the notification that says so.
+    ListChanged(&'static str),
+    /// Something it said that belongs to no client in particular.
+    Notification {
+        method: String,
+        params: Option<Raw>,
+    },
+    /// A line of its stderr.
+    Stderr(String),
+    /// Something that concerns one client alone: its session's name.
+    OfClient {
+        client: Arc<str>,
+        event: Box<BackendEvent>,
+    },
+}
+
+impl fmt::Debug for BackendEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl BackendEvent {
+    /// The same for one client alone, if there is one.
+    pub(crate) fn of_client(self, client: Option<Arc<str>>) -> BackendEvent {
+        match client {
+            Some(client) => BackendEvent::OfClient { client, event: Box::new(self) },
+            None => self,
+        }
+    }
+
+    /// Whether a session of this name is concerned.
+    pub(crate) fn concerns(&self, session: &str) -> bool {
+        match self {
+            BackendEvent::OfClient { client, .. } => **client == *session,
+            _ => true,
+        }
+    }
+
+    /// Whether the process is gone that one client had to itself.
+    pub(crate) fn is_own_crash(&self) -> bool {
+        matches!(self, BackendEvent::OfClient { event, .. } if matches!(**event, BackendEvent::ProcessCrashed(_)))
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            BackendEvent::Added => "server_added",
+            BackendEvent::Connected { .. } => "server_connected",
+            BackendEvent::Disconnected { .. } => "server_disconnected",
+            BackendEvent::Reconnecting { .. } => "server_reconnecting",
+            BackendEvent::Reconnected { .. } => "server_reconnected",
+            BackendEvent::HealthDegraded { .. } => "server_health_degraded",
+            BackendEvent::HealthRestored => "server_health_restored",
+            BackendEvent::ProcessCrashed(_) => "server_process_crashed",
+            BackendEvent::Removed => "server_removed",
+            BackendEvent::ListChanged(_) | BackendEvent::Notification { .. } => "notification",
+            BackendEvent::Stderr(_) => "log",
+            BackendEvent::OfClient { event, .. } => event.name(),
+        }
+    }
+
+    /// The event's data, as `await_activity` gives it.
+    pub fn data(&self, name: &str) -> Fields {
+        let ms = |span: &Duration| span.as_millis() as u64;
+        let data = Fields::default().and("name", name);
+        match self {
+            BackendEvent::Added | BackendEvent::HealthRestored | BackendEvent::Removed => data,
+            BackendEvent::Connected { capabilities } => data.and("capabilities", capabilities),
+            BackendEvent::Disconnected { intentional } => data.and("wasIntentional", intentional),
+            BackendEvent::Reconnecting { attempt, next_retry } => {
+                data.and("attempt", attempt).and("nextRetryMs", &ms(next_retry))
+            }
+            BackendEvent::Reconnected { capabilities, attempts_taken, down } => {
+                data.and("capabilities", capabilities).and("attemptsTaken", attempts_taken).and("downMs", &ms(down))
+            }
+            BackendEvent::HealthDegraded { failures, last_error } => {
+                data.and("consecutiveFailures", failures).and("lastError", last_error)
+            }
+            BackendEvent::ProcessCrashed(exit) => data.and("exitCode", &exit.code).and("signal", &exit.signal),
+            BackendEvent::ListChanged(method) => data.and("method", method),
+            BackendEvent::Notification { method, params } => notification_data(name, method, params.as_ref()),
+            // Programs write all sorts of things there, so nothing says that it is more than information.
+            BackendEvent::Stderr(line) => data.and("line", line).and("level", "info"),
+            BackendEvent::OfClient { event, .. } => event.data(name),
+        }
+    }
+}
+
+/// The data of the event that tells a notification of a backend's.
+pub fn notification_data(server: &str, method: &str, params: Option<&Raw>) -> Fields {
+    Fields::default().and("name", server).and("method", method).and("params", &params)
+}
+
+/// Where a backend stands now.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub status: Status,
+    pub connected_at_ms: Option<u64>,
+    pub last_error: Option<String>,
+    pub attempt: u32,
+    pub next_retry_at: Option<Instant>,
+    pub health: &'static str,
+    pub health_failures: u32,
+    pub facts: Option<Facts>,
+    pub catalogue: Arc<Catalogue>,
+    pub lists: Lists,
+    /// How often they were fetched.
+    pub fetches: u64,
+}
+
+/// Where the lists of a server come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lists {
+    /// They were never seen.
+    Unknown,
+    /// From before our own restart.
+    Remembered,
+    /// Some from the server itself; the others may come yet.
+    Arriving,
+    /// From the server itself.
+    Fetched,
+}
+
+impl Lists {
+    pub fn are_known(self) -> bool {
+        self != Lists::Unknown
+    }
+}
+
+impl Snapshot {
+    pub fn is_connected(&self) -> bool {
+        self.status == Status::Connected
+    }
+
+    /// As `list_servers` shows it.
+    pub fn shown(&self, name: &str, spec: &ServerSpec) -> Fields {
+        let mut shown = Fields::default().and("name", name);
+        if let Some((kind, target)) = spec.shown() {
+            shown.put(kind, &target);
+        }
+        shown.put("status", self.status.as_str());
+        shown.put("connected", &self.is_connected());
+        if let Some(at) = self.connected_at_ms.filter(|_| self.is_connected()) {
+            shown.put("connectedAt", &clock::rfc3339(at));
+        }
+        if let Some(error) = &self.last_error {
+            shown.put("lastError", error);
+        }
+        if self.status == Status::Reconnecting {
+            shown.put("reconnectAttempt", &self.attempt);
+            let left = self.next_retry_at.map(|at| at.saturating_duration_since(clock::now()));
+            shown.put("nextRetryMs", &(left.unwrap_or_default().as_millis() as u64));
+        }
+        if self.is_connected() {
+            shown.put("healthStatus", self.health);
+            shown.put("consecutiveHealthFailures", &self.health_failures);
+        }
+        if let Some(facts) = &self.facts {
+            shown.put("capabilities", &facts.capabilities);
+            shown.put("protocolVersion", &facts.version);
+            shown.put("serverInfo", &facts.info);
+        }
+        shown
+    }
+}
+
+/// What is known of a server before it has been reached.
+#[derive(Debug, Default)]
+pub struct Remembered {
+    pub facts: Option<Facts>,
+    pub catalogue: Arc<Catalogue>,
+}
+
+pub(crate) enum Command {
+    Notify {
+        caller: Caller,
+        method: String,
+        params: Option<Raw>,
+    },
+    EndBackendSession(Arc<str>),
+    Reconnect(oneshot::Sender<bool>),
+    Relist,
+    /// Answered, by dropping it, once all that there is to tell of the removal is on its way.
+    Remove(oneshot::Sender<()>),
+}
+
+/// A handle on one backend. Clones share it.
+#[derive(Clone)]
+pub struct Backend {
+    pub key: Key,
+    pub spec: Arc<ServerSpec>,
+    pub(crate) reach: Reach,
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) snapshot: watch::Receiver<Snapshot>,
+    pub(crate) renewals: Arc<Renewals>,
+    pub counts: Arc<Counts>,
+}
+
+impl Backend {
+    pub fn name(&self) -> &str {
+        &self.key.name
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        self.snapshot.borrow().clone()
+    }
+
+    pub fn catalogue(&self) -> Arc<Catalogue> {
+        self.snapshot.borrow().catalogue.clone()
+    }
+
+    pub fn shown(&self) -> Fields {
+        self.snapshot().shown(self.name(), &self.spec)
+    }
+
+    /// Whether it speaks the stateless revision, as far as is known.
+    pub fn is_modern(&self) -> bool {
+        self.snapshot.borrow().facts.as_ref().is_some_and(|facts| facts.revision == Revision::V2026)
+    }
+
+    /// Whether it speaks no other.
+    pub fn is_modern_only(&self) -> bool {
+        self.snapshot.borrow().facts.as_ref().is_some_and(|facts| !facts.legacy_for(Revision::V2025))
+    }
+
+    /// One request, with one ending. Dropping the future takes the call back.
+    pub async fn call(&self, call: BackendCall, deadline: Instant, resend: Resend) -> CallEnd {
+        call::run(self, &call, deadline, resend).await
+    }
+
+    /// The same for a request that is worth nothing if it is not answered in this time. Once it is sent, a deadline alone would
+    /// not end it.
+    pub async fn call_within(&self, call: BackendCall, patience: Duration, resend: Resend) -> CallEnd {
+        let called = self.call(call, clock::now() + patience, resend);
+        let silent = |_| {
+            let reason = format!("it had not answered after {} s", patience.as_secs());
+            CallEnd::Failed(Outcome::Unknown { reason })
+        };
+        tokio::time::timeout(patience, called).await.unwrap_or_else(silent)
+    }
+
+    pub async fn notify(&self, caller: Caller, method: &str, params: Option<Raw>) {
+        let _ = self.commands.send(Command::Notify { caller, method: method.to_owned(), params }).await;
+    }
+
+    pub async fn end_backend_session(&self, lane: Arc<str>) {
+        let _ = self.commands.send(Command::EndBackendSession(lane)).await;
+    }
+
+    /// Whether a client has a session of its own there.
+    pub fn has_own(&self, lane: &str) -> bool {
+        self.dispatcher.live().is_some_and(|(_, transport)| transport.has_own(lane))
+    }
+
+    /// Returns after the dial, with whether it went well.
+    pub async fn reconnect(&self) -> bool {
+        let (done, ended) = oneshot::channel();
+        let _ = self.commands.send(Command::Reconnect(done)).await;
+        ended.await.unwrap_or(false)
+    }
+
+    /// Fetches the lists anew and waits for them, at most this long.
+    pub async fn relist(&self, patience: Duration) {
+        let (before, mut snapshot) = (self.snapshot.borrow().fetches, self.snapshot.clone());
+        if self.commands.send(Command::Relist).await.is_ok() {
+            let newer = snapshot.wait_for(|now| now.fetches > before);
+            let _ = tokio::time::timeout(patience, newer).await;
+        }
+    }
+
+    /// Waits until the lists are fetched or the first dial is over, at most this long.
+    pub async fn settled(&self, patience: Duration) {
+        let mut snapshot = self.snapshot.clone();
+        let settled = snapshot.wait_for(|now| {
+            now.lists == Lists::Fetched || !matches!(now.status, Status::Connecting | Status::Connected)
+        });
+        let _ = tokio::time::timeout(patience, settled).await;
+    }
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Backend({}, {})", self.key.name, self.snapshot.borrow().status.as_str())
+    }
+}

@@ -1,0 +1,490 @@
+//! Drives one backend: feeds its machine what happens, does what it says, and waits. It holds no rule.
+
+pub(crate) mod lists;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowline_core::backend::{Backend as Machine, DialError, Generation, Policy, Told};
+use bowline_core::health::Pulse;
+use bowline_core::seats::SeatLimits;
+use bowline_core::{Health, Listing};
+use bowline_env::{clock, entropy};
+use bowline_store::Clock;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::dispatcher::{Dispatcher, Effect};
+use super::observer::Observer;
+use super::{Backend, BackendEvent, Command, Lists, Remembered, Snapshot};
+use crate::call::{BackendCall, Ending, Inbound};
+use crate::catalogue::{Catalogue, Fetched, ListKind};
+use crate::config::key::Key;
+use crate::config::secrets::Secrets;
+use crate::config::spec::{Reach, ServerSpec};
+use crate::fields::{Fields, Raw, empty};
+use crate::message;
+use crate::revision::Revision;
+use crate::upstream::{self, Dial, Exit, LimitHit, Renewals, Transport, TransportEvent};
+
+const COMMANDS_MAX: usize = 4096;
+const NOTES_MAX: usize = 4096;
+/// While a backend is away, the clock is looked at this often to notice that the machine slept.
+const SLEEP_WATCH: Duration = Duration::from_secs(5);
+
+/// What all backends of a hub share.
+#[derive(Clone)]
+pub struct SupervisorContext {
+    pub clock: Clock,
+    pub policy: Policy,
+    pub health_interval: Duration,
+    pub health_timeout: Duration,
+    pub http: reqwest::Client,
+    pub events: mpsc::Sender<(Key, BackendEvent)>,
+    /// Programs, from their start until they are gone.
+    pub programs: TaskTracker,
+    /// How many processes of one program there may be.
+    pub processes: SeatLimits,
+    pub observer: Arc<dyn Observer>,
+}
+
+impl fmt::Debug for SupervisorContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SupervisorContext({} programs)", self.programs.len())
+    }
+}
+
+/// Something that a task of ours has to say.
+enum Note {
+    Dialled(Generation, Result<Arc<Transport>, DialError>),
+    /// Some of its lists, and then that this was all of them.
+    Listed(Generation, Vec<Fetched>),
+    Fetched(Generation),
+    Checked(Generation, Result<(), Ailment>),
+}
+
+/// What is wrong with a server that was checked.
+enum Ailment {
+    /// It is there, and not well.
+    Sick(String),
+    /// Nobody is there.
+    Gone(String),
+}
+
+struct Driver {
+    key: Key,
+    spec: Arc<ServerSpec>,
+    secrets: Arc<Secrets>,
+    reach: Reach,
+    context: SupervisorContext,
+    dispatcher: Arc<Dispatcher>,
+    reconnects: HashMap<u64, oneshot::Sender<bool>>,
+    next_ticket: u64,
+    revision: Option<Revision>,
+    renewals: Arc<Renewals>,
+    notes: mpsc::Sender<Note>,
+    transport_events: upstream::TransportEvents,
+    snapshot: watch::Sender<Snapshot>,
+    listing: Listing,
+    /// The newest transport that was ever connected.
+    connected: Option<Generation>,
+    changed: bool,
+    removed: bool,
+    /// Whoever waits until its removal is told, by the loss of this.
+    told_removed: Option<oneshot::Sender<()>>,
+    /// Fires when the backend is removed: whatever it has started ends, also what is only being dialled.
+    over: CancellationToken,
+}
+
+/// Starts a backend's loop and returns the handle on it.
+pub fn start(
+    key: Key,
+    spec: ServerSpec,
+    reach: Reach,
+    context: SupervisorContext,
+    remembered: Option<Remembered>,
+) -> Backend {
+    let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
+    let (notes, noted) = mpsc::channel(NOTES_MAX);
+    let (transport_events, transport_said) = mpsc::channel(NOTES_MAX);
+    let machine = Machine::new(context.policy);
+    let first = Snapshot {
+        status: machine.status(),
+        connected_at_ms: None,
+        last_error: None,
+        attempt: 0,
+        next_retry_at: None,
+        health: "unknown",
+        health_failures: 0,
+        lists: if remembered.is_some() { Lists::Remembered } else { Lists::Unknown },
+        facts: remembered.as_ref().and_then(|remembered| remembered.facts.clone()),
+        catalogue: remembered.map(|remembered| remembered.catalogue).unwrap_or_default(),
+        fetches: 0,
+    };
+    let (snapshot, shown) = watch::channel(first);
+    let spec = Arc::new(spec);
+    let mut driver = Driver {
+        key: key.clone(),
+        secrets: Arc::new(Secrets::of(&spec)),
+        spec: spec.clone(),
+        reach,
+        dispatcher: Arc::new(Dispatcher::new(machine, Health::new(context.health_interval, context.health_timeout))),
+        listing: Listing::new(context.policy.retry_first, context.policy.retry_max, context.policy.retry_jitter),
+        context,
+        reconnects: HashMap::new(),
+        next_ticket: 0,
+        revision: None,
+        renewals: Arc::default(),
+        notes,
+        transport_events,
+        snapshot,
+        connected: None,
+        changed: true,
+        removed: false,
+        told_removed: None,
+        over: CancellationToken::new(),
+    };
+    if !spec.disabled {
+        driver.dispatcher.lock().machine.start();
+        driver.publish();
+    }
+    let (dispatcher, renewals) = (driver.dispatcher.clone(), driver.renewals.clone());
+    tokio::spawn(driver.drive(commanded, noted, transport_said));
+    Backend { key, spec, reach, commands, dispatcher, snapshot: shown, renewals, counts: Arc::default() }
+}
+
+impl Driver {
+    async fn drive(
+        mut self,
+        mut commands: mpsc::Receiver<Command>,
+        mut notes: mpsc::Receiver<Note>,
+        mut transports: mpsc::Receiver<(Generation, TransportEvent)>,
+    ) {
+        // The first stands still while the machine sleeps, and the second does not.
+        let mut clocks = (clock::now(), self.context.clock.uptime());
+        loop {
+            self.drain().await;
+            if self.removed {
+                return self.over.cancel();
+            }
+            let away = self.dispatcher.live().is_none().then(|| clock::now() + SLEEP_WATCH);
+            let due = self.dispatcher.sleep([away, self.listing.poll_timeout()].into_iter().flatten().min());
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.command(command),
+                    None => self.dispatcher.lock().machine.remove(clock::now()),
+                },
+                () = self.dispatcher.woken() => {}
+                Some(note) = notes.recv() => self.note(note),
+                Some((generation, event)) = transports.recv() => self.transport_event(generation, event).await,
+                () = sleep_until(due) => {}
+            }
+            let now = clock::now();
+            let (awake_since, up_since) = clocks;
+            clocks = (now, self.context.clock.uptime());
+            let slept = clocks.1.saturating_sub(up_since).saturating_sub(now - awake_since);
+            let pulse = {
+                let mut state = self.dispatcher.lock();
+                if slept > Duration::from_secs(10) {
+                    state.machine.handle_woke(now);
+                }
+                state.machine.handle_timeout(now);
+                state.health.handle_timeout(now, entropy::chance())
+            };
+            if let Some(pulse) = pulse {
+                self.pulse(&pulse);
+            }
+            if self.listing.handle_timeout(now) {
+                self.fetch();
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        let now = clock::now();
+        match command {
+            Command::Notify { caller, method, params } => {
+                if let Some((_, transport)) = self.dispatcher.live() {
+                    tokio::spawn(async move { transport.notify(&caller, &method, params).await });
+                }
+            }
+            Command::EndBackendSession(lane) => {
+                self.renewals.forget(&lane);
+                for transport in self.dispatcher.lock().transports.values() {
+                    let (transport, lane) = (transport.clone(), lane.clone());
+                    tokio::spawn(async move { transport.end_backend_session(&lane).await });
+                }
+            }
+            Command::Reconnect(done) => {
+                self.next_ticket += 1;
+                self.reconnects.insert(self.next_ticket, done);
+                self.dispatcher.lock().machine.handle_reconnect(now, self.next_ticket);
+            }
+            Command::Relist => self.want_lists(),
+            Command::Remove(told) => {
+                self.told_removed = Some(told);
+                self.dispatcher.lock().machine.remove(now);
+            }
+        }
+    }
+
+    fn note(&mut self, note: Note) {
+        let now = clock::now();
+        // A dial may end without anything to do, and still another status.
+        self.changed |= matches!(note, Note::Dialled(..));
+        match note {
+            Note::Dialled(generation, Ok(transport)) => {
+                self.revision = Some(transport.facts().revision);
+                let mut state = self.dispatcher.lock();
+                state.transports.insert(generation, transport);
+                state.machine.handle_dialled(now, generation, Ok(()), entropy::chance());
+            }
+            Note::Dialled(generation, Err(error)) => {
+                let error = error.map(|reason| self.secrets.hide(reason));
+                self.dispatcher.lock().machine.handle_dialled(now, generation, Err(error), entropy::chance());
+                // The next server at this address may be another one.
+                self.revision = None;
+            }
+            Note::Listed(generation, fetched) => self.listed(generation, fetched),
+            Note::Fetched(generation) => self.fetched(generation),
+            Note::Checked(generation, result) if self.dispatcher.is_live(generation) => {
+                let pulse = {
+                    let state = &mut *self.dispatcher.lock();
+                    match result {
+                        Ok(()) => state.health.handle_good(now, entropy::chance()),
+                        Err(Ailment::Sick(reason)) => {
+                            state.health.handle_bad(now, &self.secrets.hide(reason), entropy::chance())
+                        }
+                        Err(Ailment::Gone(reason)) => {
+                            state.machine.handle_lost(now, generation, &self.secrets.hide(reason), entropy::chance());
+                            None
+                        }
+                    }
+                };
+                self.changed = true;
+                if let Some(pulse) = pulse {
+                    self.tell_health(&pulse);
+                }
+            }
+            Note::Checked(..) => {}
+        }
+    }
+
+    async fn transport_event(&mut self, generation: Generation, event: TransportEvent) {
+        match event {
+            TransportEvent::Lost { reason, exit } => {
+                let reason = self.secrets.hide(reason);
+                self.dispatcher.lock().machine.handle_lost(clock::now(), generation, &reason, entropy::chance());
+                // A program that dies again and again while it is dialled is told of with the same restraint as the dials.
+                let was_connected = self.connected == Some(generation);
+                let told = was_connected || self.dispatcher.lock().machine.tells_each_attempt();
+                if let Some(exit) = exit.filter(|_| told) {
+                    self.connected = self.connected.filter(|_| !was_connected);
+                    self.drain().await;
+                    self.tell(BackendEvent::ProcessCrashed(exit)).await;
+                }
+            }
+            TransportEvent::Inbound(Inbound::Notification { method, params, .. }) => {
+                let changed = ListKind::ALL.iter().any(|kind| kind.changed() == method);
+                if changed {
+                    if self.dispatcher.is_live(generation) {
+                        self.want_lists();
+                    }
+                } else if method == "notifications/resources/updated" {
+                    self.updated(generation, &method, params.as_ref());
+                } else if method != "notifications/progress" && !method.starts_with("notifications/subscriptions/") {
+                    self.tell(BackendEvent::Notification { method, params }).await;
+                }
+            }
+            // A request that belongs to nobody is answered with "nobody", by dropping it.
+            TransportEvent::Inbound(Inbound::Request { .. }) => {}
+            TransportEvent::Exited { client, exit } => {
+                // One that only closes its output has no way to end yet, and is as lost.
+                let exit = exit.unwrap_or(Exit { code: None, signal: None });
+                self.tell(BackendEvent::ProcessCrashed(exit).of_client(Some(client))).await;
+            }
+            TransportEvent::Stderr { line, client } => {
+                let line = self.secrets.hide(line);
+                tracing::info!(server = %self.key.name, source = "stderr", line = %line, "a backend wrote");
+                self.tell(BackendEvent::Stderr(line).of_client(client)).await;
+            }
+        }
+    }
+
+    /// A resource has changed, which concerns those who subscribed to it.
+    fn updated(&self, generation: Generation, method: &str, params: Option<&Raw>) {
+        let uri = Fields::of(params.map(|raw| &**raw)).text("uri").unwrap_or_default();
+        for inbox in self.renewals.subscribers(generation, &uri).into_iter().filter_map(|caller| caller.inbox) {
+            let (server, method) = (self.key.name.clone(), method.to_owned());
+            let inbound = Inbound::Notification { server, method, params: params.cloned() };
+            // An update only says that there is something newer to read. A session that is far behind misses one of many.
+            let _ = inbox.try_send(inbound);
+        }
+    }
+
+    /// Does everything that the machine wants.
+    async fn drain(&mut self) {
+        while let Some(effect) = self.dispatcher.effect() {
+            self.changed = true;
+            match effect {
+                Effect::Dial(generation) => self.dial(generation),
+                Effect::Retire(generation) => {
+                    let gone = self.dispatcher.lock().transports.remove(&generation);
+                    if let Some(transport) = gone {
+                        transport.close();
+                    }
+                }
+                Effect::Redialled { ticket, success } => {
+                    // Whoever waited looks at the status next, so it must be there first.
+                    self.publish();
+                    if let Some(done) = self.reconnects.remove(&ticket) {
+                        let _ = done.send(success);
+                    }
+                }
+                Effect::Tell(told) => self.told(told).await,
+                Effect::TellHealth(pulse) => self.tell_health(&pulse),
+            }
+        }
+        if self.changed {
+            self.publish();
+        }
+    }
+
+    fn dial(&mut self, generation: Generation) {
+        let dial = Dial {
+            name: self.key.name.clone(),
+            generation,
+            revision: self.spec.revision.or(self.revision),
+            only_revision: self.spec.revision.is_some(),
+            events: self.transport_events.clone(),
+            http: self.context.http.clone(),
+            reach: self.reach,
+            renewals: self.renewals.clone(),
+            secrets: self.secrets.clone(),
+            programs: self.context.programs.clone(),
+            processes: self.context.processes,
+            limit_hit: limit_hit(self.context.observer.clone()),
+            over: self.over.clone(),
+        };
+        let (spec, notes, over) = (self.spec.clone(), self.notes.clone(), self.over.clone());
+        self.context.programs.spawn(async move {
+            let Some(dialled) = over.run_until_cancelled(upstream::dial(&spec, dial)).await else { return };
+            let dialled = dialled.map(Arc::new);
+            let _ = notes.send(Note::Dialled(generation, dialled)).await;
+        });
+    }
+
+    async fn told(&mut self, told: Told) {
+        let capabilities =
+            self.dispatcher.live().map_or_else(empty, |(_, transport)| transport.facts().capabilities.clone());
+        let event = match told {
+            Told::Connected => BackendEvent::Connected { capabilities },
+            Told::Reconnected { attempts_taken, down } => {
+                BackendEvent::Reconnected { capabilities, attempts_taken, down }
+            }
+            Told::Disconnected { intentional } => BackendEvent::Disconnected { intentional },
+            Told::Reconnecting { attempt, next_retry } => BackendEvent::Reconnecting { attempt, next_retry },
+            Told::Removed => BackendEvent::Removed,
+        };
+        match &event {
+            BackendEvent::Connected { .. } | BackendEvent::Reconnected { .. } => self.connected(),
+            BackendEvent::Disconnected { .. } => self.dispatcher.lock().health.pause(),
+            BackendEvent::Removed => self.removed = true,
+            _ => {}
+        }
+        self.publish();
+        self.tell(event).await;
+        if self.removed {
+            // What it offered is gone with it.
+            let offered = self.snapshot.borrow().catalogue.changes(&Catalogue::default());
+            for method in offered {
+                self.tell(BackendEvent::ListChanged(method)).await;
+            }
+        }
+    }
+
+    fn connected(&mut self) {
+        self.dispatcher.lock().health.resume(clock::now(), entropy::chance());
+        self.snapshot.send_modify(|now| now.connected_at_ms = Some(clock::wall_ms()));
+        self.listing.reset();
+        let Some((generation, transport)) = self.dispatcher.live() else { return };
+        self.connected = Some(generation);
+        self.want_lists();
+        tokio::spawn(async move { transport.warm().await });
+    }
+
+    fn pulse(&mut self, pulse: &Pulse) {
+        self.changed = true;
+        if *pulse != Pulse::Ask {
+            return self.tell_health(pulse);
+        }
+        let Some((generation, transport)) = self.dispatcher.live() else { return };
+        let (notes, timeout) = (self.notes.clone(), self.context.health_timeout);
+        tokio::spawn(async move {
+            let method = if transport.facts().revision == Revision::V2026 { "server/discover" } else { "ping" };
+            let call = BackendCall::of_hub(method, None);
+            let checked = match tokio::time::timeout(timeout, transport.call(&call)).await {
+                // That it does not know the question is an answer; that it broke on it is none.
+                Ok(Ending::Answered { answer: Err(error), .. })
+                    if message::code_of(&error) == message::INTERNAL_ERROR =>
+                {
+                    Err(Ailment::Sick(message::message_of(&error)))
+                }
+                Ok(Ending::Answered { .. }) => Ok(()),
+                Ok(Ending::NotExecuted(why)) => Err(Ailment::Gone(why)),
+                Ok(Ending::Broken(why) | Ending::Refused { why, .. }) => Err(Ailment::Sick(why)),
+                Err(_) => Err(Ailment::Sick("the check was not answered in time".to_owned())),
+            };
+            let _ = notes.send(Note::Checked(generation, checked)).await;
+        });
+    }
+
+    fn tell_health(&mut self, pulse: &Pulse) {
+        self.changed = true;
+        let event = match pulse {
+            Pulse::Ask => return,
+            Pulse::Restored => BackendEvent::HealthRestored,
+            Pulse::Degraded { failures, last_error } => {
+                BackendEvent::HealthDegraded { failures: *failures, last_error: last_error.clone() }
+            }
+        };
+        let _ = self.context.events.try_send((self.key.clone(), event));
+    }
+
+    async fn tell(&self, event: BackendEvent) {
+        let _ = self.context.events.send((self.key.clone(), event)).await;
+    }
+
+    fn publish(&mut self) {
+        self.changed = false;
+        let now = clock::now();
+        let live = self.dispatcher.live().map(|(_, transport)| transport.facts().clone());
+        let state = self.dispatcher.lock();
+        self.snapshot.send_modify(|shown| {
+            shown.status = state.machine.status();
+            shown.last_error = state.machine.last_error().map(ToOwned::to_owned);
+            shown.attempt = state.machine.attempt();
+            shown.next_retry_at = state.machine.next_retry(now).map(|wait| now + wait);
+            shown.health = state.health.word();
+            shown.health_failures = state.health.failures();
+            // What a server can do is remembered while it is away.
+            if live.is_some() {
+                shown.facts = live;
+            }
+        });
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn limit_hit(observer: Arc<dyn Observer>) -> LimitHit {
+    Arc::new(move |setting| observer.limit_hit(setting))
+}

@@ -1,0 +1,65 @@
+//! Drives one call of a client: what the backend says on the way, in order, and then the answer.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use tokio::sync::mpsc;
+
+use super::{Inbound, Sink};
+use crate::call::reply::Reply;
+
+/// What a backend may say before anybody listens.
+const INBOUND_MAX: usize = 64;
+
+/// What comes next in a call.
+#[derive(Debug)]
+pub enum Step {
+    Said(Inbound),
+    Ended(Reply),
+}
+
+pub type Work = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+/// A call that is under way. Dropping it takes the call back.
+pub struct Conversation {
+    said: mpsc::Receiver<Inbound>,
+    work: Work,
+    ended: Option<Reply>,
+}
+
+impl Conversation {
+    /// Begins the work that `make` gives; what belongs to it goes to the sink.
+    pub fn begin(make: impl FnOnce(Sink) -> Work) -> Conversation {
+        let (sink, said) = mpsc::channel(INBOUND_MAX);
+        Conversation { said, work: make(sink), ended: None }
+    }
+
+    /// Everything that was said before the answer comes before the answer.
+    pub async fn next(&mut self) -> Step {
+        if self.ended.is_none() {
+            tokio::select! {
+                biased;
+                Some(inbound) = self.said.recv() => return Step::Said(inbound),
+                reply = &mut self.work => {
+                    // Whoever speaks from here on learns that nobody listens, and a call that goes on can turn elsewhere.
+                    self.said.close();
+                    self.ended = Some(reply);
+                }
+            }
+        }
+        if let Some(inbound) = self.said.recv().await {
+            return Step::Said(inbound);
+        }
+        match self.ended.clone() {
+            Some(reply) => Step::Ended(reply),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Conversation")
+    }
+}

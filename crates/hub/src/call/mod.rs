@@ -1,0 +1,171 @@
+//! One call, as every part of the hub speaks of it: who makes it, what is said on the way, and what becomes of it.
+
+pub(crate) mod capabilities;
+pub mod conversation;
+pub mod outcome;
+pub mod reply;
+pub mod server_request;
+pub(crate) mod suspended;
+
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bowline_protocol::Principal;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use self::server_request::Replier;
+use crate::fields::{Raw, raw};
+use crate::message::{self, Answer};
+use crate::revision::{self, Revision};
+
+/// Where the messages that belong to a call, or to a client, go.
+pub type Sink = mpsc::Sender<Inbound>;
+
+/// Something that a backend says of its own accord.
+pub enum Inbound {
+    Notification {
+        server: Arc<str>,
+        method: String,
+        params: Option<Raw>,
+    },
+    /// It wants an answer. Dropping `reply` says that there is none.
+    Request {
+        server: Arc<str>,
+        method: String,
+        params: Option<Raw>,
+        reply: Replier,
+    },
+}
+
+impl fmt::Debug for Inbound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Inbound::Notification { method, .. } => write!(f, "Notification({method})"),
+            Inbound::Request { method, .. } => write!(f, "Request({method})"),
+        }
+    }
+}
+
+/// On whose behalf a call is made.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Names the client: each has an upstream session of its own where the backend has sessions.
+    pub lane: Arc<str>,
+    pub owner: Arc<str>,
+    pub revision: Revision,
+    /// What the client can do, which is what the backend is told.
+    pub client: Arc<ClientFacts>,
+    /// Where requests and notifications go that belong to no call.
+    pub inbox: Option<Sink>,
+}
+
+pub struct ClientFacts {
+    pub capabilities: Raw,
+    pub info: Raw,
+}
+
+impl fmt::Debug for ClientFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientFacts({} bytes)", self.capabilities.get().len())
+    }
+}
+
+/// The lane of our own housekeeping, and of everyone whose backend has no sessions.
+pub const SHARED_LANE: &str = "";
+
+impl Caller {
+    /// A client without a session. What it can do is part of its name: a backend with sessions is told that once for each.
+    pub fn without_session(principal: &Principal, client: ClientFacts) -> Caller {
+        Caller {
+            lane: format!("principal {principal} {}", client.capabilities).into(),
+            owner: principal.as_str().into(),
+            revision: Revision::V2026,
+            client: Arc::new(client),
+            inbox: None,
+        }
+    }
+
+    /// The hub itself.
+    pub fn hub() -> Caller {
+        static HUB: LazyLock<Caller> = LazyLock::new(|| {
+            let capabilities = raw(&json!({ "sampling": {}, "elicitation": { "form": {}, "url": {} }, "roots": {} }));
+            Caller {
+                lane: SHARED_LANE.into(),
+                owner: SHARED_LANE.into(),
+                revision: Revision::V2026,
+                client: Arc::new(ClientFacts { capabilities, info: revision::our_info() }),
+                inbox: None,
+            }
+        });
+        HUB.clone()
+    }
+}
+
+/// One request to a backend.
+pub struct BackendCall {
+    pub method: String,
+    pub params: Option<Raw>,
+    pub caller: Caller,
+    pub sink: Option<Sink>,
+    /// `Mcp-*` headers as the client sent them. When given, none are made up.
+    pub headers: Option<Vec<(String, String)>>,
+    /// What else belongs into the headers when they are made up.
+    pub param_headers: Vec<(String, String)>,
+    pub log_level: Option<String>,
+}
+
+impl fmt::Debug for BackendCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BackendCall({})", self.method)
+    }
+}
+
+impl BackendCall {
+    pub fn of_hub(method: &str, params: Option<Raw>) -> BackendCall {
+        BackendCall {
+            method: method.to_owned(),
+            params,
+            caller: Caller::hub(),
+            sink: None,
+            headers: None,
+            param_headers: Vec::new(),
+            log_level: None,
+        }
+    }
+}
+
+/// How a call on one transport ended.
+pub enum Ending {
+    /// With a result or an error of the backend's own; `status` is the HTTP status that came with it.
+    Answered { answer: Answer, status: u16 },
+    /// The backend never saw it: the connection was refused.
+    NotExecuted(String),
+    /// The backend said that it does not run it, and nothing else is wrong; when it may be asked again, if it said so.
+    Refused { why: String, retry_after: Option<Duration> },
+    /// It was sent, and then the wire broke.
+    Broken(String),
+}
+
+impl Ending {
+    pub fn answered(answer: Answer) -> Ending {
+        Ending::Answered { answer, status: 200 }
+    }
+
+    /// An error that is ours, about this call only.
+    pub fn failed(message: &str) -> Ending {
+        Ending::answered(Err(message::error(message::INTERNAL_ERROR, message)))
+    }
+}
+
+impl fmt::Debug for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ending::Answered { answer, status } => write!(f, "Answered(ok: {}, {status})", answer.is_ok()),
+            Ending::NotExecuted(why) => write!(f, "NotExecuted({why})"),
+            Ending::Refused { why, .. } => write!(f, "Refused({why})"),
+            Ending::Broken(why) => write!(f, "Broken({why})"),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! A request of a backend's that wants an answer, and the way back for that.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::{Inbound, Sink};
+use crate::fields::Raw;
+use crate::message::{self, Answer};
+
+/// Where the answer goes. Dropping it says that there is none.
+pub struct Replier {
+    answer: oneshot::Sender<Answer>,
+    /// Which of its client's calls it belongs to is known. If not, it may outlive the one that it was asked in.
+    pub certain: bool,
+}
+
+impl Replier {
+    pub fn send(self, answer: Answer) -> Result<(), Answer> {
+        self.answer.send(answer)
+    }
+
+    /// Waits until nobody waits for it any more.
+    pub async fn closed(&mut self) {
+        self.answer.closed().await;
+    }
+
+    /// Whether nobody waits for it any more.
+    pub fn is_closed(&self) -> bool {
+        self.answer.is_closed()
+    }
+}
+
+impl From<oneshot::Sender<Answer>> for Replier {
+    fn from(answer: oneshot::Sender<Answer>) -> Replier {
+        Replier { answer, certain: true }
+    }
+}
+
+impl fmt::Debug for Replier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Replier")
+    }
+}
+
+/// A request of the backend's that we can answer ourselves.
+pub fn own_answer(method: &str) -> Option<Answer> {
+    (method == "ping").then(|| Ok(crate::fields::empty()))
+}
+
+/// The answer to a request of the backend's that is nobody's.
+pub fn nobody() -> Answer {
+    Err(message::error(message::METHOD_NOT_FOUND, "no client here can answer this"))
+}
+
+/// The answer to a request of the backend's, which somebody may give.
+pub struct Question(oneshot::Receiver<Answer>);
+
+impl Question {
+    pub fn new(server: &Arc<str>, method: String, params: Option<Raw>, certain: bool) -> (Inbound, Question) {
+        let (answer, answered) = oneshot::channel();
+        let reply = Replier { answer, certain };
+        (Inbound::Request { server: server.clone(), method, params, reply }, Question(answered))
+    }
+
+    pub async fn given(self) -> Answer {
+        self.0.await.unwrap_or_else(|_| Err(message::error(message::INTERNAL_ERROR, "the client did not answer")))
+    }
+}
+
+impl fmt::Debug for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Question")
+    }
+}
+
+/// Hands a question to `sink` and waits for the answer.
+pub async fn ask(sink: Option<&Sink>, question: (Inbound, Question)) -> Answer {
+    let (Some(sink), (question, answer)) = (sink, question) else { return nobody() };
+    if sink.send(question).await.is_err() {
+        return nobody();
+    }
+    answer.given().await
+}

@@ -1,0 +1,191 @@
+//! All backends as one server: the hub's own tools, and everything the backends offer, under one roof.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{answer, one_server};
+use crate::call::Sink;
+use crate::call::reply::{Reply, done, refuse};
+use crate::catalogue::{ListKind, hub_tools};
+use crate::fields::{Fields, Raw, empty, raw};
+use crate::hub::Hub;
+use crate::message::{self, Request};
+use crate::relay::{Client, call, resubscribe, routing, subscriptions, task_extension};
+use crate::revision::{self, Revision};
+use crate::tools;
+
+/// How long a list waits for backends that are being dialled for the first time.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub async fn answer(hub: &Arc<Hub>, client: &Client, request: &Request, sink: &Sink) -> Reply {
+    let params = Fields::of(request.params.as_deref());
+    let direct = hub.options.expose.direct();
+    let reply = match request.method.as_str() {
+        method if client.revision() == Revision::V2026 && one_server::is_removed(method) => {
+            refuse(message::METHOD_NOT_FOUND, "this method is gone since 2026-07-28")
+        }
+        "ping" if client.revision() == Revision::V2025 => done(empty()),
+        "server/discover" => {
+            done(answer::discover(&modern_capabilities(hub), &revision::our_info(), Some(&raw(INSTRUCTIONS))))
+        }
+        "subscriptions/listen" => return subscriptions::answer(hub, client, None, request, sink).await,
+        "logging/setLevel" => set_level(hub, client, &params, request).await,
+        "tools/call" => call_tool(hub, client, request, &params, sink).await,
+        "prompts/get" if direct => by_name(hub, client, request, ListKind::Prompts, &params, sink).await,
+        "resources/read" | "resources/subscribe" | "resources/unsubscribe" if direct => {
+            by_uri(hub, client, request, &params, sink).await
+        }
+        method if direct && client.revision() == Revision::V2026 && task_extension::is_about_a_task(method) => {
+            task_extension::answer(hub, client, None, request, &params, sink).await
+        }
+        "completion/complete" if direct => complete(hub, client, request, &params, sink).await,
+        method => match ListKind::of_method(method) {
+            Some(kind) => list(hub, client, kind).await,
+            None => refuse(message::METHOD_NOT_FOUND, "the hub does not know this method"),
+        },
+    };
+    answer::adapt(client.revision(), &request.method, reply)
+}
+
+pub const INSTRUCTIONS: &str = "Many MCP servers behind one endpoint. Tools named <server>__<tool> belong to a server; list_servers shows which are connected, and await_activity tells what happens to them.";
+
+pub fn capabilities(hub: &Hub) -> Raw {
+    let listed = json!({ "listChanged": true });
+    let mut capabilities = json!({ "tools": listed });
+    if hub.options.expose.direct() {
+        capabilities["resources"] = json!({ "listChanged": true, "subscribe": true });
+        capabilities["prompts"] = listed;
+        capabilities["completions"] = json!({});
+        capabilities["logging"] = json!({});
+    }
+    raw(&capabilities)
+}
+
+/// Each server decides which of its calls become tasks, if any; the hub passes on what it says about them.
+fn modern_capabilities(hub: &Hub) -> Raw {
+    let mut capabilities = Fields::of(Some(&capabilities(hub)));
+    if hub.options.expose.direct() {
+        capabilities.put("extensions", &json!({ revision::TASKS_EXTENSION: {} }));
+    }
+    capabilities.to_raw()
+}
+
+pub fn initialize(hub: &Hub, version: &str) -> Raw {
+    raw(&json!({
+        "protocolVersion": version,
+        "capabilities": capabilities(hub),
+        "serverInfo": revision::our_info(),
+        "instructions": INSTRUCTIONS,
+    }))
+}
+
+/// The merged list. A server that is away is listed as it was; one that is unknown is named.
+async fn list(hub: &Arc<Hub>, client: &Client, kind: ListKind) -> Reply {
+    let backends = hub.visible(&client.principal);
+    let settle = backends.iter().map(|backend| backend.settled(PATIENCE));
+    futures_util::future::join_all(settle).await;
+    let mut entries: Vec<Raw> = Vec::new();
+    if kind == ListKind::Tools && hub.options.expose.meta() {
+        entries.extend(hub_tools::schemas());
+    }
+    if hub.options.expose.direct() {
+        let merged = routing::merged(&backends, kind, &hub.options);
+        entries.extend(merged.into_iter().map(|(_, entry)| entry.shown));
+    }
+    let troubles = routing::troubles(&backends, kind);
+    let meta = (!troubles.is_empty()).then(|| raw(&json!({ "bowline/servers": troubles })));
+    done(answer::list(kind.member(), &entries, true, meta))
+}
+
+async fn call_tool(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fields, sink: &Sink) -> Reply {
+    let Some(name) = params.text("name") else {
+        return refuse(message::INVALID_PARAMS, "`name` is missing");
+    };
+    if routing::is_shown_of_ours(&hub.options, &name) {
+        return tools::call(hub, client, &name, params, sink).await;
+    }
+    if !hub.options.expose.direct() {
+        return refuse(message::INVALID_PARAMS, &format!("there is no tool {name}"));
+    }
+    by_name(hub, client, request, ListKind::Tools, params, sink).await
+}
+
+/// Passes a request on to the backend that its name leads to, under the name that the backend knows.
+async fn by_name(
+    hub: &Arc<Hub>,
+    client: &Client,
+    request: &Request,
+    kind: ListKind,
+    params: &Fields,
+    sink: &Sink,
+) -> Reply {
+    let name = params.text("name").unwrap_or_default();
+    let Some((backend, own)) = routing::resolve(hub, client, kind, &name) else {
+        return refuse(
+            message::INVALID_PARAMS,
+            &format!("there is no {} named {name}", kind.member().trim_end_matches('s')),
+        );
+    };
+    let mut params = params.clone();
+    params.put("name", &own);
+    // Tasks of the older revision are not offered here, and who does not offer them does not look at this.
+    if client.revision() == Revision::V2025 {
+        params.remove("task");
+    }
+    let reply = call::pass(hub, client, &backend, &request.method, &params, sink).await;
+    task_extension::created(hub, client, &backend, reply)
+}
+
+async fn by_uri(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fields, sink: &Sink) -> Reply {
+    let uri = params.text("uri").unwrap_or_default();
+    let Some(backend) = routing::server_of_resource(hub, client, &uri) else {
+        let code =
+            if client.revision() == Revision::V2026 { message::INVALID_PARAMS } else { message::RESOURCE_NOT_FOUND };
+        return Reply::new(Err(message::error_with(code, "no server here has this resource", &json!({ "uri": uri }))));
+    };
+    let subscribes = client.revision() == Revision::V2025 && request.method != "resources/read";
+    let reply = if subscribes && backend.is_modern_only() {
+        subscriptions::subscribe(hub, client, &backend, request)
+    } else {
+        call::pass(hub, client, &backend, &request.method, params, sink).await
+    };
+    resubscribe::note(client, Some(backend.name()), &request.method, request.params.as_ref(), &reply).await;
+    reply
+}
+
+async fn complete(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fields, sink: &Sink) -> Reply {
+    let mut reference = params.object("ref");
+    let mut params = params.clone();
+    let backend = if let Some(name) = reference.text("name") {
+        routing::resolve(hub, client, ListKind::Prompts, &name).map(|(backend, own)| {
+            reference.put("name", &own);
+            params.set("ref", reference.to_raw());
+            backend
+        })
+    } else {
+        reference.text("uri").and_then(|uri| routing::server_of_resource(hub, client, &uri))
+    };
+    match backend {
+        Some(backend) => call::pass(hub, client, &backend, &request.method, &params, sink).await,
+        None => refuse(message::INVALID_PARAMS, "no server here has what `ref` names"),
+    }
+}
+
+async fn set_level(hub: &Arc<Hub>, client: &Client, params: &Fields, request: &Request) -> Reply {
+    let (level, session) = match (params.text("level"), &client.session) {
+        (Some(level), Some(session)) if revision::is_log_level(&level) => (level, session),
+        _ => return refuse(message::INVALID_PARAMS, "`level` is missing, or is no log level"),
+    };
+    session.set_log_level(level);
+    resubscribe::note(client, None, &request.method, request.params.as_ref(), &done(empty())).await;
+    for backend in hub.visible(&client.principal) {
+        if resubscribe::logs(&backend) && backend.snapshot().is_connected() && !backend.is_modern_only() {
+            let (client, hub, request) = (client.clone(), hub.clone(), request.clone());
+            let (sink, _said) = tokio::sync::mpsc::channel(1);
+            tokio::spawn(async move { call::call(&hub, &client, &backend, &request, &sink).await });
+        }
+    }
+    done(empty())
+}

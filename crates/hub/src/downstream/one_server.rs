@@ -1,0 +1,140 @@
+//! One backend as it is: nothing is renamed but tasks, which are their owner's, and what it cannot say while it is away is said from memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::answer;
+use crate::backend::Backend;
+use crate::call::Sink;
+use crate::call::reply::{Reply, done, refuse};
+use crate::catalogue::ListKind;
+use crate::fields::{Fields, Raw, empty, raw};
+use crate::hub::Hub;
+use crate::message::{self, Request};
+use crate::relay::{Client, call, resubscribe, subscriptions, task_extension};
+use crate::revision::{self, Revision, server_facts};
+
+/// How long the first request waits to learn what a backend is.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub async fn answer(hub: &Arc<Hub>, client: &Client, name: &str, request: &Request, sink: &Sink) -> Reply {
+    let Some(backend) = hub.find(&client.principal, name) else {
+        return refuse(message::NOT_FOUND, "there is no such server");
+    };
+    let reply = match (client.revision(), request.method.as_str()) {
+        (Revision::V2025, "ping") => done(empty()),
+        (Revision::V2026, method) if is_removed(method) && !backend.is_modern() => {
+            refuse(message::METHOD_NOT_FOUND, "this method is gone since 2026-07-28")
+        }
+        (Revision::V2026, "server/discover") if !backend.is_modern() => discover(&backend).await,
+        (Revision::V2026, "subscriptions/listen") => {
+            subscriptions::answer(hub, client, Some(&backend), request, sink).await
+        }
+        (Revision::V2025, "logging/setLevel") if backend.is_modern_only() => set_level(request),
+        (Revision::V2025, "resources/subscribe" | "resources/unsubscribe") if backend.is_modern_only() => {
+            subscriptions::subscribe(hub, client, &backend, request)
+        }
+        (Revision::V2026, method) if task_extension::is_about_a_task(method) && backend.is_modern() => {
+            let params = Fields::of(request.params.as_deref());
+            task_extension::answer(hub, client, Some(&backend), request, &params, sink).await
+        }
+        (_, method) => match ListKind::of_method(method) {
+            Some(kind) => list(hub, client, &backend, kind, request, sink).await,
+            None => {
+                let reply = call::call(hub, client, &backend, request, sink).await;
+                task_extension::created(hub, client, &backend, reply)
+            }
+        },
+    };
+    if let (true, "logging/setLevel", Some(session)) = (reply.answer.is_ok(), request.method.as_str(), &client.session)
+        && let Some(level) = level_of(request)
+    {
+        session.set_log_level(level);
+    }
+    resubscribe::note(client, Some(name), &request.method, request.params.as_ref(), &reply).await;
+    let native = client.revision() == Revision::V2026 && backend.is_modern();
+    if native { reply } else { answer::adapt(client.revision(), &request.method, reply) }
+}
+
+/// What modern clients cannot ask for any more.
+pub fn is_removed(method: &str) -> bool {
+    matches!(method, "initialize" | "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe")
+}
+
+/// A list comes from the backend; while that is away, it is the last one known, and never an empty success.
+async fn list(
+    hub: &Arc<Hub>,
+    client: &Client,
+    backend: &Backend,
+    kind: ListKind,
+    request: &Request,
+    sink: &Sink,
+) -> Reply {
+    let snapshot = backend.snapshot();
+    let first_page = !Fields::of(request.params.as_deref()).has("cursor");
+    let remembered = || {
+        let meta = json!({ "bowline/stale": true, "bowline/status": backend.snapshot().status.as_str() });
+        done(answer::list(kind.member(), snapshot.catalogue.list(kind), true, Some(raw(&meta))))
+    };
+    if snapshot.lists.are_known() && !snapshot.is_connected() && first_page {
+        return remembered();
+    }
+    let reply = call::call(hub, client, backend, request, sink).await;
+    let away = reply.answer.is_err() && !backend.snapshot().is_connected();
+    if away && snapshot.lists.are_known() && first_page { remembered() } else { reply }
+}
+
+async fn discover(backend: &Backend) -> Reply {
+    backend.settled(PATIENCE).await;
+    match backend.snapshot().facts {
+        Some(facts) => done(answer::discover_facts(&facts)),
+        None => done(answer::discover(
+            &unknown_capabilities(),
+            &raw(&json!({ "name": backend.name(), "version": "0" })),
+            None,
+        )),
+    }
+}
+
+/// A modern backend is told the level with each request, so it has no say in it now.
+fn set_level(request: &Request) -> Reply {
+    match level_of(request) {
+        Some(level) if revision::is_log_level(&level) => done(empty()),
+        _ => refuse(message::INVALID_PARAMS, "`level` is missing, or is no log level"),
+    }
+}
+
+fn level_of(request: &Request) -> Option<String> {
+    Fields::of(request.params.as_deref()).text("level")
+}
+
+/// What is said of a backend that was never reached: that it may have anything.
+pub fn unknown_capabilities() -> Raw {
+    raw(&json!({
+        "tools": { "listChanged": true }, "resources": { "listChanged": true }, "prompts": { "listChanged": true },
+    }))
+}
+
+/// The answer to `initialize`: the backend's own, or what is known of it.
+pub async fn initialize(hub: &Arc<Hub>, client: &Client, name: &str, version: &str) -> Reply {
+    let Some(backend) = hub.find(&client.principal, name) else {
+        return refuse(message::NOT_FOUND, "there is no such server");
+    };
+    let request = Request { id: message::Id::number(0), method: "initialize".into(), params: None };
+    let (sink, _said) = tokio::sync::mpsc::channel(1);
+    let reply = call::call(hub, client, &backend, &request, &sink).await;
+    let mut result = match (reply.answer, backend.snapshot().facts) {
+        (Ok(result), _) => Fields::of(Some(&result)),
+        (Err(_), Some(facts)) => Fields::of(Some(&server_facts::synthesised_initialize(&facts))),
+        (Err(_), None) => {
+            let mut result = Fields::default();
+            result.set("capabilities", unknown_capabilities());
+            result.put("serverInfo", &json!({ "name": name, "version": "0" }));
+            result
+        }
+    };
+    result.put("protocolVersion", version);
+    done(result.to_raw())
+}

@@ -1,0 +1,240 @@
+//! Requests that reach a node where their session is not: carried to its node whole, and the response carried back.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bowline_store::{Holder, StoreError};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use super::streamable_http::{self, Body, SESSION, answer, event_stream, json, problem, text};
+use crate::call::outcome;
+use crate::fields::{Fields, Raw, raw};
+use crate::hub::Hub;
+use crate::message::{self, Id, Message};
+use crate::neighbours::{Asker, Heard, Talk};
+use crate::relay::peers::{Answered, Carried, Errand, Question, Told};
+use crate::relay::routing;
+use crate::requester::Requester;
+use crate::session::server_request::Pending;
+use crate::session::{self, Route};
+use crate::sse;
+
+/// Nodes that a request may come through: a session that moves faster cannot be followed.
+const HOPS_MAX: u8 = 4;
+/// How much of a response is sent at once, if so much is there.
+const PART_BYTES: usize = 64 << 10;
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    status: u16,
+    headers: Vec<(String, String)>,
+}
+
+/// The other node where a request can be answered, if it cannot be here.
+pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&Message>) -> Result<Option<Holder>, StoreError> {
+    let Some(neighbours) = &hub.neighbours else { return Ok(None) };
+    let request = message.and_then(Message::request);
+    let params = Fields::of(request.and_then(|request| request.params.as_deref()));
+    if let Some(state) = params.text("requestState")
+        && let Some(node) = hub.suspended.node_of(&state).and_then(Holder::parse)
+    {
+        return Ok(Some(node).filter(|node| node != neighbours.name() && !neighbours.is_dead(node)));
+    }
+    let by_tool = params.text("name").filter(|name| routing::is_shown_of_ours(&hub.options, name));
+    let handle = by_tool.and_then(|_| params.object("arguments").text("handle"));
+    let named = text(headers, &SESSION).map(ToOwned::to_owned).or(handle);
+    match named.as_deref().and_then(session::log_of) {
+        Some(log) if !hub.sessions.is_awake(&log) => neighbours.elsewhere(&log).await,
+        _ => Ok(None),
+    }
+}
+
+/// Carries a request to the node where it can be answered.
+pub async fn carry(
+    hub: &Hub,
+    to: &Holder,
+    who: &Requester,
+    route: Route,
+    request: &Request<Bytes>,
+    hops: u8,
+) -> Response<Body> {
+    let Some(neighbours) = hub.neighbours.as_ref().filter(|_| hops < HOPS_MAX) else {
+        let text = "The session is moving between servers. Try again.";
+        return problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text);
+    };
+    let wanted = |name: &HeaderName| {
+        *name == ACCEPT || *name == CONTENT_TYPE || name == "last-event-id" || name.as_str().starts_with("mcp-")
+    };
+    let carried = Carried {
+        principal: who.principal.clone(),
+        role: who.role,
+        route,
+        method: request.method().to_string(),
+        headers: listed(request.headers(), wanted),
+        body: String::from_utf8_lossy(request.body()).into_owned(),
+        hops: hops + 1,
+    };
+    let asked = Asked::of(request);
+    let mut talk = neighbours.talk(to, raw(&Errand::Request(carried)));
+    let Heard::Part(head) = talk.next().await else { return asked.lost() };
+    let Ok(head) = serde_json::from_str::<Head>(&head) else { return asked.lost() };
+    let streamed = head.headers.iter().any(|(name, value)| name == "content-type" && value == sse::CONTENT_TYPE);
+    let mut response = if streamed {
+        event_stream(rest(talk, asked))
+    } else {
+        match whole(talk).await {
+            Some(body) => Response::new(streamable_http::full(body)),
+            None => return asked.lost(),
+        }
+    };
+    *response.status_mut() = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    for (name, value) in head.headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+async fn whole(mut talk: Box<dyn Talk>) -> Option<String> {
+    let mut body = String::new();
+    loop {
+        match talk.next().await {
+            Heard::Part(part) => body.push_str(&part),
+            Heard::Ended => return Some(body),
+            Heard::Lost => return None,
+        }
+    }
+}
+
+/// The rest of a stream. A client with a session takes it up again elsewhere, if it has seen where it was; any other is
+/// told the end at once.
+fn rest(talk: Box<dyn Talk>, asked: Asked) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
+    futures_util::stream::unfold(Some((talk, asked)), |state| async {
+        let (mut talk, mut asked) = state?;
+        match talk.next().await {
+            Heard::Part(part) => {
+                asked.can_return = asked.in_session;
+                Some((Ok(Bytes::from(part)), Some((talk, asked))))
+            }
+            Heard::Ended => None,
+            Heard::Lost if asked.can_return => None,
+            Heard::Lost => asked.unknown().map(|end| (Ok(Bytes::from(sse::encode(None, end.get()))), None)),
+        }
+    })
+}
+
+/// What a client asked, as far as its answer needs it if the other node dies.
+struct Asked {
+    request: Option<(Id, String)>,
+    in_session: bool,
+    can_return: bool,
+}
+
+impl Asked {
+    fn of(request: &Request<Bytes>) -> Asked {
+        let message = Message::parse_bytes(request.body()).ok();
+        let named = message.as_ref().and_then(Message::request);
+        Asked {
+            request: named.map(|named| (named.id.clone(), named.method.clone())),
+            in_session: request.headers().contains_key(SESSION),
+            can_return: false,
+        }
+    }
+
+    /// Nobody knows whether it was done.
+    fn unknown(&self) -> Option<Raw> {
+        let (id, method) = self.request.as_ref()?;
+        Some(message::response(id, &outcome::cut_by_restart(method).answer))
+    }
+
+    fn lost(&self) -> Response<Body> {
+        match self.unknown() {
+            Some(end) => json(StatusCode::OK, &end),
+            None => {
+                let text = "The server that has the session went away. Try again.";
+                problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text)
+            }
+        }
+    }
+}
+
+fn listed(headers: &HeaderMap, wanted: impl Fn(&HeaderName) -> bool) -> Vec<(String, String)> {
+    let wanted = headers.iter().filter(|(name, _)| wanted(name));
+    wanted.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned()))).collect()
+}
+
+/// Does here what another node asks.
+pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn Asker>) {
+    match serde_json::from_str(errand) {
+        Ok(Errand::Request(carried)) => respond(hub, carried, &*asker).await,
+        Ok(Errand::Question(question)) => put(hub, question, &*asker).await,
+        Ok(Errand::Tell(Told { principal, session, event, server, data })) => {
+            if let Ok(Some(session)) = hub.sessions.find(&principal, session.as_str()).await {
+                let _ = session.tell(&event, &server, &data).await;
+            }
+        }
+        Ok(Errand::Cancel { principal, task }) => {
+            let known = hub.tasks.find(task.as_str(), &principal).await.is_ok_and(|found| found.is_some());
+            let cancelled = known && hub.tasks.cancel(&task).await;
+            asker.say(cancelled.to_string()).await;
+        }
+        Err(error) => tracing::warn!(%error, "what another node asks cannot be read"),
+    }
+}
+
+async fn respond(hub: &Arc<Hub>, carried: Carried, asker: &dyn Asker) {
+    let Carried { principal, role, route, method, headers, body, hops } = carried;
+    let mut request = Request::builder().method(method.as_str());
+    for (name, value) in headers {
+        request = request.header(name, value);
+    }
+    let Ok(request) = request.body(Bytes::from(body)) else { return };
+    let who = Requester { principal, role };
+    let answering = answer(hub, &who, route, request, hops);
+    let Some(response) = asker.left().run_until_cancelled(answering).await else { return };
+    let (parts, mut body) = response.into_parts();
+    let head = Head { status: parts.status.as_u16(), headers: listed(&parts.headers, |_| true) };
+    if !asker.say(raw(&head).get().to_owned()).await {
+        return;
+    }
+    let mut more = true;
+    while more && let Some(Some(frame)) = asker.left().run_until_cancelled(body.frame()).await {
+        let mut part = data(frame);
+        while part.len() < PART_BYTES
+            && let Some(next) = futures_util::FutureExt::now_or_never(body.frame())
+        {
+            more = next.is_some();
+            let Some(frame) = next else { break };
+            part.push_str(&data(frame));
+        }
+        more &= asker.say(part).await;
+    }
+}
+
+fn data(frame: Result<http_body::Frame<Bytes>, Infallible>) -> String {
+    let Ok(data) = frame.map(|frame| frame.into_data().unwrap_or_default());
+    String::from_utf8_lossy(&data).into_owned()
+}
+
+/// Puts a question of another node's backend to a client whose handle is here.
+async fn put(hub: &Arc<Hub>, question: Question, asker: &dyn Asker) {
+    let Question { principal, handle, server, method, params } = question;
+    let Ok(Some(session)) = hub.sessions.find(&principal, handle.as_str()).await else { return };
+    let (reply, answered) = oneshot::channel();
+    let pending = Pending { foreign: true, ..Pending::new(&server, method, params, reply.into()) };
+    if session.ask(pending, None).await.is_err() {
+        return;
+    }
+    let answer = match asker.left().run_until_cancelled(answered).await {
+        Some(Ok(Ok(result))) => Answered::Result(result),
+        Some(Ok(Err(error))) => Answered::Error(error),
+        Some(Err(_)) | None => return,
+    };
+    asker.say(raw(&answer).get().to_owned()).await;
+}

@@ -1,0 +1,407 @@
+//! The older revision over HTTP: sessions, streams that can be taken up again, and questions to the client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_protocol::Principal;
+use bowline_store::StoreError;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use tokio::sync::oneshot;
+
+use super::detached::Detached;
+use super::streamable_http::{Body, SESSION, empty, event_stream, json, problem, text, version};
+use super::{all_servers, begin, one_server};
+use crate::call::conversation::Step;
+use crate::call::reply::Reply;
+use crate::call::{Inbound, outcome};
+use crate::fields::{Fields, Raw};
+use crate::hub::Hub;
+use crate::message::{self, Message, Notification, Request};
+use crate::relay::Client;
+use crate::requester::{Requester, Role};
+use crate::revision::{self, Revision};
+use crate::session::registry::OpenError;
+use crate::session::server_request::Pending;
+use crate::session::stream_reader::{self, Place, Reader};
+use crate::session::{OWN_STREAM, Opened, Route, Session, SessionRecord};
+use crate::sse;
+
+/// A call that is answered within this time is answered directly; a longer one gets a stream that survives its wire.
+const DIRECT_FOR: Duration = Duration::from_millis(100);
+/// What a client should wait before it takes a stream up again.
+const RETRY: &str = "retry: 1000\n";
+/// While the store cannot take the end of a call, it is tried again this often: ten minutes in all, as for tasks.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
+const WRITES_MAX: usize = 600;
+
+pub async fn post(
+    hub: &Arc<Hub>,
+    who: &Requester,
+    route: Route,
+    headers: &HeaderMap,
+    message: Message,
+) -> Response<Body> {
+    if let Message::Request(request) = &message
+        && request.method == "initialize"
+        && !headers.contains_key(SESSION)
+    {
+        return initialize(hub, &who.principal, route, request).await;
+    }
+    let session = match find(hub, &who.principal, &route, headers).await {
+        Ok(session) => session,
+        Err(response) => return *response,
+    };
+    session.touch().await;
+    match message {
+        Message::Request(request) => call(hub, &session, who.role, request).await,
+        other => {
+            heard(hub, &session, other).await;
+            empty(StatusCode::ACCEPTED)
+        }
+    }
+}
+
+/// What wants no answer.
+pub(super) async fn heard(hub: &Arc<Hub>, session: &Arc<Session>, message: Message) {
+    match message {
+        Message::Request(_) => {}
+        Message::Notification(notification) => notified(hub, session, notification).await,
+        Message::Response(response) => {
+            if let Some(id) = response.id.and_then(|id| serde_json::from_str::<String>(id.as_json()).ok()) {
+                session.answer(&id, response.answer);
+            }
+        }
+    }
+}
+
+/// The session that the request names, if it is the caller's and for this path.
+pub(super) async fn find(
+    hub: &Arc<Hub>,
+    principal: &Principal,
+    route: &Route,
+    headers: &HeaderMap,
+) -> Result<Arc<Session>, Box<Response<Body>>> {
+    let Some(id) = text(headers, &SESSION) else {
+        let text = "The Mcp-Session-Id header is missing. Begin with `initialize`.";
+        return Err(Box::new(problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text)));
+    };
+    if version(headers).is_some_and(|version| !revision::V2025_VERSIONS.contains(&version)) {
+        let text = "This version of the protocol is not spoken in sessions.";
+        return Err(Box::new(problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text)));
+    }
+    let found = hub.sessions.find(principal, id).await.map_err(|error| {
+        tracing::warn!(%error, "a session of the hub cannot be read");
+        let text = "The store cannot be read now. Try again.";
+        Box::new(problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text))
+    })?;
+    found.filter(|session| session.record.route == *route && !session.record.handle).ok_or_else(|| {
+        Box::new(problem(
+            StatusCode::NOT_FOUND,
+            message::NOT_FOUND,
+            "There is no such session. Begin with `initialize`.",
+        ))
+    })
+}
+
+/// What the client asked for, if we speak it; else our newest.
+fn negotiate(asked: Option<&str>) -> &'static str {
+    let known = revision::V2025_VERSIONS.iter().find(|version| Some(**version) == asked);
+    known.copied().unwrap_or_else(|| Revision::V2025.newest())
+}
+
+pub async fn open(
+    hub: &Arc<Hub>,
+    principal: &Principal,
+    route: Route,
+    params: &Fields,
+) -> Result<Arc<Session>, OpenError> {
+    let record = SessionRecord {
+        route,
+        version: negotiate(params.text("protocolVersion").as_deref()).to_owned(),
+        capabilities: params.get("capabilities").map_or_else(revision::no_capabilities, ToOwned::to_owned),
+        info: params.get("clientInfo").map_or_else(revision::our_info, ToOwned::to_owned),
+        created_ms: hub.options.clock.now_ms(),
+        handle: false,
+    };
+    hub.sessions.create(principal, record).await
+}
+
+pub async fn greet(hub: &Arc<Hub>, session: &Arc<Session>) -> Reply {
+    match &session.record.route {
+        Route::All => Reply::new(Ok(all_servers::initialize(hub, &session.record.version))),
+        Route::One(name) => {
+            one_server::initialize(hub, &Client::of_session(session), name, &session.record.version).await
+        }
+    }
+}
+
+async fn initialize(hub: &Arc<Hub>, principal: &Principal, route: Route, request: &Request) -> Response<Body> {
+    let params = Fields::of(request.params.as_deref());
+    let session = match open(hub, principal, route, &params).await {
+        Ok(session) => session,
+        Err(error) => {
+            tracing::warn!(%error, "a session of the hub could not be made");
+            let status = match error {
+                OpenError::TooMany => StatusCode::TOO_MANY_REQUESTS,
+                OpenError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            return problem(status, message::INTERNAL_ERROR, "A session cannot be made now. Try again later.");
+        }
+    };
+    let reply = greet(hub, &session).await;
+    let mut response = json(StatusCode::OK, &message::response(&request.id, &reply.answer));
+    if let Ok(id) = HeaderValue::from_str(session.id.as_str()) {
+        response.headers_mut().insert(SESSION, id);
+    }
+    response
+}
+
+pub async fn notified(hub: &Arc<Hub>, session: &Arc<Session>, notification: Notification) {
+    let Notification { method, params } = notification;
+    match method.as_str() {
+        "notifications/initialized" => {}
+        "notifications/cancelled" => {
+            let fields = Fields::of(params.as_deref());
+            if let Some(id) = fields.get("requestId").and_then(|raw| message::Id::parse(raw.get())) {
+                session.take_back(&id);
+            }
+        }
+        _ => {
+            let backends = match &session.record.route {
+                Route::One(name) => hub.find(&session.principal, name).into_iter().collect(),
+                Route::All => hub.visible(&session.principal),
+            };
+            for backend in backends {
+                hub.used(&backend, &session.principal);
+                backend.notify(session.caller(), &method, params.clone()).await;
+            }
+        }
+    }
+}
+
+/// How a call is answered: in the response itself, or on a stream.
+pub(super) enum Outlet {
+    Direct(Raw),
+    Stream(Opened),
+    /// It was taken back.
+    Nothing,
+}
+
+/// Begins a call; how it is answered.
+pub(super) async fn begun(hub: &Arc<Hub>, session: &Arc<Session>, role: Role, request: Request) -> Option<Outlet> {
+    let (outlet, chosen) = oneshot::channel();
+    // The call is not this request's: if its wire breaks, the call goes on, and its answer is in the log.
+    Detached::new(run(hub.clone(), session.clone(), role, request, outlet)).until(chosen).await
+}
+
+async fn call(hub: &Arc<Hub>, session: &Arc<Session>, role: Role, request: Request) -> Response<Body> {
+    match begun(hub, session, role, request).await {
+        Some(Outlet::Direct(response)) => json(StatusCode::OK, &response),
+        Some(Outlet::Stream(opened)) => {
+            let primed = session.record.version.as_str() >= "2025-11-25";
+            let first = primed.then(|| format!("{RETRY}{}", sse::encode(Some(&session.event_id(opened.at)), "")));
+            let reader = Reader::new(session, &opened.stream, opened.at, session.over.child_token());
+            event_stream(reader.into_sse(first))
+        }
+        Some(Outlet::Nothing) | None => empty(StatusCode::ACCEPTED),
+    }
+}
+
+async fn run(hub: Arc<Hub>, session: Arc<Session>, role: Role, request: Request, outlet: oneshot::Sender<Outlet>) {
+    let under_way = session.started(&request.id);
+    let mut conversation = begin(&hub, Client::of_session(&session).with_role(role), request.clone());
+    let mut on_stream = OnStream::new(&session, &request, outlet);
+    let direct_until = tokio::time::Instant::now() + DIRECT_FOR;
+    loop {
+        let next = under_way.token().run_until_cancelled(conversation.next());
+        let step = if on_stream.is_settled() {
+            next.await
+        } else {
+            match tokio::time::timeout_at(direct_until, next).await {
+                Ok(step) => step,
+                Err(_) => {
+                    on_stream.open().await;
+                    continue;
+                }
+            }
+        };
+        match step {
+            None => {
+                on_stream.end(None).await;
+                break;
+            }
+            Some(Step::Said(Inbound::Notification { method, params, .. })) => {
+                on_stream.say(&message::notification(&method, params.as_ref())).await;
+            }
+            Some(Step::Said(Inbound::Request { server, method, params, reply })) => {
+                on_stream.ask(Pending::new(&server, method, params, reply)).await;
+            }
+            Some(Step::Ended(reply)) => {
+                on_stream.end(Some(&reply)).await;
+                break;
+            }
+        }
+    }
+}
+
+/// A call's way to its client: undecided at first, then a stream.
+struct OnStream<'a> {
+    session: &'a Arc<Session>,
+    request: &'a Request,
+    outlet: Option<oneshot::Sender<Outlet>>,
+    stream: Option<String>,
+    /// The store had no stream for it, so it is answered directly, unless something must be said before that.
+    refused: bool,
+}
+
+impl<'a> OnStream<'a> {
+    fn new(session: &'a Arc<Session>, request: &'a Request, outlet: oneshot::Sender<Outlet>) -> OnStream<'a> {
+        OnStream { session, request, outlet: Some(outlet), stream: None, refused: false }
+    }
+
+    /// Whether nothing changes any more by waiting.
+    fn is_settled(&self) -> bool {
+        self.stream.is_some() || self.outlet.is_none() || self.refused
+    }
+
+    async fn open(&mut self) {
+        if self.stream.is_some() || self.outlet.is_none() {
+            return;
+        }
+        match self.session.open_stream(&self.request.id, &self.request.method).await {
+            Ok(opened) => {
+                self.stream = Some(opened.stream.clone());
+                if let Some(outlet) = self.outlet.take() {
+                    let _ = outlet.send(Outlet::Stream(opened));
+                }
+            }
+            // Without a store there is no stream; the answer can still be given directly, if the wire holds.
+            Err(error) => {
+                self.refused = true;
+                tracing::warn!(%error, "a call has no stream");
+            }
+        }
+    }
+
+    async fn say(&mut self, message: &Raw) {
+        self.open().await;
+        if let Some(stream) = &self.stream {
+            self.note(self.session.say(stream, Some(message), false).await.map(drop));
+        }
+    }
+
+    async fn ask(&mut self, pending: Pending) {
+        if self.session.can(&pending.method, pending.params.as_ref()) {
+            self.open().await;
+            let stream = self.stream.as_deref().unwrap_or(OWN_STREAM);
+            self.note(self.session.ask(pending, Some(stream)).await);
+        } else {
+            self.note(self.session.ask(pending, None).await);
+        }
+    }
+
+    async fn end(&mut self, reply: Option<&Reply>) {
+        let response = reply.map(|reply| message::response(&self.request.id, &reply.answer));
+        if let Some(stream) = &self.stream {
+            // Nothing can be said on it after the answer. What was asked for the sake of the call is void now, unless the call
+            // goes on.
+            match reply {
+                Some(reply) if reply.goes_on_in.is_some() => self.session.ask_on_own_stream(stream),
+                _ => self.note(self.session.withdraw(stream, reply.map(|reply| reply.outcome)).await),
+            }
+            return self.say_last(stream, response).await;
+        }
+        if let Some(outlet) = self.outlet.take() {
+            let _ = outlet.send(response.map_or(Outlet::Nothing, Outlet::Direct));
+        }
+    }
+
+    /// The last message of the stream. Without it the client would wait for ever, so a store that cannot take it now is tried
+    /// again; if it is given up, the stream ends as it is, and whoever comes back for the rest is told that the call was cut.
+    async fn say_last(&self, stream: &str, mut response: Option<Raw>) {
+        for _ in 0..WRITES_MAX {
+            // A session that has ended, or went on elsewhere, takes nothing from here.
+            if self.session.over.is_cancelled() {
+                return;
+            }
+            match self.session.say(stream, response.as_ref(), true).await {
+                Ok(_) => return,
+                Err(StoreError::TooLarge { .. }) if response.is_some() => {
+                    let answer = outcome::too_large_for(&self.request.method);
+                    response = Some(message::response(&self.request.id, &answer));
+                }
+                Err(StoreError::Unavailable(_) | StoreError::Full(_)) => {
+                    self.session.over.run_until_cancelled(tokio::time::sleep(WRITE_AGAIN)).await;
+                }
+                error => {
+                    self.note(error.map(drop));
+                    break;
+                }
+            }
+        }
+        self.session.lose("the end of a call could not be kept");
+    }
+
+    fn note(&self, written: Result<(), StoreError>) {
+        if let Err(error) = written {
+            tracing::warn!(session = %self.session.id, %error, "a message for a client could not be kept");
+        }
+    }
+}
+
+/// The session's own stream, or any that is taken up again.
+pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: &HeaderMap) -> Response<Body> {
+    let session = match find(hub, principal, route, headers).await {
+        Ok(session) => session,
+        Err(response) => return *response,
+    };
+    session.touch().await;
+    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let (place, after) = match last {
+        None => {
+            let Ok(extent) = session.store().extent(&session.id).await else {
+                return problem(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    message::INTERNAL_ERROR,
+                    "The log cannot be read now.",
+                );
+            };
+            if session.offer_again().await.is_err() {
+                tracing::warn!(session = %session.id, "open questions could not be offered again");
+            }
+            (Place::Stream(OWN_STREAM.to_owned()), extent.last())
+        }
+        Some(last) => {
+            let known = match session.position(last) {
+                Some(at) => stream_reader::place_of(&session, at).await.ok().flatten().map(|place| (place, at)),
+                None => None,
+            };
+            match known {
+                Some(known) => known,
+                None => {
+                    let text = "What followed this event is not there any more. Open a stream without Last-Event-ID.";
+                    return problem(StatusCode::BAD_REQUEST, message::NOT_FOUND, text);
+                }
+            }
+        }
+    };
+    let reader = match place {
+        Place::Event => Reader::after_event(&session, after, session.take_own_stream()),
+        Place::Stream(own) if own == OWN_STREAM => Reader::new(&session, &own, after, session.take_own_stream()),
+        Place::Stream(stream) => Reader::new(&session, &stream, after, session.over.child_token()),
+    };
+    let first = last.is_none().then(|| format!("{RETRY}: open\n\n"));
+    event_stream(reader.into_sse(first))
+}
+
+pub async fn delete(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: &HeaderMap) -> Response<Body> {
+    match find(hub, principal, route, headers).await {
+        Ok(session) => {
+            let hub = hub.clone();
+            // What was begun is brought to its end, also if its client does not wait for it.
+            let _ = tokio::spawn(async move { hub.end_session(&session).await }).await;
+            empty(StatusCode::OK)
+        }
+        Err(response) => *response,
+    }
+}

@@ -1,0 +1,307 @@
+//! One request of the modern revision and everything that is said until its answer, whatever wire it comes over.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_env::clock;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::{answer, begin};
+use crate::call::capabilities::is_answerable;
+use crate::call::conversation::{Conversation, Step};
+use crate::call::reply::Reply;
+use crate::call::server_request::Replier;
+use crate::call::suspended::{Question, SuspendedCall};
+use crate::call::{Caller, ClientFacts, Inbound, outcome};
+use crate::fields::{Fields, Raw, raw};
+use crate::hub::Hub;
+use crate::message::{self, Request};
+use crate::relay::peers::{self, Asking};
+use crate::relay::{Client, routing};
+use crate::requester::Requester;
+use crate::revision::{self, Revision};
+use crate::session::Route;
+
+/// Whoever listens to a quiet talk is told this often that it goes on.
+const QUIET_FOR: Duration = Duration::from_secs(15);
+/// A backend that asks several things at once sends them within this time, and they are asked in one round.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// Who sent a request, as far as the request itself says so.
+pub fn client_of(who: &Requester, route: Route, request: &Request, headers: Option<Vec<(String, String)>>) -> Client {
+    let meta = Fields::of(request.params.as_deref()).object("_meta");
+    let facts = ClientFacts {
+        capabilities: meta.get(revision::META_CAPABILITIES).map_or_else(revision::no_capabilities, ToOwned::to_owned),
+        info: meta.get(revision::META_CLIENT).map_or_else(revision::our_info, ToOwned::to_owned),
+    };
+    Client {
+        principal: who.principal.clone(),
+        role: who.role,
+        route,
+        caller: Caller::without_session(&who.principal, facts),
+        session: None,
+        headers,
+        log_level: meta.text(revision::META_LOG_LEVEL),
+    }
+}
+
+/// A request must say which version it speaks, one that we speak too, and what its client can do.
+pub fn check(request: &Request) -> Result<(), Reply> {
+    let meta = Fields::of(request.params.as_deref()).object("_meta");
+    let missing = |name: &str| refused(message::INVALID_PARAMS, &format!("`_meta` must have {name}"));
+    let Some(asked) = meta.text(revision::META_VERSION) else { return Err(missing(revision::META_VERSION)) };
+    if !revision::V2026_VERSIONS.contains(&asked.as_str()) {
+        let data = json!({ "supported": revision::versions(), "requested": asked });
+        let error = message::error_with(message::UNSUPPORTED_VERSION, "this version is not spoken here", &data);
+        return Err(Reply::with_status(Err(error), 400));
+    }
+    if meta.get(revision::META_CAPABILITIES).is_none_or(|raw| !raw.get().starts_with('{')) {
+        return Err(missing(revision::META_CAPABILITIES));
+    }
+    Ok(())
+}
+
+/// A request that is wrong in itself.
+pub fn refused(code: i64, text: &str) -> Reply {
+    Reply::with_status(Err(message::error(code, text)), 400)
+}
+
+/// What comes next in a talk.
+pub enum Next {
+    Said(Raw),
+    Quiet,
+    Ended(Reply),
+}
+
+/// Dropping it takes the call back.
+pub struct Talk {
+    hub: Arc<Hub>,
+    client: Client,
+    request: Request,
+    conversation: Conversation,
+    /// Messages that the client has not got yet.
+    said: VecDeque<Raw>,
+    /// Fires when the client can never come back.
+    gone: CancellationToken,
+}
+
+impl Talk {
+    /// The call as the client means it: a new one, or the rest of one that waits for input.
+    pub fn take_up(hub: &Arc<Hub>, client: Client, request: Request, gone: CancellationToken) -> Result<Talk, Reply> {
+        let params = Fields::of(request.params.as_deref());
+        let state = params.text("requestState").filter(|_| may_wait(&request.method));
+        let (conversation, said) = match state {
+            Some(state) if hub.suspended.node_of(&state).is_some() => {
+                let suspended = answered(hub, &client, &request, &state)?;
+                (suspended.conversation, suspended.said)
+            }
+            // Only modern servers give out states. To any other the call would be a new one, and it would run twice.
+            Some(_) if !routing::target(hub, &client, &request).is_some_and(|backend| backend.is_modern()) => {
+                return Err(stale());
+            }
+            _ => (begin(hub, client.clone(), request.clone()), VecDeque::new()),
+        };
+        Ok(Talk { hub: hub.clone(), client, request, conversation, said, gone })
+    }
+
+    pub async fn next(&mut self) -> Next {
+        loop {
+            if let Some(said) = self.said.pop_front() {
+                return Next::Said(said);
+            }
+            let Ok(step) = tokio::time::timeout(QUIET_FOR, self.conversation.next()).await else {
+                return Next::Quiet;
+            };
+            match step {
+                Step::Said(Inbound::Notification { method, params, .. }) => self.hear(&method, params.as_ref()),
+                Step::Said(Inbound::Request { server, method, params, reply })
+                    if self.can_answer(&method, params.as_ref()) =>
+                {
+                    return Next::Ended(self.suspend(Question::new(server, method, params, reply)).await);
+                }
+                Step::Said(Inbound::Request { server, method, params, reply }) => {
+                    self.elsewhere(&server, method, params, reply).await;
+                }
+                Step::Ended(reply) => return Next::Ended(self.adapt(reply)),
+            }
+        }
+    }
+
+    fn adapt(&self, reply: Reply) -> Reply {
+        answer::adapt(Revision::V2026, &self.request.method, reply)
+    }
+
+    /// A notification. Logs are for those who asked for them, from the level that they named.
+    fn hear(&mut self, method: &str, params: Option<&Raw>) {
+        let level = Fields::of(params.map(|raw| &**raw)).text("level");
+        let wanted = self.client.log_level.as_deref();
+        if method != "notifications/message" || revision::is_logged(level.as_deref(), wanted) {
+            self.said.push_back(message::notification(method, params));
+        }
+    }
+
+    /// Whether the client itself can be asked, which it can only in an answer.
+    fn can_answer(&self, method: &str, params: Option<&Raw>) -> bool {
+        may_wait(&self.request.method) && is_answerable(&self.client.caller.client.capabilities, method, params)
+    }
+
+    /// A backend of the older revision asks: the call waits, and its questions become the answer.
+    async fn suspend(&mut self, first: Question) -> Reply {
+        let mut questions = vec![first];
+        while let Ok(step) = tokio::time::timeout(GATHER, self.conversation.next()).await {
+            match step {
+                Step::Said(Inbound::Notification { method, params, .. }) => self.hear(&method, params.as_ref()),
+                Step::Said(Inbound::Request { server, method, params, reply })
+                    if self.can_answer(&method, params.as_ref()) =>
+                {
+                    questions.push(Question::new(server, method, params, reply));
+                }
+                Step::Said(Inbound::Request { server, method, params, reply }) => {
+                    self.elsewhere(&server, method, params, reply).await;
+                }
+                // It did not wait for the answers. If it goes on all the same, the tools give them.
+                Step::Ended(reply) => {
+                    if let Some(session) = &reply.goes_on_in {
+                        for Question { server, method, params, reply, .. } in questions {
+                            let handle = Some(session.to_string());
+                            let asking = Asking { handle, server: server.to_string(), method, params, reply };
+                            peers::ask_by_handle(&self.hub, &self.client.principal, asking).await;
+                        }
+                    }
+                    return self.adapt(reply);
+                }
+            }
+        }
+        let nothing = Conversation::begin(|_| Box::pin(std::future::pending()));
+        let suspended = SuspendedCall {
+            conversation: std::mem::replace(&mut self.conversation, nothing),
+            questions,
+            said: std::mem::take(&mut self.said),
+            principal: self.client.principal.clone(),
+            subject: subject(&self.request),
+            until: clock::now(),
+            gone: self.gone.clone(),
+        };
+        ask(&self.hub, suspended)
+    }
+
+    /// A question that the client cannot answer by itself. It can by the tools, if it has a handle.
+    async fn elsewhere(&mut self, server: &str, method: String, params: Option<Raw>, reply: Replier) {
+        if method == "roots/list" {
+            let _ = reply.send(Ok(raw(&json!({ "roots": [] }))));
+            return;
+        }
+        // Only the handle that the call itself named: any other is another client's.
+        let named = Fields::of(self.request.params.as_deref()).object("arguments").text("handle");
+        let asking = Asking { handle: named, server: server.to_owned(), method, params, reply };
+        peers::ask_by_handle(&self.hub, &self.client.principal, asking).await;
+    }
+}
+
+/// Only these may be answered with a question.
+fn may_wait(method: &str) -> bool {
+    matches!(method, "tools/call" | "prompts/get" | "resources/read")
+}
+
+fn stale() -> Reply {
+    refused(message::INVALID_PARAMS, "`requestState` is not valid for this request, or it is too late")
+}
+
+/// Takes a parked call up with what its client answers. What is still open is asked again.
+fn answered(hub: &Hub, client: &Client, request: &Request, state: &str) -> Result<SuspendedCall, Reply> {
+    let (owner, subject) = (&client.principal, subject(request));
+    let Some(mut suspended) = hub.suspended.take(state, owner, &subject) else {
+        // It was sent once. Whoever heard that its state is wrong would begin anew.
+        let was_sent = hub.suspended.has_known(state, owner, &subject);
+        return Err(if was_sent { outcome::not_waiting(&request.method) } else { stale() });
+    };
+    let responses = Fields::of(request.params.as_deref()).object("inputResponses");
+    let (answered, open): (Vec<Question>, Vec<Question>) =
+        suspended.questions.into_iter().partition(|question| responses.has(&question.key));
+    for question in answered {
+        if let Some(response) = responses.get(&question.key) {
+            let _ = question.reply.send(Ok(response.to_owned()));
+        }
+    }
+    suspended.questions = open;
+    if suspended.questions.is_empty() { Ok(suspended) } else { Err(ask(hub, suspended)) }
+}
+
+/// What a parked call was about; its answers count for nothing else.
+fn subject(request: &Request) -> String {
+    let params = Fields::of(request.params.as_deref());
+    let name = params.text("name").or_else(|| params.text("uri")).unwrap_or_default();
+    format!("{} {name}", request.method)
+}
+
+/// Parks the call and asks its questions.
+fn ask(hub: &Hub, suspended: SuspendedCall) -> Reply {
+    let mut questions = Fields::default();
+    for question in &suspended.questions {
+        questions
+            .put(&question.key, &Fields::default().and("method", &question.method).and("params", &question.params));
+    }
+    let here = hub.neighbours.as_ref().map(|neighbours| neighbours.name());
+    let Some(state) = hub.suspended.suspend(suspended, here) else {
+        return Reply::new(Err(message::error(message::INTERNAL_ERROR, "too many calls wait for input already")));
+    };
+    let mut result = Fields::default();
+    result.put("resultType", "input_required");
+    result.set("inputRequests", questions.to_raw());
+    result.put("requestState", &state);
+    Reply::new(Ok(result.to_raw()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::options::Options;
+    use crate::session::SessionRecord;
+    use bowline_protocol::Principal;
+    use bowline_store::Retention;
+    use bowline_store::memory::MemoryStore;
+
+    fn record() -> SessionRecord {
+        SessionRecord {
+            route: Route::All,
+            version: Revision::V2026.newest().to_owned(),
+            capabilities: revision::no_capabilities(),
+            info: revision::our_info(),
+            created_ms: 0,
+            handle: true,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_call_asked_just_before_it_became_a_task_waits_at_the_handle_of_the_task() {
+        let store = Arc::new(MemoryStore::new(Retention { events_max: 100, age_max_ms: u64::MAX }));
+        let hub = Hub::start(Options::default(), store, None, None).await.unwrap();
+        let alice = Principal::parse("alice").unwrap();
+        let handle = hub.sessions.create(&alice, record()).await.unwrap();
+        let params = revision::with_meta(None, &raw(&json!({ "elicitation": {} })), &revision::our_info(), None);
+        let request = Request { id: message::Id::number(1), method: "tools/call".to_owned(), params: Some(params) };
+        let (reply, mut answered) = tokio::sync::oneshot::channel();
+        let goes_on_in = Some(handle.id.clone());
+        let conversation = Conversation::begin(|sink| {
+            Box::pin(async move {
+                let method = "elicitation/create".to_owned();
+                let _ =
+                    sink.send(Inbound::Request { server: "b".into(), method, params: None, reply: reply.into() }).await;
+                Reply { goes_on_in, ..Reply::new(Ok(raw(&json!({ "taskId": "t" })))) }
+            })
+        });
+        let client = client_of(&(&alice).into(), Route::All, &request, None);
+        let gone = CancellationToken::new();
+        let mut talk = Talk { hub, client, request, conversation, said: VecDeque::new(), gone };
+        let Next::Ended(reply) = talk.next().await else { panic!("it ends") };
+        assert_eq!(Fields::of(reply.answer.ok().as_deref()).text("taskId").as_deref(), Some("t"));
+        drop(talk);
+        let waits = handle.pending(None).remove(0);
+        assert_eq!(waits.text("server").as_deref(), Some("b"));
+        assert!(answered.try_recv().is_err());
+        assert!(handle.answer(&waits.text("id").unwrap(), Ok(raw(&json!({ "action": "decline" })))));
+        assert!(answered.await.unwrap().is_ok());
+    }
+}

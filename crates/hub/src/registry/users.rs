@@ -1,0 +1,73 @@
+//! Who has used each server that several people share, since we began: what such a server says to nobody in particular may speak
+//! of any of them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bowline_protocol::Principal;
+
+use crate::config::key::Key;
+
+/// More than this need not be known. It outlives the server itself, since its last words may come late; there are as many as
+/// an operator has named.
+enum Used {
+    By(Principal),
+    BySeveral,
+}
+
+#[derive(Default)]
+pub struct Users(Mutex<HashMap<Key, Used>>);
+
+impl Users {
+    /// Somebody uses a server. Noted before anything is sent there.
+    pub fn note(&self, key: &Key, principal: &Principal) {
+        // One that somebody added is used by nobody else.
+        if key.owner.is_some() {
+            return;
+        }
+        let mut used = self.lock();
+        match used.get_mut(key) {
+            None => drop(used.insert(key.clone(), Used::By(principal.clone()))),
+            Some(Used::By(other)) if other == principal => {}
+            Some(known) => *known = Used::BySeveral,
+        }
+    }
+
+    /// Whether nobody but this one has used it.
+    pub fn are_only(&self, key: &Key, principal: &Principal) -> bool {
+        match self.lock().get(key) {
+            None => true,
+            Some(Used::By(known)) => known == principal,
+            Some(Used::BySeveral) => false,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Used>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Users(of {} servers)", self.lock().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_one_persons_until_another_has_used_it() {
+        let [alice, bob] = ["alice", "bob"].map(|name| Principal::parse(name).unwrap());
+        let (users, key) = (Users::default(), Key { owner: None, name: "b".into() });
+        assert!(users.are_only(&key, &alice) && users.are_only(&key, &bob));
+        users.note(&key, &alice);
+        users.note(&key, &alice);
+        assert!(users.are_only(&key, &alice) && !users.are_only(&key, &bob));
+        users.note(&key, &bob);
+        users.note(&key, &bob);
+        assert!(!users.are_only(&key, &alice) && !users.are_only(&key, &bob));
+    }
+}

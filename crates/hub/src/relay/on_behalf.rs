@@ -1,0 +1,85 @@
+//! Requests that the hub's own tools make on behalf of their callers.
+
+use std::sync::Arc;
+
+use bowline_protocol::Principal;
+
+use super::{Client, call, resubscribe, subscriptions};
+use crate::backend::Backend;
+use crate::call::reply::Reply;
+use crate::call::{Caller, ClientFacts, Sink, capabilities};
+use crate::fields::{Fields, empty};
+use crate::hub::Hub;
+use crate::message::{self, Request};
+use crate::revision::{self, Revision};
+use crate::session::Session;
+
+/// Sends a request to a backend as the client, or as the session that stands for it.
+pub async fn to_backend(
+    hub: &Arc<Hub>,
+    client: &Client,
+    session: Option<&Arc<Session>>,
+    backend: &Backend,
+    method: &str,
+    params: &Fields,
+    sink: &Sink,
+) -> Reply {
+    let client = acting(client, session);
+    let reply = if method.ends_with("subscribe") && backend.is_modern_only() {
+        let request = Request { id: message::Id::number(0), method: method.to_owned(), params: Some(params.to_raw()) };
+        subscriptions::subscribe(hub, &client, backend, &request)
+    } else {
+        call::pass(hub, &client, backend, method, params, sink).await
+    };
+    resubscribe::note(&client, Some(backend.name()), method, Some(&params.to_raw()), &reply).await;
+    reply
+}
+
+/// The client as backends see it when it acts by the hub's tools.
+pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
+    let mut client = client.clone();
+    // The headers of the client's own request speak of our tool, not of the backend's.
+    client.headers = None;
+    if let Some(session) = session {
+        client.session = Some(session.clone());
+        client.caller.lane = session.id.as_str().into();
+        client.caller.inbox = Some(session.inbox.sink.clone());
+    }
+    // Whoever uses the tools can answer by the tools, so the backend may ask. A server with sessions is told once what each
+    // client can do, so a client without a session is another one to it when it acts by them.
+    let facts = all_facts(&client);
+    if client.caller.inbox.is_none() && client.caller.revision == Revision::V2026 {
+        client.caller = Caller::without_session(&client.principal, facts);
+    } else {
+        client.caller.client = Arc::new(facts);
+    }
+    // A question to a modern client would come back as a result of the backend's tool; an older one is asked instead.
+    client.caller.revision = Revision::V2025;
+    client
+}
+
+/// Somebody who asked for something long ago and may not be here now.
+pub fn of_owner(owner: &Principal, session: Option<&Arc<Session>>) -> Client {
+    acting(&Client::absent(owner, format!("principal {owner}")), session)
+}
+
+/// The same for a client that can answer nothing, as it is.
+pub async fn as_client(
+    hub: &Arc<Hub>,
+    client: &Client,
+    backend: &Backend,
+    method: &str,
+    params: &Fields,
+    sink: &Sink,
+) -> Reply {
+    call::pass(hub, client, backend, method, params, sink).await
+}
+
+/// A client that can answer everything, by itself or by the hub's tools, and for whom the hub follows tasks.
+pub fn all_facts(client: &Client) -> ClientFacts {
+    let mut capabilities = Fields::of(Some(&capabilities::with_tools(&client.caller.client.capabilities)));
+    let mut extensions = capabilities.object("extensions");
+    extensions.set(revision::TASKS_EXTENSION, empty());
+    capabilities.set("extensions", extensions.to_raw());
+    ClientFacts { capabilities: capabilities.to_raw(), info: client.caller.client.info.clone() }
+}

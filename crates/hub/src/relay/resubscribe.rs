@@ -1,0 +1,73 @@
+//! What a client asked for once and means for good: noted when it is granted, and asked for again when the server knows
+//! nothing of it, as after our own restart.
+
+use std::sync::Arc;
+
+use bowline_core::backend::Resend;
+
+use super::{Client, on_behalf, subscriptions};
+use crate::backend::Backend;
+use crate::call::BackendCall;
+use crate::call::reply::Reply;
+use crate::fields::{Fields, Raw};
+use crate::hub::Hub;
+use crate::message::{self, Request};
+use crate::session::subscriptions::KeptRequest;
+use crate::session::{Route, Session};
+
+/// Keeps a request that stands, if it was granted. Without a server it is meant for all of them.
+pub async fn note(client: &Client, server: Option<&str>, method: &str, params: Option<&Raw>, reply: &Reply) {
+    let (Some(session), true) = (&client.session, reply.answer.is_ok()) else { return };
+    let standing =
+        KeptRequest { server: server.map(ToOwned::to_owned), method: method.to_owned(), params: params.cloned() };
+    session.keep(standing).await;
+}
+
+/// Asks a server that is connected for everything that the session wants of it and that it does not know of.
+pub fn renew(hub: &Arc<Hub>, session: &Arc<Session>, backend: &Backend) {
+    let known = backend.renewals.of(session.id.as_str());
+    let is_known = |one: &KeptRequest| {
+        known.iter().any(|(method, params)| *method == one.method && text(params.as_ref()) == text(one.params.as_ref()))
+    };
+    for one in session.kept_requests.at(backend.name()).into_iter().filter(|one| !is_known(one)) {
+        let (hub, session, backend) = (hub.clone(), session.clone(), backend.clone());
+        tokio::spawn(async move { ask(&hub, &session, &backend, one).await });
+    }
+}
+
+fn text(params: Option<&Raw>) -> &str {
+    params.map_or("", |raw| raw.get())
+}
+
+async fn ask(hub: &Arc<Hub>, session: &Arc<Session>, backend: &Backend, one: KeptRequest) {
+    let mut client = Client::of_session(session);
+    if session.record.route == Route::All {
+        client = on_behalf::acting(&client, Some(session));
+    }
+    let modern = backend.is_modern_only();
+    if one.method == "logging/setLevel" && (modern || !logs(backend)) {
+        return;
+    }
+    if modern {
+        let request = Request { id: message::Id::number(0), method: one.method, params: one.params };
+        subscriptions::subscribe(hub, &client, backend, &request);
+        return;
+    }
+    let call = BackendCall {
+        method: one.method,
+        params: one.params,
+        caller: client.caller,
+        sink: None,
+        headers: None,
+        param_headers: Vec::new(),
+        log_level: None,
+    };
+    hub.used(backend, &session.principal);
+    // If the server is lost meanwhile, this is done again when it returns.
+    backend.call_within(call, hub.options.call_timeout, Resend::Always).await;
+}
+
+/// Whether the server takes a log level.
+pub fn logs(backend: &Backend) -> bool {
+    backend.snapshot().facts.is_some_and(|facts| Fields::of(Some(&facts.capabilities)).has("logging"))
+}

@@ -1,0 +1,487 @@
+//! A client of the hub that may lose its wire: what it is owed is in a log, what it is asked waits for it.
+
+pub(crate) mod cancellation;
+pub(crate) mod elicitation;
+pub(crate) mod inbox;
+pub(crate) mod readers;
+pub(crate) mod registry;
+pub(crate) mod server_request;
+pub(crate) mod stream_reader;
+pub(crate) mod subscriptions;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_env::{clock, entropy};
+use bowline_protocol::event::{Draft, EventName};
+use bowline_protocol::{Cursor, Epoch, LogId, Principal, Seq, SessionId};
+use bowline_store::{
+    Claim, Clock, Commit, Committed, Fence, Item, Kind, Leased, ReadBudget, Record, Release, Start, Store, StoreError,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use self::cancellation::{Running, UnderWay};
+use self::server_request::Pending;
+use self::subscriptions::{KeptRequest, KeptRequests};
+use crate::call::{Caller, ClientFacts, capabilities, outcome};
+use crate::config::key::Key;
+use crate::fields::{Raw, raw};
+use crate::message::{self, Id};
+use crate::neighbours::Neighbours;
+use crate::revision::Revision;
+
+pub(crate) use self::elicitation::GONE;
+pub use self::inbox::{Hearer, Inbox};
+pub use self::readers::Reading;
+
+/// Names of what a session's log holds.
+pub const MESSAGE: &str = "mcp.message";
+pub const STREAM: &str = "mcp.stream";
+pub const ACTIVITY: &str = "mcp.activity";
+
+/// The stream of what belongs to no request.
+pub const OWN_STREAM: &str = "own";
+/// A record is touched at most this often.
+const TOUCH_EVERY_MS: u64 = 60_000;
+/// Subscriptions that one session may have at modern servers; as many as at all its servers together.
+const SUBSCRIPTIONS_MAX: usize = 1000;
+
+/// The log of a session that somebody names, if it can be one's name.
+pub fn log_of(name: &str) -> Option<LogId> {
+    LogId::parse(name).filter(|_| name.starts_with("mcp_") || name.starts_with("mcph_"))
+}
+
+/// What a client sees: everything, or one backend as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Route {
+    All,
+    One(Arc<str>),
+}
+
+/// What is durable about a session besides its log.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct SessionRecord {
+    pub route: Route,
+    pub version: String,
+    pub capabilities: Raw,
+    pub info: Raw,
+    pub created_ms: u64,
+    /// It belongs to a client without sessions, which names it by its handle.
+    #[serde(default)]
+    pub handle: bool,
+}
+
+pub struct Session {
+    pub id: LogId,
+    pub principal: Principal,
+    pub record: SessionRecord,
+    pub client: Arc<ClientFacts>,
+    /// What servers are told that it is: once, by whichever of its calls comes first.
+    seen: Arc<ClientFacts>,
+    /// It has the hub's tools, and can answer with them what it cannot answer itself.
+    pub has_tools: bool,
+    /// Where backends send what belongs to no call.
+    pub inbox: Inbox,
+    store: Arc<dyn Store>,
+    clock: Clock,
+    /// What its readers may hold.
+    pub reading: Arc<ReadBudget>,
+    fence: Fence,
+    epoch: Epoch,
+    state: Mutex<State>,
+    touched_ms: AtomicU64,
+    /// It cannot go on here, and has to be woken anew, here or on another node.
+    lost: AtomicBool,
+    running: Running,
+    /// Fires when it has ended for good, which takes its calls back. A session that is only lost has not ended.
+    ended: CancellationToken,
+    /// What servers are to go on doing for it.
+    pub kept_requests: KeptRequests,
+    pub over: CancellationToken,
+}
+
+#[derive(Default)]
+struct State {
+    pending: HashMap<String, Pending>,
+    own_stream: Option<CancellationToken>,
+    readers: readers::Readers,
+    next: u64,
+    log_level: Option<String>,
+    /// By the server and the address there, since two servers may have a resource of the same address.
+    subscriptions: HashMap<(Key, String), CancellationToken>,
+}
+
+/// What a session is given by the hub around it.
+pub struct SessionParts {
+    pub store: Arc<dyn Store>,
+    pub clock: Clock,
+    pub reading: Arc<ReadBudget>,
+    pub inbox: Inbox,
+    /// Whether clients that see everything have the hub's own tools.
+    pub has_hub_tools: bool,
+}
+
+/// What becomes of a wish to subscribe, or not to.
+#[derive(Debug)]
+pub enum Subscribing {
+    /// It is new. The token fires when it is over.
+    Begun(CancellationToken),
+    /// It stands already, or it is gone as was wished.
+    Settled,
+    TooMany,
+}
+
+/// A new stream of answers, and the cursor that stands before its first message.
+#[derive(Debug)]
+pub struct Opened {
+    pub stream: String,
+    pub at: Seq,
+}
+
+impl Session {
+    /// Makes a session that was not there before.
+    pub async fn create(
+        parts: SessionParts,
+        lessor: Option<&dyn Neighbours>,
+        principal: Principal,
+        record: SessionRecord,
+    ) -> Result<Session, StoreError> {
+        let prefix = if record.handle { "mcph" } else { "mcp" };
+        let id = format!("{prefix}_{:032x}", entropy::u128());
+        let id = LogId::parse(&id).ok_or(StoreError::NoSuchLog)?;
+        let epoch = Epoch::from_random(entropy::u128() as u64);
+        let now = parts.clock.now_ms();
+        let mut commit = Commit::to(id.clone(), Fence::default(), now);
+        commit.create = Some(Start { epoch: epoch.clone(), after: Seq::ZERO });
+        commit.record = Some(stored(&principal, &record, now));
+        parts.store.commit(commit).await?;
+        let fence = match lessor {
+            Some(lessor) => lessor.take_up(&id).await.and_then(Leased::fence)?,
+            None => Fence::default(),
+        };
+        Ok(Session::awake(parts, id, principal, record, (fence, epoch)))
+    }
+
+    /// Wakes one from the store, as after a restart.
+    pub async fn wake(
+        parts: SessionParts,
+        lessor: Option<&dyn Neighbours>,
+        id: LogId,
+        principal: Principal,
+        record: SessionRecord,
+    ) -> Result<Session, StoreError> {
+        let leased = match lessor {
+            Some(lessor) => lessor.take_up(&id).await?,
+            None => parts.store.lease(&id, &Claim::alone()).await?,
+        };
+        let fence = leased.fence()?;
+        let epoch = parts.store.extent(&id).await?.epoch;
+        let standing = KeptRequests::of(parts.store.items(&id, subscriptions::PREFIX).await?);
+        let mut session = Session::awake(parts, id, principal, record, (fence, epoch));
+        session.state().log_level = standing.log_level();
+        session.kept_requests = standing;
+        session.end_cut_streams().await?;
+        Ok(session)
+    }
+
+    fn awake(
+        SessionParts { store, clock, reading, inbox, has_hub_tools }: SessionParts,
+        id: LogId,
+        principal: Principal,
+        record: SessionRecord,
+        (fence, epoch): (Fence, Epoch),
+    ) -> Session {
+        let client = Arc::new(ClientFacts { capabilities: record.capabilities.clone(), info: record.info.clone() });
+        let has_tools = has_hub_tools && record.route == Route::All;
+        let everything =
+            || ClientFacts { capabilities: capabilities::with_tools(&client.capabilities), info: client.info.clone() };
+        let seen = if has_tools { Arc::new(everything()) } else { client.clone() };
+        let ended = CancellationToken::new();
+        Session {
+            id,
+            principal,
+            record,
+            client,
+            seen,
+            has_tools,
+            inbox,
+            store,
+            clock,
+            reading,
+            fence,
+            epoch,
+            state: Mutex::default(),
+            touched_ms: AtomicU64::new(clock.now_ms()),
+            lost: AtomicBool::new(false),
+            running: Running::new(&ended),
+            ended,
+            kept_requests: KeptRequests::default(),
+            over: CancellationToken::new(),
+        }
+    }
+
+    /// Calls that were under way when the last process ended: nobody knows whether they ran, and their clients are told.
+    async fn end_cut_streams(&self) -> Result<(), StoreError> {
+        for (key, value) in self.store.items(&self.id, "open/").await? {
+            let request: CutRequest = serde_json::from_slice(&value).unwrap_or_default();
+            let stream = key.trim_start_matches("open/").to_owned();
+            let answer = outcome::cut_by_restart(&request.method).answer;
+            let id = request.id.and_then(|id| Id::parse(&id)).unwrap_or_else(|| Id::number(0));
+            self.say(&stream, Some(&message::response(&id, &answer)), true).await?;
+        }
+        Ok(())
+    }
+
+    pub fn caller(&self) -> Caller {
+        Caller {
+            lane: self.id.as_str().into(),
+            owner: self.principal.as_str().into(),
+            revision: Revision::of_version(&self.record.version).unwrap_or(Revision::V2025),
+            client: self.seen.clone(),
+            inbox: Some(self.inbox.sink.clone()),
+        }
+    }
+
+    /// Whether the client itself can answer this request.
+    pub fn can(&self, method: &str, params: Option<&Raw>) -> bool {
+        capabilities::is_answerable(&self.client.capabilities, method, params)
+    }
+
+    pub fn log_level(&self) -> Option<String> {
+        self.state().log_level.clone()
+    }
+
+    pub fn set_log_level(&self, level: String) {
+        self.state().log_level = Some(level);
+    }
+
+    /// Keeps a request that stands, so that it survives us.
+    pub async fn keep(&self, request: KeptRequest) {
+        let Some(item) = self.kept_requests.note(request) else { return };
+        if let Err(error) = self.commit(Vec::new(), vec![item]).await {
+            tracing::warn!(session = %self.id, %error, "what a client asked for would not survive a restart");
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    pub fn event_id(&self, seq: Seq) -> String {
+        Cursor { epoch: Some(self.epoch.clone()), seq }.to_string()
+    }
+
+    /// A cursor of this session's log, if it is one.
+    pub fn position(&self, text: &str) -> Option<Seq> {
+        let cursor = Cursor::parse(text)?;
+        cursor.epoch.is_none_or(|epoch| epoch == self.epoch).then_some(cursor.seq)
+    }
+
+    fn seal(&self, name: &'static str, content: Raw, metadata: Raw) -> bowline_protocol::Unnumbered {
+        let draft = Draft { name: EventName::known(name), step_id: None, content, metadata: Some(metadata) };
+        draft.seal(&SessionId::from(&self.id), &clock::rfc3339(clock::wall_ms()))
+    }
+
+    async fn commit(&self, events: Vec<bowline_protocol::Unnumbered>, items: Vec<Item>) -> Result<Seq, StoreError> {
+        let mut commit = Commit::to(self.id.clone(), self.fence, self.clock.now_ms());
+        commit.events = events;
+        commit.items = items;
+        self.write(commit).await.map(|committed| committed.first)
+    }
+
+    async fn write(&self, commit: Commit) -> Result<Committed, StoreError> {
+        let written = self.store.commit(commit).await;
+        match &written {
+            Ok(committed) => {
+                self.is_in(&committed.epoch);
+            }
+            Err(StoreError::StaleFence { .. }) => self.lose("another node has taken it over"),
+            // The right to write is void with that. Only whoever takes a new one learns what the log holds.
+            Err(StoreError::InDoubt(_)) => self.lose("the store does not know what it kept"),
+            Err(_) => {}
+        }
+        written
+    }
+
+    /// Whether the log is still the one whose cursors this session gives out. Numbers of another epoch mean something else.
+    pub fn is_in(&self, epoch: &Epoch) -> bool {
+        let same = *epoch == self.epoch;
+        if !same {
+            self.lose("its log has begun anew");
+        }
+        same
+    }
+
+    /// It cannot go on here. Whoever reads it ends, and comes back to a session that was woken anew.
+    pub fn lose(&self, why: &str) {
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            tracing::warn!(session = %self.id, why, "a session of the hub cannot go on as it is");
+            self.over.cancel();
+        }
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Begins the stream of one request. From here on, losing the wire loses nothing.
+    pub async fn open_stream(&self, request: &Id, method: &str) -> Result<Opened, StoreError> {
+        let stream = {
+            let mut state = self.state();
+            state.next += 1;
+            format!("{:x}-{}", self.fence.0, state.next)
+        };
+        let cut = CutRequest { id: Some(request.as_json().to_owned()), method: method.to_owned() };
+        let open = Item::put(format!("open/{stream}"), raw(&cut).get().as_bytes().to_vec());
+        let event = self.seal(STREAM, raw(&json!(null)), raw(&json!({ "stream": stream })));
+        let at = self.commit(vec![event], vec![open]).await?;
+        Ok(Opened { stream, at })
+    }
+
+    /// Puts a message on a stream; `last` ends it.
+    pub async fn say(&self, stream: &str, message: Option<&Raw>, last: bool) -> Result<Seq, StoreError> {
+        let content = message.cloned().unwrap_or_else(|| raw(&json!(null)));
+        let event = self.seal(MESSAGE, content, raw(&json!({ "stream": stream, "last": last })));
+        let items = if last { vec![Item::delete(format!("open/{stream}"))] } else { Vec::new() };
+        self.commit(vec![event], items).await
+    }
+
+    /// Tells the session something, for `await_activity`.
+    pub async fn tell(&self, kind: &str, server: &str, data: &impl Serialize) -> Result<Seq, StoreError> {
+        self.note(raw(data), json!({ "type": kind, "server": server })).await
+    }
+
+    /// The same for a notification that the client also gets as it is.
+    pub async fn tell_too(&self, server: &str, data: &impl Serialize) -> Result<Seq, StoreError> {
+        self.note(raw(data), json!({ "type": "notification", "server": server, "native": true })).await
+    }
+
+    async fn note(&self, data: Raw, metadata: serde_json::Value) -> Result<Seq, StoreError> {
+        if self.over.is_cancelled() {
+            return Err(StoreError::Closed);
+        }
+        self.commit(vec![self.seal(ACTIVITY, data, raw(&metadata))], Vec::new()).await
+    }
+
+    /// The newest stream of its own wins; the one before it ends.
+    pub fn take_own_stream(&self) -> CancellationToken {
+        let token = CancellationToken::new();
+        if let Some(older) = self.state().own_stream.replace(token.clone()) {
+            older.cancel();
+        }
+        token
+    }
+
+    /// Notes that a request is under way, so that it can be taken back.
+    pub fn started(&self, id: &Id) -> UnderWay {
+        self.running.begin(id)
+    }
+
+    pub fn take_back(&self, id: &Id) {
+        self.running.take_back(id);
+    }
+
+    /// Begins or ends a subscription of ours.
+    pub fn subscription(&self, server: &Key, uri: &str, wanted: bool) -> Subscribing {
+        let (mut state, key) = (self.state(), (server.clone(), uri.to_owned()));
+        if !wanted {
+            if let Some(token) = state.subscriptions.remove(&key) {
+                token.cancel();
+            }
+            return Subscribing::Settled;
+        }
+        if state.subscriptions.contains_key(&key) {
+            return Subscribing::Settled;
+        }
+        if state.subscriptions.len() >= SUBSCRIPTIONS_MAX {
+            return Subscribing::TooMany;
+        }
+        let token = self.over.child_token();
+        state.subscriptions.insert(key, token.clone());
+        Subscribing::Begun(token)
+    }
+
+    /// The session was used. Written now and then, so that it does not expire.
+    pub async fn touch(&self) {
+        let now = self.clock.now_ms();
+        let last = self.touched_ms.load(Ordering::Relaxed);
+        let due = now.saturating_sub(last) >= TOUCH_EVERY_MS;
+        if due && self.touched_ms.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.write_touch(now).await;
+        }
+    }
+
+    /// The same, whenever it was last written.
+    pub async fn touch_now(&self) {
+        let now = self.clock.now_ms();
+        self.touched_ms.store(now, Ordering::Relaxed);
+        self.write_touch(now).await;
+    }
+
+    async fn write_touch(&self, now: u64) {
+        let mut commit = Commit::to(self.id.clone(), self.fence, now);
+        commit.record = Some(stored(&self.principal, &self.record, now));
+        if let Err(error) = self.write(commit).await {
+            tracing::debug!(session = %self.id, %error, "a session's use could not be written down");
+        }
+    }
+
+    /// Whether a client reads one of its streams now.
+    pub fn is_read(&self) -> bool {
+        self.state().readers.are_there()
+    }
+
+    pub fn touched_ms(&self) -> u64 {
+        self.touched_ms.load(Ordering::Relaxed)
+    }
+
+    /// Ends it for good.
+    pub async fn end(&self) {
+        self.over.cancel();
+        self.ended.cancel();
+        self.state().pending.clear();
+        let mut commit = Commit::to(self.id.clone(), self.fence, self.clock.now_ms());
+        commit.release = Some(Release::Log);
+        if let Err(error) = self.write(commit).await {
+            tracing::warn!(session = %self.id, %error, "a session of the hub could not be removed");
+        }
+    }
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct CutRequest {
+    id: Option<String>,
+    method: String,
+}
+
+fn stored(principal: &Principal, record: &SessionRecord, now: u64) -> Record {
+    let body = raw(record).get().as_bytes().to_vec();
+    Record { kind: Kind::Mcp, owner: principal.clone(), touched_ms: now, body: body.into() }
+}
+
+impl fmt::Debug for SessionRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionRecord({:?}, {})", self.route, self.version)
+    }
+}
+
+impl fmt::Debug for SessionParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionParts({:?})", self.clock)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({}, {})", self.id, self.principal)
+    }
+}

@@ -1,0 +1,245 @@
+//! One stream of a session, read from its log: what was missed and what comes, as Server-Sent Events.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_protocol::Seq;
+use bowline_store::budget::Pacer;
+use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
+use bytes::Bytes;
+use futures_util::Stream;
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{ACTIVITY, MESSAGE, OWN_STREAM, Reading, Route, Session};
+use crate::fields::{Fields, Raw};
+use crate::{message, revision, sse};
+
+/// Quiet streams get a comment this often, so that proxies do not cut them.
+const COMMENT_EVERY: Duration = Duration::from_secs(15);
+/// As what events come over a stream.
+const EVENT_LEVEL: &str = "info";
+const EVENT_LOGGER: &str = "bowline";
+const READ: ReadLimit = ReadLimit { events: 256, bytes: 256 << 10 };
+
+/// What an event in a session's log says.
+#[derive(Deserialize)]
+pub struct Logged {
+    pub event: String,
+    #[serde(default)]
+    pub timestamp: String,
+    pub content: Raw,
+    #[serde(default)]
+    pub metadata: Facts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    pub stream: Option<String>,
+    pub last: bool,
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    pub server: Option<String>,
+    /// The client gets it as it is, too.
+    pub native: bool,
+}
+
+impl Logged {
+    /// An event as `await_activity` gives it; `None` if this is something else.
+    pub fn event(&self, id: &str) -> Option<Fields> {
+        if self.event != ACTIVITY {
+            return None;
+        }
+        let mut event = Fields::default();
+        event.put("id", id);
+        event.put("type", &self.metadata.kind);
+        event.put("server", &self.metadata.server);
+        event.put("createdAt", &self.timestamp);
+        event.set("data", self.content.clone());
+        Some(event)
+    }
+}
+
+pub struct Reader {
+    session: Arc<Session>,
+    stream: String,
+    next: Seq,
+    wake: Arc<WakeSet>,
+    _guard: TailGuard,
+    _reading: Reading,
+    /// Another reader has taken the stream over.
+    stop: CancellationToken,
+    over: bool,
+    /// Where it began, it was told as an event; so its client wants the events that follow.
+    from_event: bool,
+    pacer: Pacer,
+}
+
+/// What comes next on a stream.
+pub enum Piece {
+    Messages(Vec<(Seq, Raw)>),
+    Quiet,
+}
+
+impl Reader {
+    /// Reads what follows `after`. Subscribes first, then looks, so that nothing slips in between.
+    pub fn new(session: &Arc<Session>, stream: &str, after: Seq, stop: CancellationToken) -> Reader {
+        let wake = WakeSet::new();
+        let guard = session.store().tail(&session.id, &wake, 0);
+        Reader {
+            session: session.clone(),
+            stream: stream.to_owned(),
+            next: after.next(),
+            wake,
+            _guard: guard,
+            _reading: Reading::new(session, stream),
+            stop,
+            over: false,
+            from_event: false,
+            pacer: Pacer::new(&session.reading),
+        }
+    }
+
+    /// The same after an event rather than after a message: what follows has the events in it.
+    pub fn after_event(session: &Arc<Session>, after: Seq, stop: CancellationToken) -> Reader {
+        Reader { from_event: true, ..Reader::new(session, OWN_STREAM, after, stop) }
+    }
+
+    /// Events are for the stream that belongs to no call, and for those who asked: by a log level that has them, or by
+    /// coming back with one of them in their hands.
+    fn carries_events(&self) -> bool {
+        let asked = self.from_event || revision::is_logged(Some(EVENT_LEVEL), self.session.log_level().as_deref());
+        asked && self.stream == OWN_STREAM && self.session.record.route == Route::All
+    }
+
+    /// Whether nothing can come any more, wherever it is read from.
+    pub fn is_over(&self) -> bool {
+        self.over || self.stop.is_cancelled() || self.session.over.is_cancelled()
+    }
+
+    /// `None` when the stream has ended, or when it cannot be read now; whoever can wait then may ask again.
+    pub async fn next(&mut self) -> Option<Piece> {
+        loop {
+            if self.is_over() {
+                return None;
+            }
+            let room = self.room().await?;
+            let messages = self.read(room).await.ok()?;
+            if !messages.is_empty() {
+                return Some(Piece::Messages(messages));
+            }
+            if self.over {
+                return None;
+            }
+            self.pacer.rest();
+            let (stop, over) = (self.stop.clone(), self.session.over.clone());
+            let woken = stop.run_until_cancelled(over.run_until_cancelled(self.wake.woken()));
+            if tokio::time::timeout(COMMENT_EVERY, woken).await.is_err() {
+                return Some(Piece::Quiet);
+            }
+            self.wake.take();
+        }
+    }
+
+    /// How much may be read now. A client that takes nothing is waited for, as long as anything can come of it.
+    async fn room(&mut self) -> Option<usize> {
+        let (stop, over) = (self.stop.clone(), self.session.over.clone());
+        stop.run_until_cancelled(over.run_until_cancelled(self.pacer.room(READ.bytes))).await.flatten()
+    }
+
+    async fn read(&mut self, bytes: usize) -> Result<Vec<(Seq, Raw)>, StoreError> {
+        let mut messages = Vec::new();
+        let events = self.carries_events();
+        loop {
+            let batch = self.session.store().read(&self.session.id, self.next, ReadLimit { bytes, ..READ }).await?;
+            if !self.session.is_in(&batch.epoch) {
+                // What stands there now was never owed to this reader.
+                return Ok(messages);
+            }
+            if batch.first > self.next {
+                // So slow that what it is owed is gone. It ends; whoever comes back for the rest is told that it is not there.
+                self.over = true;
+                return Ok(messages);
+            }
+            let Some(last) = batch.events.last().map(|event| event.seq) else { return Ok(messages) };
+            for event in &batch.events {
+                let Ok(logged) = serde_json::from_slice::<Logged>(&event.bytes) else { continue };
+                if events && !logged.metadata.native {
+                    let told = logged.event(&self.session.event_id(event.seq)).map(|told| as_message(&told));
+                    messages.extend(told.map(|told| (event.seq, told)));
+                }
+                if logged.event != MESSAGE || logged.metadata.stream.as_deref() != Some(&self.stream) {
+                    continue;
+                }
+                if logged.content.get() != "null" {
+                    messages.push((event.seq, logged.content));
+                }
+                self.over |= logged.metadata.last;
+            }
+            self.next = last.next();
+            if !messages.is_empty() || self.over {
+                return Ok(messages);
+            }
+        }
+    }
+
+    /// The stream as bytes, with `first` before everything.
+    pub fn into_sse(self, first: Option<String>) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+        futures_util::stream::unfold((self, first), |(mut reader, first)| async move {
+            if let Some(first) = first {
+                return Some((Ok(Bytes::from(first)), (reader, None)));
+            }
+            let bytes = match reader.next().await? {
+                Piece::Quiet => Bytes::from_static(b": still here\n\n"),
+                Piece::Messages(messages) => {
+                    let one =
+                        |(seq, message): &(Seq, Raw)| sse::encode(Some(&reader.session.event_id(*seq)), message.get());
+                    let text: String = messages.iter().map(one).collect();
+                    reader.pacer.piece(text.into_bytes())
+                }
+            };
+            Some((Ok(bytes), (reader, None)))
+        })
+    }
+}
+
+/// An event as a notification that every client knows.
+fn as_message(event: &Fields) -> Raw {
+    let mut params = Fields::default();
+    params.put("level", EVENT_LEVEL);
+    params.put("logger", EVENT_LOGGER);
+    params.set("data", event.to_raw());
+    message::notification("notifications/message", Some(&params.to_raw()))
+}
+
+/// What a position in the log belongs to.
+pub enum Place {
+    Stream(String),
+    /// An event, or the beginning, which is where whoever has had no event yet is.
+    Event,
+}
+
+/// What stands at this position; `None` if it is not there any more.
+pub async fn place_of(session: &Session, at: Seq) -> Result<Option<Place>, StoreError> {
+    let events = session.record.route == Route::All;
+    if at == Seq::ZERO {
+        let whole = session.store().extent(&session.id).await?.first == Seq::ZERO.next();
+        return Ok((events && whole).then_some(Place::Event));
+    }
+    let batch = session.store().read(&session.id, at, ReadLimit { events: 1, bytes: 1 }).await?;
+    let event = batch.events.first().filter(|event| event.seq == at);
+    let logged = event.and_then(|event| serde_json::from_slice::<Logged>(&event.bytes).ok());
+    Ok(match logged {
+        Some(logged) if logged.event == ACTIVITY => events.then_some(Place::Event),
+        logged => logged.and_then(|logged| logged.metadata.stream).map(Place::Stream),
+    })
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reader({}, {})", self.session.id, self.stream)
+    }
+}

@@ -1,0 +1,469 @@
+//! Long calls as tasks: each has a log of its own in the store, so that what became of it outlives the hub.
+
+pub(crate) mod names;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bowline_env::{clock, entropy};
+use bowline_protocol::{Epoch, LogId, Principal, Seq};
+use bowline_store::{Clock, Commit, Fence, Item, Kind, LeasedLog, Record, Release, Start, Store, StoreError};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::call::outcome::{self, CallOutcome};
+use crate::call::reply::Reply;
+use crate::fields::{Fields, Raw, raw};
+use crate::neighbours::{self, Neighbours};
+
+/// Tasks that one principal may have at once, those included whose results are kept.
+const PER_PRINCIPAL_MAX: usize = 1000;
+const PREFIX: &str = "mcpt_";
+const RESULT: &str = "result";
+const OUTCOME: &str = "outcome";
+/// While the store cannot take an ending, it is tried again this often.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
+const WRITES_MAX: usize = 600;
+/// A node claims a task in much less than this after it has made it.
+const CLAIMED_AFTER_MS: u64 = 60_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskStatus {
+    Working,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl TaskStatus {
+    pub const fn word(self) -> &'static str {
+        match self {
+            TaskStatus::Working => "working",
+            TaskStatus::Completed => "completed",
+            TaskStatus::Failed => "failed",
+            TaskStatus::Cancelled => "cancelled",
+        }
+    }
+
+    /// What its session is told.
+    pub const fn event(self) -> &'static str {
+        match self {
+            TaskStatus::Working => "task_created",
+            TaskStatus::Completed => "task_completed",
+            TaskStatus::Failed => "task_failed",
+            TaskStatus::Cancelled => "task_cancelled",
+        }
+    }
+}
+
+/// The task that a backend itself made of the call; it goes on there whatever happens to us.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upstream {
+    pub task_id: String,
+    pub poll_ms: u64,
+}
+
+/// What is durable about a task besides its result.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TaskRecord {
+    pub server: String,
+    pub tool: String,
+    pub status: TaskStatus,
+    pub created_ms: u64,
+    #[serde(default)]
+    pub ended_ms: Option<u64>,
+    /// The session whose it is, and that is told what becomes of it.
+    #[serde(default)]
+    pub session: Option<LogId>,
+    #[serde(default)]
+    pub upstream: Option<Upstream>,
+}
+
+impl TaskRecord {
+    pub fn new(
+        server: &str,
+        tool: &str,
+        session: Option<LogId>,
+        upstream: Option<Upstream>,
+        now_ms: u64,
+    ) -> TaskRecord {
+        TaskRecord {
+            server: server.to_owned(),
+            tool: tool.to_owned(),
+            status: TaskStatus::Working,
+            created_ms: now_ms,
+            ended_ms: None,
+            session,
+            upstream,
+        }
+    }
+
+    /// Whether it is this session's, or was made without one by somebody who has none. Others of the same principal are
+    /// other clients.
+    pub fn is_of(&self, session: Option<&LogId>) -> bool {
+        self.session.as_ref() == session
+    }
+
+    /// Its call has ended so; the answer as it is kept.
+    fn answered(&mut self, reply: &Reply) -> Raw {
+        let completed = reply.outcome == CallOutcome::Result;
+        self.status = if completed { TaskStatus::Completed } else { TaskStatus::Failed };
+        kept(reply)
+    }
+
+    pub fn shown(&self, id: &LogId) -> Value {
+        let mut shown = json!({
+            "taskId": id,
+            "server": self.server,
+            "tool": self.tool,
+            "status": self.status.word(),
+            "createdAt": clock::rfc3339(self.created_ms),
+        });
+        if let Some(ended) = self.ended_ms {
+            shown["endedAt"] = clock::rfc3339(ended).into();
+        }
+        shown
+    }
+}
+
+/// A task that is ours to bring to its end.
+pub struct OwnedTask {
+    pub id: LogId,
+    pub owner: Principal,
+    pub record: TaskRecord,
+    pub cancel: CancellationToken,
+    log: LeasedLog,
+    ended: watch::Sender<TaskStatus>,
+    tasks: Arc<Mutex<RunningTasks>>,
+}
+
+impl Drop for OwnedTask {
+    /// Nobody works on it from here on. If it has not ended, it is an orphan.
+    fn drop(&mut self) {
+        lock(&self.tasks).remove(&self.id);
+    }
+}
+
+impl fmt::Debug for OwnedTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnedTask({}, {})", self.id, self.record.status.word())
+    }
+}
+
+/// Which tasks without anybody who works on them are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orphans {
+    /// When we begin: nothing that is in the store already can be ours, so all that no other node has were left behind.
+    LeftBehind,
+    /// Later: those that a dead node had, and those that we ourselves let drop. What is new may be on its way to its worker.
+    Dropped,
+}
+
+/// How a task ends.
+#[derive(Clone)]
+pub enum TaskEnd {
+    Answered(Reply),
+    Cancelled,
+}
+
+impl fmt::Debug for TaskEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TaskEnd::Answered(_) => "Answered",
+            TaskEnd::Cancelled => "Cancelled",
+        })
+    }
+}
+
+/// Why there is no task.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    #[error("there are too many tasks; wait until some have expired")]
+    TooMany,
+    #[error("the store cannot keep the task now: {0}")]
+    Store(#[from] StoreError),
+}
+
+struct Running {
+    cancel: CancellationToken,
+    ended: watch::Receiver<TaskStatus>,
+}
+
+type RunningTasks = HashMap<LogId, Running>;
+
+pub struct Tasks {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    neighbours: Option<Arc<dyn Neighbours>>,
+    running: Arc<Mutex<RunningTasks>>,
+    /// Orphans are taken up one search at a time, so that none is taken up twice.
+    taking_up: tokio::sync::Mutex<()>,
+    /// We are leaving: what runs is not ended by that, it is taken up again or told as cut by whoever comes next.
+    pub closing: CancellationToken,
+}
+
+impl Tasks {
+    pub fn new(store: Arc<dyn Store>, clock: Clock, neighbours: Option<Arc<dyn Neighbours>>) -> Tasks {
+        Tasks {
+            store,
+            clock,
+            neighbours,
+            running: Arc::default(),
+            taking_up: tokio::sync::Mutex::default(),
+            closing: CancellationToken::new(),
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, RunningTasks> {
+        lock(&self.running)
+    }
+
+    /// A task's log. All leases of tasks are taken through this.
+    fn log(&self, id: &LogId) -> LeasedLog {
+        LeasedLog::new(self.store.clone(), neighbours::lessor(&self.store, self.neighbours.as_ref()), id.clone())
+    }
+
+    /// Whether nobody works on a task, which is none that runs here. One that was just made may not have been claimed yet by the
+    /// node that made it.
+    async fn is_orphan(&self, id: &LogId, record: &TaskRecord, which: Orphans) -> Result<bool, StoreError> {
+        let is_old = self.clock.now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS;
+        let is_dropped = is_old || which == Orphans::LeftBehind;
+        let Some(neighbours) = &self.neighbours else { return Ok(is_dropped) };
+        Ok(match self.store.holder(id).await? {
+            Some(holder) => neighbours.is_dead(&holder) || (is_dropped && holder == *neighbours.name()),
+            None => is_old,
+        })
+    }
+
+    pub async fn create(
+        &self,
+        owner: &Principal,
+        record: TaskRecord,
+        cancel: CancellationToken,
+    ) -> Result<OwnedTask, TaskError> {
+        if self.store.count(Kind::Hub, Some(owner)).await? >= PER_PRINCIPAL_MAX {
+            return Err(TaskError::TooMany);
+        }
+        let id = LogId::parse(&format!("{PREFIX}{:032x}", entropy::u128())).ok_or(StoreError::NoSuchLog)?;
+        let mut commit = Commit::to(id.clone(), Fence::OPEN, record.created_ms);
+        commit.create = Some(Start { epoch: Epoch::from_random(entropy::u128() as u64), after: Seq::ZERO });
+        commit.record = Some(stored(owner, &record, record.created_ms));
+        self.store.commit(commit).await?;
+        let mut log = self.log(&id);
+        log.acquire().await?;
+        Ok(self.mine(log, owner.clone(), record, cancel))
+    }
+
+    fn mine(&self, log: LeasedLog, owner: Principal, record: TaskRecord, cancel: CancellationToken) -> OwnedTask {
+        let id = log.id().clone();
+        let (ended, watched) = watch::channel(record.status);
+        self.running().insert(id.clone(), Running { cancel: cancel.clone(), ended: watched });
+        OwnedTask { id, owner, record, cancel, log, ended, tasks: self.running.clone() }
+    }
+
+    /// Tasks that are working in the store while nobody works on them. One that cannot be had now is found again later.
+    pub async fn orphans(&self, which: Orphans) -> Result<Vec<OwnedTask>, StoreError> {
+        let _taking_up = self.taking_up.lock().await;
+        let mut found = Vec::new();
+        for (id, stored) in self.store.list(Kind::Hub, None).await? {
+            match self.adopt(&id, &stored, which).await {
+                Ok(adopted) => found.extend(adopted),
+                Err(error) => tracing::warn!(task = %id, %error, "a task could not be taken up"),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn adopt(&self, id: &LogId, stored: &Record, which: Orphans) -> Result<Option<OwnedTask>, StoreError> {
+        let working = |record: &TaskRecord| record.status == TaskStatus::Working;
+        let Some(record) = record_of(id, stored)?.filter(working) else { return Ok(None) };
+        // When we leave, those who work here stop, and what they worked on is for whoever comes next.
+        if self.running().contains_key(id) || self.closing.is_cancelled() {
+            return Ok(None);
+        }
+        if !self.is_orphan(id, &record, which).await? {
+            return Ok(None);
+        }
+        let mut log = self.log(id);
+        match log.acquire().await {
+            Ok(_) => {}
+            Err(StoreError::Held(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        // It may have ended since the list was read; under our own claim nobody else can end it.
+        let Some(stored) = self.store.record(id).await? else { return Ok(None) };
+        let record = record_of(id, &stored)?.filter(working);
+        Ok(record.map(|record| self.mine(log, stored.owner, record, CancellationToken::new())))
+    }
+
+    /// Keeps which task of the backend's is polled.
+    pub async fn note_upstream(&self, task: &mut OwnedTask, upstream: Upstream) {
+        task.record.upstream = Some(upstream);
+        if let Err(error) = self.write(task, None).await {
+            tracing::warn!(task = %task.id, %error, "a task's upstream could not be kept; a restart would fail it");
+        }
+    }
+
+    /// The task is over. Returns its record once that is in the store; none if it could not be kept, or if another node
+    /// has the task by now and ends it.
+    pub async fn end(&self, mut task: OwnedTask, end: TaskEnd) -> Option<TaskRecord> {
+        let mut result = match end {
+            TaskEnd::Answered(reply) => Some(task.record.answered(&reply)),
+            TaskEnd::Cancelled => {
+                task.record.status = TaskStatus::Cancelled;
+                None
+            }
+        };
+        task.record.ended_ms = Some(self.clock.now_ms());
+        let mut kept = false;
+        for _ in 0..WRITES_MAX {
+            match self.write(&mut task, result.as_ref()).await {
+                Ok(()) => {
+                    kept = true;
+                    break;
+                }
+                Err(StoreError::Held(_) | StoreError::StaleFence { .. }) => break,
+                Err(StoreError::TooLarge { .. }) => {
+                    result = Some(task.record.answered(&Reply::new(Ok(outcome::too_large_to_keep()))));
+                }
+                // It may have been written. Under a new lease it is written again, to the same effect.
+                Err(StoreError::InDoubt(_)) => {}
+                Err(StoreError::Unavailable(_) | StoreError::Full(_)) => tokio::time::sleep(WRITE_AGAIN).await,
+                Err(error) => {
+                    tracing::error!(task = %task.id, %error, "the end of a task could not be kept");
+                    break;
+                }
+            }
+        }
+        let _ = task.ended.send(task.record.status);
+        kept.then(|| task.record.clone())
+    }
+
+    async fn write(&self, task: &mut OwnedTask, result: Option<&Raw>) -> Result<(), StoreError> {
+        let now = self.clock.now_ms();
+        let mut commit = Commit::to(task.id.clone(), Fence::OPEN, now);
+        commit.record = Some(stored(&task.owner, &task.record, now));
+        commit.items = result.map(|result| Item::put(RESULT, result.get().as_bytes().to_vec())).into_iter().collect();
+        task.log.commit(commit).await.map(drop)
+    }
+
+    /// Whether it was still working and is cancelled now.
+    pub async fn cancel(&self, id: &LogId) -> bool {
+        let found = self.running().get(id).map(|running| (running.cancel.clone(), running.ended.clone()));
+        let Some((cancel, mut ended)) = found else { return false };
+        cancel.cancel();
+        let status = ended.wait_for(|status| *status != TaskStatus::Working).await;
+        status.is_ok_and(|status| *status == TaskStatus::Cancelled)
+    }
+
+    /// The task, if it is this principal's. A stranger's looks like one that never was.
+    pub async fn find(&self, id: &str, owner: &Principal) -> Result<Option<(LogId, TaskRecord)>, StoreError> {
+        let Some(id) = LogId::parse(id) else { return Ok(None) };
+        let stored = self.store.record(&id).await?.filter(|stored| stored.owner == *owner);
+        let Some(stored) = stored else { return Ok(None) };
+        Ok(record_of(&id, &stored)?.map(|record| (id, record)))
+    }
+
+    /// Those of one client, oldest first.
+    pub async fn list(
+        &self,
+        owner: &Principal,
+        session: Option<&LogId>,
+    ) -> Result<Vec<(LogId, TaskRecord)>, StoreError> {
+        let all = self.store.list(Kind::Hub, Some(owner)).await?.into_iter();
+        let mut mine: Vec<_> = all.filter_map(|(id, stored)| Some((record_of(&id, &stored).ok()??, id))).collect();
+        mine.retain(|(task, _)| task.is_of(session));
+        mine.sort_by(|(a, at), (b, bt)| (a.created_ms, at).cmp(&(b.created_ms, bt)));
+        Ok(mine.into_iter().map(|(record, id)| (id, record)).collect())
+    }
+
+    pub async fn working(&self, owner: &Principal, session: &LogId) -> Result<Vec<Value>, StoreError> {
+        let all = self.list(owner, Some(session)).await?.into_iter();
+        Ok(all.filter(|(_, task)| task.status == TaskStatus::Working).map(|(id, task)| task.shown(&id)).collect())
+    }
+
+    /// What the call was answered with, if it was. Results that an older version kept do not say what became of the call.
+    pub async fn result(&self, id: &LogId) -> Result<Option<Reply>, StoreError> {
+        let kept = self.store.item(id, RESULT).await?;
+        let Some(kept) = kept else { return Ok(None) };
+        let kept = serde_json::from_slice::<Raw>(&kept).map_err(|error| unreadable(id, &error))?;
+        let fields = Fields::of(Some(&kept));
+        let result = fields.get("result").map(|result| Ok(result.to_owned()));
+        let answer = result.or_else(|| fields.get("error").map(|error| Err(error.to_owned())));
+        let reply = answer.map(Reply::new);
+        Ok(reply.map(|reply| Reply { outcome: fields.read(OUTCOME).unwrap_or(reply.outcome), ..reply }))
+    }
+
+    /// Lets go of results that were kept long enough; whose they were.
+    pub async fn expire(&self, ttl: Duration) -> Result<Vec<(LogId, Principal, TaskRecord)>, StoreError> {
+        let mut expired = Vec::new();
+        for (id, stored) in self.store.list(Kind::Hub, None).await? {
+            let Ok(Some(record)) = record_of(&id, &stored) else { continue };
+            let age = record.ended_ms.map(|ended| self.clock.now_ms().saturating_sub(ended));
+            if age.is_none_or(|age| u128::from(age) < ttl.as_millis()) {
+                continue;
+            }
+            match self.release(&id).await {
+                Ok(true) => expired.push((id, stored.owner, record)),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(task = %id, %error, "the result of a task could not be let go of"),
+            }
+        }
+        Ok(expired)
+    }
+
+    /// Whether it was ours to let go of.
+    async fn release(&self, id: &LogId) -> Result<bool, StoreError> {
+        let mut commit = Commit::to(id.clone(), Fence::OPEN, self.clock.now_ms());
+        commit.release = Some(Release::Log);
+        match self.log(id).commit(commit).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::Held(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn lock(running: &Mutex<RunningTasks>) -> MutexGuard<'_, RunningTasks> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The record of a task; `None` for the other logs of the hub. One that cannot be read is not one that never was: its
+/// caller would do the work again.
+fn record_of(id: &LogId, stored: &Record) -> Result<Option<TaskRecord>, StoreError> {
+    let task = stored.kind == Kind::Hub && id.as_str().starts_with(PREFIX);
+    let record = task.then(|| serde_json::from_slice(&stored.body)).transpose();
+    record.map_err(|error| unreadable(id, &error))
+}
+
+fn unreadable(id: &LogId, error: &serde_json::Error) -> StoreError {
+    tracing::error!(task = %id, %error, "what the store keeps of a task cannot be read");
+    StoreError::Io(format!("what is kept of the task {id} cannot be read"))
+}
+
+fn stored(owner: &Principal, record: &TaskRecord, now: u64) -> Record {
+    let body = raw(record).get().as_bytes().to_vec();
+    Record { kind: Kind::Hub, owner: owner.clone(), touched_ms: now, body: body.into() }
+}
+
+/// The answer and, beside it, what became of the call.
+fn kept(reply: &Reply) -> Raw {
+    let mut fields = Fields::default();
+    match &reply.answer {
+        Ok(result) => fields.set("result", result.clone()),
+        Err(error) => fields.set("error", error.clone()),
+    }
+    fields.put(OUTCOME, &reply.outcome);
+    fields.to_raw()
+}
+
+impl fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tasks({} running)", self.running().len())
+    }
+}

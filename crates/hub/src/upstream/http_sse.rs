@@ -1,0 +1,389 @@
+//! HTTP+SSE of 2024-11-05, as a client only: one stream in, POSTs out. The stream is the session, so each client has its own.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bowline_core::backend::DialError;
+use reqwest::header::HeaderMap;
+use reqwest::{Response, StatusCode, Url};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::backend_session::{BackendSession, BackendSessions, Listed};
+use super::http::{is_busy, may_have_run, prepare, refusal, retry_after, said, tell};
+use super::outgoing::Outgoing;
+use super::pending_calls::Kind;
+use super::pipe::{OUT_QUEUE, Pipe};
+use super::unreadable::Unread;
+use super::{Dial, TransportEvent, passing};
+use crate::call::{BackendCall, Caller, Ending, SHARED_LANE};
+use crate::fields::Raw;
+use crate::message::{self, BYTES_MAX, Malformed};
+use crate::revision::Revision;
+use crate::revision::server_facts::Facts;
+use crate::sse::{Parser, Piece};
+
+const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a message may take to be taken before the next one is sent.
+const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
+/// A client's stream that ends again and again is not opened faster than this.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+
+pub struct SseTransport {
+    url: Url,
+    headers: HeaderMap,
+    dial: Dial,
+    /// Our own session. Its end is the loss of the link.
+    own: Arc<Pipe>,
+    lanes: BackendSessions<Pipe>,
+    next_call: AtomicU64,
+    /// Ends all streams, as the end of our own one does.
+    closed: CancellationToken,
+}
+
+/// Why a client has no stream.
+enum OpenError {
+    /// Nobody is there.
+    Unreachable(String),
+    /// It is there, and gives no stream.
+    Refused {
+        reason: String,
+        retry_after: Option<Duration>,
+    },
+    Failed(DialError),
+}
+
+impl OpenError {
+    fn failed(reason: impl Into<String>) -> OpenError {
+        OpenError::Failed(passing(reason))
+    }
+
+    fn into_dial_error(self) -> DialError {
+        match self {
+            OpenError::Unreachable(reason) => passing(reason),
+            OpenError::Refused { reason, retry_after } => DialError::Passing { reason, retry_after },
+            OpenError::Failed(error) => error,
+        }
+    }
+}
+
+pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> Result<Arc<SseTransport>, DialError> {
+    let headers = prepare(url, headers, &dial)?;
+    let closed = dial.over.child_token();
+    let wire = Wire { url, headers: &headers, dial: &dial };
+    let (own, stream) = wire.open(None, closed.clone()).await.map_err(OpenError::into_dial_error)?;
+    let guard = closed.clone().drop_guard();
+    own.renew(dial.renewals.of(SHARED_LANE)).await;
+    guard.disarm();
+    let (events, generation) = (dial.events.clone(), dial.generation);
+    let (url, lanes, next_call) = (url.clone(), BackendSessions::default(), AtomicU64::new(1));
+    tokio::spawn(async move {
+        if let Ok(reason) = stream.await {
+            let _ = events.send((generation, TransportEvent::Lost { reason, exit: None })).await;
+        }
+    });
+    Ok(Arc::new(SseTransport { url, headers, dial, own, lanes, next_call, closed }))
+}
+
+impl SseTransport {
+    pub fn facts(&self) -> &Facts {
+        self.own.facts()
+    }
+
+    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> Ending {
+        if *call.caller.lane == *SHARED_LANE {
+            return self.own.call(call).await;
+        }
+        let lane = self.lane(&call.caller);
+        let number = self.next_call.fetch_add(1, Ordering::Relaxed);
+        let _listed = call.sink.clone().map(|sink| Listed::new(&lane, number, &call.caller, sink));
+        let mut again = false;
+        loop {
+            let pipe = match self.session(&lane).await {
+                Ok(pipe) => pipe,
+                Err(OpenError::Unreachable(reason)) => return Ending::NotExecuted(reason),
+                Err(OpenError::Refused { reason, retry_after }) => {
+                    return Ending::Refused { why: format!("the server refused a new session: {reason}"), retry_after };
+                }
+                Err(OpenError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason })) => {
+                    return self.dial.refused_session(&reason);
+                }
+            };
+            match pipe.call(call).await {
+                // Only this client's stream is gone. Nothing was sent, so the next one may carry it.
+                Ending::NotExecuted(why) if !self.closed.is_cancelled() => {
+                    if again {
+                        return Ending::failed(&format!("the server ends every session: {why}"));
+                    }
+                    again = true;
+                }
+                ending => return ending,
+            }
+        }
+    }
+
+    pub async fn notify(&self, caller: &Caller, method: &str, params: Option<Raw>) {
+        let Some(lane) = self.lanes.find(&caller.lane) else { return };
+        let pipe = lane.session.lock().await.clone();
+        if let Some(pipe) = pipe {
+            pipe.notify(method, params).await;
+        }
+    }
+
+    /// Opens the streams of clients that wait for something, without waiting for their next call.
+    pub async fn warm(self: &Arc<Self>) {
+        let warming = async {
+            for caller in self.dial.renewals.callers() {
+                if *caller.lane != *SHARED_LANE {
+                    let _ = self.session(&self.lane(&caller)).await;
+                }
+            }
+        };
+        self.closed.run_until_cancelled(warming).await;
+    }
+
+    pub fn has_session(&self, lane: &str) -> bool {
+        self.lanes.find(lane).is_some_and(|lane| lane.has(|pipe| !pipe.is_lost()))
+    }
+
+    pub async fn end_backend_session(&self, lane: &str) {
+        if let Some(lane) = self.lanes.remove(lane) {
+            leave(&lane).await;
+        }
+    }
+
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    fn lane(&self, caller: &Caller) -> Arc<BackendSession<Pipe>> {
+        let (lane, gone) = self.lanes.of(caller);
+        if let Some(gone) = gone {
+            tokio::spawn(async move { leave(&gone).await });
+        }
+        lane
+    }
+
+    /// The lane's stream, opened once however many calls want it.
+    async fn session(self: &Arc<Self>, lane: &Arc<BackendSession<Pipe>>) -> Result<Arc<Pipe>, OpenError> {
+        let mut current = lane.session.lock().await;
+        if let Some(pipe) = current.as_ref().filter(|pipe| !pipe.is_lost()) {
+            return Ok(pipe.clone());
+        }
+        let wire = Wire { url: &self.url, headers: &self.headers, dial: &self.dial };
+        let closed = self.closed.child_token();
+        // Whoever wants it may walk away before it is anybody's.
+        let guard = closed.clone().drop_guard();
+        let (pipe, stream) = wire.open(Some(&lane.caller), closed).await?;
+        pipe.renew(self.dial.renewals.of(&lane.caller.lane)).await;
+        guard.disarm();
+        *current = Some(pipe.clone());
+        let (transport, lane) = (self.clone(), lane.clone());
+        tokio::spawn(async move {
+            if stream.await.is_ok() {
+                transport.reopen(&lane).await;
+            }
+        });
+        Ok(pipe)
+    }
+
+    /// A client's stream has ended, and ours has not. Who waits for something gets another one; all others with their
+    /// next call.
+    fn reopen<'a>(self: &'a Arc<Self>, lane: &'a Arc<BackendSession<Pipe>>) -> futures_util::future::BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let pause = self.closed.run_until_cancelled(tokio::time::sleep(REOPEN_PAUSE)).await;
+            let waits = !self.dial.renewals.of(&lane.caller.lane).is_empty();
+            let here = self.lanes.find(&lane.caller.lane).is_some_and(|known| Arc::ptr_eq(&known, lane));
+            if pause.is_some() && waits && here {
+                let _ = self.session(lane).await;
+            }
+        })
+    }
+}
+
+async fn leave(lane: &BackendSession<Pipe>) {
+    if let Some(pipe) = lane.session.lock().await.take() {
+        pipe.close();
+    }
+}
+
+impl fmt::Debug for SseTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SseTransport({} sessions)", self.lanes.len())
+    }
+}
+
+/// Tells why a stream ended; nothing if we ended it.
+type Ended = oneshot::Receiver<String>;
+
+/// What is needed to open a stream.
+struct Wire<'a> {
+    url: &'a Url,
+    headers: &'a HeaderMap,
+    dial: &'a Dial,
+}
+
+impl Wire<'_> {
+    /// Opens a stream and shakes hands: as the client, or as ourselves.
+    async fn open(&self, client: Option<&Caller>, closed: CancellationToken) -> Result<(Arc<Pipe>, Ended), OpenError> {
+        let request = self.dial.http.get(self.url.clone()).headers(self.headers.clone());
+        let sent = request.header("accept", "text/event-stream").send().await;
+        let response = sent.map_err(|error| {
+            let refused = error.is_connect();
+            let why = tell(error);
+            if refused { OpenError::Unreachable(why) } else { OpenError::failed(why) }
+        })?;
+        if !response.status().is_success() {
+            let (reason, retry_after) = (said(response.status()), retry_after(&response));
+            return Err(OpenError::Refused { reason, retry_after });
+        }
+        let guard = closed.clone().drop_guard();
+        let (out, outgoing) = mpsc::channel(OUT_QUEUE);
+        let pipe = Arc::new(Pipe::new(out, self.dial, closed.clone(), client.cloned(), Kind::Session));
+        let (endpoint, told) = oneshot::channel();
+        let (tell_end, ended) = oneshot::channel();
+        let (trouble, in_trouble) = mpsc::channel(1);
+        let reading = follow(response, pipe.clone(), endpoint);
+        tokio::spawn(live(reading, in_trouble, pipe.clone(), closed.clone(), tell_end));
+        let endpoint = tokio::time::timeout(ENDPOINT_TIMEOUT, told).await;
+        let endpoint =
+            endpoint.ok().and_then(Result::ok).ok_or_else(|| OpenError::failed("it named no endpoint for messages"))?;
+        let target = self.url.join(&endpoint).ok().filter(|target| target.origin() == self.url.origin());
+        // Elsewhere could be anywhere, with our headers.
+        let target = target.ok_or_else(|| OpenError::failed("it named an endpoint on another host"))?;
+        let sender = Sender { http: self.dial.http.clone(), target, headers: self.headers.clone(), pipe: pipe.clone() };
+        tokio::spawn(sender.run(outgoing, closed, trouble));
+        pipe.shake_hands(Some(Revision::V2025)).await.map_err(OpenError::Failed)?;
+        guard.disarm();
+        Ok((pipe, ended))
+    }
+}
+
+/// Holds the stream until it ends, until something cannot be sent, or until nobody wants it.
+async fn live(
+    reading: impl Future<Output = String>,
+    mut in_trouble: mpsc::Receiver<String>,
+    pipe: Arc<Pipe>,
+    closed: CancellationToken,
+    tell_end: oneshot::Sender<String>,
+) {
+    let trouble = std::pin::pin!(async {
+        match in_trouble.recv().await {
+            Some(why) => why,
+            None => std::future::pending().await,
+        }
+    });
+    let reading = std::pin::pin!(reading);
+    let ends = futures_util::future::select(reading, trouble);
+    let reason = closed.run_until_cancelled(ends).await;
+    pipe.lost();
+    if let Some(reason) = reason {
+        let _ = tell_end.send(reason.factor_first().0);
+    }
+}
+
+async fn follow(mut response: Response, pipe: Arc<Pipe>, endpoint: oneshot::Sender<String>) -> String {
+    let mut endpoint = Some(endpoint);
+    let mut parser = Parser::new(BYTES_MAX);
+    loop {
+        let chunk = match response.chunk().await {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => return "its stream ended".to_owned(),
+            Err(error) => return tell(error),
+        };
+        for piece in parser.push(&chunk) {
+            let event = match piece {
+                Piece::Event(event) => event,
+                Piece::TooLarge(scan) => {
+                    pipe.pass_over(&scan, Unread::TooLong);
+                    continue;
+                }
+                Piece::NotUtf8(scan) => {
+                    pipe.pass_over(&scan, Unread::Malformed(Malformed::NotUtf8));
+                    continue;
+                }
+            };
+            match (event.kind.as_deref(), endpoint.take()) {
+                (Some("endpoint"), Some(told)) => drop(told.send(event.data)),
+                (_, kept) => {
+                    endpoint = kept;
+                    pipe.receive_text(event.data.as_bytes()).await;
+                }
+            }
+        }
+    }
+}
+
+/// The way out of one session.
+struct Sender {
+    http: reqwest::Client,
+    target: Url,
+    headers: HeaderMap,
+    pipe: Arc<Pipe>,
+}
+
+impl Sender {
+    /// Messages leave one after the other. One that is not taken for long may still be, but nothing waits for it any longer.
+    async fn run(
+        self,
+        mut outgoing: mpsc::Receiver<Outgoing>,
+        closed: CancellationToken,
+        trouble: mpsc::Sender<String>,
+    ) {
+        let sender = Arc::new(self);
+        while let Some(Some(message)) = closed.run_until_cancelled(outgoing.recv()).await {
+            if !message.leaves() {
+                continue;
+            }
+            let (sender, closed, trouble) = (sender.clone(), closed.clone(), trouble.clone());
+            let sending = tokio::spawn(async move {
+                if let Some(Err(why)) = closed.run_until_cancelled(sender.send(&message)).await {
+                    let _ = trouble.send(why).await;
+                }
+            });
+            let _ = tokio::time::timeout(TAKE_TIMEOUT, sending).await;
+        }
+    }
+
+    /// Why the session is over, if it is.
+    async fn send(&self, message: &Outgoing) -> Result<(), String> {
+        match self.post(message.text.get()).await {
+            Ok((status, _)) if status.is_success() => Ok(()),
+            // One message was refused. Whether that was the session's fault shows with the next.
+            Ok((status, retry_after)) if self.is_known().await => {
+                if let Some(number) = message.number {
+                    let own_word = !may_have_run(status) || is_busy(status);
+                    self.pipe.give_up(number, own_word.then(|| refusal(status, retry_after)));
+                }
+                Ok(())
+            }
+            Ok((status, _)) => {
+                if !may_have_run(status) {
+                    message.stayed();
+                }
+                Err(said(status))
+            }
+            Err(error) => {
+                if error.is_connect() {
+                    message.stayed();
+                }
+                Err(tell(error))
+            }
+        }
+    }
+
+    async fn is_known(&self) -> bool {
+        let ping = message::request(&self.pipe.spare_id(), "ping", None);
+        self.post(ping.get()).await.is_ok_and(|(status, _)| status.is_success())
+    }
+
+    /// The status, and when to come back if the server said so.
+    async fn post(&self, text: &str) -> Result<(StatusCode, Option<Duration>), reqwest::Error> {
+        let request = self.http.post(self.target.clone()).headers(self.headers.clone());
+        let sent = request.header("content-type", "application/json").body(text.to_owned()).send().await;
+        sent.map(|response| (response.status(), retry_after(&response)))
+    }
+}

@@ -1,0 +1,257 @@
+//! One transport to one backend: made by [`dial`], used by calls, gone for good when it is lost.
+
+pub(crate) mod abandoned_calls;
+pub(crate) mod address_guard;
+pub(crate) mod backend_session;
+pub(crate) mod cancellation;
+pub(crate) mod http;
+pub(crate) mod http_sse;
+pub(crate) mod inbound_queue;
+pub(crate) mod outgoing;
+pub(crate) mod pending_calls;
+pub(crate) mod pipe;
+pub(crate) mod process_pool;
+pub(crate) mod renewals;
+pub(crate) mod stdio;
+pub(crate) mod streamable_http;
+pub(crate) mod subscriptions;
+pub(crate) mod unreadable;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::backend::{DialError, Generation};
+use bowline_core::seats::SeatLimits;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::call::{BackendCall, Caller, Ending, Inbound};
+use crate::config::secrets::Secrets;
+use crate::config::spec::{Dialect, Reach, ServerSpec, Target};
+use crate::fields::{Fields, Raw};
+use crate::message::{self, Answer, Id};
+use crate::revision::server_facts::Facts;
+use crate::revision::{self, Revision};
+
+pub use self::renewals::Renewals;
+
+/// How long a server that knows nothing of `server/discover` is given to say so.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is said again to a new connection keeps others waiting, so it must not take for ever.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// A child may have to download itself first.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a transport tells its driver.
+#[derive(Debug)]
+pub enum TransportEvent {
+    Lost {
+        reason: String,
+        exit: Option<Exit>,
+    },
+    /// Something that belongs to no client in particular.
+    Inbound(Inbound),
+    /// The process that one client had to itself has ended. The server has not.
+    Exited {
+        client: Arc<str>,
+        exit: Option<Exit>,
+    },
+    /// A line of a child's stderr, and whose child that is if not everybody's.
+    Stderr {
+        line: String,
+        client: Option<Arc<str>>,
+    },
+}
+
+/// How a child process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+}
+
+/// Called with the name of a setting whose limit was reached.
+pub type LimitHit = Arc<dyn Fn(&'static str) + Send + Sync>;
+
+pub type TransportEvents = mpsc::Sender<(Generation, TransportEvent)>;
+
+/// What a first answer says about the revision of a server: a result of `server/discover`, one of the errors that only
+/// modern servers know, or anything else, which means the older revision.
+fn is_modern_error(error: &Raw) -> bool {
+    let code = message::code_of(error);
+    (message::UNSUPPORTED_VERSION..=message::HEADER_MISMATCH).contains(&code)
+}
+
+fn is_modern_error_answer(answer: &Answer) -> bool {
+    answer.as_ref().is_err_and(is_modern_error)
+}
+
+fn initialize_params(caller: &Caller) -> Raw {
+    let mut params = Fields::default();
+    params.put("protocolVersion", Revision::V2025.newest());
+    params.set("capabilities", revision::without_tasks(&caller.client.capabilities));
+    params.set("clientInfo", caller.client.info.clone());
+    params.to_raw()
+}
+
+pub enum Transport {
+    Http(Arc<streamable_http::HttpTransport>),
+    Sse(Arc<http_sse::SseTransport>),
+    Program(Arc<process_pool::ProgramTransport>),
+}
+
+impl Transport {
+    pub fn facts(&self) -> &Facts {
+        match self {
+            Transport::Http(transport) => transport.facts(),
+            Transport::Sse(transport) => transport.facts(),
+            Transport::Program(transport) => transport.facts(),
+        }
+    }
+
+    /// Dropping the future cancels the call upstream.
+    pub async fn call(&self, call: &BackendCall) -> Ending {
+        match self {
+            Transport::Http(transport) => transport.call(call).await,
+            Transport::Sse(transport) => transport.call(call).await,
+            Transport::Program(transport) => transport.call(call).await,
+        }
+    }
+
+    pub async fn notify(&self, caller: &Caller, method: &str, params: Option<Raw>) {
+        match self {
+            Transport::Http(transport) => transport.notify(caller, method, params).await,
+            Transport::Sse(transport) => transport.notify(caller, method, params).await,
+            Transport::Program(transport) => transport.notify(caller, method, params).await,
+        }
+    }
+
+    /// A client is gone, and its upstream session with it.
+    pub async fn end_backend_session(&self, lane: &str) {
+        match self {
+            Transport::Http(transport) => transport.end_backend_session(lane).await,
+            Transport::Sse(transport) => transport.end_backend_session(lane).await,
+            Transport::Program(transport) => transport.end_backend_session(lane).await,
+        }
+    }
+
+    /// Whether a client has a session of its own there, in which it is told what everybody is told.
+    pub fn has_own(&self, lane: &str) -> bool {
+        match self {
+            Transport::Http(transport) => transport.has_session(lane),
+            Transport::Sse(transport) => transport.has_session(lane),
+            Transport::Program(transport) => transport.has_process(lane),
+        }
+    }
+
+    /// After a reconnect: clients that wait for something get their sessions back.
+    pub async fn warm(&self) {
+        match self {
+            Transport::Http(transport) => transport.warm().await,
+            Transport::Sse(transport) => transport.warm().await,
+            Transport::Program(_) => {}
+        }
+    }
+
+    /// Whether calls repeat arguments in their headers.
+    pub fn mirrors_arguments(&self) -> bool {
+        matches!(self, Transport::Http(transport) if transport.facts().revision == Revision::V2026)
+    }
+
+    pub fn close(&self) {
+        match self {
+            Transport::Http(transport) => transport.close(),
+            Transport::Sse(transport) => transport.close(),
+            Transport::Program(transport) => transport.close(),
+        }
+    }
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Transport({})", self.facts().version)
+    }
+}
+
+/// What a dial needs to know besides the target.
+#[derive(Clone)]
+pub struct Dial {
+    pub name: Arc<str>,
+    pub generation: Generation,
+    /// What the backend spoke last time, or is to be spoken to in.
+    pub revision: Option<Revision>,
+    /// It is to be spoken to in that revision only.
+    pub only_revision: bool,
+    pub events: TransportEvents,
+    pub http: reqwest::Client,
+    pub reach: Reach,
+    pub renewals: Arc<Renewals>,
+    /// What the backend may repeat and nobody is to read.
+    pub secrets: Arc<Secrets>,
+    pub programs: TaskTracker,
+    /// How many processes of one program there may be.
+    pub processes: SeatLimits,
+    pub limit_hit: LimitHit,
+    /// Fires when the backend is removed.
+    pub over: CancellationToken,
+}
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dial({}, {:?})", self.name, self.generation)
+    }
+}
+
+/// Makes a transport and asks the backend what it is.
+pub async fn dial(spec: &ServerSpec, dial: Dial) -> Result<Transport, DialError> {
+    let made = async {
+        match &spec.target {
+            Target::Http { url, headers, dialect: Dialect::Streamable } => {
+                match streamable_http::dial(url, headers, dial.clone()).await {
+                    Err(streamable_http::HttpDialError::OlderTransport) => {
+                        http_sse::dial(url, headers, dial).await.map(Transport::Sse)
+                    }
+                    Err(streamable_http::HttpDialError::Failed(error)) => Err(error),
+                    Err(
+                        streamable_http::HttpDialError::Unreachable { reason, retry_after }
+                        | streamable_http::HttpDialError::Refused { reason, retry_after },
+                    ) => Err(DialError::Passing { reason, retry_after }),
+                    Ok(transport) => Ok(Transport::Http(transport)),
+                }
+            }
+            Target::Http { url, headers, dialect: Dialect::Sse } => {
+                http_sse::dial(url, headers, dial).await.map(Transport::Sse)
+            }
+            Target::Invalid { reason, .. } => Err(DialError::Fatal { reason: reason.clone() }),
+            Target::Stdio { command, args, env, cwd } => {
+                let (command, args, env, cwd) = (command.clone(), args.clone(), env.clone(), cwd.clone());
+                process_pool::dial(stdio::Program { command, args, env, cwd }, dial).await.map(Transport::Program)
+            }
+        }
+    };
+    match tokio::time::timeout(DIAL_TIMEOUT, made).await {
+        Ok(result) => result,
+        Err(_) => Err(passing("it did not answer in time")),
+    }
+}
+
+impl Dial {
+    /// What a caller is told whose session the backend refused, in the backend's own words but for what it was given in confidence.
+    fn refused_session(&self, reason: &str) -> Ending {
+        Ending::failed(&self.secrets.hide(format!("the server refused a new session: {reason}")))
+    }
+}
+
+fn passing(reason: impl Into<String>) -> DialError {
+    DialError::Passing { reason: reason.into(), retry_after: None }
+}
+
+/// A notification that takes back a request.
+fn cancelled(id: &Id) -> Raw {
+    let mut params = Fields::default();
+    params.set("requestId", id.to_raw());
+    params.put("reason", "the caller does not want it any more");
+    params.to_raw()
+}

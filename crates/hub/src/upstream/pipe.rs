@@ -1,0 +1,582 @@
+//! One ordered way in and one way out: a child's stdin and stdout, or HTTP+SSE; for one client, or for all who share it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_core::backend::{DialError, Generation};
+use futures_util::future::{BoxFuture, Either};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::cancellation::{AskedByBackend, TAKEN_BACK};
+use super::inbound_queue::Said;
+use super::outgoing::{Departure, Outgoing};
+use super::pending_calls::{Kind, Waiting, WaitingRoom, Whose};
+use super::renewals::Kept;
+use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
+use super::unreadable::{Unread, WRONGLY_NAMED};
+use super::{
+    Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, initialize_params,
+    is_modern_error, passing,
+};
+use crate::call::server_request::{Question, nobody, own_answer};
+use crate::call::{BackendCall, Caller, Ending, Inbound, SHARED_LANE, Sink};
+use crate::catalogue::ListKind;
+use crate::fields::{Fields, Raw};
+use crate::message::{self, Answer, Id, Message, Notification, Request, Response};
+use crate::revision::server_facts::{Facts, synthesised_initialize};
+use crate::revision::{self, Revision};
+use crate::scan::Scan;
+
+/// A subscription that ends again and again is not asked for faster than this.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// Messages that may wait to be written.
+pub const OUT_QUEUE: usize = 256;
+
+pub struct Pipe {
+    facts: std::sync::OnceLock<Facts>,
+    out: mpsc::Sender<Outgoing>,
+    waiting: WaitingRoom,
+    /// The only client, if it is not everybody's.
+    client: Option<Caller>,
+    /// What all clients have subscribed to, if it is everybody's.
+    subscriptions: Option<Subscriptions>,
+    /// Requests of the backend's that somebody is answering.
+    asked: AskedByBackend,
+    name: Arc<str>,
+    events: TransportEvents,
+    generation: Generation,
+    closed: CancellationToken,
+}
+
+impl Pipe {
+    /// For everybody, or for one client alone.
+    pub fn new(
+        out: mpsc::Sender<Outgoing>,
+        dial: &Dial,
+        closed: CancellationToken,
+        client: Option<Caller>,
+        kind: Kind,
+    ) -> Pipe {
+        Pipe {
+            facts: std::sync::OnceLock::new(),
+            out,
+            waiting: WaitingRoom::new(client.as_ref(), kind),
+            subscriptions: client.is_none().then(|| Subscriptions::new(dial.renewals.clone(), dial.generation)),
+            client,
+            asked: AskedByBackend::default(),
+            name: dial.name.clone(),
+            events: dial.events.clone(),
+            generation: dial.generation,
+            closed,
+        }
+    }
+
+    /// Finds out what the backend is: a probe that every modern server must know, then the older handshake.
+    pub async fn shake_hands(self: &Arc<Self>, remembered: Option<Revision>) -> Result<(), DialError> {
+        let facts = match remembered {
+            Some(Revision::V2025) => self.initialize().await?,
+            _ => self.find_out().await?,
+        };
+        let _ = self.facts.set(facts);
+        Ok(())
+    }
+
+    /// A server of the older revision may ignore the probe, and a program may take longer to start than the probe waits. So
+    /// after a while both questions stand, and the first answer counts.
+    async fn find_out(self: &Arc<Self>) -> Result<Facts, DialError> {
+        let mut probe = std::pin::pin!(self.discover());
+        if let Ok(found) = tokio::time::timeout(PROBE_TIMEOUT, &mut probe).await {
+            return match found? {
+                Some(facts) => Ok(facts),
+                None => self.initialize().await,
+            };
+        }
+        let initialize = std::pin::pin!(self.initialize());
+        match futures_util::future::select(probe, initialize).await {
+            Either::Left((found, initialize)) => match found? {
+                Some(facts) => Ok(facts),
+                None => initialize.await,
+            },
+            Either::Right((facts, _)) => facts,
+        }
+    }
+
+    /// After a reconnect: what clients had subscribed to and set, so that nobody has to notice.
+    pub async fn renew(self: &Arc<Self>, kept: Vec<Kept>) {
+        if let Some(subscriptions) = &self.subscriptions {
+            subscriptions.renewed(&kept).await;
+        }
+        for (method, params) in kept {
+            let nobody = SHARED_LANE.into();
+            let _ = tokio::time::timeout(RENEWAL_TIMEOUT, self.send(&method, params, &nobody, None)).await;
+        }
+    }
+
+    /// A client has left: what only it had subscribed to is ended.
+    pub async fn end_unwanted(self: &Arc<Self>) {
+        let Some(subscriptions) = &self.subscriptions else { return };
+        let (unwanted, order) = subscriptions.unwanted().await;
+        let nobody = SHARED_LANE.into();
+        let mut begun = Vec::new();
+        for params in unwanted {
+            begun.extend(self.begin(UNSUBSCRIBE, Some(params), &nobody, None).await);
+        }
+        drop(order);
+        let all = futures_util::future::join_all(begun.into_iter().map(Begun::ended));
+        let _ = tokio::time::timeout(RENEWAL_TIMEOUT, all).await;
+    }
+
+    async fn discover(self: &Arc<Self>) -> Result<Option<Facts>, DialError> {
+        let hub = Caller::hub();
+        let params = revision::with_meta(None, &hub.client.capabilities, &hub.client.info, None);
+        match self.send("server/discover", Some(params), &hub.lane, None).await {
+            Ending::Answered { answer: Ok(result), .. } => Ok(Some(Facts::of_discover(&result))),
+            Ending::Answered { answer: Err(error), .. } if is_modern_error(&error) => {
+                Err(passing(format!("it speaks no version that is known here: {}", message::message_of(&error))))
+            }
+            Ending::Answered { .. } => Ok(None),
+            Ending::Refused { why: reason, retry_after } => Err(DialError::Passing { reason, retry_after }),
+            Ending::NotExecuted(why) | Ending::Broken(why) => Err(passing(why)),
+        }
+    }
+
+    async fn initialize(self: &Arc<Self>) -> Result<Facts, DialError> {
+        let client = self.client.clone().unwrap_or_else(Caller::hub);
+        match self.send("initialize", Some(initialize_params(&client)), &SHARED_LANE.into(), None).await {
+            Ending::Answered { answer: Ok(result), .. } => {
+                self.notify("notifications/initialized", None).await;
+                Ok(Facts::of_initialize(&result))
+            }
+            Ending::Answered { answer: Err(error), .. } => {
+                Err(passing(format!("it refused to be initialized: {}", message::message_of(&error))))
+            }
+            Ending::Refused { why: reason, retry_after } => Err(DialError::Passing { reason, retry_after }),
+            Ending::NotExecuted(why) | Ending::Broken(why) => Err(passing(why)),
+        }
+    }
+
+    #[allow(clippy::expect_used)]
+    pub fn facts(&self) -> &Facts {
+        self.facts.get().expect("a pipe is handed out only after the handshake")
+    }
+
+    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> Ending {
+        let BackendCall { method, params, caller, sink, log_level, .. } = call;
+        if method == "initialize" {
+            let facts = self.facts();
+            let result = facts.initialized.clone().unwrap_or_else(|| synthesised_initialize(facts));
+            return Ending::answered(Ok(result));
+        }
+        let params = if self.facts().revision == Revision::V2026 {
+            let client = &caller.client;
+            Some(match caller.revision {
+                Revision::V2026 if caller.lane.as_ref() != SHARED_LANE => {
+                    params.clone().unwrap_or_else(crate::fields::empty)
+                }
+                _ => revision::with_meta(params.as_ref(), &client.capabilities, &client.info, log_level.as_deref()),
+            })
+        } else if caller.revision == Revision::V2026 {
+            revision::without_meta(params.as_ref())
+        } else {
+            params.clone()
+        };
+        // Calls without a session are told apart by nobody: each of them may be another client's.
+        let nobody: Arc<str> = SHARED_LANE.into();
+        let lane = if caller.inbox.is_some() { &caller.lane } else { &nobody };
+        let Some(subscriptions) = &self.subscriptions else {
+            return self.send(method, params, lane, sink.clone()).await;
+        };
+        let Some(mut turn) = subscriptions.turn(call).await else {
+            return Ending::answered(Ok(crate::fields::empty()));
+        };
+        let ending = match self.begin(method, params, lane, sink.clone()).await {
+            Ok(begun) => {
+                turn.sent();
+                begun.ended().await
+            }
+            Err(why) => Ending::NotExecuted(why),
+        };
+        turn.ended(ending)
+    }
+
+    /// Whether hands were shaken.
+    pub fn has_begun(&self) -> bool {
+        self.facts.get().is_some()
+    }
+
+    /// What belongs to no call is for this client from now on, or for whoever may hear it.
+    pub fn set_tenant(&self, client: Option<&Caller>) {
+        self.waiting.set_tenant(client);
+    }
+
+    /// The only client that is here now, if there is one.
+    pub fn tenant(&self) -> Option<Arc<str>> {
+        self.waiting.only_client()
+    }
+
+    /// Whether its wire is known to be gone.
+    pub fn is_lost(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    /// Holds one subscription at a modern backend, so that changes of its lists are told. What it says comes in like
+    /// everything else; its answer is its end.
+    pub async fn hold_subscription(self: Arc<Self>) {
+        if self.facts().revision != Revision::V2026 {
+            return;
+        }
+        let hub = Caller::hub();
+        let params =
+            revision::with_meta(Some(&revision::every_list()), &hub.client.capabilities, &hub.client.info, None);
+        let nobody: Arc<str> = SHARED_LANE.into();
+        let mut again = false;
+        loop {
+            let Ok(begun) = self.begin("subscriptions/listen", Some(params.clone()), &nobody, None).await else {
+                return;
+            };
+            if std::mem::replace(&mut again, true) {
+                // What changed in between was told to nobody. Only a real difference is told to anybody.
+                let (server, method) = (self.name.clone(), ListKind::Tools.changed().to_owned());
+                let changed = Inbound::Notification { server, method, params: None };
+                let _ = self.events.send((self.generation, TransportEvent::Inbound(changed))).await;
+            }
+            // It has no subscriptions, or it is gone.
+            let Ending::Answered { answer: Ok(_), .. } = begun.ended().await else { return };
+            tokio::time::sleep(REOPEN_PAUSE).await;
+        }
+    }
+
+    pub async fn notify(&self, method: &str, params: Option<Raw>) {
+        let _ = self.out.send(Outgoing::new(message::notification(method, params.as_ref()))).await;
+    }
+
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    async fn send(self: &Arc<Self>, method: &str, params: Option<Raw>, lane: &Arc<str>, sink: Option<Sink>) -> Ending {
+        match self.begin(method, params, lane, sink).await {
+            Ok(begun) => begun.ended().await,
+            Err(why) => Ending::NotExecuted(why),
+        }
+    }
+
+    /// Queues a request; what is begun after it goes out after it.
+    async fn begin<'a>(
+        self: &'a Arc<Self>,
+        method: &str,
+        params: Option<Raw>,
+        lane: &Arc<str>,
+        sink: Option<Sink>,
+    ) -> Result<Begun<'a>, String> {
+        if self.closed.is_cancelled() {
+            return Err("the connection is closed".into());
+        }
+        let number = self.waiting.number();
+        let (params, progress) = own_progress_token(params, number);
+        let (answered, ending) = oneshot::channel();
+        let said = sink.map(|sink| (Arc::new(Said::new(&self.name)), sink));
+        let heard = said.as_ref().map(|(said, _)| said.clone());
+        let listens = method == "subscriptions/listen";
+        self.waiting.enter(number, Waiting { answered, said: heard, lane: lane.clone(), progress, listens });
+        let outgoing = Outgoing::request(message::request(&Id::number(number), method, params.as_ref()), number);
+        let open = Open { pipe: self, number, departure: outgoing.departure.clone(), over: false };
+        match self.out.send(outgoing).await {
+            Ok(()) => Ok(Begun { open, ending, said }),
+            Err(_) => Err("the connection is closed".into()),
+        }
+    }
+
+    /// A message as it was written.
+    pub async fn receive_text(self: &Arc<Self>, text: &[u8]) {
+        match Message::parse_bytes(text) {
+            Ok(message) => self.receive(message).await,
+            Err(why) => self.pass_over(&Scan::of(text), Unread::Malformed(why)),
+        }
+    }
+
+    /// A message that cannot be taken hurts only the call that it answers; a request is refused.
+    pub fn pass_over(&self, scan: &Scan, why: Unread) {
+        if let Some(refusal) = why.refusal(scan) {
+            let _ = self.out.try_send(Outgoing::new(refusal));
+        }
+        let call = if why.may_answer(scan) { self.waiting.whose_answer(scan) } else { None };
+        match call {
+            Some(call) => {
+                tracing::warn!(server = %self.name, %why, "a backend's answer was passed over");
+                let _ = call.answered.send(Ending::failed(&why.to_string()));
+            }
+            None => tracing::warn!(server = %self.name, ?why, "a backend wrote something that was passed over"),
+        }
+    }
+
+    /// An answer to something that was never asked.
+    fn answered_wrongly(&self, id: Option<&Id>) {
+        let call = self.waiting.wrongly_named(id);
+        tracing::warn!(server = %self.name, failed = call.is_some(), "a backend answered something that was not asked");
+        if let Some(call) = call {
+            let _ = call.answered.send(Ending::failed(WRONGLY_NAMED));
+        }
+    }
+
+    /// A call that will get no answer: how it ended, or nothing if nobody can say whether it ran.
+    pub fn give_up(&self, number: u64, ending: Option<Ending>) {
+        if let (Some(call), Some(ending)) = (self.waiting.leave(number), ending) {
+            let _ = call.answered.send(ending);
+        }
+    }
+
+    /// For a request whose answer nobody waits for.
+    pub fn spare_id(&self) -> Id {
+        Id::number(self.waiting.number())
+    }
+
+    /// Everything that comes in, in its order.
+    pub async fn receive(self: &Arc<Self>, message: Message) {
+        match message {
+            Message::Response(Response { id, answer }) => {
+                let number = id.as_ref().and_then(Id::as_number);
+                match number.and_then(|number| self.waiting.leave(number)) {
+                    Some(waiting) => drop(waiting.answered.send(Ending::answered(answer))),
+                    None => self.answered_wrongly(id.as_ref()),
+                }
+            }
+            Message::Notification(notification) => self.notified(notification).await,
+            Message::Request(request) => self.requested(request),
+        }
+    }
+
+    async fn notified(self: &Arc<Self>, Notification { method, params }: Notification) {
+        if method == TAKEN_BACK {
+            return self.asked.take_back(params.as_ref());
+        }
+        let (whose, params) = self.waiting.whose_notification(&method, params);
+        let inbound = Inbound::Notification { server: self.name.clone(), method, params };
+        match whose {
+            Whose::Calls(said) | Whose::OneOfCalls(said) => said.put(inbound),
+            Whose::Clients(inbox) => drop(inbox.send(inbound).await),
+            Whose::Nobodys => drop(self.events.send((self.generation, TransportEvent::Inbound(inbound))).await),
+            Whose::NobodysAnyMore => {}
+            Whose::Somebodys => tracing::debug!(server = %self.name, ?inbound, "nothing says whose this is"),
+        }
+    }
+
+    fn requested(self: &Arc<Self>, Request { id, method, params }: Request) {
+        let pipe = self.clone();
+        let token = self.asked.begin(&id);
+        // Where it goes is settled here, so that it stands among what is said before and after it.
+        let answer: BoxFuture<'static, Answer> = match own_answer(&method) {
+            Some(answer) => Box::pin(std::future::ready(answer)),
+            None => {
+                let whose = self.waiting.whose_word(params.as_ref());
+                let certain = !matches!(whose, Whose::OneOfCalls(_));
+                let (question, answer) = Question::new(&self.name, method, params, certain);
+                match whose {
+                    Whose::Calls(said) | Whose::OneOfCalls(said) => {
+                        said.put(question);
+                        Box::pin(answer.given())
+                    }
+                    Whose::Clients(inbox) => Box::pin(async move {
+                        match inbox.send(question).await {
+                            Ok(()) => answer.given().await,
+                            Err(_) => nobody(),
+                        }
+                    }),
+                    Whose::Nobodys | Whose::NobodysAnyMore | Whose::Somebodys => Box::pin(std::future::ready(nobody())),
+                }
+            }
+        };
+        tokio::spawn(async move {
+            let answer = token.run_until_cancelled(answer).await;
+            pipe.asked.end(&id);
+            if let Some(answer) = answer {
+                let _ = pipe.out.send(Outgoing::new(message::response(&id, &answer))).await;
+            }
+        });
+    }
+
+    /// The wire is gone: everyone who waits is told at once, by the loss of their sender.
+    pub fn lost(&self) {
+        self.closed.cancel();
+        self.waiting.clear();
+        self.asked.take_all_back();
+    }
+}
+
+/// Callers may use the same progress token, so each call gets its own: its number.
+fn own_progress_token(params: Option<Raw>, number: u64) -> (Option<Raw>, Option<Raw>) {
+    let mut fields = Fields::of(params.as_deref());
+    let mut meta = fields.object("_meta");
+    let Some(token) = meta.get("progressToken").map(ToOwned::to_owned) else { return (params, None) };
+    meta.put("progressToken", &number);
+    fields.set("_meta", meta.to_raw());
+    (Some(fields.to_raw()), Some(token))
+}
+
+/// A request on its way, or out already.
+struct Begun<'a> {
+    open: Open<'a>,
+    ending: oneshot::Receiver<Ending>,
+    said: Option<(Arc<Said>, Sink)>,
+}
+
+impl Begun<'_> {
+    async fn ended(mut self) -> Ending {
+        let ending = match &self.said {
+            Some((said, sink)) => said.until(self.ending, sink).await,
+            None => self.ending.await,
+        };
+        self.open.over = true;
+        match ending {
+            Ok(ending) => ending,
+            Err(_) if self.open.departure.keep_back() => {
+                Ending::NotExecuted("the connection closed before the call was sent".into())
+            }
+            Err(_) => Ending::Broken("the connection closed before the answer".into()),
+        }
+    }
+}
+
+/// A request whose caller may walk away.
+struct Open<'a> {
+    pipe: &'a Pipe,
+    number: u64,
+    departure: Departure,
+    over: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        // What has not left has nothing to be taken back.
+        let given_up = !self.over && !self.departure.keep_back();
+        if !given_up {
+            self.pipe.waiting.leave(self.number);
+        } else {
+            self.pipe.waiting.give_up(self.number);
+            let params = cancelled(&Id::number(self.number));
+            let taken_back = message::notification(TAKEN_BACK, Some(&params));
+            let _ = self.pipe.out.try_send(Outgoing::new(taken_back));
+        }
+    }
+}
+
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pipe({} waiting)", self.waiting.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipe() -> (Arc<Pipe>, mpsc::Receiver<Outgoing>) {
+        let (out, outgoing) = mpsc::channel(OUT_QUEUE);
+        let (events, _) = mpsc::channel(1);
+        let dial = Dial {
+            name: "b".into(),
+            generation: Generation(1),
+            revision: None,
+            only_revision: false,
+            events,
+            http: reqwest::Client::new(),
+            reach: crate::config::spec::Reach::Anywhere,
+            renewals: Arc::default(),
+            secrets: Arc::default(),
+            programs: tokio_util::task::TaskTracker::new(),
+            processes: bowline_core::seats::SeatLimits { max: 1, per_owner_max: 1 },
+            limit_hit: Arc::new(|_| {}),
+            over: CancellationToken::new(),
+        };
+        (Arc::new(Pipe::new(out, &dial, CancellationToken::new(), None, Kind::Process)), outgoing)
+    }
+
+    /// What becomes of a call whose wire is lost after its writer did this.
+    async fn ending(write: impl FnOnce(&Outgoing)) -> (Ending, Outgoing) {
+        let (pipe, mut outgoing) = pipe();
+        let lane: Arc<str> = "alice".into();
+        let call = pipe.send("tools/call", None, &lane, None);
+        let fate = async {
+            let message = outgoing.recv().await.unwrap();
+            write(&message);
+            pipe.lost();
+            message
+        };
+        futures_util::future::join(call, fate).await
+    }
+
+    #[tokio::test]
+    async fn a_call_of_which_nothing_left_did_not_run_and_any_other_may_have() {
+        let (waited, message) = ending(|_| {}).await;
+        assert!(matches!(waited, Ending::NotExecuted(_)), "it waited in the queue");
+        assert!(!message.leaves(), "what is sent again elsewhere is not written here any more");
+        let refused = |message: &Outgoing| {
+            assert!(message.leaves());
+            message.stayed();
+        };
+        assert!(matches!(ending(refused).await.0, Ending::NotExecuted(_)), "the first byte was refused");
+        assert!(matches!(ending(|message| assert!(message.leaves())).await.0, Ending::Broken(_)));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_taken_back_before_it_left_stays() {
+        let (pipe, mut outgoing) = pipe();
+        let lane: Arc<str> = "alice".into();
+        for left in [false, true] {
+            let begun = pipe.begin("tools/call", None, &lane, None).await.unwrap();
+            let message = outgoing.recv().await.unwrap();
+            assert!(!left || message.leaves());
+            drop(begun);
+            assert!(!message.leaves());
+            assert_eq!(outgoing.try_recv().is_ok(), left, "only what has left is taken back");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_does_not_listen_keeps_nobody_waiting() {
+        let (pipe, _outgoing) = pipe();
+        let (sink, mut said) = mpsc::channel(1);
+        let (deaf, other): (Arc<str>, Arc<str>) = ("deaf".into(), "other".into());
+        let params = crate::fields::raw(&serde_json::json!({ "_meta": { "progressToken": "mine" } }));
+        let deaf = pipe.begin("tools/call", Some(params), &deaf, Some(sink)).await.unwrap();
+        let other = pipe.begin("tools/call", None, &other, None).await.unwrap();
+        for step in 1..=1000 {
+            let progress = format!(r#"{{"progressToken":1,"progress":{step}}}"#);
+            let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{progress}}}"#);
+            pipe.receive_text(text.as_bytes()).await;
+        }
+        for id in [2, 1] {
+            pipe.receive_text(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#).as_bytes()).await;
+        }
+        assert!(matches!(other.ended().await, Ending::Answered { .. }));
+        let mut last = None;
+        let hearing = async {
+            while let Some(inbound) = said.recv().await {
+                let Inbound::Notification { params, .. } = inbound else { continue };
+                last = Fields::of(params.as_deref()).read::<u64>("progress");
+            }
+        };
+        let (ending, ()) = futures_util::future::join(deaf.ended(), hearing).await;
+        assert!(matches!(ending, Ending::Answered { .. }));
+        assert_eq!(last, Some(1000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_starts_slowly_is_known_by_its_first_answer() {
+        let (pipe, mut outgoing) = pipe();
+        let program = async {
+            let (probe, handshake) = (outgoing.recv().await.unwrap(), outgoing.recv().await.unwrap());
+            assert!(probe.text.get().contains("server/discover") && handshake.text.get().contains("initialize"));
+            let facts = r#"{"jsonrpc":"2.0","id":1,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}"#;
+            let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"no such method"}}"#;
+            for answer in [facts, refusal] {
+                pipe.receive(Message::parse(answer).unwrap()).await;
+            }
+        };
+        let (shaken, ()) = futures_util::future::join(pipe.shake_hands(None), program).await;
+        shaken.unwrap();
+        assert_eq!(pipe.facts().revision, Revision::V2026);
+    }
+}

@@ -1,0 +1,451 @@
+//! A backend that is a program: one process that is always there, and further ones for clients that would otherwise share it. A
+//! process is one session of the older revision, and does not say whose its questions are.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bowline_core::backend::DialError;
+use bowline_core::seats::{DOUBT, FIRST, Guest, SeatId, Seats, Taken, UNKEPT};
+use bowline_env::clock;
+use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use super::Dial;
+use super::pipe::Pipe;
+use super::renewals::{Kept, is_subscription};
+use super::stdio::{self, Guests, Program, StartError};
+use crate::call::{BackendCall, Caller, Ending, SHARED_LANE, capabilities};
+use crate::fields::{Fields, Raw, empty};
+use crate::message;
+use crate::revision::server_facts::Facts;
+use crate::revision::{self, Revision};
+
+const SET_LEVEL: &str = "logging/setLevel";
+/// How often a call is tried whose process is gone before it has the call.
+const TRIES: usize = 5;
+
+pub struct ProgramTransport {
+    program: Program,
+    dial: Dial,
+    /// The process that is always there: it answers for the server, and its end is the loss of the link.
+    first: Arc<Pipe>,
+    room: Mutex<Room>,
+    closed: CancellationToken,
+}
+
+struct Room {
+    seats: Seats,
+    /// The processes besides the first.
+    chairs: HashMap<SeatId, Arc<Chair>>,
+    /// Somebody had to share the first process, which may thus speak of more than one for a while.
+    crowded_until: Option<Instant>,
+    /// When an operator was last told that clients share a process.
+    told: Option<Instant>,
+}
+
+/// A process besides the first.
+struct Chair {
+    client: Option<Arc<str>>,
+    /// Started once, however many calls want it.
+    pipe: tokio::sync::Mutex<Option<Arc<Pipe>>>,
+    closed: CancellationToken,
+}
+
+/// Why somebody has no process.
+enum NoPipe {
+    /// It was taken away before it was begun.
+    Gone,
+    Failed(StartError),
+}
+
+pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramTransport>, DialError> {
+    let closed = dial.over.child_token();
+    let guard = closed.clone().drop_guard();
+    let started = stdio::start(&program, &dial, Guests::Everybody, dial.revision, closed.child_token()).await;
+    let (first, _) = started.map_err(StartError::into_dial_error)?;
+    let apart = first.facts().revision == Revision::V2025 && dial.processes.max > 1;
+    // How much each client wants to be told is said where it is.
+    let kept = dial.renewals.all().into_iter().filter(|one| !apart || is_subscription(one));
+    first.renew(kept.collect()).await;
+    tokio::spawn(first.clone().hold_subscription());
+    guard.disarm();
+    let seats = Seats::new(dial.processes, clock::now());
+    let room = Mutex::new(Room { seats, chairs: HashMap::new(), crowded_until: None, told: None });
+    Ok(Arc::new(ProgramTransport { program, dial, first, room, closed }))
+}
+
+impl ProgramTransport {
+    pub fn facts(&self) -> &Facts {
+        self.first.facts()
+    }
+
+    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> Ending {
+        let Some(guest) = self.guest(call) else { return self.call_in_passing(call).await };
+        let mut why = String::new();
+        for _ in 0..TRIES {
+            // Its session is over, so a process that is begun for it would be nobody's.
+            if call.caller.inbox.as_ref().is_some_and(|inbox| inbox.is_closed()) {
+                return Ending::failed("the client has left");
+            }
+            let mut visit = self.sit_down(&guest, &call.caller);
+            let begun = match self.at_hand(&visit) {
+                Some(pipe) => Ok(pipe),
+                None => self.begin(&visit, &call.caller).await,
+            };
+            let pipe = match begun {
+                Ok(pipe) => pipe,
+                Err(none) => {
+                    visit.over = true;
+                    if self.closed.is_cancelled() {
+                        return Ending::NotExecuted("the connection is closed".into());
+                    }
+                    if let NoPipe::Failed(error) = none {
+                        self.not_started(visit.taken.id(), error);
+                    }
+                    continue;
+                }
+            };
+            let ending = pipe.call(call).await;
+            visit.over = true;
+            match ending {
+                // Only this client's process is gone. Nothing was sent, so the next one may carry it.
+                Ending::NotExecuted(reason) if visit.taken.id() != FIRST && !self.closed.is_cancelled() => {
+                    self.ended(visit.taken.id());
+                    why = reason;
+                }
+                ending => return ending,
+            }
+        }
+        Ending::failed(&format!("the program ends again and again: {why}"))
+    }
+
+    /// Who calls, if it matters where: a modern program says whose everything is, our own housekeeping takes no seat, and clients
+    /// without a session need none to look.
+    fn guest(&self, call: &BackendCall) -> Option<Guest> {
+        let BackendCall { method, caller, .. } = call;
+        if self.facts().revision == Revision::V2026 || *caller.lane == *SHARED_LANE {
+            return None;
+        }
+        let sessionless = caller.inbox.is_none() || caller.revision == Revision::V2026;
+        let looks = method.ends_with("/list") && sessionless;
+        if matches!(method.as_str(), "initialize" | "ping" | SET_LEVEL) || looks {
+            return None;
+        }
+        let (name, owner) = (caller.lane.clone(), caller.owner.clone());
+        Some(match &caller.inbox {
+            Some(_) => Guest::Client { name, owner },
+            None if capabilities::can_answer_anything(&caller.client.capabilities) => Guest::Alone { owner },
+            None => Guest::Mute { owner },
+        })
+    }
+
+    /// A call that is made wherever its client is, and starts nothing.
+    async fn call_in_passing(self: &Arc<Self>, call: &BackendCall) -> Ending {
+        let (seat, shares) = {
+            let seats = &self.lock().seats;
+            (seats.kept_by(&call.caller.lane), seats.shares(&call.caller.lane))
+        };
+        if let Some(pipe) = self.running(seat).await {
+            match pipe.call(call).await {
+                Ending::NotExecuted(_) if seat != Some(FIRST) => seat.map(|seat| self.ended(seat)),
+                ending => return ending,
+            };
+        }
+        let ours = self.facts().revision == Revision::V2026 || *call.caller.lane == *SHARED_LANE;
+        if call.method == SET_LEVEL && !ours && !shares {
+            return self.keep_level(call);
+        }
+        if ours || shares {
+            return self.first.call(call).await;
+        }
+        // It may be another client's process. Nobody is asked anything on behalf of who only looks.
+        let (method, params, caller) = (call.method.clone(), call.params.clone(), call.caller.clone());
+        let log_level = call.log_level.clone();
+        let quiet =
+            BackendCall { method, params, caller, sink: None, headers: None, param_headers: Vec::new(), log_level };
+        self.first.call(&quiet).await
+    }
+
+    /// A level is kept, and said to the client's process once it has one.
+    fn keep_level(&self, call: &BackendCall) -> Ending {
+        let level = Fields::of(call.params.as_deref()).text("level").unwrap_or_default();
+        let error = |code, text: &str| Ending::answered(Err(message::error(code, text)));
+        if !Fields::of(Some(&self.facts().capabilities)).has("logging") {
+            return error(message::METHOD_NOT_FOUND, "the server has no log messages");
+        }
+        if !revision::is_log_level(&level) {
+            let levels = revision::LOG_LEVELS.join(", ");
+            return error(message::INVALID_PARAMS, &format!("`level` must be one of {levels}"));
+        }
+        Ending::answered(Ok(empty()))
+    }
+
+    pub async fn notify(&self, caller: &Caller, method: &str, params: Option<Raw>) {
+        let (seat, shares) = {
+            let seats = &self.lock().seats;
+            // The first process may be another client's.
+            (seats.kept_by(&caller.lane), seats.shares(&caller.lane) || seats.keeper(FIRST).is_none())
+        };
+        match self.running(seat).await {
+            Some(pipe) => pipe.notify(method, params).await,
+            None if shares || self.facts().revision == Revision::V2026 => self.first.notify(method, params).await,
+            None => {}
+        }
+    }
+
+    /// Whether a client has a process besides the first.
+    pub fn has_process(&self, lane: &str) -> bool {
+        self.lock().seats.kept_by(lane).is_some_and(|seat| seat != FIRST)
+    }
+
+    pub async fn end_backend_session(&self, lane: &str) {
+        let over = {
+            let mut room = self.lock();
+            if room.seats.kept_by(lane) == Some(FIRST) {
+                self.first.set_tenant(None);
+            }
+            room.seats.handle_over(lane).and_then(|seat| room.chairs.remove(&seat))
+        };
+        if let Some(chair) = over {
+            self.let_go(&chair);
+        }
+        self.first.end_unwanted().await;
+    }
+
+    pub fn close(&self) {
+        self.closed.cancel();
+        self.dial.renewals.end_apart(self.dial.generation);
+    }
+
+    fn sit_down(self: &Arc<Self>, guest: &Guest, caller: &Caller) -> Visit {
+        let now = clock::now();
+        let mut room = self.lock();
+        let client = match guest {
+            Guest::Client { name, .. } => Some(name.clone()),
+            Guest::Alone { .. } | Guest::Mute { .. } => None,
+        };
+        let is_new = client.as_ref().is_some_and(|name| room.seats.kept_by(name).is_none());
+        let (taken, evicted) = room.seats.take(guest, now);
+        let evicted = evicted.and_then(|seat| room.chairs.remove(&seat));
+        if taken.is_crowded() && self.dial.processes.max > 1 {
+            self.note_crowd(&mut room, &caller.owner, now);
+        }
+        let client = client.filter(|_| !taken.is_crowded());
+        match taken {
+            Taken::Crowded(FIRST) => room.crowded_until = Some(now + DOUBT),
+            Taken::Seat(FIRST) => {}
+            Taken::Seat(seat) | Taken::Crowded(seat) => {
+                room.chairs.entry(seat).or_insert_with(|| {
+                    let (pipe, closed) = (tokio::sync::Mutex::default(), self.closed.child_token());
+                    Arc::new(Chair { client, pipe, closed })
+                });
+            }
+        }
+        if room.crowded_until.is_some_and(|until| until > now) {
+            self.first.set_tenant(None);
+        } else if taken == Taken::Seat(FIRST) && caller.inbox.is_some() {
+            self.first.set_tenant(Some(caller));
+        }
+        drop(room);
+        if let Some(chair) = evicted {
+            self.take_back(chair);
+        }
+        Visit { transport: self.clone(), taken, is_new, over: false }
+    }
+
+    /// Somebody has to share a process who should not.
+    fn note_crowd(&self, room: &mut Room, owner: &str, now: Instant) {
+        if room.seats.is_at_share(owner) {
+            (self.dial.limit_hit)("hub.processes_per_principal_max");
+        } else if room.seats.is_full() {
+            (self.dial.limit_hit)("hub.processes_per_server_max");
+        }
+        if room.told.is_none_or(|told| now.saturating_duration_since(told) >= DOUBT) {
+            room.told = Some(now);
+            let processes = room.seats.count();
+            tracing::warn!(server = %self.dial.name, processes, "clients share a process; see hub.processes_per_server_max and hub.processes_per_principal_max");
+        }
+    }
+
+    /// The process in which somebody sits, if nothing has to be done for that.
+    fn at_hand(&self, visit: &Visit) -> Option<Arc<Pipe>> {
+        if visit.taken.id() == FIRST {
+            return (!visit.is_new).then(|| self.first.clone());
+        }
+        let chair = self.lock().chairs.get(&visit.taken.id()).cloned()?;
+        let pipe = chair.pipe.try_lock().ok()?.clone();
+        pipe.filter(|_| !chair.closed.is_cancelled())
+    }
+
+    /// The same, with whatever has to be done, as long as there is a server at all. Boxed, since it is rare and large.
+    fn begin<'a>(
+        self: &'a Arc<Self>,
+        visit: &'a Visit,
+        caller: &'a Caller,
+    ) -> BoxFuture<'a, Result<Arc<Pipe>, NoPipe>> {
+        Box::pin(async move {
+            let begun = self.closed.run_until_cancelled(self.pipe(visit, caller)).await;
+            begun.unwrap_or(Err(NoPipe::Gone))
+        })
+    }
+
+    /// The process in which somebody sits, which is started if need be.
+    async fn pipe(self: &Arc<Self>, visit: &Visit, caller: &Caller) -> Result<Arc<Pipe>, NoPipe> {
+        let seat = visit.taken.id();
+        if seat == FIRST {
+            if visit.is_new && !visit.taken.is_crowded() {
+                self.first.renew(self.kept_by(caller, |one| !is_subscription(one))).await;
+            }
+            return Ok(self.first.clone());
+        }
+        let chair = self.lock().chairs.get(&seat).cloned().ok_or(NoPipe::Gone)?;
+        let mut running = chair.pipe.lock().await;
+        if chair.closed.is_cancelled() {
+            return Err(NoPipe::Gone);
+        }
+        if let Some(pipe) = &*running {
+            return Ok(pipe.clone());
+        }
+        let closed = chair.closed.child_token();
+        // Whoever wants it may walk away before it is anybody's.
+        let guard = closed.clone().drop_guard();
+        let guests = if chair.client.is_some() { Guests::Client(caller.clone()) } else { Guests::Visitors };
+        let started = stdio::start(&self.program, &self.dial, guests, Some(Revision::V2025), closed).await;
+        let gone = chair.closed.is_cancelled();
+        let (pipe, ended) = started.map_err(|error| if gone { NoPipe::Gone } else { NoPipe::Failed(error) })?;
+        if let Some(client) = &chair.client {
+            pipe.renew(self.kept_by(caller, |_| true)).await;
+            self.set_apart(client, true);
+            // Whoever let go of it before this is known has to be heeded.
+            if chair.closed.is_cancelled() {
+                self.set_apart(client, false);
+                return Err(NoPipe::Gone);
+            }
+        }
+        guard.disarm();
+        *running = Some(pipe.clone());
+        drop(running);
+        self.lock().seats.handle_started();
+        let transport = self.clone();
+        tokio::spawn(async move {
+            if ended.await.is_ok() {
+                transport.ended(seat);
+            }
+        });
+        if chair.client.is_some() {
+            // What the client had subscribed to is its own process's now.
+            let first = self.first.clone();
+            tokio::spawn(async move { first.end_unwanted().await });
+        } else {
+            tokio::spawn(sweep(Arc::downgrade(self), chair.closed.clone()));
+        }
+        Ok(pipe)
+    }
+
+    fn kept_by(&self, caller: &Caller, wanted: impl Fn(&Kept) -> bool) -> Vec<Kept> {
+        self.dial.renewals.of(&caller.lane).into_iter().filter(|one| wanted(one)).collect()
+    }
+
+    /// A further process cannot be started. Perhaps the program can run only once.
+    fn not_started(&self, seat: SeatId, error: StartError) {
+        let chair = {
+            let mut room = self.lock();
+            match &error {
+                StartError::Refused(_) => room.seats.handle_refused(seat),
+                StartError::Failed(_) => room.seats.handle_failed(seat, clock::now()),
+            }
+            room.chairs.remove(&seat)
+        };
+        let (DialError::Passing { reason, .. } | DialError::Fatal { reason }) = error.into_dial_error();
+        let why = self.dial.secrets.hide(reason);
+        tracing::warn!(server = %self.dial.name, %why, "a further process cannot be had, so a client shares the first");
+        if let Some(chair) = chair {
+            self.let_go(&chair);
+        }
+    }
+
+    /// A process besides the first has ended by itself.
+    fn ended(self: &Arc<Self>, seat: SeatId) {
+        let chair = {
+            let mut room = self.lock();
+            room.seats.handle_ended(seat);
+            room.chairs.remove(&seat)
+        };
+        if let Some(chair) = chair {
+            self.take_back(chair);
+        }
+    }
+
+    /// A client has lost its process, and not left. What it waits for, the first one tells until the client calls again.
+    fn take_back(self: &Arc<Self>, chair: Arc<Chair>) {
+        self.let_go(&chair);
+        let transport = self.clone();
+        tokio::spawn(async move {
+            if let Some(client) = &chair.client {
+                let kept = transport.dial.renewals.of(client).into_iter().filter(is_subscription);
+                transport.first.renew(kept.collect()).await;
+            }
+        });
+    }
+
+    fn let_go(&self, chair: &Chair) {
+        chair.closed.cancel();
+        if let Some(client) = &chair.client {
+            self.set_apart(client, false);
+        }
+    }
+
+    fn set_apart(&self, client: &Arc<str>, apart: bool) {
+        self.dial.renewals.set_apart(self.dial.generation, client, apart);
+    }
+
+    async fn running(&self, seat: Option<SeatId>) -> Option<Arc<Pipe>> {
+        let seat = seat?;
+        if seat == FIRST {
+            return Some(self.first.clone());
+        }
+        let chair = self.lock().chairs.get(&seat).cloned()?;
+        let pipe = chair.pipe.lock().await.clone();
+        pipe.filter(|pipe| !pipe.is_lost())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends processes that nobody uses, as long as there is this one.
+async fn sweep(transport: std::sync::Weak<ProgramTransport>, closed: CancellationToken) {
+    while closed.run_until_cancelled(tokio::time::sleep(UNKEPT)).await.is_some() {
+        let Some(transport) = transport.upgrade() else { return };
+        let over: Vec<Arc<Chair>> = {
+            let mut room = transport.lock();
+            let over = room.seats.sweep(clock::now());
+            over.iter().filter_map(|seat| room.chairs.remove(seat)).collect()
+        };
+        over.iter().for_each(|chair| transport.let_go(chair));
+    }
+}
+
+/// A call at a process, whose caller may walk away.
+struct Visit {
+    transport: Arc<ProgramTransport>,
+    taken: Taken,
+    /// Its client sits there for the first time.
+    is_new: bool,
+    over: bool,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.transport.lock().seats.leave(self.taken, !self.over, clock::now());
+    }
+}
+
+impl fmt::Debug for ProgramTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProgramTransport({} processes)", self.lock().seats.count())
+    }
+}

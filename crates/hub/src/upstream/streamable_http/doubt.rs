@@ -1,0 +1,179 @@
+//! Doubt about a server over HTTP: whether it is still there, whether it knows a session, and what a status means for a call.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use reqwest::{Response, StatusCode};
+
+use super::response::{self, Reading};
+use super::{HttpTransport, PostError};
+use crate::call::{BackendCall, Ending};
+use crate::message::{self, Id};
+use crate::revision::Revision;
+use crate::upstream::TransportEvent;
+use crate::upstream::backend_session::{BackendSession, HttpSession};
+use crate::upstream::http::{is_busy, may_have_run, refusal, said};
+
+/// A check of whether the backend is still there must be quick: calls wait for it.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What asking a server whether it is there came to.
+enum Pinged {
+    Answered,
+    /// It answered something else.
+    Refused(StatusCode),
+    Nobody,
+}
+
+impl HttpTransport {
+    /// A status without an answer: the server's own refusal of the call, or the end of its wire.
+    pub(super) async fn refused(
+        self: &Arc<Self>,
+        status: StatusCode,
+        retry_after: Option<Duration>,
+        session: Option<&Arc<HttpSession>>,
+    ) -> Ending {
+        let own_word = !may_have_run(status) || (is_busy(status) && self.still_answers(session).await);
+        if own_word { refusal(status, retry_after) } else { self.broken(said(status)) }
+    }
+
+    /// Whether the server that a call was sent to is still there, and still knows its session.
+    async fn still_answers(self: &Arc<Self>, session: Option<&Arc<HttpSession>>) -> bool {
+        let Some(session) = session else { return self.confirm_in_time().await };
+        let asked = tokio::time::timeout(CONFIRM_TIMEOUT, self.ping(Some(session))).await;
+        matches!(asked, Ok(Pinged::Answered))
+    }
+
+    /// Whether the backend says that it does not know the session any more. One that says nothing, or fails, has not said that.
+    pub(super) async fn has_forgotten(self: &Arc<Self>, session: &Arc<HttpSession>) -> bool {
+        let asked = tokio::time::timeout(CONFIRM_TIMEOUT, self.ping(Some(session))).await;
+        matches!(asked, Ok(Pinged::Refused(status)) if !status.is_server_error())
+    }
+
+    async fn ping(self: &Arc<Self>, session: Option<&Arc<HttpSession>>) -> Pinged {
+        let id = self.own_id();
+        let ping = message::request(&id, "ping", None);
+        self.pinged(&id, self.post(&ping, &[], session.map(|session| &**session)).await).await
+    }
+
+    async fn pinged(self: &Arc<Self>, id: &Id, posted: Result<Response, PostError>) -> Pinged {
+        let Ok(response) = posted else { return Pinged::Nobody };
+        let status = response.status();
+        match response::read_response(response, id, None, self, None).await {
+            // In a session the status says whether the session is good. A modern server may refuse us and be well.
+            Reading::Answer(_) if status.is_success() || self.facts().revision == Revision::V2026 => Pinged::Answered,
+            Reading::Answer(_) => Pinged::Refused(status),
+            Reading::Other(_) | Reading::Ended { .. } => Pinged::Refused(status),
+        }
+    }
+
+    /// The backend does not know the session any more. For our own that means that it was restarted.
+    pub(super) async fn session_gone(
+        self: &Arc<Self>,
+        lane: &Arc<BackendSession<HttpSession>>,
+        session: &Arc<HttpSession>,
+        why: &str,
+    ) {
+        if lane.is_shared() {
+            self.lost(why).await;
+        }
+        // Whoever noticed it ends with the session, so the rest is not left to it.
+        let (transport, lane, session) = (self.clone(), lane.clone(), session.clone());
+        tokio::spawn(async move {
+            transport.discard(&lane, &session).await;
+            transport.reopen(&lane).await;
+        });
+    }
+
+    /// A client's session is gone, and ours is not. Who waits for something gets another one; all others with their next
+    /// call.
+    pub(super) fn reopen<'a>(self: &'a Arc<Self>, lane: &'a Arc<BackendSession<HttpSession>>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let waits = !self.dial.renewals.of(&lane.caller.lane).is_empty();
+            let here = self.lanes.find(&lane.caller.lane).is_some_and(|known| Arc::ptr_eq(&known, lane));
+            if waits && here {
+                let _ = self.closed.run_until_cancelled(self.session(lane)).await;
+            }
+        })
+    }
+
+    /// Makes sure that the next call gets another session than `old`.
+    pub(super) async fn discard(&self, lane: &BackendSession<HttpSession>, old: &Arc<HttpSession>) {
+        old.over.cancel();
+        let mut current = lane.session.lock().await;
+        if current.as_ref().is_some_and(|session| Arc::ptr_eq(session, old)) {
+            *current = None;
+        }
+    }
+
+    /// The wire broke under a call. Whether the backend is gone is found out by asking it.
+    pub(super) fn broken(self: &Arc<Self>, why: String) -> Ending {
+        self.suspect(&why);
+        Ending::Broken(why)
+    }
+
+    pub(super) fn suspect(self: &Arc<Self>, why: &str) {
+        if self.closed.is_cancelled() || self.suspected.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (transport, why) = (self.clone(), why.to_owned());
+        tokio::spawn(async move {
+            let answers = transport.confirm_in_time().await;
+            transport.suspected.store(false, Ordering::Release);
+            if !answers {
+                transport.lost(&why).await;
+            }
+        });
+    }
+
+    pub(super) async fn confirm_in_time(self: &Arc<Self>) -> bool {
+        tokio::time::timeout(CONFIRM_TIMEOUT, self.confirm()).await.unwrap_or(false)
+    }
+
+    /// Whether the backend answers on what we have: the session, or the stateless probe.
+    async fn confirm(self: &Arc<Self>) -> bool {
+        let session = self.shared.session.lock().await.clone();
+        let pinged = if self.facts().revision == Revision::V2026 {
+            let id = self.own_id();
+            let (body, headers) = self.modern_request(&id, &BackendCall::of_hub("server/discover", None));
+            self.pinged(&id, self.post(&body, &headers, None).await).await
+        } else {
+            self.ping(session.as_ref()).await
+        };
+        match pinged {
+            Pinged::Answered => true,
+            Pinged::Nobody => false,
+            // These three are what a proxy says of one that is not there.
+            Pinged::Refused(
+                StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT,
+            ) => false,
+            // One that fails at the question is there all the same, and whether it is well is for the checks to say; unless it
+            // would answer in another session, since then ours is what is wrong.
+            Pinged::Refused(status) if status.is_server_error() => match session.filter(|session| session.id.is_some())
+            {
+                Some(_) => !self.answers_anew().await,
+                None => true,
+            },
+            Pinged::Refused(_) => false,
+        }
+    }
+
+    /// Whether the backend answers in a session that is new.
+    async fn answers_anew(self: &Arc<Self>) -> bool {
+        let Ok((fresh, _)) = self.open(&self.shared).await else { return false };
+        let answers = matches!(self.ping(Some(&fresh)).await, Pinged::Answered);
+        self.farewell(&fresh).await;
+        answers
+    }
+
+    pub(super) async fn lost(&self, why: &str) {
+        // Whoever says so may end with the link, so nothing is waited for between the two.
+        let Ok(place) = self.dial.events.reserve().await else { return };
+        if !self.closed.is_cancelled() {
+            self.closed.cancel();
+            place.send((self.dial.generation, TransportEvent::Lost { reason: why.to_owned(), exit: None }));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Streams that are held over HTTP: what belongs to no call comes there, and their end is a sign of death.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_env::clock;
+use reqwest::{Response, StatusCode};
+
+use super::response::{
+    OPEN_TIMEOUT, REOPEN_PAUSE, RETRY_MAX, RETRY_MIN, Reading, is_stream, pass_on, read_response, refuse,
+};
+use super::{HttpTransport, PostError};
+use crate::call::{BackendCall, Inbound};
+use crate::catalogue::ListKind;
+use crate::message::{BYTES_MAX, Malformed, Message};
+use crate::revision;
+use crate::scan::Scan;
+use crate::sse::{Parser, Piece};
+use crate::upstream::TransportEvent;
+use crate::upstream::backend_session::{BackendSession, HttpSession};
+use crate::upstream::http::said;
+use crate::upstream::unreadable::Unread;
+
+/// A server may say nothing at all before it has something to tell, so it is given twice as long each time, up to this.
+const OPEN_TIMEOUT_MAX: Duration = Duration::from_secs(300);
+
+/// How a held stream is asked for, again and again.
+struct Opening<'a> {
+    transport: &'a Arc<HttpTransport>,
+    patience: Duration,
+    pause: Duration,
+    was_open: bool,
+}
+
+impl Opening<'_> {
+    fn new(transport: &Arc<HttpTransport>) -> Opening<'_> {
+        Opening { transport, patience: OPEN_TIMEOUT, pause: REOPEN_PAUSE, was_open: false }
+    }
+
+    /// The response, if there is one in time. If not, whether the server is still there is asked.
+    async fn wait(&mut self, asking: impl Future<Output = Result<Response, PostError>>) -> Asked {
+        match tokio::time::timeout(self.patience, asking).await {
+            Ok(Ok(response)) => Asked::Answered(response),
+            Ok(Err(PostError::Refused(why) | PostError::Broken(why))) if !self.was_open => {
+                // One that refuses streams in its own way and answers all the same never offered them.
+                if !self.transport.confirm_in_time().await {
+                    self.transport.lost(&why).await;
+                }
+                Asked::NotOffered
+            }
+            Ok(Err(PostError::Refused(why) | PostError::Broken(why))) => {
+                self.refused(&why).await;
+                Asked::Again
+            }
+            Err(_) => {
+                self.transport.suspect("its stream was not opened in time");
+                self.patience = (self.patience * 2).min(OPEN_TIMEOUT_MAX);
+                Asked::Again
+            }
+        }
+    }
+
+    /// It was open before, so this is somebody in between, or a restart.
+    async fn refused(&mut self, why: &str) {
+        self.transport.suspect(why);
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(RETRY_MAX);
+    }
+
+    /// It is open now; whether it was before.
+    fn opened(&mut self) -> bool {
+        (self.patience, self.pause) = (OPEN_TIMEOUT, REOPEN_PAUSE);
+        std::mem::replace(&mut self.was_open, true)
+    }
+}
+
+/// What asking for a held stream came to.
+enum Asked {
+    Answered(Response),
+    Again,
+    /// Calls and checks will notice a loss.
+    NotOffered,
+}
+
+/// Holds the session's own stream: what belongs to no call comes here, and its end is a sign of death.
+pub(super) async fn hold_get(
+    transport: Arc<HttpTransport>,
+    lane: Arc<BackendSession<HttpSession>>,
+    session: Arc<HttpSession>,
+) {
+    let held = async {
+        let mut last_id: Option<String> = None;
+        let mut opening = Opening::new(&transport);
+        loop {
+            let asked = clock::now();
+            let response = match opening.wait(transport.get(&session, last_id.as_deref())).await {
+                Asked::Answered(response) => response,
+                Asked::Again => continue,
+                Asked::NotOffered => return,
+            };
+            match response.status() {
+                status if status.is_success() => {
+                    // Without a session nothing says whether this is still the same process, and without an event's id nobody
+                    // says what was told in between.
+                    let blind = session.id.is_none() || last_id.is_none();
+                    if opening.opened() && blind && lane.is_shared() {
+                        look_again(&transport).await;
+                    }
+                }
+                // It never offered the stream; calls and checks will notice a loss.
+                _ if !opening.was_open => return,
+                StatusCode::METHOD_NOT_ALLOWED => return,
+                // The session is gone, which is what a restart looks like.
+                status => return transport.session_gone(&lane, &session, &said(status)).await,
+            }
+            let (newer, retry) = follow(response, &transport, &lane, &session).await;
+            last_id = newer.or(last_id);
+            // Whether the backend lives must be known now: it may be opened again by somebody who only takes connections.
+            transport.suspect("its stream ended");
+            match retry {
+                // It may only want to be asked again later; a server that died must not be waited for so long.
+                Some(pause) => tokio::time::sleep(pause.clamp(RETRY_MIN, REOPEN_PAUSE)).await,
+                None if asked.elapsed() < REOPEN_PAUSE => tokio::time::sleep(REOPEN_PAUSE).await,
+                None => {}
+            }
+        }
+    };
+    let stop = session.over.run_until_cancelled(held);
+    transport.closed.run_until_cancelled(stop).await;
+}
+
+async fn follow(
+    mut response: Response,
+    transport: &Arc<HttpTransport>,
+    lane: &Arc<BackendSession<HttpSession>>,
+    session: &Arc<HttpSession>,
+) -> (Option<String>, Option<Duration>) {
+    let mut parser = Parser::new(BYTES_MAX);
+    while let Ok(Some(chunk)) = response.chunk().await {
+        for piece in parser.push(&chunk) {
+            let read = match piece {
+                Piece::TooLarge(scan) => Err((scan, Unread::TooLong)),
+                Piece::NotUtf8(scan) => Err((scan, Unread::Malformed(Malformed::NotUtf8))),
+                Piece::Event(event) if event.data.is_empty() => continue,
+                Piece::Event(event) => {
+                    Message::parse(&event.data).map_err(|why| (Scan::of(event.data.as_bytes()), Unread::Malformed(why)))
+                }
+            };
+            let message = match read {
+                Ok(message) => message,
+                // No answer comes here, so this hurts no call.
+                Err(unread) => {
+                    refuse(&unread, transport, Some(session));
+                    continue;
+                }
+            };
+            // A request that names no call is this client's; its newest call can answer it best. Where all share a place, it
+            // may be nobody's.
+            let sink = match &message {
+                Message::Request(_) => lane.newest_call().or_else(|| lane.caller.inbox.clone()),
+                // Nor does a log line say whose it is.
+                Message::Notification(line) if line.method == "notifications/message" && lane.is_contested() => {
+                    continue;
+                }
+                _ => lane.caller.inbox.clone(),
+            };
+            pass_on(message, sink, !lane.has_several_calls(), transport, Some(session.clone())).await;
+        }
+    }
+    (parser.last_id().map(ToOwned::to_owned), parser.retry())
+}
+
+/// Holds one subscription at a modern backend: changes of its lists come here, and its end is a sign of death.
+pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
+    let held = async {
+        let mut opening = Opening::new(&transport);
+        loop {
+            let asked = clock::now();
+            let id = transport.own_id();
+            let call = BackendCall::of_hub("subscriptions/listen", Some(revision::every_list()));
+            let (body, headers) = transport.modern_request(&id, &call);
+            let response = match opening.wait(transport.post(&body, &headers, None)).await {
+                Asked::Answered(response) => response,
+                Asked::Again => continue,
+                Asked::NotOffered => return,
+            };
+            let opens = response.status().is_success() && is_stream(&response);
+            if opens && opening.was_open {
+                // What changed in between was told to nobody, and this may be another process.
+                look_again(&transport).await;
+            }
+            let refused = match read_response(response, &id, None, &transport, None).await {
+                Reading::Answer(Err(_)) => true,
+                // What cannot be read ends a stream that was granted, and another one may be had.
+                Reading::Other(_) | Reading::Answer(Ok(_)) | Reading::Ended { .. } => !opens,
+            };
+            if refused && !opening.was_open {
+                // It has no subscriptions; calls and checks will notice a loss.
+                return;
+            }
+            if refused {
+                opening.refused("its subscription was refused").await;
+                continue;
+            }
+            opening.opened();
+            transport.suspect("its subscription ended");
+            if asked.elapsed() < REOPEN_PAUSE {
+                tokio::time::sleep(REOPEN_PAUSE).await;
+            }
+        }
+    };
+    transport.closed.run_until_cancelled(held).await;
+}
+
+/// Has the lists fetched anew. Only a real difference is told to anybody.
+async fn look_again(transport: &HttpTransport) {
+    let (server, method) = (transport.dial.name.clone(), ListKind::Tools.changed().to_owned());
+    let changed = Inbound::Notification { server, method, params: None };
+    let _ = transport.dial.events.send((transport.dial.generation, TransportEvent::Inbound(changed))).await;
+}

@@ -1,0 +1,448 @@
+//! Streamable HTTP, both revisions: each call is a POST; older backends have a session for each client.
+
+pub(crate) mod doubt;
+pub(crate) mod held_streams;
+pub(crate) mod open_call;
+mod request;
+pub(crate) mod response;
+pub(crate) mod sessionless;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bowline_core::backend::DialError;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Response, StatusCode, Url};
+use tokio_util::sync::CancellationToken;
+
+use self::open_call::Open;
+pub(super) use self::request::PostError;
+use self::response::Reading;
+use super::backend_session::{BackendSession, BackendSessions, HttpSession, Listed};
+use super::cancellation::AskedByBackend;
+use super::http::{Delay, SESSION, delay, is_busy, prepare, refusal, retry_after, said, session_headers};
+use super::subscriptions::Subscriptions;
+use super::{Dial, PROBE_TIMEOUT, initialize_params, is_modern_error, passing};
+use crate::call::{BackendCall, Caller, Ending};
+use crate::fields::{Fields, Raw};
+use crate::message::{self, Id};
+use crate::revision::server_facts::{self, Facts};
+use crate::revision::{self, Revision};
+
+/// How long a client's session may take to begin. Its calls wait for it.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub struct HttpTransport {
+    facts: std::sync::OnceLock<Facts>,
+    url: Url,
+    /// What every POST has: what was configured, and what a message needs.
+    headers: HeaderMap,
+    pub(super) dial: Dial,
+    pub(super) lanes: BackendSessions<HttpSession>,
+    /// Our own place there; everybody's, where there are no sessions.
+    pub(super) shared: Arc<BackendSession<HttpSession>>,
+    /// What all clients have subscribed to, where there are no sessions.
+    pub(super) subscriptions: Subscriptions,
+    next_id: AtomicU64,
+    pub(super) suspected: AtomicBool,
+    pub(super) closed: CancellationToken,
+}
+
+#[derive(Debug)]
+pub enum HttpDialError {
+    /// It answers as a server of the HTTP+SSE transport would.
+    OlderTransport,
+    /// Nobody is there, or somebody who stands before it says so.
+    Unreachable {
+        reason: String,
+        retry_after: Option<Duration>,
+    },
+    /// It is there, and does not begin with us.
+    Refused {
+        reason: String,
+        retry_after: Option<Duration>,
+    },
+    Failed(DialError),
+}
+
+pub async fn dial(
+    url: &Url,
+    headers: &BTreeMap<String, String>,
+    dial: Dial,
+) -> Result<Arc<HttpTransport>, HttpDialError> {
+    let mut headers = prepare(url, headers, &dial).map_err(HttpDialError::Failed)?;
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    let (remembered, closed) = (dial.revision, dial.over.child_token());
+    let lanes = BackendSessions::default();
+    let subscriptions = Subscriptions::new(dial.renewals.clone(), dial.generation);
+    let (shared, _) = lanes.of(&Caller { revision: Revision::V2025, ..Caller::hub() });
+    let transport = Arc::new(HttpTransport {
+        facts: std::sync::OnceLock::new(),
+        url: url.clone(),
+        headers,
+        dial,
+        lanes,
+        shared,
+        subscriptions,
+        next_id: AtomicU64::new(1),
+        suspected: AtomicBool::new(false),
+        closed,
+    });
+    let facts = match transport.discover(remembered).await? {
+        Some(facts) => facts,
+        None => transport.initialize_shared().await?,
+    };
+    let _ = transport.facts.set(facts);
+    let own = transport.shared.session.lock().await.clone();
+    match own {
+        Some(session) => tokio::spawn(held_streams::hold_get(transport.clone(), transport.shared.clone(), session)),
+        None => tokio::spawn(held_streams::hold_listen(transport.clone())),
+    };
+    Ok(transport)
+}
+
+impl HttpTransport {
+    #[allow(clippy::expect_used)]
+    pub fn facts(&self) -> &Facts {
+        self.facts.get().expect("a link is handed out only after the handshake")
+    }
+
+    async fn discover(self: &Arc<Self>, remembered: Option<Revision>) -> Result<Option<Facts>, HttpDialError> {
+        if remembered == Some(Revision::V2025) {
+            return Ok(None);
+        }
+        let call = BackendCall::of_hub("server/discover", None);
+        let id = self.own_id();
+        let (body, headers) = self.modern_request(&id, &call);
+        let probe = async {
+            match self.post(&body, &headers, None).await {
+                Err(error) => Err(HttpDialError::Failed(passing(error.reason()))),
+                Ok(response) => self.judge_probe(response, &id).await,
+            }
+        };
+        match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
+            Ok(found) => found,
+            Err(_) => Ok(None),
+        }
+    }
+
+    async fn judge_probe(self: &Arc<Self>, response: Response, id: &Id) -> Result<Option<Facts>, HttpDialError> {
+        let status = response.status();
+        let retry_after = retry_after(&response);
+        let reading = response::read_response(response, id, None, self, None).await;
+        match reading {
+            Reading::Answer(Ok(result)) if Fields::of(Some(&result)).has("supportedVersions") => {
+                let facts = Facts::of_discover(&result);
+                Ok(Some(Facts { speaks_legacy: facts.speaks_legacy && !self.dial.only_revision, ..facts }))
+            }
+            Reading::Answer(Err(error)) if is_modern_error(&error) => {
+                let why = format!("it speaks no version that is known here: {}", message::message_of(&error));
+                Err(HttpDialError::Failed(DialError::Passing { reason: why, retry_after }))
+            }
+            _ if is_busy(status) => Err(HttpDialError::Refused { reason: said(status), retry_after }),
+            _ => Ok(None),
+        }
+    }
+
+    async fn initialize_shared(self: &Arc<Self>) -> Result<Facts, HttpDialError> {
+        let opened = self.open(&self.shared).await?;
+        *self.shared.session.lock().await = Some(opened.0);
+        Ok(opened.1)
+    }
+
+    /// `initialize` and all that belongs to it.
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        lane: &Arc<BackendSession<HttpSession>>,
+    ) -> Result<(Arc<HttpSession>, Facts), HttpDialError> {
+        let id = self.own_id();
+        let body = message::request(&id, "initialize", Some(&initialize_params(&lane.caller)));
+        let failed = |reason: String| HttpDialError::Failed(passing(reason));
+        let response = self.post(&body, &[], None).await.map_err(|error| match error {
+            PostError::Refused(reason) => HttpDialError::Unreachable { reason, retry_after: None },
+            PostError::Broken(why) => failed(why),
+        })?;
+        let status = response.status();
+        if matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {
+            return Err(HttpDialError::OlderTransport);
+        }
+        let retry_after = retry_after(&response);
+        let session = response.headers().get(SESSION).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+        let result = match response::read_response(response, &id, None, self, None).await {
+            Reading::Answer(Ok(result)) => result,
+            // When to come back is said in the headers, whatever the body is.
+            Reading::Answer(Err(error)) => {
+                let reason = message::message_of(&error);
+                return Err(HttpDialError::Failed(DialError::Passing { reason, retry_after }));
+            }
+            Reading::Other(why) | Reading::Ended { why, .. } => {
+                let reason = if status.is_success() { why } else { said(status) };
+                return Err(match status {
+                    StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                        HttpDialError::Unreachable { reason, retry_after }
+                    }
+                    status if status.is_client_error() => HttpDialError::Refused { reason, retry_after },
+                    _ => HttpDialError::Failed(DialError::Passing { reason, retry_after }),
+                });
+            }
+        };
+        let facts = Facts::of_initialize(&result);
+        let over = CancellationToken::new();
+        let headers = session_headers(&self.headers, session.as_deref(), &facts.version);
+        let asked = AskedByBackend::default();
+        let session = Arc::new(HttpSession { id: session, headers, initialized: result, asked, over });
+        let initialized = message::notification("notifications/initialized", None);
+        let _ = self.post(&initialized, &[], Some(&session)).await;
+        let kept = self.dial.renewals.of(&lane.caller.lane);
+        if session.id.is_none() {
+            self.subscriptions.renewed(&kept).await;
+        }
+        for (method, params) in kept {
+            self.ask(&session, &method, params.as_ref()).await;
+        }
+        Ok((session, facts))
+    }
+
+    /// Opens the sessions of clients that wait for something, without waiting for their next call.
+    pub async fn warm(self: &Arc<Self>) {
+        let warming = async {
+            for caller in self.dial.renewals.callers() {
+                if self.facts().legacy_for(caller.revision) {
+                    let lane = self.lane(&Caller { revision: Revision::V2025, ..caller });
+                    let _ = self.session(&lane).await;
+                }
+            }
+        };
+        self.closed.run_until_cancelled(warming).await;
+    }
+
+    fn lane(self: &Arc<Self>, caller: &Caller) -> Arc<BackendSession<HttpSession>> {
+        let (lane, gone) = self.lanes.of(caller);
+        if let Some(gone) = gone {
+            let transport = self.clone();
+            tokio::spawn(async move { transport.leave(&gone).await });
+        }
+        lane
+    }
+
+    pub fn has_session(&self, lane: &str) -> bool {
+        self.lanes.find(lane).is_some_and(|lane| lane.has(|session| session.id.is_some()))
+    }
+
+    /// The lane's session, made once however many calls want it.
+    pub(super) async fn session(
+        self: &Arc<Self>,
+        lane: &Arc<BackendSession<HttpSession>>,
+    ) -> Result<Arc<HttpSession>, HttpDialError> {
+        let mut current = lane.session.lock().await;
+        if let Some(session) = &*current {
+            return Ok(session.clone());
+        }
+        let late = |_| HttpDialError::Failed(passing("it did not answer `initialize` in time"));
+        let (session, _) = tokio::time::timeout(SESSION_TIMEOUT, self.open(lane)).await.map_err(late)??;
+        *current = Some(session.clone());
+        // Without sessions no stream is one client's; what is said to all comes over ours.
+        if session.id.is_some() || lane.is_shared() {
+            tokio::spawn(held_streams::hold_get(self.clone(), lane.clone(), session.clone()));
+        }
+        Ok(session)
+    }
+
+    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> Ending {
+        if self.facts().legacy_for(call.caller.revision) {
+            self.call_shared(call).await
+        } else {
+            self.call_modern(call).await
+        }
+    }
+
+    async fn call_modern(self: &Arc<Self>, call: &BackendCall) -> Ending {
+        if call.method == "initialize" && call.caller.revision == Revision::V2025 {
+            return Ending::answered(Ok(server_facts::synthesised_initialize(self.facts())));
+        }
+        let (mut id, mut delays) = (self.own_id(), 0);
+        let response = loop {
+            let (body, headers) = self.modern_request(&id, call);
+            let response = match self.post(&body, &headers, None).await {
+                Ok(response) => response,
+                Err(PostError::Refused(why)) => return Ending::NotExecuted(why),
+                Err(PostError::Broken(why)) => return self.broken(why),
+            };
+            match delay(&response, delays) {
+                None => break response,
+                Some(Delay::Refused(wait)) => return refusal(response.status(), Some(wait)),
+                Some(Delay::Wait(wait)) => tokio::time::sleep(wait).await,
+            }
+            delays += 1;
+            id = self.own_id();
+        };
+        let head = (response.status(), retry_after(&response));
+        let reading = response::read_response(response, &id, call.sink.as_ref(), self, None).await;
+        self.ending(reading, head, None).await
+    }
+
+    /// What a call came to, by the status of its response, the time to come back that it named, and what was read.
+    async fn ending(
+        self: &Arc<Self>,
+        reading: Reading,
+        (status, retry_after): (StatusCode, Option<Duration>),
+        session: Option<&Arc<HttpSession>>,
+    ) -> Ending {
+        match reading {
+            // An error under the status of a server that runs nothing just now is the reason for that, and not the tool's.
+            Reading::Answer(Err(error)) if is_busy(status) => {
+                let why = self.dial.secrets.hide(format!("{}: {}", said(status), message::message_of(&error)));
+                Ending::Refused { why, retry_after }
+            }
+            Reading::Answer(answer) => Ending::Answered { answer, status: status.as_u16() },
+            Reading::Other(_) if !status.is_success() => self.refused(status, retry_after, session).await,
+            Reading::Other(why) => Ending::failed(&why),
+            Reading::Ended { why, .. } => self.broken(why),
+        }
+    }
+
+    pub(super) async fn call_legacy(self: &Arc<Self>, call: &BackendCall) -> Ending {
+        // A backend without sessions does not know its clients apart, so they share ours.
+        let sessionless = self.shared.session.lock().await.as_ref().is_some_and(|session| session.id.is_none());
+        let lane = if sessionless {
+            self.shared.clone()
+        } else {
+            self.lane(&Caller { revision: Revision::V2025, ..call.caller.clone() })
+        };
+        let params = if call.caller.revision == Revision::V2026 {
+            revision::without_meta(call.params.as_ref())
+        } else {
+            call.params.clone()
+        };
+        let id = self.own_id();
+        let body = message::request(&id, &call.method, params.as_ref());
+        let number = id.as_number().unwrap_or_default();
+        let _listed = call.sink.clone().map(|sink| Listed::new(&lane, number, &call.caller, sink));
+        let (mut suspected, mut delays) = (false, 0);
+        loop {
+            let session = match self.session(&lane).await {
+                Ok(session) => session,
+                Err(HttpDialError::Unreachable { reason, .. }) => return Ending::NotExecuted(reason),
+                Err(HttpDialError::OlderTransport) => {
+                    return Ending::Refused { why: "the server refused a new session".into(), retry_after: None };
+                }
+                Err(HttpDialError::Refused { reason, retry_after }) => {
+                    return Ending::Refused { why: format!("the server refused a new session: {reason}"), retry_after };
+                }
+                Err(HttpDialError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason })) => {
+                    return self.dial.refused_session(&reason);
+                }
+            };
+            if call.method == "initialize" {
+                // The session is the answer: it was made for this client, with what this client can do.
+                return Ending::answered(Ok(session.initialized.clone()));
+            }
+            // From here on the backend may know of the call, so whoever walks away has it taken back.
+            let mut open =
+                Open { transport: self, lane: &lane, caller: &call.caller, session: &session, id: &id, over: false };
+            let posted = self.post(&body, &[], Some(&session)).await;
+            open.over = !posted.as_ref().is_ok_and(|response| response.status().is_success());
+            let response = match posted {
+                Ok(response) => response,
+                Err(PostError::Refused(why)) => return Ending::NotExecuted(why),
+                Err(PostError::Broken(why)) => return self.broken(why),
+            };
+            let (status, retry_after) = (response.status(), retry_after(&response));
+            match delay(&response, delays) {
+                None => {}
+                Some(Delay::Refused(wait)) => return refusal(status, Some(wait)),
+                Some(Delay::Wait(wait)) => {
+                    delays += 1;
+                    tokio::time::sleep(wait).await;
+                    continue;
+                }
+            }
+            let sink = call.sink.as_ref();
+            let mut reading = response::read_response(response, &id, sink, self, Some(&session)).await;
+            while let Reading::Ended { last_id: Some(last_id), retry, why } = reading {
+                reading = response::resume(self, &session, &id, &last_id, retry, call.sink.as_ref(), why).await;
+            }
+            open.over = true;
+            // Any refusal that is not an answer makes the session suspect, and so does 404, which is how the protocol says
+            // that it is over. If the session is still known, that was not it, and the call may have run.
+            let suspect = match &reading {
+                Reading::Answer(Err(_)) => status == StatusCode::NOT_FOUND,
+                Reading::Other(_) => !status.is_success(),
+                Reading::Answer(Ok(_)) | Reading::Ended { .. } => false,
+            };
+            if suspect && session.id.is_some() && !suspected && self.has_forgotten(&session).await {
+                suspected = true;
+                self.discard(&lane, &session).await;
+                // Who refuses a call in a session that it does not know has not run it. Who fails may have.
+                if status.is_client_error() {
+                    // If it does not know us either, it is another server now, and is met as one before it is used.
+                    if lane.is_shared() || !self.confirm_in_time().await {
+                        return Ending::NotExecuted("the server does not know its sessions any more".into());
+                    }
+                    continue;
+                }
+            }
+            return self.ending(reading, (status, retry_after), Some(&session)).await;
+        }
+    }
+
+    pub async fn notify(self: &Arc<Self>, caller: &Caller, method: &str, params: Option<Raw>) {
+        let body = message::notification(method, params.as_ref());
+        if self.facts().legacy_for(caller.revision) {
+            let lane = self.lanes.find(&caller.lane);
+            let Some(lane) = lane else { return };
+            let session = lane.session.lock().await.clone();
+            if let Some(session) = session {
+                let _ = self.post(&body, &[], Some(&session)).await;
+            }
+        }
+    }
+
+    pub async fn end_backend_session(self: &Arc<Self>, lane: &str) {
+        if let Some(lane) = self.lanes.remove(lane) {
+            self.leave(&lane).await;
+        }
+        self.end_unwanted().await;
+    }
+
+    async fn leave(&self, lane: &BackendSession<HttpSession>) {
+        let session = lane.session.lock().await.take();
+        if let Some(session) = session {
+            self.farewell(&session).await;
+        }
+    }
+
+    pub(super) async fn farewell(&self, session: &HttpSession) {
+        session.over.cancel();
+        if session.id.is_some() {
+            let request = self.dial.http.delete(self.url.clone()).headers(session.headers.clone());
+            let _ = request.timeout(FAREWELL_TIMEOUT).send().await;
+        }
+    }
+
+    pub fn close(self: &Arc<Self>) {
+        self.closed.cancel();
+        let lanes = self.lanes.drain();
+        let transport = self.clone();
+        tokio::spawn(async move {
+            for lane in lanes {
+                transport.leave(&lane).await;
+            }
+        });
+    }
+
+    pub(super) fn own_id(&self) -> Id {
+        Id::number(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for HttpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HttpTransport({} sessions)", self.lanes.len())
+    }
+}

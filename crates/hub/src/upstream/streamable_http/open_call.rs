@@ -1,0 +1,31 @@
+//! A call of the older revision that is under way over HTTP: if its caller walks away, the backend is told.
+
+use std::sync::Arc;
+
+use super::HttpTransport;
+use crate::call::Caller;
+use crate::message::{self, Id};
+use crate::upstream::backend_session::{BackendSession, HttpSession};
+use crate::upstream::cancelled;
+
+pub(super) struct Open<'a> {
+    pub transport: &'a Arc<HttpTransport>,
+    pub lane: &'a BackendSession<HttpSession>,
+    pub caller: &'a Caller,
+    pub session: &'a Arc<HttpSession>,
+    pub id: &'a Id,
+    pub over: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.lane.give_up(self.id.as_number().unwrap_or_default(), self.caller);
+        }
+        if !self.over && !self.transport.closed.is_cancelled() {
+            let body = message::notification("notifications/cancelled", Some(&cancelled(self.id)));
+            let (transport, session) = (self.transport.clone(), self.session.clone());
+            tokio::spawn(async move { transport.post(&body, &[], Some(&session)).await.map(drop) });
+        }
+    }
+}

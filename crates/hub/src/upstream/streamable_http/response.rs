@@ -1,0 +1,239 @@
+//! What comes back over HTTP: one answer, or a stream that ends with one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_env::clock;
+use reqwest::Response;
+
+use super::{HttpTransport, PostError};
+use crate::call::server_request::{Question, ask, own_answer};
+use crate::call::{Inbound, Sink};
+use crate::catalogue::ListKind;
+use crate::message::{self, Answer, BYTES_MAX, Id, Malformed, Message, Request};
+use crate::scan::Scan;
+use crate::sse::{Parser, Piece};
+use crate::upstream::backend_session::HttpSession;
+use crate::upstream::cancellation::TAKEN_BACK;
+use crate::upstream::http::{BodyError, body, said, tell};
+use crate::upstream::unreadable::{Unread, WRONGLY_NAMED};
+use crate::upstream::{self, TransportEvent};
+
+/// A stream that ends at once again and again is not reopened faster than this.
+pub(super) const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// A server may say when its stream is to be asked for again, between these.
+pub(super) const RETRY_MIN: Duration = Duration::from_millis(100);
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// For so long a stream may take to open: a wire that was swallowed on its way must not be waited for.
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What reading a response came to.
+pub(super) enum Reading {
+    Answer(Answer),
+    /// Not an answer at all: garbage, or a refusal.
+    Other(String),
+    /// The stream ended before the answer. With an id it may be taken up again.
+    Ended {
+        last_id: Option<String>,
+        retry: Option<Duration>,
+        why: String,
+    },
+}
+
+/// Reads until the answer to `id`. What comes before it goes to `sink`.
+pub(super) async fn read_response(
+    response: Response,
+    id: &Id,
+    sink: Option<&Sink>,
+    transport: &Arc<HttpTransport>,
+    session: Option<&Arc<HttpSession>>,
+) -> Reading {
+    if response.status().is_success() && is_stream(&response) {
+        return read_stream(response, id, sink, transport, session).await;
+    }
+    let status = response.status();
+    let bytes = match body(response).await {
+        Ok(bytes) => bytes,
+        Err(BodyError::Broken(why)) => return Reading::Ended { last_id: None, retry: None, why },
+        Err(BodyError::TooLong) => return Reading::Other(Unread::TooLong.to_string()),
+    };
+    match Message::parse_bytes(&bytes) {
+        Ok(Message::Response(response)) if response.id.as_ref() == Some(id) => Reading::Answer(response.answer),
+        // Over HTTP an error without an id can only mean this request, unless its session is what is wrong.
+        Ok(Message::Response(response)) if response.id.is_none() && status.is_success() => {
+            Reading::Answer(response.answer)
+        }
+        Ok(Message::Response(response))
+            if response.id.is_none() && upstream::is_modern_error_answer(&response.answer) =>
+        {
+            Reading::Answer(response.answer)
+        }
+        Ok(Message::Response(_)) => Reading::Other(WRONGLY_NAMED.into()),
+        Err(why) if status.is_success() && !bytes.is_empty() => Reading::Other(Unread::Malformed(why).to_string()),
+        Ok(_) | Err(_) => Reading::Other(format!("{} and no answer", said(status))),
+    }
+}
+
+async fn read_stream(
+    mut response: Response,
+    id: &Id,
+    sink: Option<&Sink>,
+    transport: &Arc<HttpTransport>,
+    session: Option<&Arc<HttpSession>>,
+) -> Reading {
+    let mut parser = Parser::new(BYTES_MAX);
+    let why = loop {
+        let chunk = match response.chunk().await {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => break "the stream ended before the answer".to_owned(),
+            Err(error) => break tell(error),
+        };
+        for piece in parser.push(&chunk) {
+            let unread = match piece {
+                Piece::TooLarge(scan) => (scan, Unread::TooLong),
+                Piece::NotUtf8(scan) => (scan, Unread::Malformed(Malformed::NotUtf8)),
+                Piece::Event(event) if event.data.is_empty() => continue,
+                Piece::Event(event) => match Message::parse(&event.data) {
+                    Ok(Message::Response(message::Response { id: Some(other), answer })) if other == *id => {
+                        return Reading::Answer(answer);
+                    }
+                    // As in a body: an error without an id can only mean this request.
+                    Ok(Message::Response(message::Response { id: None, answer })) => return Reading::Answer(answer),
+                    Ok(Message::Response(_)) => return Reading::Other(WRONGLY_NAMED.into()),
+                    Ok(message) => {
+                        pass_on(message, sink.cloned(), true, transport, session.cloned()).await;
+                        continue;
+                    }
+                    // Events of other kinds are no messages.
+                    Err(_) if event.kind.as_deref().is_some_and(|kind| kind != "message") => continue,
+                    Err(why) => (Scan::of(event.data.as_bytes()), Unread::Malformed(why)),
+                },
+            };
+            let (scan, why) = &unread;
+            tracing::warn!(?why, "a backend sent something that was passed over");
+            if let Some(why) = why.spoils(scan, id) {
+                return Reading::Other(why);
+            }
+            refuse(&unread, transport, session);
+        }
+    };
+    Reading::Ended { last_id: parser.last_id().map(ToOwned::to_owned), retry: parser.retry(), why }
+}
+
+/// A request that cannot be taken is answered all the same.
+pub(super) fn refuse((scan, why): &(Scan, Unread), transport: &Arc<HttpTransport>, session: Option<&Arc<HttpSession>>) {
+    let Some(refusal) = why.refusal(scan) else { return };
+    let (transport, session) = (transport.clone(), session.cloned());
+    tokio::spawn(async move { transport.post(&refusal, &[], session.as_deref()).await.map(drop) });
+}
+
+/// Takes the stream of a call up again where it was cut, as often as the server wants that: how long a call may take is
+/// its caller's to say.
+pub(super) async fn resume(
+    transport: &Arc<HttpTransport>,
+    session: &Arc<HttpSession>,
+    id: &Id,
+    last_id: &str,
+    retry: Option<Duration>,
+    sink: Option<&Sink>,
+    why: String,
+) -> Reading {
+    let mut last_id = last_id.to_owned();
+    let mut pause = retry;
+    loop {
+        if let Some(pause) = pause {
+            let pause = tokio::time::sleep(pause.clamp(RETRY_MIN, RETRY_MAX));
+            // If the server is lost meanwhile, there is nothing to wait for.
+            if transport.closed.run_until_cancelled(pause).await.is_none() {
+                return Reading::Ended { last_id: None, retry: None, why };
+            }
+        }
+        let ended = |why: String| Reading::Ended { last_id: None, retry: None, why };
+        let asked = tokio::time::timeout(OPEN_TIMEOUT, transport.get(session, Some(&last_id))).await;
+        let response = match asked {
+            Ok(Ok(response)) if response.status().is_success() => response,
+            Ok(Ok(_) | Err(PostError::Refused(_) | PostError::Broken(_))) => return ended(why),
+            Err(_) => {
+                transport.suspect("the stream of a call was not opened in time");
+                continue;
+            }
+        };
+        let began = clock::now();
+        match read_stream(response, id, sink, transport, Some(session)).await {
+            Reading::Ended { last_id: newer, retry, .. } => {
+                last_id = newer.unwrap_or(last_id);
+                let hasty = began.elapsed() < REOPEN_PAUSE;
+                pause = retry.or(pause).or_else(|| hasty.then_some(REOPEN_PAUSE));
+            }
+            reading => return reading,
+        }
+    }
+}
+
+/// A notification goes where it belongs; a request too, and its answer goes back to the backend.
+pub(super) async fn pass_on(
+    message: Message,
+    sink: Option<Sink>,
+    certain: bool,
+    transport: &Arc<HttpTransport>,
+    session: Option<Arc<HttpSession>>,
+) {
+    match message {
+        // It is called by the backend's own name, which tells the client nothing; who is asked hears of it otherwise.
+        Message::Notification(message::Notification { method, params }) if method == TAKEN_BACK => {
+            if let Some(session) = &session {
+                session.asked.take_back(params.as_ref());
+            }
+        }
+        Message::Notification(notification) => {
+            // A backend of the older revision tells each session of a change; whether there is one is found out once, for all.
+            let changed = session.is_some() && ListKind::ALL.iter().any(|kind| kind.changed() == notification.method);
+            let sink = sink.filter(|_| !changed);
+            let message::Notification { method, params } = notification;
+            let inbound = Inbound::Notification { server: transport.dial.name.clone(), method, params };
+            match sink {
+                Some(sink) => drop(sink.send(inbound).await),
+                None => drop(
+                    transport.dial.events.send((transport.dial.generation, TransportEvent::Inbound(inbound))).await,
+                ),
+            }
+        }
+        Message::Request(request) => answer(request, sink, certain, transport, session),
+        Message::Response(_) => {}
+    }
+}
+
+fn answer(
+    request: Request,
+    sink: Option<Sink>,
+    certain: bool,
+    transport: &Arc<HttpTransport>,
+    session: Option<Arc<HttpSession>>,
+) {
+    let transport = transport.clone();
+    let taken_back = session.as_ref().map(|session| session.asked.begin(&request.id)).unwrap_or_default();
+    tokio::spawn(async move {
+        let answer = match own_answer(&request.method) {
+            Some(answer) => Some(answer),
+            None => {
+                let question = Question::new(&transport.dial.name, request.method, request.params, certain);
+                let asked = ask(sink.as_ref(), question);
+                let asked = taken_back.run_until_cancelled(asked);
+                transport.closed.run_until_cancelled(asked).await.flatten()
+            }
+        };
+        if let Some(session) = &session {
+            session.asked.end(&request.id);
+        }
+        // If the backend is gone, or has taken it back, nobody wants the answer.
+        let Some(answer) = answer else { return };
+        let body = message::response(&request.id, &answer);
+        let _ = transport.post(&body, &[], session.as_deref()).await;
+    });
+}
+
+pub(super) fn is_stream(response: &Response) -> bool {
+    let kind = response.headers().get("content-type").and_then(|value| value.to_str().ok());
+    kind.is_some_and(|kind| kind.starts_with("text/event-stream"))
+}

@@ -1,0 +1,25 @@
+//! The tests of the stores, in memory, on disk and on Redis.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test may panic and print"
+)]
+
+mod common;
+mod contract;
+mod disk_damage;
+mod disk_faults;
+mod disk_kill;
+mod disk_model;
+mod disk_space;
+mod limit;
+mod model;
+mod real_redis;
+mod redis_contract;
+mod redis_faults;
+mod redis_hot;
+mod redis_model;
+mod redis_nodes;
