@@ -1,9 +1,8 @@
 //! The tasks that a connection watches: their chunks come as frames, so that a page needs one connection for everything.
 
-use bowline_core::dialect::ai_sdk::Projector;
+use bowline_core::dialect::{FrameDialect, FrameProjection as _, FrameTask, Projection};
 use bowline_env::clock;
-use bowline_protocol::chunk::Chunk;
-use bowline_protocol::frame::server::{TaskChunk, TaskEnd};
+use bowline_protocol::frame::server::TaskEnd;
 use bowline_protocol::{Cursor, ErrorCode, Refusal, SessionId, StreamCursor, TaskId};
 use bowline_store::FollowError;
 use serde_json::json;
@@ -21,7 +20,7 @@ pub struct Watching {
     pub(super) token: u64,
     task: TaskId,
     session: Option<SessionId>,
-    reader: StreamReader<Projector>,
+    reader: StreamReader<FrameDialect>,
     /// The token that showed the task to be the client's, if it needed one.
     shown: Option<Presented>,
     /// Until a reader that comes back has what it missed.
@@ -152,14 +151,15 @@ impl Connection {
         }
     }
 
-    fn push_piece(&mut self, at: usize, piece: &Piece<Projector>) {
+    fn push_piece(&mut self, at: usize, piece: &Piece<FrameDialect>) {
         let time = clock::timestamp();
         let Watching { task, session, reader, .. } = &self.watches[at];
         let session = session.as_ref();
-        let encode = |chunk: &Chunk| TaskChunk { task, session, epoch: reader.epoch(), chunk }.encode(&time);
+        let named = FrameTask { task, session, epoch: reader.epoch() };
+        let encode = |output: &<FrameDialect as Projection>::Output| FrameDialect::encode_frame(output, &named, &time);
         let frames = match piece {
-            Piece::Own(chunks) => chunks.iter().map(encode).collect(),
-            Piece::Shared { batch, from } => Encoded::frames::<Projector>(batch, *from, session, encode),
+            Piece::Own(outputs) => outputs.iter().map(encode).collect(),
+            Piece::Shared { batch, from } => Encoded::frames::<FrameDialect>(batch, *from, session, encode),
             Piece::Over => Vec::new(),
         };
         self.shared.metrics.chunks_sent.inc_by(frames.len() as u64);

@@ -1,7 +1,6 @@
 //! The index of the active turn, written together with its events: what was open at each of them.
 
-use bowline_core::dialect::ProjectionIndex;
-use bowline_core::dialect::ai_sdk::Indexer;
+use bowline_core::dialect::StreamIndexer;
 use bowline_protocol::{Epoch, Recorded, Refusal, Seq};
 use bowline_store::{Commit, Item};
 
@@ -13,7 +12,7 @@ use crate::refusals;
 #[derive(Clone, Debug)]
 pub struct TurnIndexer {
     started: Seq,
-    indexer: Indexer,
+    indexer: StreamIndexer,
 }
 
 impl SessionActor {
@@ -32,20 +31,18 @@ impl SessionActor {
         let mut indexer = match &self.indexer {
             Some(indexer) if indexer.started == started => indexer.clone(),
             // It begins with this commit, so there is nothing to read.
-            Some(_) | None if is_new => Box::new(TurnIndexer { started, indexer: Indexer::new(started) }),
+            Some(_) | None if is_new => Box::new(TurnIndexer { started, indexer: StreamIndexer::new(started) }),
             Some(_) | None => Box::new(self.indexer_of(started).await?),
         };
         // An event is read before it is numbered for good; what becomes of it does not depend on its epoch.
         let epoch = Epoch::from_random(0);
-        let mut changed = false;
         for event in &commit.events {
             let seq = indexer.indexer.next();
             let bytes = event.number(&epoch, seq);
-            changed |= indexer.indexer.handle_event(&Recorded { seq, bytes });
+            indexer.indexer.handle_event(&Recorded { seq, bytes });
         }
-        if let Some(index) = indexer.indexer.index().filter(|_| changed) {
-            commit.items.push(Item::put(keys::index(started), index.encode()));
-        }
+        let changed = indexer.indexer.take_changed(&keys::index(started));
+        commit.items.extend(changed.into_iter().map(|(key, index)| Item::put(key, index)));
         Ok(Some(indexer))
     }
 
@@ -53,11 +50,11 @@ impl SessionActor {
     async fn indexer_of(&self, started: Seq) -> Result<TurnIndexer, Refusal> {
         let extent = self.shared.logs.store.extent(&self.log).await.map_err(|error| refusals::of_store(&error))?;
         let mut indexer = if extent.first > started {
-            let stored = self.shared.logs.store.item(&self.log, &keys::index(started)).await;
-            let stored = stored.map_err(|error| refusals::of_store(&error))?;
-            Indexer::late(stored.and_then(|bytes| ProjectionIndex::decode(&bytes)), extent.first)
+            let base = keys::index(started);
+            let stored = self.shared.logs.store.items_at(&self.log, &StreamIndexer::keys(&base)).await;
+            StreamIndexer::late(&base, &stored.map_err(|error| refusals::of_store(&error))?, extent.first)
         } else {
-            Indexer::new(started)
+            StreamIndexer::new(started)
         };
         for event in self.logged_since(started).await? {
             indexer.handle_event(&event);

@@ -1,11 +1,10 @@
 //! Turns: what is kept of each run beside the log, so that its task can be looked up and its message shown.
 
 use bowline_api::{Input, Message, Role};
-use bowline_core::dialect::Projection as _;
-use bowline_core::dialect::ai_sdk::{Assembler, Projector};
+use bowline_core::dialect::message_parts;
 use bowline_core::turn::Active;
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, LogId, MessageId, Recorded, Refusal, Seq, TaskId, json as text};
+use bowline_protocol::{Draft, MessageId, Recorded, Refusal, Seq, TaskId, json as text};
 use bowline_store::{ReadLimit, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -48,20 +47,6 @@ fn spoken(logged: &[Recorded]) -> String {
     let views = logged.iter().filter_map(Recorded::view).filter(|event| event.event == names::PARTIAL_ANSWER);
     let bodies = views.filter_map(|event| event.content.get().strip_prefix('"')?.strip_suffix('"'));
     text::unescaped(&bodies.collect::<String>())
-}
-
-/// The parts of the message that a reader of the whole turn ends up with.
-fn assemble(log: &LogId, started: Seq, logged: &[Recorded]) -> Value {
-    let mut projector = Projector::new(TaskId::of_turn(log, started).as_str());
-    if logged.first().is_none_or(|first| first.seq > started) {
-        projector.lose();
-    }
-    let (mut assembler, mut chunks) = (Assembler::default(), Vec::new());
-    for event in logged {
-        projector.handle_event(event, &mut chunks);
-        chunks.drain(..).for_each(|chunk| assembler.handle_chunk(&chunk));
-    }
-    Value::Array(assembler.parts())
 }
 
 impl SessionActor {
@@ -109,7 +94,8 @@ impl SessionActor {
         let epoch = self.shared.logs.store.extent(&self.log).await.map_err(|error| refusals::of_store(&error))?.epoch;
         let bytes = end.draft.seal(&self.id, "").number(&epoch, ended);
         logged.push(Recorded { seq: ended, bytes });
-        Ok((text, Some(assemble(&self.log, active.started, &logged))))
+        let name = TaskId::of_turn(&self.log, active.started);
+        Ok((text, Some(message_parts(name.as_str(), active.started, &logged))))
     }
 
     /// Everything from this event on, as far as it is still retained.

@@ -1,6 +1,7 @@
 //! What starts a run: a message, one from the queue, or a plan command.
 
 use bowline_api::{AgentError, Emitter, Input, Message, OpenQuestion, Reply, Role, Run};
+use bowline_core::dialect::StreamIndexer;
 use bowline_core::turn::Admission;
 use bowline_env::{clock, entropy};
 use bowline_protocol::event::names;
@@ -150,7 +151,7 @@ impl SessionActor {
             change.delete(keys::message(number));
             if let Some(turn) = message.turn.filter(|_| message.role == Role::User) {
                 change.delete(keys::turn(turn));
-                change.delete(keys::index(turn));
+                StreamIndexer::keys(&keys::index(turn)).into_iter().for_each(|key| change.delete(key));
             }
             if let Some(id) = message.message_id.as_deref().and_then(MessageId::parse) {
                 let accepted = self.item::<Accepted>(&keys::idempotency(&id)).await?;

@@ -5,7 +5,7 @@ pub mod reader;
 use std::sync::Arc;
 
 use bowline_api::Message;
-use bowline_core::dialect::{Projection, ProjectionIndex};
+use bowline_core::dialect::{Projection, ProjectionIndex, index_key};
 use bowline_core::resume::{Resume, Span};
 use bowline_core::watch::Start;
 use bowline_env::clock;
@@ -292,10 +292,8 @@ async fn stored_index<P: Projection>(
     log: &LogId,
     key: &str,
 ) -> Result<Option<ProjectionIndex<P::Mark>>, StoreError> {
-    if !P::IS_INDEXED {
-        return Ok(None);
-    }
-    Ok(shared.store.item(log, key).await?.and_then(|bytes| ProjectionIndex::decode(&bytes)))
+    let Some(key) = index_key::<P>(key) else { return Ok(None) };
+    Ok(shared.store.item(log, &key).await?.and_then(|bytes| ProjectionIndex::decode(&bytes)))
 }
 
 /// The position of an event as text.

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::dialect::ProjectionIndex;
-use bowline_core::dialect::ai_sdk::{Calls, Importer, Indexer};
+use bowline_core::dialect::{Calls, Importer, StreamIndexer};
 use bowline_env::clock;
 use bowline_protocol::{
     Cursor, Draft, Epoch, ErrorCode, Extent, LogId, Principal, ProducerId, Recorded, Refusal, Seq, SessionId, TaskId,
@@ -34,7 +33,7 @@ pub struct TaskActor {
     pub(super) next: Seq,
     pub(super) importer: Importer,
     /// Follows the stream as it is written.
-    pub(super) indexer: Indexer,
+    pub(super) indexer: StreamIndexer,
     pub(super) calls: Calls,
     /// How far each producer has come, as far as it has been asked for.
     pub(super) producers: HashMap<ProducerId, Position>,
@@ -60,7 +59,7 @@ impl TaskActor {
             next: Seq::ZERO.next(),
             importer: output::importer_of(&record, &id),
             calls: output::calls_of(&record),
-            indexer: Indexer::new(Seq::ZERO.next()),
+            indexer: StreamIndexer::new(Seq::ZERO.next()),
             id,
             record,
             producers: HashMap::new(),
@@ -74,12 +73,12 @@ impl TaskActor {
 
     /// Reads what was written before. Where the head of that is gone, what was open there was noted.
     pub(super) async fn follow(&mut self, extent: &Extent) -> Result<(), StoreError> {
-        self.indexer = Indexer::new(Seq::FIRST);
+        self.indexer = StreamIndexer::new(Seq::FIRST);
         self.calls = output::calls_of(&self.record);
         if extent.first > Seq::FIRST {
             self.importer.lose();
-            let index = self.shared.logs.store.item(&self.log, keys::INDEX).await?;
-            self.indexer = Indexer::late(index.and_then(|bytes| ProjectionIndex::decode(&bytes)), extent.first);
+            let stored = self.shared.logs.store.items_at(&self.log, &StreamIndexer::keys(keys::INDEX)).await?;
+            self.indexer = StreamIndexer::late(keys::INDEX, &stored, extent.first);
         }
         let mut from = extent.first;
         while from < extent.next {
@@ -153,17 +152,20 @@ impl TaskActor {
 
 /// Lets those who follow a stream see the events of a commit, the first of which will get the number `next`. What that changes
 /// in what is open in the stream is added to the commit.
-pub(super) fn index_events(commit: &mut Commit, epoch: &Epoch, next: Seq, indexer: &mut Indexer, calls: &mut Calls) {
-    let mut changed = false;
+pub(super) fn index_events(
+    commit: &mut Commit,
+    epoch: &Epoch,
+    next: Seq,
+    indexer: &mut StreamIndexer,
+    calls: &mut Calls,
+) {
     for (event, at) in commit.events.iter().zip(0..) {
         let seq = next.plus(at);
         let event = Recorded { seq, bytes: event.number(epoch, seq) };
-        changed |= indexer.handle_event(&event);
+        indexer.handle_event(&event);
         calls.handle_event(&event);
     }
-    if let Some(index) = indexer.index().filter(|_| changed) {
-        commit.items.push(Item::put(keys::INDEX, index.encode()));
-    }
+    commit.items.extend(indexer.take_changed(keys::INDEX).into_iter().map(|(key, index)| Item::put(key, index)));
 }
 
 impl std::fmt::Debug for TaskActor {

@@ -1,6 +1,6 @@
 //! What producers push: each append becomes durable once, however often it is sent.
 
-use bowline_core::dialect::ai_sdk::Imported;
+use bowline_core::dialect::{Imported, Importer};
 use bowline_protocol::{Draft, ErrorCode, ProducerId, Refusal, Seq};
 use bowline_store::Item;
 use serde_json::value::RawValue;
@@ -118,7 +118,7 @@ impl TaskActor {
                 Ok(Imported::Nothing) => {}
                 Ok(Imported::End(end)) => {
                     let rest = &append.chunks[place + 1..];
-                    if let Some(behind) = rest.iter().position(|chunk| !belongs_to_an_end(chunk)) {
+                    if let Some(behind) = rest.iter().position(|chunk| !Importer::may_follow_end(chunk)) {
                         (batch.importer, _) = (before.0, batch.drafts.truncate(before.1));
                         let field = format!("[{}]", place + 1 + behind);
                         return Taking::Refused(Refusal::field(&field, "stands behind the end of the stream"));
@@ -191,7 +191,7 @@ impl TaskActor {
 
 /// Appends that will become durable together.
 struct Batch {
-    importer: bowline_core::dialect::ai_sdk::Importer,
+    importer: Importer,
     drafts: Vec<Draft>,
     positions: Vec<(ProducerId, Position)>,
     /// Blocks of appends that are full with these, and those that are not kept any more.
@@ -225,12 +225,6 @@ enum Taking {
         last: Seq,
     },
     Refused(Refusal),
-}
-
-/// Whether a chunk may follow the one that ends a stream: an error is followed by the end of its step and message.
-fn belongs_to_an_end(chunk: &RawValue) -> bool {
-    let kind = serde_json::from_str::<Value>(chunk.get()).unwrap_or_default();
-    matches!(kind["type"].as_str(), Some("finish" | "finish-step" | "error" | "abort"))
 }
 
 pub(super) fn ended() -> Refusal {

@@ -1,7 +1,7 @@
 //! What may be asked of a task's actor.
 
 use bowline_api::AgentError;
-use bowline_core::dialect::ai_sdk;
+use bowline_core::dialect;
 use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -83,13 +83,13 @@ impl Ending {
 }
 
 /// A producer's own last word, which its readers get as it wrote it.
-impl From<ai_sdk::End> for Ending {
-    fn from(end: ai_sdk::End) -> Ending {
+impl From<dialect::End> for Ending {
+    fn from(end: dialect::End) -> Ending {
         let finish = Some(end.chunk);
         match end.ending {
-            ai_sdk::Ending::Finished => Ending::Completed { result: None, finish },
-            ai_sdk::Ending::Cancelled => Ending::Cancelled { by: "producer".into(), reason: end.text, finish },
-            ai_sdk::Ending::Failed => Ending::Failed {
+            dialect::Ending::Finished => Ending::Completed { result: None, finish },
+            dialect::Ending::Cancelled => Ending::Cancelled { by: "producer".into(), reason: end.text, finish },
+            dialect::Ending::Failed => Ending::Failed {
                 code: ErrorCode::AgentFailed,
                 message: end.text.unwrap_or_else(|| "The producer says that it failed.".into()),
                 finish,

@@ -1,6 +1,6 @@
 //! The call that an operation is, in its stream: told as it begins, and answered as it ends, in the terms of any tool's call.
 
-use bowline_core::dialect::ai_sdk::{Calls, Importer, Owed};
+use bowline_core::dialect::{Calls, Importer, Owed, answer_chunk};
 use bowline_env::entropy;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, OperationId, StepId, TaskId};
@@ -80,10 +80,7 @@ impl TaskActor {
 
     fn answer(&self, id: &str, outcome: Result<&Value, &str>) -> Draft {
         let tool = self.record.tool_name.as_deref().unwrap_or(UNNAMED_TOOL);
-        let chunk = match outcome {
-            Ok(result) => json!({ "type": "tool-output-available", "toolCallId": id, "output": result }),
-            Err(error) => json!({ "type": "tool-output-error", "toolCallId": id, "errorText": error }),
-        };
+        let chunk = answer_chunk(id, outcome);
         // A producer may have given its call a name that no step can have.
         let Some(step) = StepId::parse(id) else {
             return Draft::new(names::CHUNK, &chunk).metadata(&json!({ "tool": tool }));

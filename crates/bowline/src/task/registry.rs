@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use async_trait::async_trait;
-use bowline_core::dialect::ai_sdk::Indexer;
+use bowline_core::dialect::StreamIndexer;
 use bowline_env::{clock, entropy};
 use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Kind, Start};
@@ -166,7 +166,7 @@ impl Tasks {
         if let Some(opening) = output::opening(&record) {
             let session = record.session.clone().unwrap_or_else(|| SessionId::from(&commit.log));
             commit.events = vec![opening.seal(&session, &clock::timestamp())];
-            index_events(&mut commit, &epoch, first, &mut Indexer::new(first), &mut output::calls_of(&record));
+            index_events(&mut commit, &epoch, first, &mut StreamIndexer::new(first), &mut output::calls_of(&record));
         }
         let events = commit.events.len() as u64;
         commit.create = Some(Start { epoch, after: Seq::ZERO });

@@ -211,6 +211,21 @@ fn close_codes_outside_their_file(source: &Source) -> Vec<String> {
     source.complaints(|line| words(line).any(is_close_code))
 }
 
+fn dialects_named_elsewhere(source: &Source) -> Vec<String> {
+    // Its own folder, its endpoint, and the agent whose upstream speaks it.
+    if source.is_in(&["protocol/src/", "core/src/dialect/", "bowline/src/http/", "bowline/src/agent/http/"]) {
+        return Vec::new();
+    }
+    let is_folder = |rest: &str| {
+        let after = rest.trim_start_matches(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        after.len() < rest.len() && after.starts_with("::")
+    };
+    let chunk_types = ["ChunkKind", "ChunkView", "ChunkBuilder", "ChunkError"];
+    source.complaints(|line| {
+        line.split("dialect::").skip(1).any(is_folder) || words(line).any(|word| chunk_types.contains(&word))
+    })
+}
+
 fn too_long(source: &Source) -> Vec<String> {
     let lines: Vec<&str> = source.text.lines().collect();
     let length = tests_begin(&lines).unwrap_or(lines.len());
@@ -323,6 +338,11 @@ fn names_of_metrics_are_written_in_one_place() {
 #[test]
 fn close_codes_are_written_in_one_place() {
     hold(close_codes_outside_their_file, "Use `CloseCode` from protocol/src/error.rs instead of the number:");
+}
+
+#[test]
+fn a_dialect_is_named_by_its_folder_and_its_endpoint_alone() {
+    hold(dialects_named_elsewhere, "Use what core/src/dialect/mod.rs offers for all dialects:");
 }
 
 #[test]
@@ -529,6 +549,12 @@ fn each_rule_can_fail() {
         ("event name", frame_names_outside_protocol, "core/src/link.rs", r#"json!({ "event": "agent.thinking" })"#),
         ("metric", metric_names_outside_metrics, "bowline/src/node.rs", r#"counter("bowline_lost_total")"#),
         ("close code", close_codes_outside_their_file, "bowline/src/drive/connection.rs", "close(4201)"),
+        (
+            "dialects",
+            dialects_named_elsewhere,
+            "bowline/src/session/turns.rs",
+            "use bowline_core::dialect::ai_sdk::Mark;",
+        ),
         ("first sentence", without_first_sentence, "core/src/link.rs", "use std::fmt;"),
         ("async core", machines_that_do_more_than_decide, "core/src/link.rs", "pub async fn f() {}"),
         ("clock in core", machines_that_do_more_than_decide, "core/src/link.rs", "let now = Instant::now();"),

@@ -3,16 +3,21 @@
 pub mod ai_sdk;
 mod index;
 mod live;
+mod registry;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use bowline_protocol::{Epoch, Recorded, Seq};
+use bowline_protocol::{Epoch, Recorded, Seq, SessionId, TaskId};
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use index::{INDEX_BYTES_MAX, ProjectionIndex, ProjectionIndexer};
 pub use live::{Live, LiveBatch, Shared};
+pub use registry::{
+    Calls, End, Ending, FrameDialect, Imported, Importer, Owed, StreamIndexer, answer_chunk, message_parts,
+};
 
 /// Turns the events of one turn or task into the outputs of one dialect, for one reader.
 ///
@@ -27,8 +32,8 @@ pub trait Projection: Clone + fmt::Debug + Send + 'static {
     /// How neighbouring outputs are merged on replay.
     type Fold: Fold<Self::Output>;
 
-    /// Whether those who write turns and tasks keep the index of this dialect.
-    const IS_INDEXED: bool;
+    /// If those who write turns and tasks keep the index of this dialect, what its key beside the log ends with.
+    const INDEX: Option<&'static str>;
     /// The last bytes of a stream of server-sent events.
     const SSE_END: &'static [u8];
 
@@ -94,6 +99,25 @@ pub trait Projection: Clone + fmt::Debug + Send + 'static {
 
     /// About how many bytes an output takes.
     fn len(output: &Self::Output) -> usize;
+}
+
+/// A dialect whose outputs can also travel as frames of a connection.
+pub trait FrameProjection: Projection {
+    /// Writes an output of this task as a frame.
+    fn encode_frame(output: &Self::Output, task: &FrameTask<'_>, timestamp: &str) -> Bytes;
+}
+
+/// The task that a frame names.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameTask<'a> {
+    pub task: &'a TaskId,
+    pub session: Option<&'a SessionId>,
+    pub epoch: &'a Epoch,
+}
+
+/// Where the index of this dialect is kept beside a log, in which the keys of all indexes of a stream begin with `base`.
+pub fn index_key<P: Projection>(base: &str) -> Option<String> {
+    P::INDEX.map(|end| format!("{base}{end}"))
 }
 
 /// Merges outputs that follow each other, and holds back at most one.

@@ -29,7 +29,7 @@ impl Projection for RawEvents {
     type Mark = ();
     type Fold = AsTheyAre;
 
-    const IS_INDEXED: bool = false;
+    const INDEX: Option<&'static str> = None;
     const SSE_END: &'static [u8] = b"event: end\ndata:\n\n";
 
     fn new(_: &str) -> RawEvents {

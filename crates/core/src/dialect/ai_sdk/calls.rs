@@ -7,8 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use bowline_protocol::chunk::ChunkView;
 use bowline_protocol::event::names;
 use bowline_protocol::{ChunkKind, Recorded};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::events::{Facts, text_of};
 
@@ -132,6 +132,14 @@ impl Calls {
     }
 }
 
+/// The chunk that answers a call, or says why there is no answer.
+pub fn answer_chunk(call: &str, outcome: Result<&Value, &str>) -> Value {
+    match outcome {
+        Ok(output) => json!({ "type": "tool-output-available", "toolCallId": call, "output": output }),
+        Err(error) => json!({ "type": "tool-output-error", "toolCallId": call, "errorText": error }),
+    }
+}
+
 fn hash_of(raw: &RawValue) -> u64 {
     // What is no tree, because a text in it is half a character, is compared as it is written.
     serde_json::from_str::<Value>(raw.get()).map_or_else(|_| hash_text(raw.get()), |value| hash(&value))
@@ -158,7 +166,6 @@ impl fmt::Debug for Calls {
 #[cfg(test)]
 mod tests {
     use bowline_protocol::Seq;
-    use serde_json::json;
 
     use super::*;
 

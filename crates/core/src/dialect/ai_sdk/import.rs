@@ -7,6 +7,7 @@ use bowline_protocol::chunk::{ChunkBuilder, ChunkError, ChunkView, DONE_DATA};
 use bowline_protocol::event::names;
 use bowline_protocol::{Chunk, ChunkKind, Draft, Recorded, StepId, json};
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::events::{Facts, delta_chunk, text_of, tool_error, tool_input, tool_output};
@@ -160,6 +161,12 @@ impl Importer {
         let imported = self.import(&line, &view);
         self.note(&view);
         Ok(imported)
+    }
+
+    /// Whether a chunk may stand behind the one that ended the stream: an error is followed by the end of its step and message.
+    pub fn may_follow_end(chunk: &RawValue) -> bool {
+        let chunk = serde_json::from_str::<Value>(chunk.get()).unwrap_or_default();
+        matches!(chunk["type"].as_str(), Some("finish" | "finish-step" | "error" | "abort"))
     }
 
     fn import(&self, line: &RawValue, view: &ChunkView<'_>) -> Imported {

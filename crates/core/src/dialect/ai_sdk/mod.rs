@@ -15,16 +15,18 @@ mod verbatim;
 
 use bowline_protocol::chunk::{ChunkBuilder, DONE};
 use bowline_protocol::event::names;
+use bowline_protocol::frame::server::TaskChunk;
 use bowline_protocol::{Chunk, ChunkKind, Epoch, Place, Recorded, Seq, json};
+use bytes::Bytes;
 use serde_json::Value;
 
-use super::{OpenParts, Parser, Projection, ProjectionIndexer};
+use super::{FrameProjection, FrameTask, OpenParts, Parser, Projection, ProjectionIndexer};
 use events::Facts;
 use parts::{Flow, Parts};
 use streamed::Streamed;
 
 pub use assemble::Assembler;
-pub use calls::{Calls, Owed};
+pub use calls::{Calls, Owed, answer_chunk};
 pub use fold::DeltaFold;
 pub use import::{End, Ending, Imported, Importer};
 pub use open_parts::Mark;
@@ -87,7 +89,8 @@ impl Projection for Projector {
     type Mark = Mark;
     type Fold = DeltaFold;
 
-    const IS_INDEXED: bool = true;
+    // The first dialect; its key has no ending of its own.
+    const INDEX: Option<&'static str> = Some("");
     const SSE_END: &'static [u8] = DONE;
 
     /// `name` is the id of the assistant's message.
@@ -226,6 +229,28 @@ impl Projection for Projector {
     fn len(chunk: &Chunk) -> usize {
         chunk.json.len() + 64
     }
+}
+
+impl FrameProjection for Projector {
+    fn encode_frame(chunk: &Chunk, task: &FrameTask<'_>, timestamp: &str) -> Bytes {
+        let FrameTask { task, session, epoch } = *task;
+        TaskChunk { task, session, epoch, chunk }.encode(timestamp)
+    }
+}
+
+/// The parts of the message that a reader of a whole turn ends up with. `name` and `first` are the turn's own name and its first
+/// event; `logged` is what is left of it.
+pub fn message_parts(name: &str, first: Seq, logged: &[Recorded]) -> Value {
+    let mut projector = Projector::new(name);
+    if logged.first().is_none_or(|event| event.seq > first) {
+        projector.lose();
+    }
+    let (mut assembler, mut chunks) = (Assembler::default(), Vec::new());
+    for event in logged {
+        projector.handle_event(event, &mut chunks);
+        chunks.drain(..).for_each(|chunk| assembler.handle_chunk(&chunk));
+    }
+    Value::Array(assembler.parts())
 }
 
 /// Keeps the index of a stream as it is written.

@@ -1,0 +1,106 @@
+//! Which dialects are kept as turns and tasks are written. Only this file, the folders beside it and their endpoints name a dialect.
+
+use bowline_protocol::{Recorded, Seq};
+use serde_json::Value;
+
+use super::{Projection, ProjectionIndex, ProjectionIndexer, ai_sdk, index_key};
+
+/// What producers write, and the message that is kept of a turn.
+pub use ai_sdk::{Calls, End, Ending, Imported, Importer, Owed, answer_chunk, message_parts};
+
+/// The dialect of the frames in which a connection gets the tasks that it watches.
+pub type FrameDialect = ai_sdk::Projector;
+
+/// Follows a stream as it is written, and keeps the index of each dialect that has one.
+///
+/// Another such dialect is a field, and a line in each of the first four functions.
+#[derive(Clone, Debug)]
+pub struct StreamIndexer {
+    /// The number of the next event.
+    next: Seq,
+    ai_sdk: Kept<ai_sdk::Projector>,
+}
+
+/// An indexer, and whether its index has changed since it was last taken.
+#[derive(Clone, Debug)]
+struct Kept<P: Projection> {
+    indexer: ProjectionIndexer<P>,
+    changed: bool,
+}
+
+impl StreamIndexer {
+    /// The keys under which the indexes of a stream are kept, beginning with `base`.
+    pub fn keys(base: &str) -> Vec<String> {
+        [index_key::<ai_sdk::Projector>(base)].into_iter().flatten().collect()
+    }
+
+    /// A stream whose first event will be `first`.
+    pub fn new(first: Seq) -> StreamIndexer {
+        StreamIndexer { next: first, ai_sdk: Kept::new(first) }
+    }
+
+    /// A stream of which the beginning is gone: the first event that is left is `retained`. `stored` is what was kept under
+    /// its [`keys`](StreamIndexer::keys).
+    pub fn late<B: AsRef<[u8]>>(base: &str, stored: &[(String, B)], retained: Seq) -> StreamIndexer {
+        StreamIndexer { next: retained, ai_sdk: Kept::late(base, stored, retained) }
+    }
+
+    fn each(&mut self) -> [&mut dyn Indexed; 1] {
+        [&mut self.ai_sdk]
+    }
+
+    /// The number of the next event.
+    pub fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Takes the next event.
+    pub fn handle_event(&mut self, event: &Recorded) {
+        if event.seq >= self.next {
+            self.next = event.seq.next();
+            self.each().into_iter().for_each(|indexed| indexed.handle_event(event));
+        }
+    }
+
+    /// The indexes that have changed since this was last asked, each with its key.
+    pub fn take_changed(&mut self, base: &str) -> Vec<(String, Vec<u8>)> {
+        self.each().into_iter().filter_map(|indexed| indexed.take_changed(base)).collect()
+    }
+
+    /// How much of this whole answer was streamed before, as the event that brings it should say: so many bytes, or
+    /// `false` if that was something else. None if that is not known.
+    pub fn streamed(&self, answer: &str) -> Option<Value> {
+        self.ai_sdk.indexer.streamed(answer)
+    }
+}
+
+/// One dialect's index, whichever it is.
+trait Indexed {
+    fn handle_event(&mut self, event: &Recorded);
+    fn take_changed(&mut self, base: &str) -> Option<(String, Vec<u8>)>;
+}
+
+impl<P: Projection> Kept<P> {
+    fn new(first: Seq) -> Kept<P> {
+        Kept { indexer: ProjectionIndexer::new(first), changed: false }
+    }
+
+    fn late<B: AsRef<[u8]>>(base: &str, stored: &[(String, B)], retained: Seq) -> Kept<P> {
+        let key = index_key::<P>(base);
+        let stored = stored.iter().find(|(at, _)| Some(at) == key.as_ref());
+        let index = stored.and_then(|(_, bytes)| ProjectionIndex::decode(bytes.as_ref()));
+        Kept { indexer: ProjectionIndexer::late(index, retained), changed: false }
+    }
+}
+
+impl<P: Projection> Indexed for Kept<P> {
+    fn handle_event(&mut self, event: &Recorded) {
+        self.changed |= self.indexer.handle_event(event);
+    }
+
+    fn take_changed(&mut self, base: &str) -> Option<(String, Vec<u8>)> {
+        let changed = std::mem::take(&mut self.changed);
+        let index = self.indexer.index().filter(|_| changed)?;
+        Some((index_key::<P>(base)?, index.encode()))
+    }
+}
