@@ -65,6 +65,12 @@ impl LeasedLog {
         LeasedLog { store, lessor, log, fence: None }
     }
 
+    /// A log that this writer has just made, and that is open ([`Fence::OPEN`]) until somebody takes a lease: for a writer
+    /// that has the store to itself. It saves the lease, which the first commit in doubt brings.
+    pub fn made(store: Arc<dyn Store>, lessor: Arc<dyn Lessor>, log: LogId) -> LeasedLog {
+        LeasedLog { fence: Some(Fence::OPEN), ..LeasedLog::new(store, lessor, log) }
+    }
+
     pub fn id(&self) -> &LogId {
         &self.log
     }

@@ -18,7 +18,8 @@ use bowline_env::{clock, entropy};
 use bowline_protocol::event::{Draft, EventName};
 use bowline_protocol::{Cursor, Epoch, LogId, Principal, Seq, SessionId};
 use bowline_store::{
-    Claim, Clock, Commit, Committed, Fence, Item, Kind, Leased, ReadBudget, Record, Release, Start, Store, StoreError,
+    Clock, Commit, Committed, Fence, Follower, Item, Kind, LeasedLog, ReadBudget, Record, Release, Start, Store,
+    StoreError, WakeSet,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -31,7 +32,7 @@ use crate::call::{Caller, ClientFacts, capabilities, outcome};
 use crate::config::key::Key;
 use crate::fields::{Raw, raw};
 use crate::message::{self, Id};
-use crate::neighbours::Neighbours;
+use crate::neighbours::{self, Neighbours};
 use crate::revision::Revision;
 
 pub(crate) use self::elicitation::GONE;
@@ -91,6 +92,8 @@ pub struct Session {
     clock: Clock,
     /// What its readers may hold.
     pub reading: Arc<ReadBudget>,
+    log: LeasedLog,
+    /// Its lease, which makes the names of its streams and questions new each time it is woken.
     fence: Fence,
     epoch: Epoch,
     state: Mutex<State>,
@@ -126,6 +129,19 @@ pub struct SessionParts {
     pub has_hub_tools: bool,
 }
 
+impl SessionParts {
+    /// The session's log, and the lease under which it is written from now on.
+    async fn lease(
+        &self,
+        neighbours: Option<&Arc<dyn Neighbours>>,
+        id: LogId,
+    ) -> Result<(LeasedLog, Fence), StoreError> {
+        let mut log = LeasedLog::new(self.store.clone(), neighbours::lessor(&self.store, neighbours), id);
+        let fence = log.acquire().await?;
+        Ok((log, fence))
+    }
+}
+
 /// What becomes of a wish to subscribe, or not to.
 #[derive(Debug)]
 pub enum Subscribing {
@@ -147,7 +163,7 @@ impl Session {
     /// Makes a session that was not there before.
     pub async fn create(
         parts: SessionParts,
-        lessor: Option<&dyn Neighbours>,
+        neighbours: Option<&Arc<dyn Neighbours>>,
         principal: Principal,
         record: SessionRecord,
     ) -> Result<Session, StoreError> {
@@ -156,33 +172,29 @@ impl Session {
         let id = LogId::parse(&id).ok_or(StoreError::NoSuchLog)?;
         let epoch = Epoch::from_random(entropy::u128() as u64);
         let now = parts.clock.now_ms();
-        let mut commit = Commit::to(id.clone(), Fence::default(), now);
+        let mut commit = Commit::to(id.clone(), Fence::OPEN, now);
         commit.create = Some(Start { epoch: epoch.clone(), after: Seq::ZERO });
         commit.record = Some(stored(&principal, &record, now));
         parts.store.commit(commit).await?;
-        let fence = match lessor {
-            Some(lessor) => lessor.take_up(&id).await.and_then(Leased::fence)?,
-            None => Fence::default(),
+        let (log, fence) = match neighbours {
+            Some(_) => parts.lease(neighbours, id).await?,
+            None => (LeasedLog::made(parts.store.clone(), neighbours::lessor(&parts.store, None), id), Fence::OPEN),
         };
-        Ok(Session::awake(parts, id, principal, record, (fence, epoch)))
+        Ok(Session::awake(parts, log, principal, record, (fence, epoch)))
     }
 
     /// Wakes one from the store, as after a restart.
     pub async fn wake(
         parts: SessionParts,
-        lessor: Option<&dyn Neighbours>,
+        neighbours: Option<&Arc<dyn Neighbours>>,
         id: LogId,
         principal: Principal,
         record: SessionRecord,
     ) -> Result<Session, StoreError> {
-        let leased = match lessor {
-            Some(lessor) => lessor.take_up(&id).await?,
-            None => parts.store.lease(&id, &Claim::alone()).await?,
-        };
-        let fence = leased.fence()?;
-        let epoch = parts.store.extent(&id).await?.epoch;
-        let standing = KeptRequests::of(parts.store.items(&id, subscriptions::PREFIX).await?);
-        let mut session = Session::awake(parts, id, principal, record, (fence, epoch));
+        let (log, fence) = parts.lease(neighbours, id).await?;
+        let epoch = parts.store.extent(log.id()).await?.epoch;
+        let standing = KeptRequests::of(parts.store.items(log.id(), subscriptions::PREFIX).await?);
+        let mut session = Session::awake(parts, log, principal, record, (fence, epoch));
         session.state().log_level = standing.log_level();
         session.kept_requests = standing;
         session.end_cut_streams().await?;
@@ -191,7 +203,7 @@ impl Session {
 
     fn awake(
         SessionParts { store, clock, reading, inbox, has_hub_tools }: SessionParts,
-        id: LogId,
+        log: LeasedLog,
         principal: Principal,
         record: SessionRecord,
         (fence, epoch): (Fence, Epoch),
@@ -203,7 +215,7 @@ impl Session {
         let seen = if has_tools { Arc::new(everything()) } else { client.clone() };
         let ended = CancellationToken::new();
         Session {
-            id,
+            id: log.id().clone(),
             principal,
             record,
             client,
@@ -213,6 +225,7 @@ impl Session {
             store,
             clock,
             reading,
+            log,
             fence,
             epoch,
             state: Mutex::default(),
@@ -276,6 +289,11 @@ impl Session {
         &self.store
     }
 
+    /// A reader of its log for what follows `after`.
+    pub fn follow(&self, after: Seq, wake: &Arc<WakeSet>) -> Follower {
+        Follower::resume(&self.store, &self.id, (&self.epoch, after.next()), wake, 0)
+    }
+
     pub fn event_id(&self, seq: Seq) -> String {
         Cursor { epoch: Some(self.epoch.clone()), seq }.to_string()
     }
@@ -292,14 +310,21 @@ impl Session {
     }
 
     async fn commit(&self, events: Vec<bowline_protocol::Unnumbered>, items: Vec<Item>) -> Result<Seq, StoreError> {
-        let mut commit = Commit::to(self.id.clone(), self.fence, self.clock.now_ms());
+        let mut commit = self.change();
         commit.events = events;
         commit.items = items;
         self.write(commit).await.map(|committed| committed.first)
     }
 
+    /// A commit to its log, empty so far. It gets its fence where it is written.
+    fn change(&self) -> Commit {
+        Commit::to(self.id.clone(), Fence::OPEN, self.clock.now_ms())
+    }
+
+    /// Its calls write at the same time, each with a copy of the writer and all under one lease, so that the store can
+    /// write them down together. A copy that finds the lease void ends the session, and none takes another lease.
     async fn write(&self, commit: Commit) -> Result<Committed, StoreError> {
-        let written = self.store.commit(commit).await;
+        let written = self.log.clone().commit_leased(commit).await;
         match &written {
             Ok(committed) => {
                 self.is_in(&committed.epoch);
@@ -428,7 +453,7 @@ impl Session {
     }
 
     async fn write_touch(&self, now: u64) {
-        let mut commit = Commit::to(self.id.clone(), self.fence, now);
+        let mut commit = self.change();
         commit.record = Some(stored(&self.principal, &self.record, now));
         if let Err(error) = self.write(commit).await {
             tracing::debug!(session = %self.id, %error, "a session's use could not be written down");
@@ -449,7 +474,7 @@ impl Session {
         self.over.cancel();
         self.ended.cancel();
         self.state().pending.clear();
-        let mut commit = Commit::to(self.id.clone(), self.fence, self.clock.now_ms());
+        let mut commit = self.change();
         commit.release = Some(Release::Log);
         if let Err(error) = self.write(commit).await {
             tracing::warn!(session = %self.id, %error, "a session of the hub could not be removed");

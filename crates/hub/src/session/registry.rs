@@ -79,7 +79,7 @@ impl Sessions {
         }
         let (inbox, said) = Inbox::new();
         let parts = self.parts(inbox);
-        let session = Session::create(parts, self.lessor(), principal.clone(), record).await?;
+        let session = Session::create(parts, self.neighbours.as_ref(), principal.clone(), record).await?;
         Ok(self.settle(session, Some(said)))
     }
 
@@ -117,7 +117,7 @@ impl Sessions {
                 (inbox, Some(said))
             }
         };
-        let session = Session::wake(self.parts(inbox), self.lessor(), id, stored.owner, record).await?;
+        let session = Session::wake(self.parts(inbox), self.neighbours.as_ref(), id, stored.owner, record).await?;
         Ok((Some(self.settle(session, said)), true))
     }
 
@@ -140,10 +140,6 @@ impl Sessions {
     fn parts(&self, inbox: Inbox) -> SessionParts {
         let (store, reading) = (self.store.clone(), self.reading.clone());
         SessionParts { store, clock: self.clock, reading, inbox, has_hub_tools: self.expose.meta() }
-    }
-
-    fn lessor(&self) -> Option<&dyn Neighbours> {
-        self.neighbours.as_deref()
     }
 
     /// One that is awake here. What cannot go on here is not.

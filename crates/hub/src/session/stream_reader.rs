@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bowline_protocol::Seq;
 use bowline_store::budget::Pacer;
-use bowline_store::{ReadLimit, StoreError, TailGuard, WakeSet};
+use bowline_store::{Followed, Follower, ReadLimit, StoreError, WakeSet};
 use bytes::Bytes;
 use futures_util::Stream;
 use serde::Deserialize;
@@ -66,9 +66,8 @@ impl Logged {
 pub struct Reader {
     session: Arc<Session>,
     stream: String,
-    next: Seq,
+    follower: Follower,
     wake: Arc<WakeSet>,
-    _guard: TailGuard,
     _reading: Reading,
     /// Another reader has taken the stream over.
     stop: CancellationToken,
@@ -85,16 +84,14 @@ pub enum Piece {
 }
 
 impl Reader {
-    /// Reads what follows `after`. Subscribes first, then looks, so that nothing slips in between.
+    /// Reads what follows `after`.
     pub fn new(session: &Arc<Session>, stream: &str, after: Seq, stop: CancellationToken) -> Reader {
         let wake = WakeSet::new();
-        let guard = session.store().tail(&session.id, &wake, 0);
         Reader {
             session: session.clone(),
             stream: stream.to_owned(),
-            next: after.next(),
+            follower: session.follow(after, &wake),
             wake,
-            _guard: guard,
             _reading: Reading::new(session, stream),
             stop,
             over: false,
@@ -154,18 +151,21 @@ impl Reader {
         let mut messages = Vec::new();
         let events = self.carries_events();
         loop {
-            let batch = self.session.store().read(&self.session.id, self.next, ReadLimit { bytes, ..READ }).await?;
-            if !self.session.is_in(&batch.epoch) {
-                // What stands there now was never owed to this reader.
-                return Ok(messages);
-            }
-            if batch.first > self.next {
-                // So slow that what it is owed is gone. It ends; whoever comes back for the rest is told that it is not there.
-                self.over = true;
-                return Ok(messages);
-            }
-            let Some(last) = batch.events.last().map(|event| event.seq) else { return Ok(messages) };
-            for event in &batch.events {
+            let found = match self.follower.next(ReadLimit { bytes, ..READ }).await? {
+                Followed::Events(found) => found,
+                Followed::Idle => return Ok(messages),
+                Followed::Gap { .. } => {
+                    // What a reader this slow is owed is gone. Its stream ends; a client that returns for the rest learns that.
+                    self.over = true;
+                    return Ok(messages);
+                }
+                Followed::Epoch(extent) => {
+                    // What stands there now was never owed to this reader.
+                    self.session.is_in(&extent.epoch);
+                    return Ok(messages);
+                }
+            };
+            for event in &found {
                 let Ok(logged) = serde_json::from_slice::<Logged>(&event.bytes) else { continue };
                 if events && !logged.metadata.native {
                     let told = logged.event(&self.session.event_id(event.seq)).map(|told| as_message(&told));
@@ -179,7 +179,6 @@ impl Reader {
                 }
                 self.over |= logged.metadata.last;
             }
-            self.next = last.next();
             if !messages.is_empty() || self.over {
                 return Ok(messages);
             }

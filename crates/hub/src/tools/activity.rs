@@ -1,9 +1,10 @@
 //! Tools that tell what happened: every event once, in order, after a cursor.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_protocol::Seq;
-use bowline_store::{ReadLimit, WakeSet};
+use bowline_store::{Followed, Follower, ReadLimit, WakeSet};
 use serde_json::json;
 
 use super::{Call, Outcome};
@@ -22,9 +23,8 @@ pub(crate) async fn wait(call: &Call<'_>) -> Result<Outcome, String> {
     let session = call.session().await?;
     let after = cursor(call, &session).await?;
     let wake = WakeSet::new();
-    let _guard = session.store().tail(&session.id, &wake, 0);
     let deadline = tokio::time::Instant::now() + Duration::from_millis(timeout);
-    let mut past = Past::after(after);
+    let mut past = Past::after(&session, after, &wake);
     let triggered_by = loop {
         past.read(&session, |_| true).await?;
         if past.gap.is_some() {
@@ -71,7 +71,7 @@ pub(crate) async fn past(call: &Call<'_>, name: &str) -> Result<Outcome, String>
         let kind_fits = if logs { is_log && level_fits } else { kind == "notification" && !is_log };
         kind_fits && server_fits && (level_fits || own.is_none())
     };
-    let mut past = Past::after(after);
+    let mut past = Past::after(&session, after, &WakeSet::new());
     past.read(&session, wanted).await?;
     let mut facts = Fields::default();
     facts.put(member, &past.events);
@@ -93,18 +93,17 @@ async fn cursor(call: &Call<'_>, session: &Session) -> Result<Seq, String> {
 
 /// What is read of a log: nothing is skipped, and what is not an event is passed over.
 struct Past {
+    follower: Follower,
     /// The last event that was looked at, which is where the client is.
     cursor: Seq,
-    /// The last thing that was looked at.
-    position: Seq,
     /// How much was let go of before it was read, and what is the oldest that is left.
     gap: Option<(u64, Seq)>,
     events: Vec<Fields>,
 }
 
 impl Past {
-    fn after(cursor: Seq) -> Past {
-        Past { cursor, position: cursor, gap: None, events: Vec::new() }
+    fn after(session: &Session, cursor: Seq, wake: &Arc<WakeSet>) -> Past {
+        Past { follower: session.follow(cursor, wake), cursor, gap: None, events: Vec::new() }
     }
 
     /// What cannot be read any more is told, never passed over.
@@ -117,27 +116,27 @@ impl Past {
     /// Reads on until there are enough events, or no more.
     async fn read(&mut self, session: &Session, wanted: impl Fn(&Fields) -> bool) -> Result<(), String> {
         loop {
-            let batch = session.store().read(&session.id, self.position.next(), READ).await;
-            let batch = batch.map_err(|error| error.to_string())?;
-            if !session.is_in(&batch.epoch) {
-                return Err(BEGUN_ANEW.to_owned());
-            }
-            if batch.first > self.position.next() {
-                self.gap = Some((self.position.next().until(batch.first), batch.first));
-                self.position = batch.first.prev();
-                self.cursor = self.position;
-            }
-            if batch.events.is_empty() {
-                return Ok(());
-            }
-            for event in &batch.events {
-                self.position = event.seq;
+            let found = match self.follower.next(READ).await.map_err(|error| error.to_string())? {
+                Followed::Events(found) => found,
+                Followed::Idle => return Ok(()),
+                Followed::Gap { from, to } => {
+                    self.gap = Some((from.until(to), to));
+                    self.cursor = to.prev();
+                    continue;
+                }
+                Followed::Epoch(extent) => {
+                    session.is_in(&extent.epoch);
+                    return Err(BEGUN_ANEW.to_owned());
+                }
+            };
+            for event in &found {
                 let Ok(logged) = serde_json::from_slice::<Logged>(&event.bytes) else { continue };
                 let Some(shown) = logged.event(&session.event_id(event.seq)) else { continue };
                 self.cursor = event.seq;
                 if wanted(&shown) {
                     self.events.push(shown);
                 }
+                // The rest is not lost: the client's next cursor leads to it.
                 if self.events.len() >= EVENTS_MAX {
                     return Ok(());
                 }
