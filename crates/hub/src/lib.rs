@@ -9,7 +9,7 @@
 //!    │  POST /mcp                                    or a line on stdin
 //!    ▼
 //! downstream/streamable_http                         downstream/stdio
-//!    │  which revision? which session?
+//!    │  with a session, or without?
 //!    ├─ downstream/session_http      with a session: the answer is in its log (session/), and outlives the wire
 //!    └─ downstream/stateless_http    without one: closing the response cancels; questions travel in results (downstream/stateless)
 //!    ▼
@@ -30,7 +30,10 @@
 //! What a server says meanwhile comes back over the call's `Sink` ([`call`]): `upstream/pending_calls` decides whose it is. Questions (elicitation,
 //! sampling) wait in `session/elicitation`, or in `call/suspended` for clients without sessions. A call that takes long goes on in
 //! `relay/task`. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all servers and
-//! clients, and who may see what), [`session`], `tasks` and `registry`. All share the types in [`call`], [`revision`], [`config`] and [`message`].
+//! clients, and who may see what), [`session`], `tasks` and `registry`. All share the types in [`call`], [`config`] and [`message`].
+//!
+//! The codecs in [`revision`] know the revisions of the protocol; they are used where messages enter (`downstream`) and leave (`upstream`). Between
+//! the two a request has one form ([`call::BackendCall`]), and what decides is how the two sides exchange messages ([`Exchange`]).
 
 pub mod agent;
 pub mod backend;
@@ -58,7 +61,7 @@ pub mod upstream;
 
 pub use backend::observer::Observer;
 pub use backend::{Backend, BackendEvent};
-pub use call::outcome;
+pub use call::{Exchange, outcome};
 pub use config::file;
 pub use config::options::{Expose, Options, Prefix};
 pub use config::spec::{ServerSpec, Target};
@@ -67,5 +70,4 @@ pub use fields::{Fields, Raw};
 pub use hub::file_watch;
 pub use hub::{AddError, Hub, RemoveError};
 pub use requester::{Requester, Role};
-pub use revision::Revision;
 pub use session::Route;

@@ -306,6 +306,23 @@ fn derived_debug_of_private_types(source: &Source) -> Vec<String> {
     complaints
 }
 
+/// The hub knows revisions of the protocol where messages enter and leave; its configuration has a setting for them.
+fn revisions_between_the_edges(source: &Source) -> Vec<String> {
+    let edges =
+        ["hub/src/revision/", "hub/src/downstream/", "hub/src/upstream/", "hub/src/config/spec.rs", "hub/src/lib.rs"];
+    if !source.is_in(&["hub/src/"]) || source.is_in(&edges) {
+        return Vec::new();
+    }
+    // What is stored has its own names.
+    let is_stored = |line: &str| line.trim_start().starts_with("#[serde(rename");
+    source.complaints(|line| {
+        !is_stored(line)
+            && words(line)
+                .map(str::to_ascii_lowercase)
+                .any(|word| ["revision", "v2025", "v2026", "modern", "legacy"].iter().any(|known| word.contains(known)))
+    })
+}
+
 type Rule = fn(&Source) -> Vec<String>;
 
 /// Runs a rule over every source and fails with all complaints and the advice.
@@ -343,6 +360,14 @@ fn close_codes_are_written_in_one_place() {
 #[test]
 fn a_dialect_is_named_by_its_folder_and_its_endpoint_alone() {
     hold(dialects_named_elsewhere, "Use what core/src/dialect/mod.rs offers for all dialects:");
+}
+
+#[test]
+fn between_its_edges_the_hub_knows_no_revision() {
+    hold(
+        revisions_between_the_edges,
+        "Translate where messages enter and leave (hub/src/revision); between, ask how they are exchanged (`Exchange`):",
+    );
 }
 
 #[test]
@@ -555,6 +580,8 @@ fn each_rule_can_fail() {
             "bowline/src/session/turns.rs",
             "use bowline_core::dialect::ai_sdk::Mark;",
         ),
+        ("revisions", revisions_between_the_edges, "hub/src/relay/call.rs", "use crate::revision::v2026;"),
+        ("revisions by another word", revisions_between_the_edges, "hub/src/tools/mod.rs", "backend.is_modern()"),
         ("first sentence", without_first_sentence, "core/src/link.rs", "use std::fmt;"),
         ("async core", machines_that_do_more_than_decide, "core/src/link.rs", "pub async fn f() {}"),
         ("clock in core", machines_that_do_more_than_decide, "core/src/link.rs", "let now = Instant::now();"),

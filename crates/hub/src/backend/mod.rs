@@ -16,14 +16,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::counts::Counts;
 use self::dispatcher::Dispatcher;
+use crate::call::facts::ServerFacts;
 use crate::call::reply::CallEnd;
-use crate::call::{BackendCall, Caller};
+use crate::call::{BackendCall, Caller, Exchange};
 use crate::catalogue::Catalogue;
 use crate::config::key::Key;
 use crate::config::spec::{Reach, ServerSpec};
 use crate::fields::{Fields, Raw};
-use crate::revision::Revision;
-use crate::revision::server_facts::Facts;
 use crate::upstream::{Exit, Renewals};
 
 /// What happened to a backend, for sessions, logs and metrics.
@@ -154,7 +153,7 @@ pub struct Snapshot {
     pub next_retry_at: Option<Instant>,
     pub health: &'static str,
     pub health_failures: u32,
-    pub facts: Option<Facts>,
+    pub facts: Option<ServerFacts>,
     pub catalogue: Arc<Catalogue>,
     pub lists: Lists,
     /// How often they were fetched.
@@ -220,7 +219,7 @@ impl Snapshot {
 /// What is known of a server before it has been reached.
 #[derive(Debug, Default)]
 pub struct Remembered {
-    pub facts: Option<Facts>,
+    pub facts: Option<ServerFacts>,
     pub catalogue: Arc<Catalogue>,
 }
 
@@ -267,14 +266,10 @@ impl Backend {
         self.snapshot().shown(self.name(), &self.spec)
     }
 
-    /// Whether it speaks the stateless revision, as far as is known.
-    pub fn is_modern(&self) -> bool {
-        self.snapshot.borrow().facts.as_ref().is_some_and(|facts| facts.revision == Revision::V2026)
-    }
-
-    /// Whether it speaks no other.
-    pub fn is_modern_only(&self) -> bool {
-        self.snapshot.borrow().facts.as_ref().is_some_and(|facts| !facts.legacy_for(Revision::V2025))
+    /// Whether it can be spoken with in this way. One of which nothing is known yet is taken for one with sessions.
+    pub fn offers(&self, exchange: Exchange) -> bool {
+        let snapshot = self.snapshot.borrow();
+        snapshot.facts.as_ref().map_or(exchange == Exchange::Session, |facts| facts.offers(exchange))
     }
 
     /// One request, with one ending. Dropping the future takes the call back.

@@ -1,6 +1,8 @@
 //! What a client can be asked: what it declares for itself, and what it can answer by the hub's tools.
 
-use crate::fields::{Fields, Raw};
+use crate::fields::{Fields, Raw, empty};
+
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// The capability with which a client says that it can answer such a request itself.
 pub fn capability(method: &str) -> Option<&'static str> {
@@ -43,9 +45,39 @@ pub fn with_tools(capabilities: &Raw) -> Raw {
     for (name, parts) in [("sampling", ["tools", "context"]), ("elicitation", ["form", "url"])] {
         let mut declared = all.object(name);
         for part in parts.into_iter().filter(|part| !declared.has(part)).collect::<Vec<_>>() {
-            declared.set(part, crate::fields::empty());
+            declared.set(part, empty());
         }
         all.set(name, declared.to_raw());
+    }
+    all.to_raw()
+}
+
+/// Whether a client knows the Tasks extension.
+pub fn has_tasks(capabilities: &Raw) -> bool {
+    Fields::of(Some(capabilities)).object("extensions").has(TASKS_EXTENSION)
+}
+
+/// What a client can do for whom the hub follows tasks of the Tasks extension.
+pub fn with_tasks(capabilities: &Raw) -> Raw {
+    let mut all = Fields::of(Some(capabilities));
+    let mut extensions = all.object("extensions");
+    extensions.set(TASKS_EXTENSION, empty());
+    all.set("extensions", extensions.to_raw());
+    all.to_raw()
+}
+
+/// What a client can do besides the Tasks extension.
+pub fn without_tasks(capabilities: &Raw) -> Raw {
+    let mut all = Fields::of(Some(capabilities));
+    let mut extensions = all.object("extensions");
+    if !extensions.has(TASKS_EXTENSION) {
+        return capabilities.clone();
+    }
+    extensions.remove(TASKS_EXTENSION);
+    if extensions.is_empty() {
+        all.remove("extensions");
+    } else {
+        all.set("extensions", extensions.to_raw());
     }
     all.to_raw()
 }

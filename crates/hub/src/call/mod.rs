@@ -2,6 +2,8 @@
 
 pub(crate) mod capabilities;
 pub mod conversation;
+pub mod facts;
+pub(crate) mod log_level;
 pub mod outcome;
 pub mod reply;
 pub mod server_request;
@@ -12,13 +14,28 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bowline_protocol::Principal;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use self::facts::{ClientFacts, our_info};
 use self::server_request::Replier;
 use crate::fields::{Raw, raw};
 use crate::message::{self, Answer};
-use crate::revision::{self, Revision};
+
+/// Under which a subscription's messages have its id in `_meta`.
+pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+
+/// How two sides exchange messages, which decides how a server asks its client something. Stored under the names given here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Exchange {
+    /// In a session that begins with a handshake: the server sends its questions while the call waits for its answer.
+    #[serde(rename = "legacy")]
+    Session,
+    /// Each request stands alone and says what its client can do: a question is an answer, and the call is made again.
+    #[serde(rename = "modern")]
+    Stateless,
+}
 
 /// Where the messages that belong to a call, or to a client, go.
 pub type Sink = mpsc::Sender<Inbound>;
@@ -54,22 +71,11 @@ pub struct Caller {
     /// Names the client: each has an upstream session of its own where the backend has sessions.
     pub lane: Arc<str>,
     pub owner: Arc<str>,
-    pub revision: Revision,
+    pub exchange: Exchange,
     /// What the client can do, which is what the backend is told.
     pub client: Arc<ClientFacts>,
     /// Where requests and notifications go that belong to no call.
     pub inbox: Option<Sink>,
-}
-
-pub struct ClientFacts {
-    pub capabilities: Raw,
-    pub info: Raw,
-}
-
-impl fmt::Debug for ClientFacts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClientFacts({} bytes)", self.capabilities.get().len())
-    }
 }
 
 /// The lane of our own housekeeping, and of everyone whose backend has no sessions.
@@ -81,7 +87,7 @@ impl Caller {
         Caller {
             lane: format!("principal {principal} {}", client.capabilities).into(),
             owner: principal.as_str().into(),
-            revision: Revision::V2026,
+            exchange: Exchange::Stateless,
             client: Arc::new(client),
             inbox: None,
         }
@@ -94,8 +100,8 @@ impl Caller {
             Caller {
                 lane: SHARED_LANE.into(),
                 owner: SHARED_LANE.into(),
-                revision: Revision::V2026,
-                client: Arc::new(ClientFacts { capabilities, info: revision::our_info() }),
+                exchange: Exchange::Stateless,
+                client: Arc::new(ClientFacts { capabilities, info: our_info() }),
                 inbox: None,
             }
         });
@@ -103,14 +109,28 @@ impl Caller {
     }
 }
 
+/// A stateless client's own request, as it came. Its parameters say what the client can do.
+#[derive(Clone)]
+pub struct Sent {
+    /// Its `Mcp-*` headers, if it came over HTTP. When given, none are made up.
+    pub headers: Option<Vec<(String, String)>>,
+}
+
+impl fmt::Debug for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sent({} headers)", self.headers.as_ref().map_or(0, Vec::len))
+    }
+}
+
 /// One request to a backend.
+#[derive(Clone)]
 pub struct BackendCall {
     pub method: String,
     pub params: Option<Raw>,
     pub caller: Caller,
     pub sink: Option<Sink>,
-    /// `Mcp-*` headers as the client sent them. When given, none are made up.
-    pub headers: Option<Vec<(String, String)>>,
+    /// The parameters are those of the client's own request. If not, they say nothing of the client.
+    pub sent: Option<Sent>,
     /// What else belongs into the headers when they are made up.
     pub param_headers: Vec<(String, String)>,
     pub log_level: Option<String>,
@@ -124,12 +144,17 @@ impl fmt::Debug for BackendCall {
 
 impl BackendCall {
     pub fn of_hub(method: &str, params: Option<Raw>) -> BackendCall {
+        BackendCall::new(Caller::hub(), method, params)
+    }
+
+    /// A request that the hub makes on somebody's behalf.
+    pub fn new(caller: Caller, method: &str, params: Option<Raw>) -> BackendCall {
         BackendCall {
             method: method.to_owned(),
             params,
-            caller: Caller::hub(),
+            caller,
             sink: None,
-            headers: None,
+            sent: None,
             param_headers: Vec::new(),
             log_level: None,
         }

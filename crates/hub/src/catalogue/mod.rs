@@ -1,13 +1,13 @@
 //! What a backend offers: its lists as they were last seen, kept while it is away.
 
 pub mod hub_tools;
+pub(crate) mod mirrored_headers;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
 use crate::fields::{Fields, Raw};
-use crate::revision::mirrored_headers;
 
 /// One kind of thing that is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

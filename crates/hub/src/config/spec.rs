@@ -9,7 +9,8 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::revision::Revision;
+use crate::call::Exchange;
+use crate::revision;
 
 /// The longest name of a server; names are part of tool names, which clients limit.
 const NAME_CHARS_MAX: usize = 64;
@@ -18,8 +19,8 @@ const NAME_CHARS_MAX: usize = 64;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ServerSpec {
     pub target: Target,
-    /// Which revision it is spoken to in; found out when not given.
-    pub revision: Option<Revision>,
+    /// How it is spoken to; found out when not given.
+    pub exchange: Option<Exchange>,
     /// Kept, but not dialled.
     pub disabled: bool,
 }
@@ -71,8 +72,8 @@ struct Written {
     env: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<PathBuf>,
-    #[serde(rename = "era", skip_serializing_if = "Option::is_none")]
-    revision: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    era: Option<String>,
     disabled: bool,
 }
 
@@ -90,7 +91,7 @@ pub enum SpecError {
     #[error("`type` must be \"http\", \"sse\" or \"stdio\"")]
     Type,
     #[error("`era` must be \"legacy\" or \"modern\"")]
-    Revision,
+    Era,
     #[error("a name has 1 to 64 letters, digits, `_`, `-` or `.`, no `__`, and no `_` at its end")]
     Name,
     #[error("the variable {0} is not set")]
@@ -142,19 +143,16 @@ impl ServerSpec {
             }
             _ => return Err(SpecError::Kind),
         };
-        let revision = match written.revision.as_deref() {
+        let exchange = match written.era.as_deref() {
             None => None,
-            Some("legacy") => Some(Revision::V2025),
-            Some("modern") => Some(Revision::V2026),
-            Some(_) => return Err(SpecError::Revision),
+            Some(era) => Some(revision::of_setting(era).ok_or(SpecError::Era)?),
         };
-        Ok(ServerSpec { target, revision, disabled: written.disabled })
+        Ok(ServerSpec { target, exchange, disabled: written.disabled })
     }
 
     /// The entry again, secrets and all: for the store, never for people.
     pub fn write(&self) -> Value {
-        let revision =
-            self.revision.map(|revision| if revision == Revision::V2025 { "legacy" } else { "modern" }.to_owned());
+        let era = self.exchange.and_then(revision::setting).map(ToOwned::to_owned);
         let written = match self.target.clone() {
             Target::Http { url, headers, dialect } => Written {
                 kind: (dialect == Dialect::Sse).then(|| "sse".to_owned()),
@@ -168,7 +166,7 @@ impl ServerSpec {
             }
             Target::Invalid { .. } => Written::default(),
         };
-        serde_json::to_value(&Written { revision, ..written }).unwrap_or_default()
+        serde_json::to_value(&Written { era, ..written }).unwrap_or_default()
     }
 
     /// What may be shown: the URL without a password or query, or the program. Nothing of an entry that names neither.
@@ -185,7 +183,7 @@ impl ServerSpec {
         let text = |names: &[&str]| names.iter().find_map(|name| entry.get(name)?.as_str());
         let url = text(&["url", "serverUrl", "httpUrl"]).map(|url| ("url", harmless_text(url)));
         let shown = url.or_else(|| text(&["command"]).map(|command| ("command", command.to_owned())));
-        ServerSpec { target: Target::Invalid { reason: error.to_string(), shown }, revision: None, disabled: false }
+        ServerSpec { target: Target::Invalid { reason: error.to_string(), shown }, exchange: None, disabled: false }
     }
 
     pub fn is_stdio(&self) -> bool {

@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{answer, one_server};
-use crate::call::Sink;
+use super::answer;
+use crate::call::facts::our_info;
+use crate::call::log_level::is_log_level;
 use crate::call::reply::{Reply, done, refuse};
+use crate::call::{Exchange, Sink, capabilities as declared};
 use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, Request};
 use crate::relay::{Client, call, resubscribe, routing, subscriptions, task_extension};
-use crate::revision::{self, Revision};
+use crate::revision::v2026;
 use crate::tools;
 
 /// How long a list waits for backends that are being dialled for the first time.
@@ -22,22 +24,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub async fn answer(hub: &Arc<Hub>, client: &Client, request: &Request, sink: &Sink) -> Reply {
     let params = Fields::of(request.params.as_deref());
     let direct = hub.options.expose.direct();
-    let reply = match request.method.as_str() {
-        method if client.revision() == Revision::V2026 && one_server::is_removed(method) => {
+    let stateless = client.exchange() == Exchange::Stateless;
+    match request.method.as_str() {
+        method if stateless && v2026::is_removed(method) => {
             refuse(message::METHOD_NOT_FOUND, "this method is gone since 2026-07-28")
         }
-        "ping" if client.revision() == Revision::V2025 => done(empty()),
-        "server/discover" => {
-            done(answer::discover(&modern_capabilities(hub), &revision::our_info(), Some(&raw(INSTRUCTIONS))))
-        }
-        "subscriptions/listen" => return subscriptions::answer(hub, client, None, request, sink).await,
+        "ping" => done(empty()),
+        v2026::DISCOVER => done(v2026::discovered(&stateless_capabilities(hub), &our_info(), Some(&raw(INSTRUCTIONS)))),
+        "subscriptions/listen" => subscriptions::answer(hub, client, None, request, sink).await,
         "logging/setLevel" => set_level(hub, client, &params, request).await,
         "tools/call" => call_tool(hub, client, request, &params, sink).await,
         "prompts/get" if direct => by_name(hub, client, request, ListKind::Prompts, &params, sink).await,
         "resources/read" | "resources/subscribe" | "resources/unsubscribe" if direct => {
             by_uri(hub, client, request, &params, sink).await
         }
-        method if direct && client.revision() == Revision::V2026 && task_extension::is_about_a_task(method) => {
+        method if direct && stateless && task_extension::is_about_a_task(method) => {
             task_extension::answer(hub, client, None, request, &params, sink).await
         }
         "completion/complete" if direct => complete(hub, client, request, &params, sink).await,
@@ -45,8 +46,7 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, request: &Request, sink: &S
             Some(kind) => list(hub, client, kind).await,
             None => refuse(message::METHOD_NOT_FOUND, "the hub does not know this method"),
         },
-    };
-    answer::adapt(client.revision(), &request.method, reply)
+    }
 }
 
 pub const INSTRUCTIONS: &str = "Many MCP servers behind one endpoint. Tools named <server>__<tool> belong to a server; list_servers shows which are connected, and await_activity tells what happens to them.";
@@ -64,10 +64,10 @@ pub fn capabilities(hub: &Hub) -> Raw {
 }
 
 /// Each server decides which of its calls become tasks, if any; the hub passes on what it says about them.
-fn modern_capabilities(hub: &Hub) -> Raw {
+fn stateless_capabilities(hub: &Hub) -> Raw {
     let mut capabilities = Fields::of(Some(&capabilities(hub)));
     if hub.options.expose.direct() {
-        capabilities.put("extensions", &json!({ revision::TASKS_EXTENSION: {} }));
+        capabilities.put("extensions", &json!({ declared::TASKS_EXTENSION: {} }));
     }
     capabilities.to_raw()
 }
@@ -76,7 +76,7 @@ pub fn initialize(hub: &Hub, version: &str) -> Raw {
     raw(&json!({
         "protocolVersion": version,
         "capabilities": capabilities(hub),
-        "serverInfo": revision::our_info(),
+        "serverInfo": our_info(),
         "instructions": INSTRUCTIONS,
     }))
 }
@@ -104,7 +104,7 @@ async fn call_tool(hub: &Arc<Hub>, client: &Client, request: &Request, params: &
         return refuse(message::INVALID_PARAMS, "`name` is missing");
     };
     if routing::is_shown_of_ours(&hub.options, &name) {
-        return tools::call(hub, client, &name, params, sink).await;
+        return tools::call(hub, client, &name, &v2026::plain(params), sink).await;
     }
     if !hub.options.expose.direct() {
         return refuse(message::INVALID_PARAMS, &format!("there is no tool {name}"));
@@ -130,8 +130,8 @@ async fn by_name(
     };
     let mut params = params.clone();
     params.put("name", &own);
-    // Tasks of the older revision are not offered here, and who does not offer them does not look at this.
-    if client.revision() == Revision::V2025 {
+    // Tasks of sessions are not offered here, and who does not offer them does not look at this.
+    if client.exchange() == Exchange::Session {
         params.remove("task");
     }
     let reply = call::pass(hub, client, &backend, &request.method, &params, sink).await;
@@ -141,12 +141,10 @@ async fn by_name(
 async fn by_uri(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fields, sink: &Sink) -> Reply {
     let uri = params.text("uri").unwrap_or_default();
     let Some(backend) = routing::server_of_resource(hub, client, &uri) else {
-        let code =
-            if client.revision() == Revision::V2026 { message::INVALID_PARAMS } else { message::RESOURCE_NOT_FOUND };
-        return Reply::new(Err(message::error_with(code, "no server here has this resource", &json!({ "uri": uri }))));
+        let (code, text) = (message::RESOURCE_NOT_FOUND, "no server here has this resource");
+        return Reply::new(Err(message::error_with(code, text, &json!({ "uri": uri }))));
     };
-    let subscribes = client.revision() == Revision::V2025 && request.method != "resources/read";
-    let reply = if subscribes && backend.is_modern_only() {
+    let reply = if request.method != "resources/read" && !backend.offers(Exchange::Session) {
         subscriptions::subscribe(hub, client, &backend, request)
     } else {
         call::pass(hub, client, &backend, &request.method, params, sink).await
@@ -175,13 +173,13 @@ async fn complete(hub: &Arc<Hub>, client: &Client, request: &Request, params: &F
 
 async fn set_level(hub: &Arc<Hub>, client: &Client, params: &Fields, request: &Request) -> Reply {
     let (level, session) = match (params.text("level"), &client.session) {
-        (Some(level), Some(session)) if revision::is_log_level(&level) => (level, session),
+        (Some(level), Some(session)) if is_log_level(&level) => (level, session),
         _ => return refuse(message::INVALID_PARAMS, "`level` is missing, or is no log level"),
     };
     session.set_log_level(level);
     resubscribe::note(client, None, &request.method, request.params.as_ref(), &done(empty())).await;
     for backend in hub.visible(&client.principal) {
-        if resubscribe::logs(&backend) && backend.snapshot().is_connected() && !backend.is_modern_only() {
+        if resubscribe::logs(&backend) && backend.snapshot().is_connected() && backend.offers(Exchange::Session) {
             let (client, hub, request) = (client.clone(), hub.clone(), request.clone());
             let (sink, _said) = tokio::sync::mpsc::channel(1);
             tokio::spawn(async move { call::call(&hub, &client, &backend, &request, &sink).await });

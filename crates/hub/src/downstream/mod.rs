@@ -1,4 +1,4 @@
-//! What clients connect to: Streamable HTTP in both revisions, batches, and stdio.
+//! What clients connect to: Streamable HTTP with sessions and without, batches, and stdio.
 
 pub(crate) mod all_servers;
 pub(crate) mod answer;

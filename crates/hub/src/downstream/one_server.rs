@@ -7,14 +7,16 @@ use serde_json::json;
 
 use super::answer;
 use crate::backend::Backend;
-use crate::call::Sink;
+use crate::call::facts::our_info;
+use crate::call::log_level::is_log_level;
 use crate::call::reply::{Reply, done, refuse};
+use crate::call::{Exchange, Sink};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, Request};
 use crate::relay::{Client, call, resubscribe, subscriptions, task_extension};
-use crate::revision::{self, Revision, server_facts};
+use crate::revision::{v2025, v2026};
 
 /// How long the first request waits to learn what a backend is.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,20 +25,21 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, name: &str, request: &Reque
     let Some(backend) = hub.find(&client.principal, name) else {
         return refuse(message::NOT_FOUND, "there is no such server");
     };
-    let reply = match (client.revision(), request.method.as_str()) {
-        (Revision::V2025, "ping") => done(empty()),
-        (Revision::V2026, method) if is_removed(method) && !backend.is_modern() => {
+    let (has_sessions, stateless) = (backend.offers(Exchange::Session), backend.offers(Exchange::Stateless));
+    let reply = match (client.exchange(), request.method.as_str()) {
+        (Exchange::Session, "ping") => done(empty()),
+        (Exchange::Stateless, method) if v2026::is_removed(method) && !stateless => {
             refuse(message::METHOD_NOT_FOUND, "this method is gone since 2026-07-28")
         }
-        (Revision::V2026, "server/discover") if !backend.is_modern() => discover(&backend).await,
-        (Revision::V2026, "subscriptions/listen") => {
+        (Exchange::Stateless, v2026::DISCOVER) if !stateless => discover(&backend).await,
+        (Exchange::Stateless, "subscriptions/listen") => {
             subscriptions::answer(hub, client, Some(&backend), request, sink).await
         }
-        (Revision::V2025, "logging/setLevel") if backend.is_modern_only() => set_level(request),
-        (Revision::V2025, "resources/subscribe" | "resources/unsubscribe") if backend.is_modern_only() => {
+        (Exchange::Session, "logging/setLevel") if !has_sessions => set_level(request),
+        (Exchange::Session, "resources/subscribe" | "resources/unsubscribe") if !has_sessions => {
             subscriptions::subscribe(hub, client, &backend, request)
         }
-        (Revision::V2026, method) if task_extension::is_about_a_task(method) && backend.is_modern() => {
+        (Exchange::Stateless, method) if task_extension::is_about_a_task(method) && stateless => {
             let params = Fields::of(request.params.as_deref());
             task_extension::answer(hub, client, Some(&backend), request, &params, sink).await
         }
@@ -54,13 +57,7 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, name: &str, request: &Reque
         session.set_log_level(level);
     }
     resubscribe::note(client, Some(name), &request.method, request.params.as_ref(), &reply).await;
-    let native = client.revision() == Revision::V2026 && backend.is_modern();
-    if native { reply } else { answer::adapt(client.revision(), &request.method, reply) }
-}
-
-/// What modern clients cannot ask for any more.
-pub fn is_removed(method: &str) -> bool {
-    matches!(method, "initialize" | "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe")
+    reply
 }
 
 /// A list comes from the backend; while that is away, it is the last one known, and never an empty success.
@@ -88,20 +85,22 @@ async fn list(
 
 async fn discover(backend: &Backend) -> Reply {
     backend.settled(PATIENCE).await;
-    match backend.snapshot().facts {
-        Some(facts) => done(answer::discover_facts(&facts)),
-        None => done(answer::discover(
-            &unknown_capabilities(),
-            &raw(&json!({ "name": backend.name(), "version": "0" })),
-            None,
-        )),
-    }
+    done(match backend.snapshot().facts {
+        Some(facts) => {
+            let info = facts.info.unwrap_or_else(our_info);
+            v2026::discovered(&facts.capabilities, &info, facts.instructions.as_ref())
+        }
+        None => {
+            let info = raw(&json!({ "name": backend.name(), "version": "0" }));
+            v2026::discovered(&unknown_capabilities(), &info, None)
+        }
+    })
 }
 
-/// A modern backend is told the level with each request, so it has no say in it now.
+/// A stateless backend is told the level with each request, so it has no say in it now.
 fn set_level(request: &Request) -> Reply {
     match level_of(request) {
-        Some(level) if revision::is_log_level(&level) => done(empty()),
+        Some(level) if is_log_level(&level) => done(empty()),
         _ => refuse(message::INVALID_PARAMS, "`level` is missing, or is no log level"),
     }
 }
@@ -127,7 +126,7 @@ pub async fn initialize(hub: &Arc<Hub>, client: &Client, name: &str, version: &s
     let reply = call::call(hub, client, &backend, &request, &sink).await;
     let mut result = match (reply.answer, backend.snapshot().facts) {
         (Ok(result), _) => Fields::of(Some(&result)),
-        (Err(_), Some(facts)) => Fields::of(Some(&server_facts::synthesised_initialize(&facts))),
+        (Err(_), Some(facts)) => Fields::of(Some(&v2025::initialized(&facts))),
         (Err(_), None) => {
             let mut result = Fields::default();
             result.set("capabilities", unknown_capabilities());

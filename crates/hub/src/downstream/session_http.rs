@@ -1,4 +1,4 @@
-//! The older revision over HTTP: sessions, streams that can be taken up again, and questions to the client.
+//! Sessions over HTTP: streams that can be taken up again, and questions to the client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use super::detached::Detached;
 use super::streamable_http::{Body, SESSION, empty, event_stream, json, problem, text, version};
 use super::{all_servers, begin, one_server};
 use crate::call::conversation::Step;
+use crate::call::facts::{no_capabilities, our_info};
 use crate::call::reply::Reply;
 use crate::call::{Inbound, outcome};
 use crate::fields::{Fields, Raw};
@@ -19,7 +20,7 @@ use crate::hub::Hub;
 use crate::message::{self, Message, Notification, Request};
 use crate::relay::Client;
 use crate::requester::{Requester, Role};
-use crate::revision::{self, Revision};
+use crate::revision::v2025;
 use crate::session::registry::OpenError;
 use crate::session::server_request::Pending;
 use crate::session::stream_reader::{self, Place, Reader};
@@ -85,7 +86,7 @@ pub(super) async fn find(
         let text = "The Mcp-Session-Id header is missing. Begin with `initialize`.";
         return Err(Box::new(problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text)));
     };
-    if version(headers).is_some_and(|version| !revision::V2025_VERSIONS.contains(&version)) {
+    if version(headers).is_some_and(|version| !v2025::VERSIONS.contains(&version)) {
         let text = "This version of the protocol is not spoken in sessions.";
         return Err(Box::new(problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text)));
     }
@@ -103,12 +104,6 @@ pub(super) async fn find(
     })
 }
 
-/// What the client asked for, if we speak it; else our newest.
-fn negotiate(asked: Option<&str>) -> &'static str {
-    let known = revision::V2025_VERSIONS.iter().find(|version| Some(**version) == asked);
-    known.copied().unwrap_or_else(|| Revision::V2025.newest())
-}
-
 pub async fn open(
     hub: &Arc<Hub>,
     principal: &Principal,
@@ -117,9 +112,9 @@ pub async fn open(
 ) -> Result<Arc<Session>, OpenError> {
     let record = SessionRecord {
         route,
-        version: negotiate(params.text("protocolVersion").as_deref()).to_owned(),
-        capabilities: params.get("capabilities").map_or_else(revision::no_capabilities, ToOwned::to_owned),
-        info: params.get("clientInfo").map_or_else(revision::our_info, ToOwned::to_owned),
+        version: v2025::negotiate(params.text("protocolVersion").as_deref()).to_owned(),
+        capabilities: params.get("capabilities").map_or_else(no_capabilities, ToOwned::to_owned),
+        info: params.get("clientInfo").map_or_else(our_info, ToOwned::to_owned),
         created_ms: hub.options.clock.now_ms(),
         handle: false,
     };

@@ -1,4 +1,4 @@
-//! One request of the modern revision and everything that is said until its answer, whatever wire it comes over.
+//! One stateless request and everything that is said until its answer, whatever wire it comes over.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,20 +8,21 @@ use bowline_env::clock;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{answer, begin};
+use super::begin;
 use crate::call::capabilities::is_answerable;
 use crate::call::conversation::{Conversation, Step};
+use crate::call::log_level;
 use crate::call::reply::Reply;
 use crate::call::server_request::Replier;
 use crate::call::suspended::{Question, SuspendedCall};
-use crate::call::{Caller, ClientFacts, Inbound, outcome};
+use crate::call::{Caller, Exchange, Inbound, Sent, outcome};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, Request};
 use crate::relay::peers::{self, Asking};
 use crate::relay::{Client, routing};
 use crate::requester::Requester;
-use crate::revision::{self, Revision};
+use crate::revision::v2026;
 use crate::session::Route;
 
 /// Whoever listens to a quiet talk is told this often that it goes on.
@@ -31,36 +32,16 @@ const GATHER: Duration = Duration::from_millis(20);
 
 /// Who sent a request, as far as the request itself says so.
 pub fn client_of(who: &Requester, route: Route, request: &Request, headers: Option<Vec<(String, String)>>) -> Client {
-    let meta = Fields::of(request.params.as_deref()).object("_meta");
-    let facts = ClientFacts {
-        capabilities: meta.get(revision::META_CAPABILITIES).map_or_else(revision::no_capabilities, ToOwned::to_owned),
-        info: meta.get(revision::META_CLIENT).map_or_else(revision::our_info, ToOwned::to_owned),
-    };
+    let (facts, log_level) = v2026::client(request.params.as_ref());
     Client {
         principal: who.principal.clone(),
         role: who.role,
         route,
         caller: Caller::without_session(&who.principal, facts),
         session: None,
-        headers,
-        log_level: meta.text(revision::META_LOG_LEVEL),
+        sent: Some(Sent { headers }),
+        log_level,
     }
-}
-
-/// A request must say which version it speaks, one that we speak too, and what its client can do.
-pub fn check(request: &Request) -> Result<(), Reply> {
-    let meta = Fields::of(request.params.as_deref()).object("_meta");
-    let missing = |name: &str| refused(message::INVALID_PARAMS, &format!("`_meta` must have {name}"));
-    let Some(asked) = meta.text(revision::META_VERSION) else { return Err(missing(revision::META_VERSION)) };
-    if !revision::V2026_VERSIONS.contains(&asked.as_str()) {
-        let data = json!({ "supported": revision::versions(), "requested": asked });
-        let error = message::error_with(message::UNSUPPORTED_VERSION, "this version is not spoken here", &data);
-        return Err(Reply::with_status(Err(error), 400));
-    }
-    if meta.get(revision::META_CAPABILITIES).is_none_or(|raw| !raw.get().starts_with('{')) {
-        return Err(missing(revision::META_CAPABILITIES));
-    }
-    Ok(())
 }
 
 /// A request that is wrong in itself.
@@ -97,8 +78,11 @@ impl Talk {
                 let suspended = answered(hub, &client, &request, &state)?;
                 (suspended.conversation, suspended.said)
             }
-            // Only modern servers give out states. To any other the call would be a new one, and it would run twice.
-            Some(_) if !routing::target(hub, &client, &request).is_some_and(|backend| backend.is_modern()) => {
+            // Only stateless servers give out states. To any other the call would be a new one, and it would run twice.
+            Some(_)
+                if !routing::target(hub, &client, &request)
+                    .is_some_and(|backend| backend.offers(Exchange::Stateless)) =>
+            {
                 return Err(stale());
             }
             _ => (begin(hub, client.clone(), request.clone()), VecDeque::new()),
@@ -130,14 +114,14 @@ impl Talk {
     }
 
     fn adapt(&self, reply: Reply) -> Reply {
-        answer::adapt(Revision::V2026, &self.request.method, reply)
+        v2026::reply(&self.request.method, reply)
     }
 
     /// A notification. Logs are for those who asked for them, from the level that they named.
     fn hear(&mut self, method: &str, params: Option<&Raw>) {
         let level = Fields::of(params.map(|raw| &**raw)).text("level");
         let wanted = self.client.log_level.as_deref();
-        if method != "notifications/message" || revision::is_logged(level.as_deref(), wanted) {
+        if method != "notifications/message" || log_level::is_logged(level.as_deref(), wanted) {
             self.said.push_back(message::notification(method, params));
         }
     }
@@ -147,7 +131,7 @@ impl Talk {
         may_wait(&self.request.method) && is_answerable(&self.client.caller.client.capabilities, method, params)
     }
 
-    /// A backend of the older revision asks: the call waits, and its questions become the answer.
+    /// A backend asks in its session: the call waits, and its questions become the answer.
     async fn suspend(&mut self, first: Question) -> Reply {
         let mut questions = vec![first];
         while let Ok(step) = tokio::time::timeout(GATHER, self.conversation.next()).await {
@@ -257,6 +241,7 @@ fn ask(hub: &Hub, suspended: SuspendedCall) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::facts::{no_capabilities, our_info};
     use crate::config::options::Options;
     use crate::session::SessionRecord;
     use bowline_protocol::Principal;
@@ -266,9 +251,9 @@ mod tests {
     fn record() -> SessionRecord {
         SessionRecord {
             route: Route::All,
-            version: Revision::V2026.newest().to_owned(),
-            capabilities: revision::no_capabilities(),
-            info: revision::our_info(),
+            version: String::new(),
+            capabilities: no_capabilities(),
+            info: our_info(),
             created_ms: 0,
             handle: true,
         }
@@ -280,7 +265,7 @@ mod tests {
         let hub = Hub::start(Options::default(), store, None, None).await.unwrap();
         let alice = Principal::parse("alice").unwrap();
         let handle = hub.sessions.create(&alice, record()).await.unwrap();
-        let params = revision::with_meta(None, &raw(&json!({ "elicitation": {} })), &revision::our_info(), None);
+        let params = v2026::with_meta(None, &raw(&json!({ "elicitation": {} })), &our_info(), None);
         let request = Request { id: message::Id::number(1), method: "tools/call".to_owned(), params: Some(params) };
         let (reply, mut answered) = tokio::sync::oneshot::channel();
         let goes_on_in = Some(handle.id.clone());

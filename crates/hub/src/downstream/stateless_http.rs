@@ -1,4 +1,4 @@
-//! The modern revision over HTTP: each request stands alone, questions travel in results, and closing the response takes the call back.
+//! Stateless requests over HTTP: each stands alone, questions travel in results, and closing the response takes the call back.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,15 +9,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::stateless::{self, Next, Talk};
 use super::streamable_http::{Body, empty, event_stream, json as json_response, problem, version};
+use crate::call::Exchange;
 use crate::call::reply::Reply;
 use crate::catalogue::ListKind;
+use crate::catalogue::mirrored_headers::{self, plain_text};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::{self, Id, Message, Request};
 use crate::relay::{Client, routing, task_extension};
 use crate::requester::Requester;
-use crate::revision;
-use crate::revision::mirrored_headers::{self, plain_text};
+use crate::revision::v2026;
 use crate::session::Route;
 use crate::{backend, sse};
 
@@ -39,7 +40,7 @@ pub async fn post(
             return problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text);
         }
     };
-    // A modern backend behind its own path judges its requests itself.
+    // A stateless backend behind its own path judges its requests itself.
     let judged_there = match &route {
         Route::One(name) => hub.find(&who.principal, name).is_some_and(|backend| judges_itself(&backend)),
         Route::All => false,
@@ -67,7 +68,7 @@ pub async fn post(
 }
 
 fn judges_itself(backend: &backend::Backend) -> bool {
-    backend.is_modern() && !backend.spec.is_stdio()
+    backend.offers(Exchange::Stateless) && !backend.spec.is_stdio()
 }
 
 fn respond(id: &Id, reply: &Reply) -> Response<Body> {
@@ -86,12 +87,12 @@ fn client_of(who: &Requester, route: Route, headers: &HeaderMap, request: &Reque
 fn check(headers: &HeaderMap, request: &Request) -> Result<(), Reply> {
     let bad = |text: &str| stateless::refused(message::HEADER_MISMATCH, text);
     let params = Fields::of(request.params.as_deref());
-    match (params.object("_meta").text(revision::META_VERSION), version(headers)) {
+    match (params.object("_meta").text(v2026::META_VERSION), version(headers)) {
         (Some(_), None) => return Err(bad("the MCP-Protocol-Version header is missing")),
         (Some(asked), Some(told)) if told != asked => {
             return Err(bad("MCP-Protocol-Version differs from the body"));
         }
-        _ => stateless::check(request)?,
+        _ => v2026::check(request.params.as_ref())?,
     }
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if header("mcp-method") != Some(request.method.as_str()) {

@@ -17,7 +17,7 @@ use crate::lines::{Line, Lines};
 use crate::message::{self, Id, Message, Notification, Request};
 use crate::relay::Client;
 use crate::requester::Requester;
-use crate::revision;
+use crate::revision::v2026;
 use crate::scan::Scan;
 use crate::session::cancellation::{Running, UnderWay};
 use crate::session::server_request::Pending;
@@ -137,7 +137,7 @@ impl StdioServer {
     async fn notified(&self, notification: Notification) {
         let fields = Fields::of(notification.params.as_deref());
         match (notification.method.as_str(), &self.session) {
-            // Here it is the cancel of both revisions: there is no response that could be closed.
+            // Here it is the cancel of both exchanges: there is no response that could be closed.
             ("notifications/cancelled", _) => {
                 if let Some(id) = fields.get("requestId").and_then(|raw| Id::parse(raw.get())) {
                     self.running.take_back(&id);
@@ -167,10 +167,10 @@ impl StdioServer {
 
     async fn request(&mut self, request: Request) {
         let meta = Fields::of(request.params.as_deref()).object("_meta");
-        let modern = meta.has(revision::META_VERSION) || request.method == "server/discover";
+        let stateless = meta.has(v2026::META_VERSION) || request.method == v2026::DISCOVER;
         let answer = match &self.session {
-            _ if modern => match stateless::check(&request) {
-                Ok(()) => return self.begin_modern(request),
+            _ if stateless => match v2026::check(request.params.as_ref()) {
+                Ok(()) => return self.begin_stateless(request),
                 Err(reply) => reply.answer,
             },
             Some(session) => {
@@ -185,7 +185,7 @@ impl StdioServer {
         let _ = self.out.send(message::response(&request.id, &answer)).await;
     }
 
-    fn begin_modern(&self, request: Request) {
+    fn begin_stateless(&self, request: Request) {
         let client = stateless::client_of(&self.who, self.route.clone(), &request, None);
         let under_way = self.running.begin(&request.id);
         let (hub, out, gone) = (self.hub.clone(), self.out.clone(), self.over.clone());
@@ -210,7 +210,7 @@ impl StdioServer {
     }
 }
 
-/// One call of a modern client.
+/// One call of a stateless client.
 async fn converse(mut talk: Talk, id: &Id, out: &mpsc::Sender<Raw>) {
     loop {
         let message = match talk.next().await {

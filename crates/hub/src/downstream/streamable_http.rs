@@ -11,11 +11,12 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 
 use super::{batch, peers, session_http, stateless_http};
+use crate::call::Exchange;
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::{self, Message};
 use crate::requester::Requester;
-use crate::revision::{self, Revision};
+use crate::revision::{self, v2026};
 use crate::session::Route;
 use crate::sse;
 
@@ -78,7 +79,7 @@ pub(super) async fn answer(
         return batch::post(hub, who, &route, headers, request.body()).await;
     }
     match message {
-        Some(message) if revision_of(headers, &message) == Revision::V2026 => {
+        Some(message) if exchange_of(headers, &message) == Exchange::Stateless => {
             stateless_http::post(hub, who, route, headers, message).await
         }
         Some(message) => session_http::post(hub, who, route, headers, message).await,
@@ -102,26 +103,21 @@ fn read(headers: &HeaderMap, body: &Bytes) -> Result<Message, Box<Response<Body>
         .map_err(|why| Box::new(problem(StatusCode::BAD_REQUEST, why.code(), &format!("This is no message: {why}."))))
 }
 
-/// Chosen for each request: a session or a handshake is of the older revision, everything else says its version itself.
-fn revision_of(headers: &HeaderMap, message: &Message) -> Revision {
+/// Chosen for each request: a session or a handshake shows by itself, everything else says its version.
+fn exchange_of(headers: &HeaderMap, message: &Message) -> Exchange {
     if headers.contains_key(SESSION) {
-        return Revision::V2025;
+        return Exchange::Session;
     }
-    let Message::Request(request) = message else {
-        let modern =
-            text(headers, &VERSION).is_some_and(|version| Revision::of_version(version) == Some(Revision::V2026));
-        return if modern { Revision::V2026 } else { Revision::V2025 };
-    };
+    let told = text(headers, &VERSION).and_then(revision::exchange_of);
+    let Message::Request(request) = message else { return told.unwrap_or(Exchange::Session) };
     let meta = Fields::of(request.params.as_deref()).object("_meta");
-    match (request.method.as_str(), meta.has(revision::META_VERSION)) {
-        ("initialize", false) => Revision::V2025,
-        (_, true) | ("server/discover", _) => Revision::V2026,
-        (_, false) => match text(headers, &VERSION).and_then(Revision::of_version) {
-            Some(Revision::V2025) => Revision::V2025,
-            Some(Revision::V2026) => Revision::V2026,
-            None if headers.contains_key(&VERSION) || headers.contains_key("mcp-method") => Revision::V2026,
-            None => Revision::V2025,
-        },
+    match (request.method.as_str(), meta.has(v2026::META_VERSION)) {
+        ("initialize", false) => Exchange::Session,
+        (_, true) | (v2026::DISCOVER, _) => Exchange::Stateless,
+        (_, false) => told.unwrap_or_else(|| {
+            let mirrors = headers.contains_key(&VERSION) || headers.contains_key("mcp-method");
+            if mirrors { Exchange::Stateless } else { Exchange::Session }
+        }),
     }
 }
 

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::stored;
 use crate::backend::{Backend, Remembered};
+use crate::call::facts::ServerFacts;
 use crate::catalogue::Catalogue;
 use crate::config::key::Key;
 use crate::config::spec::ServerSpec;
 use crate::fields::{Raw, raw};
-use crate::revision::server_facts::Facts;
 
 /// The log in which it is kept.
 const LOG: &str = "hub_memory";
@@ -32,7 +32,7 @@ pub struct Memory {
 struct Written {
     /// Which configuration this was seen under. Another one leads to another server.
     spec: u64,
-    facts: Option<Facts>,
+    facts: Option<ServerFacts>,
     lists: [Vec<Raw>; 4],
 }
 

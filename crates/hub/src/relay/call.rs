@@ -1,4 +1,4 @@
-//! One call on behalf of a client, across the revisions: questions that come as results are asked, and the call is repeated.
+//! One call on behalf of a client: questions that come as results are asked, and the call is repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,18 @@ use tokio::sync::oneshot;
 use super::Client;
 use crate::backend::Backend;
 use crate::call::reply::{CallEnd, Reply};
-use crate::call::{BackendCall, Inbound, Sink, outcome};
-use crate::catalogue::ListKind;
+use crate::call::{BackendCall, Exchange, Inbound, Sink, outcome};
+use crate::catalogue::{ListKind, mirrored_headers};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::{self, Request};
-use crate::revision::{Revision, mirrored_headers};
 
 /// A backend that asks more often than this for one call is going round in circles.
 const ROUNDS_MAX: usize = 16;
 /// How long a call waits for a fresh list of tools.
 const RELIST_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Calls a backend on behalf of a client, across the revisions.
+/// Calls a backend on behalf of a client.
 pub async fn call(hub: &Hub, client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
     hub.used(backend, &client.principal);
     let counted = backend.counts.begin();
@@ -37,10 +36,9 @@ pub async fn call(hub: &Hub, client: &Client, backend: &Backend, request: &Reque
 pub async fn pass(hub: &Hub, client: &Client, backend: &Backend, method: &str, params: &Fields, sink: &Sink) -> Reply {
     let params = params.to_raw();
     let mut client = client.clone();
-    if let Some(headers) = &mut client.headers {
+    if let Some(headers) = client.sent.as_mut().and_then(|sent| sent.headers.as_mut()) {
         headers.retain(|(name, _)| name != "mcp-name" && name != "mcp-method");
-        let mirrored = mirrored_headers::mirror_headers(method, Some(&params));
-        headers.extend(mirrored.into_iter().filter(|(name, _)| name != "mcp-protocol-version"));
+        headers.extend(mirrored_headers::named_headers(method, Some(&params)));
     }
     let request = Request { id: message::Id::number(0), method: method.to_owned(), params: Some(params) };
     call(hub, &client, backend, &request, sink).await
@@ -52,7 +50,7 @@ async fn rounds(hub: &Hub, client: &Client, backend: &Backend, request: &Request
     for _ in 0..ROUNDS_MAX {
         let reply = once(hub, client, backend, &request.method, params.as_ref(), sink).await;
         let Ok(result) = &reply.answer else { return reply };
-        if client.revision() == Revision::V2026 || !is_question(result) {
+        if client.exchange() == Exchange::Stateless || !is_question(result) {
             return reply;
         }
         params = match answer_questions(backend, params.as_ref(), result, sink).await {
@@ -68,24 +66,27 @@ async fn rounds(hub: &Hub, client: &Client, backend: &Backend, request: &Request
 async fn once(hub: &Hub, client: &Client, backend: &Backend, method: &str, params: Option<&Raw>, sink: &Sink) -> Reply {
     let reply = send(hub, client, backend, method, params, sink).await;
     let refused = reply.answer.as_ref().is_err_and(|error| message::code_of(error) == message::HEADER_MISMATCH);
-    if !refused || reply.status != 400 || method != "tools/call" || client.headers.is_some() {
+    if !refused || reply.status != 400 || method != "tools/call" || has_headers(client) {
         return reply;
     }
     backend.relist(RELIST_PATIENCE).await;
     send(hub, client, backend, method, params, sink).await
 }
 
+/// Whether the client itself made the headers of its request.
+fn has_headers(client: &Client) -> bool {
+    client.sent.as_ref().is_some_and(|sent| sent.headers.is_some())
+}
+
 async fn send(hub: &Hub, client: &Client, backend: &Backend, method: &str, params: Option<&Raw>, sink: &Sink) -> Reply {
     let resend = outcome::resend(method, params, &backend.catalogue(), hub.options.retry_idempotent);
     let param_headers = param_headers(backend, method, params);
     let call = BackendCall {
-        method: method.to_owned(),
-        params: params.cloned(),
-        caller: client.caller.clone(),
         sink: Some(sink.clone()),
-        headers: client.headers.clone(),
+        sent: client.sent.clone(),
         param_headers,
         log_level: client.log_level.clone(),
+        ..BackendCall::new(client.caller.clone(), method, params.cloned())
     };
     let called = backend.call(call, clock::now() + hub.options.call_timeout, resend);
     let end = tokio::time::timeout(hub.options.call_limit, called).await;

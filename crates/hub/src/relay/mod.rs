@@ -1,4 +1,4 @@
-//! What clients of both revisions ask of servers, on its way there: calls, subscriptions, and tasks made of long calls.
+//! What clients ask of servers, on its way there: calls, subscriptions, and tasks made of long calls.
 
 pub(crate) mod call;
 pub(crate) mod on_behalf;
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use bowline_protocol::Principal;
 
-use crate::call::{Caller, ClientFacts};
+use crate::call::facts::{ClientFacts, no_capabilities, our_info};
+use crate::call::{Caller, Exchange, Sent};
 use crate::requester::{Requester, Role};
-use crate::revision::{self, Revision};
 use crate::session::{Route, Session};
 
 /// Who asks, and how.
@@ -27,10 +27,10 @@ pub struct Client {
     pub role: Role,
     pub route: Route,
     pub caller: Caller,
-    /// Of the older revision, or by a handle.
+    /// That its requests come in, or that a handle names.
     pub session: Option<Arc<Session>>,
-    /// `Mcp-*` headers as they came.
-    pub headers: Option<Vec<(String, String)>>,
+    /// Its own request, if that was a stateless one. What the hub asks on its behalf is not.
+    pub sent: Option<Sent>,
     pub log_level: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl Client {
             route: session.record.route.clone(),
             caller: session.caller(),
             session: Some(session.clone()),
-            headers: None,
+            sent: None,
             log_level: session.log_level(),
         }
     }
@@ -57,12 +57,12 @@ impl Client {
             caller: Caller {
                 lane: lane.into(),
                 owner: owner.as_str().into(),
-                revision: Revision::V2025,
-                client: Arc::new(ClientFacts { capabilities: revision::no_capabilities(), info: revision::our_info() }),
+                exchange: Exchange::Session,
+                client: Arc::new(ClientFacts { capabilities: no_capabilities(), info: our_info() }),
                 inbox: None,
             },
             session: None,
-            headers: None,
+            sent: None,
             log_level: None,
         }
     }
@@ -76,8 +76,8 @@ impl Client {
         Requester { principal: self.principal.clone(), role: self.role }
     }
 
-    pub fn revision(&self) -> Revision {
-        self.caller.revision
+    pub fn exchange(&self) -> Exchange {
+        self.caller.exchange
     }
 }
 

@@ -6,12 +6,12 @@ use bowline_protocol::Principal;
 
 use super::{Client, call, resubscribe, subscriptions};
 use crate::backend::Backend;
+use crate::call::facts::ClientFacts;
 use crate::call::reply::Reply;
-use crate::call::{Caller, ClientFacts, Sink, capabilities};
-use crate::fields::{Fields, empty};
+use crate::call::{Caller, Exchange, Sink, capabilities};
+use crate::fields::Fields;
 use crate::hub::Hub;
 use crate::message::{self, Request};
-use crate::revision::{self, Revision};
 use crate::session::Session;
 
 /// Sends a request to a backend as the client, or as the session that stands for it.
@@ -25,7 +25,7 @@ pub async fn to_backend(
     sink: &Sink,
 ) -> Reply {
     let client = acting(client, session);
-    let reply = if method.ends_with("subscribe") && backend.is_modern_only() {
+    let reply = if method.ends_with("subscribe") && !backend.offers(Exchange::Session) {
         let request = Request { id: message::Id::number(0), method: method.to_owned(), params: Some(params.to_raw()) };
         subscriptions::subscribe(hub, &client, backend, &request)
     } else {
@@ -38,8 +38,8 @@ pub async fn to_backend(
 /// The client as backends see it when it acts by the hub's tools.
 pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
     let mut client = client.clone();
-    // The headers of the client's own request speak of our tool, not of the backend's.
-    client.headers = None;
+    // The client's own request speaks of our tool, not of the backend's.
+    client.sent = None;
     if let Some(session) = session {
         client.session = Some(session.clone());
         client.caller.lane = session.id.as_str().into();
@@ -48,13 +48,13 @@ pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
     // Whoever uses the tools can answer by the tools, so the backend may ask. A server with sessions is told once what each
     // client can do, so a client without a session is another one to it when it acts by them.
     let facts = all_facts(&client);
-    if client.caller.inbox.is_none() && client.caller.revision == Revision::V2026 {
+    if client.caller.inbox.is_none() && client.exchange() == Exchange::Stateless {
         client.caller = Caller::without_session(&client.principal, facts);
     } else {
         client.caller.client = Arc::new(facts);
     }
-    // A question to a modern client would come back as a result of the backend's tool; an older one is asked instead.
-    client.caller.revision = Revision::V2025;
+    // A question to a stateless client would come back as a result of the backend's tool; in a session it is asked.
+    client.caller.exchange = Exchange::Session;
     client
 }
 
@@ -77,9 +77,7 @@ pub async fn as_client(
 
 /// A client that can answer everything, by itself or by the hub's tools, and for whom the hub follows tasks.
 pub fn all_facts(client: &Client) -> ClientFacts {
-    let mut capabilities = Fields::of(Some(&capabilities::with_tools(&client.caller.client.capabilities)));
-    let mut extensions = capabilities.object("extensions");
-    extensions.set(revision::TASKS_EXTENSION, empty());
-    capabilities.set("extensions", extensions.to_raw());
-    ClientFacts { capabilities: capabilities.to_raw(), info: client.caller.client.info.clone() }
+    let own = &client.caller.client;
+    let capabilities = capabilities::with_tasks(&capabilities::with_tools(&own.capabilities));
+    ClientFacts { capabilities, info: own.info.clone() }
 }

@@ -7,8 +7,8 @@ use bowline_core::backend::Resend;
 
 use super::{Client, on_behalf, subscriptions};
 use crate::backend::Backend;
-use crate::call::BackendCall;
 use crate::call::reply::Reply;
+use crate::call::{BackendCall, Exchange};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::{self, Request};
@@ -44,24 +44,16 @@ async fn ask(hub: &Arc<Hub>, session: &Arc<Session>, backend: &Backend, one: Kep
     if session.record.route == Route::All {
         client = on_behalf::acting(&client, Some(session));
     }
-    let modern = backend.is_modern_only();
-    if one.method == "logging/setLevel" && (modern || !logs(backend)) {
+    let has_sessions = backend.offers(Exchange::Session);
+    if one.method == "logging/setLevel" && !(has_sessions && logs(backend)) {
         return;
     }
-    if modern {
+    if !has_sessions {
         let request = Request { id: message::Id::number(0), method: one.method, params: one.params };
         subscriptions::subscribe(hub, &client, backend, &request);
         return;
     }
-    let call = BackendCall {
-        method: one.method,
-        params: one.params,
-        caller: client.caller,
-        sink: None,
-        headers: None,
-        param_headers: Vec::new(),
-        log_level: None,
-    };
+    let call = BackendCall::new(client.caller, &one.method, one.params);
     hub.used(backend, &session.principal);
     // If the server is lost meanwhile, this is done again when it returns.
     backend.call_within(call, hub.options.call_timeout, Resend::Always).await;

@@ -1,4 +1,4 @@
-//! Subscriptions: held at modern backends, made up from what is known for the others, and taken up again after each return.
+//! Subscriptions: held at stateless backends, made up from what is known for the others, and taken up again after each return.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,12 +15,11 @@ use tokio::task::JoinSet;
 use super::{Client, routing, task_extension};
 use crate::backend::{Backend, BackendEvent};
 use crate::call::reply::{CallEnd, Reply, done, refuse};
-use crate::call::{BackendCall, Inbound, Sink, outcome};
+use crate::call::{BackendCall, Exchange, Inbound, SUBSCRIPTION_ID, Sink, outcome};
 use crate::config::key::Key;
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
 use crate::message::{self, Request};
-use crate::revision::{self, Revision};
 use crate::session::Subscribing;
 
 pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
@@ -47,7 +46,7 @@ const HUB: &str = "";
 pub async fn answer(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, request: &Request, sink: &Sink) -> Reply {
     let listening = async {
         match only {
-            Some(backend) if backend.is_modern() => held(hub, client, backend, request, sink).await,
+            Some(backend) if backend.offers(Exchange::Stateless) => held(hub, client, backend, request, sink).await,
             _ => made_up(hub, client, only, request, sink).await,
         }
     };
@@ -57,7 +56,7 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, req
     }
 }
 
-/// Passes a modern backend's subscription on under the client's own id, whatever happens to the wire behind it.
+/// Passes a stateless backend's subscription on under the client's own id, whatever happens to the wire behind it.
 async fn held(hub: &Hub, client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
     hub.used(backend, &client.principal);
     let (mut acknowledged, mut again) = (false, AGAIN);
@@ -65,13 +64,9 @@ async fn held(hub: &Hub, client: &Client, backend: &Backend, request: &Request, 
     loop {
         let (inner, mut said) = mpsc::channel(SAID_MAX);
         let call = BackendCall {
-            method: request.method.clone(),
-            params: params.clone(),
-            caller: client.caller.clone(),
             sink: Some(inner),
-            headers: client.headers.clone(),
-            param_headers: Vec::new(),
-            log_level: None,
+            sent: client.sent.clone(),
+            ..BackendCall::new(client.caller.clone(), &request.method, params.clone())
         };
         let began = clock::now();
         let ended = backend.call(call, began + ROUND, Resend::IfNotExecuted);
@@ -121,7 +116,7 @@ async fn held(hub: &Hub, client: &Client, backend: &Backend, request: &Request, 
 fn under_id(params: Option<&Raw>, request: &Request) -> Raw {
     let mut params = Fields::of(params.map(|raw| &**raw));
     let mut meta = params.object("_meta");
-    meta.set(revision::META_SUBSCRIPTION, request.id.to_raw());
+    meta.set(SUBSCRIPTION_ID, request.id.to_raw());
     params.set("_meta", meta.to_raw());
     params.to_raw()
 }
@@ -136,8 +131,8 @@ async fn made_up(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, reques
     let uris: Vec<String> = filter.read("resourceSubscriptions").unwrap_or_default();
     let tasks: Vec<String> = filter.read("taskIds").unwrap_or_default();
     let (inbox, mut updates) = mpsc::channel(SAID_MAX);
-    let (older, parts) = divided(hub, client, only, uris, tasks).await;
-    let subscribed = subscribe_each(hub, client, older, &inbox).await;
+    let (in_sessions, parts) = divided(hub, client, only, uris, tasks).await;
+    let subscribed = subscribe_each(hub, client, in_sessions, &inbox).await;
     let mut holding = JoinSet::new();
     let acknowledged: Vec<_> = parts
         .into_iter()
@@ -211,13 +206,13 @@ async fn made_up(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, reques
     done(under_id(None, request))
 }
 
-/// A subscription at a backend of the older revision.
+/// A subscription at a backend with sessions.
 struct Subscribed {
     uri: String,
     _place: Arc<Place>,
 }
 
-/// What a subscription has at one backend of the older revision: a session of its own, which ends with it, also if all was refused.
+/// What a subscription has at one backend with sessions: a session of its own, which ends with it, also if all was refused.
 struct Place {
     backend: Backend,
     lane: Arc<str>,
@@ -230,7 +225,7 @@ impl Drop for Place {
     }
 }
 
-/// What of a subscription is for one modern backend.
+/// What of a subscription is for one stateless backend.
 struct Part {
     backend: Backend,
     uris: Vec<String>,
@@ -238,7 +233,7 @@ struct Part {
     tasks: Vec<String>,
 }
 
-/// Whose the resources and tasks are: at backends of the older revision one by one, at each modern one together.
+/// Whose the resources and tasks are: at backends with sessions one by one, at each stateless one together.
 async fn divided(
     hub: &Arc<Hub>,
     client: &Client,
@@ -246,15 +241,15 @@ async fn divided(
     uris: Vec<String>,
     tasks: Vec<String>,
 ) -> (Vec<(String, Backend)>, Vec<Part>) {
-    let (mut older, mut parts) = (Vec::new(), BTreeMap::new());
+    let (mut in_sessions, mut parts) = (Vec::new(), BTreeMap::new());
     let part = |backend: &Backend| Part { backend: backend.clone(), uris: Vec::new(), tasks: Vec::new() };
     for uri in uris {
         let found = only.cloned().or_else(|| routing::server_of_resource(hub, client, &uri));
         match found {
-            Some(backend) if backend.is_modern() => {
+            Some(backend) if backend.offers(Exchange::Stateless) => {
                 parts.entry(backend.name().to_owned()).or_insert_with(|| part(&backend)).uris.push(uri);
             }
-            Some(backend) => older.push((uri, backend)),
+            Some(backend) => in_sessions.push((uri, backend)),
             None => {}
         }
     }
@@ -263,18 +258,16 @@ async fn divided(
             parts.entry(backend.name().to_owned()).or_insert_with(|| part(&backend)).tasks.push(task);
         }
     }
-    (older, parts.into_values().collect())
+    (in_sessions, parts.into_values().collect())
 }
 
 /// Holds a part of the client's subscription, and says once what its backend agreed to.
 async fn hold(hub: Arc<Hub>, mut client: Client, part: Part, inbox: Sink, acknowledged: oneshot::Sender<Fields>) {
     let filter = json!({ "notifications": { "resourceSubscriptions": part.uris, "taskIds": part.tasks } });
-    let facts = &client.caller.client;
-    let params = revision::with_meta(Some(&raw(&filter)), &facts.capabilities, &facts.info, None);
-    // Its own headers speak of its own request.
-    client.headers = None;
+    // This is a request of ours.
+    client.sent = None;
     let method = "subscriptions/listen".to_owned();
-    let request = Request { id: message::Id::number(0), method, params: Some(params) };
+    let request = Request { id: message::Id::number(0), method, params: Some(raw(&filter)) };
     let (inner, mut said) = mpsc::channel(SAID_MAX);
     let held = async {
         let _ = held(&hub, &client, &part.backend, &request, &inner).await;
@@ -297,7 +290,7 @@ async fn hold(hub: Arc<Hub>, mut client: Client, part: Part, inbox: Sink, acknow
     futures_util::future::join(held, passing).await;
 }
 
-/// Subscribes at backends of the older revision; which resources were taken.
+/// Subscribes at backends with sessions; which resources were taken.
 async fn subscribe_each(
     hub: &Arc<Hub>,
     client: &Client,
@@ -315,15 +308,7 @@ async fn subscribe_each(
         // Updates of this subscription come here and nowhere else.
         caller.lane = place.lane.clone();
         caller.inbox = Some(inbox.clone());
-        let call = BackendCall {
-            method: "resources/subscribe".into(),
-            params: Some(raw(&json!({ "uri": uri }))),
-            caller,
-            sink: None,
-            headers: None,
-            param_headers: Vec::new(),
-            log_level: None,
-        };
+        let call = BackendCall::new(caller, "resources/subscribe", Some(raw(&json!({ "uri": uri }))));
         hub.used(&backend, &client.principal);
         let end = backend.call_within(call, hub.options.call_timeout, Resend::Always).await;
         if matches!(end, CallEnd::Answered { answer: Ok(_), .. }) {
@@ -333,7 +318,7 @@ async fn subscribe_each(
     taken
 }
 
-/// `resources/subscribe` of an older client at a modern backend: a subscription that lasts as long as the session.
+/// `resources/subscribe` of a client with a session at a backend without: a subscription that lasts as long as the session.
 pub fn subscribe(hub: &Arc<Hub>, client: &Client, backend: &Backend, request: &Request) -> Reply {
     let (Some(uri), Some(session)) = (Fields::of(request.params.as_deref()).text("uri"), client.session.clone()) else {
         return refuse(message::INVALID_PARAMS, "`uri` is missing");
@@ -348,12 +333,10 @@ pub fn subscribe(hub: &Arc<Hub>, client: &Client, backend: &Backend, request: &R
         let (client, backend, hub) = (client.clone(), backend.clone(), hub.clone());
         tokio::spawn(async move {
             let params = json!({ "notifications": { "resourceSubscriptions": [&uri] } });
-            let mut request =
-                Request { id: message::Id::number(0), method: "subscriptions/listen".into(), params: None };
-            let facts = &client.caller.client;
-            request.params = Some(revision::with_meta(Some(&raw(&params)), &facts.capabilities, &facts.info, None));
+            let (id, method) = (message::Id::number(0), "subscriptions/listen".to_owned());
+            let request = Request { id, method, params: Some(raw(&params)) };
             let mut client = client.clone();
-            client.caller.revision = Revision::V2026;
+            client.caller.exchange = Exchange::Stateless;
             let (inner, mut said) = mpsc::channel(SAID_MAX);
             let held = held(&hub, &client, &backend, &request, &inner);
             let passing = async {

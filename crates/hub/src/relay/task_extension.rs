@@ -7,12 +7,11 @@ use serde_json::json;
 use super::subscriptions::ACKNOWLEDGED;
 use super::{Client, call};
 use crate::backend::Backend;
-use crate::call::Sink;
 use crate::call::reply::Reply;
+use crate::call::{Sink, capabilities};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::{self, Request};
-use crate::revision;
 
 /// Tells those who listen how a task stands.
 pub const NOTIFICATION: &str = "notifications/tasks";
@@ -37,7 +36,7 @@ pub async fn answer(
     sink: &Sink,
 ) -> Reply {
     if !declares(client) {
-        let data = json!({ "requiredCapabilities": { "extensions": { revision::TASKS_EXTENSION: {} } } });
+        let data = json!({ "requiredCapabilities": { "extensions": { capabilities::TASKS_EXTENSION: {} } } });
         let error = message::error_with(message::MISSING_CAPABILITY, "the Tasks extension is needed", &data);
         return Reply::new(Err(error));
     }
@@ -103,5 +102,5 @@ fn renamed_in_filter(params: Option<&Raw>, rename: impl Fn(&str) -> Option<Strin
 }
 
 fn declares(client: &Client) -> bool {
-    Fields::of(Some(&client.caller.client.capabilities)).object("extensions").has(revision::TASKS_EXTENSION)
+    capabilities::has_tasks(&client.caller.client.capabilities)
 }

@@ -178,15 +178,7 @@ impl Questions {
 }
 
 fn about(client: &Client, method: &str, params: &Raw) -> BackendCall {
-    BackendCall {
-        method: method.to_owned(),
-        params: Some(params.clone()),
-        caller: client.caller.clone(),
-        sink: None,
-        headers: None,
-        param_headers: Vec::new(),
-        log_level: None,
-    }
+    BackendCall::new(client.caller.clone(), method, Some(params.clone()))
 }
 
 async fn appeared(hub: &Hub, client: &Client, server: &str) -> Option<Backend> {

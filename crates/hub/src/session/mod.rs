@@ -28,12 +28,12 @@ use tokio_util::sync::CancellationToken;
 use self::cancellation::{Running, UnderWay};
 use self::server_request::Pending;
 use self::subscriptions::{KeptRequest, KeptRequests};
-use crate::call::{Caller, ClientFacts, capabilities, outcome};
+use crate::call::facts::ClientFacts;
+use crate::call::{Caller, Exchange, capabilities, outcome};
 use crate::config::key::Key;
 use crate::fields::{Raw, raw};
 use crate::message::{self, Id};
 use crate::neighbours::{self, Neighbours};
-use crate::revision::Revision;
 
 pub(crate) use self::elicitation::GONE;
 pub use self::inbox::{Hearer, Inbox};
@@ -48,7 +48,7 @@ pub const ACTIVITY: &str = "mcp.activity";
 pub const OWN_STREAM: &str = "own";
 /// A record is touched at most this often.
 const TOUCH_EVERY_MS: u64 = 60_000;
-/// Subscriptions that one session may have at modern servers; as many as at all its servers together.
+/// Subscriptions that one session may have at stateless servers; as many as at all its servers together.
 const SUBSCRIPTIONS_MAX: usize = 1000;
 
 /// The log of a session that somebody names, if it can be one's name.
@@ -68,6 +68,7 @@ pub enum Route {
 #[derive(Clone, Serialize, Deserialize)]
 pub struct SessionRecord {
     pub route: Route,
+    /// What its client negotiated. The client of a handle says its version with each request.
     pub version: String,
     pub capabilities: Raw,
     pub info: Raw,
@@ -254,7 +255,7 @@ impl Session {
         Caller {
             lane: self.id.as_str().into(),
             owner: self.principal.as_str().into(),
-            revision: Revision::of_version(&self.record.version).unwrap_or(Revision::V2025),
+            exchange: if self.record.handle { Exchange::Stateless } else { Exchange::Session },
             client: self.seen.clone(),
             inbox: Some(self.inbox.sink.clone()),
         }

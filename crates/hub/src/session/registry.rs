@@ -12,12 +12,12 @@ use super::server_request::Pending;
 use super::{Hearer, Inbox, OWN_STREAM, Route, Session, SessionParts, SessionRecord};
 use crate::backend::notification_data;
 use crate::backend::observer::Observer;
-use crate::call::Inbound;
+use crate::call::{Inbound, log_level};
 use crate::catalogue::ListKind;
 use crate::config::options::{Expose, Options};
 use crate::fields::{Fields, Raw};
+use crate::message;
 use crate::neighbours::Neighbours;
-use crate::{message, revision};
 
 pub struct Sessions {
     awake: Mutex<HashMap<LogId, Arc<Session>>>,
@@ -213,7 +213,7 @@ impl Sessions {
 pub fn wants(session: &Session, method: &str, params: &Option<Raw>) -> bool {
     let level = Fields::of(params.as_deref()).text("level");
     let wanted = session.log_level();
-    method != "notifications/message" || wanted.is_none() || revision::is_logged(level.as_deref(), wanted.as_deref())
+    method != "notifications/message" || wanted.is_none() || log_level::is_logged(level.as_deref(), wanted.as_deref())
 }
 
 /// Writes down what backends say to a session outside of its calls.

@@ -14,8 +14,9 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{ACTIVITY, MESSAGE, OWN_STREAM, Reading, Route, Session};
+use crate::call::log_level;
 use crate::fields::{Fields, Raw};
-use crate::{message, revision, sse};
+use crate::{message, sse};
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
@@ -108,7 +109,7 @@ impl Reader {
     /// Events are for the stream that belongs to no call, and for those who asked: by a log level that has them, or by
     /// coming back with one of them in their hands.
     fn carries_events(&self) -> bool {
-        let asked = self.from_event || revision::is_logged(Some(EVENT_LEVEL), self.session.log_level().as_deref());
+        let asked = self.from_event || log_level::is_logged(Some(EVENT_LEVEL), self.session.log_level().as_deref());
         asked && self.stream == OWN_STREAM && self.session.record.route == Route::All
     }
 

@@ -8,8 +8,8 @@ use bowline_store::{Followed, Follower, ReadLimit, WakeSet};
 use serde_json::json;
 
 use super::{Call, Outcome};
+use crate::call::log_level::{LOG_LEVELS, is_log_level, is_logged};
 use crate::fields::Fields;
-use crate::revision;
 use crate::session::Session;
 use crate::session::stream_reader::Logged;
 
@@ -54,8 +54,8 @@ pub(crate) async fn past(call: &Call<'_>, name: &str) -> Result<Outcome, String>
     let logs = name == "get_logs";
     let member = if logs { "logs" } else { "notifications" };
     let (server, level) = (call.arguments.text("server"), call.arguments.text("level"));
-    if level.as_deref().is_some_and(|level| !revision::is_log_level(level)) {
-        return Err(format!("`level` must be one of {}", revision::LOG_LEVELS.join(", ")));
+    if level.as_deref().is_some_and(|level| !is_log_level(level)) {
+        return Err(format!("`level` must be one of {}", LOG_LEVELS.join(", ")));
     }
     let Some(session) = call.known_session().await? else {
         return Ok(Outcome::Facts(json!({ member: [], "last_event_id": null })));
@@ -65,7 +65,7 @@ pub(crate) async fn past(call: &Call<'_>, name: &str) -> Result<Outcome, String>
         let (kind, data) = (event.text("type").unwrap_or_default(), event.object("data"));
         let is_log = kind == "log" || data.text("method").as_deref() == Some("notifications/message");
         let own = data.object("params").text("level").or_else(|| data.text("level"));
-        let level_fits = level.is_none() || revision::is_logged(own.as_deref(), level.as_deref());
+        let level_fits = level.is_none() || is_logged(own.as_deref(), level.as_deref());
         let server_fits = server.is_none() || event.text("server") == server;
         // Most notifications have no level, and none that is asked for leaves them out.
         let kind_fits = if logs { is_log && level_fits } else { kind == "notification" && !is_log };

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use bowline_protocol::LogId;
 use serde_json::{Value, json};
 
+use crate::call::facts::no_capabilities;
 use crate::call::reply::Reply;
 use crate::call::{Sink, outcome};
 use crate::catalogue::hub_tools;
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::relay::Client;
-use crate::revision;
 use crate::session::{Route, Session, SessionRecord};
 
 /// What a tool comes to: facts, somebody else's result as it is, or a reason why not.
@@ -38,7 +38,7 @@ pub(crate) struct Call<'a> {
     pub hub: &'a Arc<Hub>,
     pub client: &'a Client,
     pub arguments: &'a Fields,
-    /// `_meta` as it came.
+    /// What the client put into `_meta` besides what its request must have.
     pub meta: &'a Fields,
     pub sink: &'a Sink,
 }
@@ -57,11 +57,13 @@ impl Call<'_> {
         Err(format!("`timeout_ms` must be from {} to {}", range.start(), range.end()))
     }
 
-    /// What a request to a server begins with: the client's own `_meta`, without what its revision puts there.
+    /// What a request to a server begins with: the client's own `_meta`.
     pub fn params(&self) -> Fields {
         let mut params = Fields::default();
-        params.set("_meta", self.meta.to_raw());
-        Fields::of(revision::without_meta(Some(&params.to_raw())).as_deref())
+        if !self.meta.is_empty() {
+            params.set("_meta", self.meta.to_raw());
+        }
+        params
     }
 
     /// The session whose events and questions are meant: the client's own, the one that `handle` names, or a new one.
@@ -76,8 +78,8 @@ impl Call<'_> {
         }
         let record = SessionRecord {
             route: Route::All,
-            version: revision::Revision::V2026.newest().to_owned(),
-            capabilities: revision::no_capabilities(),
+            version: String::new(),
+            capabilities: no_capabilities(),
             info: self.client.caller.client.info.clone(),
             created_ms: self.hub.options.clock.now_ms(),
             handle: true,

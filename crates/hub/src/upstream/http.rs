@@ -11,9 +11,9 @@ use reqwest::{Response, StatusCode, Url};
 
 use super::Dial;
 use crate::call::Ending;
+use crate::catalogue::mirrored_headers::VERSION;
 use crate::config::spec::check_address;
 use crate::message::BYTES_MAX;
-use crate::revision::mirrored_headers::VERSION;
 
 pub(super) const SESSION: &str = "mcp-session-id";
 

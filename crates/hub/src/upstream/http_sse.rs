@@ -19,11 +19,10 @@ use super::pending_calls::Kind;
 use super::pipe::{OUT_QUEUE, Pipe};
 use super::unreadable::Unread;
 use super::{Dial, TransportEvent, passing};
-use crate::call::{BackendCall, Caller, Ending, SHARED_LANE};
+use crate::call::facts::ServerFacts;
+use crate::call::{BackendCall, Caller, Ending, Exchange, SHARED_LANE};
 use crate::fields::Raw;
 use crate::message::{self, BYTES_MAX, Malformed};
-use crate::revision::Revision;
-use crate::revision::server_facts::Facts;
 use crate::sse::{Parser, Piece};
 
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -89,7 +88,7 @@ pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> 
 }
 
 impl SseTransport {
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &ServerFacts {
         self.own.facts()
     }
 
@@ -256,7 +255,7 @@ impl Wire<'_> {
         let target = target.ok_or_else(|| OpenError::failed("it named an endpoint on another host"))?;
         let sender = Sender { http: self.dial.http.clone(), target, headers: self.headers.clone(), pipe: pipe.clone() };
         tokio::spawn(sender.run(outgoing, closed, trouble));
-        pipe.shake_hands(Some(Revision::V2025)).await.map_err(OpenError::Failed)?;
+        pipe.shake_hands(Some(Exchange::Session)).await.map_err(OpenError::Failed)?;
         guard.disarm();
         Ok((pipe, ended))
     }

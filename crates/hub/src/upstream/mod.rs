@@ -27,13 +27,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::call::{BackendCall, Caller, Ending, Inbound};
+use crate::call::facts::ServerFacts;
+use crate::call::{BackendCall, Caller, Ending, Exchange, Inbound};
 use crate::config::secrets::Secrets;
 use crate::config::spec::{Dialect, Reach, ServerSpec, Target};
 use crate::fields::{Fields, Raw};
-use crate::message::{self, Answer, Id};
-use crate::revision::server_facts::Facts;
-use crate::revision::{self, Revision};
+use crate::message::Id;
+use crate::revision::{v2025, v2026};
 
 pub use self::renewals::Renewals;
 
@@ -77,25 +77,6 @@ pub type LimitHit = Arc<dyn Fn(&'static str) + Send + Sync>;
 
 pub type TransportEvents = mpsc::Sender<(Generation, TransportEvent)>;
 
-/// What a first answer says about the revision of a server: a result of `server/discover`, one of the errors that only
-/// modern servers know, or anything else, which means the older revision.
-fn is_modern_error(error: &Raw) -> bool {
-    let code = message::code_of(error);
-    (message::UNSUPPORTED_VERSION..=message::HEADER_MISMATCH).contains(&code)
-}
-
-fn is_modern_error_answer(answer: &Answer) -> bool {
-    answer.as_ref().is_err_and(is_modern_error)
-}
-
-fn initialize_params(caller: &Caller) -> Raw {
-    let mut params = Fields::default();
-    params.put("protocolVersion", Revision::V2025.newest());
-    params.set("capabilities", revision::without_tasks(&caller.client.capabilities));
-    params.set("clientInfo", caller.client.info.clone());
-    params.to_raw()
-}
-
 pub enum Transport {
     Http(Arc<streamable_http::HttpTransport>),
     Sse(Arc<http_sse::SseTransport>),
@@ -103,7 +84,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &ServerFacts {
         match self {
             Transport::Http(transport) => transport.facts(),
             Transport::Sse(transport) => transport.facts(),
@@ -157,7 +138,15 @@ impl Transport {
 
     /// Whether calls repeat arguments in their headers.
     pub fn mirrors_arguments(&self) -> bool {
-        matches!(self, Transport::Http(transport) if transport.facts().revision == Revision::V2026)
+        matches!(self, Transport::Http(transport) if transport.facts().exchange == Exchange::Stateless)
+    }
+
+    /// The request by which the backend shows that it is there.
+    pub fn health_method(&self) -> &'static str {
+        match self.facts().exchange {
+            Exchange::Session => v2025::PING,
+            Exchange::Stateless => v2026::DISCOVER,
+        }
     }
 
     pub fn close(&self) {
@@ -180,10 +169,10 @@ impl fmt::Debug for Transport {
 pub struct Dial {
     pub name: Arc<str>,
     pub generation: Generation,
-    /// What the backend spoke last time, or is to be spoken to in.
-    pub revision: Option<Revision>,
-    /// It is to be spoken to in that revision only.
-    pub only_revision: bool,
+    /// How the backend was spoken with the last time, or is to be.
+    pub exchange: Option<Exchange>,
+    /// It is to be spoken with in that way only.
+    pub only_exchange: bool,
     pub events: TransportEvents,
     pub http: reqwest::Client,
     pub reach: Reach,

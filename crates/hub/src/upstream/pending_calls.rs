@@ -8,11 +8,10 @@ use tokio::sync::oneshot;
 
 use super::abandoned_calls::GivenUp;
 use super::inbound_queue::Said;
-use crate::call::{Caller, Ending, SHARED_LANE, Sink};
+use crate::call::{Caller, Ending, SHARED_LANE, SUBSCRIPTION_ID, Sink};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
 use crate::message::Id;
-use crate::revision;
 use crate::scan::Scan;
 
 /// Somebody who waits for the response to a request.
@@ -195,7 +194,7 @@ impl WaitingRoom {
     /// A subscription is named by the id of the request that asked for it.
     fn whose_subscription(&self, params: Option<&Raw>) -> Option<Whose> {
         let meta = Fields::of(params.map(|raw| &**raw)).object("_meta");
-        let number: u64 = meta.read(revision::META_SUBSCRIPTION)?;
+        let number: u64 = meta.read(SUBSCRIPTION_ID)?;
         Some(match self.lock().get(&number) {
             Some(call) => Whose::of_call(Some(call)),
             None => Whose::NobodysAnyMore,

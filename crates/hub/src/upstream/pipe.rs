@@ -16,17 +16,14 @@ use super::pending_calls::{Kind, Waiting, WaitingRoom, Whose};
 use super::renewals::Kept;
 use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
 use super::unreadable::{Unread, WRONGLY_NAMED};
-use super::{
-    Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, initialize_params,
-    is_modern_error, passing,
-};
+use super::{Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, passing};
+use crate::call::facts::ServerFacts;
 use crate::call::server_request::{Question, nobody, own_answer};
-use crate::call::{BackendCall, Caller, Ending, Inbound, SHARED_LANE, Sink};
+use crate::call::{BackendCall, Caller, Ending, Exchange, Inbound, SHARED_LANE, Sink};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
 use crate::message::{self, Answer, Id, Message, Notification, Request, Response};
-use crate::revision::server_facts::{Facts, synthesised_initialize};
-use crate::revision::{self, Revision};
+use crate::revision::{v2025, v2026};
 use crate::scan::Scan;
 
 /// A subscription that ends again and again is not asked for faster than this.
@@ -35,7 +32,7 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 pub const OUT_QUEUE: usize = 256;
 
 pub struct Pipe {
-    facts: std::sync::OnceLock<Facts>,
+    facts: std::sync::OnceLock<ServerFacts>,
     out: mpsc::Sender<Outgoing>,
     waiting: WaitingRoom,
     /// The only client, if it is not everybody's.
@@ -73,19 +70,19 @@ impl Pipe {
         }
     }
 
-    /// Finds out what the backend is: a probe that every modern server must know, then the older handshake.
-    pub async fn shake_hands(self: &Arc<Self>, remembered: Option<Revision>) -> Result<(), DialError> {
+    /// Finds out what the backend is: a probe that every stateless server must know, then the handshake of a session.
+    pub async fn shake_hands(self: &Arc<Self>, remembered: Option<Exchange>) -> Result<(), DialError> {
         let facts = match remembered {
-            Some(Revision::V2025) => self.initialize().await?,
+            Some(Exchange::Session) => self.initialize().await?,
             _ => self.find_out().await?,
         };
         let _ = self.facts.set(facts);
         Ok(())
     }
 
-    /// A server of the older revision may ignore the probe, and a program may take longer to start than the probe waits. So
+    /// A server with sessions may ignore the probe, and a program may take longer to start than the probe waits. So
     /// after a while both questions stand, and the first answer counts.
-    async fn find_out(self: &Arc<Self>) -> Result<Facts, DialError> {
+    async fn find_out(self: &Arc<Self>) -> Result<ServerFacts, DialError> {
         let mut probe = std::pin::pin!(self.discover());
         if let Ok(found) = tokio::time::timeout(PROBE_TIMEOUT, &mut probe).await {
             return match found? {
@@ -128,12 +125,11 @@ impl Pipe {
         let _ = tokio::time::timeout(RENEWAL_TIMEOUT, all).await;
     }
 
-    async fn discover(self: &Arc<Self>) -> Result<Option<Facts>, DialError> {
-        let hub = Caller::hub();
-        let params = revision::with_meta(None, &hub.client.capabilities, &hub.client.info, None);
-        match self.send("server/discover", Some(params), &hub.lane, None).await {
-            Ending::Answered { answer: Ok(result), .. } => Ok(Some(Facts::of_discover(&result))),
-            Ending::Answered { answer: Err(error), .. } if is_modern_error(&error) => {
+    async fn discover(self: &Arc<Self>) -> Result<Option<ServerFacts>, DialError> {
+        let probe = BackendCall::of_hub(v2026::DISCOVER, None);
+        match self.send(v2026::DISCOVER, Some(v2026::described(&probe)), &probe.caller.lane, None).await {
+            Ending::Answered { answer: Ok(result), .. } => Ok(Some(v2026::server_facts(&result))),
+            Ending::Answered { answer: Err(error), .. } if v2026::is_own_error(&error) => {
                 Err(passing(format!("it speaks no version that is known here: {}", message::message_of(&error))))
             }
             Ending::Answered { .. } => Ok(None),
@@ -142,12 +138,12 @@ impl Pipe {
         }
     }
 
-    async fn initialize(self: &Arc<Self>) -> Result<Facts, DialError> {
+    async fn initialize(self: &Arc<Self>) -> Result<ServerFacts, DialError> {
         let client = self.client.clone().unwrap_or_else(Caller::hub);
-        match self.send("initialize", Some(initialize_params(&client)), &SHARED_LANE.into(), None).await {
+        match self.send("initialize", Some(v2025::initialize(&client)), &SHARED_LANE.into(), None).await {
             Ending::Answered { answer: Ok(result), .. } => {
                 self.notify("notifications/initialized", None).await;
-                Ok(Facts::of_initialize(&result))
+                Ok(v2025::server_facts(&result))
             }
             Ending::Answered { answer: Err(error), .. } => {
                 Err(passing(format!("it refused to be initialized: {}", message::message_of(&error))))
@@ -158,29 +154,20 @@ impl Pipe {
     }
 
     #[allow(clippy::expect_used)]
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &ServerFacts {
         self.facts.get().expect("a pipe is handed out only after the handshake")
     }
 
     pub async fn call(self: &Arc<Self>, call: &BackendCall) -> Ending {
-        let BackendCall { method, params, caller, sink, log_level, .. } = call;
+        let BackendCall { method, caller, sink, .. } = call;
         if method == "initialize" {
             let facts = self.facts();
-            let result = facts.initialized.clone().unwrap_or_else(|| synthesised_initialize(facts));
+            let result = facts.initialized.clone().unwrap_or_else(|| v2025::initialized(facts));
             return Ending::answered(Ok(result));
         }
-        let params = if self.facts().revision == Revision::V2026 {
-            let client = &caller.client;
-            Some(match caller.revision {
-                Revision::V2026 if caller.lane.as_ref() != SHARED_LANE => {
-                    params.clone().unwrap_or_else(crate::fields::empty)
-                }
-                _ => revision::with_meta(params.as_ref(), &client.capabilities, &client.info, log_level.as_deref()),
-            })
-        } else if caller.revision == Revision::V2026 {
-            revision::without_meta(params.as_ref())
-        } else {
-            params.clone()
+        let params = match self.facts().exchange {
+            Exchange::Session => v2025::params(call),
+            Exchange::Stateless => Some(v2026::params(call)),
         };
         // Calls without a session are told apart by nobody: each of them may be another client's.
         let nobody: Arc<str> = SHARED_LANE.into();
@@ -221,19 +208,18 @@ impl Pipe {
         self.closed.is_cancelled()
     }
 
-    /// Holds one subscription at a modern backend, so that changes of its lists are told. What it says comes in like
+    /// Holds one subscription at a stateless backend, so that changes of its lists are told. What it says comes in like
     /// everything else; its answer is its end.
     pub async fn hold_subscription(self: Arc<Self>) {
-        if self.facts().revision != Revision::V2026 {
+        if self.facts().exchange != Exchange::Stateless {
             return;
         }
-        let hub = Caller::hub();
-        let params =
-            revision::with_meta(Some(&revision::every_list()), &hub.client.capabilities, &hub.client.info, None);
+        let listen = BackendCall::of_hub("subscriptions/listen", Some(v2026::every_list()));
+        let params = v2026::described(&listen);
         let nobody: Arc<str> = SHARED_LANE.into();
         let mut again = false;
         loop {
-            let Ok(begun) = self.begin("subscriptions/listen", Some(params.clone()), &nobody, None).await else {
+            let Ok(begun) = self.begin(&listen.method, Some(params.clone()), &nobody, None).await else {
                 return;
             };
             if std::mem::replace(&mut again, true) {
@@ -478,8 +464,8 @@ mod tests {
         let dial = Dial {
             name: "b".into(),
             generation: Generation(1),
-            revision: None,
-            only_revision: false,
+            exchange: None,
+            only_exchange: false,
             events,
             http: reqwest::Client::new(),
             reach: crate::config::spec::Reach::Anywhere,
@@ -577,6 +563,6 @@ mod tests {
         };
         let (shaken, ()) = futures_util::future::join(pipe.shake_hands(None), program).await;
         shaken.unwrap();
-        assert_eq!(pipe.facts().revision, Revision::V2026);
+        assert_eq!(pipe.facts().exchange, Exchange::Stateless);
     }
 }

@@ -1,5 +1,5 @@
 //! A backend that is a program: one process that is always there, and further ones for clients that would otherwise share it. A
-//! process is one session of the older revision, and does not say whose its questions are.
+//! process with sessions is one session, and does not say whose its questions are.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,11 +16,11 @@ use super::Dial;
 use super::pipe::Pipe;
 use super::renewals::{Kept, is_subscription};
 use super::stdio::{self, Guests, Program, StartError};
-use crate::call::{BackendCall, Caller, Ending, SHARED_LANE, capabilities};
+use crate::call::facts::ServerFacts;
+use crate::call::log_level::{LOG_LEVELS, is_log_level};
+use crate::call::{BackendCall, Caller, Ending, Exchange, SHARED_LANE, capabilities};
 use crate::fields::{Fields, Raw, empty};
 use crate::message;
-use crate::revision::server_facts::Facts;
-use crate::revision::{self, Revision};
 
 const SET_LEVEL: &str = "logging/setLevel";
 /// How often a call is tried whose process is gone before it has the call.
@@ -63,9 +63,9 @@ enum NoPipe {
 pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramTransport>, DialError> {
     let closed = dial.over.child_token();
     let guard = closed.clone().drop_guard();
-    let started = stdio::start(&program, &dial, Guests::Everybody, dial.revision, closed.child_token()).await;
+    let started = stdio::start(&program, &dial, Guests::Everybody, dial.exchange, closed.child_token()).await;
     let (first, _) = started.map_err(StartError::into_dial_error)?;
-    let apart = first.facts().revision == Revision::V2025 && dial.processes.max > 1;
+    let apart = first.facts().exchange == Exchange::Session && dial.processes.max > 1;
     // How much each client wants to be told is said where it is.
     let kept = dial.renewals.all().into_iter().filter(|one| !apart || is_subscription(one));
     first.renew(kept.collect()).await;
@@ -77,7 +77,7 @@ pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramTransport>,
 }
 
 impl ProgramTransport {
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &ServerFacts {
         self.first.facts()
     }
 
@@ -121,14 +121,14 @@ impl ProgramTransport {
         Ending::failed(&format!("the program ends again and again: {why}"))
     }
 
-    /// Who calls, if it matters where: a modern program says whose everything is, our own housekeeping takes no seat, and clients
+    /// Who calls, if it matters where: a stateless program says whose everything is, our own housekeeping takes no seat, and clients
     /// without a session need none to look.
     fn guest(&self, call: &BackendCall) -> Option<Guest> {
         let BackendCall { method, caller, .. } = call;
-        if self.facts().revision == Revision::V2026 || *caller.lane == *SHARED_LANE {
+        if self.facts().exchange == Exchange::Stateless || *caller.lane == *SHARED_LANE {
             return None;
         }
-        let sessionless = caller.inbox.is_none() || caller.revision == Revision::V2026;
+        let sessionless = caller.inbox.is_none() || caller.exchange == Exchange::Stateless;
         let looks = method.ends_with("/list") && sessionless;
         if matches!(method.as_str(), "initialize" | "ping" | SET_LEVEL) || looks {
             return None;
@@ -153,7 +153,7 @@ impl ProgramTransport {
                 ending => return ending,
             };
         }
-        let ours = self.facts().revision == Revision::V2026 || *call.caller.lane == *SHARED_LANE;
+        let ours = self.facts().exchange == Exchange::Stateless || *call.caller.lane == *SHARED_LANE;
         if call.method == SET_LEVEL && !ours && !shares {
             return self.keep_level(call);
         }
@@ -161,11 +161,7 @@ impl ProgramTransport {
             return self.first.call(call).await;
         }
         // It may be another client's process. Nobody is asked anything on behalf of who only looks.
-        let (method, params, caller) = (call.method.clone(), call.params.clone(), call.caller.clone());
-        let log_level = call.log_level.clone();
-        let quiet =
-            BackendCall { method, params, caller, sink: None, headers: None, param_headers: Vec::new(), log_level };
-        self.first.call(&quiet).await
+        self.first.call(&BackendCall { sink: None, ..call.clone() }).await
     }
 
     /// A level is kept, and said to the client's process once it has one.
@@ -175,8 +171,8 @@ impl ProgramTransport {
         if !Fields::of(Some(&self.facts().capabilities)).has("logging") {
             return error(message::METHOD_NOT_FOUND, "the server has no log messages");
         }
-        if !revision::is_log_level(&level) {
-            let levels = revision::LOG_LEVELS.join(", ");
+        if !is_log_level(&level) {
+            let levels = LOG_LEVELS.join(", ");
             return error(message::INVALID_PARAMS, &format!("`level` must be one of {levels}"));
         }
         Ending::answered(Ok(empty()))
@@ -190,7 +186,7 @@ impl ProgramTransport {
         };
         match self.running(seat).await {
             Some(pipe) => pipe.notify(method, params).await,
-            None if shares || self.facts().revision == Revision::V2026 => self.first.notify(method, params).await,
+            None if shares || self.facts().exchange == Exchange::Stateless => self.first.notify(method, params).await,
             None => {}
         }
     }
@@ -312,7 +308,7 @@ impl ProgramTransport {
         // Whoever wants it may walk away before it is anybody's.
         let guard = closed.clone().drop_guard();
         let guests = if chair.client.is_some() { Guests::Client(caller.clone()) } else { Guests::Visitors };
-        let started = stdio::start(&self.program, &self.dial, guests, Some(Revision::V2025), closed).await;
+        let started = stdio::start(&self.program, &self.dial, guests, Some(Exchange::Session), closed).await;
         let gone = chair.closed.is_cancelled();
         let (pipe, ended) = started.map_err(|error| if gone { NoPipe::Gone } else { NoPipe::Failed(error) })?;
         if let Some(client) = &chair.client {

@@ -21,11 +21,10 @@ use super::pending_calls::Kind;
 use super::pipe::{OUT_QUEUE, Pipe};
 use super::unreadable::Unread;
 use super::{DIAL_TIMEOUT, Dial, Exit, TransportEvent, passing};
-use crate::call::Caller;
+use crate::call::{Caller, Exchange};
 use crate::config::spec::Reach;
 use crate::lines::{Line, Lines};
 use crate::message::BYTES_MAX;
-use crate::revision::Revision;
 
 /// How long a program may take to leave after its stdin was closed.
 const ASKED_PATIENCE: Duration = Duration::from_millis(200);
@@ -97,12 +96,12 @@ impl StartError {
     }
 }
 
-/// Starts a process and shakes hands, in the revision that is known, or finds that out.
+/// Starts a process and shakes hands, in the way that is known, or finds that out.
 pub async fn start(
     program: &Program,
     dial: &Dial,
     guests: Guests,
-    revision: Option<Revision>,
+    exchange: Option<Exchange>,
     closed: CancellationToken,
 ) -> Result<(Arc<Pipe>, Ended), StartError> {
     let failed = |reason: String| StartError::Failed(passing(reason));
@@ -129,7 +128,7 @@ pub async fn start(
     let (tell, end) = oneshot::channel();
     let running = Running { child, group, stdout: BufReader::new(stdout), pipe: pipe.clone(), closed };
     dial.programs.spawn(live(running, dial.clone(), guests, tell));
-    match tokio::time::timeout(DIAL_TIMEOUT, pipe.shake_hands(revision)).await {
+    match tokio::time::timeout(DIAL_TIMEOUT, pipe.shake_hands(exchange)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) if !pipe.is_lost() => return Err(StartError::Refused(error)),
         Ok(Err(error)) => {

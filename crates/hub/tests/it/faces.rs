@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bowline_hub::{Hub, Revision, Route};
+use bowline_hub::{Exchange, Hub, Route};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -20,7 +20,7 @@ const PASSED_ON: &[&str] = &["execute_tool", "get_task_result"];
 /// One client: a face and an era.
 struct Face {
     way: Way,
-    era: Revision,
+    era: Exchange,
     /// What a client without a session passes with each call.
     handle: Option<Value>,
     told: Vec<(String, Value)>,
@@ -40,10 +40,10 @@ enum Begun {
 }
 
 impl Face {
-    async fn open(hub: &Arc<Hub>, era: Revision, http: bool) -> Face {
+    async fn open(hub: &Arc<Hub>, era: Exchange, http: bool) -> Face {
         let way = match (http, era) {
-            (true, Revision::V2025) => Way::Http(Client::open(hub, "alice", Route::All, json!({})).await.0),
-            (true, Revision::V2026) => Way::Http(Client {
+            (true, Exchange::Session) => Way::Http(Client::open(hub, "alice", Route::All, json!({})).await.0),
+            (true, Exchange::Stateless) => Way::Http(Client {
                 hub: hub.clone(),
                 who: support::principal("alice"),
                 route: Route::All,
@@ -51,7 +51,7 @@ impl Face {
             }),
             (false, era) => {
                 let mut wire = Wire::open(hub, "alice", Route::All);
-                if era == Revision::V2025 {
+                if era == Exchange::Session {
                     wire.initialize(json!({})).await;
                 }
                 Way::Stdio(wire)
@@ -61,7 +61,7 @@ impl Face {
         let mut face = Face { way, era, handle: None, told: Vec::new(), succeeded, refused };
         let first =
             face.ask("tools/call", json!({ "name": "await_activity", "arguments": { "timeout_ms": 100 } })).await;
-        if era == Revision::V2026 {
+        if era == Exchange::Stateless {
             face.handle = Some(first["result"]["structuredContent"]["handle"].clone());
         }
         face
@@ -72,15 +72,15 @@ impl Face {
             (Way::Http(client), era) => {
                 let (client, method) = (client.clone(), method.to_owned());
                 Begun::Http(tokio::spawn(async move {
-                    if era == Revision::V2025 {
+                    if era == Exchange::Session {
                         return client.ask(&method, params).await;
                     }
                     let answer = modern(&client.hub, "alice", &Route::All, &method, params, json!({})).await;
                     answer.messages().await.pop().unwrap()
                 }))
             }
-            (Way::Stdio(wire), Revision::V2025) => Begun::Stdio(wire.begin(method, params).await),
-            (Way::Stdio(wire), Revision::V2026) => Begun::Stdio(wire.begin_modern(method, params, json!({})).await),
+            (Way::Stdio(wire), Exchange::Session) => Begun::Stdio(wire.begin(method, params).await),
+            (Way::Stdio(wire), Exchange::Stateless) => Begun::Stdio(wire.begin_modern(method, params, json!({})).await),
         }
     }
 
@@ -287,7 +287,7 @@ async fn events(face: &mut Face) {
 }
 
 /// Everything that a client can do with the tools, in one order.
-async fn story(hub: &Arc<Hub>, era: Revision, http: bool, url: &str) -> Face {
+async fn story(hub: &Arc<Hub>, era: Exchange, http: bool, url: &str) -> Face {
     let mut face = Face::open(hub, era, http).await;
     let listed = face.ask("tools/list", json!({})).await;
     face.told.push(("tools/list".to_owned(), listed));
@@ -320,7 +320,7 @@ fn covered(face: &Face) {
 async fn every_tool_gives_the_same_over_http_and_over_stdio_in_both_eras() {
     for backend in ["legacy", "modern"] {
         let fixture = Fixture::start(&[&format!("--era={backend}")]).await;
-        for era in [Revision::V2025, Revision::V2026] {
+        for era in [Exchange::Session, Exchange::Stateless] {
             // Each has a hub of its own, so that nobody sees what the other left behind.
             let hubs = (hub(&[("b", fixture.spec())]).await, hub(&[("b", fixture.spec())]).await);
             let url = fixture.url();

@@ -10,10 +10,9 @@ use futures_util::future::join_all;
 use super::{Driver, Note};
 use crate::backend::{BackendEvent, Lists};
 use crate::call::{BackendCall, Ending};
-use crate::catalogue::{Fetched, ListKind};
+use crate::catalogue::{Fetched, ListKind, mirrored_headers};
 use crate::fields::{Fields, Raw};
 use crate::message::{self, BYTES_MAX};
-use crate::revision::mirrored_headers;
 use crate::upstream::Transport;
 
 /// How long a list may take to be fetched.

@@ -20,14 +20,13 @@ use tokio_util::task::TaskTracker;
 use super::dispatcher::{Dispatcher, Effect};
 use super::observer::Observer;
 use super::{Backend, BackendEvent, Command, Lists, Remembered, Snapshot};
-use crate::call::{BackendCall, Ending, Inbound};
+use crate::call::{BackendCall, Ending, Exchange, Inbound};
 use crate::catalogue::{Catalogue, Fetched, ListKind};
 use crate::config::key::Key;
 use crate::config::secrets::Secrets;
 use crate::config::spec::{Reach, ServerSpec};
 use crate::fields::{Fields, Raw, empty};
 use crate::message;
-use crate::revision::Revision;
 use crate::upstream::{self, Dial, Exit, LimitHit, Renewals, Transport, TransportEvent};
 
 const COMMANDS_MAX: usize = 4096;
@@ -83,7 +82,8 @@ struct Driver {
     dispatcher: Arc<Dispatcher>,
     reconnects: HashMap<u64, oneshot::Sender<bool>>,
     next_ticket: u64,
-    revision: Option<Revision>,
+    /// How it was spoken with the last time.
+    exchange: Option<Exchange>,
     renewals: Arc<Renewals>,
     notes: mpsc::Sender<Note>,
     transport_events: upstream::TransportEvents,
@@ -136,7 +136,7 @@ pub fn start(
         context,
         reconnects: HashMap::new(),
         next_ticket: 0,
-        revision: None,
+        exchange: None,
         renewals: Arc::default(),
         notes,
         transport_events,
@@ -237,7 +237,7 @@ impl Driver {
         self.changed |= matches!(note, Note::Dialled(..));
         match note {
             Note::Dialled(generation, Ok(transport)) => {
-                self.revision = Some(transport.facts().revision);
+                self.exchange = Some(transport.facts().exchange);
                 let mut state = self.dispatcher.lock();
                 state.transports.insert(generation, transport);
                 state.machine.handle_dialled(now, generation, Ok(()), entropy::chance());
@@ -246,7 +246,7 @@ impl Driver {
                 let error = error.map(|reason| self.secrets.hide(reason));
                 self.dispatcher.lock().machine.handle_dialled(now, generation, Err(error), entropy::chance());
                 // The next server at this address may be another one.
-                self.revision = None;
+                self.exchange = None;
             }
             Note::Listed(generation, fetched) => self.listed(generation, fetched),
             Note::Fetched(generation) => self.fetched(generation),
@@ -357,8 +357,8 @@ impl Driver {
         let dial = Dial {
             name: self.key.name.clone(),
             generation,
-            revision: self.spec.revision.or(self.revision),
-            only_revision: self.spec.revision.is_some(),
+            exchange: self.spec.exchange.or(self.exchange),
+            only_exchange: self.spec.exchange.is_some(),
             events: self.transport_events.clone(),
             http: self.context.http.clone(),
             reach: self.reach,
@@ -424,8 +424,7 @@ impl Driver {
         let Some((generation, transport)) = self.dispatcher.live() else { return };
         let (notes, timeout) = (self.notes.clone(), self.context.health_timeout);
         tokio::spawn(async move {
-            let method = if transport.facts().revision == Revision::V2026 { "server/discover" } else { "ping" };
-            let call = BackendCall::of_hub(method, None);
+            let call = BackendCall::of_hub(transport.health_method(), None);
             let checked = match tokio::time::timeout(timeout, transport.call(&call)).await {
                 // That it does not know the question is an answer; that it broke on it is none.
                 Ok(Ending::Answered { answer: Err(error), .. })

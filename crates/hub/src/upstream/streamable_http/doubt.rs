@@ -9,9 +9,9 @@ use reqwest::{Response, StatusCode};
 
 use super::response::{self, Reading};
 use super::{HttpTransport, PostError};
-use crate::call::{BackendCall, Ending};
+use crate::call::{BackendCall, Ending, Exchange};
 use crate::message::{self, Id};
-use crate::revision::Revision;
+use crate::revision::{v2025, v2026};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::{BackendSession, HttpSession};
 use crate::upstream::http::{is_busy, may_have_run, refusal, said};
@@ -54,7 +54,7 @@ impl HttpTransport {
 
     async fn ping(self: &Arc<Self>, session: Option<&Arc<HttpSession>>) -> Pinged {
         let id = self.own_id();
-        let ping = message::request(&id, "ping", None);
+        let ping = message::request(&id, v2025::PING, None);
         self.pinged(&id, self.post(&ping, &[], session.map(|session| &**session)).await).await
     }
 
@@ -62,8 +62,10 @@ impl HttpTransport {
         let Ok(response) = posted else { return Pinged::Nobody };
         let status = response.status();
         match response::read_response(response, id, None, self, None).await {
-            // In a session the status says whether the session is good. A modern server may refuse us and be well.
-            Reading::Answer(_) if status.is_success() || self.facts().revision == Revision::V2026 => Pinged::Answered,
+            // In a session the status says whether the session is good. A stateless server may refuse us and be well.
+            Reading::Answer(_) if status.is_success() || self.facts().exchange == Exchange::Stateless => {
+                Pinged::Answered
+            }
             Reading::Answer(_) => Pinged::Refused(status),
             Reading::Other(_) | Reading::Ended { .. } => Pinged::Refused(status),
         }
@@ -135,9 +137,9 @@ impl HttpTransport {
     /// Whether the backend answers on what we have: the session, or the stateless probe.
     async fn confirm(self: &Arc<Self>) -> bool {
         let session = self.shared.session.lock().await.clone();
-        let pinged = if self.facts().revision == Revision::V2026 {
+        let pinged = if self.facts().exchange == Exchange::Stateless {
             let id = self.own_id();
-            let (body, headers) = self.modern_request(&id, &BackendCall::of_hub("server/discover", None));
+            let (body, headers) = self.stateless_request(&id, &BackendCall::of_hub(v2026::DISCOVER, None));
             self.pinged(&id, self.post(&body, &headers, None).await).await
         } else {
             self.ping(session.as_ref()).await

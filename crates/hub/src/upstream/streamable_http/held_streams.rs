@@ -13,7 +13,7 @@ use super::{HttpTransport, PostError};
 use crate::call::{BackendCall, Inbound};
 use crate::catalogue::ListKind;
 use crate::message::{BYTES_MAX, Malformed, Message};
-use crate::revision;
+use crate::revision::v2026;
 use crate::scan::Scan;
 use crate::sse::{Parser, Piece};
 use crate::upstream::TransportEvent;
@@ -170,15 +170,15 @@ async fn follow(
     (parser.last_id().map(ToOwned::to_owned), parser.retry())
 }
 
-/// Holds one subscription at a modern backend: changes of its lists come here, and its end is a sign of death.
+/// Holds one subscription at a stateless backend: changes of its lists come here, and its end is a sign of death.
 pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
     let held = async {
         let mut opening = Opening::new(&transport);
         loop {
             let asked = clock::now();
             let id = transport.own_id();
-            let call = BackendCall::of_hub("subscriptions/listen", Some(revision::every_list()));
-            let (body, headers) = transport.modern_request(&id, &call);
+            let call = BackendCall::of_hub("subscriptions/listen", Some(v2026::every_list()));
+            let (body, headers) = transport.stateless_request(&id, &call);
             let response = match opening.wait(transport.post(&body, &headers, None)).await {
                 Asked::Answered(response) => response,
                 Asked::Again => continue,

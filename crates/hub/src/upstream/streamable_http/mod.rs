@@ -1,4 +1,4 @@
-//! Streamable HTTP, both revisions: each call is a POST; older backends have a session for each client.
+//! Streamable HTTP: each call is a POST; backends with sessions have one for each client.
 
 pub(crate) mod doubt;
 pub(crate) mod held_streams;
@@ -25,19 +25,19 @@ use super::backend_session::{BackendSession, BackendSessions, HttpSession, Liste
 use super::cancellation::AskedByBackend;
 use super::http::{Delay, SESSION, delay, is_busy, prepare, refusal, retry_after, said, session_headers};
 use super::subscriptions::Subscriptions;
-use super::{Dial, PROBE_TIMEOUT, initialize_params, is_modern_error, passing};
-use crate::call::{BackendCall, Caller, Ending};
+use super::{Dial, PROBE_TIMEOUT, passing};
+use crate::call::facts::ServerFacts;
+use crate::call::{BackendCall, Caller, Ending, Exchange};
 use crate::fields::{Fields, Raw};
 use crate::message::{self, Id};
-use crate::revision::server_facts::{self, Facts};
-use crate::revision::{self, Revision};
+use crate::revision::{v2025, v2026};
 
 /// How long a client's session may take to begin. Its calls wait for it.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct HttpTransport {
-    facts: std::sync::OnceLock<Facts>,
+    facts: std::sync::OnceLock<ServerFacts>,
     url: Url,
     /// What every POST has: what was configured, and what a message needs.
     headers: HeaderMap,
@@ -77,10 +77,10 @@ pub async fn dial(
     let mut headers = prepare(url, headers, &dial).map_err(HttpDialError::Failed)?;
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    let (remembered, closed) = (dial.revision, dial.over.child_token());
+    let (remembered, closed) = (dial.exchange, dial.over.child_token());
     let lanes = BackendSessions::default();
     let subscriptions = Subscriptions::new(dial.renewals.clone(), dial.generation);
-    let (shared, _) = lanes.of(&Caller { revision: Revision::V2025, ..Caller::hub() });
+    let (shared, _) = lanes.of(&Caller::hub());
     let transport = Arc::new(HttpTransport {
         facts: std::sync::OnceLock::new(),
         url: url.clone(),
@@ -108,17 +108,17 @@ pub async fn dial(
 
 impl HttpTransport {
     #[allow(clippy::expect_used)]
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &ServerFacts {
         self.facts.get().expect("a link is handed out only after the handshake")
     }
 
-    async fn discover(self: &Arc<Self>, remembered: Option<Revision>) -> Result<Option<Facts>, HttpDialError> {
-        if remembered == Some(Revision::V2025) {
+    async fn discover(self: &Arc<Self>, remembered: Option<Exchange>) -> Result<Option<ServerFacts>, HttpDialError> {
+        if remembered == Some(Exchange::Session) {
             return Ok(None);
         }
-        let call = BackendCall::of_hub("server/discover", None);
+        let call = BackendCall::of_hub(v2026::DISCOVER, None);
         let id = self.own_id();
-        let (body, headers) = self.modern_request(&id, &call);
+        let (body, headers) = self.stateless_request(&id, &call);
         let probe = async {
             match self.post(&body, &headers, None).await {
                 Err(error) => Err(HttpDialError::Failed(passing(error.reason()))),
@@ -131,16 +131,16 @@ impl HttpTransport {
         }
     }
 
-    async fn judge_probe(self: &Arc<Self>, response: Response, id: &Id) -> Result<Option<Facts>, HttpDialError> {
+    async fn judge_probe(self: &Arc<Self>, response: Response, id: &Id) -> Result<Option<ServerFacts>, HttpDialError> {
         let status = response.status();
         let retry_after = retry_after(&response);
         let reading = response::read_response(response, id, None, self, None).await;
         match reading {
             Reading::Answer(Ok(result)) if Fields::of(Some(&result)).has("supportedVersions") => {
-                let facts = Facts::of_discover(&result);
-                Ok(Some(Facts { speaks_legacy: facts.speaks_legacy && !self.dial.only_revision, ..facts }))
+                let facts = v2026::server_facts(&result);
+                Ok(Some(ServerFacts { has_sessions: facts.has_sessions && !self.dial.only_exchange, ..facts }))
             }
-            Reading::Answer(Err(error)) if is_modern_error(&error) => {
+            Reading::Answer(Err(error)) if v2026::is_own_error(&error) => {
                 let why = format!("it speaks no version that is known here: {}", message::message_of(&error));
                 Err(HttpDialError::Failed(DialError::Passing { reason: why, retry_after }))
             }
@@ -149,7 +149,7 @@ impl HttpTransport {
         }
     }
 
-    async fn initialize_shared(self: &Arc<Self>) -> Result<Facts, HttpDialError> {
+    async fn initialize_shared(self: &Arc<Self>) -> Result<ServerFacts, HttpDialError> {
         let opened = self.open(&self.shared).await?;
         *self.shared.session.lock().await = Some(opened.0);
         Ok(opened.1)
@@ -159,9 +159,9 @@ impl HttpTransport {
     pub(super) async fn open(
         self: &Arc<Self>,
         lane: &Arc<BackendSession<HttpSession>>,
-    ) -> Result<(Arc<HttpSession>, Facts), HttpDialError> {
+    ) -> Result<(Arc<HttpSession>, ServerFacts), HttpDialError> {
         let id = self.own_id();
-        let body = message::request(&id, "initialize", Some(&initialize_params(&lane.caller)));
+        let body = message::request(&id, "initialize", Some(&v2025::initialize(&lane.caller)));
         let failed = |reason: String| HttpDialError::Failed(passing(reason));
         let response = self.post(&body, &[], None).await.map_err(|error| match error {
             PostError::Refused(reason) => HttpDialError::Unreachable { reason, retry_after: None },
@@ -191,7 +191,7 @@ impl HttpTransport {
                 });
             }
         };
-        let facts = Facts::of_initialize(&result);
+        let facts = v2025::server_facts(&result);
         let over = CancellationToken::new();
         let headers = session_headers(&self.headers, session.as_deref(), &facts.version);
         let asked = AskedByBackend::default();
@@ -212,9 +212,8 @@ impl HttpTransport {
     pub async fn warm(self: &Arc<Self>) {
         let warming = async {
             for caller in self.dial.renewals.callers() {
-                if self.facts().legacy_for(caller.revision) {
-                    let lane = self.lane(&Caller { revision: Revision::V2025, ..caller });
-                    let _ = self.session(&lane).await;
+                if self.facts().exchange_with(caller.exchange) == Exchange::Session {
+                    let _ = self.session(&self.lane(&caller)).await;
                 }
             }
         };
@@ -254,20 +253,19 @@ impl HttpTransport {
     }
 
     pub async fn call(self: &Arc<Self>, call: &BackendCall) -> Ending {
-        if self.facts().legacy_for(call.caller.revision) {
-            self.call_shared(call).await
-        } else {
-            self.call_modern(call).await
+        match self.facts().exchange_with(call.caller.exchange) {
+            Exchange::Session => self.call_shared(call).await,
+            Exchange::Stateless => self.call_stateless(call).await,
         }
     }
 
-    async fn call_modern(self: &Arc<Self>, call: &BackendCall) -> Ending {
-        if call.method == "initialize" && call.caller.revision == Revision::V2025 {
-            return Ending::answered(Ok(server_facts::synthesised_initialize(self.facts())));
+    async fn call_stateless(self: &Arc<Self>, call: &BackendCall) -> Ending {
+        if call.method == "initialize" && call.caller.exchange == Exchange::Session {
+            return Ending::answered(Ok(v2025::initialized(self.facts())));
         }
         let (mut id, mut delays) = (self.own_id(), 0);
         let response = loop {
-            let (body, headers) = self.modern_request(&id, call);
+            let (body, headers) = self.stateless_request(&id, call);
             let response = match self.post(&body, &headers, None).await {
                 Ok(response) => response,
                 Err(PostError::Refused(why)) => return Ending::NotExecuted(why),
@@ -306,19 +304,11 @@ impl HttpTransport {
         }
     }
 
-    pub(super) async fn call_legacy(self: &Arc<Self>, call: &BackendCall) -> Ending {
+    pub(super) async fn call_in_session(self: &Arc<Self>, call: &BackendCall) -> Ending {
         // A backend without sessions does not know its clients apart, so they share ours.
         let sessionless = self.shared.session.lock().await.as_ref().is_some_and(|session| session.id.is_none());
-        let lane = if sessionless {
-            self.shared.clone()
-        } else {
-            self.lane(&Caller { revision: Revision::V2025, ..call.caller.clone() })
-        };
-        let params = if call.caller.revision == Revision::V2026 {
-            revision::without_meta(call.params.as_ref())
-        } else {
-            call.params.clone()
-        };
+        let lane = if sessionless { self.shared.clone() } else { self.lane(&call.caller) };
+        let params = v2025::params(call);
         let id = self.own_id();
         let body = message::request(&id, &call.method, params.as_ref());
         let number = id.as_number().unwrap_or_default();
@@ -393,7 +383,7 @@ impl HttpTransport {
 
     pub async fn notify(self: &Arc<Self>, caller: &Caller, method: &str, params: Option<Raw>) {
         let body = message::notification(method, params.as_ref());
-        if self.facts().legacy_for(caller.revision) {
+        if self.facts().exchange_with(caller.exchange) == Exchange::Session {
             let lane = self.lanes.find(&caller.lane);
             let Some(lane) = lane else { return };
             let session = lane.session.lock().await.clone();

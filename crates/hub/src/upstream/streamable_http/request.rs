@@ -7,8 +7,7 @@ use super::HttpTransport;
 use crate::call::BackendCall;
 use crate::fields::Raw;
 use crate::message::{self, Id};
-use crate::revision;
-use crate::revision::mirrored_headers::mirror_headers;
+use crate::revision::v2026;
 use crate::upstream::backend_session::HttpSession;
 use crate::upstream::http::tell;
 
@@ -62,17 +61,17 @@ impl HttpTransport {
         request.send().await.map_err(|error| PostError::Refused(tell(error)))
     }
 
-    pub(in crate::upstream) fn modern_request(&self, id: &Id, call: &BackendCall) -> (Raw, Vec<(String, String)>) {
-        let client = &call.caller.client;
-        let verbatim = call.headers.is_some();
-        let params = if verbatim {
-            call.params.clone()
-        } else {
-            let level = call.log_level.as_deref();
-            Some(revision::with_meta(call.params.as_ref(), &client.capabilities, &client.info, level))
+    /// A request that stands alone, and its headers: the client's own, or what they should be.
+    pub(in crate::upstream) fn stateless_request(&self, id: &Id, call: &BackendCall) -> (Raw, Vec<(String, String)>) {
+        let sent = call.sent.as_ref().and_then(|sent| sent.headers.clone());
+        let (params, headers) = match sent {
+            Some(headers) => (call.params.clone(), headers),
+            None => {
+                let params = Some(v2026::described(call));
+                let headers = [v2026::headers(&call.method, params.as_ref()), call.param_headers.clone()].concat();
+                (params, headers)
+            }
         };
-        let made = || [mirror_headers(&call.method, params.as_ref()), call.param_headers.clone()].concat();
-        let headers = call.headers.clone().unwrap_or_else(made);
         (message::request(id, &call.method, params.as_ref()), headers)
     }
 }

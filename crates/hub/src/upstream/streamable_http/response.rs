@@ -11,13 +11,14 @@ use crate::call::server_request::{Question, ask, own_answer};
 use crate::call::{Inbound, Sink};
 use crate::catalogue::ListKind;
 use crate::message::{self, Answer, BYTES_MAX, Id, Malformed, Message, Request};
+use crate::revision::v2026;
 use crate::scan::Scan;
 use crate::sse::{Parser, Piece};
+use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::HttpSession;
 use crate::upstream::cancellation::TAKEN_BACK;
 use crate::upstream::http::{BodyError, body, said, tell};
 use crate::upstream::unreadable::{Unread, WRONGLY_NAMED};
-use crate::upstream::{self, TransportEvent};
 
 /// A stream that ends at once again and again is not reopened faster than this.
 pub(super) const REOPEN_PAUSE: Duration = Duration::from_secs(1);
@@ -65,7 +66,7 @@ pub(super) async fn read_response(
             Reading::Answer(response.answer)
         }
         Ok(Message::Response(response))
-            if response.id.is_none() && upstream::is_modern_error_answer(&response.answer) =>
+            if response.id.is_none() && response.answer.as_ref().is_err_and(v2026::is_own_error) =>
         {
             Reading::Answer(response.answer)
         }

@@ -11,17 +11,17 @@ use crate::upstream::backend_session::HttpSession;
 use crate::upstream::subscriptions::UNSUBSCRIBE;
 
 impl HttpTransport {
-    /// A call of the older revision, which may concern others than its caller.
+    /// A call in a session, which may concern others than its caller.
     pub(super) async fn call_shared(self: &Arc<Self>, call: &BackendCall) -> Ending {
         if self.sessionless().await.is_none() {
-            return self.call_legacy(call).await;
+            return self.call_in_session(call).await;
         }
         let Some(mut turn) = self.subscriptions.turn(call).await else {
             return Ending::answered(Ok(crate::fields::empty()));
         };
         // Each request is a connection of its own, so the order in which they arrive is nobody's to say.
         turn.sent();
-        turn.ended(self.call_legacy(call).await)
+        turn.ended(self.call_in_session(call).await)
     }
 
     /// A client has left: what only it had subscribed to is ended.

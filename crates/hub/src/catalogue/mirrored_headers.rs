@@ -3,7 +3,6 @@
 
 use serde_json::Value;
 
-use super::Revision;
 use crate::fields::{Fields, Raw};
 
 pub const VERSION: &str = "mcp-protocol-version";
@@ -14,10 +13,9 @@ const INTEGER_MAX: f64 = 9_007_199_254_740_991.0;
 /// A schema that nests deeper is looked at no further, and what is annotated there is refused.
 const DEPTH_MAX: usize = 32;
 
-/// The headers in which a modern request repeats what it is about, for those who route by them.
-pub fn mirror_headers(method: &str, params: Option<&Raw>) -> Vec<(String, String)> {
-    let mut headers =
-        vec![(VERSION.to_owned(), Revision::V2026.newest().to_owned()), ("mcp-method".to_owned(), method.to_owned())];
+/// The headers that repeat the method of a request and what it names.
+pub fn named_headers(method: &str, params: Option<&Raw>) -> Vec<(String, String)> {
+    let mut headers = vec![("mcp-method".to_owned(), method.to_owned())];
     let fields = Fields::of(params.map(|raw| &**raw));
     let key = match method {
         "tools/call" | "prompts/get" => "name",
