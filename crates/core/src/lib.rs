@@ -2,6 +2,7 @@
 //!
 //! A machine is told what happened (`handle_*`) and says what to do (`poll_*`, or a returned value); a driver waits.
 
+pub mod attribution;
 pub mod backend;
 pub mod backoff;
 pub mod bucket;

@@ -27,7 +27,7 @@
 //! the server
 //! ```
 //!
-//! What a server says meanwhile comes back over the call's `Sink` ([`call`]): `upstream/pending_calls` decides whose it is. Questions (elicitation,
+//! What a server says meanwhile comes back over the call's `Sink` ([`call`]): `core::attribution` decides whose it is. Questions (elicitation,
 //! sampling) wait in `session/elicitation`, or in `call/suspended` for clients without sessions. A call that takes long goes on in
 //! `relay/task`. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all servers and
 //! clients, and who may see what), [`session`], `tasks` and `registry`. All share the types in [`call`], [`config`] and [`message`].

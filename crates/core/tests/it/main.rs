@@ -8,6 +8,7 @@
     reason = "a test may panic and print"
 )]
 
+mod attribution_any_order;
 mod backend_any_order;
 mod cut_anywhere;
 mod cut_projection;

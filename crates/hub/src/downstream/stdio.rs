@@ -85,7 +85,7 @@ struct StdioServer {
     route: Route,
     line_bytes_max: usize,
     out: mpsc::Sender<Raw>,
-    /// Of the older revision.
+    /// Begun by `initialize`.
     session: Option<Arc<Session>>,
     running: Running,
     over: CancellationToken,

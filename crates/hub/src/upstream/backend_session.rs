@@ -1,14 +1,14 @@
-//! One client's place at a backend of the older revision: its session there, and its calls that are under way.
+//! One client's place at a backend with sessions: its session there, and its calls that are under way.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use bowline_core::attribution::{Attribution, CallNumber, Listener, Place, Said, Waiting, Whose};
 use bowline_env::clock;
 use reqwest::header::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
-use super::abandoned_calls::GivenUp;
 use super::cancellation::AskedByBackend;
 use crate::call::{Caller, SHARED_LANE, Sink};
 use crate::fields::Raw;
@@ -64,25 +64,21 @@ fn surplus<S>(lanes: &HashMap<Arc<str>, Arc<BackendSession<S>>>, owner: &str) ->
         lanes.values().filter(|lane| lane.is_sessionless() && *lane.caller.owner == *owner).collect();
     mine.sort_by_key(|lane| *lock(&lane.used));
     let full = mine.len() >= SESSIONLESS_MAX;
-    mine.into_iter().find(|lane| full && lock(&lane.calls).is_empty()).map(|lane| lane.caller.lane.clone())
+    mine.into_iter().find(|lane| full && lock(&lane.calls).attribution.is_empty()).map(|lane| lane.caller.lane.clone())
 }
 
 /// One client's place at the backend, and its session there, whatever that is.
 pub(super) struct BackendSession<S> {
     pub caller: Caller,
     pub session: tokio::sync::Mutex<Option<Arc<S>>>,
-    /// The calls that are under way, for requests that name none.
-    calls: Mutex<Vec<Call>>,
-    given_up: GivenUp,
+    calls: Mutex<Calls>,
     used: Mutex<Instant>,
 }
 
-/// A call that is under way.
-struct Call {
-    number: u64,
-    /// The client's session, if it has one. Calls without one may each be another client's.
-    client: Option<Arc<str>>,
-    sink: Sink,
+/// The calls that are under way, for requests that name none, and where those go.
+struct Calls {
+    attribution: Attribution,
+    sinks: BTreeMap<CallNumber, Sink>,
 }
 
 /// A session over Streamable HTTP.
@@ -100,46 +96,31 @@ pub(super) struct HttpSession {
 
 impl<S> BackendSession<S> {
     fn new(caller: &Caller) -> BackendSession<S> {
+        // Only a client with a session has its place alone. All others share one, and clients without sessions may be many.
+        let place = if caller.inbox.is_some() { Place::OwnSession } else { Place::Shared };
+        let calls = Calls { attribution: Attribution::new(place), sinks: BTreeMap::new() };
         BackendSession {
             caller: caller.clone(),
             session: tokio::sync::Mutex::default(),
-            calls: Mutex::default(),
-            given_up: GivenUp::default(),
+            calls: Mutex::new(calls),
             used: Mutex::new(clock::now()),
         }
     }
 
-    /// The newest call here, for a request that names none, if all of them are one client's: guessing would show one
-    /// client what is another's.
-    pub fn newest_call(&self) -> Option<Sink> {
-        let calls = lock(&self.calls);
-        let newest = calls.last()?;
-        let alone =
-            calls.len() == 1 || newest.client.is_some() && calls.iter().all(|call| call.client == newest.client);
-        let of_one = alone && self.given_up.are_only(newest.client.as_ref());
-        (self.is_one_clients() || of_one).then(|| newest.sink.clone())
-    }
-
-    /// What names no call may belong to any of them.
-    pub fn has_several_calls(&self) -> bool {
-        lock(&self.calls).len() > 1
-    }
-
-    /// Several clients have calls under way here, and nothing says whose something is.
-    pub fn is_contested(&self) -> bool {
-        !self.is_one_clients() && !lock(&self.calls).is_empty() && self.newest_call().is_none()
-    }
-
-    /// Only one client has its place here. All others share one, and clients without sessions may be many.
-    fn is_one_clients(&self) -> bool {
-        self.caller.inbox.is_some()
+    /// Whose something is that names no call, and where it goes if it is a call's.
+    pub fn whose_word(&self) -> (Whose, Option<Sink>) {
+        let mut calls = lock(&self.calls);
+        let whose = calls.attribution.whose(clock::now(), Said::Word(None));
+        let sink = match whose {
+            Whose::Call(number) | Whose::OneOfCalls(number) => calls.sinks.get(&number).cloned(),
+            Whose::Client | Whose::Nobody | Whose::Gone | Whose::Unclear => None,
+        };
+        (whose, sink)
     }
 
     /// A call's caller has walked away, and its server may not know that yet.
-    pub fn give_up(&self, number: u64, caller: &Caller) {
-        if !self.is_one_clients() {
-            self.given_up.add(number, caller.inbox.is_some().then(|| caller.lane.clone()));
-        }
+    pub fn give_up(&self, number: CallNumber) {
+        lock(&self.calls).attribution.handle_given_up(clock::now(), number);
     }
 
     /// Whether it has a session of this kind now. One that is only being made is none.
@@ -162,12 +143,15 @@ impl<S> BackendSession<S> {
 }
 
 /// A call that is under way in a lane.
-pub(super) struct Listed<'a, S>(&'a BackendSession<S>, u64);
+pub(super) struct Listed<'a, S>(&'a BackendSession<S>, CallNumber);
 
 impl<'a, S> Listed<'a, S> {
-    pub fn new(lane: &'a BackendSession<S>, number: u64, caller: &Caller, sink: Sink) -> Listed<'a, S> {
+    pub fn new(lane: &'a BackendSession<S>, number: CallNumber, caller: &Caller, sink: Option<Sink>) -> Listed<'a, S> {
         let client = caller.inbox.is_some().then(|| caller.lane.clone());
-        lock(&lane.calls).push(Call { number, client, sink });
+        let listener = if sink.is_some() { Listener::Caller } else { Listener::Nobody };
+        let mut calls = lock(&lane.calls);
+        calls.attribution.handle_sent(number, Waiting { client, listener, wants_progress: false });
+        calls.sinks.extend(sink.map(|sink| (number, sink)));
         Listed(lane, number)
     }
 }
@@ -175,7 +159,9 @@ impl<'a, S> Listed<'a, S> {
 impl<S> Drop for Listed<'_, S> {
     fn drop(&mut self) {
         self.0.touch();
-        lock(&self.0.calls).retain(|call| call.number != self.1);
+        let mut calls = lock(&self.0.calls);
+        calls.attribution.handle_ended(self.1);
+        calls.sinks.remove(&self.1);
     }
 }
 
@@ -198,7 +184,7 @@ mod tests {
         let (other, _) = lanes.of(&caller("b", "bob"));
         let (busy, _) = lanes.of(&caller("a busy", "alice"));
         let (sink, _said) = tokio::sync::mpsc::channel(1);
-        let listed = Listed::new(&busy, 1, &busy.caller, sink);
+        let listed = Listed::new(&busy, 1, &busy.caller, Some(sink));
         let gone: Vec<_> = (0..20).filter_map(|n| lanes.of(&caller(&format!("a {n}"), "alice")).1).collect();
         let names: Vec<_> = gone.iter().map(|lane| lane.caller.lane.to_string()).collect();
         assert_eq!(names, (0..13).map(|n| format!("a {n}")).collect::<Vec<_>>());
@@ -216,31 +202,36 @@ mod tests {
         let (shared, _) = lanes.of(&Caller::hub());
         let (sink, _said) = tokio::sync::mpsc::channel(1);
         let of_session = |lane: &str| Caller { inbox: Some(sink.clone()), ..caller(lane, "alice") };
-        let list = |number: u64, caller: &Caller| Listed::new(&shared, number, caller, sink.clone());
+        let list = |number: u64, caller: &Caller| Listed::new(&shared, number, caller, Some(sink.clone()));
+        let goes = |place: &BackendSession<HttpSession>| place.whose_word().1.is_some();
+        let give_up = |number: u64, caller: &Caller| {
+            let left = list(number, caller);
+            shared.give_up(number);
+            drop(left);
+        };
         let first = list(1, &of_session("a"));
-        assert!(shared.newest_call().is_some());
+        assert!(goes(&shared));
         let second = list(2, &of_session("a"));
-        assert!(shared.newest_call().is_some(), "both are one client's");
-        assert!(!shared.is_contested());
+        assert!(goes(&shared), "both are one client's");
         let other = list(3, &of_session("b"));
-        assert!(shared.newest_call().is_none() && shared.is_contested());
+        assert!(shared.whose_word().0 == Whose::Unclear);
         drop((first, second, other));
         let (one, another) = (list(4, &caller("c", "alice")), list(5, &caller("c", "alice")));
-        assert!(shared.newest_call().is_none(), "without sessions they may be two clients'");
+        assert!(!goes(&shared), "without sessions they may be two clients'");
         drop((one, another));
         let only = list(6, &of_session("a"));
-        shared.give_up(7, &of_session("a"));
-        assert!(shared.newest_call().is_some(), "what is left of its own call may be");
-        shared.give_up(8, &of_session("b"));
-        assert!(shared.newest_call().is_none(), "what is left of another's is nobody's");
+        give_up(7, &of_session("a"));
+        assert!(goes(&shared), "what is left of its own call may be");
+        give_up(8, &of_session("b"));
+        assert!(!goes(&shared), "what is left of another's is nobody's");
         drop(only);
         // Clients without sessions that look alike share a place too, one client's own place is its own.
         let (alike, _) = lanes.of(&caller("principal alice {}", "alice"));
-        let number = |number, caller: &Caller| Listed::new(&alike, number, caller, sink.clone());
+        let number = |number, caller: &Caller| Listed::new(&alike, number, caller, Some(sink.clone()));
         let (one, another) = (number(1, &alike.caller), number(2, &alike.caller));
-        assert!(alike.newest_call().is_none());
+        assert!(!goes(&alike));
         drop(another);
-        assert!(alike.newest_call().is_some());
+        assert!(goes(&alike));
         drop(one);
     }
 }

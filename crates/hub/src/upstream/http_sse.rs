@@ -98,7 +98,7 @@ impl SseTransport {
         }
         let lane = self.lane(&call.caller);
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
-        let _listed = call.sink.clone().map(|sink| Listed::new(&lane, number, &call.caller, sink));
+        let _listed = Listed::new(&lane, number, &call.caller, call.sink.clone());
         let mut again = false;
         loop {
             let pipe = match self.session(&lane).await {

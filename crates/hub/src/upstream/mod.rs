@@ -1,6 +1,5 @@
 //! One transport to one backend: made by [`dial`], used by calls, gone for good when it is lost.
 
-pub(crate) mod abandoned_calls;
 pub(crate) mod address_guard;
 pub(crate) mod backend_session;
 pub(crate) mod cancellation;

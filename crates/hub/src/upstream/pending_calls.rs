@@ -1,13 +1,13 @@
-//! Who waits at a pipe for what, and so whose an answer, a notification or a question of the backend's is.
+//! The calls that wait at a pipe, and where what the backend says goes. Whose it is, `core::attribution` decides.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bowline_core::attribution::{self, Attribution, CallNumber, Listener, Place, Said};
+use bowline_env::clock;
 use tokio::sync::oneshot;
 
-use super::abandoned_calls::GivenUp;
-use super::inbound_queue::Said;
+use super::inbound_queue::Said as Queue;
 use crate::call::{Caller, Ending, SHARED_LANE, SUBSCRIPTION_ID, Sink};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
@@ -18,7 +18,7 @@ use crate::scan::Scan;
 pub(super) struct Waiting {
     pub answered: oneshot::Sender<Ending>,
     /// Where things go that belong to the call, if somebody listens.
-    pub said: Option<Arc<Said>>,
+    pub said: Option<Arc<Queue>>,
     /// The client's session; the shared lane if it has none.
     pub lane: Arc<str>,
     /// What the caller called its progress.
@@ -28,17 +28,22 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Whether it is a client's, and one that things without a name can belong to.
-    fn is_spoken_to(&self) -> bool {
-        self.said.is_some() && !self.listens
+    fn attributed(&self) -> attribution::Waiting {
+        let listener = match (&self.said, self.listens) {
+            (None, _) => Listener::Nobody,
+            (Some(_), false) => Listener::Caller,
+            (Some(_), true) => Listener::Subscriber,
+        };
+        let client = (self.said.is_some() && *self.lane != *SHARED_LANE).then(|| self.lane.clone());
+        attribution::Waiting { client, listener, wants_progress: self.progress.is_some() }
     }
 }
 
-/// Whose something is that a backend says.
+/// Whose something is that a backend says, and where it goes.
 pub(super) enum Whose {
-    Calls(Arc<Said>),
+    Calls(Arc<Queue>),
     /// One of several calls of one client: the newest, as likely as not.
-    OneOfCalls(Arc<Said>),
+    OneOfCalls(Arc<Queue>),
     /// The only client's, but none of its calls'.
     Clients(Sink),
     Nobodys,
@@ -46,12 +51,6 @@ pub(super) enum Whose {
     NobodysAnyMore,
     /// One of several clients', and nothing says whose.
     Somebodys,
-}
-
-impl Whose {
-    fn of_call(call: Option<&Waiting>) -> Whose {
-        call.and_then(|call| call.said.clone()).map_or(Whose::Nobodys, Whose::Calls)
-    }
 }
 
 /// What is at the other end of a pipe.
@@ -64,206 +63,152 @@ pub enum Kind {
 }
 
 /// The calls that are under way on one pipe, by the ids that they have there.
-pub(super) struct WaitingRoom {
-    calls: Mutex<BTreeMap<u64, Waiting>>,
-    next_id: AtomicU64,
-    given_up: GivenUp,
-    /// Where things go that belong to no call, if the pipe is one client's alone.
+pub(super) struct WaitingRoom(Mutex<Room>);
+
+struct Room {
+    attribution: Attribution,
+    calls: BTreeMap<CallNumber, Waiting>,
+    /// Where things go that belong to no call: to the client whose pipe this is, or to the only one that is here now.
     inbox: Option<Sink>,
-    /// The only one of several clients that is here now.
-    tenant: Mutex<Option<Caller>>,
-    kind: Kind,
 }
 
 impl WaitingRoom {
     /// Of a pipe that all share, or of one client's own.
     pub fn new(client: Option<&Caller>, kind: Kind) -> WaitingRoom {
         let inbox = client.and_then(|client| client.inbox.clone());
-        WaitingRoom {
-            calls: Mutex::default(),
-            next_id: AtomicU64::new(1),
-            given_up: GivenUp::default(),
-            inbox,
-            tenant: Mutex::default(),
-            kind,
-        }
+        let place = match (&inbox, kind) {
+            (None, _) => Place::Shared,
+            (Some(_), Kind::Process) => Place::OwnProcess,
+            (Some(_), Kind::Session) => Place::OwnSession,
+        };
+        WaitingRoom(Mutex::new(Room { attribution: Attribution::new(place), calls: BTreeMap::new(), inbox }))
     }
 
     /// From now on what is said to nobody in particular is for this client, or for whoever may hear it.
     pub fn set_tenant(&self, client: Option<&Caller>) {
-        let mut tenant = self.tenant.lock().unwrap_or_else(PoisonError::into_inner);
-        let inbox = |caller: Option<&Caller>| caller.and_then(|caller| caller.inbox.clone());
-        let same = match (inbox(tenant.as_ref()), inbox(client)) {
-            (Some(before), Some(now)) => before.same_channel(&now),
-            (before, now) => before.is_none() && now.is_none(),
-        };
-        if !same {
-            *tenant = client.cloned();
-        }
+        let mut room = self.lock();
+        room.attribution.set_tenant(client.map(|client| client.lane.clone()));
+        room.inbox = client.and_then(|client| client.inbox.clone());
     }
 
     /// A number for the next request.
-    pub fn number(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
+    pub fn number(&self) -> CallNumber {
+        self.lock().attribution.next_number()
     }
 
-    pub fn enter(&self, number: u64, waiting: Waiting) {
-        self.lock().insert(number, waiting);
+    pub fn enter(&self, number: CallNumber, waiting: Waiting) {
+        let mut room = self.lock();
+        room.attribution.handle_sent(number, waiting.attributed());
+        room.calls.insert(number, waiting);
     }
 
-    pub fn leave(&self, number: u64) -> Option<Waiting> {
-        self.lock().remove(&number)
+    pub fn leave(&self, number: CallNumber) -> Option<Waiting> {
+        let mut room = self.lock();
+        room.attribution.handle_ended(number);
+        room.calls.remove(&number)
     }
 
     /// A call's caller has walked away after it was sent.
-    pub fn give_up(&self, number: u64) {
-        // What nobody listens to asks nobody.
-        if let Some(call) = self.leave(number).filter(Waiting::is_spoken_to) {
-            self.given_up.add(number, (*call.lane != *SHARED_LANE).then_some(call.lane));
-        }
+    pub fn give_up(&self, number: CallNumber) {
+        let mut room = self.lock();
+        room.attribution.handle_given_up(clock::now(), number);
+        room.calls.remove(&number);
     }
 
     /// Everyone who waits is told at once, by the loss of their sender.
     pub fn clear(&self) {
-        self.lock().clear();
+        let mut room = self.lock();
+        room.attribution.clear();
+        room.calls.clear();
     }
 
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().calls.len()
     }
 
     /// The call that it names, or the only one that it can mean.
     pub fn whose_answer(&self, scan: &Scan) -> Option<Waiting> {
         match scan.id() {
             Some(id) => self.leave(id.as_number()?),
-            None => self.only_call(),
+            None => self.take(Attribution::handle_nameless_answer),
         }
     }
 
-    /// The call that an answer to something that was never asked can mean. What was asked once may be answered late or
-    /// twice; anything else can only be a call's answer under a wrong name.
+    /// The call that an answer to something that was never asked can mean.
     pub fn wrongly_named(&self, id: Option<&Id>) -> Option<Waiting> {
-        let asked = self.next_id.load(Ordering::Relaxed);
-        let late = id.and_then(Id::as_number).filter(|number| (1..asked).contains(number));
-        match late {
-            Some(number) => {
-                self.given_up.ended(number);
-                None
-            }
-            None => self.only_call(),
-        }
+        self.take(|attribution| attribution.handle_stray_answer(id.and_then(Id::as_number)))
     }
 
-    /// The call that an answer without a name can mean: the only one. Our own housekeeping is not what anybody answers so
-    /// badly, unless there is nothing else.
-    fn only_call(&self) -> Option<Waiting> {
-        let mut calls = self.lock();
-        let of_clients: Vec<u64> =
-            calls.iter().filter(|(_, call)| call.is_spoken_to()).map(|(number, _)| *number).collect();
-        let number = match (of_clients.as_slice(), calls.len()) {
-            ([only], _) => *only,
-            ([], 1) => *calls.keys().next()?,
-            _ => return None,
-        };
-        calls.remove(&number)
+    fn take(&self, meant: impl FnOnce(&mut Attribution) -> Option<CallNumber>) -> Option<Waiting> {
+        let mut room = self.lock();
+        let number = meant(&mut room.attribution)?;
+        room.calls.remove(&number)
     }
 
     /// Whose a notification is, and what it says there.
     pub fn whose_notification(&self, method: &str, params: Option<Raw>) -> (Whose, Option<Raw>) {
-        let changed = ListKind::ALL.iter().any(|kind| kind.changed() == method);
-        if let Some(whose) = self.whose_subscription(params.as_ref()) {
-            // A change of a list is found out for all, whoever was told of it.
-            let late = matches!(whose, Whose::NobodysAnyMore);
-            return (if late && changed { Whose::Nobodys } else { whose }, params);
-        }
-        match method {
-            // What changes in one client's process changes there alone.
-            _ if changed && self.inbox.is_some() && self.kind == Kind::Process => (self.clients(), params),
-            // Each client's pipe tells of a change; whether there is one is found out once, for all.
-            _ if changed => (Whose::Nobodys, params),
-            "notifications/progress" => self.whose_progress(params),
-            "notifications/message" | "notifications/elicitation/complete" | "notifications/tasks/status" => {
-                (self.whose_word(params.as_ref()), params)
+        let fields = Fields::of(params.as_deref());
+        let changes_list = ListKind::ALL.iter().any(|kind| kind.changed() == method);
+        let said = match (fields.object("_meta").read(SUBSCRIPTION_ID), method) {
+            (Some(number), _) => Said::OfSubscription { number, changes_list },
+            _ if changes_list => Said::ListChanged,
+            (_, "notifications/progress") => return self.whose_progress(fields, params),
+            (_, "notifications/message" | "notifications/elicitation/complete" | "notifications/tasks/status") => {
+                Said::Word(named(&fields))
             }
-            // Others than the only client may have subscribed; who has is known elsewhere.
-            "notifications/resources/updated" if self.inbox.is_none() => (Whose::Nobodys, params),
-            _ => (self.clients(), params),
-        }
-    }
-
-    /// A subscription is named by the id of the request that asked for it.
-    fn whose_subscription(&self, params: Option<&Raw>) -> Option<Whose> {
-        let meta = Fields::of(params.map(|raw| &**raw)).object("_meta");
-        let number: u64 = meta.read(SUBSCRIPTION_ID)?;
-        Some(match self.lock().get(&number) {
-            Some(call) => Whose::of_call(Some(call)),
-            None => Whose::NobodysAnyMore,
-        })
+            (_, "notifications/resources/updated") => Said::ResourceUpdated,
+            _ => Said::Other,
+        };
+        (self.lock().whose(said), params)
     }
 
     /// Progress goes to whoever called, under the name that the caller gave it.
-    fn whose_progress(&self, params: Option<Raw>) -> (Whose, Option<Raw>) {
-        let mut fields = Fields::of(params.as_deref());
-        let number: Option<u64> = fields.read("progressToken");
-        let calls = self.lock();
-        let Some(found) = number.and_then(|number| calls.get(&number)) else { return (Whose::Nobodys, params) };
-        let Some(token) = &found.progress else { return (Whose::Nobodys, params) };
-        fields.set("progressToken", token.clone());
-        (Whose::of_call(Some(found)), Some(fields.to_raw()))
+    fn whose_progress(&self, mut fields: Fields, params: Option<Raw>) -> (Whose, Option<Raw>) {
+        let (number, mut room) = (fields.read("progressToken"), self.lock());
+        let whose = room.whose(Said::Progress(number));
+        let token = number.and_then(|number| room.calls.get(&number)?.progress.clone());
+        match (&whose, token) {
+            (Whose::Calls(_), Some(token)) => {
+                fields.set("progressToken", token);
+                (whose, Some(fields.to_raw()))
+            }
+            _ => (whose, params),
+        }
     }
 
     /// The call that a request or a word of the backend's belongs to: the one whose progress it names, or else as for
     /// everything that names none.
     pub fn whose_word(&self, params: Option<&Raw>) -> Whose {
-        let meta = Fields::of(params.map(|raw| &**raw)).object("_meta");
-        match meta.read::<u64>("progressToken") {
-            Some(number) => self.lock().get(&number).map_or(Whose::NobodysAnyMore, |call| Whose::of_call(Some(call))),
-            None => self.only_callers(),
-        }
-    }
-
-    /// A shared pipe does not say which call a request or a log line belongs to. It goes to the newest call if all calls
-    /// are one client's; otherwise guessing would show one client what is another's.
-    fn only_callers(&self) -> Whose {
-        let calls = self.lock();
-        let mut calls = calls.values().filter(|call| call.is_spoken_to());
-        let Some(first) = calls.next() else { return self.clients() };
-        let same = |one: &Waiting, other: &Waiting| one.lane == other.lane && *one.lane != *SHARED_LANE;
-        let client = (*first.lane != *SHARED_LANE).then_some(&first.lane);
-        if self.tenant().is_some_and(|tenant| client != Some(&tenant.lane)) {
-            return Whose::Somebodys;
-        }
-        match calls.try_fold((first, 1), |(_, n), call| same(call, first).then_some((call, n + 1))) {
-            Some((newest, n)) if self.inbox.is_some() || self.given_up.are_only(client) => match &newest.said {
-                Some(said) if n > 1 => Whose::OneOfCalls(said.clone()),
-                _ => Whose::of_call(Some(newest)),
-            },
-            _ => Whose::Somebodys,
-        }
-    }
-
-    /// What belongs to no call is the only client's.
-    fn clients(&self) -> Whose {
-        let tenant = self.tenant();
-        if tenant.is_some() && self.only_client().is_none() {
-            return Whose::Somebodys;
-        }
-        let inbox = self.inbox.clone().or_else(|| tenant?.inbox);
-        inbox.map_or(Whose::Nobodys, Whose::Clients)
+        self.lock().whose(Said::Word(named(&Fields::of(params.map(|raw| &**raw)))))
     }
 
     /// The tenant, if nobody else can be meant by anything.
     pub fn only_client(&self) -> Option<Arc<str>> {
-        self.tenant().map(|tenant| tenant.lane).filter(|lane| self.given_up.are_only(Some(lane)))
+        self.lock().attribution.only_client(clock::now()).cloned()
     }
 
-    fn tenant(&self) -> Option<Caller> {
-        self.tenant.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn lock(&self) -> MutexGuard<'_, Room> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Waiting>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+impl Room {
+    fn whose(&mut self, said: Said) -> Whose {
+        let queue = |number: CallNumber| self.calls.get(&number).and_then(|call| call.said.clone());
+        match self.attribution.whose(clock::now(), said) {
+            attribution::Whose::Call(number) => queue(number).map_or(Whose::Nobodys, Whose::Calls),
+            attribution::Whose::OneOfCalls(number) => queue(number).map_or(Whose::Nobodys, Whose::OneOfCalls),
+            attribution::Whose::Client => self.inbox.clone().map_or(Whose::Nobodys, Whose::Clients),
+            attribution::Whose::Nobody => Whose::Nobodys,
+            attribution::Whose::Gone => Whose::NobodysAnyMore,
+            attribution::Whose::Unclear => Whose::Somebodys,
+        }
     }
+}
+
+/// The call whose progress something names.
+fn named(params: &Fields) -> Option<CallNumber> {
+    params.object("_meta").read("progressToken")
 }
 
 #[cfg(test)]
@@ -272,8 +217,8 @@ mod tests {
     use crate::fields::raw;
     use serde_json::{Value, json};
 
-    fn enter(room: &WaitingRoom, lane: &str) -> (u64, Arc<Said>) {
-        let (number, said) = (room.number(), Arc::new(Said::new(&"b".into())));
+    fn enter(room: &WaitingRoom, lane: &str) -> (u64, Arc<Queue>) {
+        let (number, said) = (room.number(), Arc::new(Queue::new(&"b".into())));
         let (answered, _) = oneshot::channel();
         let waiting = Waiting { answered, said: Some(said.clone()), lane: lane.into(), progress: None, listens: false };
         room.enter(number, waiting);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_core::attribution::Whose;
 use bowline_env::clock;
 use reqwest::{Response, StatusCode};
 
@@ -156,15 +157,16 @@ async fn follow(
             };
             // A request that names no call is this client's; its newest call can answer it best. Where all share a place, it
             // may be nobody's.
+            let (whose, newest) = lane.whose_word();
             let sink = match &message {
-                Message::Request(_) => lane.newest_call().or_else(|| lane.caller.inbox.clone()),
+                Message::Request(_) => newest.or_else(|| lane.caller.inbox.clone()),
                 // Nor does a log line say whose it is.
-                Message::Notification(line) if line.method == "notifications/message" && lane.is_contested() => {
+                Message::Notification(line) if line.method == "notifications/message" && whose == Whose::Unclear => {
                     continue;
                 }
                 _ => lane.caller.inbox.clone(),
             };
-            pass_on(message, sink, !lane.has_several_calls(), transport, Some(session.clone())).await;
+            pass_on(message, sink, !matches!(whose, Whose::OneOfCalls(_)), transport, Some(session.clone())).await;
         }
     }
     (parser.last_id().map(ToOwned::to_owned), parser.retry())

@@ -312,7 +312,7 @@ impl HttpTransport {
         let id = self.own_id();
         let body = message::request(&id, &call.method, params.as_ref());
         let number = id.as_number().unwrap_or_default();
-        let _listed = call.sink.clone().map(|sink| Listed::new(&lane, number, &call.caller, sink));
+        let _listed = Listed::new(&lane, number, &call.caller, call.sink.clone());
         let (mut suspected, mut delays) = (false, 0);
         loop {
             let session = match self.session(&lane).await {
@@ -333,8 +333,7 @@ impl HttpTransport {
                 return Ending::answered(Ok(session.initialized.clone()));
             }
             // From here on the backend may know of the call, so whoever walks away has it taken back.
-            let mut open =
-                Open { transport: self, lane: &lane, caller: &call.caller, session: &session, id: &id, over: false };
+            let mut open = Open { transport: self, lane: &lane, session: &session, id: &id, over: false };
             let posted = self.post(&body, &[], Some(&session)).await;
             open.over = !posted.as_ref().is_ok_and(|response| response.status().is_success());
             let response = match posted {

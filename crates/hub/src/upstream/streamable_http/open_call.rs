@@ -1,9 +1,8 @@
-//! A call of the older revision that is under way over HTTP: if its caller walks away, the backend is told.
+//! A call in a session that is under way over HTTP: if its caller walks away, the backend is told.
 
 use std::sync::Arc;
 
 use super::HttpTransport;
-use crate::call::Caller;
 use crate::message::{self, Id};
 use crate::upstream::backend_session::{BackendSession, HttpSession};
 use crate::upstream::cancelled;
@@ -11,7 +10,6 @@ use crate::upstream::cancelled;
 pub(super) struct Open<'a> {
     pub transport: &'a Arc<HttpTransport>,
     pub lane: &'a BackendSession<HttpSession>,
-    pub caller: &'a Caller,
     pub session: &'a Arc<HttpSession>,
     pub id: &'a Id,
     pub over: bool,
@@ -20,7 +18,7 @@ pub(super) struct Open<'a> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if !self.over {
-            self.lane.give_up(self.id.as_number().unwrap_or_default(), self.caller);
+            self.lane.give_up(self.id.as_number().unwrap_or_default());
         }
         if !self.over && !self.transport.closed.is_cancelled() {
             let body = message::notification("notifications/cancelled", Some(&cancelled(self.id)));

@@ -188,7 +188,7 @@ pub(super) async fn pass_on(
             }
         }
         Message::Notification(notification) => {
-            // A backend of the older revision tells each session of a change; whether there is one is found out once, for all.
+            // A backend with sessions tells each of them of a change; whether there is one is found out once, for all.
             let changed = session.is_some() && ListKind::ALL.iter().any(|kind| kind.changed() == notification.method);
             let sink = sink.filter(|_| !changed);
             let message::Notification { method, params } = notification;
