@@ -4,6 +4,7 @@ pub mod ai_sdk;
 mod index;
 mod live;
 mod registry;
+pub mod responses;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -17,6 +17,7 @@ mod import;
 mod live;
 mod projection;
 mod real_parsers;
+mod responses;
 mod scenarios;
 mod seal;
 mod seats;
