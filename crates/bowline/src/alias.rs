@@ -1,6 +1,8 @@
 //! Other names: of a session that was restored, of a chat or an operation that its client named. Each is a log without
 //! events whose record says where to look, so that whoever is first to name something is decided by the store.
 
+use std::sync::Arc;
+
 use bowline_env::entropy;
 use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq};
 use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
@@ -15,6 +17,24 @@ use crate::refusals;
 const SHARED_MAX: usize = 64;
 /// Between what a shared name stands for.
 const AND: &str = "\n";
+
+/// Names are given one at a time, so that two who choose the same one do not both get it.
+#[derive(Debug)]
+pub struct Naming {
+    logs: Arc<Logs>,
+    here: tokio::sync::Mutex<()>,
+}
+
+impl Naming {
+    pub fn new(logs: Arc<Logs>) -> Naming {
+        Naming { logs, here: tokio::sync::Mutex::default() }
+    }
+
+    /// Does something while nobody else gives this name, on this node or another.
+    pub async fn alone<T>(&self, name: &str, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+        self.logs.alone(&self.here, name, work).await
+    }
+}
 
 /// The log of a name that somebody chose. Principals cannot see each other's, whatever they call them.
 pub fn log_of(owner: &Principal, what: &str, name: &str) -> Option<LogId> {

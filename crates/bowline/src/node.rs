@@ -5,7 +5,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,29 +14,45 @@ use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{Directory, RedisOptions, RedisStore, Retention, Retentions, Store};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::actor::Router;
 use crate::agent;
 use crate::agent_host::agent_host;
+use crate::alias::Naming;
 use crate::auth::Authenticator;
 use crate::cluster::{Cluster, ClusterRouter};
 use crate::config::{Config, Loaded, Reread, StoreConfig, StoreUrl, SyncMode};
+use crate::connection::ConnectionContext;
+use crate::drive::cluster::Member;
+use crate::http::admin::{AdminState, Settings};
+use crate::http::admission::Admission;
+use crate::http::chat::ChatState;
+use crate::http::health::HealthState;
+use crate::http::limits::RequestLimits;
+use crate::http::mcp::McpState;
+use crate::http::openapi::OpenApiState;
+use crate::http::produce::{ProduceContext, ProduceState};
+use crate::http::servers::ServersState;
+use crate::http::ws::WsState;
+use crate::http::{Acceptor, Doors};
 use crate::hub::HubTools;
 use crate::keys::Keys;
+use crate::lifecycle::Lifecycle;
 use crate::logs::Logs;
 use crate::logs::placement::{Placement, SingleNode};
 use crate::metrics::Metrics;
+use crate::readiness::Readiness;
 use crate::ring::LiveRing;
-use crate::server::Shared;
 use crate::session::Sessions;
 use crate::session::actor::SessionActor;
 use crate::session::registry::SessionParts;
+use crate::stream::Streams;
+use crate::stream::reader::Readers;
 use crate::task::Tasks;
 use crate::task::actor::TaskActor;
 use crate::tls::Tls;
-use crate::{drive, format, http, hub, upkeep};
+use crate::upkeep::Maintenance;
+use crate::{drive, format, hub};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
 const SYNC_INTERVAL: Duration = Duration::from_millis(50);
@@ -66,8 +81,13 @@ type Routers = (Arc<dyn Placement>, Arc<dyn Router<SessionActor>>, Arc<dyn Route
 /// A server that was started and listens.
 #[derive(Debug)]
 pub struct Node {
-    pub shared: Arc<Shared>,
     pub address: SocketAddr,
+    pub lifecycle: Arc<Lifecycle>,
+    pub maintenance: Arc<Maintenance>,
+    /// This node among the others on its store, where there can be any.
+    member: Option<Arc<Member>>,
+    auth: Arc<Authenticator>,
+    acceptor: Acceptor,
     listener: TcpListener,
     reread: Option<Reread>,
 }
@@ -89,6 +109,7 @@ impl Node {
         let listener = TcpListener::bind(listen)
             .await
             .with_context(|| format!("cannot listen on {listen}: choose another address with --listen"))?;
+        let address = listener.local_addr()?;
         let metrics = Arc::new(Metrics::new());
         let configured = agent::configured(&config, &agent_host(&metrics.limits_hit))?;
         let cluster = match config.store.url {
@@ -98,7 +119,7 @@ impl Node {
             StoreUrl::Memory | StoreUrl::Disk(_) => None,
         };
         let hub = hub::start(&config, store.clone(), clock, &metrics, cluster.as_ref()).await?;
-        let draining = CancellationToken::new();
+        let lifecycle = Arc::new(Lifecycle::default());
         let (placement, session_router, task_router): Routers = match &cluster {
             Some(cluster) => {
                 let router = Arc::new(ClusterRouter(cluster.clone()));
@@ -110,6 +131,7 @@ impl Node {
             }
         };
         let logs = Arc::new(Logs::new(store.clone(), clock, placement, metrics.clone()));
+        let draining = lifecycle.draining.clone();
         let tasks = Tasks::new(config.clone(), logs.clone(), metrics.clone(), task_router, draining.clone());
         let tasks = Arc::new(tasks);
         let sessions = Sessions::new(SessionParts {
@@ -121,72 +143,157 @@ impl Node {
             agents: configured.into_iter().chain(own.agents).collect(),
             tools: own.tools.unwrap_or_else(|| Arc::new(HubTools(hub.clone()))),
             ring: LiveRing::new(load_keys(&config)?),
-            draining: draining.clone(),
-        });
-        let shared = Arc::new(Shared {
-            effective: loaded.effective(),
-            metrics,
-            hub: hub.clone(),
-            clock,
-            reading: hub.options.reading.clone(),
-            live: Arc::default(),
-            auth: Arc::new(Authenticator::new(&config)?),
-            sessions,
-            tasks,
-            logs,
-            cluster,
-            naming: tokio::sync::Mutex::default(),
             draining,
-            closing: CancellationToken::new(),
-            connections: TaskTracker::new(),
-            address: listener.local_addr()?,
-            tls: config.tls.clone().map(Tls::load).transpose()?,
-            ready: AtomicBool::new(false),
-            store,
-            config,
         });
-        if let Some(cluster) = &shared.cluster {
-            drive::cluster::enter(&shared, cluster).await?;
-            tokio::spawn(drive::cluster::inbox(shared.clone(), cluster.clone()));
-            tokio::spawn(drive::cluster::pulse(shared.clone(), cluster.clone()));
-            tokio::spawn(drive::cluster::deadlines(cluster.clone()));
-            tokio::spawn(upkeep::share_time_for_ever(shared.clone()));
+        let auth = Arc::new(Authenticator::new(&config)?);
+        let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
+        let maintenance = Arc::new(Maintenance {
+            config: config.clone(),
+            logs: logs.clone(),
+            metrics: metrics.clone(),
+            sessions: sessions.clone(),
+            tasks: tasks.clone(),
+            hub: hub.clone(),
+        });
+        let readers = Arc::new(Readers {
+            logs: logs.clone(),
+            metrics: metrics.clone(),
+            budget: hub.options.reading.clone(),
+            live: Arc::default(),
+            closing: lifecycle.closing.clone(),
+        });
+        let streams = Arc::new(Streams {
+            config: config.clone(),
+            sessions: sessions.clone(),
+            tasks: tasks.clone(),
+            readers: readers.clone(),
+        });
+        let admission = Arc::new(Admission { config: config.clone(), auth: auth.clone(), is_tls: tls.is_some() });
+        let limits = Arc::new(RequestLimits { config: config.clone(), metrics: metrics.clone() });
+        let readiness =
+            Arc::new(Readiness { lifecycle: lifecycle.clone(), store: store.clone(), cluster: cluster.clone() });
+        let doors = Doors {
+            admin: AdminState {
+                admission: admission.clone(),
+                settings: Arc::new(Settings { config: config.clone(), effective: loaded.effective(), address }),
+                logs: logs.clone(),
+                metrics: metrics.clone(),
+                readers: readers.clone(),
+                readiness: readiness.clone(),
+                sessions: sessions.clone(),
+            },
+            chat: ChatState {
+                admission: admission.clone(),
+                limits: limits.clone(),
+                config: config.clone(),
+                logs: logs.clone(),
+                naming: Arc::new(Naming::new(logs)),
+                sessions: sessions.clone(),
+                tasks: tasks.clone(),
+                streams: streams.clone(),
+            },
+            health: HealthState { admission: admission.clone(), hub: hub.clone(), metrics: metrics.clone(), readiness },
+            mcp: McpState {
+                admission: admission.clone(),
+                config: config.clone(),
+                hub: hub.clone(),
+                lifecycle: lifecycle.clone(),
+                metrics: metrics.clone(),
+            },
+            openapi: OpenApiState { auth: auth.clone(), sessions: sessions.clone() },
+            produce: ProduceState {
+                admission: admission.clone(),
+                context: Arc::new(ProduceContext {
+                    auth: auth.clone(),
+                    lifecycle: lifecycle.clone(),
+                    limits,
+                    streams: streams.clone(),
+                }),
+            },
+            servers: ServersState { admission: admission.clone(), cluster: cluster.clone(), hub: hub.clone() },
+            ws: WsState {
+                admission,
+                context: Arc::new(ConnectionContext {
+                    config: config.clone(),
+                    metrics: metrics.clone(),
+                    auth: auth.clone(),
+                    lifecycle: lifecycle.clone(),
+                    sessions: sessions.clone(),
+                    streams,
+                    readers,
+                }),
+            },
+        };
+        let closing = lifecycle.closing.clone();
+        let acceptor = Acceptor { router: doors.router(), tls, config, metrics: metrics.clone(), closing };
+        let member = cluster.map(|cluster| {
+            Arc::new(Member {
+                cluster,
+                address,
+                lifecycle: lifecycle.clone(),
+                metrics,
+                sessions,
+                tasks,
+                hub,
+                maintenance: maintenance.clone(),
+            })
+        });
+        let node = Node { address, lifecycle, maintenance, member, auth, acceptor, listener, reread: loaded.reread };
+        node.recover().await?;
+        Ok(node)
+    }
+
+    /// Shows itself to the other nodes, and continues or ends what an earlier process left behind.
+    async fn recover(&self) -> anyhow::Result<()> {
+        if let Some(member) = &self.member {
+            drive::cluster::enter(member).await?;
+            tokio::spawn(drive::cluster::inbox(member.clone()));
+            tokio::spawn(drive::cluster::pulse(member.clone()));
+            tokio::spawn(drive::cluster::deadlines(member.cluster.clone()));
+            let maintenance = self.maintenance.clone();
+            tokio::spawn(async move { maintenance.share_time_for_ever().await });
         }
-        upkeep::recover(&shared).await?;
-        shared.auth.begin().await;
-        shared.ready.store(true, Ordering::Release);
-        Ok(Node { address: shared.address, shared, listener, reread: loaded.reread })
+        self.maintenance.recover().await?;
+        self.auth.begin().await;
+        self.lifecycle.handle_recovered();
+        Ok(())
+    }
+
+    /// `http`, or with TLS `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.acceptor.tls.is_some() { "https" } else { "http" }
     }
 
     /// Serves until `stop` completes, then drains.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Node { shared, listener, reread, .. } = self;
-        let sweeper = tokio::spawn(upkeep::sweep_for_ever(shared.clone()));
+        let Node { lifecycle, maintenance, member, auth, acceptor, listener, reread, .. } = self;
+        let sweeper = tokio::spawn({
+            let maintenance = maintenance.clone();
+            async move { maintenance.sweep_for_ever().await }
+        });
         let follower = tokio::spawn({
-            let shared = shared.clone();
-            async move { shared.auth.follow().await }
+            let auth = auth.clone();
+            async move { auth.follow().await }
         });
-        let settings = reread.map(|reread| {
-            let (auth, in_force) = (shared.auth.clone(), shared.config.auth.clone());
-            tokio::spawn(drive::settings::follow(auth, reread, in_force))
-        });
-        let doors = tokio::spawn(http::serve(shared.clone(), listener));
+        let in_force = maintenance.config.auth.clone();
+        let settings = reread.map(|reread| tokio::spawn(drive::settings::follow(auth, reread, in_force)));
+        let doors = tokio::spawn(acceptor.serve(listener));
         stop.await;
-        drain(&shared).await;
+        drain(&lifecycle, &maintenance, member.as_ref()).await;
         sweeper.abort();
         follower.abort();
         settings.into_iter().for_each(|settings| settings.abort());
-        shared.closing.cancel();
-        shared.hub.close().await;
-        shared.connections.close();
-        let _ = tokio::time::timeout(Duration::from_secs(5), shared.connections.wait()).await;
+        lifecycle.closing.cancel();
+        maintenance.hub.close().await;
+        lifecycle.connections.close();
+        let _ = tokio::time::timeout(Duration::from_secs(5), lifecycle.connections.wait()).await;
         let _ = tokio::time::timeout(Duration::from_secs(5), doors).await;
-        if let Some(cluster) = &shared.cluster
-            && let Err(error) = drive::cluster::show(&shared, cluster, u64::MAX, true).await
+        if let Some(member) = &member
+            && let Err(error) = drive::cluster::show(member, u64::MAX, true).await
         {
             tracing::warn!(%error, "the other nodes could not be told goodbye; they will notice");
         }
-        shared.store.close().await;
+        maintenance.logs.store.close().await;
     }
 }
 
@@ -252,15 +359,16 @@ async fn open_disk(
 }
 
 /// Tells everybody, and lets runs finish for a while.
-async fn drain(shared: &Arc<Shared>) {
-    if let Some(cluster) = &shared.cluster {
+async fn drain(lifecycle: &Lifecycle, maintenance: &Maintenance, member: Option<&Arc<Member>>) {
+    if let Some(member) = member {
         // Whoever is to go on with what is here may have come since the last look.
-        let _ = tokio::time::timeout(LAST_LOOK, drive::cluster::look_around(shared, cluster)).await;
+        let _ = tokio::time::timeout(LAST_LOOK, drive::cluster::look_around(member)).await;
     }
-    shared.draining.cancel();
-    let until = clock::now() + shared.config.drain.timeout;
+    lifecycle.draining.cancel();
+    let until = clock::now() + maintenance.config.drain.timeout;
     // A run that waits for a person needs no process, so it is not waited for.
-    let working = || shared.sessions.at_work() + shared.tasks.at_work() + shared.hub.calls_at_work();
+    let Maintenance { sessions, tasks, hub, .. } = maintenance;
+    let working = || sessions.at_work() + tasks.at_work() + hub.calls_at_work();
     while working() > 0 && clock::now() < until {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -6,7 +6,7 @@ use bowline_core::Resume;
 use bowline_env::clock;
 use bowline_protocol::{Refusal, StreamCursor, TaskId};
 
-use crate::server::Shared;
+use crate::metrics::Metrics;
 use crate::stream::Watched;
 
 /// A way back that was begun. The line is written when the reader has all that it missed.
@@ -20,9 +20,9 @@ pub struct ResumeMetrics {
 
 impl ResumeMetrics {
     /// A reader that comes back with this cursor. Nothing for one without, or one that will be refused.
-    pub fn begin(shared: &Shared, watched: &Watched, cursor: Option<&StreamCursor>) -> Option<ResumeMetrics> {
+    pub fn begin(metrics: &Metrics, watched: &Watched, cursor: Option<&StreamCursor>) -> Option<ResumeMetrics> {
         let resume = Resume::within(watched.span(), &watched.extent, cursor?);
-        shared.metrics.reconnect_attempts.inc();
+        metrics.reconnect_attempts.inc();
         if resume == Resume::AheadOfLog {
             return None;
         }
@@ -32,29 +32,29 @@ impl ResumeMetrics {
     }
 
     /// It is let in: what its cursor means is counted.
-    pub fn admitted(self, shared: &Shared) -> ResumeMetrics {
-        shared.metrics.reconnects.inc(self.resume.verdict());
-        shared.metrics.events_lost_per_reconnect.observe(self.resume.lost() as f64);
+    pub fn admitted(self, metrics: &Metrics) -> ResumeMetrics {
+        metrics.reconnects.inc(self.resume.verdict());
+        metrics.events_lost_per_reconnect.observe(self.resume.lost() as f64);
         self
     }
 
     /// It turns out to have everything already.
-    pub fn lacks_nothing(self, shared: &Shared) {
-        ResumeMetrics { resume: Resume::CaughtUp, replayed: 0, ..self }.admitted(shared).caught_up(shared);
+    pub fn lacks_nothing(self, metrics: &Metrics) {
+        ResumeMetrics { resume: Resume::CaughtUp, replayed: 0, ..self }.admitted(metrics).caught_up(metrics);
     }
 
     /// One that was refused.
-    pub fn refused(shared: &Shared, task: &TaskId, refusal: &Refusal) {
-        shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
+    pub fn refused(metrics: &Metrics, task: &TaskId, refusal: &Refusal) {
+        metrics.reconnect_refusals.inc(refusal.code.as_str());
         tracing::info!(%task, code = %refusal.code, "return refused");
     }
 
     /// It has all that it missed.
-    pub fn caught_up(self, shared: &Shared) {
+    pub fn caught_up(self, metrics: &Metrics) {
         let ResumeMetrics { task, resume, replayed, since } = self;
         let elapsed = since.elapsed();
-        shared.metrics.events_replayed.inc_by(replayed);
-        shared.metrics.reconnect_seconds.observe(elapsed.as_secs_f64());
+        metrics.events_replayed.inc_by(replayed);
+        metrics.reconnect_seconds.observe(elapsed.as_secs_f64());
         let ms = elapsed.as_secs_f64() * 1000.0;
         tracing::info!(%task, verdict = resume.verdict(), replayed, lost = resume.lost(), ms, "reader returned");
     }

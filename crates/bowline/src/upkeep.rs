@@ -1,26 +1,29 @@
 //! What nobody asks for: recovery after a crash, expiry, tombstones, and what a sweep lets go of.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_env::clock;
+use bowline_hub::Hub;
 use bowline_protocol::{LogId, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, StoreError};
 use futures_util::StreamExt;
 
 use crate::actor::{ActivationError, Actor, Directory};
 use crate::alias;
-use crate::metrics;
-use crate::server::Shared;
+use crate::config::Config;
+use crate::logs::Logs;
+use crate::metrics::{self, Metrics};
 use crate::session::actor::SessionActor;
 use crate::session::background;
-use crate::session::{Ask, Command, Life, SessionRecord};
+use crate::session::{Ask, Command, Life, SessionRecord, Sessions};
 use crate::task::actor::TaskActor;
 use crate::task::record::Worker;
 use crate::task::status::Status;
-use crate::task::{Ask as TaskAsk, Command as TaskCommand, TaskRecord};
+use crate::task::{Ask as TaskAsk, Command as TaskCommand, TaskRecord, Tasks};
 use crate::tombstones::Ended;
 
 /// The next sweep comes early when so many sessions and tasks have ended.
@@ -36,66 +39,338 @@ const SHARE_TIME_EVERY: Duration = Duration::from_secs(2);
 /// States expire by the wall clock, as credentials do. So that one that is set back makes no state good again whose mark
 /// is gone, marks stay for this much longer.
 const SET_BACK_MAX: Duration = Duration::from_secs(24 * 3600);
-
-/// Ends or continues what the last process left behind, before anybody is served.
-pub async fn recover(shared: &Arc<Shared>) -> anyhow::Result<()> {
-    let started = clock::now();
-    let (mut sessions, mut woken) = (0u64, 0u64);
-    for (log, stored) in shared.store.list(Kind::Session, None).await? {
-        let record = match SessionRecord::decode(&stored.body) {
-            Ok(record) => record,
-            Err(why) => {
-                tracing::error!(session = %log, %why, "a session's record cannot be read; it is left alone");
-                continue;
-            }
-        };
-        sessions += 1;
-        shared.metrics.session_state(record.state()).inc();
-        if record.life == Life::Active {
-            shared.sessions.count_live(&stored.owner);
-        }
-        if !needs_care(&record) {
-            continue;
-        }
-        woken += 1;
-        let mut actor = SessionActor::new(shared.sessions.clone(), log.clone(), stored.owner.clone(), record);
-        match Box::pin(actor.activate()).await {
-            // It stays as long as it has something to do, as any other that was woken.
-            Ok(()) => drop(Directory::install(actor)),
-            Err(ActivationError::Elsewhere(_)) => {}
-            Err(ActivationError::Refused(refusal)) => {
-                tracing::error!(session = %log, %refusal, "a session could not be recovered yet");
-            }
-        }
-    }
-    let tasks = recover_tasks(shared).await?;
-    let ms = started.elapsed().as_millis() as u64;
-    tracing::info!(sessions, woken, tasks, ms, "recovered");
-    Ok(())
+/// What maintenance looks after.
+pub struct Maintenance {
+    pub config: Arc<Config>,
+    pub logs: Arc<Logs>,
+    pub metrics: Arc<Metrics>,
+    pub sessions: Arc<Sessions>,
+    pub tasks: Arc<Tasks>,
+    /// All MCP servers and their clients.
+    pub hub: Arc<Hub>,
 }
 
-/// Ends the operations that were cut, and tells sessions what they have not heard. A producer's task just goes on.
-async fn recover_tasks(shared: &Arc<Shared>) -> anyhow::Result<u64> {
-    let mut tasks = 0;
-    for (log, stored) in shared.store.list(Kind::Task, None).await? {
-        let Some((id, record)) = task_of(&log, &stored) else { continue };
-        tasks += 1;
-        shared.metrics.task_state(record.status.as_str()).inc();
-        if record.is_running() {
-            shared.tasks.count_running(&stored.owner);
-        }
-        if task_needs_care(&record) {
-            let mut actor = TaskActor::new(shared.tasks.clone(), id, stored.owner.clone(), record, None);
+impl fmt::Debug for Maintenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Maintenance")
+    }
+}
+
+impl Maintenance {
+    /// Ends or continues what the last process left behind, before anybody is served.
+    pub async fn recover(&self) -> anyhow::Result<()> {
+        let started = clock::now();
+        let (mut sessions, mut woken) = (0u64, 0u64);
+        for (log, stored) in self.logs.store.list(Kind::Session, None).await? {
+            let record = match SessionRecord::decode(&stored.body) {
+                Ok(record) => record,
+                Err(why) => {
+                    tracing::error!(session = %log, %why, "a session's record cannot be read; it is left alone");
+                    continue;
+                }
+            };
+            sessions += 1;
+            self.metrics.session_state(record.state()).inc();
+            if record.life == Life::Active {
+                self.sessions.count_live(&stored.owner);
+            }
+            if !needs_care(&record) {
+                continue;
+            }
+            woken += 1;
+            let mut actor = SessionActor::new(self.sessions.clone(), log.clone(), stored.owner.clone(), record);
             match Box::pin(actor.activate()).await {
+                // It stays as long as it has something to do, as any other that was woken.
                 Ok(()) => drop(Directory::install(actor)),
                 Err(ActivationError::Elsewhere(_)) => {}
                 Err(ActivationError::Refused(refusal)) => {
-                    tracing::error!(task = %log, %refusal, "a task could not be recovered yet");
+                    tracing::error!(session = %log, %refusal, "a session could not be recovered yet");
                 }
             }
         }
+        let tasks = self.recover_tasks().await?;
+        let ms = started.elapsed().as_millis() as u64;
+        tracing::info!(sessions, woken, tasks, ms, "recovered");
+        Ok(())
     }
-    Ok(tasks)
+
+    /// Ends the operations that were cut, and tells sessions what they have not heard. A producer's task just goes on.
+    async fn recover_tasks(&self) -> anyhow::Result<u64> {
+        let mut tasks = 0;
+        for (log, stored) in self.logs.store.list(Kind::Task, None).await? {
+            let Some((id, record)) = task_of(&log, &stored) else { continue };
+            tasks += 1;
+            self.metrics.task_state(record.status.as_str()).inc();
+            if record.is_running() {
+                self.tasks.count_running(&stored.owner);
+            }
+            if task_needs_care(&record) {
+                let mut actor = TaskActor::new(self.tasks.clone(), id, stored.owner.clone(), record, None);
+                match Box::pin(actor.activate()).await {
+                    Ok(()) => drop(Directory::install(actor)),
+                    Err(ActivationError::Elsewhere(_)) => {}
+                    Err(ActivationError::Refused(refusal)) => {
+                        tracing::error!(task = %log, %refusal, "a task could not be recovered yet");
+                    }
+                }
+            }
+        }
+        Ok(tasks)
+    }
+
+    /// Another node is dead: what it had in hand is continued or ended here, unless a third was faster.
+    pub async fn take_over(&self, node: &Holder) -> Result<(), StoreError> {
+        let (mut sessions, mut tasks) = (0u64, 0u64);
+        // What is ended here is taken from what is counted here, so it has to be counted first.
+        self.recount().await?;
+        for (log, stored) in self.logs.store.list(Kind::Session, None).await? {
+            let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
+            if needs_care(&record) && self.logs.store.holder(&log).await?.as_ref() == Some(node) {
+                sessions += 1;
+                let actor = SessionActor::new(self.sessions.clone(), log, stored.owner.clone(), record);
+                // It takes the lease, and sees to the rest.
+                Directory::install(actor);
+            }
+        }
+        for (log, stored) in self.logs.store.list(Kind::Task, None).await? {
+            let Some((id, record)) = task_of(&log, &stored) else { continue };
+            if task_needs_care(&record) && self.logs.store.holder(&log).await?.as_ref() == Some(node) {
+                tasks += 1;
+                let actor = TaskActor::new(self.tasks.clone(), id, stored.owner.clone(), record, None);
+                Directory::install(actor);
+            }
+        }
+        self.hub.take_over(node).await?;
+        tracing::info!(%node, sessions, tasks, "took over from a dead node");
+        Ok(())
+    }
+
+    /// Whether the session of a task keeps how it ended. Then its tombstone stays, to lead whoever asks there.
+    async fn is_known_to_session(&self, id: &TaskId, record: &TaskRecord) -> bool {
+        let Some(session) = &record.session else { return false };
+        // A session that cannot be read now may know it.
+        background::end_of(&self.logs, session, id).await.map_or(true, |end| end.is_some())
+    }
+
+    /// Streams that were kept long enough after their end are let go; a tombstone says so for a while longer.
+    async fn sweep_tasks(&self, now_ms: u64) -> Result<(), StoreError> {
+        let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
+        let (mut kept, mut tombstones, mut due) = (Ended::default(), Ended::default(), Vec::new());
+        let (mut streams, mut released) = (HashMap::new(), HashMap::new());
+        for (log, stored) in self.logs.store.list(Kind::Task, None).await? {
+            let Some((id, record)) = task_of(&log, &stored) else { continue };
+            if record.released {
+                let old = older_than(stored.touched_ms, self.config.session.tombstone_ttl);
+                if old && !self.is_known_to_session(&id, &record).await {
+                    due.push(log.clone());
+                } else {
+                    tombstones.note(&stored.owner, stored.touched_ms, &log);
+                }
+                released.insert(log, record.status);
+            } else if record.is_running() {
+                let quiet = older_than(stored.touched_ms, self.config.stream.producer_ttl);
+                if quiet && matches!(record.worker, Worker::Producer) {
+                    let _ = self.tasks.send(&id, &stored.owner, TaskCommand::new(TaskAsk::Look)).await;
+                }
+            } else if !record.untold {
+                // Those who read it when it ended are given the time to read its end.
+                let is_read = !older_than(stored.touched_ms, LAST_READ);
+                if !is_read && !older_than(stored.touched_ms, self.config.stream.ttl) {
+                    kept.note(&stored.owner, stored.touched_ms, &log);
+                }
+                streams.insert(log, (stored.owner, stored.touched_ms, record));
+            }
+        }
+        let limits = &self.config.limits;
+        let too_many = kept.beyond(limits.ended_tasks_per_principal_max);
+        self.metrics.limits_hit.inc_by("limits.ended_tasks_per_principal_max", too_many.len() as u64);
+        let over = streams.iter().filter(|(_, (_, touched_ms, _))| older_than(*touched_ms, self.config.stream.ttl));
+        let over: Vec<LogId> = over.map(|(log, _)| log.clone()).chain(too_many).collect();
+        each(over, |log| {
+            let stream = streams.get(&log).cloned();
+            async move {
+                let Some((owner, _, record)) = stream else { return Ok(()) };
+                let mut release = Commit::to(log, Fence::default(), now_ms);
+                release.record = Some(record.tombstone(now_ms).stored(&owner));
+                release.release = Some(Release::Contents);
+                self.logs.write_once(release).await.map(drop)
+            }
+        })
+        .await?;
+        let too_many = tombstones.beyond(limits.tombstones_per_principal_max);
+        self.metrics.limits_hit.inc_by("limits.tombstones_per_principal_max", too_many.len() as u64);
+        due.extend(too_many);
+        each(due, |log| {
+            let status = released.get(&log).copied();
+            async move {
+                self.forget(&log, now_ms).await?;
+                status.into_iter().for_each(|status| metrics::leave(&self.metrics.task_state(status.as_str())));
+                Ok(())
+            }
+        })
+        .await
+    }
+
+    /// Retention by age, expiry and tombstones.
+    pub async fn sweep_for_ever(&self) {
+        let config = &self.config;
+        let ttl =
+            config.session.ttl.min(config.buffer.age_max).min(config.session.tombstone_ttl).min(config.stream.ttl);
+        let every = (ttl / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
+        loop {
+            self.rest(every).await;
+            if let Err(error) = self.sweep().await {
+                tracing::warn!(%error, "the sweep failed; it will be tried again");
+            }
+        }
+    }
+
+    /// Waits for the next sweep, or for less if so much has ended that it should not wait to be forgotten.
+    async fn rest(&self, every: Duration) {
+        let (ended, mut left) = ([self.sessions.ended(), self.tasks.ended()], every);
+        loop {
+            // At least once: a client that ends much must not make the sweep run without a pause.
+            let pause = left.min(LOOK_EVERY);
+            tokio::time::sleep(pause).await;
+            left -= pause;
+            if left.is_zero() || ended.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>() >= ENDED_MAX {
+                break;
+            }
+        }
+        ended.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
+    /// Tells nodes that start later what time it is for those that run.
+    pub async fn share_time_for_ever(&self) {
+        loop {
+            if let Err(error) = self.logs.store.share_time(self.logs.clock.now_ms()).await {
+                tracing::debug!(%error, "the time of this node could not be shared");
+            }
+            tokio::time::sleep(SHARE_TIME_EVERY).await;
+        }
+    }
+
+    async fn sweep(&self) -> Result<(), StoreError> {
+        let now_ms = self.logs.clock.now_ms();
+        for trimmed in self.logs.store.sweep(now_ms).await? {
+            let acked = self.sessions.acked(&trimmed.log).await;
+            self.logs.count_trimmed(&trimmed, acked);
+        }
+        let health = self.logs.store.health();
+        self.metrics.store_bytes.set(health.bytes as i64);
+        self.metrics.store_logs.set(health.logs as i64);
+        self.metrics.store_quarantined.set(health.quarantined.len() as i64);
+        let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
+        let (mut retained, mut fullest) = (0, 0);
+        let (mut tombstones, mut due) = (Ended::default(), Vec::new());
+        let (sessions, limit) =
+            (self.logs.store.list(Kind::Session, None).await?, self.config.limits.tombstones_per_principal_max);
+        // Records are read only where something may be due.
+        let (young, crowded) = (self.config.session.ttl.min(self.config.session.tombstone_ttl), sessions.len() > limit);
+        for (log, stored) in sessions {
+            let events = self.logs.store.extent(&log).await.map_or(0, |extent| extent.retained());
+            (retained, fullest) = (retained + events, fullest.max(events));
+            if !crowded && !older_than(stored.touched_ms, young) {
+                continue;
+            }
+            let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
+            let id = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
+            if record.life == Life::Active && older_than(stored.touched_ms, self.config.session.ttl) {
+                let _ = self.sessions.send(&id, &stored.owner, Command::unasked(Ask::Expire)).await;
+            } else if record.life != Life::Active && older_than(stored.touched_ms, self.config.session.tombstone_ttl) {
+                due.push(log);
+            } else if record.life != Life::Active && record.released {
+                tombstones.note(&stored.owner, stored.touched_ms, &log);
+            }
+        }
+        let too_many = tombstones.beyond(limit);
+        self.metrics.limits_hit.inc_by("limits.tombstones_per_principal_max", too_many.len() as u64);
+        due.extend(too_many);
+        let forgotten = each(due, |log| async move {
+            self.forget(&log, now_ms).await?;
+            metrics::leave(&self.metrics.session_state("ended"));
+            Ok(())
+        });
+        if let Err(error) = forgotten.await {
+            tracing::warn!(%error, "tombstones of sessions could not all be removed");
+        }
+        self.sweep_tasks(now_ms).await?;
+        if self.logs.placement.is_shared() {
+            self.recount().await?;
+        }
+        self.sweep_marks(now_ms).await?;
+        self.metrics.buffer_events.set(retained as i64);
+        self.metrics.buffer_fullest.set(fullest as i64);
+        Ok(())
+    }
+
+    /// What other nodes did is not seen as it happens, so what is counted here is counted anew from time to time.
+    async fn recount(&self) -> Result<(), StoreError> {
+        let (mut sessions, mut living) = (HashMap::new(), HashMap::new());
+        for (_, stored) in self.logs.store.list(Kind::Session, None).await? {
+            let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
+            *sessions.entry(record.state()).or_default() += 1;
+            if record.life == Life::Active {
+                *living.entry(stored.owner).or_default() += 1;
+            }
+        }
+        let (mut tasks, mut running) = (HashMap::new(), HashMap::new());
+        for (log, stored) in self.logs.store.list(Kind::Task, None).await? {
+            let Some((_, record)) = task_of(&log, &stored) else { continue };
+            *tasks.entry(record.status.as_str()).or_default() += 1;
+            if record.is_running() {
+                *running.entry(stored.owner).or_default() += 1;
+            }
+        }
+        self.sessions.recount(living);
+        self.tasks.recount(running);
+        for state in ["idle", "running", "waiting", "ended"] {
+            self.metrics.session_state(state).set(sessions.get(state).copied().unwrap_or(0));
+        }
+        for status in Status::ALL {
+            self.metrics.task_state(status.as_str()).set(tasks.get(status.as_str()).copied().unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    /// Other names of sessions that are gone, and marks of states that have expired.
+    async fn sweep_marks(&self, now_ms: u64) -> Result<(), StoreError> {
+        for (log, alias) in self.logs.store.list(Kind::Alias, None).await? {
+            let named = alias::listed(&alias);
+            if named.is_empty() || named.iter().any(|name| LogId::parse(name).is_none()) {
+                // What it stands for may be there, so the name is not free.
+                tracing::error!(%log, "what a name stands for cannot be read; it is left alone");
+                continue;
+            }
+            if alias::still_there(&self.logs, &named).await.is_empty() && self.is_still(&log, &alias).await {
+                self.forget(&log, now_ms).await?;
+            }
+        }
+        let kept_ms = (self.config.state.ttl + SET_BACK_MAX).as_millis() as u64;
+        let by_both_ms = now_ms.min(clock::wall_ms());
+        for (log, mark) in self.logs.store.list(Kind::Restored, None).await? {
+            if by_both_ms.saturating_sub(mark.touched_ms) > kept_ms {
+                self.forget(&log, now_ms).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a name still stands for what it did when it was listed: it may have been given anew since.
+    async fn is_still(&self, log: &LogId, alias: &Record) -> bool {
+        matches!(self.logs.store.record(log).await, Ok(Some(now)) if now.body == alias.body)
+    }
+
+    /// The last trace of a session goes.
+    async fn forget(&self, log: &LogId, now_ms: u64) -> Result<(), StoreError> {
+        let mut forget = Commit::to(log.clone(), Fence::default(), now_ms);
+        forget.release = Some(Release::Log);
+        match self.logs.write_once(forget).await {
+            // Another node was faster.
+            Err(StoreError::NoSuchLog) => Ok(()),
+            done => done.map(drop),
+        }
+    }
 }
 
 /// Whether a process that died has left something to be done in a session.
@@ -110,33 +385,6 @@ fn task_needs_care(record: &TaskRecord) -> bool {
     cut || record.untold
 }
 
-/// Another node is dead: what it had in hand is continued or ended here, unless a third was faster.
-pub async fn take_over(shared: &Arc<Shared>, node: &Holder) -> Result<(), StoreError> {
-    let (mut sessions, mut tasks) = (0u64, 0u64);
-    // What is ended here is taken from what is counted here, so it has to be counted first.
-    recount(shared).await?;
-    for (log, stored) in shared.store.list(Kind::Session, None).await? {
-        let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
-        if needs_care(&record) && shared.store.holder(&log).await?.as_ref() == Some(node) {
-            sessions += 1;
-            let actor = SessionActor::new(shared.sessions.clone(), log, stored.owner.clone(), record);
-            // It takes the lease, and sees to the rest.
-            Directory::install(actor);
-        }
-    }
-    for (log, stored) in shared.store.list(Kind::Task, None).await? {
-        let Some((id, record)) = task_of(&log, &stored) else { continue };
-        if task_needs_care(&record) && shared.store.holder(&log).await?.as_ref() == Some(node) {
-            tasks += 1;
-            let actor = TaskActor::new(shared.tasks.clone(), id, stored.owner.clone(), record, None);
-            Directory::install(actor);
-        }
-    }
-    shared.hub.take_over(node).await?;
-    tracing::info!(%node, sessions, tasks, "took over from a dead node");
-    Ok(())
-}
-
 fn task_of(log: &LogId, stored: &Record) -> Option<(TaskId, TaskRecord)> {
     match TaskRecord::decode(&stored.body) {
         Ok(record) => Some((TaskId::parse(log.as_str())?, record)),
@@ -145,72 +393,6 @@ fn task_of(log: &LogId, stored: &Record) -> Option<(TaskId, TaskRecord)> {
             None
         }
     }
-}
-
-/// Whether the session of a task keeps how it ended. Then its tombstone stays, to lead whoever asks there.
-async fn is_known_to_session(shared: &Shared, id: &TaskId, record: &TaskRecord) -> bool {
-    let Some(session) = &record.session else { return false };
-    // A session that cannot be read now may know it.
-    background::end_of(&shared.logs, session, id).await.map_or(true, |end| end.is_some())
-}
-
-/// Streams that were kept long enough after their end are let go; a tombstone says so for a while longer.
-async fn sweep_tasks(shared: &Arc<Shared>, now_ms: u64) -> Result<(), StoreError> {
-    let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
-    let (mut kept, mut tombstones, mut due) = (Ended::default(), Ended::default(), Vec::new());
-    let (mut streams, mut released) = (HashMap::new(), HashMap::new());
-    for (log, stored) in shared.store.list(Kind::Task, None).await? {
-        let Some((id, record)) = task_of(&log, &stored) else { continue };
-        if record.released {
-            let old = older_than(stored.touched_ms, shared.config.session.tombstone_ttl);
-            if old && !is_known_to_session(shared, &id, &record).await {
-                due.push(log.clone());
-            } else {
-                tombstones.note(&stored.owner, stored.touched_ms, &log);
-            }
-            released.insert(log, record.status);
-        } else if record.is_running() {
-            let quiet = older_than(stored.touched_ms, shared.config.stream.producer_ttl);
-            if quiet && matches!(record.worker, Worker::Producer) {
-                let _ = shared.tasks.send(&id, &stored.owner, TaskCommand::new(TaskAsk::Look)).await;
-            }
-        } else if !record.untold {
-            // Those who read it when it ended are given the time to read its end.
-            let is_read = !older_than(stored.touched_ms, LAST_READ);
-            if !is_read && !older_than(stored.touched_ms, shared.config.stream.ttl) {
-                kept.note(&stored.owner, stored.touched_ms, &log);
-            }
-            streams.insert(log, (stored.owner, stored.touched_ms, record));
-        }
-    }
-    let limits = &shared.config.limits;
-    let too_many = kept.beyond(limits.ended_tasks_per_principal_max);
-    shared.metrics.limits_hit.inc_by("limits.ended_tasks_per_principal_max", too_many.len() as u64);
-    let over = streams.iter().filter(|(_, (_, touched_ms, _))| older_than(*touched_ms, shared.config.stream.ttl));
-    let over: Vec<LogId> = over.map(|(log, _)| log.clone()).chain(too_many).collect();
-    each(over, |log| {
-        let stream = streams.get(&log).cloned();
-        async move {
-            let Some((owner, _, record)) = stream else { return Ok(()) };
-            let mut release = Commit::to(log, Fence::default(), now_ms);
-            release.record = Some(record.tombstone(now_ms).stored(&owner));
-            release.release = Some(Release::Contents);
-            shared.logs.write_once(release).await.map(drop)
-        }
-    })
-    .await?;
-    let too_many = tombstones.beyond(limits.tombstones_per_principal_max);
-    shared.metrics.limits_hit.inc_by("limits.tombstones_per_principal_max", too_many.len() as u64);
-    due.extend(too_many);
-    each(due, |log| {
-        let status = released.get(&log).copied();
-        async move {
-            forget(shared, &log, now_ms).await?;
-            status.into_iter().for_each(|status| metrics::leave(&shared.metrics.task_state(status.as_str())));
-            Ok(())
-        }
-    })
-    .await
 }
 
 /// Does the same to many logs, some at a time, so that the store can write them in one piece. What fails is tried again
@@ -225,164 +407,4 @@ async fn each<F: Future<Output = Result<(), StoreError>>>(
         came_to = came_to.and(one);
     }
     came_to
-}
-
-/// Retention by age, expiry and tombstones.
-pub async fn sweep_for_ever(shared: Arc<Shared>) {
-    let config = &shared.config;
-    let ttl = config.session.ttl.min(config.buffer.age_max).min(config.session.tombstone_ttl).min(config.stream.ttl);
-    let every = (ttl / 4).clamp(Duration::from_millis(100), Duration::from_secs(30));
-    loop {
-        rest(&shared, every).await;
-        if let Err(error) = sweep(&shared).await {
-            tracing::warn!(%error, "the sweep failed; it will be tried again");
-        }
-    }
-}
-
-/// Waits for the next sweep, or for less if so much has ended that it should not wait to be forgotten.
-async fn rest(shared: &Shared, every: Duration) {
-    let (ended, mut left) = ([shared.sessions.ended(), shared.tasks.ended()], every);
-    loop {
-        // At least once: a client that ends much must not make the sweep run without a pause.
-        let pause = left.min(LOOK_EVERY);
-        tokio::time::sleep(pause).await;
-        left -= pause;
-        if left.is_zero() || ended.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>() >= ENDED_MAX {
-            break;
-        }
-    }
-    ended.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-}
-
-/// Tells nodes that start later what time it is for those that run.
-pub async fn share_time_for_ever(shared: Arc<Shared>) {
-    loop {
-        if let Err(error) = shared.store.share_time(shared.clock.now_ms()).await {
-            tracing::debug!(%error, "the time of this node could not be shared");
-        }
-        tokio::time::sleep(SHARE_TIME_EVERY).await;
-    }
-}
-
-async fn sweep(shared: &Arc<Shared>) -> Result<(), StoreError> {
-    let now_ms = shared.clock.now_ms();
-    for trimmed in shared.store.sweep(now_ms).await? {
-        let acked = shared.sessions.acked(&trimmed.log).await;
-        shared.logs.count_trimmed(&trimmed, acked);
-    }
-    let health = shared.store.health();
-    shared.metrics.store_bytes.set(health.bytes as i64);
-    shared.metrics.store_logs.set(health.logs as i64);
-    shared.metrics.store_quarantined.set(health.quarantined.len() as i64);
-    let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
-    let (mut retained, mut fullest) = (0, 0);
-    let (mut tombstones, mut due) = (Ended::default(), Vec::new());
-    let (sessions, limit) =
-        (shared.store.list(Kind::Session, None).await?, shared.config.limits.tombstones_per_principal_max);
-    // Records are read only where something may be due.
-    let (young, crowded) = (shared.config.session.ttl.min(shared.config.session.tombstone_ttl), sessions.len() > limit);
-    for (log, stored) in sessions {
-        let events = shared.store.extent(&log).await.map_or(0, |extent| extent.retained());
-        (retained, fullest) = (retained + events, fullest.max(events));
-        if !crowded && !older_than(stored.touched_ms, young) {
-            continue;
-        }
-        let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
-        let id = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
-        if record.life == Life::Active && older_than(stored.touched_ms, shared.config.session.ttl) {
-            let _ = shared.sessions.send(&id, &stored.owner, Command::unasked(Ask::Expire)).await;
-        } else if record.life != Life::Active && older_than(stored.touched_ms, shared.config.session.tombstone_ttl) {
-            due.push(log);
-        } else if record.life != Life::Active && record.released {
-            tombstones.note(&stored.owner, stored.touched_ms, &log);
-        }
-    }
-    let too_many = tombstones.beyond(limit);
-    shared.metrics.limits_hit.inc_by("limits.tombstones_per_principal_max", too_many.len() as u64);
-    due.extend(too_many);
-    let forgotten = each(due, |log| async move {
-        forget(shared, &log, now_ms).await?;
-        metrics::leave(&shared.metrics.session_state("ended"));
-        Ok(())
-    });
-    if let Err(error) = forgotten.await {
-        tracing::warn!(%error, "tombstones of sessions could not all be removed");
-    }
-    sweep_tasks(shared, now_ms).await?;
-    if shared.cluster.is_some() {
-        recount(shared).await?;
-    }
-    sweep_marks(shared, now_ms).await?;
-    shared.metrics.buffer_events.set(retained as i64);
-    shared.metrics.buffer_fullest.set(fullest as i64);
-    Ok(())
-}
-
-/// What other nodes did is not seen as it happens, so what is counted here is counted anew from time to time.
-async fn recount(shared: &Shared) -> Result<(), StoreError> {
-    let (mut sessions, mut living) = (HashMap::new(), HashMap::new());
-    for (_, stored) in shared.store.list(Kind::Session, None).await? {
-        let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
-        *sessions.entry(record.state()).or_default() += 1;
-        if record.life == Life::Active {
-            *living.entry(stored.owner).or_default() += 1;
-        }
-    }
-    let (mut tasks, mut running) = (HashMap::new(), HashMap::new());
-    for (log, stored) in shared.store.list(Kind::Task, None).await? {
-        let Some((_, record)) = task_of(&log, &stored) else { continue };
-        *tasks.entry(record.status.as_str()).or_default() += 1;
-        if record.is_running() {
-            *running.entry(stored.owner).or_default() += 1;
-        }
-    }
-    shared.sessions.recount(living);
-    shared.tasks.recount(running);
-    for state in ["idle", "running", "waiting", "ended"] {
-        shared.metrics.session_state(state).set(sessions.get(state).copied().unwrap_or(0));
-    }
-    for status in Status::ALL {
-        shared.metrics.task_state(status.as_str()).set(tasks.get(status.as_str()).copied().unwrap_or(0));
-    }
-    Ok(())
-}
-
-/// Other names of sessions that are gone, and marks of states that have expired.
-async fn sweep_marks(shared: &Shared, now_ms: u64) -> Result<(), StoreError> {
-    for (log, alias) in shared.store.list(Kind::Alias, None).await? {
-        let named = alias::listed(&alias);
-        if named.is_empty() || named.iter().any(|name| LogId::parse(name).is_none()) {
-            // What it stands for may be there, so the name is not free.
-            tracing::error!(%log, "what a name stands for cannot be read; it is left alone");
-            continue;
-        }
-        if alias::still_there(&shared.logs, &named).await.is_empty() && is_still(shared, &log, &alias).await {
-            forget(shared, &log, now_ms).await?;
-        }
-    }
-    let kept_ms = (shared.config.state.ttl + SET_BACK_MAX).as_millis() as u64;
-    let by_both_ms = now_ms.min(clock::wall_ms());
-    for (log, mark) in shared.store.list(Kind::Restored, None).await? {
-        if by_both_ms.saturating_sub(mark.touched_ms) > kept_ms {
-            forget(shared, &log, now_ms).await?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether a name still stands for what it did when it was listed: it may have been given anew since.
-async fn is_still(shared: &Shared, log: &LogId, alias: &Record) -> bool {
-    matches!(shared.store.record(log).await, Ok(Some(now)) if now.body == alias.body)
-}
-
-/// The last trace of a session goes.
-async fn forget(shared: &Shared, log: &LogId, now_ms: u64) -> Result<(), StoreError> {
-    let mut forget = Commit::to(log.clone(), Fence::default(), now_ms);
-    forget.release = Some(Release::Log);
-    match shared.logs.write_once(forget).await {
-        // Another node was faster.
-        Err(StoreError::NoSuchLog) => Ok(()),
-        done => done.map(drop),
-    }
 }

@@ -10,7 +10,7 @@ use crate::origin::is_loopback;
 pub async fn run(loaded: Loaded) -> anyhow::Result<()> {
     raise_descriptor_limit();
     let node = Node::start(loaded).await?;
-    let health = node.shared.store.health();
+    let health = node.maintenance.logs.store.health();
     tracing::info!(address = %node.address, loss_window = %health.loss_window, "serving");
     announce(&node);
     let stop = stop_signal()?;
@@ -21,7 +21,7 @@ pub async fn run(loaded: Loaded) -> anyhow::Result<()> {
 
 /// Says on standard output what a person wants to know first. If nobody reads it, that is no reason to stop.
 fn announce(node: &Node) {
-    let config = &node.shared.config;
+    let config = &node.maintenance.config;
     let store = &config.store.url;
     let text = format!(
         "bowline {} is serving at {scheme}://{address}/\n\
@@ -29,12 +29,12 @@ fn announce(node: &Node) {
          \x20 agent   {} — talk to it with `bowline chat {ws}://{address}/ws`\n\
          \x20 access  {}\n",
         env!("CARGO_PKG_VERSION"),
-        node.shared.store.health().loss_window,
+        node.maintenance.logs.store.health().loss_window,
         config.default_agent,
         access(config),
         address = node.address,
-        scheme = node.shared.scheme(),
-        ws = if node.shared.tls.is_some() { "wss" } else { "ws" },
+        scheme = node.scheme(),
+        ws = if node.scheme() == "https" { "wss" } else { "ws" },
     );
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -20,10 +20,14 @@ use serde_json::json;
 
 use watching::Watching;
 
-use crate::auth::{Credential, Identity, SUBPROTOCOL, Validity};
+use crate::auth::{Authenticator, Credential, Identity, SUBPROTOCOL, Validity};
+use crate::config::Config;
+use crate::lifecycle::Lifecycle;
+use crate::metrics::Metrics;
 use crate::refusals;
-use crate::server::Shared;
-use crate::session::{self, Ask, Caller, Command, Grant, Inbox, Mail, Mailbox, Way};
+use crate::session::{self, Ask, Caller, Command, Grant, Inbox, Mail, Mailbox, Sessions, Way};
+use crate::stream::Streams;
+use crate::stream::reader::Readers;
 
 /// An empty outbox that once held more frames than this gives its memory back.
 const OUTBOX_FRAMES_KEPT: usize = 256;
@@ -33,8 +37,25 @@ const LOST_MAX: usize = 64;
 /// About what an answer takes, for answers that are still on their way from a session.
 const ANSWER_BYTES: usize = 512;
 
+/// What all connections share.
+pub struct ConnectionContext {
+    pub config: Arc<Config>,
+    pub metrics: Arc<Metrics>,
+    pub auth: Arc<Authenticator>,
+    pub lifecycle: Arc<Lifecycle>,
+    pub sessions: Arc<Sessions>,
+    pub streams: Arc<Streams>,
+    pub readers: Arc<Readers>,
+}
+
+impl std::fmt::Debug for ConnectionContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ConnectionContext")
+    }
+}
+
 pub struct Connection {
-    shared: Arc<Shared>,
+    context: Arc<ConnectionContext>,
     id: ConnectionId,
     mailbox: Mailbox,
     standing: Standing,
@@ -88,12 +109,12 @@ struct Attached {
 }
 
 impl Connection {
-    pub fn new(shared: Arc<Shared>, credential: Option<Credential>) -> (Box<Connection>, Inbox) {
+    pub fn new(context: Arc<ConnectionContext>, credential: Option<Credential>) -> (Box<Connection>, Inbox) {
         let now = clock::now();
         let (mailbox, inbox) = Mailbox::new();
         let (standing, validity) = match credential {
             Some(Credential { identity, validity }) => (known(identity, now), Some(validity)),
-            None => (Standing::Unknown { until: now + shared.config.auth.first_frame_timeout }, None),
+            None => (Standing::Unknown { until: now + context.config.auth.first_frame_timeout }, None),
         };
         let mut connection = Connection {
             id: ConnectionId::from_random(entropy::u128()),
@@ -108,15 +129,15 @@ impl Connection {
             wake: WakeSet::new(),
             outbox: VecDeque::new(),
             outbox_bytes: 0,
-            held: Held::new(&shared.reading),
-            heart: Heartbeat::new(now, shared.config.heartbeat.interval),
-            bucket: Bucket::new(now, shared.config.limits.events_per_second),
+            held: Held::new(&context.readers.budget),
+            heart: Heartbeat::new(now, context.config.heartbeat.interval),
+            bucket: Bucket::new(now, context.config.limits.events_per_second),
             bad_frames: 0,
             probed: Vec::new(),
             ping_due: false,
             taken_over: false,
             close: None,
-            shared,
+            context,
         };
         connection.greet();
         (Box::new(connection), inbox)
@@ -136,8 +157,8 @@ impl Connection {
     }
 
     fn greet(&mut self) {
-        let limits = &self.shared.config.limits;
-        let interval = self.shared.config.heartbeat.interval;
+        let limits = &self.context.config.limits;
+        let interval = self.context.config.heartbeat.interval;
         let facts = json!({
             "connection_id": self.id,
             "server_version": env!("CARGO_PKG_VERSION"),
@@ -156,7 +177,7 @@ impl Connection {
             "authenticated": matches!(self.standing, Standing::Known { .. }),
         });
         self.say(&Control::new(names::CONNECTED, None, facts.clone(), facts));
-        if self.shared.is_draining() {
+        if self.context.lifecycle.is_draining() {
             self.handle_draining();
         }
     }
@@ -172,7 +193,7 @@ impl Connection {
     }
 
     fn refuse(&mut self, session: Option<SessionId>, refusal: &Refusal) {
-        self.shared.metrics.refusals.inc(refusal.code.as_str());
+        self.context.metrics.refusals.inc(refusal.code.as_str());
         self.say(&Control::refusal(session, refusal));
     }
 
@@ -196,7 +217,7 @@ impl Connection {
 
     /// The socket would take no more for now.
     pub fn handle_full(&self) {
-        self.shared.metrics.send_window_full.inc();
+        self.context.metrics.send_window_full.inc();
     }
 
     pub fn wants_ping(&self) -> bool {
@@ -217,7 +238,7 @@ impl Connection {
 
     /// Whether the next client frame may be read: not while answers to earlier ones pile up.
     pub fn may_read(&self, waiting_mail: usize) -> bool {
-        self.outbox_bytes + waiting_mail * ANSWER_BYTES < self.shared.config.limits.send_window_bytes * 2
+        self.outbox_bytes + waiting_mail * ANSWER_BYTES < self.context.config.limits.send_window_bytes * 2
     }
 
     /// Anything at all came in.
@@ -239,7 +260,7 @@ impl Connection {
     async fn command_quietly(&mut self, session: &SessionId, ask: Ask) {
         if let Standing::Known { identity, .. } = &self.standing {
             let (asker, command) = (identity.principal.clone(), self.asking(session, ask));
-            let _ = self.shared.sessions.send(session, &asker, command).await;
+            let _ = self.context.sessions.send(session, &asker, command).await;
         }
     }
 
@@ -282,7 +303,7 @@ impl Connection {
 
     /// A session cannot be followed any further here. What is in its log by now still goes out.
     async fn cut(&mut self, session: &SessionId) {
-        if !self.shared.is_draining() {
+        if !self.context.lifecycle.is_draining() {
             return self.close(CloseCode::Interrupted);
         }
         if let Some(at) = self.links.iter().position(|attached| attached.link.session() == session) {
@@ -298,7 +319,7 @@ impl Connection {
             tracing::info!(connection = %self.id, %session, code = %refusal.code, "reconnect refused");
         }
         if matches!(way, Some(Way::Recover | Way::Restored)) {
-            self.shared.metrics.refusals.inc(refusal.code.as_str());
+            self.context.metrics.refusals.inc(refusal.code.as_str());
             self.say(&Control::recovery_failed(Some(session), refusal));
         } else {
             self.refuse(Some(session), refusal);
@@ -313,12 +334,12 @@ impl Connection {
         self.say(&greeting);
         let token = self.next_token;
         self.next_token += 1;
-        let follower = self.shared.logs.follow(&log, &extent.epoch, &self.wake, token);
+        let follower = self.context.readers.logs.follow(&log, &extent.epoch, &self.wake, token);
         let link = match way {
             Way::Created => Link::fresh(session, &extent),
             Way::Reconnect | Way::Recover | Way::Restored => {
-                self.shared.metrics.reconnects.inc(resume.verdict());
-                self.shared.metrics.events_lost_per_reconnect.observe(resume.lost() as f64);
+                self.context.metrics.reconnects.inc(resume.verdict());
+                self.context.metrics.events_lost_per_reconnect.observe(resume.lost() as f64);
                 Link::resume(session, &extent, resume).claiming(position)
             }
         };
@@ -387,22 +408,22 @@ impl Connection {
                 None => at += 1,
                 Some(Output::Control(control)) => {
                     if control.metadata.get("code").is_some() {
-                        self.shared.metrics.gaps_told.inc();
+                        self.context.metrics.gaps_told.inc();
                     }
                     self.say(&control);
                 }
                 Some(Output::Events(events)) => {
-                    self.shared.metrics.events_sent.inc_by(events.len() as u64);
+                    self.context.metrics.events_sent.inc_by(events.len() as u64);
                     // An event is a part of a larger buffer, which a client that takes nothing must not keep.
-                    let tight = window < self.shared.config.limits.send_window_bytes;
+                    let tight = window < self.context.config.limits.send_window_bytes;
                     let own = |bytes: Bytes| if tight { Bytes::copy_from_slice(&bytes) } else { bytes };
                     events.into_iter().for_each(|event| self.push(own(event.bytes)));
                 }
                 Some(Output::Read { from, events_max }) => self.read(at, from, events_max).await,
                 Some(Output::Replayed { verdict, replayed }) => {
                     let elapsed = self.links[at].since.elapsed();
-                    self.shared.metrics.events_replayed.inc_by(replayed);
-                    self.shared.metrics.reconnect_seconds.observe(elapsed.as_secs_f64());
+                    self.context.metrics.events_replayed.inc_by(replayed);
+                    self.context.metrics.reconnect_seconds.observe(elapsed.as_secs_f64());
                     let (session, ms) = (self.links[at].link.session(), elapsed.as_secs_f64() * 1000.0);
                     let verdict_word = verdict.verdict();
                     tracing::info!(%session, connection = %self.id, verdict = verdict_word, replayed, lost = verdict.lost(), ms, "reconnected");
@@ -424,7 +445,7 @@ impl Connection {
 
     /// How much may be read ahead of the socket: less, the more all readers hold.
     fn window(&self) -> usize {
-        self.shared.reading.window(self.shared.config.limits.send_window_bytes)
+        self.context.readers.budget.window(self.context.config.limits.send_window_bytes)
     }
 
     /// Links whose session is over are kept until its last event was sent, and not longer.
@@ -451,11 +472,11 @@ impl Connection {
     async fn read(&mut self, at: usize, from: Seq, events_max: usize) {
         let limit = ReadLimit { events: events_max, bytes: self.window() };
         let Attached { follower, link, .. } = &mut self.links[at];
-        match self.shared.logs.read(follower, from, limit).await {
+        match self.context.readers.logs.read(follower, from, limit).await {
             Ok(batch) => link.handle_events(batch.events, batch.first, batch.next),
             Err(error) => {
                 self.links[at].link.handle_read_failed();
-                self.shared.metrics.store_errors.inc("read");
+                self.context.metrics.store_errors.inc("read");
                 self.cannot_read(at, &error).await;
             }
         }

@@ -31,7 +31,7 @@ impl Connection {
     pub fn handle_timeout(&mut self, now: Instant) {
         match self.heart.handle_timeout(now) {
             Some(Pulse::Lost) => {
-                self.shared.metrics.heartbeat_losses.inc();
+                self.context.metrics.heartbeat_losses.inc();
                 self.close(CloseCode::HeartbeatLost);
             }
             Some(Pulse::Beat) => self.beat(),
@@ -68,7 +68,7 @@ impl Connection {
         if !self.outbox.is_empty() {
             return;
         }
-        let (time, uptime) = (clock::timestamp(), self.shared.clock.uptime().as_secs());
+        let (time, uptime) = (clock::timestamp(), self.context.readers.logs.clock.uptime().as_secs());
         if self.live_links().next().is_none() {
             self.push(Control::heartbeat(None, &time, None, uptime).encode(&time));
         }

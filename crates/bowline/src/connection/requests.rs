@@ -18,8 +18,8 @@ use crate::session::{Approach, Ask, Way};
 impl Connection {
     /// One text frame of the client's.
     pub async fn handle_text(&mut self, text: &str) {
-        self.shared.metrics.frames_received.inc();
-        let request = match Request::parse(text, self.shared.config.limits.json_depth_max) {
+        self.context.metrics.frames_received.inc();
+        let request = match Request::parse(text, self.context.config.limits.json_depth_max) {
             // Old clients ack from the start, whoever they are.
             Ok(Request::Ack { .. } | Request::Pong) if matches!(self.standing, Standing::Unknown { .. }) => return,
             Ok(request) => request,
@@ -29,7 +29,7 @@ impl Connection {
         if !matches!(request, Request::Ack { .. } | Request::Pong)
             && let Err(wait) = self.bucket.take(clock::now())
         {
-            self.shared.metrics.limits_hit.inc("limits.events_per_second");
+            self.context.metrics.limits_hit.inc("limits.events_per_second");
             let message = "You send more frames per second than limits.events_per_second allows. Slow down.";
             let refusal = Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(wait.as_millis() as u64 + 1);
             return self.refuse(None, &refusal);
@@ -45,7 +45,7 @@ impl Connection {
     async fn handle_request(&mut self, request: Request, identity: Identity) {
         match request {
             Request::Ack { session, cursor, received_count, gap_detected } => {
-                self.shared.metrics.client_received.inc_by(received_count);
+                self.context.metrics.client_received.inc_by(received_count);
                 self.ack(session, cursor, gap_detected, &identity).await;
             }
             Request::Pong | Request::Authenticate { .. } => {}
@@ -97,20 +97,20 @@ impl Connection {
     /// whoever asked for the long way back waits for a frame of its own.
     fn bad_frame(&mut self, BadFrame { refusal, session, recovering }: BadFrame) {
         self.bad_frames += 1;
-        self.shared.metrics.refusals.inc(refusal.code.as_str());
+        self.context.metrics.refusals.inc(refusal.code.as_str());
         self.say(&match recovering {
             true => Control::recovery_failed(session, &refusal),
             false => Control::bad_frame(session, &refusal),
         });
-        if self.bad_frames >= self.shared.config.limits.bad_frames_max {
-            self.shared.metrics.limits_hit.inc("limits.bad_frames_max");
+        if self.bad_frames >= self.context.config.limits.bad_frames_max {
+            self.context.metrics.limits_hit.inc("limits.bad_frames_max");
             self.close(CloseCode::BadFrames);
         }
     }
 
     async fn authenticate(&mut self, token: &Secret) {
         let unauthorized = |message: &str| Refusal::new(ErrorCode::Unauthorized, message);
-        let admitted = self.shared.auth.admit(&auth::Presented::from(token), clock::unix_seconds()).await;
+        let admitted = self.context.auth.admit(&auth::Presented::from(token), clock::unix_seconds()).await;
         let Credential { identity, validity } = match admitted {
             Ok(credential) => credential,
             Err(error) => {
@@ -138,11 +138,11 @@ impl Connection {
         if let Err(refusal) = self.room_for_another() {
             return self.refuse(None, &refusal);
         }
-        if let Err(refusal) = new.check(&self.shared.sessions, "content.") {
+        if let Err(refusal) = new.check(&self.context.sessions, "content.") {
             return self.refuse(None, &refusal);
         }
         let (owner, client_id) = (new.owner.clone(), new.client_id.clone());
-        match self.shared.sessions.create(new).await {
+        match self.context.sessions.create(new).await {
             Err(refusal) => self.refuse(None, &refusal),
             Ok(session) => {
                 let attach = Attach { session: Some(session), client_id, ..Attach::default() };
@@ -152,17 +152,17 @@ impl Connection {
     }
 
     fn room_for_another(&self) -> Result<(), Refusal> {
-        let max = self.shared.config.limits.sessions_per_connection_max;
+        let max = self.context.config.limits.sessions_per_connection_max;
         if self.live_links().count() + self.attaching.len() < max {
             return Ok(());
         }
-        self.shared.metrics.limits_hit.inc("limits.sessions_per_connection_max");
+        self.context.metrics.limits_hit.inc("limits.sessions_per_connection_max");
         let message = format!("This connection has {max} sessions already. Open another connection.");
         Err(Refusal::new(ErrorCode::TooManySessions, message).retry_after_ms(1000))
     }
 
     async fn attach(&mut self, attach: Attach, way: Way, identity: &Identity) {
-        self.shared.metrics.reconnect_attempts.inc();
+        self.context.metrics.reconnect_attempts.inc();
         let session = match self.resolve(attach.session.clone()) {
             Ok(session) => session,
             Err(refusal) if way == Way::Recover => return self.say(&Control::recovery_failed(None, &refusal)),
@@ -196,23 +196,25 @@ impl Connection {
             since: clock::now(),
         };
         let command = self.asking(&session, Ask::Attach(Box::new(approach)));
-        if let Err(refusal) = self.shared.sessions.send(&session, &principal, command).await {
-            self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
+        if let Err(refusal) = self.context.sessions.send(&session, &principal, command).await {
+            self.context.metrics.reconnect_refusals.inc(refusal.code.as_str());
             self.handle_refused(session, &refusal, Some(way));
         }
     }
 
     /// The long way back with a signed state.
     async fn restore(&mut self, signed: &Content, attach: Attach, identity: &Identity) {
-        self.shared.metrics.reconnect_attempts.inc();
+        self.context.metrics.reconnect_attempts.inc();
         let found = match self.room_for_another() {
-            Ok(()) => restore::restore(&self.shared.sessions, &identity.principal, signed, attach.cursor.clone()).await,
+            Ok(()) => {
+                restore::restore(&self.context.sessions, &identity.principal, signed, attach.cursor.clone()).await
+            }
             Err(refusal) => Err(refusal),
         };
         match found {
             Err(refusal) => {
-                self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
-                self.shared.metrics.refusals.inc(refusal.code.as_str());
+                self.context.metrics.reconnect_refusals.inc(refusal.code.as_str());
+                self.context.metrics.refusals.inc(refusal.code.as_str());
                 self.say(&Control::recovery_failed(None, &refusal));
             }
             Ok(way) => {
@@ -230,10 +232,10 @@ impl Connection {
         content: Content,
         identity: &Identity,
     ) {
-        let max = self.shared.config.limits.message_bytes_max;
+        let max = self.context.config.limits.message_bytes_max;
         let bytes = content.bytes();
         if bytes > max {
-            self.shared.metrics.limits_hit.inc("limits.message_bytes_max");
+            self.context.metrics.limits_hit.inc("limits.message_bytes_max");
             let message = format!("The message is {bytes} bytes long; limits.message_bytes_max is {max}.");
             return self.refuse(session, &Refusal::new(ErrorCode::MessageTooLarge, message));
         }
@@ -247,7 +249,7 @@ impl Connection {
             Err(refusal) => return self.refuse(None, &refusal),
         };
         let command = self.asking(&session, ask);
-        if let Err(refusal) = self.shared.sessions.send(&session, &identity.principal, command).await {
+        if let Err(refusal) = self.context.sessions.send(&session, &identity.principal, command).await {
             self.refuse(Some(session), &refusal);
         }
     }
@@ -287,7 +289,7 @@ impl Connection {
         identity: &Identity,
     ) {
         if gap_detected {
-            self.shared.metrics.client_gaps.inc();
+            self.context.metrics.client_gaps.inc();
         }
         let Some(cursor) = cursor else { return };
         let Ok(session) = self.resolve(session.or_else(|| self.session_in(cursor.epoch.as_ref()?))) else { return };
@@ -299,7 +301,7 @@ impl Connection {
             }
             Ok(Some(seq)) if !attached.observe => {
                 let command = self.asking(&session, Ask::Ack { seq });
-                let _ = self.shared.sessions.send(&session, &identity.principal, command).await;
+                let _ = self.context.sessions.send(&session, &identity.principal, command).await;
             }
             Ok(_) => {}
         }

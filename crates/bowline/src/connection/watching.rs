@@ -63,33 +63,34 @@ impl Connection {
         shown: Option<Presented>,
         identity: &Identity,
     ) -> Result<(), Refusal> {
-        let max = self.shared.config.limits.watches_per_connection_max;
+        let max = self.context.config.limits.watches_per_connection_max;
         if self.watches.len() >= max {
-            self.shared.metrics.limits_hit.inc("limits.watches_per_connection_max");
+            self.context.metrics.limits_hit.inc("limits.watches_per_connection_max");
             let message = format!("This connection watches {max} tasks already. Send `user.unwatch_task` for one.");
             return Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(1000));
         }
-        let watched = Watched::find_with(&self.shared, &id, &identity.principal, &self.proof(shown.clone())).await?;
+        let watched =
+            Watched::find_with(&self.context.streams, &id, &identity.principal, &self.proof(shown.clone())).await?;
         let fresh = cursor.is_none();
-        let resuming = ResumeMetrics::begin(&self.shared, &watched, cursor.as_ref());
+        let resuming = ResumeMetrics::begin(&self.context.metrics, &watched, cursor.as_ref());
         let start = watched.start(cursor, false).inspect_err(|refusal| {
             if !fresh {
-                ResumeMetrics::refused(&self.shared, &id, refusal);
+                ResumeMetrics::refused(&self.context.metrics, &id, refusal);
             }
         })?;
         let Some(start) = start else {
-            resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(&self.shared));
+            resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(&self.context.metrics));
             let end = TaskEnd { task: &id, session: watched.session.as_ref(), status: watched.status().as_str() };
             self.push(end.encode(&clock::timestamp()));
             return Ok(());
         };
-        let resuming = resuming.map(|resuming| resuming.admitted(&self.shared));
-        self.shared.metrics.stream_starts.inc(if fresh { "fresh" } else { "resumed" });
+        let resuming = resuming.map(|resuming| resuming.admitted(&self.context.metrics));
+        self.context.metrics.stream_starts.inc(if fresh { "fresh" } else { "resumed" });
         let token = self.next_token;
         self.next_token += 1;
-        let follower = self.shared.logs.follow(&watched.log, &watched.extent.epoch, &self.wake, token);
-        let (shared, place) = (self.shared.clone(), watched.place());
-        let reader = StreamReader::new(shared, follower, place, &watched.extent, start, fresh).await;
+        let follower = self.context.readers.logs.follow(&watched.log, &watched.extent.epoch, &self.wake, token);
+        let (readers, place) = (self.context.readers.clone(), watched.place());
+        let reader = StreamReader::new(readers, follower, place, &watched.extent, start, fresh).await;
         let reader = reader.map_err(|error| refusals::of_follower(&error))?;
         self.watches.push(Watching { token, task: id, session: watched.session, reader, shown, resuming });
         Ok(())
@@ -137,7 +138,7 @@ impl Connection {
             match self.watches[at].reader.next(window).await {
                 Ok(None) => {
                     let resuming = self.watches[at].resuming.take();
-                    resuming.into_iter().for_each(|resuming| resuming.caught_up(&self.shared));
+                    resuming.into_iter().for_each(|resuming| resuming.caught_up(&self.context.metrics));
                     at += 1;
                 }
                 Ok(Some(Piece::Over)) => self.end_watch(at).await,
@@ -162,16 +163,16 @@ impl Connection {
             Piece::Shared { batch, from } => Encoded::frames::<FrameDialect>(batch, *from, session, encode),
             Piece::Over => Vec::new(),
         };
-        self.shared.metrics.chunks_sent.inc_by(frames.len() as u64);
+        self.context.metrics.chunks_sent.inc_by(frames.len() as u64);
         frames.into_iter().for_each(|frame| self.push(frame));
     }
 
     async fn end_watch(&mut self, at: usize) {
         let Watching { task, session, shown, resuming, .. } = self.watches.swap_remove(at);
-        resuming.into_iter().for_each(|resuming| resuming.caught_up(&self.shared));
+        resuming.into_iter().for_each(|resuming| resuming.caught_up(&self.context.metrics));
         let ended = match &self.standing {
             Standing::Known { identity, .. } => {
-                Watched::find_with(&self.shared, &task, &identity.principal, &self.proof(shown)).await.ok()
+                Watched::find_with(&self.context.streams, &task, &identity.principal, &self.proof(shown)).await.ok()
             }
             Standing::Unknown { .. } => None,
         };

@@ -1,20 +1,26 @@
 //! Drives this node's part among the others: its inbox, its signs of life, and what becomes of those who die.
 
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_core::peers::Sign;
 use bowline_env::{clock, entropy};
-use bowline_hub::serve_neighbour;
+use bowline_hub::{Hub, serve_neighbour};
 use bowline_protocol::{Epoch, LogId, Seq};
 use bowline_store::{Commit, Fence, Holder, Kind, ReadLimit, Record, Release, Start, StoreError, WakeSet};
 use tokio::sync::mpsc;
 
 use crate::cluster::{Cluster, Errand, NodeRecord, Seen, Visit, WIRE_VERSION, read_envelope};
-use crate::server::Shared;
-use crate::{hub, upkeep};
+use crate::hub;
+use crate::lifecycle::Lifecycle;
+use crate::metrics::Metrics;
+use crate::session::Sessions;
+use crate::task::Tasks;
+use crate::upkeep::Maintenance;
 
 /// What is asked from elsewhere is done by so many at once, and for one session in order.
 const HANDS: usize = 16;
@@ -27,11 +33,30 @@ const RETRY_EVERY: Duration = Duration::from_millis(100);
 /// The inbox is looked at this often, whether or not anybody woke us.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// This node among the others: what they may ask of it, and what it does for those who die.
+pub struct Member {
+    pub cluster: Arc<Cluster>,
+    pub address: SocketAddr,
+    pub lifecycle: Arc<Lifecycle>,
+    pub metrics: Arc<Metrics>,
+    pub sessions: Arc<Sessions>,
+    pub tasks: Arc<Tasks>,
+    pub hub: Arc<Hub>,
+    pub maintenance: Arc<Maintenance>,
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Member({})", self.cluster.name)
+    }
+}
+
 /// Reads the inbox for ever.
-pub async fn inbox(shared: Arc<Shared>, cluster: Arc<Cluster>) {
+pub async fn inbox(member: Arc<Member>) {
+    let cluster = &member.cluster;
     let wake = WakeSet::new();
     let _tail = cluster.store.tail(&cluster.log, &wake, 0);
-    let hands: Vec<mpsc::UnboundedSender<Errand>> = (0..HANDS).map(|_| hand(shared.clone())).collect();
+    let hands: Vec<mpsc::UnboundedSender<Errand>> = (0..HANDS).map(|_| hand(member.clone())).collect();
     let (mut epoch, mut from): (Option<Epoch>, Seq) = (None, Seq::ZERO);
     loop {
         let limit = ReadLimit { events: 1024, bytes: 4 << 20 };
@@ -90,52 +115,53 @@ fn hand_for(errand: &Errand) -> usize {
     hasher.finish() as usize % HANDS
 }
 
-fn hand(shared: Arc<Shared>) -> mpsc::UnboundedSender<Errand> {
+fn hand(member: Arc<Member>) -> mpsc::UnboundedSender<Errand> {
     let (errands, mut todo) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some(errand) = todo.recv().await {
-            run(&shared, errand).await;
+            run(&member, errand).await;
         }
     });
     errands
 }
 
-async fn run(shared: &Arc<Shared>, errand: Errand) {
+async fn run(member: &Arc<Member>, errand: Errand) {
     match errand {
-        Errand::Session { session, asker, command } => shared.sessions.deliver(&session, &asker, *command).await,
-        Errand::Visit(visit) => receive(shared, *visit).await,
-        Errand::Task { task, asker, command } => shared.tasks.deliver(&task, &asker, command).await,
+        Errand::Session { session, asker, command } => member.sessions.deliver(&session, &asker, *command).await,
+        Errand::Visit(visit) => receive(member, *visit).await,
+        Errand::Task { task, asker, command } => member.tasks.deliver(&task, &asker, command).await,
         Errand::Hub { ask, asker } => {
             // It may take as long as a tool does.
-            let hub = shared.hub.clone();
+            let hub = member.hub.clone();
             tokio::spawn(async move { serve_neighbour(&hub, ask.get(), Box::new(asker)).await });
         }
-        Errand::Verify => shared.sessions.verify_all(),
+        Errand::Verify => member.sessions.verify_all(),
     }
 }
 
 /// Does what another node asks, unless that node can do it itself, since this one is leaving.
-async fn receive(shared: &Arc<Shared>, visit: Visit) {
-    let Some(cluster) = &shared.cluster else { return };
-    if shared.is_draining() && is_given_back(shared, cluster, &visit).await {
+async fn receive(member: &Arc<Member>, visit: Visit) {
+    let cluster = &member.cluster;
+    if member.lifecycle.is_draining() && is_given_back(member, &visit).await {
         if visit.ask.is_awaited() {
             cluster.send_back(visit);
         }
         return;
     }
     let (session, asker) = (visit.session.clone(), visit.asker.clone());
-    shared.sessions.deliver(&session, &asker, cluster.admit(visit)).await;
+    member.sessions.deliver(&session, &asker, cluster.admit(visit)).await;
 }
 
 /// Whether a session is free for other nodes. One that has no run under way is about to be, and is waited for.
-async fn is_given_back(shared: &Shared, cluster: &Cluster, visit: &Visit) -> bool {
+async fn is_given_back(member: &Member, visit: &Visit) -> bool {
+    let cluster = &member.cluster;
     let until = clock::now() + GIVEN_BACK;
     while clock::now() < until {
-        match shared.sessions.presence(&visit.session) {
+        match member.sessions.presence(&visit.session) {
             Some(presence) if presence.at_work.load(Ordering::Relaxed) => return false,
             Some(_) => {}
             None => {
-                let Ok((log, _)) = shared.sessions.look_up(&visit.session, &visit.asker).await else { return false };
+                let Ok((log, _)) = member.sessions.look_up(&visit.session, &visit.asker).await else { return false };
                 match cluster.store.holder(&log).await {
                     Ok(holder) if holder.as_ref() != Some(&cluster.name) => return true,
                     Ok(_) => {}
@@ -149,27 +175,28 @@ async fn is_given_back(shared: &Shared, cluster: &Cluster, visit: &Visit) -> boo
 }
 
 /// Shows this node's signs of life, and looks at those of the others, for ever.
-pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
+pub async fn pulse(member: Arc<Member>) {
+    let cluster = &member.cluster;
     let every = cluster.ttl / 8;
-    let (mut beat, mut due, mut shown) = (1, clock::now(), shared.clock.uptime());
+    let (mut beat, mut due, mut shown) = (1, clock::now(), cluster.clock.uptime());
     loop {
         let now = clock::now();
         if now >= due {
             due = now + every;
             beat += 1;
-            let mut given = show(&shared, &cluster, beat, false).await;
+            let mut given = show(&member, beat, false).await;
             if given == Err(StoreError::NoSuchLog) {
                 // The others have removed what they took for the last trace of a dead node, or the store has lost it.
-                run_all(&shared, cluster.renew("its record was gone"));
-                given = appear(&shared, &cluster, beat).await;
+                run_all(&member, cluster.renew("its record was gone"));
+                given = appear(&member, beat).await;
             }
             match &given {
                 Ok(()) => {
-                    let uptime = shared.clock.uptime();
+                    let uptime = cluster.clock.uptime();
                     if uptime.saturating_sub(shown) >= cluster.ttl * 3 / 4 {
                         // Others may have taken what was ours. Each session finds out for itself.
                         tracing::warn!("this node was away for longer than its leases last");
-                        shared.sessions.verify_all();
+                        member.sessions.verify_all();
                     }
                     shown = uptime;
                 }
@@ -177,16 +204,16 @@ pub async fn pulse(shared: Arc<Shared>, cluster: Arc<Cluster>) {
             }
             let is_shown = given.is_ok();
             cluster.note_shown(given.map_err(|error| error.to_string()));
-            look_around(&shared, &cluster).await;
+            look_around(&member).await;
             if is_shown {
                 cluster.settle_locks().await;
                 cluster.give_back_leases().await;
-                clean_up(&cluster).await;
+                clean_up(cluster).await;
             }
         }
         for node in cluster.suspects(clock::now()) {
-            if is_gone(&cluster, &node).await {
-                bury(&shared, &cluster, node);
+            if is_gone(cluster, &node).await {
+                bury(&member, node);
             }
         }
         if tokio::time::timeout(LOOK_AFTER.min(every), cluster.renewed.notified()).await.is_ok() {
@@ -205,11 +232,11 @@ pub async fn deadlines(cluster: Arc<Cluster>) {
     }
 }
 
-fn run_all(shared: &Arc<Shared>, errands: Vec<Errand>) {
-    let shared = shared.clone();
+fn run_all(member: &Arc<Member>, errands: Vec<Errand>) {
+    let member = member.clone();
     tokio::spawn(async move {
         for errand in errands {
-            run(&shared, errand).await;
+            run(&member, errand).await;
         }
     });
 }
@@ -228,51 +255,52 @@ async fn is_gone(cluster: &Cluster, node: &Holder) -> bool {
     }
 }
 
-fn bury(shared: &Arc<Shared>, cluster: &Arc<Cluster>, node: Holder) {
+fn bury(member: &Arc<Member>, node: Holder) {
     tracing::warn!(%node, "a node is gone; what it held is taken over");
-    shared.metrics.nodes_lost.inc();
-    let errands = cluster.declare_dead(&node);
-    let shared = shared.clone();
+    member.metrics.nodes_lost.inc();
+    let errands = member.cluster.declare_dead(&node);
+    let member = member.clone();
     tokio::spawn(async move {
         for errand in errands {
-            run(&shared, errand).await;
+            run(&member, errand).await;
         }
-        if let Err(error) = upkeep::take_over(&shared, &node).await {
+        if let Err(error) = member.maintenance.take_over(&node).await {
             tracing::warn!(%error, %node, "what a dead node held could not all be taken over");
         }
     });
 }
 
 /// Gives a sign of life: writes this node's record.
-pub async fn show(shared: &Shared, cluster: &Cluster, beat: u64, left: bool) -> Result<(), StoreError> {
-    cluster.store.commit(sign(shared, cluster, beat, left)).await.map(drop)
+pub async fn show(member: &Member, beat: u64, left: bool) -> Result<(), StoreError> {
+    member.cluster.store.commit(sign(member, beat, left)).await.map(drop)
 }
 
 /// The same for one that has no record: makes its log.
-async fn appear(shared: &Shared, cluster: &Cluster, beat: u64) -> Result<(), StoreError> {
-    let mut commit = sign(shared, cluster, beat, false);
+async fn appear(member: &Member, beat: u64) -> Result<(), StoreError> {
+    let mut commit = sign(member, beat, false);
     commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });
-    match cluster.store.commit(commit).await {
+    match member.cluster.store.commit(commit).await {
         // An earlier attempt was kept after all.
-        Err(StoreError::Exists) => show(shared, cluster, beat, false).await,
+        Err(StoreError::Exists) => show(member, beat, false).await,
         done => done.map(drop),
     }
 }
 
-fn sign(shared: &Shared, cluster: &Cluster, beat: u64, left: bool) -> Commit {
+fn sign(member: &Member, beat: u64, left: bool) -> Commit {
+    let cluster = &member.cluster;
     let record = NodeRecord {
         beat,
         left,
-        draining: shared.is_draining(),
+        draining: member.lifecycle.is_draining(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         incarnation: cluster.incarnation(),
         wire: WIRE_VERSION,
-        address: shared.address.to_string(),
-        started_ms: shared.clock.started_ms(),
-        backends: hub::shown(&shared.hub),
+        address: member.address.to_string(),
+        started_ms: cluster.clock.started_ms(),
+        backends: hub::shown(&member.hub),
     };
     let body = serde_json::to_vec(&record).unwrap_or_default().into();
-    let now_ms = shared.clock.now_ms();
+    let now_ms = cluster.clock.now_ms();
     let mut commit = Commit::to(cluster.log.clone(), Fence::OPEN, now_ms);
     commit.record = Some(Record { kind: Kind::Node, owner: cluster.owner.clone(), touched_ms: now_ms, body });
     commit
@@ -288,11 +316,11 @@ pub async fn others(cluster: &Cluster) -> Result<Vec<(Holder, NodeRecord)>, Stor
 }
 
 /// Looks who is there, and sees to what the dead have left.
-pub async fn look_around(shared: &Arc<Shared>, cluster: &Arc<Cluster>) {
-    match look(cluster).await {
+pub async fn look_around(member: &Arc<Member>) {
+    match look(&member.cluster).await {
         Ok((dead, errands)) => {
-            run_all(shared, errands);
-            dead.into_iter().for_each(|node| bury(shared, cluster, node));
+            run_all(member, errands);
+            dead.into_iter().for_each(|node| bury(member, node));
         }
         Err(error) => tracing::debug!(%error, "the other nodes cannot be seen"),
     }
@@ -308,8 +336,9 @@ async fn look(cluster: &Arc<Cluster>) -> Result<(Vec<Holder>, Vec<Errand>), Stor
 }
 
 /// Begins: shows itself, and looks after all whose records are there, since they may be of the dead.
-pub async fn enter(shared: &Shared, cluster: &Arc<Cluster>) -> Result<(), StoreError> {
-    appear(shared, cluster, 1).await?;
+pub async fn enter(member: &Member) -> Result<(), StoreError> {
+    let cluster = &member.cluster;
+    appear(member, 1).await?;
     cluster.note_shown(Ok(()));
     for (node, record) in others(cluster).await? {
         if !record.left {

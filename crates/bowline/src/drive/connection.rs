@@ -14,8 +14,9 @@ use futures_util::{FutureExt, Sink as _, SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite;
 
 use crate::auth::{AuthError, Credential};
-use crate::connection::Connection;
-use crate::server::Shared;
+use crate::connection::{Connection, ConnectionContext};
+use crate::lifecycle::Lifecycle;
+use crate::metrics::Metrics;
 use crate::session::{Inbox, Mail};
 
 /// How long a closing connection may take to accept its last frames.
@@ -39,23 +40,32 @@ enum Happened {
 type Ended = Option<Pin<Box<dyn Future<Output = AuthError> + Send>>>;
 
 /// Serves a connection until it ends.
-pub fn drive(shared: Arc<Shared>, socket: WebSocket, credential: Option<Credential>) -> impl Future<Output = ()> {
+pub fn drive(
+    context: Arc<ConnectionContext>,
+    socket: WebSocket,
+    credential: Option<Credential>,
+) -> impl Future<Output = ()> {
     // Split here, because a task would keep room for the whole socket beside its halves.
     let (sink, stream) = socket.split();
-    serve(shared, sink, stream, credential.map(Box::new))
+    serve(context, sink, stream, credential.map(Box::new))
 }
 
-async fn serve(shared: Arc<Shared>, mut sink: Sink, mut stream: Stream, credential: Option<Box<Credential>>) {
-    let _counted = Counted::new(&shared);
-    let (mut connection, mut inbox) = Connection::new(shared.clone(), credential.map(|credential| *credential));
-    let code = converse(&shared, &mut connection, &mut inbox, &mut sink, &mut stream).await;
+async fn serve(
+    context: Arc<ConnectionContext>,
+    mut sink: Sink,
+    mut stream: Stream,
+    credential: Option<Box<Credential>>,
+) {
+    let _counted = Counted::new(&context.metrics);
+    let (mut connection, mut inbox) = Connection::new(context.clone(), credential.map(|credential| *credential));
+    let code = converse(&context.lifecycle, &mut connection, &mut inbox, &mut sink, &mut stream).await;
     drop(inbox);
     let rest: Vec<Bytes> = std::iter::from_fn(|| connection.pop()).collect();
     tracing::debug!(connection = %connection.id(), ?code, "connection over");
     Box::pin(connection.leave()).await;
     match code {
         Some(code) => {
-            shared.metrics.closes.inc(code.name());
+            context.metrics.closes.inc(code.name());
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(farewell(&mut sink, &mut stream, rest, code))).await;
         }
         // The answer to a client's close frame is queued below us, and leaves only when somebody asks for it.
@@ -64,19 +74,19 @@ async fn serve(shared: Arc<Shared>, mut sink: Sink, mut stream: Stream, credenti
 }
 
 /// Counts a connection for as long as it is there, however it ends.
-struct Counted(Arc<Shared>);
+struct Counted(Arc<Metrics>);
 
 impl Counted {
-    fn new(shared: &Arc<Shared>) -> Counted {
-        shared.metrics.connections.inc();
-        shared.metrics.connections_accepted.inc();
-        Counted(shared.clone())
+    fn new(metrics: &Arc<Metrics>) -> Counted {
+        metrics.connections.inc();
+        metrics.connections_accepted.inc();
+        Counted(metrics.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.metrics.connections.dec();
+        self.0.connections.dec();
     }
 }
 
@@ -88,14 +98,14 @@ pub async fn turn_away(socket: WebSocket, code: CloseCode) {
 
 /// The conversation itself. Returns the close code if it is we who end it.
 async fn converse(
-    shared: &Arc<Shared>,
+    lifecycle: &Lifecycle,
     connection: &mut Connection,
     inbox: &mut Inbox,
     sink: &mut Sink,
     stream: &mut Stream,
 ) -> Option<CloseCode> {
     let wake = connection.wake();
-    let mut told_draining = shared.is_draining();
+    let mut told_draining = lifecycle.is_draining();
     let mut flushing = false;
     let mut ended: Ended = None;
     loop {
@@ -118,9 +128,9 @@ async fn converse(
         // In this order, so that a client that sends without end does not keep us from flushing.
         let happened = tokio::select! {
             biased;
-            () = shared.closing.cancelled() => Happened::Closing,
+            () = lifecycle.closing.cancelled() => Happened::Closing,
             why = end_of(&mut ended) => Happened::CredentialEnded(why),
-            () = shared.draining.cancelled(), if !told_draining => Happened::Draining,
+            () = lifecycle.draining.cancelled(), if !told_draining => Happened::Draining,
             Some(mail) = inbox.recv() => Happened::Mail(mail),
             flushed = sink.flush(), if flushing => Happened::Flushed(flushed),
             () = tokio::time::sleep_until(connection.poll_timeout().into()) => Happened::Time,

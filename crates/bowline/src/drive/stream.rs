@@ -14,12 +14,12 @@ use bytes::Bytes;
 use tokio::time::Sleep;
 
 use crate::decode::decode;
+use crate::metrics::Metrics;
 use crate::resume_metrics::ResumeMetrics;
-use crate::server::Shared;
 use crate::session::record::{Accepted, keys};
 use crate::session::{Life, SessionRecord};
 use crate::stream::Watched;
-use crate::stream::reader::{Piece, StreamPlace, StreamReader};
+use crate::stream::reader::{Piece, Readers, StreamPlace, StreamReader};
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
 const COMMENT_EVERY: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const COMMENT: &[u8] = b": still here\n\n";
 const READ_BYTES_MAX: usize = 256 << 10;
 
 pub struct Stream<P: Projection> {
-    shared: Arc<Shared>,
+    readers: Arc<Readers>,
     stage: Stage<P>,
     /// Until a reader that comes back has what it missed.
     resuming: Option<ResumeMetrics>,
@@ -51,38 +51,38 @@ enum Stage<P: Projection> {
 impl<P: Projection> Stream<P> {
     /// A reader of a task.
     pub async fn watch(
-        shared: Arc<Shared>,
+        readers: Arc<Readers>,
         watched: &Watched,
         start: Start,
         fold: bool,
     ) -> Result<Stream<P>, FollowError> {
-        let mut stream = Stream::on(shared);
-        let follower = stream.shared.logs.follow(&watched.log, &watched.extent.epoch, &stream.wake, 0);
-        let shared = stream.shared.clone();
-        let reader = StreamReader::new(shared, follower, watched.place(), &watched.extent, start, fold).await?;
+        let mut stream = Stream::on(readers);
+        let follower = stream.readers.logs.follow(&watched.log, &watched.extent.epoch, &stream.wake, 0);
+        let readers = stream.readers.clone();
+        let reader = StreamReader::new(readers, follower, watched.place(), &watched.extent, start, fold).await?;
         stream.stage = Stage::Watching(Box::new(reader));
         Ok(stream)
     }
 
     /// It is told when this reader has all that it missed.
     pub fn tell(&mut self, resuming: Option<ResumeMetrics>) {
-        self.resuming = resuming.map(|resuming| resuming.admitted(&self.shared));
+        self.resuming = resuming.map(|resuming| resuming.admitted(&self.readers.metrics));
     }
 
     /// A reader of the turn that a message in the queue will get.
-    pub async fn queued(shared: Arc<Shared>, log: LogId, message: MessageId) -> Result<Stream<P>, StoreError> {
-        let epoch = shared.store.extent(&log).await?.epoch;
-        let mut stream = Stream::on(shared);
-        let follower = stream.shared.logs.follow(&log, &epoch, &stream.wake, 0);
+    pub async fn queued(readers: Arc<Readers>, log: LogId, message: MessageId) -> Result<Stream<P>, StoreError> {
+        let epoch = readers.logs.store.extent(&log).await?.epoch;
+        let mut stream = Stream::on(readers);
+        let follower = stream.readers.logs.follow(&log, &epoch, &stream.wake, 0);
         stream.stage = Stage::Queued(message, follower);
         Ok(stream)
     }
 
-    fn on(shared: Arc<Shared>) -> Stream<P> {
-        let counted = Counted::new(&shared);
+    fn on(readers: Arc<Readers>) -> Stream<P> {
+        let counted = Counted::new(&readers.metrics);
         Stream {
-            pacer: Pacer::new(&shared.reading),
-            shared,
+            pacer: Pacer::new(&readers.budget),
+            readers,
             stage: Stage::Done,
             resuming: None,
             wake: WakeSet::new(),
@@ -97,7 +97,7 @@ impl<P: Projection> Stream<P> {
             return reader.look().await;
         }
         self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Queued(message, follower) => Stage::of_message(&self.shared, message, follower).await?,
+            Stage::Queued(message, follower) => Stage::of_message(&self.readers, message, follower).await?,
             stage => stage,
         };
         Ok(())
@@ -134,7 +134,7 @@ impl<P: Projection> Stream<P> {
                 }
                 Stage::Watching(reader) => {
                     // A client that takes nothing is waited for here, until we leave.
-                    let room = self.shared.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
+                    let room = self.readers.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
                     match reader.next(room.ok_or(StoreError::Closed)?).await? {
                         Some(piece @ Piece::Over) => {
                             let bytes = piece.sse(reader.epoch());
@@ -143,7 +143,7 @@ impl<P: Projection> Stream<P> {
                             return Ok(Some(bytes));
                         }
                         Some(piece) => {
-                            self.shared.metrics.chunks_sent.inc_by(piece.count());
+                            self.readers.metrics.chunks_sent.inc_by(piece.count());
                             self.sent = clock::now();
                             return Ok(Some(self.pacer.piece(piece.sse(reader.epoch()))));
                         }
@@ -167,7 +167,7 @@ impl<P: Projection> Stream<P> {
                         return Ok(Some(Bytes::from_static(COMMENT)));
                     }
                 }
-                () = self.shared.closing.cancelled() => return Err(StoreError::Closed.into()),
+                () = self.readers.closing.cancelled() => return Err(StoreError::Closed.into()),
             }
         }
     }
@@ -175,7 +175,7 @@ impl<P: Projection> Stream<P> {
     /// Everything that was there when the reader came has been handed out.
     fn has_returned(&mut self) {
         if let Some(resuming) = self.resuming.take() {
-            resuming.caught_up(&self.shared);
+            resuming.caught_up(&self.readers.metrics);
         }
     }
 }
@@ -183,21 +183,21 @@ impl<P: Projection> Stream<P> {
 impl<P: Projection> Stage<P> {
     /// What has become of a message in the queue.
     async fn of_message(
-        shared: &Arc<Shared>,
+        readers: &Arc<Readers>,
         message: MessageId,
         mut follower: Follower,
     ) -> Result<Stage<P>, FollowError> {
         let (log, key) = (follower.log().clone(), keys::idempotency(&message));
-        let item = shared.store.item(&log, &key).await?;
+        let item = readers.logs.store.item(&log, &key).await?;
         let accepted: Option<Accepted> = decode(&log, &key, item).map_err(|refusal| StoreError::Io(refusal.message))?;
         if let Some(turn) = accepted.and_then(|accepted| accepted.seq).and_then(Seq::new) {
-            let extent = shared.store.extent(&log).await?;
+            let extent = readers.logs.store.extent(&log).await?;
             follower.enter(&extent.epoch);
             let place = StreamPlace { id: TaskId::of_turn(&log, turn), first: turn, index_key: keys::index(turn) };
-            let reader = StreamReader::new(shared.clone(), follower, place, &extent, Start::Fresh, false).await?;
+            let reader = StreamReader::new(readers.clone(), follower, place, &extent, Start::Fresh, false).await?;
             return Ok(Stage::Watching(Box::new(reader)));
         }
-        let stored = shared.store.record(&log).await?;
+        let stored = readers.logs.store.record(&log).await?;
         let record = stored.and_then(|stored| SessionRecord::decode(&stored.body).ok());
         let is_alive = record.is_some_and(|record| record.life == Life::Active);
         Ok(if is_alive { Stage::Queued(message, follower) } else { Stage::Dropped(follower) })
@@ -215,17 +215,17 @@ impl<P: Projection> std::fmt::Debug for Stream<P> {
 }
 
 /// Counts a stream for as long as it is there, however it ends.
-struct Counted(Arc<Shared>);
+struct Counted(Arc<Metrics>);
 
 impl Counted {
-    fn new(shared: &Arc<Shared>) -> Counted {
-        shared.metrics.streams.inc();
-        Counted(shared.clone())
+    fn new(metrics: &Arc<Metrics>) -> Counted {
+        metrics.streams.inc();
+        Counted(metrics.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.metrics.streams.dec();
+        self.0.streams.dec();
     }
 }

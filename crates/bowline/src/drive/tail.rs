@@ -9,7 +9,7 @@ use bowline_protocol::{Epoch, LogId, Recorded};
 use bowline_store::budget::Pacer;
 use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
 
-use crate::server::Shared;
+use crate::stream::reader::Readers;
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
 const COMMENT_EVERY: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ pub enum Piece {
 
 #[derive(Debug)]
 pub struct Tail {
-    shared: Arc<Shared>,
+    readers: Arc<Readers>,
     follower: Follower,
     link: Link,
     /// What this reader holds.
@@ -35,11 +35,11 @@ pub struct Tail {
 
 impl Tail {
     /// Subscribes, then looks once, so that nothing slips in between.
-    pub async fn new(shared: Arc<Shared>, log: &LogId, link: Link) -> Result<Tail, FollowError> {
+    pub async fn new(readers: Arc<Readers>, log: &LogId, link: Link) -> Result<Tail, FollowError> {
         let wake = WakeSet::new();
-        let follower = shared.logs.follow(log, link.epoch(), &wake, 0);
-        let pacer = Pacer::new(&shared.reading);
-        let mut tail = Tail { shared, follower, link, pacer, wake };
+        let follower = readers.logs.follow(log, link.epoch(), &wake, 0);
+        let pacer = Pacer::new(&readers.budget);
+        let mut tail = Tail { readers, follower, link, pacer, wake };
         tail.look().await?;
         Ok(tail)
     }
@@ -67,9 +67,9 @@ impl Tail {
                 Some(Output::Control(notice)) => return Ok(Piece::Notice(notice)),
                 Some(Output::Replayed { .. } | Output::Skipped { .. }) => {}
                 Some(Output::Read { from, events_max }) => {
-                    let room = self.shared.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
+                    let room = self.readers.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
                     let limit = ReadLimit { events: events_max, bytes: room.ok_or(StoreError::Closed)? };
-                    let batch = self.shared.logs.read(&self.follower, from, limit).await?;
+                    let batch = self.readers.logs.read(&self.follower, from, limit).await?;
                     self.link.handle_events(batch.events, batch.first, batch.next);
                 }
                 None => {
@@ -80,7 +80,7 @@ impl Tail {
                             self.look().await?;
                         }
                         () = tokio::time::sleep(COMMENT_EVERY) => return Ok(Piece::Quiet),
-                        () = self.shared.closing.cancelled() => return Err(StoreError::Closed.into()),
+                        () = self.readers.closing.cancelled() => return Err(StoreError::Closed.into()),
                     }
                 }
             }

@@ -1,5 +1,6 @@
 //! Who may ask: by which name the server is asked for, from which page, and with which credential.
 
+use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -12,81 +13,97 @@ use bowline_protocol::{ErrorCode, Refusal};
 
 use super::guard::{Farewell, Slot};
 use super::problem::Problem;
-use crate::auth::{self, Credential, HostRefused, token_from_headers};
+use crate::auth::{self, Authenticator, Credential, HostRefused, token_from_headers};
+use crate::config::Config;
 use crate::origin::is_loopback;
-use crate::server::Shared;
 
 /// Says only that the process is alive, so anybody may ask under any name.
 pub const ALIVE: &str = "/healthz";
 /// What begins with these needs a credential where there is auth.
 const NEED_CREDENTIAL: [&str; 4] = ["/api/", "/mcp", "/ws", "/produce"];
 
+/// What decides who may ask.
+pub struct Admission {
+    pub config: Arc<Config>,
+    pub auth: Arc<Authenticator>,
+    /// Whether this server speaks TLS itself.
+    pub is_tls: bool,
+}
+
 /// Refuses requests for a name that is not ours: a page that lends its own name to our address sends no `Origin` when it
 /// reads from itself. One place for all paths, so that none is forgotten.
-pub async fn host(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match check_host(&shared, &request) {
+pub async fn host(State(admission): State<Arc<Admission>>, request: Request, next: Next) -> Response {
+    match admission.check_host(&request) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     }
 }
 
-fn check_host(shared: &Shared, request: &Request) -> Result<(), Problem> {
-    let path = request.uri().path();
-    if path == ALIVE {
-        return Ok(());
-    }
-    let machine = rustix::system::uname();
-    let machine = machine.nodename().to_str().unwrap_or_default();
-    // Old clients dial their WebSocket at `/`.
-    let upgrades = path == "/" && request.headers().contains_key(header::UPGRADE);
-    let needs_credential = upgrades || NEED_CREDENTIAL.iter().any(|begin| path.starts_with(begin));
-    let (config, protected) = (&shared.config, needs_credential || shared.tls.is_some());
-    let checked =
-        auth::check_host(&config.auth, &config.listen, machine, protected, request.version(), request.headers());
-    checked.map_err(|why| match why {
-        HostRefused::NotOne => Refusal::new(ErrorCode::InvalidPayload, why.to_string()).into(),
-        HostRefused::NotOurs => {
-            Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
+impl Admission {
+    fn check_host(&self, request: &Request) -> Result<(), Problem> {
+        let path = request.uri().path();
+        if path == ALIVE {
+            return Ok(());
         }
-    })
+        let machine = rustix::system::uname();
+        let machine = machine.nodename().to_str().unwrap_or_default();
+        // Old clients dial their WebSocket at `/`.
+        let upgrades = path == "/" && request.headers().contains_key(header::UPGRADE);
+        let needs_credential = upgrades || NEED_CREDENTIAL.iter().any(|begin| path.starts_with(begin));
+        let (config, protected) = (&self.config, needs_credential || self.is_tls);
+        let checked =
+            auth::check_host(&config.auth, &config.listen, machine, protected, request.version(), request.headers());
+        checked.map_err(|why| match why {
+            HostRefused::NotOne => Refusal::new(ErrorCode::InvalidPayload, why.to_string()).into(),
+            HostRefused::NotOurs => {
+                Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
+            }
+        })
+    }
+
+    /// Pages that are not ours are refused before they get anything.
+    pub fn check_origin(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let page = auth::check_origin(&self.config.auth, headers, is_loopback(&self.config.listen));
+        page.map(drop).map_err(|why| {
+            Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
+        })
+    }
+
+    /// Who asks. A stream that answers the request ends with the credential, in the words of `farewell`.
+    pub async fn credential(
+        &self,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+        farewell: Farewell,
+    ) -> Result<Credential, Problem> {
+        self.check_origin(headers)?;
+        let admitted = self.auth.admit(&token_from_headers(headers), clock::unix_seconds()).await;
+        let credential = admitted.map_err(Refusal::from)?;
+        if let Some(slot) = extensions.get::<Slot>() {
+            slot.fill(credential.validity.clone(), farewell);
+        }
+        Ok(credential)
+    }
+
+    /// The same, for what only an admin may ask.
+    pub async fn admin(&self, parts: &Parts) -> Result<Credential, Problem> {
+        let credential = self.credential(&parts.headers, &parts.extensions, Farewell::Event).await?;
+        if credential.identity.admin {
+            return Ok(credential);
+        }
+        let refused = |status, text: &str| Problem::with_status(status, Refusal::new(ErrorCode::Unauthorized, text));
+        if self.auth.is_required() {
+            return Err(refused(StatusCode::FORBIDDEN, "This needs the credential of an admin."));
+        }
+        let text = "This server needs no credential for anything else, but here the one of `auth.admin_token`: set that, \
+                    and send it as `Authorization: Bearer <token>`.";
+        let shown = token_from_headers(&parts.headers).token.is_some();
+        Err(refused(if shown { StatusCode::FORBIDDEN } else { StatusCode::UNAUTHORIZED }, text))
+    }
 }
 
-/// Pages that are not ours are refused before they get anything.
-pub fn check_origin(shared: &Shared, headers: &HeaderMap) -> Result<(), Problem> {
-    let page = auth::check_origin(&shared.config.auth, headers, is_loopback(&shared.config.listen));
-    page.map(drop).map_err(|why| {
-        Problem::with_status(StatusCode::FORBIDDEN, Refusal::new(ErrorCode::Unauthorized, why.to_string()))
-    })
-}
-
-/// Who asks. A stream that answers the request ends with the credential, in the words of `farewell`.
-pub async fn credential(
-    shared: &Shared,
-    headers: &HeaderMap,
-    extensions: &Extensions,
-    farewell: Farewell,
-) -> Result<Credential, Problem> {
-    check_origin(shared, headers)?;
-    let admitted = shared.auth.admit(&token_from_headers(headers), clock::unix_seconds()).await;
-    let credential = admitted.map_err(Refusal::from)?;
-    if let Some(slot) = extensions.get::<Slot>() {
-        slot.fill(credential.validity.clone(), farewell);
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Admission")
     }
-    Ok(credential)
-}
-
-/// The same, for what only an admin may ask.
-pub async fn admin(shared: &Shared, parts: &Parts) -> Result<Credential, Problem> {
-    let credential = credential(shared, &parts.headers, &parts.extensions, Farewell::Event).await?;
-    if credential.identity.admin {
-        return Ok(credential);
-    }
-    let refused = |status, text: &str| Problem::with_status(status, Refusal::new(ErrorCode::Unauthorized, text));
-    if shared.auth.is_required() {
-        return Err(refused(StatusCode::FORBIDDEN, "This needs the credential of an admin."));
-    }
-    let text = "This server needs no credential for anything else, but here the one of `auth.admin_token`: set that, and \
-                send it as `Authorization: Bearer <token>`.";
-    let shown = token_from_headers(&parts.headers).token.is_some();
-    Err(refused(if shown { StatusCode::FORBIDDEN } else { StatusCode::UNAUTHORIZED }, text))
 }

@@ -15,8 +15,8 @@ use bowline_protocol::{ErrorCode, Refusal};
 use hyper::body::{Frame, SizeHint};
 use tokio::time::Sleep;
 
+use super::limits::RequestLimits;
 use super::problem::Problem;
-use crate::server::Shared;
 
 /// The whole body may take so many times as long as one silence in it. With 10 s that is ten minutes, in which the
 /// largest body (`hub.body_bytes_max`, 4 MiB) comes over a line of 56 kbit/s; a byte now and then does not hold a connection
@@ -24,12 +24,12 @@ use crate::server::Shared;
 const SILENCES_MAX: u32 = 60;
 
 /// Gives the bodies of requests a deadline. What is said back may take as long as it likes.
-pub async fn deadline(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+pub async fn deadline(State(limits): State<Arc<RequestLimits>>, request: Request, next: Next) -> Response {
     if request.body().is_end_stream() {
         return next.run(request).await;
     }
     let fate = Arc::new(Mutex::new(Fate::Coming));
-    let silence = shared.config.limits.body_timeout;
+    let silence = limits.config.limits.body_timeout;
     let request =
         request.map(|body| Body::new(Awaited { body, silence, waiting: None, deadline: None, fate: fate.clone() }));
     let mut response = next.run(request).await;
@@ -37,7 +37,7 @@ pub async fn deadline(State(shared): State<Arc<Shared>>, request: Request, next:
     let refused = response.status().is_client_error() || response.status().is_server_error();
     match fate {
         // Whoever read it knows only that it broke off.
-        Fate::Late => response = too_late(&shared, silence),
+        Fate::Late => response = too_late(&limits, silence),
         Fate::Coming if refused => {}
         Fate::Coming | Fate::Read => return response,
     }
@@ -54,8 +54,8 @@ enum Fate {
     Late,
 }
 
-fn too_late(shared: &Shared, silence: Duration) -> Response {
-    shared.metrics.limits_hit.inc("limits.body_timeout");
+fn too_late(limits: &RequestLimits, silence: Duration) -> Response {
+    limits.metrics.limits_hit.inc("limits.body_timeout");
     let message =
         format!("The rest of the body did not come in time: see limits.body_timeout ({silence:?}). Send it again.");
     let refusal = Refusal::new(ErrorCode::InvalidPayload, message);

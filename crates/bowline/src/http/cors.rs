@@ -7,8 +7,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::admission::check_origin;
-use crate::server::Shared;
+use super::admission::Admission;
 
 /// What a page may ask with.
 const METHODS: &str = "GET, POST, DELETE";
@@ -23,11 +22,11 @@ const REMEMBERED: &str = "600";
 /// Answers a browser's question whether it may ask, and lets pages of allowed origins read what they are answered.
 ///
 /// Nothing is said of cookies: credentials travel in `Authorization` only, which a page has to know to send it.
-pub async fn share(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+pub async fn share(State(admission): State<Arc<Admission>>, request: Request, next: Next) -> Response {
     let Some(origin) = request.headers().get(header::ORIGIN).cloned() else {
         return varying(next.run(request).await);
     };
-    if let Err(problem) = check_origin(&shared, request.headers()) {
+    if let Err(problem) = admission.check_origin(request.headers()) {
         return varying(problem.into_response());
     }
     let asks_first =

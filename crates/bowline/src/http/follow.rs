@@ -14,7 +14,7 @@ use bowline_store::{FollowError, StoreError};
 use super::problem::Problem;
 use crate::drive::tail::{Piece, Tail};
 use crate::refusals;
-use crate::server::Shared;
+use crate::stream::reader::Readers;
 
 /// What is followed, and whether it is over already.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ impl Subject {
 
 /// A log as Server-Sent Events, from a cursor on; if it is over, only what is there.
 pub async fn follow(
-    shared: Arc<Shared>,
+    readers: Arc<Readers>,
     log: LogId,
     subject: Subject,
     from: Option<String>,
@@ -70,10 +70,10 @@ pub async fn follow(
     };
     let asked = from.as_ref().map(|text| read("from", text)).transpose()?;
     let cursor = last_event_id.as_ref().map(|text| read("Last-Event-ID", text)).transpose()?.or(asked);
-    let extent = shared.store.extent(&log).await.map_err(|error| refusals::of_store(&error))?;
+    let extent = readers.logs.store.extent(&log).await.map_err(|error| refusals::of_store(&error))?;
     let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));
     let link = Link::resume(SessionId::from(&log), &extent, resume);
-    let tail = Tail::new(shared, &log, link).await.map_err(|error| refusals::of_follower(&error))?;
+    let tail = Tail::new(readers, &log, link).await.map_err(|error| refusals::of_follower(&error))?;
     // Of a session that is over there is only what is still kept; otherwise the stream ends with the session.
     let last = subject.last(&extent);
     let stream = futures_util::stream::unfold(Some(tail), move |tail| async move {

@@ -1,32 +1,55 @@
-//! `/healthz`, `/readyz`, `/metrics`: for load balancers and Prometheus.
+//! `/healthz`, `/readyz`, `/metrics`: for load balancers and Prometheus; and the metrics again for operators.
 
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRef, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bowline_hub::Hub;
 use serde_json::json;
 
-use crate::server::Shared;
+use super::admin::Admin;
+use super::admission::Admission;
+use super::doors;
+use crate::metrics::Metrics;
+use crate::readiness::Readiness;
+
+/// What these endpoints are made of.
+#[derive(Clone, Debug, FromRef)]
+pub struct HealthState {
+    pub admission: Arc<Admission>,
+    pub hub: Arc<Hub>,
+    pub metrics: Arc<Metrics>,
+    pub readiness: Arc<Readiness>,
+}
+
+doors! {
+    HealthState;
+    "/healthz" => get(healthz),
+    "/readyz" => get(readyz),
+    "/metrics" => get(metrics),
+    "/api/admin/metrics" => get(metrics_for_admins),
+}
 
 /// Alive: the process answers.
-pub async fn healthz() -> &'static str {
+async fn healthz() -> &'static str {
     "ok\n"
 }
 
 /// Ready: recovered, the store takes events, the other nodes can see this one, not draining.
-pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
-    let health = shared.store.health();
-    let ready = shared.is_ready();
-    let mute = shared.cluster.as_ref().and_then(|cluster| cluster.mute());
-    let node = shared
+async fn readyz(State(readiness): State<Arc<Readiness>>) -> Response {
+    let health = readiness.store.health();
+    let ready = readiness.is_ready();
+    let mute = readiness.cluster.as_ref().and_then(|cluster| cluster.mute());
+    let node = readiness
         .cluster
         .as_ref()
         .map(|cluster| json!({ "name": cluster.name.as_str(), "incarnation": cluster.incarnation(), "trouble": mute }));
     let body = json!({
         "ready": ready,
-        "draining": shared.is_draining(),
+        "draining": readiness.lifecycle.is_draining(),
         "store": {
             "writable": health.writable,
             "loss_window": health.loss_window,
@@ -39,12 +62,17 @@ pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     (status, Json(body)).into_response()
 }
 
-pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    crate::hub::measure(&shared.hub, &shared.metrics);
-    let health = shared.store.health();
-    shared.metrics.store_bytes.set(health.bytes as i64);
-    shared.metrics.store_logs.set(health.logs as i64);
-    shared.metrics.store_quarantined.set(health.quarantined.len() as i64);
+async fn metrics(State(HealthState { hub, metrics, readiness, .. }): State<HealthState>) -> Response {
+    crate::hub::measure(&hub, &metrics);
+    let health = readiness.store.health();
+    metrics.store_bytes.set(health.bytes as i64);
+    metrics.store_logs.set(health.logs as i64);
+    metrics.store_quarantined.set(health.quarantined.len() as i64);
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], shared.metrics.render()).into_response()
+    ([(header::CONTENT_TYPE, kind)], metrics.render()).into_response()
+}
+
+/// What `/metrics` says, for those whose `/metrics` is closed to the outside.
+async fn metrics_for_admins(_: Admin, state: State<HealthState>) -> Response {
+    metrics(state).await
 }

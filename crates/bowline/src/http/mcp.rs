@@ -6,37 +6,57 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bowline_hub::{Requester, Role, Route, downstream};
+use axum::routing::any;
+use bowline_hub::{Hub, Requester, Role, Route, downstream};
 use bowline_protocol::{ErrorCode, Refusal};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
-use super::admission;
+use super::admission::Admission;
+use super::doors;
 use super::guard::Farewell;
 use super::problem::Problem;
+use crate::config::Config;
+use crate::lifecycle::Lifecycle;
+use crate::metrics::Metrics;
 use crate::refusals;
-use crate::server::Shared;
 
-pub async fn all(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    answer(&shared, Route::All, request).await
+/// What these endpoints are made of.
+#[derive(Clone, Debug)]
+pub struct McpState {
+    pub admission: Arc<Admission>,
+    pub config: Arc<Config>,
+    pub hub: Arc<Hub>,
+    pub lifecycle: Arc<Lifecycle>,
+    pub metrics: Arc<Metrics>,
 }
 
-pub async fn one(State(shared): State<Arc<Shared>>, Path(server): Path<String>, request: Request) -> Response {
-    answer(&shared, Route::One(server.into()), request).await
+doors! {
+    McpState;
+    "/mcp" => any(all),
+    "/mcp/{server}" => any(one),
 }
 
-async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Response {
-    let who = match admit(shared, request.headers(), request.extensions()).await {
+async fn all(State(state): State<McpState>, request: Request) -> Response {
+    answer(&state, Route::All, request).await
+}
+
+async fn one(State(state): State<McpState>, Path(server): Path<String>, request: Request) -> Response {
+    answer(&state, Route::One(server.into()), request).await
+}
+
+async fn answer(state: &McpState, route: Route, request: Request) -> Response {
+    let who = match admit(state, request.headers(), request.extensions()).await {
         Ok(who) => who,
         Err(refused) => return *refused,
     };
     let (parts, body) = request.into_parts();
-    let limit = shared.config.hub.body_bytes_max;
+    let limit = state.config.hub.body_bytes_max;
     let body = match Limited::new(body, limit).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
             let too_large = error.downcast_ref::<LengthLimitError>().is_some();
             if too_large {
-                shared.metrics.limits_hit.inc("hub.body_bytes_max");
+                state.metrics.limits_hit.inc("hub.body_bytes_max");
             }
             let status = if too_large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
             let refusal =
@@ -45,17 +65,17 @@ async fn answer(shared: &Arc<Shared>, route: Route, request: Request) -> Respons
         }
     };
     let request = Request::from_parts(parts, body);
-    let mut response = downstream::streamable_http::handle(&shared.hub, who, route, request).await;
+    let mut response = downstream::streamable_http::handle(&state.hub, who, route, request).await;
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
     }
     response.map(Body::new)
 }
 
-async fn admit(shared: &Shared, headers: &HeaderMap, extensions: &Extensions) -> Result<Requester, Box<Response>> {
+async fn admit(state: &McpState, headers: &HeaderMap, extensions: &Extensions) -> Result<Requester, Box<Response>> {
     let no = |problem: Problem| Box::new(problem.into_response());
-    let credential = admission::credential(shared, headers, extensions, Farewell::Comment).await.map_err(no)?;
-    if shared.is_draining() {
+    let credential = state.admission.credential(headers, extensions, Farewell::Comment).await.map_err(no)?;
+    if state.lifecycle.is_draining() {
         return Err(no(refusals::draining().into()));
     }
     let identity = credential.identity;

@@ -1,22 +1,24 @@
 //! The doors: one file per door, and the loop that accepts connections to them.
 
-mod admin;
-mod admission;
+pub mod admin;
+pub mod admission;
 mod body;
 pub mod chat;
 mod cors;
 mod follow;
 mod guard;
-mod health;
-mod mcp;
+pub mod health;
+pub mod limits;
+pub mod mcp;
 pub mod openapi;
 mod page;
 mod problem;
 pub mod produce;
 mod seldom;
-mod servers;
-mod ws;
+pub mod servers;
+pub mod ws;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +28,6 @@ use axum::http::HeaderValue;
 use axum::http::header::DATE;
 use axum::middleware::{from_fn, from_fn_with_state, map_response, map_response_with_state};
 use axum::response::Response;
-use axum::routing::{any, delete, get, post};
 use bowline_env::clock;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -34,10 +35,21 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::admin::AdminState;
+use self::chat::ChatState;
+use self::health::HealthState;
+use self::mcp::McpState;
+use self::openapi::OpenApiState;
+use self::produce::ProduceState;
 use self::seldom::Seldom;
-use crate::server::Shared;
+use self::servers::ServersState;
+use self::ws::WsState;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::tls::Tls;
 
 /// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
@@ -51,62 +63,68 @@ const ACCEPT_TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// Routes and the list of their paths, written once, so that a path that answers cannot be missing from the documents.
 macro_rules! doors {
-    ($($path:literal => $methods:expr,)*) => {
+    ($state:ty; $($path:literal => $methods:expr,)*) => {
         /// Every path of these doors, for the documents.
         pub const PATHS: &[&str] = &[$($path),*];
 
-        pub fn routes() -> axum::Router<std::sync::Arc<$crate::server::Shared>> {
+        pub fn routes() -> axum::Router<$state> {
             axum::Router::new()$(.route($path, $methods))*
         }
     };
 }
 pub(crate) use doors;
 
-doors! {
-    "/" => get(page::index),
-    "/assets/{name}" => get(page::asset),
-    "/ws" => get(ws::upgrade),
-    "/produce" => get(produce::upgrade),
-    "/healthz" => get(health::healthz),
-    "/readyz" => get(health::readyz),
-    "/metrics" => get(health::metrics),
-    "/api/admin/node" => get(admin::node),
-    "/api/admin/metrics" => get(admin::metrics),
-    "/api/admin/config" => get(admin::config),
-    "/api/admin/sessions" => get(admin::sessions),
-    "/api/admin/sessions/{id}" => get(admin::session),
-    "/api/admin/sessions/{id}/events" => get(admin::events),
-    "/api/admin/backends" => get(admin::backends).post(servers::add),
-    "/api/admin/backends/{name}" => delete(servers::remove),
-    "/api/admin/backends/{name}/reconnect" => post(admin::reconnect),
-    "/api/admin/backends/{name}/restore" => post(servers::restore),
-    "/mcp" => any(mcp::all),
-    "/mcp/{server}" => any(mcp::one),
-    "/api/admin/tasks" => get(admin::tasks),
-    "/api/admin/tasks/{id}/events" => get(admin::task_events),
+/// Every path but those that pages of other origins may ask for, which are in [`chat`] and [`openapi`].
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    let doors = [page::PATHS, ws::PATHS, produce::PATHS, health::PATHS, admin::PATHS, servers::PATHS, mcp::PATHS];
+    doors.into_iter().flatten().copied()
 }
 
-fn router(shared: Arc<Shared>) -> Router {
-    // Inside of what shares an answer with pages of other origins, so that they can read this one too.
-    let deadline = || from_fn_with_state(shared.clone(), body::deadline);
-    let host = || from_fn_with_state(shared.clone(), admission::host);
-    let from_pages = chat::routes()
-        .merge(openapi::routes())
-        .method_not_allowed_fallback(problem::no_such_method)
-        .layer(host())
-        .layer(deadline())
-        .layer(from_fn_with_state(shared.clone(), cors::share));
-    routes()
-        .fallback(problem::no_such_path)
-        .method_not_allowed_fallback(problem::no_such_method)
-        .layer(host())
-        .layer(deadline())
-        .merge(from_pages)
-        .layer(from_fn(guard::guard))
-        .layer(DefaultBodyLimit::max(shared.config.limits.http_body_bytes_max))
-        .layer(map_response_with_state(shared.clone(), problem::count))
-        .layer(map_response(date))
-        .with_state(shared)
+/// What each file of doors is made of.
+#[derive(Debug)]
+pub struct Doors {
+    pub admin: AdminState,
+    pub chat: ChatState,
+    pub health: HealthState,
+    pub mcp: McpState,
+    pub openapi: OpenApiState,
+    pub produce: ProduceState,
+    pub servers: ServersState,
+    pub ws: WsState,
+}
+
+impl Doors {
+    pub fn router(self) -> Router {
+        let ChatState { admission, limits, .. } = &self.chat;
+        let (admission, limits) = (admission.clone(), limits.clone());
+        // Inside of what shares an answer with pages of other origins, so that they can read this one too.
+        let deadline = || from_fn_with_state(limits.clone(), body::deadline);
+        let host = || from_fn_with_state(admission.clone(), admission::host);
+        let from_pages = chat::routes()
+            .with_state(self.chat)
+            .merge(openapi::routes().with_state(self.openapi))
+            .method_not_allowed_fallback(problem::no_such_method)
+            .layer(host())
+            .layer(deadline())
+            .layer(from_fn_with_state(admission.clone(), cors::share));
+        page::routes()
+            .merge(ws::routes())
+            .with_state(self.ws)
+            .merge(produce::routes().with_state(self.produce))
+            .merge(health::routes().with_state(self.health))
+            .merge(admin::routes().with_state(self.admin))
+            .merge(servers::routes().with_state(self.servers))
+            .merge(mcp::routes().with_state(self.mcp))
+            .fallback(problem::no_such_path)
+            .method_not_allowed_fallback(problem::no_such_method)
+            .layer(host())
+            .layer(deadline())
+            .merge(from_pages)
+            .layer(from_fn(guard::guard))
+            .layer(DefaultBodyLimit::max(limits.config.limits.http_body_bytes_max))
+            .layer(map_response_with_state(limits.metrics.clone(), problem::count))
+            .layer(map_response(date))
+    }
 }
 
 /// The HTTP library keeps the date that it wrote last until the wall clock is past it, so that a clock which is set back
@@ -118,76 +136,105 @@ async fn date(mut response: Response) -> Response {
     response
 }
 
-/// Accepts connections until the server closes, then waits for those that are open to end.
-pub async fn serve(shared: Arc<Shared>, listener: TcpListener) {
-    let router = router(shared.clone());
-    let limits = &shared.config.limits;
-    let places = limits.connections_max + limits.streams_max + OTHER_CONNECTIONS_MAX;
-    let places = Arc::new(Semaphore::new(places));
-    let tracker = TaskTracker::new();
-    let mut troubled = Seldom::every(ACCEPT_TOLD_EVERY);
-    let accept = async {
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let Ok(place) = places.clone().try_acquire_owned() else {
-                        shared.metrics.limits_hit.inc("limits.connections_max");
-                        continue;
-                    };
-                    let _ = stream.set_nodelay(true);
-                    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
-                    let (shared, router) = (shared.clone(), router.clone());
-                    // Apart, because a connection keeps room for the larger of the two as long as it lasts.
-                    if shared.tls.is_none() {
-                        tracker.spawn(async move {
-                            serve_one(shared, stream, router).await;
-                            drop(place);
-                        });
-                    } else {
-                        tracker.spawn(async move {
-                            serve_tls(shared, stream, router).await;
-                            drop(place);
-                        });
-                    }
-                }
-                Err(error) => {
-                    if troubled.is_due(clock::now()) {
-                        tracing::warn!(%error, "cannot accept connections");
-                    }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    };
-    let _ = tokio::time::timeout(Duration::MAX, shared.closing.run_until_cancelled(accept)).await;
-    drop(listener);
-    tracker.close();
-    tracker.wait().await;
+/// What accepts connections, and serves the doors on them.
+pub struct Acceptor {
+    pub router: Router,
+    /// Where TLS is served: with what.
+    pub tls: Option<Arc<Tls>>,
+    pub config: Arc<Config>,
+    pub metrics: Arc<Metrics>,
+    pub closing: CancellationToken,
 }
 
-async fn serve_tls(shared: Arc<Shared>, stream: TcpStream, router: Router) {
-    let Some(tls) = &shared.tls else { return };
-    let acceptor = Box::pin(tls.acceptor()).await;
-    match tokio::time::timeout(shared.config.limits.header_timeout, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => serve_one(shared, stream, router).await,
-        Ok(Err(error)) => tracing::debug!(%error, "a connection did not become TLS"),
-        Err(_) => tracing::debug!("a connection did not become TLS in time"),
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Acceptor")
     }
 }
 
-async fn serve_one<S>(shared: Arc<Shared>, stream: S, router: Router)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let mut http = hyper::server::conn::http1::Builder::new();
-    // Without a timer a client that sends half a header would be kept for ever.
-    http.timer(TokioTimer::new()).header_read_timeout(shared.config.limits.header_timeout).max_buf_size(64 << 10);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).with_upgrades();
-    let connection = std::pin::pin!(connection);
-    // A request that is still running when the server closes gets the rest of its answer only if that is quick.
-    let closed = async {
-        shared.closing.cancelled().await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    };
-    futures_util::future::select(connection, std::pin::pin!(closed)).await;
+impl Acceptor {
+    /// Accepts connections until the server closes, then waits for those that are open to end.
+    pub async fn serve(self, listener: TcpListener) {
+        let limits = &self.config.limits;
+        let places = limits.connections_max + limits.streams_max + OTHER_CONNECTIONS_MAX;
+        let places = Arc::new(Semaphore::new(places));
+        let tracker = TaskTracker::new();
+        let mut troubled = Seldom::every(ACCEPT_TOLD_EVERY);
+        let accept = async {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let Ok(place) = places.clone().try_acquire_owned() else {
+                            self.metrics.limits_hit.inc("limits.connections_max");
+                            continue;
+                        };
+                        let _ = stream.set_nodelay(true);
+                        let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
+                        let door = Door {
+                            router: self.router.clone(),
+                            header_timeout: limits.header_timeout,
+                            closing: self.closing.clone(),
+                        };
+                        // Apart, because a connection keeps room for the larger of the two as long as it lasts.
+                        match self.tls.clone() {
+                            None => tracker.spawn(async move {
+                                door.serve(stream).await;
+                                drop(place);
+                            }),
+                            Some(tls) => tracker.spawn(async move {
+                                door.serve_tls(tls, stream).await;
+                                drop(place);
+                            }),
+                        };
+                    }
+                    Err(error) => {
+                        if troubled.is_due(clock::now()) {
+                            tracing::warn!(%error, "cannot accept connections");
+                        }
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        };
+        let _ = tokio::time::timeout(Duration::MAX, self.closing.run_until_cancelled(accept)).await;
+        drop(listener);
+        tracker.close();
+        tracker.wait().await;
+    }
+}
+
+/// What one connection is served with.
+struct Door {
+    router: Router,
+    header_timeout: Duration,
+    closing: CancellationToken,
+}
+
+impl Door {
+    async fn serve_tls(self, tls: Arc<Tls>, stream: TcpStream) {
+        let acceptor = Box::pin(tls.acceptor()).await;
+        match tokio::time::timeout(self.header_timeout, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a connection did not become TLS"),
+            Err(_) => tracing::debug!("a connection did not become TLS in time"),
+        }
+    }
+
+    async fn serve<S>(self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut http = hyper::server::conn::http1::Builder::new();
+        // Without a timer a client that sends half a header would be kept for ever.
+        http.timer(TokioTimer::new()).header_read_timeout(self.header_timeout).max_buf_size(64 << 10);
+        let service = TowerToHyperService::new(self.router);
+        let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+        let connection = std::pin::pin!(connection);
+        // A request that is still running when the server closes gets the rest of its answer only if that is quick.
+        let closed = async {
+            self.closing.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        futures_util::future::select(connection, std::pin::pin!(closed)).await;
+    }
 }

@@ -1,15 +1,14 @@
 //! `/` and `/assets/{name}`: the console, as it was built into the binary. Old clients also dial their WebSocket at `/`.
 
-use std::sync::Arc;
-
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{FromRequestParts, State};
 use axum::http::{HeaderMap, HeaderName, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 
 use super::chat::read::Name;
-use super::{problem, ws};
-use crate::server::Shared;
+use super::ws::{self, WsState};
+use super::{doors, problem};
 
 /// One file of the console.
 struct File {
@@ -33,17 +32,23 @@ const FOR_EVER: &str = "public, max-age=31536000, immutable";
 /// The page itself is asked for each time, and mostly answered "not modified".
 const ASK_AGAIN: &str = "no-cache";
 
-pub async fn index(State(shared): State<Arc<Shared>>, request: Request<axum::body::Body>) -> Response {
+doors! {
+    WsState;
+    "/" => get(index),
+    "/assets/{name}" => get(asset),
+}
+
+async fn index(State(state): State<WsState>, request: Request<axum::body::Body>) -> Response {
     let (mut parts, _) = request.into_parts();
     if parts.headers.contains_key(header::UPGRADE) {
         let headers = parts.headers.clone();
-        let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &shared).await;
-        return ws::upgrade(State(shared), headers, upgrade).await;
+        let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &state).await;
+        return ws::upgrade(State(state), headers, upgrade).await;
     }
     send(INDEX, ASK_AGAIN, &parts.headers).await
 }
 
-pub async fn asset(Name(name): Name, headers: HeaderMap) -> Response {
+async fn asset(Name(name): Name, headers: HeaderMap) -> Response {
     send(if name == INDEX { "" } else { &name }, FOR_EVER, &headers).await
 }
 

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, Refusal};
 use serde_json::json;
 
-use crate::server::Shared;
+use crate::metrics::Metrics;
 
 /// A refusal as an HTTP answer.
 #[derive(Debug)]
@@ -56,9 +56,9 @@ impl IntoResponse for Problem {
 }
 
 /// Counts the refusals among the answers.
-pub async fn count(State(shared): State<Arc<Shared>>, response: Response) -> Response {
+pub async fn count(State(metrics): State<Arc<Metrics>>, response: Response) -> Response {
     if let Some(code) = response.extensions().get::<ErrorCode>() {
-        shared.metrics.refusals.inc(code.as_str());
+        metrics.refusals.inc(code.as_str());
     }
     response
 }

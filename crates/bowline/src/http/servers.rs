@@ -4,44 +4,105 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
-use bowline_hub::{AddError, RemoveError};
+use axum::routing::{delete, get, post};
+use bowline_hub::{AddError, Backend, Hub, RemoveError};
 use bowline_protocol::{ErrorCode, Principal, Refusal};
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::admin::{Admin, Asked, Owner, bad_query};
+use super::admin::{Admin, Asked, bad_query};
+use super::admission::Admission;
 use super::chat::read::Name;
+use super::doors;
 use super::problem::Problem;
-use crate::hub;
+use crate::cluster::Cluster;
+use crate::drive;
+use crate::hub::{one_shown, shown};
 use crate::refusals;
-use crate::server::Shared;
 
 /// Long enough for a server that is there; one that is not goes on being dialled.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Adds a server for everybody. It returns after a restart.
-pub async fn add(
+/// What these endpoints are made of.
+#[derive(Clone, Debug, FromRef)]
+pub struct ServersState {
+    pub admission: Arc<Admission>,
+    pub cluster: Option<Arc<Cluster>>,
+    pub hub: Arc<Hub>,
+}
+
+doors! {
+    ServersState;
+    "/api/admin/backends" => get(backends).post(add),
+    "/api/admin/backends/{name}" => delete(remove),
+    "/api/admin/backends/{name}/reconnect" => post(reconnect),
+    "/api/admin/backends/{name}/restore" => post(restore),
+}
+
+/// The backends of this node, and those of the others as they showed them last; and which of the servers file were removed.
+async fn backends(_: Admin, State(hub): State<Arc<Hub>>, State(cluster): State<Option<Arc<Cluster>>>) -> Json<Value> {
+    let mut shown = shown(&hub);
+    let Some(cluster) = &cluster else { return Json(shown) };
+    let mut all = Vec::new();
+    let mut list = |node: &str, shown: &mut Value| {
+        for backend in shown["backends"].as_array_mut().into_iter().flatten() {
+            backend["node"] = node.into();
+            all.push(backend.take());
+        }
+    };
+    list(cluster.name.as_str(), &mut shown);
+    match drive::cluster::others(cluster).await {
+        Ok(others) => others
+            .into_iter()
+            .filter(|(node, record)| !record.left && !cluster.is_dead(node))
+            .for_each(|(node, mut record)| list(node.as_str(), &mut record.backends)),
+        Err(error) => tracing::warn!(%error, "the backends of other nodes cannot be seen"),
+    }
+    shown["backends"] = all.into();
+    Json(shown)
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Owner {
+    pub owner: Option<String>,
+}
+
+/// Dials a backend now, and answers when that is over.
+async fn reconnect(
     _: Admin,
-    State(shared): State<Arc<Shared>>,
-    body: Bytes,
-) -> Result<(StatusCode, Json<Value>), Problem> {
+    State(hub): State<Arc<Hub>>,
+    Name(name): Name,
+    asked: Asked<Owner>,
+) -> Result<Json<Value>, Problem> {
+    let Owner { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
+    let wanted = |backend: &Backend| {
+        backend.name() == name && backend.key.owner.as_ref().map(|owner| owner.as_str()) == owner.as_deref()
+    };
+    let Some(backend) = hub.all().into_iter().find(wanted) else { return Err(unknown(&name)) };
+    let success = backend.reconnect().await;
+    Ok(Json(json!({ "success": success, "status": backend.snapshot().status.as_str() })))
+}
+
+/// Adds a server for everybody. It returns after a restart.
+async fn add(_: Admin, State(hub): State<Arc<Hub>>, body: Bytes) -> Result<(StatusCode, Json<Value>), Problem> {
     let entry: Value = serde_json::from_slice(&body)
         .map_err(|error| Refusal::new(ErrorCode::InvalidJson, format!("The body is not JSON: {error}.")))?;
     let Some(name) = entry.get("name").and_then(Value::as_str) else {
         return Err(Refusal::new(ErrorCode::InvalidPayload, "`name` is missing or not text.").into());
     };
-    let backend = shared.hub.add_for_all(name, &entry).await.map_err(refused)?;
+    let backend = hub.add_for_all(name, &entry).await.map_err(refused)?;
     backend.settled(SETTLES_WITHIN).await;
-    Ok((StatusCode::CREATED, Json(hub::one_shown(&shared.hub, &backend))))
+    Ok((StatusCode::CREATED, Json(one_shown(&hub, &backend))))
 }
 
 /// Brings back a server of the servers file that was removed.
-pub async fn restore(_: Admin, State(shared): State<Arc<Shared>>, Name(name): Name) -> Result<Json<Value>, Problem> {
-    let backend = shared.hub.restore(&name).await.map_err(refused)?;
+async fn restore(_: Admin, State(hub): State<Arc<Hub>>, Name(name): Name) -> Result<Json<Value>, Problem> {
+    let backend = hub.restore(&name).await.map_err(refused)?;
     backend.settled(SETTLES_WITHIN).await;
-    Ok(Json(hub::one_shown(&shared.hub, &backend)))
+    Ok(Json(one_shown(&hub, &backend)))
 }
 
 fn refused(error: AddError) -> Problem {
@@ -55,17 +116,17 @@ fn refused(error: AddError) -> Problem {
 }
 
 /// Removes any server: everybody's, or the one that the principal of `?owner=` added.
-pub async fn remove(
+async fn remove(
     _: Admin,
-    State(shared): State<Arc<Shared>>,
+    State(hub): State<Arc<Hub>>,
     Name(name): Name,
     asked: Asked<Owner>,
 ) -> Result<Json<Value>, Problem> {
     let Owner { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
     let removed = match owner.as_deref().map(Principal::parse) {
-        None => shared.hub.remove_for_all(&name).await,
+        None => hub.remove_for_all(&name).await,
         Some(None) => Err(RemoveError::Unknown(name.clone())),
-        Some(Some(owner)) => shared.hub.remove_of(&owner, &name).await,
+        Some(Some(owner)) => hub.remove_of(&owner, &name).await,
     };
     match removed {
         Ok(()) => Ok(Json(json!({ "removed": true, "name": name }))),
@@ -74,7 +135,7 @@ pub async fn remove(
     }
 }
 
-pub fn unknown(name: &str) -> Problem {
+fn unknown(name: &str) -> Problem {
     let refusal = Refusal::new(ErrorCode::InvalidPayload, format!("There is no server named {name}."));
     Problem::with_status(StatusCode::NOT_FOUND, refusal)
 }

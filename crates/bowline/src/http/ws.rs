@@ -2,25 +2,39 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::{FromRef, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use bowline_env::clock;
 use bowline_protocol::{CloseCode, ErrorCode, Refusal};
 
-use super::admission::check_origin;
+use super::admission::Admission;
+use super::doors;
 use super::problem::Problem;
 use crate::auth::{AuthError, Credential, SUBPROTOCOL, token_from_headers};
+use crate::connection::ConnectionContext;
 use crate::drive;
 use crate::refusals;
-use crate::server::Shared;
 
 /// What a connection reads at once. Small, because an idle connection keeps it; larger frames are assembled anyway.
 const READ_BUFFER_BYTES: usize = 1 << 10;
 /// Frames are gathered up to this size before they are written, so that a burst costs few system calls.
 const WRITE_BUFFER_BYTES: usize = 16 << 10;
+
+/// What these endpoints are made of.
+#[derive(Clone, Debug, FromRef)]
+pub struct WsState {
+    pub admission: Arc<Admission>,
+    pub context: Arc<ConnectionContext>,
+}
+
+doors! {
+    WsState;
+    "/ws" => get(upgrade),
+}
 
 /// What a door takes that speaks WebSocket: the upgrade, or what to say to a request that asks for none.
 pub type Asked = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
@@ -30,19 +44,19 @@ pub fn no_upgrade(why: &WebSocketUpgradeRejection) -> Problem {
     Refusal::new(ErrorCode::InvalidPayload, message).into()
 }
 
-pub async fn upgrade(State(shared): State<Arc<Shared>>, headers: HeaderMap, upgrade: Asked) -> Response {
+pub async fn upgrade(State(state): State<WsState>, headers: HeaderMap, upgrade: Asked) -> Response {
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
         Err(why) => return no_upgrade(&why).into_response(),
     };
-    match admit(&shared, &headers).await {
+    match admit(&state, &headers).await {
         Err(problem) => problem.into_response(),
-        Ok(admission) => accept(shared, upgrade, admission),
+        Ok(admitted) => accept(state.context, upgrade, admitted),
     }
 }
 
 /// Somebody who may come in, perhaps only to say who they are.
-pub enum Admission {
+enum Admitted {
     Known(Credential),
     /// The first frame has to say.
     Unknown,
@@ -50,30 +64,30 @@ pub enum Admission {
     Unauthorized,
 }
 
-async fn admit(shared: &Shared, headers: &HeaderMap) -> Result<Admission, Problem> {
-    if shared.is_draining() {
+async fn admit(WsState { admission, context }: &WsState, headers: &HeaderMap) -> Result<Admitted, Problem> {
+    if context.lifecycle.is_draining() {
         return Err(refusals::draining().into());
     }
-    let limits = &shared.config.limits;
-    if shared.metrics.connections.get() as usize >= limits.connections_max {
-        shared.metrics.limits_hit.inc("limits.connections_max");
+    let limits = &context.config.limits;
+    if context.metrics.connections.get() as usize >= limits.connections_max {
+        context.metrics.limits_hit.inc("limits.connections_max");
         let refusal =
             Refusal::new(ErrorCode::RateLimited, "The server has as many connections as it takes. Try again later.");
         return Err(Problem::with_status(StatusCode::SERVICE_UNAVAILABLE, refusal.retry_after_ms(5000)));
     }
-    check_origin(shared, headers)?;
+    admission.check_origin(headers)?;
     let presented = token_from_headers(headers);
-    match shared.auth.admit(&presented, clock::unix_seconds()).await {
-        Ok(credential) => Ok(Admission::Known(credential)),
-        Err(AuthError::Missing) => Ok(Admission::Unknown),
+    match context.auth.admit(&presented, clock::unix_seconds()).await {
+        Ok(credential) => Ok(Admitted::Known(credential)),
+        Err(AuthError::Missing) => Ok(Admitted::Unknown),
         // A browser can only offer its token as a subprotocol, and cannot see a refused upgrade, only a close code.
-        Err(_) if !headers.contains_key(header::AUTHORIZATION) => Ok(Admission::Unauthorized),
+        Err(_) if !headers.contains_key(header::AUTHORIZATION) => Ok(Admitted::Unauthorized),
         Err(error) => Err(Refusal::from(error).into()),
     }
 }
 
-fn accept(shared: Arc<Shared>, upgrade: WebSocketUpgrade, admission: Admission) -> Response {
-    let limits = &shared.config.limits;
+fn accept(context: Arc<ConnectionContext>, upgrade: WebSocketUpgrade, admitted: Admitted) -> Response {
+    let limits = &context.config.limits;
     let upgrade = upgrade
         .protocols([SUBPROTOCOL])
         .read_buffer_size(READ_BUFFER_BYTES)
@@ -81,13 +95,13 @@ fn accept(shared: Arc<Shared>, upgrade: WebSocketUpgrade, admission: Admission) 
         .max_write_buffer_size(limits.send_window_bytes * 2 + limits.event_bytes_max * 16)
         .max_message_size(limits.frame_bytes_max)
         .max_frame_size(limits.frame_bytes_max);
-    let connections = shared.connections.clone();
+    let connections = context.lifecycle.connections.clone();
     upgrade.on_upgrade(move |socket| {
         connections.track_future(async move {
-            match admission {
-                Admission::Known(credential) => drive::connection::drive(shared, socket, Some(credential)).await,
-                Admission::Unknown => drive::connection::drive(shared, socket, None).await,
-                Admission::Unauthorized => drive::connection::turn_away(socket, CloseCode::Unauthorized).await,
+            match admitted {
+                Admitted::Known(credential) => drive::connection::drive(context, socket, Some(credential)).await,
+                Admitted::Unknown => drive::connection::drive(context, socket, None).await,
+                Admitted::Unauthorized => drive::connection::turn_away(socket, CloseCode::Unauthorized).await,
             }
         })
     })

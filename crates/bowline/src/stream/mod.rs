@@ -16,18 +16,33 @@ use bowline_protocol::{
 use bowline_store::{Kind, ReadLimit, StoreError};
 use serde_json::{Value, json};
 
-use reader::StreamPlace;
+use reader::{Readers, StreamPlace};
 
+use crate::config::Config;
 use crate::decode::decode;
+use crate::logs::Logs;
 use crate::refusals;
 use crate::secret::Presented;
-use crate::server::Shared;
 use crate::session::background;
 use crate::session::record::keys;
 use crate::session::turns::TurnEntry;
-use crate::session::{Life, SessionRecord};
+use crate::session::{Life, SessionRecord, Sessions};
 use crate::task::status::Status;
-use crate::task::{self, TaskRecord};
+use crate::task::{self, TaskRecord, Tasks};
+
+/// Where turns and tasks are found, and what their readers share.
+pub struct Streams {
+    pub config: Arc<Config>,
+    pub sessions: Arc<Sessions>,
+    pub tasks: Arc<Tasks>,
+    pub readers: Arc<Readers>,
+}
+
+impl std::fmt::Debug for Streams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Streams")
+    }
+}
 
 /// What shows that a session is the asker's, beyond its name.
 #[derive(Clone, Debug)]
@@ -75,44 +90,44 @@ enum Facts {
 impl Watched {
     /// Finds a task. One that is unknown and one that is somebody else's are answered alike.
     pub async fn find(
-        shared: &Arc<Shared>,
+        streams: &Streams,
         id: &TaskId,
         asker: &Principal,
         proof: Option<&Presented>,
     ) -> Result<Watched, Refusal> {
-        Watched::find_with(shared, id, asker, &Proof::Token(proof)).await
+        Watched::find_with(streams, id, asker, &Proof::Token(proof)).await
     }
 
     pub async fn find_with(
-        shared: &Arc<Shared>,
+        streams: &Streams,
         id: &TaskId,
         asker: &Principal,
         proof: &Proof<'_>,
     ) -> Result<Watched, Refusal> {
         match id.turn() {
-            Some((log, started)) => Watched::turn(shared, id, log, started, asker, proof).await,
-            None => Watched::task(shared, id, asker, proof).await,
+            Some((log, started)) => Watched::turn(streams, id, log, started, asker, proof).await,
+            None => Watched::task(streams, id, asker, proof).await,
         }
     }
 
     async fn turn(
-        shared: &Arc<Shared>,
+        streams: &Streams,
         id: &TaskId,
         log: LogId,
         started: Seq,
         asker: &Principal,
         proof: &Proof<'_>,
     ) -> Result<Watched, Refusal> {
-        let record = session_record(shared, &log, asker, proof).await?;
+        let record = session_record(streams, &log, asker, proof).await?;
         if record.released {
             return Err(refusals::task_expired());
         }
-        let extent = shared.store.extent(&log).await.map_err(|error| refusals::of_task(&error))?;
+        let extent = streams.readers.logs.store.extent(&log).await.map_err(|error| refusals::of_task(&error))?;
         let key = keys::turn(started);
-        let entry = shared.store.item(&log, &key).await.map_err(|error| refusals::of_task(&error))?;
+        let entry = streams.readers.logs.store.item(&log, &key).await.map_err(|error| refusals::of_task(&error))?;
         let entry = match decode::<TurnEntry>(&log, &key, entry)? {
             Some(entry) => entry,
-            None if was_forgotten(shared, &log, &record, &extent, started).await? => {
+            None if was_forgotten(streams, &log, &record, &extent, started).await? => {
                 return Err(refusals::task_expired());
             }
             None => return Err(refusals::task_not_found()),
@@ -123,17 +138,17 @@ impl Watched {
         Ok(Watched { id: id.clone(), log, session, first: started, last, extent, index_key, facts })
     }
 
-    async fn task(shared: &Arc<Shared>, id: &TaskId, asker: &Principal, proof: &Proof<'_>) -> Result<Watched, Refusal> {
-        let mut record = shared.tasks.record(id, asker).await?;
+    async fn task(streams: &Streams, id: &TaskId, asker: &Principal, proof: &Proof<'_>) -> Result<Watched, Refusal> {
+        let mut record = streams.tasks.record(id, asker).await?;
         let (mut living, mut let_go) = (None, false);
         // Where a name proves nothing, a stranger does not learn either that there was such a task.
-        if !record.is_proven(shared.config.session.ownership, proof.token()) {
+        if !record.is_proven(streams.config.session.ownership, proof.token()) {
             return Err(refusals::task_not_found());
         }
         if let Some(session) = &record.session {
             // Whoever must prove that a session is theirs must prove it for its operations too. A session that its owner
             // ended takes them along; one that expired does not, since they live by `stream.ttl`.
-            let known = session_record(shared, &LogId::from(session), asker, proof).await?;
+            let known = session_record(streams, &LogId::from(session), asker, proof).await?;
             if known.released && known.life != Life::Expired {
                 return Err(refusals::task_expired());
             }
@@ -142,14 +157,14 @@ impl Watched {
         if record.released {
             // Its stream is gone. How it ended is known as long as its session lives.
             let end = match living {
-                Some(session) => background::end_of(&shared.logs, session, id).await,
+                Some(session) => background::end_of(&streams.readers.logs, session, id).await,
                 None => Ok(None),
             };
             let end = end.map_err(|error| refusals::of_task(&error))?.ok_or_else(refusals::task_expired)?;
             (record.result, record.error, let_go) = (end.result, end.error, end.let_go);
         }
         let log = LogId::from(id);
-        let extent = shared.store.extent(&log).await.map_err(|error| refusals::of_task(&error))?;
+        let extent = streams.readers.logs.store.extent(&log).await.map_err(|error| refusals::of_task(&error))?;
         let last = (!record.is_running()).then(|| extent.last());
         // All of it that is retained, whatever epoch it is from.
         let (first, session) = (Seq::FIRST, record.session.clone());
@@ -210,7 +225,7 @@ impl Watched {
     }
 
     /// The task as its owner sees it.
-    pub async fn resource(&self, shared: &Shared) -> Result<Value, Refusal> {
+    pub async fn resource(&self, streams: &Streams) -> Result<Value, Refusal> {
         let mut shown = json!({
             "task_id": self.id,
             "session_id": self.session,
@@ -228,7 +243,7 @@ impl Watched {
                     if let Some(error) = &ended.error {
                         shown["error"] = json!({ "code": error.code, "message": error.message });
                     }
-                    if let Some(text) = self.answer(shared, ended.message).await? {
+                    if let Some(text) = self.answer(streams, ended.message).await? {
                         shown["result"] = json!({ "text": text });
                     }
                 }
@@ -254,9 +269,9 @@ impl Watched {
         Ok(shown)
     }
 
-    async fn answer(&self, shared: &Shared, number: Option<u64>) -> Result<Option<String>, Refusal> {
+    async fn answer(&self, streams: &Streams, number: Option<u64>) -> Result<Option<String>, Refusal> {
         let Some(number) = number else { return Ok(None) };
-        let item = shared.store.item(&self.log, &keys::message(number)).await;
+        let item = streams.readers.logs.store.item(&self.log, &keys::message(number)).await;
         let item = item.map_err(|error| refusals::of_task(&error))?;
         let message: Option<Message> = item.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         // The number may belong to a later answer by now, if this one was made anew.
@@ -267,13 +282,13 @@ impl Watched {
 /// Whether a turn may have begun with this event of which nothing is kept any more. A turn is remembered as long as the
 /// message that began it, so before the first message goes there is no such turn.
 async fn was_forgotten(
-    shared: &Shared,
+    streams: &Streams,
     log: &LogId,
     record: &SessionRecord,
     extent: &Extent,
     started: Seq,
 ) -> Result<bool, Refusal> {
-    if record.messages <= shared.config.limits.messages_kept_max || started >= extent.next {
+    if record.messages <= streams.config.limits.messages_kept_max || started >= extent.next {
         return Ok(false);
     }
     if started < extent.first {
@@ -281,19 +296,19 @@ async fn was_forgotten(
         return Ok(true);
     }
     let one = ReadLimit { events: 1, bytes: 1 };
-    let batch = shared.store.read(log, started, one).await.map_err(|error| refusals::of_task(&error))?;
+    let batch = streams.readers.logs.store.read(log, started, one).await.map_err(|error| refusals::of_task(&error))?;
     let name = batch.events.first().and_then(|event| Some(event.view()?.event == names::USER_MESSAGE));
     Ok(name.unwrap_or(true))
 }
 
 /// The index that is kept beside a log: what was open at each event.
 async fn stored_index<P: Projection>(
-    shared: &Shared,
+    logs: &Logs,
     log: &LogId,
     key: &str,
 ) -> Result<Option<ProjectionIndex<P::Mark>>, StoreError> {
     let Some(key) = index_key::<P>(key) else { return Ok(None) };
-    Ok(shared.store.item(log, &key).await?.and_then(|bytes| ProjectionIndex::decode(&bytes)))
+    Ok(logs.store.item(log, &key).await?.and_then(|bytes| ProjectionIndex::decode(&bytes)))
 }
 
 /// The position of an event as text.
@@ -308,12 +323,12 @@ fn stranger(refusal: Refusal) -> Refusal {
 
 /// The record of a session of the asker's own, for its tasks.
 async fn session_record(
-    shared: &Arc<Shared>,
+    streams: &Streams,
     log: &LogId,
     asker: &Principal,
     proof: &Proof<'_>,
 ) -> Result<SessionRecord, Refusal> {
-    let stored = shared.store.record(log).await.map_err(|error| refusals::of_task(&error))?;
+    let stored = streams.readers.logs.store.record(log).await.map_err(|error| refusals::of_task(&error))?;
     let stored = stored.filter(|stored| stored.kind == Kind::Session && stored.owner == *asker);
     let record = SessionRecord::decode(&stored.ok_or_else(refusals::task_not_found)?.body);
     let record = record.map_err(|why| {
@@ -321,7 +336,7 @@ async fn session_record(
     })?;
     match proof {
         Proof::Attached(logs, _) if logs.contains(log) => {}
-        proof => shared.sessions.prove(log, &record, asker, proof.token()).await.map_err(stranger)?,
+        proof => streams.sessions.prove(log, &record, asker, proof.token()).await.map_err(stranger)?,
     }
     Ok(record)
 }

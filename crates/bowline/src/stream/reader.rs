@@ -6,20 +6,35 @@ use std::sync::Arc;
 use bowline_core::dialect::{Projection, Shared as Found};
 use bowline_core::watch::{Output, Start, Watch};
 use bowline_protocol::{Cursor, Epoch, Extent, LogId, Seq, StreamCursor, TaskId};
-use bowline_store::{FollowError, Follower, ReadLimit, StoreError};
+use bowline_store::{FollowError, Follower, ReadBudget, ReadLimit, StoreError};
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 
 use super::stored_index;
-use crate::live_streams::{Batch, Encoded, LiveReader};
-use crate::server::Shared;
+use crate::live_streams::{Batch, Encoded, LiveReader, LiveStreams};
+use crate::logs::Logs;
+use crate::metrics::Metrics;
 
 /// What one look ahead reads at a time.
 const LOOK_BYTES_MAX: usize = 256 << 10;
 /// The most events that are projected for all readers at once.
 const LIVE_EVENTS_MAX: usize = 512;
 
+/// What all readers of logs share.
+#[derive(Debug)]
+pub struct Readers {
+    pub logs: Arc<Logs>,
+    pub metrics: Arc<Metrics>,
+    /// What they hold in memory, all together.
+    pub budget: Arc<ReadBudget>,
+    /// The projections of those who read the same stream.
+    pub live: Arc<LiveStreams>,
+    /// Fires when the server leaves: they end.
+    pub closing: CancellationToken,
+}
+
 pub struct StreamReader<P: Projection> {
-    shared: Arc<Shared>,
+    readers: Arc<Readers>,
     follower: Follower,
     place: StreamPlace,
     /// The number that the log will give next, as far as this reader knows.
@@ -53,15 +68,15 @@ impl<P: Projection> StreamReader<P> {
     /// A reader that compared its position with this extent. The follower was made before; the log is looked at once here, so
     /// that an event in between is seen by one of the two.
     pub async fn new(
-        shared: Arc<Shared>,
+        readers: Arc<Readers>,
         follower: Follower,
         place: StreamPlace,
         extent: &Extent,
         start: Start,
         fold: bool,
     ) -> Result<StreamReader<P>, FollowError> {
-        let watch = own(&shared, follower.log(), &place, extent, start, fold).await?;
-        let mut reader = StreamReader { shared, follower, place, tail: extent.next, own: Some(watch), live: None };
+        let watch = own(&readers, follower.log(), &place, extent, start, fold).await?;
+        let mut reader = StreamReader { readers, follower, place, tail: extent.next, own: Some(watch), live: None };
         reader.look().await?;
         Ok(reader)
     }
@@ -121,17 +136,17 @@ impl<P: Projection> StreamReader<P> {
 
     /// Reads for this reader alone.
     async fn read(&mut self, from: Seq, limit: ReadLimit) -> Result<(), FollowError> {
-        let batch = self.shared.logs.read(&self.follower, from, limit).await?;
+        let batch = self.readers.logs.read(&self.follower, from, limit).await?;
         // If what was asked for is gone meanwhile, the index says what was open behind it.
         let index = if batch.first > from {
-            stored_index::<P>(&self.shared, self.follower.log(), &self.place.index_key).await?
+            stored_index::<P>(&self.readers.logs, self.follower.log(), &self.place.index_key).await?
         } else {
             None
         };
         if let Some(watch) = &mut self.own {
             watch.handle_events(&batch.events, batch.first, batch.next, index.as_ref());
             if watch.take_gap() {
-                self.shared.metrics.gaps_told.inc();
+                self.readers.metrics.gaps_told.inc();
             }
         }
         Ok(())
@@ -142,14 +157,14 @@ impl<P: Projection> StreamReader<P> {
         let Some(live) = &self.live else { return Ok(()) };
         let from = live.next();
         let limit = ReadLimit { events: LIVE_EVENTS_MAX, bytes: bytes_max };
-        let batch = self.shared.logs.read(&self.follower, from, limit).await?;
+        let batch = self.readers.logs.read(&self.follower, from, limit).await?;
         if batch.first > from {
             return self.leave().await;
         }
         if batch.events.is_empty() {
             self.tail = from;
         }
-        live.handle_events(&batch.events, &self.shared.reading);
+        live.handle_events(&batch.events, &self.readers.budget);
         Ok(())
     }
 
@@ -157,7 +172,7 @@ impl<P: Projection> StreamReader<P> {
     fn join(&mut self) -> bool {
         let Some(watch) = self.own.take_if(|watch| watch.is_shareable()) else { return false };
         let (log, epoch) = (self.follower.log(), self.follower.epoch());
-        match self.shared.live.join(log, self.place.first, epoch, watch, &self.shared.reading) {
+        match self.readers.live.join(log, self.place.first, epoch, watch, &self.readers.budget) {
             Ok(live) => self.live = Some(live),
             Err(watch) => self.own = Some(watch),
         }
@@ -168,7 +183,7 @@ impl<P: Projection> StreamReader<P> {
     /// back with its position.
     async fn leave(&mut self) -> Result<(), FollowError> {
         let at = self.position();
-        let extent = self.shared.store.extent(self.follower.log()).await?;
+        let extent = self.readers.logs.store.extent(self.follower.log()).await?;
         if extent.epoch != *self.follower.epoch() {
             return Err(FollowError::EpochChanged);
         }
@@ -178,7 +193,7 @@ impl<P: Projection> StreamReader<P> {
             let cursor = Cursor { epoch: Some(extent.epoch.clone()), seq: at };
             Start::After(StreamCursor { cursor, part: None })
         };
-        let mut watch = own(&self.shared, self.follower.log(), &self.place, &extent, start, false).await?;
+        let mut watch = own(&self.readers, self.follower.log(), &self.place, &extent, start, false).await?;
         watch.handle_tail(self.tail);
         (self.own, self.live) = (Some(watch), None);
         Ok(())
@@ -216,13 +231,13 @@ impl<P: Projection> StreamReader<P> {
     }
 
     async fn look_ahead(&mut self, from: Seq, events_max: usize) -> Result<(), FollowError> {
-        let bytes = self.shared.reading.window(LOOK_BYTES_MAX);
+        let bytes = self.readers.budget.window(LOOK_BYTES_MAX);
         self.read(from, ReadLimit { events: events_max, bytes }).await
     }
 }
 
 async fn own<P: Projection>(
-    shared: &Shared,
+    readers: &Readers,
     log: &LogId,
     place: &StreamPlace,
     extent: &Extent,
@@ -232,7 +247,7 @@ async fn own<P: Projection>(
     // One that begins with the first event, and finds it, needs no index.
     let index = match start {
         Start::Fresh | Start::Index(_) if place.first >= extent.first => None,
-        _ => stored_index::<P>(shared, log, &place.index_key).await?,
+        _ => stored_index::<P>(&readers.logs, log, &place.index_key).await?,
     };
     Ok(Box::new(Watch::new(place.id.as_str(), place.first, extent, start, fold, index.as_ref())))
 }

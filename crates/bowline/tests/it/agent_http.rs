@@ -301,7 +301,7 @@ async fn said_by_itself(url: &str, message: &str) -> Vec<String> {
 async fn replayed(server: &Server, session: &str) -> Vec<String> {
     let log = LogId::from(&SessionId::parse(session).unwrap());
     let limit = ReadLimit { events: 10_000, bytes: 1 << 20 };
-    let batch = server.shared.store.read(&log, Seq::ZERO.next(), limit).await.unwrap();
+    let batch = server.store.read(&log, Seq::ZERO.next(), limit).await.unwrap();
     let (mut projector, mut chunks) = (Projector::new("m"), Vec::new());
     batch.events.iter().for_each(|event| projector.handle_event(event, &mut chunks));
     assert!(projector.is_over());

@@ -634,7 +634,7 @@ async fn counted(server: &Server) -> u64 {
 
 /// Puts something that cannot be read where a fact was. Whoever writes to that log notices that another has.
 async fn spoil(server: &Server, log: &LogId, key: Option<&str>) {
-    let store = &server.shared.store;
+    let store = &server.store;
     let fence = store.lease(log, &Claim::alone()).await.and_then(Leased::fence).unwrap();
     let mut commit = Commit::to(log.clone(), fence, 0);
     match key {
@@ -715,7 +715,7 @@ async fn an_operation_whose_key_cannot_be_read_is_not_begun_again() {
     spoil(&server, &log, Some("o/0000000000")).await;
     let (status, refused) = api.post(&format!("{session}/operations"), &order).await;
     assert_eq!((status, refused["code"].as_str()), (503, Some("STORE_UNAVAILABLE")), "{refused}");
-    let tasks = server.shared.store.list(Kind::Task, None).await.unwrap();
+    let tasks = server.store.list(Kind::Task, None).await.unwrap();
     assert_eq!(tasks.len(), 1, "it was begun once");
 }
 
@@ -728,7 +728,7 @@ async fn a_chat_whose_name_cannot_be_read_does_not_become_another_one() {
         json!({ "id": "chat-1", "messages": [message], "trigger": "submit-message" })
     };
     api.start("/api/chat", &submit("u1")).await.all().await;
-    let (name, _) = server.shared.store.list(Kind::Alias, None).await.unwrap().pop().unwrap();
+    let (name, _) = server.store.list(Kind::Alias, None).await.unwrap().pop().unwrap();
     spoil(&server, &name, None).await;
     let (status, refused) = api.post("/api/chat", &submit("u2")).await;
     assert_eq!((status, &refused["details"]["unreadable"]), (503, &json!("alias")), "{refused}");

@@ -66,7 +66,7 @@ async fn served(config: Config, file: PathBuf) -> Server {
     let mut config = config;
     config.hub.servers_file = Some(file);
     let server = Box::pin(Server::with(config)).await;
-    for backend in server.shared.hub.all() {
+    for backend in server.hub.all() {
         backend.settled(PATIENCE).await;
     }
     server
@@ -156,14 +156,14 @@ async fn an_operator_adds_a_server_for_everybody_and_removes_it() {
     let (status, added) = api.post("/api/admin/backends", &entry).await;
     assert_eq!((status, &added["status"], &added["owner"]), (201, &json!("connected"), &Value::Null), "{added}");
     assert_eq!(added["configured"], false, "{added}");
-    let sees = |who: &str| server.shared.hub.find(&Principal::parse(who).unwrap(), "c").is_some();
+    let sees = |who: &str| server.hub.find(&Principal::parse(who).unwrap(), "c").is_some();
     assert!(sees("anybody") && sees("local"));
     assert_eq!(api.post("/api/admin/backends", &entry).await.0, 409);
     for wrong in [json!({}), json!({ "name": "d" }), json!({ "name": "d", "command": "true" }), json!([])] {
         assert_eq!(api.post("/api/admin/backends", &wrong).await.0, 400, "{wrong}");
     }
     // The file does not know it, and leaves it alone when it is read again.
-    server.shared.hub.configure(std::collections::BTreeMap::new()).await;
+    server.hub.configure(std::collections::BTreeMap::new()).await;
     assert!(sees("anybody"));
     assert_eq!(api.delete("/api/admin/backends/nothing").await.0, 404);
     let (status, removed) = api.delete("/api/admin/backends/c").await;
@@ -305,7 +305,7 @@ async fn operators_see_each_server_with_its_calls() {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
     backend.child.kill().await.unwrap();
-    let hub = server.shared.hub.clone();
+    let hub = server.hub.clone();
     until("the loss is seen", || !hub.all()[0].snapshot().is_connected()).await;
     let (_, metrics) = server.get("/metrics").await;
     assert!(metrics.contains("bowline_backend_up{server=\"b\"} 0"), "{metrics}");

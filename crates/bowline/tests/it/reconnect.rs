@@ -282,7 +282,7 @@ async fn heartbeats_tell_the_last_seq_and_silence_is_loss() {
     for _ in 0..10 {
         client.expect("system.heartbeat").await;
     }
-    assert_eq!(server.shared.metrics.heartbeat_losses.get(), 2, "`silent` and `bare`, which nobody polled meanwhile");
+    assert_eq!(server.metrics.heartbeat_losses.get(), 2, "`silent` and `bare`, which nobody polled meanwhile");
     let mut back = server.connect().await;
     let (_, owed) = back.resume(&lost_session, Value::Null).await;
     assert!(owed.is_empty());
@@ -414,7 +414,7 @@ async fn a_client_that_never_reads_is_lost_like_any_other() {
     let mut deaf = server.connect().await;
     // Far more is owed to it than its socket holds, and it takes nothing.
     deaf.reconnect(&session, json!({ "mode": "observe" })).await;
-    let lost = &server.shared.metrics.heartbeat_losses;
+    let lost = &server.metrics.heartbeat_losses;
     let waited = async {
         while lost.get() == 0 {
             client.expect("system.heartbeat").await;
@@ -433,7 +433,7 @@ async fn many_who_wake_a_sleeping_session_at_once_leave_it_writable() {
         client.ask("/echo x").await;
         drop(client);
         let id = bowline_protocol::SessionId::parse(&session).unwrap();
-        while server.shared.sessions.presence(&id).is_some() {
+        while server.sessions.presence(&id).is_some() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let mut tabs = Vec::new();
@@ -478,10 +478,10 @@ async fn an_ended_session_is_held_by_nobody() {
     client.send(json!({ "event": "user.end_session" })).await;
     client.expect("agent.session_end").await;
     let id = bowline_protocol::SessionId::parse(&session).unwrap();
-    while server.shared.sessions.presence(&id).is_some() {
+    while server.sessions.presence(&id).is_some() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(server.shared.metrics.sessions_held.get(), 0);
+    assert_eq!(server.metrics.sessions_held.get(), 0);
     server.stop().await;
 }
 
@@ -507,7 +507,7 @@ async fn a_draining_server_takes_no_new_connections_but_says_so() {
     let (mut client, _) = server.session().await;
     client.say("/long 1000 2").await;
     client.expect("agent.partial_answer").await;
-    server.shared.draining.cancel();
+    server.lifecycle.draining.cancel();
     assert!(Client::dial(server.address, &[]).await.err().unwrap().to_string().contains("503"));
     let (status, ready) = server.get("/readyz").await;
     assert_eq!(status, 503);

@@ -217,9 +217,9 @@ async fn with_single_use_a_mark_that_cannot_be_read_lets_no_state_in() {
     let mark = LogId::parse(&format!("restored_{session}")).unwrap();
     let mut commit = Commit::to(mark, Fence::default(), 0);
     commit.create = Some(Start { epoch: Epoch::from_random(1), after: Seq::ZERO });
-    let owner = server.shared.store.record(&LogId::parse(&session).unwrap()).await.unwrap().unwrap().owner;
+    let owner = server.store.record(&LogId::parse(&session).unwrap()).await.unwrap().unwrap().owner;
     commit.record = Some(Record { kind: Kind::Restored, owner, touched_ms: 0, body: b"{ half"[..].into() });
-    server.shared.store.commit(commit).await.unwrap();
+    server.store.commit(commit).await.unwrap();
     let mut client = server.connect().await;
     send_state(&mut client, &state, json!({})).await;
     let refused = client.until(|frame| frame["metadata"]["error_code"].is_string()).await.pop().unwrap();

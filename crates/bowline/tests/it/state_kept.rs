@@ -137,7 +137,7 @@ async fn a_state_names_the_tools_that_were_used_and_a_restore_says_which_servers
         config
     };
     let server = Server::with(with_tools()).await;
-    server.shared.hub.all()[0].settled(PATIENCE).await;
+    server.hub.all()[0].settled(PATIENCE).await;
     let (mut client, _) = server.session().await;
     assert_eq!(state_of(&mut client).await["state"]["tool_states"], json!({}));
     let frames = client.ask("/tool b echo {\"text\": \"hello\"}").await;

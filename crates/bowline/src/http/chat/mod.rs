@@ -11,28 +11,48 @@ pub mod tasks;
 
 use std::sync::Arc;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{Principal, Refusal, SessionId, TaskId};
 
+use super::admission::Admission;
+use super::doors;
 use super::guard::Farewell;
+use super::limits::RequestLimits;
 use super::problem::Problem;
-use super::{admission, doors};
+use crate::alias::Naming;
 use crate::auth::Validity;
+use crate::config::Config;
+use crate::logs::Logs;
 use crate::refusals;
 use crate::secret::Presented;
-use crate::server::Shared;
-use crate::session::Ask;
 use crate::session::caller::Answered;
+use crate::session::{Ask, Sessions};
+use crate::stream::Streams;
+use crate::task::Tasks;
 
 /// Where a resume token travels, for servers on which it proves ownership.
 pub const RESUME_TOKEN: &str = "bowline-resume-token";
 /// A secret of a caller's own choice proves something only if it cannot be guessed.
 const OWN_SECRET_BYTES_MIN: usize = 32;
 
+/// What these endpoints are made of; each names what it needs of it.
+#[derive(Clone, Debug, FromRef)]
+pub struct ChatState {
+    pub admission: Arc<Admission>,
+    pub limits: Arc<RequestLimits>,
+    pub config: Arc<Config>,
+    pub logs: Arc<Logs>,
+    pub naming: Arc<Naming>,
+    pub sessions: Arc<Sessions>,
+    pub tasks: Arc<Tasks>,
+    pub streams: Arc<Streams>,
+}
+
 doors! {
+    ChatState;
     "/api/chat" => post(sdk::submit),
     "/api/chat/{id}/stream" => get(sdk::resume),
     "/api/chat/sessions" => post(sessions::create).get(sessions::list),
@@ -62,11 +82,15 @@ pub struct Owner {
     pub validity: Validity,
 }
 
-impl FromRequestParts<Arc<Shared>> for Owner {
+impl<S: Send + Sync> FromRequestParts<S> for Owner
+where
+    Arc<Admission>: FromRef<S>,
+{
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Owner, Problem> {
-        let credential = admission::credential(shared, &parts.headers, &parts.extensions, Farewell::Chunk).await?;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Owner, Problem> {
+        let admission = Arc::<Admission>::from_ref(state);
+        let credential = admission.credential(&parts.headers, &parts.extensions, Farewell::Chunk).await?;
         let shown = parts.headers.get(RESUME_TOKEN).and_then(|value| value.to_str().ok()).map(Secret::new);
         let may_adopt = shown.as_ref().is_some_and(|shown| shown.expose().len() >= OWN_SECRET_BYTES_MIN);
         let proof = shown.as_ref().map(Presented::from);
@@ -76,8 +100,8 @@ impl FromRequestParts<Arc<Shared>> for Owner {
 
 impl Owner {
     /// Asks something of a session of the owner's.
-    async fn ask(&self, shared: &Arc<Shared>, session: &SessionId, ask: Ask) -> Answered {
-        shared.sessions.ask(session, &self.principal, self.proof.clone(), ask).await
+    async fn ask(&self, sessions: &Arc<Sessions>, session: &SessionId, ask: Ask) -> Answered {
+        sessions.ask(session, &self.principal, self.proof.clone(), ask).await
     }
 
     /// A secret of the caller's own choice, for something new that opens to nothing that was shown.

@@ -14,18 +14,23 @@ use super::producers::{ending, finished, task_of};
 use super::read::{self, Body, Name};
 use super::{Owner, session_id};
 use crate::refusals;
-use crate::server::Shared;
 use crate::session::operations::{Order, OrderedBy};
-use crate::session::{Ask, Outcome};
+use crate::session::{Ask, Outcome, Sessions};
+use crate::stream::Streams;
 
 type Answer = Result<Response, Problem>;
-type Shares = State<Arc<Shared>>;
 
 /// Longest name of a tool.
 const TOOL_NAME_BYTES_MAX: usize = 256;
 
 /// Answers at once; the work goes on in the background.
-pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers: HeaderMap, body: Body) -> Answer {
+pub async fn start(
+    owner: Owner,
+    State(sessions): State<Arc<Sessions>>,
+    Name(sid): Name,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
     let mut fields = body.fields();
     let tool_name = tool_name(fields.text("tool_name")?)?;
     let tool_name = Some(tool_name.ok_or_else(|| Refusal::field("tool_name", "is missing"))?);
@@ -34,7 +39,7 @@ pub async fn start(owner: Owner, State(shared): Shares, Name(sid): Name, headers
     let key = fields.name("tool_call_id", MessageId::parse)?;
     let by = OrderedBy::Caller;
     let order = Box::new(Order { tool_name, args, key, idempotency_key, operation_id: None, by });
-    let outcome = owner.ask(&shared, &session_id(&sid)?, Ask::Operate(order)).await?;
+    let outcome = owner.ask(&sessions, &session_id(&sid)?, Ask::Operate(order)).await?;
     let Outcome::Operation(begun) = outcome else { return Err(refusals::session_not_found().into()) };
     Ok((StatusCode::ACCEPTED, Json(begun.content())).into_response())
 }
@@ -51,10 +56,10 @@ pub fn tool_name(name: Option<String>) -> Result<Option<String>, Refusal> {
 }
 
 /// Completion by webhook.
-pub async fn complete(owner: Owner, State(shared): Shares, Name(oid): Name, body: Body) -> Answer {
+pub async fn complete(owner: Owner, State(streams): State<Arc<Streams>>, Name(oid): Name, body: Body) -> Answer {
     let ending = ending(body.fields(), true)?;
     let operation = OperationId::parse(&oid).ok_or_else(refusals::task_not_found)?;
-    let task = task_of(&shared, &owner, &operation).await?;
-    let ended = shared.tasks.end(&task, &owner.principal, ending).await?;
+    let task = task_of(&streams, &owner, &operation).await?;
+    let ended = streams.tasks.end(&task, &owner.principal, ending).await?;
     Ok(Json(finished(&task, &ended)).into_response())
 }

@@ -15,31 +15,36 @@ use bowline_protocol::{
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
 use super::operations::tool_name;
 use super::read::{self, Body, Fields, Name};
 use super::{Owner, task_id};
-use crate::alias;
+use crate::alias::{self, Naming};
 use crate::config::Ownership;
 use crate::refusals;
 use crate::secret::Presented;
-use crate::server::Shared;
 use crate::session::operations::{Order, OrderedBy};
 use crate::session::{Ask, Outcome};
-use crate::stream::Watched;
+use crate::stream::{Streams, Watched};
 use crate::task::command::Ended;
 use crate::task::record::{TaskRecord, Worker};
 use crate::task::registry::gone;
 use crate::task::{Begun, Ending};
 
 type Answer = Result<Response, Problem>;
-type Shares = State<Arc<Shared>>;
 
 /// Chunks of one append.
 const CHUNKS_MAX: usize = 10_000;
 
 /// Makes a task for a program outside.
-pub async fn create(owner: Owner, State(shared): Shares, headers: HeaderMap, body: Body) -> Answer {
+pub async fn create(
+    owner: Owner,
+    State(naming): State<Arc<Naming>>,
+    State(streams): State<Arc<Streams>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
     let mut fields = body.fields();
     let session = fields.name("session_id", SessionId::parse)?;
     let tool_name = tool_name(fields.text("tool_name")?)?;
@@ -50,12 +55,12 @@ pub async fn create(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
         (Some(named), _) => named.to_string(),
         (None, Some(key)) => key.to_string(),
         (None, None) => {
-            return made(&owner, &shared, wanted).await.map(|made| shown_as_created(&made)).map_err(Problem::from);
+            return made(&owner, &streams, wanted).await.map(|made| shown_as_created(&made)).map_err(Problem::from);
         }
     };
     // One at a time, so that two who choose the same name do not both get it.
-    let making = made(&owner, &shared, wanted);
-    Ok(shown_as_created(&shared.logs.alone(&shared.naming, &format!("{}\0{what}", owner.principal), making).await?))
+    let making = made(&owner, &streams, wanted);
+    Ok(shown_as_created(&naming.alone(&format!("{}\0{what}", owner.principal), making).await?))
 }
 
 /// What a program outside asks for.
@@ -86,10 +91,10 @@ fn shown_as_created(Made { begun, token }: &Made) -> Response {
     (StatusCode::CREATED, Json(shown)).into_response()
 }
 
-async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Made, Refusal> {
+async fn made(owner: &Owner, streams: &Streams, wanted: Wanted) -> Result<Made, Refusal> {
     let Wanted { session, tool_name, named, key } = wanted;
     let known = match &named {
-        Some(named) => task_of(shared, owner, named).await.map(Some).or_else(|refusal| match refusal.code {
+        Some(named) => task_of(streams, owner, named).await.map(Some).or_else(|refusal| match refusal.code {
             ErrorCode::TaskNotFound => Ok(None),
             // It is known and gone, or cannot be looked at now.
             _ => Err(refusal),
@@ -98,48 +103,52 @@ async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Mad
     };
     if let Some((named, known)) = named.as_ref().zip(known) {
         // The same name twice is one task, if the same is meant by it.
-        let record = shared.tasks.look_up(&known, &owner.principal).await?;
+        let record = streams.tasks.look_up(&known, &owner.principal).await?;
         let session = match &session {
-            Some(session) => Some(shared.sessions.own(session, &owner.principal, owner.proof.as_ref()).await?.0),
+            Some(session) => Some(streams.sessions.own(session, &owner.principal, owner.proof.as_ref()).await?.0),
             None => None,
         };
         if record.session != session.as_ref().map(SessionId::from) || record.tool_name != tool_name {
             let message = format!("The operation `{named}` is one of another session or tool. Choose another name.");
             return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
         }
-        shared.metrics.duplicates_avoided.inc();
+        streams.readers.metrics.duplicates_avoided.inc();
         return Ok(Begun { task_id: known, operation_id: record.operation_id, tool_name }.into());
     }
-    if let Some(named) = named.as_ref().filter(|_| shared.config.session.ownership == Ownership::Token) {
-        let known =
-            alias::targets(&shared.logs, &operation_log(&owner.principal, named)?, &owner.principal, TaskId::parse)
-                .await?;
-        alias::check_room(&alias::still_there(&shared.logs, &known).await)?;
+    if let Some(named) = named.as_ref().filter(|_| streams.config.session.ownership == Ownership::Token) {
+        let known = alias::targets(
+            &streams.readers.logs,
+            &operation_log(&owner.principal, named)?,
+            &owner.principal,
+            TaskId::parse,
+        )
+        .await?;
+        alias::check_room(&alias::still_there(&streams.readers.logs, &known).await)?;
     }
     let made = match session {
         Some(session) => {
             let (args, by) = (json!({}), OrderedBy::Producer);
             let (operation_id, idempotency_key) = (named.clone(), key);
             let order = Box::new(Order { tool_name, args, key: None, idempotency_key, operation_id, by });
-            match owner.ask(shared, &session, Ask::Operate(order)).await? {
+            match owner.ask(&streams.sessions, &session, Ask::Operate(order)).await? {
                 Outcome::Operation(begun) => Made::from(*begun),
                 _ => return Err(refusals::session_not_found()),
             }
         }
-        None => found(shared, owner, tool_name, named.clone(), key).await?,
+        None => found(streams, owner, tool_name, named.clone(), key).await?,
     };
     if named.is_some() {
         // A webhook that knows only the operation finds its task.
         let log = operation_log(&owner.principal, &made.begun.operation_id)?;
         let task = made.begun.task_id.as_str();
-        if shared.config.session.ownership == Ownership::Token {
-            let known = alias::targets(&shared.logs, &log, &owner.principal, TaskId::parse).await?;
-            let others = alias::still_there(&shared.logs, &known).await;
+        if streams.config.session.ownership == Ownership::Token {
+            let known = alias::targets(&streams.readers.logs, &log, &owner.principal, TaskId::parse).await?;
+            let others = alias::still_there(&streams.readers.logs, &known).await;
             if !others.iter().any(|other| other == task) {
-                alias::share(&shared.logs, &log, &owner.principal, others, task).await?;
+                alias::share(&streams.readers.logs, &log, &owner.principal, others, task).await?;
             }
         } else {
-            alias::point(&shared.logs, &log, &owner.principal, task).await?;
+            alias::point(&streams.readers.logs, &log, &owner.principal, task).await?;
         }
     }
     Ok(made)
@@ -148,13 +157,13 @@ async fn made(owner: &Owner, shared: &Arc<Shared>, wanted: Wanted) -> Result<Mad
 /// A task that belongs to no session. With a key, its name follows from that, so that a repetition finds it; where a name proves
 /// nothing, from the caller's own secret too, and a repetition without that is somebody else's request.
 async fn found(
-    shared: &Arc<Shared>,
+    streams: &Streams,
     owner: &Owner,
     tool_name: Option<String>,
     named: Option<OperationId>,
     key: Option<MessageId>,
 ) -> Result<Made, Refusal> {
-    let by_token = shared.config.session.ownership == Ownership::Token;
+    let by_token = streams.config.session.ownership == Ownership::Token;
     let secret = owner.own_secret().filter(|_| by_token);
     let principal = &owner.principal;
     let bits = match (&key, secret) {
@@ -163,12 +172,12 @@ async fn found(
         (Some(_) | None, _) => None,
     };
     let begun = Begun::new(bits.unwrap_or_else(entropy::u128), named.clone(), tool_name);
-    let mut record = TaskRecord::new(&begun, Worker::Producer, None, shared.clock.now_ms());
+    let mut record = TaskRecord::new(&begun, Worker::Producer, None, streams.readers.logs.clock.now_ms());
     let token = (by_token && secret.is_none()).then(|| Secret::new(entropy::secret()));
     let proof = secret.cloned().or_else(|| token.as_ref().map(Presented::from));
     record.resume_token = proof.map(|proof| ResumeToken::first(proof.0));
     if bits.is_some() {
-        match shared.tasks.look_up(&begun.task_id, principal).await {
+        match streams.tasks.look_up(&begun.task_id, principal).await {
             Ok(known)
                 if known.tool_name != begun.tool_name
                     || named.as_ref().is_some_and(|named| *named != known.operation_id) =>
@@ -177,7 +186,7 @@ async fn found(
                 return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
             }
             Ok(known) => {
-                shared.metrics.duplicates_avoided.inc();
+                streams.readers.metrics.duplicates_avoided.inc();
                 return Ok(Begun { operation_id: known.operation_id, tool_name: known.tool_name, ..begun }.into());
             }
             Err(refusal) if refusal.code == ErrorCode::TaskNotFound => {}
@@ -185,7 +194,7 @@ async fn found(
             Err(refusal) => return Err(refusal),
         }
     }
-    shared.tasks.create(principal, &begun.task_id, record, None).await?;
+    streams.tasks.create(principal, &begun.task_id, record, None).await?;
     Ok(Made { begun, token })
 }
 
@@ -194,14 +203,14 @@ fn operation_log(owner: &Principal, operation: &OperationId) -> Result<LogId, Re
 }
 
 /// The task of an operation that the owner has shown to be its own.
-pub async fn task_of(shared: &Arc<Shared>, owner: &Owner, operation: &OperationId) -> Result<TaskId, Refusal> {
+pub async fn task_of(streams: &Streams, owner: &Owner, operation: &OperationId) -> Result<TaskId, Refusal> {
     // The names that we give belong together.
     let derived = operation.as_str().strip_prefix("op_").and_then(|rest| TaskId::parse(&format!("task_{rest}")));
     let log = operation_log(&owner.principal, operation)?;
-    let named = alias::targets(&shared.logs, &log, &owner.principal, TaskId::parse).await?;
+    let named = alias::targets(&streams.readers.logs, &log, &owner.principal, TaskId::parse).await?;
     let mut refusal = refusals::task_not_found();
     for task in derived.into_iter().chain(named.iter().filter_map(|name| TaskId::parse(name))) {
-        match Watched::find(shared, &task, &owner.principal, owner.proof.as_ref()).await {
+        match Watched::find(streams, &task, &owner.principal, owner.proof.as_ref()).await {
             Ok(watched) if watched.operation_id() == Some(operation) => return Ok(task),
             Ok(_) => {}
             Err(why) if why.code == ErrorCode::TaskNotFound => {}
@@ -214,20 +223,21 @@ pub async fn task_of(shared: &Arc<Shared>, owner: &Owner, operation: &OperationI
 /// Chunks become durable before this answers.
 pub async fn append(
     owner: Owner,
-    State(shared): Shares,
+    State(limits): State<Arc<RequestLimits>>,
+    State(streams): State<Arc<Streams>>,
     Name(tid): Name,
     headers: HeaderMap,
     request: Request,
 ) -> Answer {
     let place = place(&headers)?;
-    let bytes = read::bytes(&shared, request).await?;
-    let chunks = chunks(read::text(&shared, &bytes)?)?;
+    let bytes = limits.bytes(request).await?;
+    let chunks = chunks(limits.text(&bytes)?)?;
     let id = task_id(&tid)?;
-    Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
+    Watched::find(&streams, &id, &owner.principal, owner.proof.as_ref()).await?;
     if id.turn().is_some() {
         return Err(not_a_producers().into());
     }
-    let answer = shared.tasks.append(&id, &owner.principal, place, chunks).await?;
+    let answer = streams.tasks.append(&id, &owner.principal, place, chunks).await?;
     let appended = answer.await.unwrap_or_else(|_gone| Err(gone()))?;
     Ok(Json(json!({ "last_message_id": appended.last_message_id })).into_response())
 }
@@ -276,14 +286,14 @@ pub fn chunks(text: &str) -> Result<Vec<Box<RawValue>>, Refusal> {
 }
 
 /// Ends a task. Ending it twice in the same way is harmless.
-pub async fn complete(owner: Owner, State(shared): Shares, Name(tid): Name, body: Body) -> Answer {
+pub async fn complete(owner: Owner, State(streams): State<Arc<Streams>>, Name(tid): Name, body: Body) -> Answer {
     let ending = ending(body.fields(), false)?;
     let id = task_id(&tid)?;
-    Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
+    Watched::find(&streams, &id, &owner.principal, owner.proof.as_ref()).await?;
     if id.turn().is_some() {
         return Err(not_a_producers().into());
     }
-    let ended = shared.tasks.end(&id, &owner.principal, ending).await?;
+    let ended = streams.tasks.end(&id, &owner.principal, ending).await?;
     Ok(Json(finished(&id, &ended)).into_response())
 }
 

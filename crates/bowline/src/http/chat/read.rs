@@ -2,58 +2,34 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::{BytesRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
-use bowline_protocol::frame::client::Content;
-use bowline_protocol::{ErrorCode, MessageId, Refusal, json};
-use bytes::Bytes;
+use bowline_protocol::{ErrorCode, MessageId, Refusal};
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
-use crate::server::Shared;
 
 /// The caller's own key for a request: the same one twice does it once.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-
-/// The bytes of a request's body, within the limit.
-pub async fn bytes(shared: &Arc<Shared>, request: Request) -> Result<Bytes, Refusal> {
-    Bytes::from_request(request, shared).await.map_err(|rejection| {
-        if matches!(&rejection, BytesRejection::FailedToBufferBody(_)) && rejection.status().as_u16() == 413 {
-            shared.metrics.limits_hit.inc("limits.http_body_bytes_max");
-            let max = shared.config.limits.http_body_bytes_max;
-            let message = format!("The body is larger than limits.http_body_bytes_max ({max} bytes).");
-            return Refusal::new(ErrorCode::MessageTooLarge, message);
-        }
-        Refusal::new(ErrorCode::InvalidPayload, "The body could not be read to its end.")
-    })
-}
-
-/// Text that nests no deeper than allowed.
-pub fn text<'a>(shared: &Shared, bytes: &'a [u8]) -> Result<&'a str, Refusal> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| Refusal::new(ErrorCode::InvalidJson, "The body is not UTF-8. Send JSON."))?;
-    let depth_max = shared.config.limits.json_depth_max;
-    if json::depth(text, depth_max) > depth_max {
-        let message = format!("The body nests deeper than {depth_max} levels (limits.json_depth_max).");
-        return Err(Refusal::new(ErrorCode::InvalidJson, message));
-    }
-    Ok(text)
-}
 
 /// A body that is a JSON object; an empty one is an empty object.
 #[derive(Debug)]
 pub struct Body(Fields);
 
-impl FromRequest<Arc<Shared>> for Body {
+impl<S: Send + Sync> FromRequest<S> for Body
+where
+    Arc<RequestLimits>: FromRef<S>,
+{
     type Rejection = Problem;
 
-    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Body, Problem> {
-        let bytes = bytes(shared, request).await?;
-        let text = text(shared, &bytes)?.trim();
+    async fn from_request(request: Request, state: &S) -> Result<Body, Problem> {
+        let limits = Arc::<RequestLimits>::from_ref(state);
+        let bytes = limits.bytes(request).await?;
+        let text = limits.text(&bytes)?.trim();
         if text.is_empty() {
             return Ok(Body(Fields(Map::new())));
         }
@@ -125,11 +101,11 @@ impl Fields {
 #[derive(Debug)]
 pub struct Name(pub String);
 
-impl FromRequestParts<Arc<Shared>> for Name {
+impl<S: Send + Sync> FromRequestParts<S> for Name {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Name, Problem> {
-        match Path::<String>::from_request_parts(parts, shared).await {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Name, Problem> {
+        match Path::<String>::from_request_parts(parts, state).await {
             Ok(Path(name)) => Ok(Name(name)),
             Err(_) => Err(Refusal::new(ErrorCode::InvalidPayload, "The path is not UTF-8.").into()),
         }
@@ -148,21 +124,4 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<MessageId>, Refusal
     let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
     let key = value.to_str().ok().and_then(MessageId::parse);
     key.map(Some).ok_or_else(|| Refusal::field("Idempotency-Key", "is empty, too long, or holds control characters"))
-}
-
-/// A message as a person sent it: text, or an object with `text`.
-pub fn content(shared: &Shared, field: &str, value: &Value) -> Result<Content, Refusal> {
-    let raw = serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned());
-    let content = Content(raw);
-    let max = shared.config.limits.message_bytes_max;
-    let bytes = content.bytes();
-    if bytes > max {
-        shared.metrics.limits_hit.inc("limits.message_bytes_max");
-        let message = format!("The message is {bytes} bytes long; limits.message_bytes_max is {max}.");
-        return Err(Refusal::new(ErrorCode::MessageTooLarge, message));
-    }
-    match content.text() {
-        Some(_) => Ok(content),
-        None => Err(Refusal::field(field, "must be text, or an object with `text`")),
-    }
 }

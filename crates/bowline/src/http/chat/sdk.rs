@@ -14,21 +14,20 @@ use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{ErrorCode, LogId, MessageId, Principal, Refusal, SessionId, TaskId};
 use serde_json::{Value, json};
 
+use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
 use super::read::{self, Body, Fields, Name};
 use super::sessions::{make, turn_of};
 use super::sse::{self, Reading};
 use super::{Owner, RESUME_TOKEN};
-use crate::alias;
+use crate::alias::{self, Naming};
 use crate::refusals;
 use crate::secret::Presented;
-use crate::server::Shared;
 use crate::session::registry::NewSession;
 use crate::session::{Ask, Life};
-use crate::stream::Watched;
+use crate::stream::{Streams, Watched};
 
 type Answer = Result<Response, Problem>;
-type Shares = State<Arc<Shared>>;
 
 /// Longest name of a chat that a client may choose.
 const CHAT_ID_BYTES_MAX: usize = 256;
@@ -40,7 +39,14 @@ enum Trigger {
 }
 
 /// `POST /api/chat`.
-pub async fn submit(owner: Owner, State(shared): Shares, headers: HeaderMap, body: Body) -> Answer {
+pub async fn submit(
+    owner: Owner,
+    State(limits): State<Arc<RequestLimits>>,
+    State(naming): State<Arc<Naming>>,
+    State(streams): State<Arc<Streams>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
     let mut fields = body.fields();
     let chat = match fields.text("id")? {
         Some(chat) => chat,
@@ -49,23 +55,23 @@ pub async fn submit(owner: Owner, State(shared): Shares, headers: HeaderMap, bod
     let log = chat_log(&owner.principal, &chat).ok_or_else(|| Refusal::field("id", "is empty or too long"))?;
     let trigger = trigger(&mut fields, &headers)?;
     let agent = fields.text("agent")?;
-    agent.as_deref().map_or(Ok(()), |agent| shared.sessions.knows(agent, "agent"))?;
-    sse::admit(&shared)?;
-    let (session, owner, token) = session_of(&shared, owner, &log, agent, &trigger).await?;
+    agent.as_deref().map_or(Ok(()), |agent| streams.sessions.knows(agent, "agent"))?;
+    limits.admit_stream()?;
+    let (session, owner, token) = session_of(&naming, &streams, owner, &log, agent, &trigger).await?;
     let (outcome, message_id) = match trigger {
         Trigger::Submit { content, message_id, also } => {
-            let content = read::content(&shared, "messages", &content)?;
+            let content = limits.content("messages", &content)?;
             let message_id = message_id.unwrap_or_else(|| MessageId::from_random(entropy::u128()));
             let key = Some(message_id.clone());
             let command = Ask::Message { message_id: key, also, content };
-            (owner.ask(&shared, &session, command).await?, Some(message_id))
+            (owner.ask(&streams.sessions, &session, command).await?, Some(message_id))
         }
         Trigger::Regenerate { replaces } => {
             let by = owner.name();
-            (owner.ask(&shared, &session, Ask::Regenerate { by, replaces }).await?, None)
+            (owner.ask(&streams.sessions, &session, Ask::Regenerate { by, replaces }).await?, None)
         }
     };
-    let mut response = turn_of(&shared, &owner, &session, outcome, message_id).await?;
+    let mut response = turn_of(&streams, &owner, &session, outcome, message_id).await?;
     let headers = response.headers_mut();
     if let Ok(value) = HeaderValue::from_str(session.as_str()) {
         headers.insert(HeaderName::from_static("bowline-session-id"), value);
@@ -128,37 +134,38 @@ fn content_of(message: &Value) -> Result<Value, Refusal> {
 
 /// The session that a chat id stands for; a new one if there is none, or none that lives.
 async fn session_of(
-    shared: &Arc<Shared>,
+    naming: &Naming,
+    streams: &Streams,
     owner: Owner,
     log: &LogId,
     agent: Option<String>,
     trigger: &Trigger,
 ) -> Result<(SessionId, Owner, Option<Secret>), Refusal> {
-    if let Some(session) = living(shared, &owner, log).await?.own {
+    if let Some(session) = living(streams, &owner, log).await?.own {
         return Ok((session, owner, None));
     }
     if matches!(trigger, Trigger::Regenerate { .. }) {
         return Err(refusals::session_not_found());
     }
     // One at a time, so that a submit that comes twice makes one session.
-    shared.logs.alone(&shared.naming, log.as_str(), named(shared, owner, log, agent)).await
+    naming.alone(log.as_str(), named(streams, owner, log, agent)).await
 }
 
 async fn named(
-    shared: &Arc<Shared>,
+    streams: &Streams,
     owner: Owner,
     log: &LogId,
     agent: Option<String>,
 ) -> Result<(SessionId, Owner, Option<Secret>), Refusal> {
-    let Living { own, all } = living(shared, &owner, log).await?;
+    let Living { own, all } = living(streams, &owner, log).await?;
     if let Some(session) = own {
         return Ok((session, owner, None));
     }
     let config = serde_json::Map::new();
     let new = NewSession { owner: owner.principal.clone(), agent, client_id: None, app_version: None, config };
     alias::check_room(&all)?;
-    let made = make(shared, new, owner.own_secret()).await?;
-    alias::share(&shared.logs, log, &owner.principal, all, made.id.as_str()).await?;
+    let made = make(&streams.sessions, streams.config.session.ownership, new, owner.own_secret()).await?;
+    alias::share(&streams.readers.logs, log, &owner.principal, all, made.id.as_str()).await?;
     // A secret that the caller brought opens it too, until the new one is used; and that is the caller's to do.
     let proof = owner.own_secret().cloned().or_else(|| made.token.as_ref().map(Presented::from)).or(owner.proof);
     Ok((made.id, Owner { proof, ..owner }, made.token))
@@ -172,14 +179,14 @@ struct Living {
     all: Vec<String>,
 }
 
-async fn living(shared: &Shared, owner: &Owner, log: &LogId) -> Result<Living, Refusal> {
+async fn living(streams: &Streams, owner: &Owner, log: &LogId) -> Result<Living, Refusal> {
     let mut living = Living { own: None, all: Vec::new() };
-    for target in alias::targets(&shared.logs, log, &owner.principal, SessionId::parse).await? {
+    for target in alias::targets(&streams.readers.logs, log, &owner.principal, SessionId::parse).await? {
         let Some(session) = SessionId::parse(&target) else { continue };
-        let found = shared.sessions.living_record(&session, &owner.principal).await?;
+        let found = streams.sessions.living_record(&session, &owner.principal).await?;
         let Some((current, record)) = found else { continue };
         living.all.push(target);
-        if record.is_proven(shared.config.session.ownership, owner.proof.as_ref()).is_ok() {
+        if record.is_proven(streams.config.session.ownership, owner.proof.as_ref()).is_ok() {
             living.own = Some(current);
         }
     }
@@ -198,22 +205,23 @@ fn chat_log(owner: &Principal, chat: &str) -> Option<LogId> {
 /// An unknown or foreign id has nothing to resume.
 pub async fn resume(
     owner: Owner,
-    State(shared): Shares,
+    State(limits): State<Arc<RequestLimits>>,
+    State(streams): State<Arc<Streams>>,
     Name(id): Name,
     asked: Result<Query<Reading>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
     let wanted = read::query(asked)?.wanted(&headers)?;
-    sse::admit(&shared)?;
+    limits.admit_stream()?;
     let nothing = || Ok(StatusCode::NO_CONTENT.into_response());
     let chat = match chat_log(&owner.principal, &id) {
-        Some(log) => living(&shared, &owner, &log).await?.own,
+        Some(log) => living(&streams, &owner, &log).await?.own,
         None => None,
     };
     let task = match chat {
         Some(session) => {
             let proof = owner.proof.as_ref();
-            match shared.sessions.own(&session, &owner.principal, proof).await {
+            match streams.sessions.own(&session, &owner.principal, proof).await {
                 Ok((log, record)) if record.life == Life::Active => {
                     record.turn.active().map(|active| TaskId::of_turn(&log, active.started))
                 }
@@ -224,8 +232,8 @@ pub async fn resume(
         None => TaskId::parse(&id),
     };
     let Some(task) = task else { return nothing() };
-    match Watched::find(&shared, &task, &owner.principal, owner.proof.as_ref()).await {
-        Ok(watched) => Ok(sse::of_task(&shared, &watched, wanted).await?),
+    match Watched::find(&streams, &task, &owner.principal, owner.proof.as_ref()).await {
+        Ok(watched) => Ok(sse::of_task(&streams.readers, &watched, wanted).await?),
         Err(refusal) if refusal.code == ErrorCode::TaskNotFound => nothing(),
         Err(refusal) => Err(refusal.into()),
     }

@@ -5,16 +5,16 @@ use bowline_env::clock;
 use bowline_protocol::{LogId, Refusal, Seq, SessionId, TaskId};
 use serde_json::{Value, json};
 
+use crate::logs::Logs;
 use crate::refusals;
-use crate::server::Shared;
 use crate::session::SessionRecord;
 use crate::session::background::{Background, Running};
 use crate::session::record::keys;
 use crate::stream::cursor;
 
 /// What lists show of a session.
-pub async fn summary(shared: &Shared, log: &LogId, record: &SessionRecord) -> Result<Value, Refusal> {
-    let background = Background::look(&shared.logs, log, record).await?;
+pub async fn summary(logs: &Logs, log: &LogId, record: &SessionRecord) -> Result<Value, Refusal> {
+    let background = Background::look(logs, log, record).await?;
     Ok(facts(log, record, &background))
 }
 
@@ -30,15 +30,15 @@ fn facts(log: &LogId, record: &SessionRecord, background: &Background) -> Value 
 }
 
 /// Everything: the history, and what is at work now.
-pub async fn whole(shared: &Shared, log: &LogId, record: &SessionRecord) -> Result<Value, Refusal> {
-    let items = shared.store.items(log, keys::MESSAGES).await.map_err(|error| refusals::of_store(&error))?;
+pub async fn whole(logs: &Logs, log: &LogId, record: &SessionRecord) -> Result<Value, Refusal> {
+    let items = logs.store.items(log, keys::MESSAGES).await.map_err(|error| refusals::of_store(&error))?;
     let messages = items.iter().filter_map(|(key, bytes)| Some((key, serde_json::from_slice(bytes).ok()?)));
     let (names, mut messages): (Vec<&String>, Vec<Message>) = messages.unzip();
-    let background = Background::look(&shared.logs, log, record).await?;
-    background.reveal(&shared.logs, log, &mut messages).await?;
+    let background = Background::look(logs, log, record).await?;
+    background.reveal(logs, log, &mut messages).await?;
     let mut shown = facts(log, record, &background);
     shown["messages"] = names.into_iter().zip(messages).map(|(key, message)| ui_message(log, key, message)).collect();
-    let streams = active_streams(shared, log, record, background).await?;
+    let streams = active_streams(logs, log, record, background).await?;
     shown["active_stream"] = streams.last().cloned().unwrap_or_default();
     shown["active_streams"] = streams.into();
     Ok(shown)
@@ -46,14 +46,14 @@ pub async fn whole(shared: &Shared, log: &LogId, record: &SessionRecord) -> Resu
 
 /// The turn and the operations that are under way, oldest first.
 async fn active_streams(
-    shared: &Shared,
+    logs: &Logs,
     log: &LogId,
     record: &SessionRecord,
     background: Background,
 ) -> Result<Vec<Value>, Refusal> {
     let mut streams: Vec<(Seq, Value)> = Vec::new();
     if let Some(active) = record.turn.active() {
-        let extent = shared.store.extent(log).await.map_err(|error| refusals::of_store(&error))?;
+        let extent = logs.store.extent(log).await.map_err(|error| refusals::of_store(&error))?;
         let last_message_id = cursor(&extent, extent.last());
         let turn = json!({ "task_id": TaskId::of_turn(log, active.started), "last_message_id": last_message_id });
         streams.push((active.started, turn));

@@ -7,14 +7,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_core::dialect::ai_sdk::Projector;
 use bowline_core::watch::Start;
-use bowline_protocol::{ErrorCode, Refusal, StreamCursor, TaskId};
+use bowline_protocol::{Refusal, StreamCursor, TaskId};
 use serde::Deserialize;
 
 use crate::drive::stream::Stream;
 use crate::refusals;
 use crate::resume_metrics::ResumeMetrics;
-use crate::server::Shared;
 use crate::stream::Watched;
+use crate::stream::reader::Readers;
 
 /// Where a browser that comes back says how far it is.
 const LAST_EVENT_ID: &str = "Last-Event-ID";
@@ -79,53 +79,43 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     Ok(Some(text.trim()).filter(|text| !text.is_empty()))
 }
 
-/// Whether one more stream may be opened.
-pub fn admit(shared: &Shared) -> Result<(), Refusal> {
-    if (shared.metrics.streams.get() as usize) < shared.config.limits.streams_max {
-        return Ok(());
-    }
-    shared.metrics.limits_hit.inc("limits.streams_max");
-    let message = "The server streams to as many readers as it takes. Try again later.";
-    Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(5000))
-}
-
 /// The turn that a request began or joined. Nothing of it is folded, however fast it was: a transport that counts what it gets comes
 /// back with that number.
-pub async fn of_turn(shared: &Arc<Shared>, watched: &Watched) -> Result<Response, Refusal> {
+pub async fn of_turn(readers: &Arc<Readers>, watched: &Watched) -> Result<Response, Refusal> {
     let start = watched.start(None, false)?.unwrap_or(Start::Fresh);
-    shared.metrics.stream_starts.inc("fresh");
-    let stream = Stream::watch(shared.clone(), watched, start, false).await;
+    readers.metrics.stream_starts.inc("fresh");
+    let stream = Stream::watch(readers.clone(), watched, start, false).await;
     let stream = stream.map_err(|error| refusals::of_follower(&error))?;
     Ok(respond(stream, Some(&watched.id)))
 }
 
 /// What a reader asked for; 204 if the task has ended and the reader has all of it.
-pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) -> Result<Response, Refusal> {
+pub async fn of_task(readers: &Arc<Readers>, watched: &Watched, wanted: Wanted) -> Result<Response, Refusal> {
     let (cursor, framed, fold) = match wanted {
         Wanted::After { cursor, framed, fold } => (cursor, framed, fold),
-        Wanted::Index(index) => return from_index(shared, watched, index).await,
+        Wanted::Index(index) => return from_index(readers, watched, index).await,
     };
-    let resuming = ResumeMetrics::begin(shared, watched, cursor.as_ref());
+    let resuming = ResumeMetrics::begin(&readers.metrics, watched, cursor.as_ref());
     let returns = cursor.is_some();
     let start = watched.start(cursor, framed).inspect_err(|refusal| {
         if returns {
-            ResumeMetrics::refused(shared, &watched.id, refusal);
+            ResumeMetrics::refused(&readers.metrics, &watched.id, refusal);
         }
     })?;
     let Some(start) = start else {
-        resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(shared));
+        resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(&readers.metrics));
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
     let may_be_over = watched.last.is_some() && matches!(start, Start::After(_) | Start::Framed(_));
-    shared.metrics.stream_starts.inc(match &start {
+    readers.metrics.stream_starts.inc(match &start {
         Start::Fresh | Start::Index(_) => "fresh",
         Start::After(_) => "resumed",
         Start::Framed(_) => "framed",
     });
     let mut stream =
-        Stream::watch(shared.clone(), watched, start, fold).await.map_err(|error| refusals::of_follower(&error))?;
+        Stream::watch(readers.clone(), watched, start, fold).await.map_err(|error| refusals::of_follower(&error))?;
     if may_be_over && stream.is_over().await.map_err(|error| refusals::of_follower(&error))? {
-        resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(shared));
+        resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(&readers.metrics));
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     stream.tell(resuming);
@@ -134,11 +124,11 @@ pub async fn of_task(shared: &Arc<Shared>, watched: &Watched, wanted: Wanted) ->
 
 /// From the chunk with this number on; a negative one counts from the end. Nothing is folded, so that numbers hold.
 /// 204 if the task has ended and has no such chunk.
-async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: i64) -> Result<Response, Refusal> {
+async fn from_index(readers: &Arc<Readers>, watched: &Watched, index: i64) -> Result<Response, Refusal> {
     watched.start(None, false)?;
     let refuse = |error| refusals::of_follower(&error);
     let mut counting: Stream<Projector> =
-        Stream::watch(shared.clone(), watched, Start::Fresh, false).await.map_err(refuse)?;
+        Stream::watch(readers.clone(), watched, Start::Fresh, false).await.map_err(refuse)?;
     let count = counting.count().await.map_err(refuse)?;
     drop(counting);
     let from = if index < 0 { count.saturating_sub(index.unsigned_abs()) } else { index.unsigned_abs() };
@@ -148,8 +138,8 @@ async fn from_index(shared: &Arc<Shared>, watched: &Watched, index: i64) -> Resu
     if watched.last.is_some() && !trimmed && from >= count {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    shared.metrics.stream_starts.inc("indexed");
-    let stream = Stream::watch(shared.clone(), watched, Start::Index(from), false).await.map_err(refuse)?;
+    readers.metrics.stream_starts.inc("indexed");
+    let stream = Stream::watch(readers.clone(), watched, Start::Index(from), false).await.map_err(refuse)?;
     let mut response = respond(stream, Some(&watched.id));
     let tail = HeaderValue::from(count as i64 - 1);
     response.headers_mut().insert(HeaderName::from_static(TAIL_INDEX), tail);

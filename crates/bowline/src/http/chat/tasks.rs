@@ -9,67 +9,68 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
 use super::read::{self, Body, Name};
 use super::sse::{self, Reading};
 use super::{Owner, task_id};
-use crate::server::Shared;
+use crate::config::Config;
 use crate::session::{Ask, Outcome};
-use crate::stream::Watched;
+use crate::stream::{Streams, Watched};
 use crate::task::Ending;
 use crate::task::status::Status;
 
 type Answer = Result<Response, Problem>;
-type Shares = State<Arc<Shared>>;
 
-pub async fn show(owner: Owner, State(shared): Shares, Name(tid): Name) -> Answer {
-    let watched = Watched::find(&shared, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
-    Ok(Json(watched.resource(&shared).await?).into_response())
+pub async fn show(owner: Owner, State(streams): State<Arc<Streams>>, Name(tid): Name) -> Answer {
+    let watched = Watched::find(&streams, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
+    Ok(Json(watched.resource(&streams).await?).into_response())
 }
 
 /// What was missed, then live.
 pub async fn stream(
     owner: Owner,
-    State(shared): Shares,
+    State(limits): State<Arc<RequestLimits>>,
+    State(streams): State<Arc<Streams>>,
     Name(tid): Name,
     asked: Result<Query<Reading>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
     let wanted = read::query(asked)?.wanted(&headers)?;
-    sse::admit(&shared)?;
-    let watched = Watched::find(&shared, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
-    Ok(sse::of_task(&shared, &watched, wanted).await?)
+    limits.admit_stream()?;
+    let watched = Watched::find(&streams, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
+    Ok(sse::of_task(&streams.readers, &watched, wanted).await?)
 }
 
 /// Really stops the work. A task that has ended is told as it is.
-pub async fn cancel(owner: Owner, State(shared): Shares, Name(tid): Name, body: Body) -> Answer {
+pub async fn cancel(owner: Owner, State(streams): State<Arc<Streams>>, Name(tid): Name, body: Body) -> Answer {
     let reason = body.fields().text("reason")?;
     let id = task_id(&tid)?;
-    let watched = Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
+    let watched = Watched::find(&streams, &id, &owner.principal, owner.proof.as_ref()).await?;
     let by = owner.name();
     let (cancelled, status) = match (id.turn(), &watched.session) {
         (Some((_, started)), Some(session)) => {
             let turn = Some(started);
-            let outcome = owner.ask(&shared, session, Ask::Cancel { by, reason, turn }).await?;
+            let outcome = owner.ask(&streams.sessions, session, Ask::Cancel { by, reason, turn }).await?;
             match outcome {
                 Outcome::Cancelled { ran: true } => (true, Status::Cancelled),
                 _ => {
-                    let now = Watched::find(&shared, &id, &owner.principal, owner.proof.as_ref()).await?;
+                    let now = Watched::find(&streams, &id, &owner.principal, owner.proof.as_ref()).await?;
                     (false, now.status())
                 }
             }
         }
         _ if watched.is_released() => (false, watched.status()),
         _ => {
-            let ended = shared.tasks.end(&id, &owner.principal, Ending::cancelled(by, reason)).await?;
+            let ended = streams.tasks.end(&id, &owner.principal, Ending::cancelled(by, reason)).await?;
             (ended.by_this, ended.record.status)
         }
     };
     Ok(Json(json!({ "cancelled": cancelled, "status": status })).into_response())
 }
 
-pub async fn ttl(_: Owner, State(shared): Shares) -> Answer {
-    let ttl = shared.config.stream.ttl;
+pub async fn ttl(_: Owner, State(config): State<Arc<Config>>) -> Answer {
+    let ttl = config.stream.ttl;
     let seconds: Value = if ttl.subsec_nanos() == 0 { ttl.as_secs().into() } else { ttl.as_secs_f64().into() };
     Ok(Json(json!({ "stream_ttl_seconds": seconds, "stream_ttl_ms": ttl.as_millis() as u64 })).into_response())
 }

@@ -9,22 +9,31 @@ mod tasks;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRef, State};
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
 use super::doors;
-use crate::server::Shared;
+use crate::auth::Authenticator;
+use crate::session::Sessions;
 use operation::{Door, Operation, named};
 
+/// What the document depends on.
+#[derive(Clone, Debug, FromRef)]
+pub struct OpenApiState {
+    pub auth: Arc<Authenticator>,
+    pub sessions: Arc<Sessions>,
+}
+
 doors! {
+    OpenApiState;
     "/openapi.json" => get(show),
 }
 
 /// The document, as it is true for this server.
-pub async fn show(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let agents: Vec<&str> = shared.sessions.agents.keys().map(String::as_str).collect();
-    Json(document(shared.auth.is_required(), &agents))
+pub async fn show(State(auth): State<Arc<Authenticator>>, State(sessions): State<Arc<Sessions>>) -> Json<Value> {
+    let agents: Vec<&str> = sessions.agents.keys().map(String::as_str).collect();
+    Json(document(auth.is_required(), &agents))
 }
 
 /// The document for a server that asks for a credential, or does not, and has these agents.

@@ -15,8 +15,7 @@ use crate::auth::validity::ended;
 use crate::auth::{AuthError, Credential, Presented};
 use crate::config::Ownership;
 use crate::http::chat::Owner;
-use crate::http::produce::{About, Frame, answer, renewal, renewed};
-use crate::server::Shared;
+use crate::http::produce::{About, Frame, ProduceContext, answer, renewal, renewed};
 use crate::stream::Watched;
 use crate::task::command::Appended;
 use crate::task::registry::gone;
@@ -38,7 +37,7 @@ enum Happened {
     Closing,
 }
 
-pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Owner, producer: ProducerId) {
+pub async fn drive(context: Arc<ProduceContext>, socket: WebSocket, owner: Owner, producer: ProducerId) {
     let (mut sink, mut stream) = socket.split();
     // In the order in which the frames came; appends of one task become durable in that order anyway.
     let mut under_way = FuturesOrdered::new();
@@ -47,7 +46,7 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Owner, produce
     let (code, why) = loop {
         let happened = tokio::select! {
             biased;
-            () = shared.closing.cancelled() => Happened::Closing,
+            () = context.lifecycle.closing.cancelled() => Happened::Closing,
             why = &mut credential_ended => Happened::CredentialEnded(why),
             Some(answer) = under_way.next(), if !under_way.is_empty() => Happened::Durable(answer),
             frame = stream.next(), if under_way.len() < UNDER_WAY_MAX => Happened::Frame(frame),
@@ -71,16 +70,16 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Owner, produce
             }
             Happened::Frame(Some(Ok(Message::Text(text)))) => {
                 unheard = 0;
-                if let Some(token) = renewal(&shared, &text) {
-                    let credential = renew(&shared, &owner, &token).await;
+                if let Some(token) = renewal(&context.limits, &text) {
+                    let credential = renew(&context, &owner, &token).await;
                     let told = renewed(credential.as_ref().map(|credential| &credential.identity));
                     if let Ok(credential) = credential {
                         credential_ended = Box::pin(credential.validity.ended());
                     }
                     sink.send(Message::Text(told.into())).await
                 } else {
-                    let (about, frame) = Frame::read(&shared, &producer, &text);
-                    let pending = hand_over(&shared, &owner, frame).await;
+                    let (about, frame) = Frame::read(&context.limits, &producer, &text);
+                    let pending = hand_over(&context, &owner, frame).await;
                     under_way.push_back(settle(about, pending));
                     Ok(())
                 }
@@ -112,7 +111,7 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Owner, produce
             while let Some(answer) = under_way.next().await {
                 sink.feed(Message::Text(answer.into())).await?;
             }
-            shared.metrics.refusals.inc(refusal.code.as_str());
+            context.limits.metrics.refusals.inc(refusal.code.as_str());
             sink.feed(Message::Text(answer(&About::default(), Err(refusal)).into())).await?;
         }
         sink.send(Message::Close(Some(CloseFrame { code: code.code(), reason: code.reason().into() }))).await
@@ -121,8 +120,8 @@ pub async fn drive(shared: Arc<Shared>, socket: WebSocket, owner: Owner, produce
 }
 
 /// A new credential for the same principal, in place of the one that the connection came with.
-async fn renew(shared: &Shared, owner: &Owner, token: &Secret) -> Result<Credential, Refusal> {
-    let credential = shared.auth.admit(&Presented::from(token), clock::unix_seconds()).await.map_err(Refusal::from)?;
+async fn renew(context: &ProduceContext, owner: &Owner, token: &Secret) -> Result<Credential, Refusal> {
+    let credential = context.auth.admit(&Presented::from(token), clock::unix_seconds()).await.map_err(Refusal::from)?;
     if credential.identity.principal != owner.principal {
         let message = "This token is another principal's. Open a connection of its own for it.";
         return Err(Refusal::new(ErrorCode::Unauthorized, message));
@@ -130,14 +129,14 @@ async fn renew(shared: &Shared, owner: &Owner, token: &Secret) -> Result<Credent
     Ok(credential)
 }
 
-async fn hand_over(shared: &Arc<Shared>, owner: &Owner, frame: Result<Frame, Refusal>) -> Pending {
+async fn hand_over(context: &Arc<ProduceContext>, owner: &Owner, frame: Result<Frame, Refusal>) -> Pending {
     let Frame { task, place, chunks, proof } = frame?;
     // Each frame anew, since a token is worth nothing once its successor was used. Elsewhere the name of the owner is
     // proof enough, which the task itself checks, and a frame costs no look at its session.
-    if shared.config.session.ownership == Ownership::Token {
-        Watched::find(shared, &task, &owner.principal, proof.as_ref().or(owner.proof.as_ref())).await?;
+    if context.streams.config.session.ownership == Ownership::Token {
+        Watched::find(&context.streams, &task, &owner.principal, proof.as_ref().or(owner.proof.as_ref())).await?;
     }
-    shared.tasks.append(&task, &owner.principal, place, chunks).await
+    context.streams.tasks.append(&task, &owner.principal, place, chunks).await
 }
 
 async fn settle(about: About, pending: Pending) -> String {

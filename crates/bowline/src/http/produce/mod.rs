@@ -4,9 +4,10 @@ mod drive;
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{FromRef, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::frame::{Request, names};
 use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq, TaskId};
@@ -14,15 +15,18 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::admission::Admission;
 use super::chat::Owner;
 use super::chat::producers::not_a_producers;
-use super::chat::read;
+use super::doors;
+use super::limits::RequestLimits;
 use super::problem::Problem;
 use super::ws::{Asked, no_upgrade};
-use crate::auth::{Identity, SUBPROTOCOL};
+use crate::auth::{Authenticator, Identity, SUBPROTOCOL};
+use crate::lifecycle::Lifecycle;
 use crate::refusals;
 use crate::secret::Presented;
-use crate::server::Shared;
+use crate::stream::Streams;
 use crate::task::command::Appended;
 
 /// Producers that do not say who they are, are this one: a connection has one producer unless it says otherwise.
@@ -30,12 +34,38 @@ const PRODUCER: &str = "producer";
 /// What a connection reads at once: producers send much.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-pub async fn upgrade(owner: Owner, State(shared): State<Arc<Shared>>, headers: HeaderMap, upgrade: Asked) -> Response {
+/// What all connections of producers share.
+#[derive(Debug)]
+pub struct ProduceContext {
+    pub auth: Arc<Authenticator>,
+    pub lifecycle: Arc<Lifecycle>,
+    pub limits: Arc<RequestLimits>,
+    pub streams: Arc<Streams>,
+}
+
+/// What this endpoint is made of.
+#[derive(Clone, Debug, FromRef)]
+pub struct ProduceState {
+    pub admission: Arc<Admission>,
+    pub context: Arc<ProduceContext>,
+}
+
+doors! {
+    ProduceState;
+    "/produce" => get(upgrade),
+}
+
+pub async fn upgrade(
+    owner: Owner,
+    State(context): State<Arc<ProduceContext>>,
+    headers: HeaderMap,
+    upgrade: Asked,
+) -> Response {
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
         Err(why) => return no_upgrade(&why).into_response(),
     };
-    if shared.is_draining() {
+    if context.lifecycle.is_draining() {
         return Problem::from(refusals::draining()).into_response();
     }
     let id = headers.get("producer-id").map_or(Ok(PRODUCER), |value| value.to_str());
@@ -43,14 +73,14 @@ pub async fn upgrade(owner: Owner, State(shared): State<Arc<Shared>>, headers: H
         return Problem::from(Refusal::field("Producer-Id", "is empty, too long, or holds control characters"))
             .into_response();
     };
-    let limits = &shared.config.limits;
+    let limits = &context.limits.config.limits;
     let upgrade = upgrade
         .protocols([SUBPROTOCOL])
         .read_buffer_size(READ_BUFFER_BYTES)
         .max_message_size(limits.frame_bytes_max)
         .max_frame_size(limits.frame_bytes_max);
-    let connections = shared.connections.clone();
-    upgrade.on_upgrade(move |socket| connections.track_future(drive::drive(shared, socket, owner, producer)))
+    let connections = context.lifecycle.connections.clone();
+    upgrade.on_upgrade(move |socket| connections.track_future(drive::drive(context, socket, owner, producer)))
 }
 
 /// One frame of a producer's.
@@ -99,8 +129,8 @@ impl About {
 }
 
 impl Frame {
-    pub fn read(shared: &Shared, producer: &ProducerId, text: &str) -> (About, Result<Frame, Refusal>) {
-        let written = read::text(shared, text.as_bytes()).and_then(|text| {
+    pub fn read(limits: &RequestLimits, producer: &ProducerId, text: &str) -> (About, Result<Frame, Refusal>) {
+        let written = limits.text(text.as_bytes()).and_then(|text| {
             serde_json::from_str::<Written>(text).map_err(|error| {
                 let code = if error.is_data() { ErrorCode::InvalidPayload } else { ErrorCode::InvalidJson };
                 Refusal::new(code, format!("This is not a frame of a producer: {error}."))
@@ -159,12 +189,12 @@ fn refuse(answer: &mut Value, Refusal { code, message, retry_after_ms, details }
 }
 
 /// The new credential, if a frame brings one: it is the frame that `/ws` takes.
-pub fn renewal(shared: &Shared, text: &str) -> Option<Secret> {
+pub fn renewal(limits: &RequestLimits, text: &str) -> Option<Secret> {
     // Most frames are chunks, and need not be read twice.
     if !text.contains(names::AUTHENTICATE) {
         return None;
     }
-    match Request::parse(text, shared.config.limits.json_depth_max) {
+    match Request::parse(text, limits.config.limits.json_depth_max) {
         Ok(Request::Authenticate { token }) => Some(token),
         _ => None,
     }

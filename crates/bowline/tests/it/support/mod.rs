@@ -11,8 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline::config::{AgentConfig, AgentKind, Config, Loaded, StoreUrl};
+use bowline::lifecycle::Lifecycle;
+use bowline::metrics::Metrics;
 use bowline::node::{Node, Own};
-use bowline::server::Shared;
+use bowline::session::Sessions;
+use bowline_hub::Hub;
+use bowline_store::Store;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -37,7 +41,11 @@ pub fn config() -> Config {
 /// A server in this process.
 pub struct Server {
     pub address: SocketAddr,
-    pub shared: Arc<Shared>,
+    pub lifecycle: Arc<Lifecycle>,
+    pub metrics: Arc<Metrics>,
+    pub sessions: Arc<Sessions>,
+    pub store: Arc<dyn Store>,
+    pub hub: Arc<Hub>,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<()>,
 }
@@ -60,9 +68,11 @@ impl Server {
         limit::limit();
         let node = Box::pin(Node::start_with(loaded, own)).await.expect("the server starts");
         let (stop, stopped) = oneshot::channel();
-        let (address, shared) = (node.address, node.shared.clone());
+        let (address, lifecycle, maintenance) = (node.address, node.lifecycle.clone(), node.maintenance.clone());
+        let (metrics, sessions) = (maintenance.metrics.clone(), maintenance.sessions.clone());
+        let (store, hub) = (maintenance.logs.store.clone(), maintenance.hub.clone());
         let running = tokio::spawn(node.run(async move { drop(stopped.await) }));
-        Server { address, shared, stop: Some(stop), running }
+        Server { address, lifecycle, metrics, sessions, store, hub, stop: Some(stop), running }
     }
 
     pub async fn connect(&self) -> Client {

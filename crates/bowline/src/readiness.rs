@@ -1,0 +1,29 @@
+//! Whether this server may be sent traffic, and what keeps it from that.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bowline_store::Store;
+
+use crate::cluster::Cluster;
+use crate::lifecycle::Lifecycle;
+
+pub struct Readiness {
+    pub lifecycle: Arc<Lifecycle>,
+    pub store: Arc<dyn Store>,
+    /// The other nodes on this store, where there can be any: they have to see this one.
+    pub cluster: Option<Arc<Cluster>>,
+}
+
+impl Readiness {
+    pub fn is_ready(&self) -> bool {
+        let mute = self.cluster.as_ref().is_some_and(|cluster| cluster.mute().is_some());
+        self.lifecycle.is_recovered() && !self.lifecycle.is_draining() && self.store.health().writable && !mute
+    }
+}
+
+impl fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Readiness({})", self.is_ready())
+    }
+}
