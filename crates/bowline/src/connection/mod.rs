@@ -1,5 +1,6 @@
 //! One client's connection: its links to sessions, what waits to be sent to it, and its standing with us.
 
+mod context;
 mod pulse;
 mod requests;
 mod watching;
@@ -18,16 +19,12 @@ use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
 use bytes::Bytes;
 use serde_json::json;
 
+pub use context::ConnectionContext;
 use watching::Watching;
 
-use crate::auth::{Authenticator, Credential, Identity, SUBPROTOCOL, Validity};
-use crate::config::Config;
-use crate::lifecycle::Lifecycle;
-use crate::metrics::Metrics;
+use crate::auth::{Credential, Identity, SUBPROTOCOL, Validity};
 use crate::refusals;
-use crate::session::{self, Ask, Caller, Command, Grant, Inbox, Mail, Mailbox, Sessions, Way};
-use crate::stream::Streams;
-use crate::stream::reader::Readers;
+use crate::session::{self, Ask, Caller, Command, Grant, Inbox, Mail, Mailbox, Way};
 
 /// An empty outbox that once held more frames than this gives its memory back.
 const OUTBOX_FRAMES_KEPT: usize = 256;
@@ -36,23 +33,6 @@ const OUTBOX_FRAMES_KEPT: usize = 256;
 const LOST_MAX: usize = 64;
 /// About what an answer takes, for answers that are still on their way from a session.
 const ANSWER_BYTES: usize = 512;
-
-/// What all connections share.
-pub struct ConnectionContext {
-    pub config: Arc<Config>,
-    pub metrics: Arc<Metrics>,
-    pub auth: Arc<Authenticator>,
-    pub lifecycle: Arc<Lifecycle>,
-    pub sessions: Arc<Sessions>,
-    pub streams: Arc<Streams>,
-    pub readers: Arc<Readers>,
-}
-
-impl std::fmt::Debug for ConnectionContext {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ConnectionContext")
-    }
-}
 
 pub struct Connection {
     context: Arc<ConnectionContext>,
