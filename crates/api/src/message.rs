@@ -34,6 +34,9 @@ pub struct Message {
     /// The event that began its turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<Seq>,
+    /// What the agent is to keep to while it answers this message, beside what it is configured with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
     /// What it consists of, if that is more than its text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Value>,

@@ -60,7 +60,7 @@ impl Connection {
             }
             Request::Response { session, step_id, confirmed, tasks, reason } => {
                 let reply = Reply { confirmed, tasks, reason };
-                self.command(session, &identity, Ask::Response { step_id, reply }).await;
+                self.command(session, &identity, Ask::Response { step_id, reply, request: None }).await;
             }
             Request::Cancel { session, reason } => {
                 let by = identity.principal.to_string();

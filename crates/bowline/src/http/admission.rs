@@ -20,7 +20,7 @@ use crate::origin::is_loopback;
 /// Says only that the process is alive, so anybody may ask under any name.
 pub const ALIVE: &str = "/healthz";
 /// What begins with these needs a credential where there is auth.
-const NEED_CREDENTIAL: [&str; 4] = ["/api/", "/mcp", "/ws", "/produce"];
+const NEED_CREDENTIAL: [&str; 5] = ["/api/", "/v1/", "/mcp", "/ws", "/produce"];
 
 /// What decides who may ask.
 pub struct Admission {

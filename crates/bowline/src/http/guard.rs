@@ -21,6 +21,8 @@ use crate::auth::{AuthError, Validity};
 pub enum Farewell {
     /// A chunk of the AI SDK's that leaves nothing in the message; then the body breaks off, as after any cut.
     Chunk,
+    /// The error event of the Responses API; then the body breaks off too.
+    ResponseError,
     /// An event of its own.
     Event,
     /// A comment: MCP has no message for this, and a client takes nothing for an answer that is none.
@@ -95,7 +97,7 @@ impl HttpBody for Guarded {
                     Poll::Ready(Some(Ok(Frame::data(this.farewell.words(&ended(why))))))
                 }
             },
-            Stage::Said if this.farewell == Farewell::Chunk => {
+            Stage::Said if this.farewell.breaks_off() => {
                 // What is still to be written leaves while we seem to wait; with the error it would be dropped.
                 this.stage = Stage::Broken;
                 cx.waker().wake_by_ref();
@@ -114,6 +116,11 @@ impl HttpBody for Guarded {
 }
 
 impl Farewell {
+    /// Whether a clean end behind it would be taken for that of the stream.
+    fn breaks_off(self) -> bool {
+        matches!(self, Farewell::Chunk | Farewell::ResponseError)
+    }
+
     fn words(self, refusal: &Refusal) -> Bytes {
         let (code, message) = (refusal.code.as_str(), &refusal.message);
         let told = json!({ "code": code, "message": message, "recovery_action": refusal.code.action().as_str() });
@@ -121,6 +128,10 @@ impl Farewell {
             Farewell::Chunk => {
                 let chunk = json!({ "type": "data-unauthorized", "data": told, "transient": true });
                 format!("data: {chunk}\n\n")
+            }
+            Farewell::ResponseError => {
+                let error = json!({ "type": "error", "code": code, "message": message, "param": null });
+                format!("event: error\ndata: {error}\n\n")
             }
             Farewell::Event => format!("event: error\ndata: {told}\n\n"),
             Farewell::Comment => format!(": {code} {message}\n\n"),

@@ -47,6 +47,15 @@ impl RequestLimits {
 
     /// A message as a person sent it: text, or an object with `text`.
     pub fn content(&self, field: &str, value: &Value) -> Result<Content, Refusal> {
+        let content = self.fits(value)?;
+        match content.text() {
+            Some(_) => Ok(content),
+            None => Err(Refusal::field(field, "must be text, or an object with `text`")),
+        }
+    }
+
+    /// What a caller wrote, unless it is larger than a message may be.
+    pub fn fits(&self, value: &Value) -> Result<Content, Refusal> {
         let raw = serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned());
         let content = Content(raw);
         let max = self.config.limits.message_bytes_max;
@@ -56,10 +65,7 @@ impl RequestLimits {
             let message = format!("The message is {bytes} bytes long; limits.message_bytes_max is {max}.");
             return Err(Refusal::new(ErrorCode::MessageTooLarge, message));
         }
-        match content.text() {
-            Some(_) => Ok(content),
-            None => Err(Refusal::field(field, "must be text, or an object with `text`")),
-        }
+        Ok(content)
     }
 
     /// Whether one more stream may be opened.

@@ -14,6 +14,7 @@ pub mod openapi;
 mod page;
 mod problem;
 pub mod produce;
+pub mod responses;
 mod seldom;
 pub mod servers;
 pub mod ws;
@@ -74,7 +75,7 @@ macro_rules! doors {
 }
 pub(crate) use doors;
 
-/// Every path but those that pages of other origins may ask for, which are in [`chat`] and [`openapi`].
+/// Every path but those that pages of other origins may ask for, which are in [`chat`], [`responses`] and [`openapi`].
 pub fn paths() -> impl Iterator<Item = &'static str> {
     let doors = [page::PATHS, ws::PATHS, produce::PATHS, health::PATHS, admin::PATHS, servers::PATHS, mcp::PATHS];
     doors.into_iter().flatten().copied()
@@ -100,8 +101,13 @@ impl Doors {
         // Inside of what shares an answer with pages of other origins, so that they can read this one too.
         let deadline = || from_fn_with_state(limits.clone(), body::deadline);
         let host = || from_fn_with_state(admission.clone(), admission::host);
+        let responses = responses::routes()
+            .with_state(self.chat.clone())
+            .method_not_allowed_fallback(problem::no_such_method)
+            .layer(map_response(responses::in_the_apis_shape));
         let from_pages = chat::routes()
             .with_state(self.chat)
+            .merge(responses)
             .merge(openapi::routes().with_state(self.openapi))
             .method_not_allowed_fallback(problem::no_such_method)
             .layer(host())

@@ -33,7 +33,7 @@ impl From<Refusal> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let Refusal { code, message, retry_after_ms, details } = self.refusal;
+        let Refusal { code, message, retry_after_ms, details } = self.refusal.clone();
         let mut body = json!({ "code": code.as_str(), "message": message, "recovery_action": code.action().as_str() });
         if let Some(ms) = retry_after_ms {
             body["retry_after_ms"] = ms.into();
@@ -43,6 +43,8 @@ impl IntoResponse for Problem {
         }
         let mut response = (self.status, Json(body)).into_response();
         response.extensions_mut().insert(code);
+        // For endpoints that word it otherwise.
+        response.extensions_mut().insert(self.refusal);
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

@@ -114,7 +114,7 @@ impl SessionActor {
                 self.message(&from, Queued { content, message_id, also }).await
             }
             Ask::Regenerate { by, replaces } => self.regenerate(&from, by, replaces).await,
-            Ask::Response { step_id, reply } => self.response(&from, &step_id, reply).await,
+            Ask::Response { step_id, reply, request } => self.response(&from, &step_id, reply, request).await,
             Ask::Cancel { by, reason, turn } => self.cancel(&from, by, reason, turn).await,
             Ask::Plan { by, command } => self.plan_command(&from, by, command).await,
             Ask::Operate(order) => self.operate(&from, *order).await,

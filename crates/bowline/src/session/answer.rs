@@ -2,6 +2,7 @@
 
 use bowline_api::{Input, Message, OpenQuestion, Reply};
 use bowline_protocol::event::names;
+use bowline_protocol::frame::client::Content;
 use bowline_protocol::{Draft, ErrorCode, Refusal, RunId, StepId};
 use serde_json::{Value, json};
 
@@ -12,7 +13,13 @@ use super::{Caller, Outcome, taken};
 use crate::refusals;
 
 impl SessionActor {
-    pub(super) async fn response(&mut self, from: &Caller, step: &StepId, reply: Reply) -> Answered {
+    pub(super) async fn response(
+        &mut self,
+        from: &Caller,
+        step: &StepId,
+        reply: Reply,
+        request: Option<Content>,
+    ) -> Answered {
         self.may_write(from)?;
         let mut change = self.change();
         if !change.record.turn.answer(step) {
@@ -37,6 +44,9 @@ impl SessionActor {
         }
         if let Some(reason) = &reply.reason {
             content["reason"] = reason.as_str().into();
+        }
+        if let Some(request) = request.and_then(|request| serde_json::from_str(request.0.get()).ok()) {
+            content["response"] = request;
         }
         change.event(&Draft::new(names::USER_RESPONSE, &content).step(step.clone()));
         change.delete(keys::confirmation(step));

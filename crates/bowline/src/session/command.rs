@@ -51,6 +51,8 @@ pub enum Ask {
     Response {
         step_id: StepId,
         reply: Reply,
+        /// What else the one who replies asked for, as the log is to keep it.
+        request: Option<Content>,
     },
     Cancel {
         by: String,

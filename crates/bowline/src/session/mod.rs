@@ -5,6 +5,7 @@ pub mod actor;
 mod answer;
 mod attach;
 pub mod background;
+mod brought;
 pub mod caller;
 mod command;
 mod emissions;

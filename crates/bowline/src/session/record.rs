@@ -168,6 +168,7 @@ pub mod keys {
     use super::{MessageId, Seq, StepId, TaskId};
 
     pub const MESSAGES: &str = "m/";
+    pub const TURNS: &str = "t/";
     pub const CONFIRMATIONS: &str = "c/";
     pub const OPERATIONS: &str = "o/";
     pub const RESULTS: &str = "r/";
@@ -194,7 +195,7 @@ pub mod keys {
 
     /// The turn that began with this event.
     pub fn turn(started: Seq) -> String {
-        format!("t/{:016}", started.get())
+        format!("{TURNS}{:016}", started.get())
     }
 
     /// What was open at each event of the turn that began with this one, for readers who begin in the middle.

@@ -166,6 +166,7 @@ async fn rebuild(
             message_id,
             interrupted: message.interrupted,
             turn: None,
+            instructions: None,
             parts: None,
         };
         put(keys::message(number as u64), &kept);

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::actor::{Change, SessionActor};
 use super::background::Background;
+use super::brought::Brought;
 use super::caller::Answered;
 use super::record::{Accepted, Queued, keys};
 use super::run::LiveRun;
@@ -122,19 +123,26 @@ impl SessionActor {
         if let Some(id) = message_id {
             draft = draft.metadata(&json!({ "message_id": id }));
         }
-        let conversation = self.conversation().await?;
+        let mut conversation = self.conversation().await?;
         let started = self.next_seq().await?;
         let mut change = self.change();
         change.event(&draft);
+        let Brought { before, instructions } = Brought::of(content);
+        let brought = before.len() as u64;
+        for earlier in before {
+            let message = message_of(earlier.role, earlier.content, None);
+            push_message(&mut change, message.clone());
+            conversation.push(Message { at_ms: change.commit.at_ms, ..message });
+        }
         let parts = content.parts();
-        let said = Message { turn: Some(started), parts, ..message_of(Role::User, text.clone(), message_id.as_ref()) };
-        push_message(&mut change, said);
+        let said = message_of(Role::User, text.clone(), message_id.as_ref());
+        push_message(&mut change, Message { turn: Some(started), parts, instructions, ..said });
         remember(&mut change, &message, digest, Some(started));
         if let Some(number) = queue_item {
             change.delete(keys::queued(number));
             change.record.queue.from = number + 1;
         }
-        self.forget_oldest(&mut change).await?;
+        self.forget_oldest(&mut change, brought).await?;
         if change.record.title.is_none() {
             change.record.title = Some(text.chars().take(TITLE_CHARS).collect());
         }
@@ -143,10 +151,12 @@ impl SessionActor {
     }
 
     /// A conversation keeps so many messages; the oldest go, and their keys with them.
-    async fn forget_oldest(&self, change: &mut Change) -> Result<(), Refusal> {
+    async fn forget_oldest(&self, change: &mut Change, brought: u64) -> Result<(), Refusal> {
         let kept = self.shared.config.limits.messages_kept_max;
-        // A message and its answer come, so two may go.
-        for number in change.record.messages.saturating_sub(kept + 2)..change.record.messages.saturating_sub(kept) {
+        // A message and its answer come, and what the message brought, so as many may go.
+        for number in
+            change.record.messages.saturating_sub(kept + 2 + brought)..change.record.messages.saturating_sub(kept)
+        {
             let Some(message) = self.item::<Message>(&keys::message(number)).await? else { continue };
             change.delete(keys::message(number));
             if let Some(turn) = message.turn.filter(|_| message.role == Role::User) {
@@ -350,7 +360,7 @@ fn remember(change: &mut Change, message: &Queued, digest: &str, started: Option
 /// A message as it is kept, before it has a place in the conversation.
 pub(super) fn message_of(role: Role, content: String, id: Option<&MessageId>) -> Message {
     let message_id = id.map(|id| id.as_str().to_owned());
-    Message { role, content, at_ms: 0, message_id, interrupted: false, turn: None, parts: None }
+    Message { role, content, at_ms: 0, message_id, interrupted: false, turn: None, instructions: None, parts: None }
 }
 
 /// Adds a message at the end of the conversation, and says which number it has there.

@@ -173,6 +173,12 @@ impl Watched {
         Ok(Watched { id: id.clone(), log, session, first, last, extent, index_key, facts })
     }
 
+    /// What of a turn follows this event, as those see it who call it so.
+    #[must_use]
+    pub fn part(self, name: TaskId, first: Seq) -> Watched {
+        Watched { id: name, first, ..self }
+    }
+
     /// What its readers follow.
     pub fn place(&self) -> StreamPlace {
         StreamPlace { id: self.id.clone(), first: self.first, index_key: self.index_key.clone() }

@@ -83,6 +83,17 @@ fn every_door_is_described() {
 }
 
 #[test]
+fn every_endpoint_of_the_responses_api_is_in_the_protocol_and_in_its_document() {
+    for document in ["PROTOCOL.md", "docs/responses.md"] {
+        let text = read(document);
+        // A method stands before the path.
+        let missing = bowline::http::responses::PATHS.iter().filter(|path| !text.contains(&format!(" {path}`")));
+        let missing: Vec<_> = missing.collect();
+        assert!(missing.is_empty(), "Describe in {document}: {missing:?}");
+    }
+}
+
+#[test]
 fn every_endpoint_of_the_chat_door_is_in_the_protocol_and_in_openapi() {
     let protocol = read("PROTOCOL.md");
     let document = bowline::http::openapi::document(false, &[]);

@@ -41,6 +41,7 @@ mod producers;
 mod real_redis;
 mod reconnect;
 mod redis;
+mod responses;
 mod scenarios;
 mod sessions;
 mod state;

@@ -21,6 +21,9 @@ pub fn body(run: &Run, input: &str, answer: Option<&Value>) -> Bytes {
         "config": run.config,
         "stream": true,
     });
+    if let Some(instructions) = run.message.as_ref().and_then(|message| message.instructions.as_ref()) {
+        body["instructions"] = instructions.as_str().into();
+    }
     if let Some(state) = &run.state {
         body["agent_state"] = state.clone();
     }
@@ -100,6 +103,7 @@ mod tests {
             message_id: None,
             interrupted: true,
             turn: None,
+            instructions: None,
             parts: Some(parts.clone()),
         };
         let told = spoken(&message);

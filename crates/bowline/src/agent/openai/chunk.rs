@@ -14,6 +14,8 @@ const CALLS_MAX: usize = 128;
 #[derive(Clone, PartialEq, Eq)]
 pub enum Piece {
     Text(String),
+    /// It will not answer, and says so.
+    Refusal(String),
     Thinking(String),
 }
 
@@ -21,6 +23,7 @@ impl fmt::Debug for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Piece::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Piece::Refusal(text) => write!(f, "Refusal({} bytes)", text.len()),
             Piece::Thinking(text) => write!(f, "Thinking({} bytes)", text.len()),
         }
     }
@@ -96,7 +99,7 @@ impl Gathered {
             content => push(&mut pieces, Piece::Text, content.as_str()),
         }
         // A refusal to answer is an answer.
-        push(&mut pieces, Piece::Text, delta["refusal"].as_str());
+        push(&mut pieces, Piece::Refusal, delta["refusal"].as_str());
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
             self.take_call(call)?;
         }
@@ -241,7 +244,7 @@ mod tests {
             (json!({ "content": "", "reasoning_content": "b" }), vec![thinking("b")]),
             (json!({ "reasoning": "c", "content": null }), vec![thinking("c")]),
             (json!({ "reasoning": "c", "reasoning_content": "c" }), vec![thinking("c")]),
-            (json!({ "refusal": "no" }), vec![text("no")]),
+            (json!({ "refusal": "no" }), vec![Piece::Refusal("no".into())]),
             (
                 json!({ "content": [{ "type": "thinking", "thinking": [{ "type": "text", "text": "d" }] }, { "type": "text", "text": "e" }] }),
                 vec![thinking("d"), text("e")],

@@ -10,7 +10,7 @@ use bowline_api::{Agent, AgentError, Answer, Host, Input, OpenQuestion, Reply, R
 use bowline_core::scrub::scrub_text;
 use bowline_env::clock;
 use reqwest::Url;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use self::chunk::{Gathered, Piece, Unusable, Wanted};
 use self::request::Toolbox;
@@ -84,7 +84,9 @@ impl Agent for OpenAi {
             return Err(AgentError::failed("It takes messages only."));
         };
         let toolbox = Toolbox::new(run.tools.list(&run.owner).await);
-        let mut messages = request::conversation(self.config.system.as_deref(), &run.conversation, text);
+        let instructions = run.message.as_ref().and_then(|message| message.instructions.as_deref());
+        let system = [self.config.system.as_deref(), instructions];
+        let mut messages = request::conversation(&system, &run.conversation, text);
         let mut spoken = Spoken::new(self.config.wire.answer_bytes_max, self.host.clone());
         let (mut usage, mut model) = (None, None);
         for number in 1..=self.config.max_steps {
@@ -166,6 +168,10 @@ pub async fn read(
         for piece in pieces {
             match piece {
                 Piece::Text(delta) => spoken.say(&run.emit, delta).await.map_err(Failed::Agent)?,
+                Piece::Refusal(delta) => {
+                    let facts = Map::from_iter([("refusal".to_owned(), true.into())]);
+                    spoken.say_with(&run.emit, delta, facts).await.map_err(Failed::Agent)?;
+                }
                 Piece::Thinking(delta) => {
                     run.emit.thinking_delta(&delta).await.map_err(|stopped| Failed::Agent(stopped.into()))?;
                 }

@@ -12,15 +12,16 @@ use super::chunk::Wanted;
 /// The protocol's limit on the name of a function.
 const NAME_BYTES_MAX: usize = 64;
 
-/// The messages so far. Answers that were cut short are among them: the person has seen them too.
-pub fn conversation(system: Option<&str>, past: &[Message], input: &str) -> Vec<Value> {
-    let system = system.map(|text| json!({ "role": "system", "content": text }));
+/// The messages so far. Answers that were cut short are among them: the person has seen them too. Before them stands what the
+/// model is told by its settings, then what by the caller.
+pub fn conversation(system: &[Option<&str>], past: &[Message], input: &str) -> Vec<Value> {
+    let system = system.iter().flatten().map(|text| json!({ "role": "system", "content": text }));
     let role = |role: Role| match role {
         Role::User => "user",
         Role::Assistant => "assistant",
     };
     let past = past.iter().map(|message| json!({ "role": role(message.role), "content": message.content }));
-    system.into_iter().chain(past).chain([json!({ "role": "user", "content": input })]).collect()
+    system.chain(past).chain([json!({ "role": "user", "content": input })]).collect()
 }
 
 /// What the model said before it called tools, and its calls.

@@ -38,6 +38,8 @@ pub enum SessionAsk {
     Response {
         step_id: StepId,
         reply: PersonReply,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<Content>,
     },
     Cancel {
         by: String,
@@ -214,9 +216,10 @@ impl From<&Ask> for SessionAsk {
                 SessionAsk::Message { message_id: message_id.clone(), also: also.clone(), content: content.clone() }
             }
             Ask::Regenerate { by, replaces } => SessionAsk::Regenerate { by: by.clone(), replaces: replaces.clone() },
-            Ask::Response { step_id, reply } => {
+            Ask::Response { step_id, reply, request } => {
                 let Reply { confirmed, tasks, reason } = reply.clone();
-                SessionAsk::Response { step_id: step_id.clone(), reply: PersonReply { confirmed, tasks, reason } }
+                let reply = PersonReply { confirmed, tasks, reason };
+                SessionAsk::Response { step_id: step_id.clone(), reply, request: request.clone() }
             }
             Ask::Cancel { by, reason, turn } => {
                 SessionAsk::Cancel { by: by.clone(), reason: reason.clone(), turn: *turn }
@@ -247,8 +250,8 @@ impl From<SessionAsk> for Ask {
             SessionAsk::Alive => Ask::Alive,
             SessionAsk::Message { message_id, also, content } => Ask::Message { message_id, also, content },
             SessionAsk::Regenerate { by, replaces } => Ask::Regenerate { by, replaces },
-            SessionAsk::Response { step_id, reply: PersonReply { confirmed, tasks, reason } } => {
-                Ask::Response { step_id, reply: Reply { confirmed, tasks, reason } }
+            SessionAsk::Response { step_id, reply: PersonReply { confirmed, tasks, reason }, request } => {
+                Ask::Response { step_id, reply: Reply { confirmed, tasks, reason }, request }
             }
             SessionAsk::Cancel { by, reason, turn } => Ask::Cancel { by, reason, turn },
             SessionAsk::Plan { by, command } => Ask::Plan { by, command },

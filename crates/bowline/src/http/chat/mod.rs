@@ -6,7 +6,7 @@ pub mod read;
 pub mod sdk;
 pub mod sessions;
 mod shown;
-mod sse;
+pub mod sse;
 pub mod tasks;
 
 use std::sync::Arc;
@@ -90,7 +90,9 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Owner, Problem> {
         let admission = Arc::<Admission>::from_ref(state);
-        let credential = admission.credential(&parts.headers, &parts.extensions, Farewell::Chunk).await?;
+        let is_response = parts.uri.path().starts_with("/v1/");
+        let farewell = if is_response { Farewell::ResponseError } else { Farewell::Chunk };
+        let credential = admission.credential(&parts.headers, &parts.extensions, farewell).await?;
         let shown = parts.headers.get(RESUME_TOKEN).and_then(|value| value.to_str().ok()).map(Secret::new);
         let may_adopt = shown.as_ref().is_some_and(|shown| shown.expose().len() >= OWN_SECRET_BYTES_MIN);
         let proof = shown.as_ref().map(Presented::from);
@@ -100,16 +102,24 @@ where
 
 impl Owner {
     /// Asks something of a session of the owner's.
-    async fn ask(&self, sessions: &Arc<Sessions>, session: &SessionId, ask: Ask) -> Answered {
+    pub async fn ask(&self, sessions: &Arc<Sessions>, session: &SessionId, ask: Ask) -> Answered {
         sessions.ask(session, &self.principal, self.proof.clone(), ask).await
     }
 
     /// A secret of the caller's own choice, for something new that opens to nothing that was shown.
-    fn own_secret(&self) -> Option<&Presented> {
+    pub fn own_secret(&self) -> Option<&Presented> {
         self.proof.as_ref().filter(|_| self.may_adopt)
     }
 
-    fn name(&self) -> String {
+    /// The owner of what was just made, who can prove it. A secret that the caller brought opens it too, until the new one is
+    /// used; and that is the caller's to do.
+    #[must_use]
+    pub fn of_made(self, token: Option<&Secret>) -> Owner {
+        let brought = self.own_secret().cloned();
+        Owner { proof: brought.or_else(|| token.map(Presented::from)).or(self.proof), ..self }
+    }
+
+    pub fn name(&self) -> String {
         self.principal.to_string()
     }
 }

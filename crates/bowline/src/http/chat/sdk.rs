@@ -22,7 +22,6 @@ use super::sse::{self, Reading};
 use super::{Owner, RESUME_TOKEN};
 use crate::alias::{self, Naming};
 use crate::refusals;
-use crate::secret::Presented;
 use crate::session::registry::NewSession;
 use crate::session::{Ask, Life};
 use crate::stream::{Streams, Watched};
@@ -151,6 +150,22 @@ async fn session_of(
     naming.alone(log.as_str(), named(streams, owner, log, agent)).await
 }
 
+/// The session that a name of the caller's stands for; a new one if there is none. `field` is where the name was given.
+pub async fn session_of_chat(
+    naming: &Naming,
+    streams: &Streams,
+    owner: Owner,
+    field: &str,
+    chat: &str,
+    agent: Option<String>,
+) -> Result<(SessionId, Owner, Option<Secret>), Refusal> {
+    let log = chat_log(&owner.principal, chat).ok_or_else(|| Refusal::field(field, "is empty or too long"))?;
+    if let Some(session) = living(streams, &owner, &log).await?.own {
+        return Ok((session, owner, None));
+    }
+    naming.alone(log.as_str(), named(streams, owner, &log, agent)).await
+}
+
 async fn named(
     streams: &Streams,
     owner: Owner,
@@ -166,9 +181,7 @@ async fn named(
     alias::check_room(&all)?;
     let made = make(&streams.sessions, streams.config.session.ownership, new, owner.own_secret()).await?;
     alias::share(&streams.readers.logs, log, &owner.principal, all, made.id.as_str()).await?;
-    // A secret that the caller brought opens it too, until the new one is used; and that is the caller's to do.
-    let proof = owner.own_secret().cloned().or_else(|| made.token.as_ref().map(Presented::from)).or(owner.proof);
-    Ok((made.id, Owner { proof, ..owner }, made.token))
+    Ok((made.id, owner.of_made(made.token.as_ref()), made.token))
 }
 
 /// The sessions of a chat id that live. Where a name proves nothing there may be several: strangers who choose the same id get each

@@ -255,6 +255,6 @@ pub async fn respond(owner: Owner, State(sessions): State<Arc<Sessions>>, Name(s
     let reply = Reply { confirmed, tasks, reason: fields.text("reason")? };
     let session = session_id(&sid)?;
     let step_id = step.clone();
-    owner.ask(&sessions, &session, Ask::Response { step_id, reply }).await?;
+    owner.ask(&sessions, &session, Ask::Response { step_id, reply, request: None }).await?;
     Ok(Json(json!({ "step_id": step, "confirmed": confirmed, "accepted": true })).into_response())
 }

@@ -74,7 +74,7 @@ async fn active_streams(
 
 /// A message in the shape of the AI SDK. An answer has the name that its stream gave it.
 fn ui_message(log: &LogId, key: &str, message: Message) -> Value {
-    let Message { role, content, message_id, turn, parts, at_ms, interrupted } = message;
+    let Message { role, content, message_id, turn, parts, at_ms, interrupted, .. } = message;
     let answer = turn.filter(|_| role == Role::Assistant).map(|turn| TaskId::of_turn(log, turn).to_string());
     let id = answer.or(message_id).unwrap_or_else(|| format!("msg_{}", key.trim_start_matches(keys::MESSAGES)));
     let text = json!({ "type": "text", "text": content });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bowline_core::dialect::Projection;
 use bowline_core::dialect::ai_sdk::Projector;
 use bowline_core::watch::Start;
 use bowline_protocol::{Refusal, StreamCursor, TaskId};
@@ -19,12 +20,10 @@ use crate::stream::reader::Readers;
 /// Where a browser that comes back says how far it is.
 const LAST_EVENT_ID: &str = "Last-Event-ID";
 
-const HEADERS: [(&str, &str); 4] = [
-    ("content-type", "text/event-stream"),
-    ("cache-control", "no-cache, no-transform"),
-    ("x-accel-buffering", "no"),
-    ("x-vercel-ai-ui-message-stream", "v1"),
-];
+/// What every stream of server-sent events is answered with.
+pub const EVENT_STREAM: [(&str, &str); 3] =
+    [("content-type", "text/event-stream"), ("cache-control", "no-cache, no-transform"), ("x-accel-buffering", "no")];
+const AI_SDK: [(&str, &str); 1] = [("x-vercel-ai-ui-message-stream", "v1")];
 /// How the workflow transport learns which run it may come back to, and where its end is.
 const RUN_ID: &str = "x-workflow-run-id";
 const TAIL_INDEX: &str = "x-workflow-stream-tail-index";
@@ -146,7 +145,7 @@ async fn from_index(readers: &Arc<Readers>, watched: &Watched, index: i64) -> Re
     Ok(response)
 }
 
-fn flag(name: &str, text: Option<&str>) -> Result<Option<bool>, Refusal> {
+pub fn flag(name: &str, text: Option<&str>) -> Result<Option<bool>, Refusal> {
     match text {
         None | Some("") => Ok(None),
         Some("1" | "true") => Ok(Some(true)),
@@ -155,17 +154,21 @@ fn flag(name: &str, text: Option<&str>) -> Result<Option<bool>, Refusal> {
     }
 }
 
-/// The answer itself. A stream that is cut ends in an error and not cleanly, so that nobody takes it for whole.
-pub fn respond(stream: Stream<Projector>, task: Option<&TaskId>) -> Response {
-    let body = futures_util::stream::unfold(Some(stream), |stream| async move {
+/// A stream as a body. One that is cut ends in an error and not cleanly, so that no client takes it for whole.
+pub fn body<P: Projection>(stream: Stream<P>) -> Body {
+    Body::from_stream(futures_util::stream::unfold(Some(stream), |stream| async move {
         let mut stream = stream?;
         match Box::pin(stream.next()).await {
             Ok(Some(bytes)) => Some((Ok(bytes), Some(stream))),
             Ok(None) => None,
             Err(error) => Some((Err(error), None)),
         }
-    });
-    let mut response = (StatusCode::OK, HEADERS, Body::from_stream(body)).into_response();
+    }))
+}
+
+/// The answer itself.
+pub fn respond(stream: Stream<Projector>, task: Option<&TaskId>) -> Response {
+    let mut response = (StatusCode::OK, EVENT_STREAM, AI_SDK, body(stream)).into_response();
     if let Some(task) = task {
         let headers = response.headers_mut();
         if let Ok(value) = HeaderValue::from_str(task.as_str()) {

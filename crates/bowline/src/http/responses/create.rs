@@ -1,0 +1,302 @@
+//! `POST /v1/responses`: a message to an agent, or the answer to its question, and the response to that.
+
+use std::sync::Arc;
+
+use axum::body::Body as HttpBody;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::response::Response;
+use bowline_api::{Message, Reply};
+use bowline_core::dialect::responses::{QuestionId, ResponseId};
+use bowline_env::entropy;
+use bowline_protocol::event::names;
+use bowline_protocol::frame::client::{Content, Secret};
+use bowline_protocol::{ErrorCode, LogId, MessageId, Refusal, Seq, SessionId};
+use bowline_store::WakeSet;
+use serde_json::{Map, Value};
+
+use super::super::chat::read::{self, Body};
+use super::super::chat::{Owner, RESUME_TOKEN, sdk, sessions, sse};
+use super::super::limits::RequestLimits;
+use super::super::problem::Problem;
+use super::found::{Found, object, streamed};
+use super::input::Input;
+use super::request::{Delivery, ResponseRequest};
+use crate::alias::Naming;
+use crate::decode::decode;
+use crate::refusals;
+use crate::session::record::{Accepted, SessionRecord, keys};
+use crate::session::registry::NewSession;
+use crate::session::{Ask, Outcome};
+use crate::stream::Streams;
+
+type Answer = Result<Response, Problem>;
+
+/// The session that a response belongs to, and what its maker needs to come back to it.
+struct Place {
+    session: SessionId,
+    owner: Owner,
+    token: Option<Secret>,
+}
+
+pub async fn create(
+    owner: Owner,
+    State(limits): State<Arc<RequestLimits>>,
+    State(naming): State<Arc<Naming>>,
+    State(streams): State<Arc<Streams>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let key = read::idempotency_key(&headers)?;
+    let ResponseRequest { model, input, delivery, previous, conversation, is_kept, echoed } =
+        ResponseRequest::read(body.fields())?;
+    model.as_deref().map_or(Ok(()), |model| streams.sessions.knows(model, "model"))?;
+    if delivery == Delivery::Streamed {
+        limits.admit_stream()?;
+    }
+    let (found, place) = match input {
+        Input::Answer { question, reply } => {
+            let previous = previous.ok_or_else(|| {
+                Refusal::field("previous_response_id", "is missing: it names the response that asked")
+            })?;
+            let request = limits.fits(&Value::Object(echoed.0))?;
+            let found = answer(&streams, &owner, &previous, &question, reply, request).await?;
+            let place = Place { session: found.session.clone(), owner, token: None };
+            (found, place)
+        }
+        Input::Message(mut content) => {
+            content.insert("response".into(), Value::Object(echoed.0));
+            let content = limits.content("input", &Value::Object(content))?;
+            let place = match (&previous, &conversation) {
+                (Some(previous), _) => behind(&streams, owner, previous, model.as_deref(), key.as_ref()).await?,
+                (None, Some(name)) => named(&naming, &streams, owner, name, model.as_deref()).await?,
+                (None, None) => unnamed(&naming, &streams, owner, model, key.as_ref()).await?,
+            };
+            (message(&streams, &place, key, content).await?, place)
+        }
+    };
+    let mut response = match delivery {
+        Delivery::Now => object(&found.response(&streams).await?),
+        Delivery::Whole => {
+            let whole = found.whole(&streams).await?;
+            if !is_kept {
+                forget(&streams, &place).await;
+            }
+            object(&whole)
+        }
+        Delivery::Streamed => {
+            let stream = found.stream(&streams, 0).await?;
+            let body = sse::body(stream);
+            streamed(if is_kept { body } else { forgetful(body, &streams, &place) })
+        }
+    };
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(place.session.as_str()) {
+        headers.insert(HeaderName::from_static("bowline-session-id"), value);
+    }
+    if let Some(Ok(value)) = place.token.map(|token| HeaderValue::from_str(token.expose())) {
+        headers.insert(HeaderName::from_static(RESUME_TOKEN), value);
+    }
+    Ok(response)
+}
+
+/// A response that follows another: in the same session, and only behind its newest turn.
+async fn behind(
+    streams: &Streams,
+    owner: Owner,
+    previous: &str,
+    model: Option<&str>,
+    key: Option<&MessageId>,
+) -> Result<Place, Refusal> {
+    let found = Found::find(streams, &owner, previous).await?;
+    let (log, record) = streams.sessions.own(&found.session, &owner.principal, owner.proof.as_ref()).await?;
+    is_with(&record, model)?;
+    // What was accepted before is not begun again, whatever came behind it since.
+    let is_repeated = match key {
+        Some(key) => streams
+            .readers
+            .logs
+            .store
+            .item(&log, &keys::idempotency(key))
+            .await
+            .map_err(|error| refusals::of_store(&error))?
+            .is_some(),
+        None => false,
+    };
+    if !is_repeated {
+        check_is_newest(streams, &log, &record, &found.id).await?;
+    }
+    Ok(Place { session: found.session, owner, token: None })
+}
+
+async fn check_is_newest(
+    streams: &Streams,
+    log: &LogId,
+    record: &SessionRecord,
+    previous: &ResponseId,
+) -> Result<(), Refusal> {
+    if record.turn.active().is_some_and(|active| !active.pending.is_empty()) {
+        let message = "The agent waits for an answer to its question: send an `mcp_approval_response`.";
+        return Err(Refusal::new(ErrorCode::AgentBusy, message));
+    }
+    let newest = match record.messages.checked_sub(1) {
+        None => None,
+        Some(last) => {
+            let item = streams
+                .readers
+                .logs
+                .store
+                .item(log, &keys::message(last))
+                .await
+                .map_err(|error| refusals::of_store(&error))?;
+            item.and_then(|bytes| serde_json::from_slice::<Message>(&bytes).ok()).and_then(|message| message.turn)
+        }
+    };
+    if newest.is_none_or(|newest| newest == previous.turn) {
+        return Ok(());
+    }
+    let message = "Another response follows this one already. Name the newest of the conversation.";
+    Err(Refusal::new(ErrorCode::NotSupported, message).details(serde_json::json!({ "field": "previous_response_id" })))
+}
+
+/// A session has one agent.
+fn is_with(record: &SessionRecord, model: Option<&str>) -> Result<(), Refusal> {
+    if model.is_none_or(|model| model == record.agent) {
+        return Ok(());
+    }
+    Err(Refusal::field("model", &format!("must be `{}`, with whom the conversation is", record.agent)))
+}
+
+/// A conversation that the caller names: a session by its own id, or whatever chat it calls so.
+async fn named(
+    naming: &Naming,
+    streams: &Streams,
+    owner: Owner,
+    name: &str,
+    model: Option<&str>,
+) -> Result<Place, Refusal> {
+    let own = match SessionId::parse(name) {
+        Some(session) if name.starts_with("sess_") => Some(session),
+        _ => None,
+    };
+    let (session, owner, token) = match own {
+        Some(session) => (session, owner, None),
+        None => sdk::session_of_chat(naming, streams, owner, "conversation", name, model.map(str::to_owned)).await?,
+    };
+    let (_, record) = streams.sessions.own(&session, &owner.principal, owner.proof.as_ref()).await?;
+    is_with(&record, model)?;
+    Ok(Place { session, owner, token })
+}
+
+/// A conversation of its own. With a key, the same request finds it again.
+async fn unnamed(
+    naming: &Naming,
+    streams: &Streams,
+    owner: Owner,
+    model: Option<String>,
+    key: Option<&MessageId>,
+) -> Result<Place, Refusal> {
+    if let Some(key) = key {
+        let name = format!("response {key}");
+        let (session, owner, token) =
+            sdk::session_of_chat(naming, streams, owner, "Idempotency-Key", &name, model).await?;
+        return Ok(Place { session, owner, token });
+    }
+    let new = NewSession {
+        owner: owner.principal.clone(),
+        agent: model,
+        client_id: None,
+        app_version: None,
+        config: Map::new(),
+    };
+    let made = sessions::make(&streams.sessions, streams.config.session.ownership, new, owner.own_secret()).await?;
+    Ok(Place { session: made.id, owner: owner.of_made(made.token.as_ref()), token: made.token })
+}
+
+/// Sends the message, and waits for its turn if another runs.
+async fn message(streams: &Streams, place: &Place, key: Option<MessageId>, content: Content) -> Result<Found, Refusal> {
+    let Place { session, owner, .. } = place;
+    let message_id = key.unwrap_or_else(|| MessageId::from_random(entropy::u128()));
+    let ask = Ask::Message { message_id: Some(message_id.clone()), also: None, content };
+    let outcome = owner.ask(&streams.sessions, session, ask).await?;
+    let (log, _) = streams.sessions.own(session, &owner.principal, owner.proof.as_ref()).await?;
+    let turn = match outcome {
+        Outcome::Started { turn } | Outcome::Repeated { turn: Some(turn), .. } => turn,
+        _ => turn_of(streams, &log, &message_id).await?,
+    };
+    Found::at(streams, owner, ResponseId::of_turn(log, turn)).await
+}
+
+/// The turn of a message in the queue, once it has one.
+async fn turn_of(streams: &Streams, log: &LogId, message: &MessageId) -> Result<Seq, Refusal> {
+    let logs = &streams.readers.logs;
+    let epoch = logs.store.extent(log).await.map_err(|error| refusals::of_store(&error))?.epoch;
+    let wake = WakeSet::new();
+    // Followed first, then looked at: a turn that begins in between is seen by one of the two.
+    let _follower = logs.follow(log, &epoch, &wake, 0);
+    let key = keys::idempotency(message);
+    loop {
+        let item = logs.store.item(log, &key).await.map_err(|error| refusals::of_store(&error))?;
+        let accepted: Option<Accepted> = decode(log, &key, item)?;
+        let accepted = accepted.ok_or_else(refusals::session_not_found)?;
+        if let Some(turn) = accepted.seq.and_then(Seq::new) {
+            return Ok(turn);
+        }
+        let woken = streams.readers.closing.run_until_cancelled(wake.woken()).await;
+        woken.ok_or_else(refusals::draining)?;
+        wake.take();
+    }
+}
+
+/// Answers a question; what follows it is the response. The same answer again finds the same response.
+async fn answer(
+    streams: &Streams,
+    owner: &Owner,
+    previous: &str,
+    question: &QuestionId,
+    reply: Reply,
+    request: Content,
+) -> Result<Found, Refusal> {
+    let before = Found::find(streams, owner, previous).await?;
+    let wrong = || Refusal::field("input", "answers no question of `previous_response_id`");
+    if before.id.log != question.log || question.asked <= before.id.first() {
+        return Err(wrong());
+    }
+    let asked = before.event(streams, question.asked).await?.filter(|event| event.event == names::USER_CONFIRM);
+    let step_id = asked.and_then(|event| event.step_id).ok_or_else(wrong)?;
+    let id = ResponseId { question: Some(question.asked), ..before.id.clone() };
+    let confirmed = reply.confirmed;
+    let ask = Ask::Response { step_id, reply, request: Some(request) };
+    match owner.ask(&streams.sessions, &before.session, ask).await {
+        Ok(_) => Found::at(streams, owner, id).await,
+        Err(refusal) if refusal.code == ErrorCode::UnknownStep => {
+            let known = before.reply(streams, question.asked).await?;
+            if known.is_some_and(|known| known.content["confirmed"] == confirmed) {
+                return Found::at(streams, owner, id).await;
+            }
+            Err(refusal)
+        }
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// Ends a session that nothing is to be kept of. If it cannot be ended now, it expires.
+async fn forget(streams: &Streams, place: &Place) {
+    let ask = Ask::End { by: place.owner.name() };
+    if let Err(refusal) = place.owner.ask(&streams.sessions, &place.session, ask).await {
+        tracing::debug!(session = %place.session, %refusal, "a response that is not to be kept could not be let go");
+    }
+}
+
+/// The same, behind the last byte of a stream.
+fn forgetful(body: HttpBody, streams: &Arc<Streams>, place: &Place) -> HttpBody {
+    let (sessions, session) = (streams.sessions.clone(), place.session.clone());
+    let Owner { principal, proof, .. } = &place.owner;
+    let (principal, proof, by) = (principal.clone(), proof.clone(), place.owner.name());
+    let end = futures_util::stream::once(async move {
+        // If it cannot be ended now, it expires.
+        let _ = sessions.ask(&session, &principal, proof, Ask::End { by }).await;
+        Ok(bytes::Bytes::new())
+    });
+    HttpBody::from_stream(futures_util::StreamExt::chain(body.into_data_stream(), end))
+}

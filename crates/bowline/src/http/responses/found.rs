@@ -1,0 +1,162 @@
+//! A response that its owner may read: where its events are, what it says now, and its stream.
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use bowline_core::dialect::Projection as _;
+use bowline_core::dialect::responses::{ResponseId, ResponseProjector};
+use bowline_core::watch::Start;
+use bowline_protocol::event::names;
+use bowline_protocol::{ErrorCode, LoggedEvent, Recorded, Refusal, Seq, SessionId, TaskId};
+use bowline_store::ReadLimit;
+use serde_json::value::RawValue;
+
+use super::super::chat::Owner;
+use super::super::chat::sse;
+use crate::drive::stream::Stream;
+use crate::refusals;
+use crate::session::Life;
+use crate::stream::{Streams, Watched};
+
+/// What is read of a log at a time.
+const READ: ReadLimit = ReadLimit { events: 1024, bytes: 1 << 20 };
+
+#[derive(Debug)]
+pub struct Found {
+    pub id: ResponseId,
+    /// The name of its session now.
+    pub session: SessionId,
+    /// What its readers follow.
+    watched: Watched,
+    name: String,
+}
+
+/// A stranger learns nothing, not even that it is one.
+pub fn not_found() -> Refusal {
+    Refusal::new(ErrorCode::TaskNotFound, "There is no such response, or it is somebody else's.")
+}
+
+fn strange(refusal: Refusal) -> Refusal {
+    match refusal.code {
+        ErrorCode::TaskNotFound | ErrorCode::SessionNotFound => not_found(),
+        ErrorCode::TaskExpired => Refusal::new(ErrorCode::TaskExpired, "The response is no longer kept."),
+        _ => refusal,
+    }
+}
+
+fn gone() -> Refusal {
+    let message = "The first events of the response are no longer kept, so it cannot be read.";
+    Refusal::new(ErrorCode::ReplayGap, message)
+}
+
+impl Found {
+    pub async fn find(streams: &Streams, owner: &Owner, id: &str) -> Result<Found, Refusal> {
+        let id = ResponseId::parse(id).ok_or_else(not_found)?;
+        Found::at(streams, owner, id).await.map_err(strange)
+    }
+
+    pub async fn at(streams: &Streams, owner: &Owner, id: ResponseId) -> Result<Found, Refusal> {
+        let turn = TaskId::of_turn(&id.log, id.turn);
+        let watched = Watched::find(streams, &turn, &owner.principal, owner.proof.as_ref()).await?;
+        let session = watched.session.clone().ok_or_else(not_found)?;
+        let (_, record) = streams.sessions.look_up(&session, &owner.principal).await?;
+        // Its contents go a moment after a session has ended; it is gone for its owner at once.
+        if record.life != Life::Active {
+            return Err(refusals::task_expired());
+        }
+        if id.first() < watched.extent.first {
+            return Err(gone());
+        }
+        let name = ResponseProjector::name(&id, &record.agent);
+        let task = TaskId::parse(&name).ok_or_else(not_found)?;
+        let found = Found { session, watched: watched.part(task, id.first()), name, id };
+        if let Some(question) = found.id.question {
+            found.reply(streams, question).await?.ok_or_else(not_found)?;
+        }
+        Ok(found)
+    }
+
+    /// What was replied to the question of this turn that this event is; none if nothing was yet.
+    pub async fn reply(&self, streams: &Streams, question: Seq) -> Result<Option<LoggedEvent>, Refusal> {
+        let mut step = None;
+        self.each(streams, question, |event| {
+            let event = event.decode()?;
+            match &step {
+                None if event.event == names::USER_CONFIRM => step = Some(event.step_id.clone()),
+                None => return Some(None),
+                Some(asked) if event.event == names::USER_RESPONSE && event.step_id == *asked => {
+                    return Some(Some(event));
+                }
+                Some(_) => {}
+            }
+            names::TERMINAL.contains(&event.event.as_str()).then_some(None)
+        })
+        .await
+        .map(Option::flatten)
+    }
+
+    /// The event of its log with this number.
+    pub async fn event(&self, streams: &Streams, seq: Seq) -> Result<Option<LoggedEvent>, Refusal> {
+        self.each(streams, seq, |event| Some(event.decode().filter(|event| event.seq == seq)))
+            .await
+            .map(Option::flatten)
+    }
+
+    /// Looks at the events from this one on, until one of them is what is looked for.
+    async fn each<T>(
+        &self,
+        streams: &Streams,
+        mut from: Seq,
+        mut look: impl FnMut(&Recorded) -> Option<T>,
+    ) -> Result<Option<T>, Refusal> {
+        loop {
+            let batch = streams.readers.logs.store.read(&self.id.log, from, READ).await;
+            let batch = batch.map_err(|error| refusals::of_task(&error))?;
+            if batch.first > from {
+                return Err(gone());
+            }
+            let Some(last) = batch.events.last().map(|event| event.seq) else { return Ok(None) };
+            if let Some(found) = batch.events.iter().find_map(&mut look) {
+                return Ok(Some(found));
+            }
+            from = last.next();
+        }
+    }
+
+    /// The response as it stands now.
+    pub async fn response(&self, streams: &Streams) -> Result<Box<RawValue>, Refusal> {
+        let mut projector = ResponseProjector::new(&self.name);
+        self.each(streams, self.id.first(), |event| {
+            projector.pass_event(event);
+            projector.is_over().then_some(())
+        })
+        .await?;
+        projector.response().ok_or_else(not_found)
+    }
+
+    /// Its events from the one with this number on.
+    pub async fn stream(&self, streams: &Streams, from: u64) -> Result<Stream<ResponseProjector>, Refusal> {
+        let start = Start::Index(from);
+        let metric = if from == 0 { "fresh" } else { "indexed" };
+        streams.readers.metrics.stream_starts.inc(metric);
+        let stream = Stream::watch(streams.readers.clone(), &self.watched, start, false).await;
+        stream.map_err(|error| refusals::of_follower(&error))
+    }
+
+    /// The response when nothing of it is missing.
+    pub async fn whole(&self, streams: &Streams) -> Result<Box<RawValue>, Refusal> {
+        let mut stream = self.stream(streams, 0).await?;
+        while Box::pin(stream.next()).await.map_err(|error| refusals::of_follower(&error))?.is_some() {}
+        self.response(streams).await
+    }
+}
+
+/// A response as an answer.
+pub fn object(response: &RawValue) -> Response {
+    (StatusCode::OK, [("content-type", "application/json")], response.get().to_owned()).into_response()
+}
+
+/// A stream as an answer.
+pub fn streamed(body: Body) -> Response {
+    (StatusCode::OK, sse::EVENT_STREAM, body).into_response()
+}

@@ -1,0 +1,26 @@
+//! `/v1/responses`: the OpenAI Responses API for any agent. A response is a turn of a session, read in that API's dialect.
+
+mod create;
+mod error;
+mod found;
+mod input;
+mod models;
+mod request;
+mod show;
+
+use axum::routing::{get, post};
+
+use super::chat::ChatState;
+use super::doors;
+
+pub use error::in_the_apis_shape;
+
+doors! {
+    ChatState;
+    "/v1/responses" => post(create::create),
+    "/v1/responses/{id}" => get(show::show).delete(show::delete),
+    "/v1/responses/{id}/cancel" => post(show::cancel),
+    "/v1/responses/{id}/input_items" => get(show::input_items),
+    "/v1/models" => get(models::list),
+    "/v1/models/{id}" => get(models::show),
+}

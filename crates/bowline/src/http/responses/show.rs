@@ -1,0 +1,152 @@
+//! Responses that exist: shown, streamed from any event on, stopped, deleted, and what they were asked.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use bowline_protocol::{ErrorCode, Refusal};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::chat::Owner;
+use super::super::chat::read::{self, Name};
+use super::super::chat::sse;
+use super::super::limits::RequestLimits;
+use super::super::problem::Problem;
+use super::found::{Found, object, streamed};
+use super::input;
+use crate::refusals;
+use crate::session::Ask;
+use crate::session::record::keys;
+use crate::stream::Streams;
+
+type Answer = Result<Response, Problem>;
+
+/// How many items are listed unless the caller says so, and at most.
+const LISTED: usize = 20;
+const LISTED_MAX: usize = 100;
+
+#[derive(Debug, Deserialize)]
+pub struct Reading {
+    stream: Option<String>,
+    starting_after: Option<String>,
+}
+
+/// `GET /v1/responses/{id}`: the response as it stands, or its events from the one behind `starting_after` on.
+pub async fn show(
+    owner: Owner,
+    State(limits): State<Arc<RequestLimits>>,
+    State(streams): State<Arc<Streams>>,
+    Name(id): Name,
+    asked: Result<Query<Reading>, QueryRejection>,
+) -> Answer {
+    let Reading { stream, starting_after } = read::query(asked)?;
+    let wants_stream = sse::flag("stream", stream.as_deref())?.unwrap_or(false);
+    let wrong = || Refusal::field("starting_after", "must be the `sequence_number` of an event");
+    let after = starting_after.map(|text| text.parse::<u64>().map_err(|_| wrong())).transpose()?;
+    if after.is_some() && !wants_stream {
+        return Err(Refusal::field("starting_after", "needs `stream=true`").into());
+    }
+    if !wants_stream {
+        return Ok(object(&Found::find(&streams, &owner, &id).await?.response(&streams).await?));
+    }
+    limits.admit_stream()?;
+    let found = Found::find(&streams, &owner, &id).await?;
+    let from = after.map_or(0, |number| number.saturating_add(1));
+    Ok(streamed(sse::body(found.stream(&streams, from).await?)))
+}
+
+/// `POST /v1/responses/{id}/cancel`: really stops the run. One that has ended is shown as it is.
+pub async fn cancel(owner: Owner, State(streams): State<Arc<Streams>>, Name(id): Name) -> Answer {
+    let found = Found::find(&streams, &owner, &id).await?;
+    let response = found.response(&streams).await?;
+    if !is_running(response.get()) {
+        return Ok(object(&response));
+    }
+    let ask = Ask::Cancel { by: owner.name(), reason: None, turn: Some(found.id.turn) };
+    owner.ask(&streams.sessions, &found.session, ask).await?;
+    Ok(object(&found.response(&streams).await?))
+}
+
+fn is_running(response: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Standing<'a> {
+        status: &'a str,
+    }
+    serde_json::from_str::<Standing<'_>>(response).is_ok_and(|standing| standing.status == "in_progress")
+}
+
+/// `DELETE /v1/responses/{id}`: ends the session that the response is all of, and lets its contents go.
+pub async fn delete(owner: Owner, State(streams): State<Arc<Streams>>, Name(id): Name) -> Answer {
+    let found = Found::find(&streams, &owner, &id).await?;
+    let turns = streams.readers.logs.store.items(&found.id.log, keys::TURNS).await;
+    let turns = turns.map_err(|error| refusals::of_store(&error))?;
+    if turns.len() > 1 || found.id.question.is_some() {
+        let message = format!(
+            "The response is one of several of a conversation, which goes as a whole: DELETE /api/chat/sessions/{}.",
+            found.session
+        );
+        return Err(Refusal::new(ErrorCode::NotSupported, message).into());
+    }
+    owner.ask(&streams.sessions, &found.session, Ask::End { by: owner.name() }).await?;
+    Ok(Json(json!({ "id": id, "object": "response", "deleted": true })).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Page {
+    limit: Option<usize>,
+    order: Option<String>,
+    after: Option<String>,
+}
+
+/// `GET /v1/responses/{id}/input_items`: what the response was asked.
+pub async fn input_items(
+    owner: Owner,
+    State(streams): State<Arc<Streams>>,
+    Name(id): Name,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Answer {
+    let Page { limit, order, after } = read::query(page)?;
+    let limit = limit.unwrap_or(LISTED);
+    if !(1..=LISTED_MAX).contains(&limit) {
+        return Err(Refusal::field("limit", "must be from 1 to 100").into());
+    }
+    let is_rising = match order.as_deref() {
+        Some("asc") => true,
+        None | Some("desc") => false,
+        Some(_) => return Err(Refusal::field("order", "must be asc or desc").into()),
+    };
+    let found = Found::find(&streams, &owner, &id).await?;
+    let mut items = asked(&streams, &found).await?;
+    if !is_rising {
+        items.reverse();
+    }
+    let skipped = match after {
+        None => 0,
+        Some(after) => items.iter().position(|item| item["id"] == after.as_str()).map_or(items.len(), |at| at + 1),
+    };
+    let has_more = items.len() > skipped.saturating_add(limit);
+    let data: Vec<Value> = items.into_iter().skip(skipped).take(limit).collect();
+    let id_of = |item: Option<&Value>| item.map(|item| item["id"].clone());
+    let (first, last) = (id_of(data.first()), id_of(data.last()));
+    let list = json!({ "object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more });
+    Ok(Json(list).into_response())
+}
+
+async fn asked(streams: &Streams, found: &Found) -> Result<Vec<Value>, Refusal> {
+    let id = found.id.to_string();
+    if let Some(question) = found.id.question {
+        let Some(reply) = found.reply(streams, question).await? else { return Ok(Vec::new()) };
+        return Ok(vec![json!({
+            "id": format!("in_0_{id}"),
+            "type": "mcp_approval_response",
+            "approval_request_id": format!("mcpr_{question}_{}", found.id.log),
+            "approve": reply.content["confirmed"],
+            "reason": reply.content.get("reason"),
+        })]);
+    }
+    let event = found.event(streams, found.id.turn).await?;
+    Ok(event.map(|event| input::items(&id, &event.content)).unwrap_or_default())
+}
