@@ -1,18 +1,23 @@
 //! How fast the disk store is: durable events per second, beside what the disk itself can do, and how fast it reopens.
 //!
+//! Two limits stand beside it. *Bare*: as many tasks, which hand a channel to one thread; it copies 200 bytes for each,
+//! writes them in one piece, syncs, and answers each. That is a group commit and nothing else: no numbers, no checksums, no
+//! index, nothing that could be read or recovered. *Raw*: the same writes and syncs, and nobody who waits.
+//!
 //! `cargo run --release -p bowline-store --example store_bench -- [directory [1|100|1000|reopen]]`
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "this prints a table, and may just stop")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bowline_protocol::event::{Draft, names};
 use bowline_protocol::{Epoch, LogId, Seq, SessionId, Unnumbered};
 use bowline_store::disk::Sync;
 use bowline_store::{Claim, Commit, Directory, DiskOptions, DiskStore, EventLog, Fence, Leased, Retention, Start};
+use tokio::sync::oneshot;
 
 const KEEP: Retention = Retention { events_max: 10_000_000, age_max_ms: u64::MAX };
 
@@ -32,24 +37,44 @@ async fn create(store: &DiskStore, log: &LogId) -> Fence {
     store.lease(log, &Claim::alone()).await.and_then(Leased::fence).unwrap()
 }
 
+/// The processor time that this process has used, in seconds. The kernel counts it in hundredths.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let ticks = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
+    ticks.map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
+}
+
+/// Events per second, and microseconds of processor time for each.
+struct Rate {
+    per_second: f64,
+    cpu_us: f64,
+}
+
+impl Rate {
+    fn of(done: u64, started: Instant, cpu_before: f64) -> Rate {
+        let done = done as f64;
+        Rate { per_second: done / started.elapsed().as_secs_f64(), cpu_us: (cpu_seconds() - cpu_before) * 1e6 / done }
+    }
+}
+
 /// Each committer has a log of its own and waits for each answer before its next commit.
-async fn committers(dir: &Path, sync: Sync, count: usize, span: Duration) -> f64 {
+async fn committers(dir: &Path, sync: Sync, count: usize, span: Duration) -> Rate {
     let options = DiskOptions { sync, ..DiskOptions::new(dir, KEEP) };
     let store = Arc::new(DiskStore::open(options).unwrap().0);
     let mut fences = Vec::new();
     for n in 0..count {
         fences.push(create(&store, &log(n)).await);
     }
-    let started = Instant::now();
+    let (started, cpu_before) = (Instant::now(), cpu_seconds());
     let tasks: Vec<_> = fences
         .into_iter()
         .enumerate()
         .map(|(n, fence)| {
             let store = store.clone();
             tokio::spawn(async move {
-                let (log, mut done) = (log(n), 0u64);
+                let (log, event, mut done) = (log(n), event(), 0u64);
                 while started.elapsed() < span {
-                    let commit = Commit { events: vec![event()], ..Commit::to(log.clone(), fence, 0) };
+                    let commit = Commit { events: vec![event.clone()], ..Commit::to(log.clone(), fence, 0) };
                     store.commit(commit).await.unwrap();
                     done += 1;
                 }
@@ -61,24 +86,80 @@ async fn committers(dir: &Path, sync: Sync, count: usize, span: Duration) -> f64
     for task in tasks {
         done += task.await.unwrap();
     }
-    let rate = done as f64 / started.elapsed().as_secs_f64();
+    let rate = Rate::of(done, started, cpu_before);
     store.close().await;
     rate
+}
+
+/// As many tasks as above, and a thread that only writes, syncs and answers.
+async fn bare(dir: &Path, count: usize, span: Duration) -> Rate {
+    let path = dir.join("bare");
+    let file = prepared(&path);
+    let (queue, requests) = mpsc::channel::<oneshot::Sender<()>>();
+    let writer = std::thread::spawn(move || {
+        let record = vec![7; event().len_max()];
+        let (mut group, mut waiting, mut at) = (Vec::new(), Vec::new(), 0);
+        while let Ok(first) = requests.recv() {
+            waiting.push(first);
+            waiting.extend(requests.try_iter());
+            group.clear();
+            waiting.iter().for_each(|_| group.extend_from_slice(&record));
+            file.write_all_at(&group, at).unwrap();
+            file.sync_data().unwrap();
+            at = (at + group.len() as u64) % PREPARED_USED;
+            for answer in waiting.drain(..) {
+                let _ = answer.send(());
+            }
+        }
+    });
+    let (started, cpu_before) = (Instant::now(), cpu_seconds());
+    let tasks: Vec<_> = (0..count)
+        .map(|_| {
+            let queue = queue.clone();
+            tokio::spawn(async move {
+                let mut done = 0u64;
+                while started.elapsed() < span {
+                    let (answer, answered) = oneshot::channel();
+                    queue.send(answer).unwrap();
+                    answered.await.unwrap();
+                    done += 1;
+                }
+                done
+            })
+        })
+        .collect();
+    drop(queue);
+    let mut done = 0;
+    for task in tasks {
+        done += task.await.unwrap();
+    }
+    let rate = Rate::of(done, started, cpu_before);
+    writer.join().unwrap();
+    std::fs::remove_file(path).unwrap();
+    rate
+}
+
+/// So much of a prepared file is written over and over; the rest is room for the last write.
+const PREPARED_USED: u64 = 24 << 20;
+
+/// A file whose blocks have all been written once, so that a sync has nothing to do but to write them again.
+fn prepared(path: &Path) -> File {
+    let file = File::create(path).unwrap();
+    file.write_all_at(&vec![1; 32 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    file
 }
 
 /// What the disk does when `count` events are written in one piece and synced, again and again, by nobody else.
 fn raw(dir: &Path, count: usize, span: Duration) -> f64 {
     let path = dir.join("raw");
-    let file = File::create(&path).unwrap();
-    let bytes = vec![1; 32 << 20];
-    file.write_all_at(&bytes, 0).unwrap();
-    file.sync_all().unwrap();
+    let file = prepared(&path);
     let group = vec![7; count * event().len_max()];
     let (started, mut at, mut done) = (Instant::now(), 0, 0);
     while started.elapsed() < span {
         file.write_all_at(&group, at).unwrap();
         file.sync_data().unwrap();
-        at = (at + group.len() as u64) % (24 << 20);
+        at = (at + group.len() as u64) % PREPARED_USED;
         done += count;
     }
     let rate = done as f64 / started.elapsed().as_secs_f64();
@@ -119,7 +200,8 @@ async fn main() {
     let wanted = |part: &str| only.as_deref().is_none_or(|only| only == part);
     let span = Duration::from_secs(2);
     println!("durable events/s, {} bytes each", event().len_max());
-    println!("{:>10} {:>12} {:>12} {:>14} {:>8}", "committers", "always", "interval", "raw fdatasync", "always ÷ raw");
+    let head = ["committers", "always", "CPU µs", "interval", "CPU µs", "bare", "CPU µs", "raw", "÷ bare", "÷ raw"];
+    println!("{}", head.map(|word| format!("{word:>10}")).join(" "));
     for count in [1, 100, 1000] {
         if !wanted(&count.to_string()) {
             continue;
@@ -128,7 +210,12 @@ async fn main() {
         let disk = raw(root.path(), count, span);
         let always = committers(&dir("always"), Sync::Always, count, span).await;
         let interval = committers(&dir("interval"), Sync::INTERVAL, count, span).await;
-        println!("{count:>10} {always:>12.0} {interval:>12.0} {disk:>14.0} {:>8.2}", always / disk);
+        let bare = bare(root.path(), count, span).await;
+        print!("{count:>10}");
+        for rate in [&always, &interval, &bare] {
+            print!(" {:>10.0} {:>10.2}", rate.per_second, rate.cpu_us);
+        }
+        println!(" {disk:>10.0} {:>10.2} {:>10.2}", always.per_second / bare.per_second, always.per_second / disk);
     }
     for per_commit in [1, 10] {
         if !wanted("reopen") {

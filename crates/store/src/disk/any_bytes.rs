@@ -4,14 +4,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bowline_protocol::{Epoch, LogId, Seq};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::files::OsFiles;
+use super::files::{DataDir, OsFiles};
 use super::frame::{Flags, HEADER_BYTES, Header, Meta, encode_frame};
 use super::open::settle;
 use super::recover::{LastRun, Recovered, recover};
@@ -172,9 +172,10 @@ proptest! {
         let verdict = |found: &Recovered| {
             (found.index.len(), found.next_lsn, found.lost_through, found.last, found.fence_max, found.damage.len())
         };
-        let before = recover(dir.path(), &LastRun::default()).unwrap();
-        settle(&before.cuts, dir.path(), &OsFiles).unwrap();
-        let after = recover(dir.path(), &LastRun::default()).unwrap();
+        let dir = DataDir { path: dir.path().to_owned(), files: Arc::new(OsFiles) };
+        let before = recover(&dir, &LastRun::default()).unwrap();
+        settle(&before.cuts, &dir).unwrap();
+        let after = recover(&dir, &LastRun::default()).unwrap();
         prop_assert_eq!(verdict(&before), verdict(&after));
     }
 }

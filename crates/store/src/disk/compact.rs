@@ -2,10 +2,9 @@
 //!
 //! Strictly oldest first, and so a delete or a trim in the oldest segment has nothing older to kill and may be dropped.
 
-use std::path::Path;
-
 use bowline_protocol::LogId;
 
+use super::files::DataDir;
 use super::frame::{Flags, RecordHead};
 use super::group::{Copied, Group};
 use super::index::{Index, SHARDS};
@@ -51,7 +50,7 @@ impl Compaction {
     }
 
     /// Fills an empty group with what is to be carried next.
-    pub fn step(&mut self, index: &Index, dir: &Path, group: &mut Group) -> Step {
+    pub fn step(&mut self, index: &Index, dir: &DataDir, group: &mut Group) -> Step {
         let mut shelf = Shelf::new(dir);
         loop {
             let Some(id) = self.todo.last() else {

@@ -1,4 +1,4 @@
-//! Files that fail on demand, for tests: the nth write or sync, a full disk, a power cut.
+//! Files that fail on demand, for tests: the nth read, write or sync, a full disk, a power cut.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use super::files::{Allocated, Files, OsFiles, SegmentFile};
+use super::files::{Allocated, Files, Lock, OsFiles, ReadableFile, WritableFile};
 use crate::tail::lock;
 
 /// Disks keep or lose whole sectors.
@@ -23,6 +23,7 @@ pub struct FaultyFiles {
 struct Plan {
     writes_until_failure: Option<u32>,
     syncs_until_failure: Option<u32>,
+    reads_until_failure: Option<u32>,
     full: bool,
     removals_fail: bool,
     removals: u32,
@@ -55,6 +56,11 @@ impl FaultyFiles {
     /// Lets `good` more syncs succeed, then fails one.
     pub fn fail_sync_after(&self, good: u32) {
         lock(&self.plan).syncs_until_failure = Some(good);
+    }
+
+    /// Lets `good` more reads succeed, then fails one.
+    pub fn fail_read_after(&self, good: u32) {
+        lock(&self.plan).reads_until_failure = Some(good);
     }
 
     pub fn set_full(&self, full: bool) {
@@ -136,21 +142,48 @@ fn no_space() -> io::Error {
 }
 
 impl Files for FaultyFiles {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        let _plan = self.checked()?;
+        OsFiles.make_dir(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        let _plan = self.checked()?;
+        OsFiles.list(dir)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
+        let _plan = self.checked()?;
+        OsFiles.lock(path)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
         let mut plan = self.checked()?;
         let file = OsFiles.create(path)?;
         plan.files.insert(path.to_owned(), Image::default());
         plan.renamed.remove(path);
-        Ok(Box::new(FaultySegment { file, path: path.to_owned(), files: self.clone() }))
+        Ok(Box::new(FaultyFile { file, path: path.to_owned(), files: self.clone() }))
     }
 
-    fn open(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
+    /// For what a power cut erases anyway.
+    fn open_or_create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
+        let _plan = self.checked()?;
+        let file = OsFiles.open_or_create(path)?;
+        Ok(Box::new(FaultyFile { file, path: path.to_owned(), files: self.clone() }))
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn ReadableFile>> {
+        let _plan = self.checked()?;
+        Ok(Box::new(FaultyFile { file: OsFiles.open_to_read(path)?, path: path.to_owned(), files: self.clone() }))
+    }
+
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
         let mut plan = self.checked()?;
-        let file = OsFiles.open(path)?;
+        let file = OsFiles.open_to_write(path)?;
         if !plan.files.contains_key(path) {
             plan.files.insert(path.to_owned(), Image { synced: fs::read(path)?, named: true });
         }
-        Ok(Box::new(FaultySegment { file, path: path.to_owned(), files: self.clone() }))
+        Ok(Box::new(FaultyFile { file, path: path.to_owned(), files: self.clone() }))
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -193,13 +226,32 @@ impl Files for FaultyFiles {
     }
 }
 
-struct FaultySegment {
-    file: Box<dyn SegmentFile>,
+struct FaultyFile<F: ?Sized> {
+    file: Box<F>,
     path: PathBuf,
     files: FaultyFiles,
 }
 
-impl SegmentFile for FaultySegment {
+impl ReadableFile for FaultyFile<dyn ReadableFile> {
+    fn size(&self) -> io::Result<u64> {
+        let _plan = self.files.checked()?;
+        self.file.size()
+    }
+
+    fn data_end(&self) -> io::Result<u64> {
+        let _plan = self.files.checked()?;
+        self.file.data_end()
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        if is_due(&mut self.files.checked()?.reads_until_failure) {
+            return Err(io::Error::other("the disk did not answer"));
+        }
+        self.file.read_exact_at(bytes, offset)
+    }
+}
+
+impl WritableFile for FaultyFile<dyn WritableFile> {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut plan = self.files.checked()?;
         if is_due(&mut plan.writes_until_failure) {

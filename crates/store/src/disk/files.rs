@@ -1,10 +1,13 @@
-//! The seam to the file system: everything that makes bytes durable goes through here, so that tests can make it fail.
+//! The seam to the file system: every file of the store is made, read, written and removed through here, so that tests
+//! can make it fail and a simulation can put a model of a disk in its place.
 
+use std::any::Any;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -14,11 +17,26 @@ const WITNESS_DIR: &str = "/dev/shm";
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 pub trait Files: Send + Sync + fmt::Debug {
+    /// Makes the directory and those above it, for this user alone; it may exist.
+    fn make_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// What is in the directory, in no particular order.
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
+
+    /// Takes the lock that this file stands for, and makes the file if need be. It is held until the guard is dropped or
+    /// the process ends. `None` if another has it.
+    fn lock(&self, path: &Path) -> io::Result<Option<Lock>>;
+
     /// Makes a new file for writing; it must not exist.
-    fn create(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>>;
+    fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>>;
+
+    /// Opens a file for writing, as it is, or makes it.
+    fn open_or_create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>>;
 
     /// Opens a file that exists, to cut it and to make it durable.
-    fn open(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>>;
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn WritableFile>>;
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn ReadableFile>>;
 
     /// Puts `bytes` in the place of what is at `path`, durably, all or nothing.
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
@@ -34,8 +52,11 @@ pub trait Files: Send + Sync + fmt::Debug {
     fn witness_dir(&self) -> Option<PathBuf>;
 }
 
-/// A segment while it is written.
-pub trait SegmentFile: Send {
+/// A lock that is held for as long as this lives.
+pub type Lock = Box<dyn Any + Send>;
+
+/// A file that is written.
+pub trait WritableFile: Send {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     fn sync_data(&self) -> io::Result<()>;
@@ -47,6 +68,17 @@ pub trait SegmentFile: Send {
     fn truncate(&self, len: u64) -> io::Result<()>;
 }
 
+/// A file that is read.
+pub trait ReadableFile: Send {
+    fn size(&self) -> io::Result<u64>;
+
+    /// Where the last byte that was ever written may lie; what is behind that only reads as zeros.
+    fn data_end(&self) -> io::Result<u64>;
+
+    /// Fills `bytes`, or fails with `UnexpectedEof` if the file ends before.
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocated {
     Reserved,
@@ -54,19 +86,73 @@ pub enum Allocated {
     Unsupported,
 }
 
+/// The directory of a store, and the files that it is made of.
+#[derive(Clone, Debug)]
+pub struct DataDir {
+    pub path: PathBuf,
+    pub files: Arc<dyn Files>,
+}
+
+/// Reads the beginning of a file, up to `len` bytes, into `out`, in place of what that holds.
+pub fn read_start(file: &dyn ReadableFile, len: u64, out: &mut Vec<u8>) -> io::Result<()> {
+    let len = usize::try_from(len.min(file.size()?)).map_err(io::Error::other)?;
+    out.truncate(len);
+    out.try_reserve_exact(len - out.len())?;
+    out.resize(len, 0);
+    file.read_exact_at(out, 0)
+}
+
+/// A small file, whole.
+pub fn read(files: &dyn Files, path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    read_start(&*files.open_to_read(path)?, u64::MAX, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether an error means "no space", which heals, rather than "broken", which may not.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+}
+
 /// The operating system's own files.
 #[derive(Debug)]
 pub struct OsFiles;
 
 impl Files for OsFiles {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
-        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
-        Ok(Box::new(OsSegment(file)))
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)
     }
 
-    fn open(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(file))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
+        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        Ok(Box::new(OsFile(file)))
+    }
+
+    fn open_or_create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        Ok(Box::new(OsFile(file)))
+    }
+
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
         let file = OpenOptions::new().write(true).open(path)?;
-        Ok(Box::new(OsSegment(file)))
+        Ok(Box::new(OsFile(file)))
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn ReadableFile>> {
+        Ok(Box::new(OsFile(File::open(path)?)))
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -96,9 +182,9 @@ impl Files for OsFiles {
     }
 }
 
-struct OsSegment(File);
+struct OsFile(File);
 
-impl SegmentFile for OsSegment {
+impl WritableFile for OsFile {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.0.write_all_at(bytes, offset)
     }
@@ -120,24 +206,28 @@ impl SegmentFile for OsSegment {
     }
 }
 
-/// Whether an error means "no space", which heals, rather than "broken", which may not.
-pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
-}
+impl ReadableFile for OsFile {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
 
-/// Where the last byte that was ever written to the file may lie; what is behind that only reads as zeros.
-pub fn data_end(file: &File) -> io::Result<u64> {
-    let len = file.metadata()?.len();
-    let mut end = 0;
-    loop {
-        match rustix::fs::seek(file, SeekFrom::Data(end)) {
-            Err(Errno::NXIO) => return Ok(end),
-            // A file system that does not know its holes has none.
-            Err(_) => return Ok(len),
-            Ok(data) => match rustix::fs::seek(file, SeekFrom::Hole(data)) {
-                Ok(hole) if hole > end => end = hole,
-                _ => return Ok(len),
-            },
+    fn data_end(&self) -> io::Result<u64> {
+        let len = self.size()?;
+        let mut end = 0;
+        loop {
+            match rustix::fs::seek(&self.0, SeekFrom::Data(end)) {
+                Err(Errno::NXIO) => return Ok(end),
+                // A file system that does not know its holes has none.
+                Err(_) => return Ok(len),
+                Ok(data) => match rustix::fs::seek(&self.0, SeekFrom::Hole(data)) {
+                    Ok(hole) if hole > end => end = hole,
+                    _ => return Ok(len),
+                },
+            }
         }
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(bytes, offset)
     }
 }

@@ -40,6 +40,7 @@ use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use self::files::DataDir;
 use self::log::Log;
 use self::read::{FetchError, ItemPlan, Plan};
 use self::shared::Shared;
@@ -87,7 +88,7 @@ impl DiskStore {
         log: &LogId,
         plan: impl Fn(&Log) -> P + Send,
         is_here: impl Fn(&P) -> bool + Send,
-        fetch: impl Fn(P, &std::path::Path) -> Result<T, FetchError> + Copy + Send + 'static,
+        fetch: impl Fn(P, &DataDir) -> Result<T, FetchError> + Copy + Send + 'static,
     ) -> Result<T, StoreError>
     where
         P: Send + 'static,
@@ -237,6 +238,6 @@ impl Drop for DiskStore {
 
 impl fmt::Debug for DiskStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DiskStore({})", self.shared.dir.display())
+        write!(f, "DiskStore({})", self.shared.dir.path.display())
     }
 }

@@ -1,9 +1,7 @@
 //! Opening a store: its options, what was found, and why it may be refused.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc as ticks};
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use bowline_env::clock;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::files::{Files, OsFiles};
+use super::files::{DataDir, Files, Lock, OsFiles};
 use super::group::Group;
 use super::hot::Hot;
 use super::judge::{Verdict, judge};
@@ -39,12 +37,20 @@ pub struct DiskOptions {
     pub segment_bytes: u64,
     /// How much memory the newest events may take.
     pub hot_bytes: usize,
+    /// The operating system's, or what stands for them in a test.
+    pub files: Arc<dyn Files>,
 }
 
 impl DiskOptions {
     pub fn new(dir: impl Into<PathBuf>, retention: impl Into<Retentions>) -> DiskOptions {
-        let retention = retention.into();
-        DiskOptions { dir: dir.into(), sync: Sync::Always, retention, segment_bytes: 32 << 20, hot_bytes: 64 << 20 }
+        DiskOptions {
+            dir: dir.into(),
+            sync: Sync::Always,
+            retention: retention.into(),
+            segment_bytes: 32 << 20,
+            hot_bytes: 64 << 20,
+            files: Arc::new(OsFiles),
+        }
     }
 }
 
@@ -104,23 +110,17 @@ impl DiskStore {
     /// Reads the directory, or makes it. Blocks for as long as that takes.
     #[allow(clippy::needless_pass_by_value, reason = "options are made for one opening")]
     pub fn open(options: DiskOptions) -> Result<(DiskStore, OpenReport), OpenError> {
-        let files: Arc<dyn Files> = Arc::new(OsFiles);
-        DiskStore::open_with(&options, &files)
-    }
-
-    #[doc(hidden)]
-    pub fn open_with(options: &DiskOptions, files: &Arc<dyn Files>) -> Result<(DiskStore, OpenReport), OpenError> {
         let started = clock::now();
-        let DiskOptions { dir, sync, .. } = options;
-        let failed = |error| OpenError::Io { path: dir.clone(), error };
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+        let dir = &DataDir { path: options.dir.clone(), files: options.files.clone() };
+        let failed = |error| OpenError::Io { path: dir.path.clone(), error };
+        dir.files.make_dir(&dir.path).map_err(failed)?;
         let guard = lock_dir(dir)?;
-        let past = Past::load(dir, &**files)?;
-        let mut found = read_back(dir, &past, &**files)?;
+        let past = Past::load(dir)?;
+        let mut found = read_back(dir, &past)?;
         let verdict = judge(&found.index, &mut found.space, found.lost_through).map_err(failed)?;
         let mut report = OpenReport::of(&found, &verdict);
         let cuts = std::mem::take(&mut found.cuts);
-        let mut writer = begin(options, files, &past.state, found);
+        let mut writer = begin(&options, dir, &past.state, found);
 
         // The new positions must be durable before the state says that this run began: should we die in between,
         // the next opening must come to the same verdict.
@@ -131,20 +131,18 @@ impl DiskStore {
         writer.write(group).map_err(OpenError::Amend)?;
         // The witness comes before the state, so that at no moment a run is known of that has none.
         if writer.state.interval {
-            let lsn = writer.pen.written_lsn();
-            let witness = |dir: PathBuf| Witness::create(&dir, &writer.state, lsn).ok();
-            writer.witness = files.witness_dir().and_then(witness);
+            writer.witness = Witness::create(&*dir.files, &writer.state, writer.pen.written_lsn());
         }
         writer.state.began_at = Some(writer.pen.written_lsn());
-        writer.state.save(dir, &**files).map_err(failed)?;
+        writer.state.save(dir).map_err(failed)?;
         // Only now: the length of the newest segment is what tells whether it has lost something.
-        settle(&cuts, dir, &**files).map_err(failed)?;
+        settle(&cuts, dir).map_err(failed)?;
         for sentence in &report.damage {
             writer.shared.note_damage(sentence.clone());
         }
 
         let (queue, requests) = mpsc::channel(QUEUE_REQUESTS_MAX);
-        if let Sync::Interval { every } = *sync {
+        if let Sync::Interval { every } = options.sync {
             writer.ticks = Some(start_ticker(every, queue.downgrade()).map_err(failed)?);
         }
         let shared = writer.shared.clone();
@@ -178,15 +176,15 @@ impl OpenReport {
 }
 
 /// Reads the segments, and decides whether more is missing than they can tell themselves.
-fn read_back(dir: &Path, past: &Past, files: &dyn Files) -> Result<Recovered, OpenError> {
-    let failed = |path: &Path, error| OpenError::Io { path: path.to_owned(), error };
+fn read_back(dir: &DataDir, past: &Past) -> Result<Recovered, OpenError> {
+    let failed = |error| OpenError::Io { path: dir.path.clone(), error };
     let last_run = LastRun { durable: past.durable, unclosed: past.unclosed() };
     let mut found = recover(dir, &last_run).map_err(|error| match error {
-        RecoverError::Newer(_, format) => OpenError::Newer { dir: dir.to_owned(), found: format.to_string() },
-        RecoverError::Io(path, error) => failed(&path, error),
+        RecoverError::Newer(_, format) => OpenError::Newer { dir: dir.path.clone(), found: format.to_string() },
+        RecoverError::Io(path, error) => OpenError::Io { path, error },
     })?;
-    put_aside(&found.unborn, &found.unreadable, dir, files).map_err(|error| failed(dir, error))?;
-    make_durable(&found, dir, files).map_err(|error| failed(dir, error))?;
+    put_aside(&found.unborn, &found.unreadable, dir).map_err(failed)?;
+    make_durable(&found, dir).map_err(failed)?;
     found.damage.extend(past.damage.iter().cloned());
     let last_lsn = found.next_lsn - 1;
     if last_lsn < past.durable {
@@ -201,7 +199,7 @@ fn read_back(dir: &Path, past: &Past, files: &dyn Files) -> Result<Recovered, Op
 }
 
 /// The writer of a run that begins where the last one ended.
-fn begin(options: &DiskOptions, files: &Arc<dyn Files>, past: &State, found: Recovered) -> Writer {
+fn begin(options: &DiskOptions, dir: &DataDir, past: &State, found: Recovered) -> Writer {
     let state = State {
         generation: (past.generation + 1).max((found.fence_max >> 32) + 1).max(found.generation_max + 1),
         interval: options.sync != Sync::Always,
@@ -212,9 +210,8 @@ fn begin(options: &DiskOptions, files: &Arc<dyn Files>, past: &State, found: Rec
     // Fences from before this run are shut out, whoever holds them.
     found.index.raise_fences(Fence(state.generation << 32));
     let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-    let dir = options.dir.clone();
-    let pen = Pen::new(files.clone(), dir.clone(), (segment_bytes, state.generation), found.last, found.next_lsn - 1);
-    let shared = Shared::new(found.index, dir, files.clone(), options.sync.loss_window());
+    let pen = Pen::new(dir.clone(), (segment_bytes, state.generation), found.last, found.next_lsn - 1);
+    let shared = Shared::new(found.index, dir.clone(), options.sync.loss_window());
     shared.note_bytes(found.space.bytes());
     Writer {
         shared: Arc::new(shared),
@@ -248,15 +245,15 @@ impl Past {
         self.state.began_at.map(|_| self.state.generation)
     }
 
-    fn load(dir: &Path, files: &dyn Files) -> Result<Past, OpenError> {
-        let failed = |error| OpenError::Io { path: dir.to_owned(), error };
+    fn load(dir: &DataDir) -> Result<Past, OpenError> {
+        let failed = |error| OpenError::Io { path: dir.path.clone(), error };
         let unknown = |damage| Ok(Past { state: State::fresh().map_err(failed)?, durable: 0, unsure: true, damage });
         match State::load(dir).map_err(failed)? {
             Found::Nothing => unknown(Vec::new()),
             Found::Unreadable => unknown(vec!["the STATE file is unreadable, so the last run counts as lost".into()]),
-            Found::Newer(found) => Err(OpenError::Newer { dir: dir.to_owned(), found }),
+            Found::Newer(found) => Err(OpenError::Newer { dir: dir.path.clone(), found }),
             Found::State(state) => {
-                let witnessed = || Witness::last_lsn(&files.witness_dir()?, &state);
+                let witnessed = || Witness::last_lsn(&*dir.files, &state);
                 let durable = state.closed_at.or_else(|| witnessed().filter(|_| state.interval));
                 Ok(Past {
                     unsure: state.interval && durable.is_none(),
@@ -269,43 +266,42 @@ impl Past {
     }
 }
 
-fn lock_dir(dir: &Path) -> Result<File, OpenError> {
-    let path = dir.join("LOCK");
-    let file = File::options().write(true).create(true).truncate(false).open(&path);
-    let file = file.map_err(|error| OpenError::Io { path: path.clone(), error })?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(dir.to_owned())),
-        Err(TryLockError::Error(error)) => Err(OpenError::Io { path, error }),
+fn lock_dir(dir: &DataDir) -> Result<Lock, OpenError> {
+    let path = dir.path.join("LOCK");
+    match dir.files.lock(&path) {
+        Ok(lock) => lock.ok_or_else(|| OpenError::Locked(dir.path.clone())),
+        Err(error) => Err(OpenError::Io { path, error }),
     }
 }
 
-fn put_aside(unborn: &[PathBuf], unreadable: &[PathBuf], dir: &Path, files: &dyn Files) -> io::Result<()> {
-    for path in unborn {
-        files.remove(path)?;
+fn put_aside(unborn: &[PathBuf], unreadable: &[PathBuf], dir: &DataDir) -> io::Result<()> {
+    if unborn.is_empty() && unreadable.is_empty() {
+        return Ok(());
     }
+    for path in unborn {
+        dir.files.remove(path)?;
+    }
+    let mut taken = dir.files.list(&dir.path)?;
     for path in unreadable {
-        let free = (0..).map(|nth| path.with_extension(format!("damaged{nth}")));
-        if let Some(aside) = free.into_iter().find(|aside| !fs::exists(aside).unwrap_or(true)) {
-            files.rename(path, &aside)?;
+        let mut names = (0..).map(|nth| path.with_extension(format!("damaged{nth}")));
+        if let Some(aside) = names.find(|aside| !taken.contains(aside)) {
+            dir.files.rename(path, &aside)?;
+            taken.push(aside);
         }
     }
-    match unborn.len() + unreadable.len() {
-        0 => Ok(()),
-        _ => files.sync_dir(dir),
-    }
+    dir.files.sync_dir(&dir.path)
 }
 
 /// Makes the newest segment durable: it will be served, and the last run may have been killed between a write and its sync.
-fn make_durable(found: &Recovered, dir: &Path, files: &dyn Files) -> io::Result<()> {
-    let newest = found.last.map(|(segment, _)| files.open(&segment_path(dir, segment)));
+fn make_durable(found: &Recovered, dir: &DataDir) -> io::Result<()> {
+    let newest = found.last.map(|(segment, _)| dir.files.open_to_write(&segment_path(&dir.path, segment)));
     newest.transpose()?.map_or(Ok(()), |file| file.sync_data())
 }
 
 /// Gives back what segments do not use. Dying in here changes nothing, since what is cut did not count before either.
-pub(super) fn settle(cuts: &[(u32, u64)], dir: &Path, files: &dyn Files) -> io::Result<()> {
+pub(super) fn settle(cuts: &[(u32, u64)], dir: &DataDir) -> io::Result<()> {
     for (segment, len) in cuts {
-        let file = files.open(&segment_path(dir, *segment))?;
+        let file = dir.files.open_to_write(&segment_path(&dir.path, *segment))?;
         file.truncate(*len)?;
         file.sync_data()?;
     }

@@ -1,12 +1,10 @@
 //! Where the next frames are written: the newest segment, how it is followed by another, and what happens when it fails.
 
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::{fmt, io};
 
 use bowline_env::entropy;
 
-use super::files::{Allocated, Files, SegmentFile, is_full};
+use super::files::{Allocated, DataDir, WritableFile, is_full};
 use super::frame::{HEADER_BYTES, Header};
 use super::segment::{FORMAT, SEGMENT_HEADER_BYTES, SegmentHeader, draft_path, segment_path};
 use crate::StoreError;
@@ -15,8 +13,7 @@ use crate::StoreError;
 const SMALLER_SEGMENTS: [u64; 3] = [4 << 20, 1 << 20, 256 << 10];
 
 pub struct Pen {
-    files: Arc<dyn Files>,
-    dir: PathBuf,
+    dir: DataDir,
     segment_bytes: u64,
     /// The run that writes.
     generation: u64,
@@ -34,7 +31,7 @@ pub struct Pen {
 }
 
 struct Segment {
-    file: Box<dyn SegmentFile>,
+    file: Box<dyn WritableFile>,
     number: u32,
     salt: u32,
     end: u64,
@@ -50,16 +47,10 @@ pub struct Written {
 }
 
 impl Pen {
-    pub fn new(
-        files: Arc<dyn Files>,
-        dir: PathBuf,
-        (segment_bytes, generation): (u64, u64),
-        last: Option<(u32, u64)>,
-        last_lsn: u64,
-    ) -> Pen {
+    pub fn new(dir: DataDir, (segment_bytes, generation): (u64, u64), last: Option<(u32, u64)>, last_lsn: u64) -> Pen {
         let (finished, synced_lsn, written_lsn) = (Vec::new(), last_lsn, last_lsn);
         let (current, full) = (None, None);
-        Pen { files, dir, segment_bytes, generation, current, full, last, finished, synced_lsn, written_lsn }
+        Pen { dir, segment_bytes, generation, current, full, last, finished, synced_lsn, written_lsn }
     }
 
     pub fn is_synced(&self) -> bool {
@@ -165,8 +156,9 @@ impl Pen {
 
     fn begin_segment(&mut self, needed: u64) -> Result<(), StoreError> {
         let (number, prev_end) = self.last.map_or((1, 0), |(number, end)| (number + 1, end));
-        let (draft, path) = (draft_path(&self.dir, number), segment_path(&self.dir, number));
-        let begun = self.files.create(&draft).and_then(|file| {
+        let files = self.dir.files.clone();
+        let (draft, path) = (draft_path(&self.dir.path, number), segment_path(&self.dir.path, number));
+        let begun = files.create(&draft).and_then(|file| {
             let (capacity, allocated) = allocate(&*file, self.segment_bytes, needed + SEGMENT_HEADER_BYTES)?;
             let header = SegmentHeader {
                 format: FORMAT,
@@ -184,11 +176,11 @@ impl Pen {
             Ok(begun) => begun,
             Err(error) => {
                 // Left behind it would only be removed at the next opening.
-                let _ = self.files.remove(&draft);
+                let _ = files.remove(&draft);
                 return Err(refusal("could not begin a segment", &error));
             }
         };
-        let named = || self.files.rename(&draft, &path).and_then(|()| self.files.sync_dir(&self.dir));
+        let named = || files.rename(&draft, &path).and_then(|()| files.sync_dir(&self.dir.path));
         let synced = file.sync_data().and_then(|()| named());
         synced.map_err(|error| StoreError::ReadOnly(format!("a sync to disk failed: {error}")))?;
         self.cut_finished();
@@ -203,7 +195,7 @@ impl Pen {
 }
 
 /// Reserves as much as there is, down to the smallest segment that is worth a file.
-fn allocate(file: &dyn SegmentFile, segment_bytes: u64, needed: u64) -> io::Result<(u64, Allocated)> {
+fn allocate(file: &dyn WritableFile, segment_bytes: u64, needed: u64) -> io::Result<(u64, Allocated)> {
     let whole = segment_bytes.max(needed);
     let smaller = SMALLER_SEGMENTS.into_iter().filter(|size| *size >= needed && *size < whole);
     let mut sizes = std::iter::once(whole).chain(smaller).peekable();

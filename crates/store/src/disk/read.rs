@@ -1,20 +1,18 @@
 //! Reading back: what is new comes from memory, the rest from the segments, checked against its checksum each time.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fmt;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use bowline_protocol::{Epoch, Recorded, Seq};
 use bytes::Bytes;
 
+use super::files::{DataDir, ReadableFile, read_start};
 use super::frame::{Meta, decode_frame};
 use super::group::slices;
 use super::log::{Log, Slot, Value};
-use super::recover::read_start;
-use super::segment::{Place, SegmentHeader, SegmentStart, segment_path};
+use super::segment::{Place, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, segment_path};
 use crate::{Batch, ReadLimit};
 
 /// What a read needs, decided while looking at the log and fetched without holding it.
@@ -67,7 +65,7 @@ impl Plan {
     }
 
     /// Carries it out; blocks on the disk unless everything is hot.
-    pub fn fetch(self, dir: &Path) -> Result<Batch, FetchError> {
+    pub fn fetch(self, dir: &DataDir) -> Result<Batch, FetchError> {
         let mut shelf = Shelf::new(dir);
         let mut bytes_left = self.limit.bytes;
         let mut events: Vec<Recorded> = Vec::new();
@@ -121,7 +119,7 @@ impl ItemPlan {
         self.0.iter().all(|(.., value)| matches!(value, Value::Inline(_)))
     }
 
-    pub fn fetch(self, dir: &Path) -> Result<Vec<(String, Bytes)>, FetchError> {
+    pub fn fetch(self, dir: &DataDir) -> Result<Vec<(String, Bytes)>, FetchError> {
         let mut shelf = Shelf::new(dir);
         let mut last: Option<(Place, Bytes)> = None;
         let fetched = self.0.into_iter().map(|(key, place, at, len, value)| {
@@ -142,14 +140,14 @@ impl ItemPlan {
 }
 
 /// Segments opened for one read.
-#[derive(Debug)]
 pub struct Shelf<'a> {
-    dir: &'a Path,
-    open: HashMap<u32, (File, u32)>,
+    dir: &'a DataDir,
+    /// With the salt of each.
+    open: HashMap<u32, (Box<dyn ReadableFile>, u32)>,
 }
 
 impl<'a> Shelf<'a> {
-    pub fn new(dir: &'a Path) -> Shelf<'a> {
+    pub fn new(dir: &'a DataDir) -> Shelf<'a> {
         let open = HashMap::new();
         Shelf { dir, open }
     }
@@ -157,9 +155,13 @@ impl<'a> Shelf<'a> {
     /// The frame at `place`, whole and checked.
     pub fn frame(&mut self, place: Place) -> Result<(Meta, Bytes), FetchError> {
         if !self.open.contains_key(&place.segment) {
-            let path = segment_path(self.dir, place.segment);
-            let opened = File::open(&path).and_then(|file| Ok((file, read_start(&path)?)));
-            let (file, start) = opened.map_err(|error| match error.kind() {
+            let mut start = Vec::new();
+            let opened = self.dir.files.open_to_read(&segment_path(&self.dir.path, place.segment));
+            let opened = opened.and_then(|file| {
+                read_start(&*file, SEGMENT_HEADER_BYTES, &mut start)?;
+                Ok(file)
+            });
+            let file = opened.map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => FetchError::Moved,
                 _ => FetchError::Io(error),
             })?;
@@ -180,5 +182,11 @@ impl<'a> Shelf<'a> {
         let (meta, body) = decode_frame(&bytes, *salt).ok_or(FetchError::Damaged(place))?;
         let body = bytes.slice_ref(body);
         Ok((meta, body))
+    }
+}
+
+impl fmt::Debug for Shelf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shelf({} segments)", self.open.len())
     }
 }

@@ -3,12 +3,11 @@
 //! Torn is what was never answered: it is cut. Damage is what was: it is told, and only the logs it touches suffer.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::{fs, io, thread};
+use std::{io, thread};
 
-use super::files::data_end;
+use super::files::{DataDir, read_start};
 use super::frame::{Flags, HEADER_BYTES, Header, Meta};
 use super::index::Index;
 use super::log::Applied;
@@ -59,7 +58,7 @@ pub enum RecoverError {
 }
 
 /// Reads everything in `dir`.
-pub fn recover(dir: &Path, last_run: &LastRun) -> Result<Recovered, RecoverError> {
+pub fn recover(dir: &DataDir, last_run: &LastRun) -> Result<Recovered, RecoverError> {
     let (segments, drafts) = list_segments(dir)?;
     let mut scan = Scan::new(last_run, segments.values().next());
     scan.out.unborn = drafts;
@@ -69,8 +68,8 @@ pub fn recover(dir: &Path, last_run: &LastRun) -> Result<Recovered, RecoverError
         let starts = &segments;
         scope.spawn(move || {
             for number in starts.keys() {
-                let path = segment_path(dir, *number);
-                let read = Content::read(&path, end_by_next(starts, *number));
+                let path = segment_path(&dir.path, *number);
+                let read = Content::read(dir, &path, end_by_next(starts, *number));
                 let read = read.map_err(|error| RecoverError::Io(path.clone(), error));
                 if send.send((path, read)).is_err() {
                     return;
@@ -109,30 +108,30 @@ struct Content {
 
 impl Content {
     /// Reads up to `end`, or else as far as anything was ever written.
-    fn read(path: &Path, end: Option<u64>) -> io::Result<Content> {
-        let mut file = fs::File::open(path)?;
-        let len = file.metadata()?.len();
-        let wanted = end.map_or_else(|| data_end(&file), Ok)?.min(len);
+    fn read(dir: &DataDir, path: &Path, end: Option<u64>) -> io::Result<Content> {
+        let file = dir.files.open_to_read(path)?;
+        let len = file.size()?;
+        let wanted = end.map_or_else(|| file.data_end(), Ok)?;
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(usize::try_from(wanted).map_err(io::Error::other)?)?;
-        file.rewind()?;
-        file.take(wanted).read_to_end(&mut bytes)?;
+        read_start(&*file, wanted, &mut bytes)?;
         Ok(Content { bytes, len, ended: end.is_some() })
     }
 }
 
 /// The segments, and what was to become one.
-fn list_segments(dir: &Path) -> Result<(Starts, Vec<PathBuf>), RecoverError> {
-    let failed = |error| RecoverError::Io(dir.to_owned(), error);
+fn list_segments(dir: &DataDir) -> Result<(Starts, Vec<PathBuf>), RecoverError> {
     let (mut starts, mut drafts) = (Starts::new(), Vec::new());
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
+    let mut start = Vec::new();
+    let listed = dir.files.list(&dir.path).map_err(|error| RecoverError::Io(dir.path.clone(), error))?;
+    for path in listed {
         if is_draft(&path) {
             drafts.push(path);
             continue;
         }
         let Some(number) = segment_number(&path) else { continue };
-        let start = read_start(&path).map_err(|error| RecoverError::Io(path.clone(), error))?;
+        let opened = dir.files.open_to_read(&path);
+        let read = opened.and_then(|file| read_start(&*file, SEGMENT_HEADER_BYTES, &mut start));
+        read.map_err(|error| RecoverError::Io(path.clone(), error))?;
         let header = match SegmentHeader::decode(&start) {
             SegmentStart::Newer(format) => return Err(RecoverError::Newer(path, format)),
             SegmentStart::Ours(header) if header.number == number => Some(header),
@@ -141,12 +140,6 @@ fn list_segments(dir: &Path) -> Result<(Starts, Vec<PathBuf>), RecoverError> {
         starts.insert(number, header);
     }
     Ok((starts, drafts))
-}
-
-pub fn read_start(path: &Path) -> io::Result<Vec<u8>> {
-    let mut start = Vec::new();
-    fs::File::open(path)?.take(SEGMENT_HEADER_BYTES).read_to_end(&mut start)?;
-    Ok(start)
 }
 
 /// How many bytes there are before nothing but zeros follows.

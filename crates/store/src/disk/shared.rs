@@ -1,12 +1,11 @@
 //! What the writer and the readers of a disk store share: the index, the waiters, and how the store is doing.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bowline_protocol::LogId;
 
-use super::files::Files;
+use super::files::DataDir;
 use super::index::Index;
 use crate::tail::{Tails, lock};
 use crate::{Health, StoreError};
@@ -18,8 +17,7 @@ const DAMAGE_SENTENCES_MAX: usize = 100;
 pub struct Shared {
     pub index: Index,
     pub tails: Arc<Tails>,
-    pub dir: PathBuf,
-    pub files: Arc<dyn Files>,
+    pub dir: DataDir,
     pub loss_window: String,
     status: Mutex<Status>,
     /// Whether `status` says so, for those who ask often.
@@ -38,13 +36,12 @@ struct Status {
 }
 
 impl Shared {
-    pub fn new(index: Index, dir: PathBuf, files: Arc<dyn Files>, loss_window: String) -> Shared {
+    pub fn new(index: Index, dir: DataDir, loss_window: String) -> Shared {
         let any_quarantined = !index.collect(|_, log| log.quarantined.is_some().then_some(())).is_empty();
         Shared {
             index,
             tails: Arc::default(),
             dir,
-            files,
             loss_window,
             status: Mutex::default(),
             is_read_only: AtomicBool::new(false),

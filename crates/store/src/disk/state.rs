@@ -1,13 +1,12 @@
 //! What must be known before the first frame is read: who this store is, how it last ran, and whether it was closed.
 
-use std::fs;
+use std::fmt;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bowline_env::entropy;
 
-use super::files::Files;
+use super::files::{DataDir, Files, WritableFile, read};
 use super::segment::FORMAT;
 
 /// The small file beside the segments, replaced as a whole when the store opens and when it closes.
@@ -44,15 +43,15 @@ impl State {
         Ok(State { instance: entropy::u64(), generation: 0, interval: false, closed_at: None, began_at: None })
     }
 
-    pub fn load(dir: &Path) -> io::Result<Found> {
-        match fs::read(path(dir)) {
+    pub fn load(dir: &DataDir) -> io::Result<Found> {
+        match read(&*dir.files, &path(&dir.path)) {
             Ok(bytes) => Ok(State::parse(&bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
             Err(error) => Err(error),
         }
     }
 
-    pub fn save(&self, dir: &Path, files: &dyn Files) -> io::Result<()> {
+    pub fn save(&self, dir: &DataDir) -> io::Result<()> {
         // Earlier versions take everything that is no number for "not closed".
         let closed_at = match (self.closed_at, self.began_at) {
             (Some(lsn), _) => lsn.to_string(),
@@ -62,7 +61,7 @@ impl State {
         let sync = if self.interval { "interval" } else { "always" };
         let text = format!("bowline-store {FORMAT} {:016x} {} {sync} {closed_at}", self.instance, self.generation);
         let line = format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()));
-        files.replace(&path(dir), line.as_bytes())
+        dir.files.replace(&path(&dir.path), line.as_bytes())
     }
 
     fn parse(bytes: &[u8]) -> Found {
@@ -97,22 +96,22 @@ impl State {
 /// The last frame that was handed to the operating system, kept where a power cut erases it and nothing else does.
 ///
 /// If it is there after a crash, the machine did not lose power, and it says how far the log must reach.
-#[derive(Debug)]
 pub struct Witness {
-    file: fs::File,
+    file: Box<dyn WritableFile>,
     generation: u64,
 }
 
 const WITNESS_BYTES: usize = 20;
 
 impl Witness {
-    fn path(dir: &Path, instance: u64) -> PathBuf {
-        dir.join(format!("bowline-{instance:016x}"))
+    /// `None` where nothing is erased by a power cut alone.
+    fn path(files: &dyn Files, instance: u64) -> Option<PathBuf> {
+        Some(files.witness_dir()?.join(format!("bowline-{instance:016x}")))
     }
 
     /// What the run with this state saw last, if its witness is still there.
-    pub fn last_lsn(dir: &Path, state: &State) -> Option<u64> {
-        let bytes = fs::read(Witness::path(dir, state.instance)).ok()?;
+    pub fn last_lsn(files: &dyn Files, state: &State) -> Option<u64> {
+        let bytes = read(files, &Witness::path(files, state.instance)?).ok()?;
         let (numbers, crc) = bytes.split_at_checked(WITNESS_BYTES - 4)?;
         let generation = u64::from_le_bytes(numbers[..8].try_into().ok()?);
         let lsn = u64::from_le_bytes(numbers[8..].try_into().ok()?);
@@ -121,13 +120,12 @@ impl Witness {
         (crc == crc32fast::hash(numbers).to_le_bytes() && current).then_some(lsn)
     }
 
-    pub fn create(dir: &Path, state: &State, lsn: u64) -> io::Result<Witness> {
-        let path = Witness::path(dir, state.instance);
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        let witness = Witness { file: options.open(path)?, generation: state.generation };
-        witness.note(lsn)?;
-        Ok(witness)
+    /// Without one, a crash is taken for a power cut, which is safe.
+    pub fn create(files: &dyn Files, state: &State, lsn: u64) -> Option<Witness> {
+        let file = files.open_or_create(&Witness::path(files, state.instance)?).ok()?;
+        let witness = Witness { file, generation: state.generation };
+        witness.note(lsn).ok()?;
+        Some(witness)
     }
 
     pub fn note(&self, lsn: u64) -> io::Result<()> {
@@ -140,27 +138,39 @@ impl Witness {
     }
 
     /// Not needed any more once the store was closed.
-    pub fn remove(dir: &Path, instance: u64) {
-        // A witness that stays behind does no harm: its generation is over.
-        let _ = fs::remove_file(Witness::path(dir, instance));
+    pub fn remove(files: &dyn Files, instance: u64) {
+        if let Some(path) = Witness::path(files, instance) {
+            // A witness that stays behind does no harm: its generation is over.
+            let _ = files.remove(&path);
+        }
+    }
+}
+
+impl fmt::Debug for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Witness(run {})", self.generation)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
     use super::super::files::OsFiles;
     use super::*;
 
     #[test]
     fn a_state_reads_back_and_any_flipped_bit_is_noticed() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(State::load(dir.path()).unwrap(), Found::Nothing);
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = DataDir { path: temporary.path().to_owned(), files: Arc::new(OsFiles) };
+        assert_eq!(State::load(&dir).unwrap(), Found::Nothing);
         for (closed_at, began_at) in [(None, None), (None, Some(7)), (Some(99), None)] {
             let state = State { instance: 0xabc, generation: 7, interval: true, closed_at, began_at };
-            state.save(dir.path(), &OsFiles).unwrap();
-            assert_eq!(State::load(dir.path()).unwrap(), Found::State(state));
+            state.save(&dir).unwrap();
+            assert_eq!(State::load(&dir).unwrap(), Found::State(state));
         }
-        let sound = fs::read(path(dir.path())).unwrap();
+        let sound = fs::read(path(&dir.path)).unwrap();
         for at in 0..sound.len() {
             let mut bytes = sound.clone();
             bytes[at] ^= 1;

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::compact::{Compaction, Step};
+use super::files::DataDir;
 use super::frame::Flags;
 use super::group::Group;
 use super::hot::Hot;
@@ -256,9 +257,7 @@ impl Writer {
     /// Without a witness a crash is taken for a power cut, which is safe; with one that lags it would not be.
     fn drop_witness(&mut self) {
         self.witness = None;
-        if let Some(dir) = self.shared.files.witness_dir() {
-            Witness::remove(&dir, self.state.instance);
-        }
+        Witness::remove(&*self.shared.dir.files, self.state.instance);
     }
 
     fn sync(&mut self) {
@@ -383,12 +382,12 @@ impl Writer {
         if !touched.is_empty() || !self.pen.is_synced() || self.shared.read_only().is_some() {
             return Err(format!("segment {segment} is still needed"));
         }
-        let files = &self.shared.files;
-        let removed = match files.remove(&segment_path(&self.shared.dir, segment)) {
+        let DataDir { path, files } = &self.shared.dir;
+        let removed = match files.remove(&segment_path(path, segment)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
         };
-        let removed = removed.and_then(|()| files.sync_dir(&self.shared.dir));
+        let removed = removed.and_then(|()| files.sync_dir(path));
         removed.map_err(|error| format!("segment {segment} could not be removed: {error}"))?;
         self.space.remove(segment);
         self.note_space();
@@ -403,7 +402,7 @@ impl Writer {
         self.state.closed_at = Some(self.pen.written_lsn());
         match closed {
             Ok(()) => {
-                if let Err(error) = self.state.save(&self.shared.dir, &*self.shared.files) {
+                if let Err(error) = self.state.save(&self.shared.dir) {
                     self.shared.note_damage(format!("could not be marked as closed: {error}"));
                 } else {
                     self.drop_witness();

@@ -7,11 +7,10 @@ use async_trait::async_trait;
 use bowline_store::contract::Fixture;
 use bowline_store::disk::Sync;
 use bowline_store::disk::faults::FaultyFiles;
-use bowline_store::disk::files::Files;
 use bowline_store::memory::MemoryStore;
-use bowline_store::{DiskOptions, DiskStore, Retentions, Store};
+use bowline_store::{DiskOptions, Retentions, Store};
 
-use crate::common::opened;
+use crate::common::open_with;
 
 struct Memory;
 
@@ -43,8 +42,7 @@ impl Disk {
         };
         let memory = self.dir.path().join("memory");
         std::fs::create_dir_all(&memory).unwrap();
-        let files: Arc<dyn Files> = Arc::new(FaultyFiles::new(memory));
-        let (store, report) = opened(|| DiskStore::open_with(&options, &files));
+        let (store, report) = open_with(&options, &FaultyFiles::new(memory));
         assert_eq!((report.damage, report.epochs_changed), (vec![], 0));
         Arc::new(store)
     }

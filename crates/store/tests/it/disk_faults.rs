@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use bowline_store::contract::{event, id, texts};
+use bowline_store::contract::{ALL, event, id, texts};
 use bowline_store::disk::Sync;
 use bowline_store::disk::faults::FaultyFiles;
-use bowline_store::{Claim, Commit, Directory, DiskOptions, DiskStore, EventLog, Leased, StoreError};
+use bowline_store::{Claim, Commit, Directory, DiskOptions, DiskStore, EventLog, Leased, OpenError, StoreError};
 
 use crate::common::*;
 
@@ -229,6 +229,48 @@ async fn an_interval_store_syncs_soon_after_and_then_rests() {
         tokio::task::yield_now().await;
     }
     assert!(look(&store, "log").await.unwrap().events.len() <= 2, "what was seen stays");
+}
+
+#[tokio::test]
+async fn a_read_that_fails_is_told_and_is_no_damage() {
+    let bench = Bench::new();
+    let (store, _) = open_with(&DiskOptions { hot_bytes: 0, ..bench.options(Sync::Always) }, &bench.files);
+    create(&store, "log").await.unwrap();
+    append(&store, "log", &["kept"]).await.unwrap();
+    // The header of the segment is read first, then the frame.
+    for good in 0..2 {
+        bench.files.fail_read_after(good);
+        let failed = store.read(&id("log"), bowline_protocol::Seq::ZERO, ALL).await;
+        assert!(matches!(failed, Err(StoreError::Io(_))), "{failed:?}");
+        assert_eq!(texts(&store, "log").await, [(1, "kept".to_owned())], "the next one finds everything");
+    }
+    assert_eq!(store.health().troubles, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_opening_that_cannot_read_is_refused_and_changes_nothing() {
+    let bench = Bench::new();
+    let (store, _) = bench.open(Sync::Always);
+    create(&store, "log").await.unwrap();
+    append(&store, "log", &["kept"]).await.unwrap();
+    let before = look(&store, "log").await;
+    store.close().await;
+    drop(store);
+    let options = DiskOptions { files: Arc::new(bench.files.clone()), ..bench.options(Sync::Always) };
+    for good in 0.. {
+        bench.files.fail_read_after(good);
+        match DiskStore::open(options.clone()) {
+            Err(OpenError::Io { error, .. }) => assert_eq!(error.to_string(), "the disk did not answer"),
+            Err(refused) => panic!("after {good} reads: {refused}"),
+            Ok((store, report)) => {
+                assert_eq!((report.damage, report.epochs_changed), (vec![], 0), "after {good} reads");
+                assert!(good >= 3, "the state, a header and a segment are read");
+                bench.files.fail_read_after(u32::MAX);
+                assert_eq!(look(&store, "log").await, before);
+                break;
+            }
+        }
+    }
 }
 
 /// Appends until the oldest segment is given up.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use bowline_store::contract::{self, PLENTY, id, texts};
 use bowline_store::disk::faults::FaultyFiles;
-use bowline_store::disk::files::Files;
 use bowline_store::{Commit, DiskOptions, DiskStore, Item, OpenError, OpenReport, Store, StoreError};
 
 use crate::limit;
@@ -27,8 +26,8 @@ pub fn open(dir: &Path) -> (DiskStore, OpenReport) {
 }
 
 pub fn open_with(options: &DiskOptions, files: &FaultyFiles) -> (DiskStore, OpenReport) {
-    let files: Arc<dyn Files> = Arc::new(files.clone());
-    opened(|| DiskStore::open_with(options, &files))
+    let options = DiskOptions { files: Arc::new(files.clone()), ..options.clone() };
+    opened(|| DiskStore::open(options.clone()))
 }
 
 pub fn segments(dir: &Path) -> Vec<PathBuf> {
