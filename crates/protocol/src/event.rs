@@ -204,6 +204,9 @@ impl fmt::Debug for Draft {
     }
 }
 
+/// No number has more.
+const DIGITS_MAX: usize = 20;
+
 /// An encoded event with a slot for its number, which only a log may fill.
 #[derive(Clone)]
 pub struct Unnumbered {
@@ -214,11 +217,28 @@ pub struct Unnumbered {
 impl Unnumbered {
     /// Writes the finished event behind what `out` already holds.
     pub fn number_into(&self, out: &mut Vec<u8>, epoch: &Epoch, seq: Seq) {
-        use std::io::Write;
-        out.extend_from_slice(&self.bytes[..self.split]);
-        // Writing to a Vec cannot fail.
-        let _ = write!(out, "\"seq\":{seq},\"event_id\":\"{epoch}-{seq}\"");
-        out.extend_from_slice(&self.bytes[self.split..]);
+        let (mut digits, mut at, mut rest) = ([0; DIGITS_MAX], DIGITS_MAX, seq.get());
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        let number = &digits[at..];
+        let (before, behind) = self.around_slot();
+        for piece in
+            [before, b"\"seq\":", number, b",\"event_id\":\"", epoch.as_str().as_bytes(), b"-", number, b"\"", behind]
+        {
+            out.extend_from_slice(piece);
+        }
+    }
+
+    /// How many bytes [`number_into`](Unnumbered::number_into) writes.
+    pub fn numbered_len(&self, epoch: &Epoch, seq: Seq) -> usize {
+        let digits = seq.get().checked_ilog10().unwrap_or(0) as usize + 1;
+        self.bytes.len() + "\"seq\":,\"event_id\":\"-\"".len() + epoch.as_str().len() + 2 * digits
     }
 
     pub fn number(&self, epoch: &Epoch, seq: Seq) -> Bytes {
@@ -330,6 +350,19 @@ mod tests {
         assert_eq!(event.metadata, json!({"tool": "search"}));
         assert_eq!(event.session_id, session);
         assert_eq!(event.step_id.unwrap().as_str(), "s1");
+    }
+
+    #[test]
+    fn an_event_is_as_long_as_it_was_said_to_become() {
+        let event = Draft::new(names::THINKING, "x").seal(&SessionId::from_random(7), "2026-01-01T00:00:00Z");
+        let epoch = Epoch::from_random(9);
+        for number in [0, 1, 9, 10, 99, 100, 123_456, Seq::MAX.get()] {
+            let seq = Seq::new(number).unwrap();
+            let bytes = event.number(&epoch, seq);
+            assert_eq!(bytes.len(), event.numbered_len(&epoch, seq), "{number}");
+            let read = Recorded { seq, bytes }.decode().unwrap();
+            assert_eq!((read.seq, read.event_id), (seq, format!("{epoch}-{number}")));
+        }
     }
 
     #[test]

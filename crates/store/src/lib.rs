@@ -5,13 +5,18 @@
 //! ## The store on a disk
 //!
 //! ```text
-//! commit ─▶ queue ─▶ writer: number, encode ─▶ one write ─▶ one sync ─▶ index + memory ─▶ wake, answer
+//! commit ─▶ desk: number, encode ─▶ writer: one write ─▶ one sync ─▶ index + memory ─▶ wake, answer
 //! read ──▶ index: new events from memory, older ones from the segments (off the runtime)
 //! ```
 //!
-//! **One writer, group commit.** The thread takes what is queued (up to 4 096 events or 1 MiB), writes it in one piece
-//! and syncs once; only then is any of it shown or answered. Nothing else changes the index. Recovery applies the same
-//! frames in the same order, and so arrives at the same index.
+//! **One writer, group commit.** Callers number and encode their commits into one group, on the desk. The writer's thread
+//! takes it (up to 4 096 events or 1 MiB), writes it in one piece and syncs once; only then is any of it shown or answered.
+//! Meanwhile callers make the next group, which stands on this one and fails with it. Nothing but the writer changes the
+//! index. Recovery applies the same frames in the same order, and so arrives at the same index.
+//!
+//! **Every file is reached through `Files`**, in the options, so that tests make them fail and a simulation replaces them.
+//! There, [`Runs::OnRuntime`](disk::Runs::OnRuntime) makes the writer a task of the caller's runtime, and reads happen where they are
+//! asked for; only opening reads ahead on a second thread.
 //!
 //! **One commit is one frame.** Events, record and items stand in one frame with checksums over its header, its
 //! description and its content. It is valid as a whole or not at all; that is what makes a commit atomic. A segment's

@@ -68,7 +68,7 @@ impl Tails {
     }
 
     pub fn wake(&self, log: &LogId) {
-        self.wake_each(std::slice::from_ref(log));
+        self.wake_each([log]);
     }
 
     pub fn has(&self, log: &LogId) -> bool {
@@ -80,12 +80,12 @@ impl Tails {
         lock(&self.waiters).keys().cloned().collect()
     }
 
-    pub fn wake_each(&self, logs: &[LogId]) {
+    pub fn wake_each<'a>(&self, logs: impl IntoIterator<Item = &'a LogId>) {
         let waiters = lock(&self.waiters);
         if waiters.is_empty() {
             return;
         }
-        for waiter in logs.iter().filter_map(|log| waiters.get(log)).flatten() {
+        for waiter in logs.into_iter().filter_map(|log| waiters.get(log)).flatten() {
             if let Some(wake) = waiter.wake.upgrade() {
                 wake.wake(waiter.token);
             }

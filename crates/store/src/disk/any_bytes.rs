@@ -100,7 +100,7 @@ impl Piece {
                 };
                 let body_len = if *flags % 4 == 0 { *body } else { (meta.body_len() as usize).min(1000) };
                 let start = out.len();
-                let header = encode_frame(out, &meta, &vec![b'b'; body_len], *lsn);
+                let header = encode_frame(out, &meta, |out| out.resize(out.len() + body_len, b'b'), *lsn);
                 let header = Header { unsynced: *unsynced, ..header };
                 out[start..start + HEADER_BYTES].copy_from_slice(&header.encode(SALT));
             }

@@ -65,6 +65,11 @@ impl Header {
         (sound && (1..COUNT_MAX).contains(&header.lsn)).then_some(header)
     }
 
+    /// How long the description is, of a frame that is known to be sound.
+    pub fn meta_len_of(frame: &[u8]) -> u32 {
+        Reader::new(frame.get(4..).unwrap_or_default()).u32().unwrap_or(0)
+    }
+
     /// The next place at or after `from` where a frame may begin, for finding the way after damage.
     pub fn find(bytes: &[u8], from: usize, salt: u32) -> Option<usize> {
         let tail = bytes.get(from..)?;
@@ -122,6 +127,12 @@ impl Flags {
     }
 }
 
+/// So many numbers stand between the names and the lengths.
+const NUMBERS: usize = 9;
+
+/// How many names are remembered. A log that shares its place with another one costs what it would cost without this.
+const NAMES: usize = 4096;
+
 /// What a frame is about: everything but the bytes themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
@@ -160,7 +171,7 @@ impl Meta {
         out.push(self.flags.0);
         push_bytes(out, self.log.as_str().as_bytes());
         push_bytes(out, self.epoch.as_str().as_bytes());
-        for number in [
+        let numbers: [u64; NUMBERS] = [
             self.prev_lsn,
             self.facts_lsn,
             self.fence,
@@ -170,7 +181,8 @@ impl Meta {
             self.base.get(),
             self.at_ms,
             self.items_total,
-        ] {
+        ];
+        for number in numbers {
             push_number(out, number);
         }
         push_number(out, self.events.len() as u64);
@@ -195,10 +207,18 @@ impl Meta {
 
     /// `None` if this is not something that [`encode`](Meta::encode) wrote.
     pub fn decode(bytes: &[u8]) -> Option<Meta> {
+        Meta::decode_with(bytes, |log, epoch| LogId::parse(log).zip(Epoch::parse(epoch)))
+    }
+
+    /// The same, for one that reads many in a row.
+    pub fn decode_next(bytes: &[u8], names: &mut Names) -> Option<Meta> {
+        Meta::decode_with(bytes, |log, epoch| names.parse(log, epoch))
+    }
+
+    fn decode_with(bytes: &[u8], parse: impl FnOnce(&str, &str) -> Option<(LogId, Epoch)>) -> Option<Meta> {
         let mut reader = Reader::new(bytes);
         let flags = Flags(reader.u8()?);
-        let log = LogId::parse(reader.text()?)?;
-        let epoch = Epoch::parse(reader.text()?)?;
+        let (log, epoch) = parse(reader.text()?, reader.text()?)?;
         let (prev_lsn, facts_lsn, fence) = (reader.number()?, reader.number()?, reader.number()?);
         let mut seq = || reader.number().and_then(Seq::new);
         let (epoch_first, first, next, base) = (seq()?, seq()?, seq()?, seq()?);
@@ -246,6 +266,22 @@ impl Meta {
         sound.then_some(meta)
     }
 
+    /// The lengths of the events alone, of a description that is known to be sound.
+    pub fn event_lens(bytes: &[u8]) -> impl Iterator<Item = u32> {
+        let mut reader = Reader::new(bytes);
+        let mut count = || {
+            reader.u8()?;
+            reader.text()?;
+            reader.text()?;
+            for _ in 0..NUMBERS {
+                reader.number()?;
+            }
+            reader.count()
+        };
+        let count = count().unwrap_or(0);
+        (0..count).map_while(move |_| reader.number_u32())
+    }
+
     /// The number after the last event in this frame.
     pub fn end(&self) -> Seq {
         self.base.plus(self.events.len() as u64)
@@ -282,22 +318,42 @@ impl Meta {
     }
 }
 
+/// Names that were read before: a log's stand in each of its frames, and are made once if they are found here.
+#[derive(Debug)]
+pub struct Names(Vec<Option<(LogId, Epoch)>>);
+
+impl Names {
+    pub fn new() -> Names {
+        Names(vec![None; NAMES])
+    }
+
+    fn parse(&mut self, log: &str, epoch: &str) -> Option<(LogId, Epoch)> {
+        let slot = &mut self.0[crc32fast::hash(log.as_bytes()) as usize % NAMES];
+        let known = slot.as_ref().filter(|known| (known.0.as_str(), known.1.as_str()) == (log, epoch));
+        if known.is_none() {
+            *slot = LogId::parse(log).zip(Epoch::parse(epoch));
+        }
+        slot.clone()
+    }
+}
+
 /// Encodes a frame behind what `out` holds, with room for its header, which is written when the segment is known.
-pub fn encode_frame(out: &mut Vec<u8>, meta: &Meta, body: &[u8], lsn: u64) -> Header {
-    let start = out.len();
-    out.resize(start + HEADER_BYTES, 0);
+/// `push_body` writes as many bytes as `meta` says.
+pub fn encode_frame(out: &mut Vec<u8>, meta: &Meta, push_body: impl FnOnce(&mut Vec<u8>), lsn: u64) -> Header {
+    let start = out.len() + HEADER_BYTES;
+    out.resize(start, 0);
     meta.encode(out);
-    let meta_bytes = &out[start + HEADER_BYTES..];
-    let header = Header {
+    let body_start = out.len();
+    push_body(out);
+    let (meta_bytes, body) = out[start..].split_at(body_start - start);
+    Header {
         meta_len: meta_bytes.len() as u32,
         body_len: body.len() as u32,
         lsn,
         unsynced: 0,
         meta_crc: crc32fast::hash(meta_bytes),
         body_crc: crc32fast::hash(body),
-    };
-    out.extend_from_slice(body);
-    header
+    }
 }
 
 /// Takes a whole frame apart; `None` unless every checksum in it holds.

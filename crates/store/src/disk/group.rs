@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::frame::{Flags, HEADER_BYTES, Header, Meta, RecordHead, encode_frame};
 use super::head::Head;
+use super::hot_frame::HotFrame;
 use super::index::Index;
 use super::log::Applied;
 use super::pen::Written;
@@ -19,18 +20,26 @@ use crate::{Claim, Commit, Committed, Fence, Holder, Leased, Release, Retentions
 /// The largest commit that is taken; a frame is read in one piece, so this bounds what one read may need.
 pub const COMMIT_BYTES_MAX: usize = 64 << 20;
 
-#[derive(Debug)]
+/// A group is made with room for what the last one held, but no more than this: it may have to wait long for its first frame.
+const BYTES_EXPECTED_MAX: usize = 256 << 10;
+const FRAMES_EXPECTED_MAX: usize = 1024;
+
+#[derive(Debug, Default)]
 pub struct Group {
     pub buffer: Vec<u8>,
     pub events: usize,
     frames: Vec<Frame>,
-    /// Logs as they will be; `None` once they are gone.
-    heads: HashMap<LogId, Option<Head>>,
+    /// Logs as this group will leave them.
+    heads: Arc<Heads>,
+    /// Logs as the group before will leave them, while that is not in the index.
+    below: Option<Arc<Heads>>,
     /// Logs whose fence or holder changed without a frame that says so.
     leased: Vec<LogId>,
     next_lsn: u64,
-    scratch: Vec<u8>,
 }
+
+/// `None` for a log that will be gone.
+type Heads = HashMap<LogId, Option<Head>>;
 
 #[derive(Debug)]
 struct Frame {
@@ -52,40 +61,55 @@ pub struct Copied {
 
 impl Group {
     pub fn new(next_lsn: u64) -> Group {
+        Group { next_lsn, ..Group::default() }
+    }
+
+    /// An empty group that stands on this one, which is about to be written. It will likely be as large.
+    pub fn next(&self) -> Group {
+        let frames = self.frames.len().min(FRAMES_EXPECTED_MAX);
         Group {
-            buffer: Vec::new(),
-            events: 0,
-            frames: Vec::new(),
-            heads: HashMap::new(),
-            leased: Vec::new(),
-            next_lsn,
-            scratch: Vec::new(),
+            buffer: Vec::with_capacity(self.buffer.len().min(BYTES_EXPECTED_MAX)),
+            frames: Vec::with_capacity(frames),
+            heads: Arc::new(Heads::with_capacity(frames)),
+            below: Some(self.heads.clone()),
+            ..Group::new(self.next_lsn)
         }
+    }
+
+    /// The group before is in the index.
+    pub fn stand_on_the_index(&mut self) {
+        self.below = None;
     }
 
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// The log as this group will leave it.
+    /// The log as this group will leave it. An [`Arc`] is shared only once the group is complete, so this copies none.
     fn head(&mut self, log: &LogId, index: &Index) -> Result<&mut Option<Head>, StoreError> {
-        match self.heads.entry(log.clone()) {
+        match Arc::make_mut(&mut self.heads).entry(log.clone()) {
             MapEntry::Occupied(entry) => Ok(entry.into_mut()),
             MapEntry::Vacant(entry) => {
-                let head = index.read(log, |log| log.sound().map(Head::of));
-                Ok(entry.insert(head.transpose()?))
+                let head = match self.below.as_ref().and_then(|below| below.get(log)) {
+                    Some(head) => head.clone(),
+                    None => index.read(log, |log| log.sound().map(Head::of)).transpose()?,
+                };
+                Ok(entry.insert(head))
             }
         }
     }
 
-    /// Numbers and encodes a commit.
-    pub fn commit(&mut self, commit: &Commit, retention: &Retentions, index: &Index) -> Result<Committed, StoreError> {
-        let bytes = commit.len_hint();
-        if bytes > COMMIT_BYTES_MAX {
-            let max = COMMIT_BYTES_MAX;
+    /// What can be said about a commit without knowing its log.
+    pub fn check(commit: &Commit) -> Result<(), StoreError> {
+        let (bytes, max) = (commit.len_hint(), COMMIT_BYTES_MAX);
+        if bytes > max {
             return Err(StoreError::TooLarge { bytes, max });
         }
-        commit.check_names()?;
+        commit.check_names()
+    }
+
+    /// Numbers and encodes a commit.
+    pub fn commit(&mut self, commit: &Commit, retention: &Retentions, index: &Index) -> Result<Committed, StoreError> {
         let lsn = self.next_lsn;
         let before = match self.head(&commit.log, index) {
             Ok(head) => {
@@ -101,37 +125,33 @@ impl Group {
             Err(error) => return Err(error),
         };
         let (head, mut meta, committed) = Head::after(before, commit, retention, index, lsn)?;
-        let mut body = std::mem::take(&mut self.scratch);
-        body.clear();
-        let mut seq = committed.first;
-        for event in &commit.events {
-            let start = body.len();
-            event.number_into(&mut body, &committed.epoch, seq);
-            meta.events.push((body.len() - start) as u32);
-            seq = seq.next();
-        }
-        if let Some(record) = &commit.record {
-            body.extend_from_slice(&record.body);
-            meta.record = Some(RecordHead {
-                kind: record.kind,
-                owner: record.owner.clone(),
-                touched_ms: record.touched_ms,
-                len: record.body.len() as u32,
-            });
-        }
-        for item in &commit.items {
-            let value = item.value.as_deref();
-            body.extend_from_slice(value.unwrap_or_default());
-            meta.items.push((item.key.clone(), value.map(|value| value.len() as u32)));
-        }
-        self.events += commit.events.len();
-        self.push(meta, &body);
-        self.scratch = body;
         let after = (commit.release != Some(Release::Log)).then_some(head);
-        match self.heads.get_mut(&commit.log) {
+        match Arc::make_mut(&mut self.heads).get_mut(&commit.log) {
             Some(head) => *head = after,
-            None => drop(self.heads.insert(commit.log.clone(), after)),
+            None => drop(Arc::make_mut(&mut self.heads).insert(commit.log.clone(), after)),
         }
+        let numbered = || commit.events.iter().zip((0..).map(|nth| committed.first.plus(nth)));
+        meta.events.extend(numbered().map(|(event, seq)| event.numbered_len(&committed.epoch, seq) as u32));
+        meta.record = commit.record.as_ref().map(|record| RecordHead {
+            kind: record.kind,
+            owner: record.owner.clone(),
+            touched_ms: record.touched_ms,
+            len: record.body.len() as u32,
+        });
+        meta.items.extend(commit.items.iter().map(|item| {
+            let len = item.value.as_ref().map(|value| value.len() as u32);
+            (item.key.clone(), len)
+        }));
+        self.events += commit.events.len();
+        self.push(meta, |out| {
+            for (event, seq) in numbered() {
+                event.number_into(out, &committed.epoch, seq);
+            }
+            out.extend_from_slice(commit.record.as_ref().map_or(&[], |record| &record.body));
+            for item in &commit.items {
+                out.extend_from_slice(item.value.as_deref().unwrap_or_default());
+            }
+        });
         Ok(committed)
     }
 
@@ -166,7 +186,7 @@ impl Group {
     /// Carries old things of a log forward.
     pub fn carry(&mut self, log: &LogId, flags: Flags, index: &Index, copied: Copied, change: impl FnOnce(&mut Head)) {
         let lsn = self.next_lsn;
-        let head = match self.heads.entry(log.clone()) {
+        let head = match Arc::make_mut(&mut self.heads).entry(log.clone()) {
             MapEntry::Occupied(entry) => entry.into_mut(),
             MapEntry::Vacant(entry) => entry.insert(index.read(log, Head::of)),
         };
@@ -179,12 +199,13 @@ impl Group {
         meta.record = copied.record;
         meta.items = copied.meta_items;
         head.written(lsn, meta.has_facts());
-        self.push(meta, &copied.body);
+        self.push(meta, |out| out.extend_from_slice(&copied.body));
     }
 
-    fn push(&mut self, meta: Meta, body: &[u8]) {
+    fn push(&mut self, meta: Meta, push_body: impl FnOnce(&mut Vec<u8>)) {
         let start = self.buffer.len();
-        let header = encode_frame(&mut self.buffer, &meta, body, self.next_lsn);
+        let header = encode_frame(&mut self.buffer, &meta, push_body, self.next_lsn);
+        debug_assert_eq!(meta.body_len(), u64::from(header.body_len), "a body is as long as its frame says");
         self.frames.push(Frame { meta, header, start });
         self.next_lsn += 1;
     }
@@ -194,10 +215,14 @@ impl Group {
     }
 
     /// Makes everything visible, and tells where the new events are in memory.
-    pub fn publish(self, written: Option<Written>, index: &Index, space: &mut Space) -> Published {
-        let buffer = Bytes::from(self.buffer);
-        let mut published = Published { bytes: buffer.len(), ..Published::default() };
-        for frame in &self.frames {
+    pub fn publish(mut self, written: Option<Written>, index: &Index, space: &mut Space) -> Published {
+        // It stays in memory for a while, so it must not be much larger than what it holds.
+        if self.buffer.capacity() > 2 * self.buffer.len() {
+            self.buffer.shrink_to_fit();
+        }
+        let buffer = Arc::new(Bytes::from(self.buffer));
+        let mut published = Published { bytes: buffer.len(), logs: self.heads, hot: Vec::new() };
+        for frame in self.frames {
             let Some(written) = written else { break };
             let place = Place {
                 segment: written.segment,
@@ -205,47 +230,40 @@ impl Group {
                 len: frame.header.frame_len() as u32,
             };
             let body_at = frame.start + HEADER_BYTES + frame.header.meta_len as usize;
-            let body = buffer.slice(body_at..body_at + frame.header.body_len as usize);
+            let body = &buffer[body_at..body_at + frame.header.body_len as usize];
             let is_new = !frame.meta.flags.has(Flags::COPY) && !frame.meta.events.is_empty();
             let applied = Applied {
                 lsn: frame.header.lsn,
                 place,
                 meta_len: frame.header.meta_len,
-                body: Some(&body),
-                hot: is_new.then(|| slices(&body, &frame.meta.events)),
+                body: Some(body),
+                hot: is_new.then(|| HotFrame::new(&buffer, frame.start)),
             };
             index.apply(&frame.meta, applied, space);
             if is_new {
-                published.hot.push((frame.meta.log.clone(), frame.meta.base));
+                published.hot.push((frame.meta.log, frame.meta.base));
             }
         }
         for id in &self.leased {
-            if let Some(Some(head)) = self.heads.get(id) {
+            if let Some(Some(head)) = published.logs.get(id) {
                 index.change(id, |log| (log.fence, log.holder) = (head.fence, head.holder.clone()));
             }
         }
-        published.logs.extend(self.heads.into_keys());
         published
     }
 }
 
 /// What a group changed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Published {
-    pub logs: Vec<LogId>,
+    logs: Arc<Heads>,
     /// New events in memory: the log, and the first number of the frame.
     pub hot: Vec<(LogId, bowline_protocol::Seq)>,
     pub bytes: usize,
 }
 
-/// The events of a body, sharing its bytes.
-pub fn slices(body: &Bytes, lens: &[u32]) -> Arc<[Bytes]> {
-    let mut at = 0;
-    lens.iter()
-        .map(|len| {
-            let start = at;
-            at += *len as usize;
-            body.slice(start..at)
-        })
-        .collect()
+impl Published {
+    pub fn logs(&self) -> impl Iterator<Item = &LogId> {
+        self.logs.keys()
+    }
 }

@@ -1,12 +1,12 @@
 //! One log as the index knows it: where it stands, its record, and where its events and items lie on disk.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use bowline_protocol::{Epoch, Extent, Seq};
 use bytes::Bytes;
 
 use super::frame::{Flags, HEADER_BYTES, Meta, RecordHead};
+use super::hot_frame::HotFrame;
 use super::segment::Place;
 use super::space::Space;
 use crate::{Fence, Holder, Kind, Record, StoreError};
@@ -81,7 +81,7 @@ pub struct Entry {
     /// What the frame says about them.
     pub meta_len: u32,
     /// The events themselves, while they are new.
-    pub hot: Option<Arc<[Bytes]>>,
+    pub hot: Option<HotFrame>,
 }
 
 /// A frame as it meets the index.
@@ -92,7 +92,7 @@ pub struct Applied<'a> {
     pub meta_len: u32,
     /// `None` if it is unreadable.
     pub body: Option<&'a [u8]>,
-    pub hot: Option<Arc<[Bytes]>>,
+    pub hot: Option<HotFrame>,
 }
 
 impl Entry {
@@ -147,9 +147,11 @@ impl Log {
 
     pub fn apply(&mut self, meta: &Meta, applied: Applied<'_>, space: &mut Space) {
         let Applied { lsn, place, meta_len, body, hot } = applied;
-        space.sub_live(self.anchor, u64::from(self.weight));
-        space.add_live(place.segment, u64::from(self.weight));
-        self.anchor = place.segment;
+        if self.anchor != place.segment {
+            space.sub_live(self.anchor, u64::from(self.weight));
+            space.add_live(place.segment, u64::from(self.weight));
+            self.anchor = place.segment;
+        }
         if self.epoch != meta.epoch {
             // Frames in between are lost, and with them the end of the life that the events here belong to.
             if meta.prev_lsn != self.last_lsn && !meta.flags.has(Flags::EPOCH) {

@@ -1,13 +1,14 @@
 //! The store on a disk: one segmented log for everything, one thread that writes it, an index of it in memory.
 //!
 //! ```text
-//! commit ─▶ queue ─▶ writer: number, encode ─▶ one write ─▶ one sync ─▶ index + memory ─▶ wake, answer
+//! commit ─▶ desk: number, encode ─▶ writer: one write ─▶ one sync ─▶ index + memory ─▶ wake, answer
 //! read ──▶ index: new events from memory, older ones from the segments (off the runtime)
 //! ```
 
 #[cfg(test)]
 mod any_bytes;
 mod compact;
+mod desk;
 #[doc(hidden)]
 pub mod faults;
 #[doc(hidden)]
@@ -16,6 +17,7 @@ mod frame;
 mod group;
 mod head;
 mod hot;
+mod hot_frame;
 mod index;
 mod judge;
 mod log;
@@ -38,13 +40,13 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
+use self::desk::{Desk, Errand, Request};
 use self::files::DataDir;
 use self::log::Log;
 use self::read::{FetchError, ItemPlan, Plan};
 use self::shared::Shared;
-use self::writer::Request;
 use crate::tail::lock;
 use crate::{
     Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Kind, Leased, ReadLimit, Record,
@@ -52,7 +54,7 @@ use crate::{
 };
 
 pub use group::COMMIT_BYTES_MAX;
-pub use open::{DiskOptions, OpenError, OpenReport, Sync};
+pub use open::{DiskOptions, OpenError, OpenReport, Runs, Sync};
 
 /// How often a read looks again when what it wanted has moved meanwhile. Each move takes a whole compaction.
 const LOOKS_MAX: usize = 8;
@@ -64,17 +66,23 @@ const COLD_READS_MAX: usize = 8;
 /// Logs on disk. Opened with [`DiskStore::open`].
 pub struct DiskStore {
     shared: Arc<Shared>,
-    /// Empty only while the store is dropped.
-    queue: Option<mpsc::Sender<Request>>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    desk: Arc<Desk>,
+    runs: Runs,
+    writer: Mutex<Option<Running>>,
     cold_reads: Arc<Semaphore>,
 }
 
+/// The writer while it runs.
+enum Running {
+    Thread(JoinHandle<()>),
+    Task(tokio::task::JoinHandle<()>),
+}
+
 impl DiskStore {
-    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, StoreError> {
+    /// Has the writer do something between two groups.
+    async fn send<T>(&self, errand: impl FnOnce(oneshot::Sender<T>) -> Errand) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let queue = self.queue.as_ref().ok_or(StoreError::Closed)?;
-        queue.send(request(answer)).await.map_err(|_| StoreError::Closed)?;
+        self.desk.errand(errand(answer))?;
         answered.await.map_err(|_| StoreError::Closed)
     }
 
@@ -96,7 +104,7 @@ impl DiskStore {
     {
         for _ in 0..LOOKS_MAX {
             let planned = self.look(log, &plan)?.ok_or(StoreError::NoSuchLog)?;
-            let fetched = if is_here(&planned) {
+            let fetched = if is_here(&planned) || self.runs == Runs::OnRuntime {
                 fetch(planned, &self.shared.dir)
             } else {
                 let shared = self.shared.clone();
@@ -112,7 +120,7 @@ impl DiskStore {
                 Ok(fetched) => return Ok(fetched),
                 Err(FetchError::Moved) => {}
                 Err(FetchError::Damaged(place)) => {
-                    self.ask(|answer| Request::Damaged(log.clone(), place, answer)).await?;
+                    self.send(|answer| Errand::Damaged(log.clone(), place, answer)).await?;
                 }
                 Err(FetchError::Io(error)) => return Err(StoreError::Io(error.to_string())),
             }
@@ -124,8 +132,7 @@ impl DiskStore {
 #[async_trait]
 impl EventLog for DiskStore {
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
-        let commit = Box::new(commit);
-        self.ask(|answer| Request::Commit(commit, answer)).await?
+        self.desk.commit(commit, &self.shared).await
     }
 
     async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
@@ -146,11 +153,13 @@ impl EventLog for DiskStore {
 
     async fn close(&self) {
         // A second close finds nobody there, which is as well.
-        let _ = self.ask(Request::Close).await;
+        let _ = self.send(Errand::Close).await;
         let writer = lock(&self.writer).take();
-        if let Some(writer) = writer {
-            // It has answered and only lets go of the lock now. A panic there has been reported by the thread itself.
-            let _ = tokio::task::spawn_blocking(move || writer.join()).await;
+        // It has answered and only lets go of the lock now. A panic there has been reported by the thread itself.
+        match writer {
+            Some(Running::Thread(thread)) => drop(tokio::task::spawn_blocking(move || thread.join()).await),
+            Some(Running::Task(task)) => drop(task.await),
+            None => {}
         }
     }
 }
@@ -199,11 +208,11 @@ impl Directory for DiskStore {
     }
 
     async fn lease(&self, log: &LogId, claim: &Claim) -> Result<Leased, StoreError> {
-        self.ask(|answer| Request::Lease(log.clone(), claim.clone(), answer)).await?
+        self.desk.ask(&self.shared, |answer| Request::Lease(log.clone(), claim.clone(), answer)).await
     }
 
     async fn give_back(&self, log: &LogId, by: &Holder, fence: Fence) -> Result<(), StoreError> {
-        self.ask(|answer| Request::GiveBack(log.clone(), by.clone(), fence, answer)).await?
+        self.desk.ask(&self.shared, |answer| Request::GiveBack(log.clone(), by.clone(), fence, answer)).await
     }
 
     async fn holder(&self, log: &LogId) -> Result<Option<Holder>, StoreError> {
@@ -211,7 +220,7 @@ impl Directory for DiskStore {
     }
 
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError> {
-        self.ask(|answer| Request::Sweep(now_ms, answer)).await?
+        self.send(|answer| Errand::Sweep(now_ms, answer)).await?
     }
 
     fn health(&self) -> Health {
@@ -226,12 +235,13 @@ fn wanted<'a>(log: &'a Log, kind: Kind, owner: Option<&Principal>) -> Option<&'a
 }
 
 impl Drop for DiskStore {
-    /// Waits for the writer, so that the directory can be opened again at once. Without [`close`](EventLog::close)
-    /// the next opening takes this for a crash, and loses nothing by it.
+    /// Waits for the writer, so that the directory can be opened again at once; but not for one that is a task, which lets
+    /// go of the directory when it next runs. Without [`close`](EventLog::close) the next opening takes this for a crash,
+    /// and loses nothing by it.
     fn drop(&mut self) {
-        self.queue = None;
-        if let Some(writer) = lock(&self.writer).take() {
-            let _ = writer.join();
+        self.desk.shut();
+        if let Some(Running::Thread(thread)) = lock(&self.writer).take() {
+            let _ = thread.join();
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, mpsc as ticks};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bowline_env::clock;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, mpsc};
 
+use super::desk::{Desk, Errand};
 use super::files::{DataDir, Files, Lock, OsFiles};
 use super::group::Group;
 use super::hot::Hot;
@@ -18,12 +19,9 @@ use super::recover::{LastRun, RecoverError, Recovered, recover};
 use super::segment::segment_path;
 use super::shared::Shared;
 use super::state::{Found, State, Witness};
-use super::writer::{Request, Writer};
-use super::{COLD_READS_MAX, DiskStore};
+use super::writer::Writer;
+use super::{COLD_READS_MAX, DiskStore, Running};
 use crate::{Fence, Retentions, StoreError};
-
-/// How many requests may wait for the writer; further ones wait where they are made.
-const QUEUE_REQUESTS_MAX: usize = 4096;
 
 /// Larger segments would not be addressable with the offsets that the index keeps.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
@@ -39,6 +37,17 @@ pub struct DiskOptions {
     pub hot_bytes: usize,
     /// The operating system's, or what stands for them in a test.
     pub files: Arc<dyn Files>,
+    pub runs: Runs,
+}
+
+/// Where the store waits for its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// On threads of its own, so that no task waits for a disk.
+    OnThreads,
+    /// In tasks of the runtime that it is opened in, and in those that read: for files that never wait, in a simulation where
+    /// one thread does everything in an order that can be repeated.
+    OnRuntime,
 }
 
 impl DiskOptions {
@@ -50,6 +59,7 @@ impl DiskOptions {
             segment_bytes: 32 << 20,
             hot_bytes: 64 << 20,
             files: Arc::new(OsFiles),
+            runs: Runs::OnThreads,
         }
     }
 }
@@ -141,20 +151,16 @@ impl DiskStore {
             writer.shared.note_damage(sentence.clone());
         }
 
-        let (queue, requests) = mpsc::channel(QUEUE_REQUESTS_MAX);
         if let Sync::Interval { every } = options.sync {
-            writer.ticks = Some(start_ticker(every, queue.downgrade()).map_err(failed)?);
+            let ticker = start_ticker(every, options.runs, Arc::downgrade(&writer.desk));
+            writer.ticks = Some(ticker.map_err(failed)?);
         }
-        let shared = writer.shared.clone();
-        let thread = std::thread::Builder::new().name("store-writer".into());
-        let thread = thread.spawn(move || {
-            writer.run(requests);
-            drop(guard);
-        });
+        writer.release();
+        let (shared, desk) = (writer.shared.clone(), writer.desk.clone());
+        let running = run(writer, guard, options.runs).map_err(failed)?;
         report.elapsed = started.elapsed();
-        let writer = Mutex::new(Some(thread.map_err(failed)?));
         let cold_reads = Arc::new(Semaphore::new(COLD_READS_MAX));
-        let store = DiskStore { shared, queue: Some(queue), writer, cold_reads };
+        let store = DiskStore { shared, desk, runs: options.runs, writer: Mutex::new(Some(running)), cold_reads };
         Ok((store, report))
     }
 }
@@ -214,10 +220,11 @@ fn begin(options: &DiskOptions, dir: &DataDir, past: &State, found: Recovered) -
     let shared = Shared::new(found.index, dir.clone(), options.sync.loss_window());
     shared.note_bytes(found.space.bytes());
     Writer {
+        desk: Arc::new(Desk::new(options.retention)),
         shared: Arc::new(shared),
         pen,
         space: found.space,
-        runtime: lively_runtime(),
+        runtime: lively_runtime().filter(|_| options.runs == Runs::OnThreads),
         hot: Hot::new(options.hot_bytes),
         state,
         witness: None,
@@ -314,18 +321,47 @@ fn lively_runtime() -> Option<Handle> {
     Handle::try_current().ok().filter(|runtime| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread)
 }
 
-/// Asks the writer for a sync one interval after it first wrote something. Sleeps while nothing is written.
-fn start_ticker(every: Duration, queue: mpsc::WeakSender<Request>) -> io::Result<ticks::Sender<()>> {
-    let (sender, wanted) = ticks::channel();
-    let thread = std::thread::Builder::new().name("store-ticker".into());
-    thread.spawn(move || {
-        while wanted.recv().is_ok() {
-            std::thread::sleep(every);
-            let Some(queue) = queue.upgrade() else { return };
-            if queue.blocking_send(Request::Sync).is_err() {
-                return;
-            }
+fn run(writer: Writer, guard: Lock, runs: Runs) -> io::Result<Running> {
+    match runs {
+        Runs::OnThreads => {
+            let thread = std::thread::Builder::new().name("store-writer".into());
+            let thread = thread.spawn(move || {
+                writer.run();
+                drop(guard);
+            })?;
+            Ok(Running::Thread(thread))
         }
-    })?;
+        Runs::OnRuntime => Ok(Running::Task(tokio::spawn(async move {
+            writer.run_as_task().await;
+            drop(guard);
+        }))),
+    }
+}
+
+/// Asks the writer for a sync one interval after it first wrote something. Sleeps while nothing is written.
+fn start_ticker(every: Duration, runs: Runs, desk: Weak<Desk>) -> io::Result<mpsc::UnboundedSender<()>> {
+    let (sender, mut wanted) = mpsc::unbounded_channel();
+    let tick = move || desk.upgrade().is_some_and(|desk| desk.errand(Errand::Sync).is_ok());
+    match runs {
+        Runs::OnThreads => {
+            let thread = std::thread::Builder::new().name("store-ticker".into());
+            thread.spawn(move || {
+                while wanted.blocking_recv().is_some() {
+                    std::thread::sleep(every);
+                    if !tick() {
+                        return;
+                    }
+                }
+            })?;
+        }
+        Runs::OnRuntime => drop(tokio::spawn(async move {
+            while wanted.recv().await.is_some() {
+                tokio::time::sleep(every).await;
+                if !tick() {
+                    return;
+                }
+            }
+        })),
+    }
     Ok(sender)
 }

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 
 use bowline_protocol::{Epoch, Recorded, Seq};
 use bytes::Bytes;
 
 use super::files::{DataDir, ReadableFile, read_start};
 use super::frame::{Meta, decode_frame};
-use super::group::slices;
+use super::hot_frame::HotFrame;
 use super::log::{Log, Slot, Value};
 use super::segment::{Place, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, segment_path};
 use crate::{Batch, ReadLimit};
@@ -30,7 +29,7 @@ pub struct Plan {
 struct Piece {
     base: Seq,
     place: Place,
-    hot: Option<Arc<[Bytes]>>,
+    hot: Option<HotFrame>,
 }
 
 /// Why something could not be fetched.
@@ -69,34 +68,57 @@ impl Plan {
         let mut shelf = Shelf::new(dir);
         let mut bytes_left = self.limit.bytes;
         let mut events: Vec<Recorded> = Vec::new();
-        'pieces: for piece in self.pieces {
-            let is_hot = piece.hot.is_some();
-            let found = match piece.hot {
-                Some(hot) => hot,
+        for piece in &self.pieces {
+            let skip = piece.base.until(self.from) as usize;
+            let full = match &piece.hot {
+                Some(hot) => self.take(piece, hot.events().enumerate().skip(skip), &mut events, &mut bytes_left),
                 None => {
                     let (meta, body) = shelf.frame(piece.place)?;
                     // The frame may have been copied with fewer events than it had, so its own base counts.
                     if meta.base != piece.base {
                         return Err(FetchError::Damaged(piece.place));
                     }
-                    slices(&body, &meta.events)
+                    let found = slices(&body, &meta.events).enumerate().skip(skip);
+                    self.take(piece, found, &mut events, &mut bytes_left)
                 }
             };
-            let skip = piece.base.until(self.from) as usize;
-            for (at, bytes) in found.iter().enumerate().skip(skip) {
-                let full = events.len() >= self.limit.events || (!events.is_empty() && bytes.len() > bytes_left);
-                if full {
-                    break 'pieces;
-                }
-                bytes_left = bytes_left.saturating_sub(bytes.len());
-                // A copy where a part of a frame would hold all of it in memory.
-                let is_part = !is_hot && bytes_left < piece.place.len as usize;
-                let bytes = if is_part { Bytes::copy_from_slice(bytes) } else { bytes.clone() };
-                events.push(Recorded { seq: piece.base.plus(at as u64), bytes });
+            if full {
+                break;
             }
         }
         Ok(Batch { events, epoch: self.epoch, first: self.first, next: self.next })
     }
+
+    /// Takes events of one piece until the limit is reached, and says whether it is.
+    fn take(
+        &self,
+        piece: &Piece,
+        found: impl Iterator<Item = (usize, Bytes)>,
+        events: &mut Vec<Recorded>,
+        bytes_left: &mut usize,
+    ) -> bool {
+        for (at, bytes) in found {
+            if events.len() >= self.limit.events || (!events.is_empty() && bytes.len() > *bytes_left) {
+                return true;
+            }
+            *bytes_left = bytes_left.saturating_sub(bytes.len());
+            // A copy where a part of a frame would hold all of it in memory.
+            let is_part = piece.hot.is_none() && *bytes_left < piece.place.len as usize;
+            let bytes = if is_part { Bytes::copy_from_slice(&bytes) } else { bytes };
+            events.push(Recorded { seq: piece.base.plus(at as u64), bytes });
+        }
+        false
+    }
+}
+
+/// The events of a body, sharing its bytes.
+fn slices(body: &Bytes, lens: &[u32]) -> impl Iterator<Item = Bytes> {
+    let mut at = 0;
+    lens.iter().map(move |len| {
+        let start = at;
+        at += *len as usize;
+        body.slice(start..at)
+    })
 }
 
 /// Items to fetch: their keys, and where their values are.

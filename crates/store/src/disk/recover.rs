@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::{io, thread};
 
 use super::files::{DataDir, read_start};
-use super::frame::{Flags, HEADER_BYTES, Header, Meta};
+use super::frame::{Flags, HEADER_BYTES, Header, Meta, Names};
 use super::index::Index;
 use super::log::Applied;
 use super::segment::{
@@ -65,11 +65,14 @@ pub fn recover(dir: &DataDir, last_run: &LastRun) -> Result<Recovered, RecoverEr
     thread::scope(|scope| {
         // One segment is read while the one before it is gone through.
         let (send, files) = mpsc::sync_channel(1);
+        // Buffers that were used once: memory that is new costs more than what is read into it.
+        let (give_back, used) = mpsc::channel();
         let starts = &segments;
         scope.spawn(move || {
             for number in starts.keys() {
                 let path = segment_path(&dir.path, *number);
-                let read = Content::read(dir, &path, end_by_next(starts, *number));
+                let bytes = used.try_recv().unwrap_or_default();
+                let read = Content::read(dir, &path, end_by_next(starts, *number), bytes);
                 let read = read.map_err(|error| RecoverError::Io(path.clone(), error));
                 if send.send((path, read)).is_err() {
                     return;
@@ -79,10 +82,13 @@ pub fn recover(dir: &DataDir, last_run: &LastRun) -> Result<Recovered, RecoverEr
         let newest = segments.keys().next_back();
         for (number, start) in &segments {
             let Ok((path, content)) = files.recv() else { break };
+            let content = content?;
             match start {
-                Some(header) => scan.segment(*header, &content?, Some(number) == newest),
-                None => scan.unreadable_segment(path, &content?.bytes, Some(number) == newest),
+                Some(header) => scan.segment(*header, &content, Some(number) == newest),
+                None => scan.unreadable_segment(path, &content.bytes, Some(number) == newest),
             }
+            // After the last segment nobody takes it.
+            let _ = give_back.send(content.bytes);
         }
         scan.look_for_a_missing_end();
         Ok(scan.out)
@@ -107,12 +113,11 @@ struct Content {
 }
 
 impl Content {
-    /// Reads up to `end`, or else as far as anything was ever written.
-    fn read(dir: &DataDir, path: &Path, end: Option<u64>) -> io::Result<Content> {
+    /// Reads up to `end`, or else as far as anything was ever written, in place of what `bytes` holds.
+    fn read(dir: &DataDir, path: &Path, end: Option<u64>, mut bytes: Vec<u8>) -> io::Result<Content> {
         let file = dir.files.open_to_read(path)?;
         let len = file.size()?;
         let wanted = end.map_or_else(|| file.data_end(), Ok)?;
-        let mut bytes = Vec::new();
         read_start(&*file, wanted, &mut bytes)?;
         Ok(Content { bytes, len, ended: end.is_some() })
     }
@@ -154,6 +159,7 @@ struct Scan {
     newest_of_run: Option<(SegmentHeader, u64)>,
     /// Frames before this one were compacted away long ago, so nobody need miss them.
     oldest_lsn: u64,
+    names: Names,
 }
 
 /// What stands at one place in a segment.
@@ -185,6 +191,7 @@ impl Scan {
             last_run: *last_run,
             newest_of_run: None,
             oldest_lsn,
+            names: Names::new(),
         }
     }
 
@@ -269,7 +276,7 @@ impl Scan {
         (at, whole)
     }
 
-    fn look(&self, bytes: &[u8], salt: u32) -> Found {
+    fn look(&mut self, bytes: &[u8], salt: u32) -> Found {
         let Some(header) = Header::decode(bytes, salt) else {
             return Found::Nothing;
         };
@@ -280,7 +287,7 @@ impl Scan {
         let (meta, rest) = bytes[HEADER_BYTES..].split_at(header.meta_len as usize);
         let body = &rest[..header.body_len as usize];
         let sound = crc32fast::hash(meta) == header.meta_crc;
-        let meta = sound.then(|| Meta::decode(meta)).flatten();
+        let meta = sound.then(|| Meta::decode_next(meta, &mut self.names)).flatten();
         match meta.filter(|meta| meta.body_len() == u64::from(header.body_len)) {
             Some(meta) => Found::Frame(header, meta, crc32fast::hash(body) == header.body_crc),
             None => Found::Meaningless(header),

@@ -1,8 +1,8 @@
 //! The one thread that writes: it takes what is queued, writes it in one piece, syncs, and only then shows and answers.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::Sender as Ticks;
 use std::time::{Duration, Instant};
 
 use bowline_env::clock;
@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::compact::{Compaction, Step};
+use super::desk::{Desk, Errand, Taken, Waiting, Work};
 use super::files::DataDir;
 use super::frame::Flags;
 use super::group::Group;
@@ -21,11 +22,7 @@ use super::segment::{Place, segment_path};
 use super::shared::Shared;
 use super::space::Space;
 use super::state::{State, Witness};
-use crate::{Claim, Commit, Committed, Fence, Holder, Leased, Retentions, StoreError, Trimmed};
-
-/// A group grows no larger than this, so that the first in it does not wait for long.
-const GROUP_EVENTS_MAX: usize = 4096;
-const GROUP_BYTES_MAX: usize = 1 << 20;
+use crate::{Retentions, StoreError, Trimmed};
 
 /// How long compaction rests after it met an obstacle. Room is short then, but asking again at once helps nobody.
 const REST: Duration = Duration::from_secs(2);
@@ -34,21 +31,8 @@ const REST: Duration = Duration::from_secs(2);
 /// threads share, and may wake a thread each time.
 const RELAY_MIN: usize = 8;
 
-type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
-
-pub enum Request {
-    Commit(Box<Commit>, Answer<Committed>),
-    Lease(LogId, Claim, Answer<Leased>),
-    GiveBack(LogId, Holder, Fence, Answer<()>),
-    Sweep(u64, Answer<Vec<Trimmed>>),
-    /// A reader found something unreadable.
-    Damaged(LogId, Place, oneshot::Sender<()>),
-    /// The interval is over.
-    Sync,
-    Close(oneshot::Sender<()>),
-}
-
 pub struct Writer {
+    pub desk: Arc<Desk>,
     pub shared: Arc<Shared>,
     pub pen: Pen,
     pub space: Space,
@@ -58,19 +42,12 @@ pub struct Writer {
     pub state: State,
     /// Interval mode only.
     pub witness: Option<Witness>,
-    pub ticks: Option<Ticks<()>>,
+    pub ticks: Option<mpsc::UnboundedSender<()>>,
     pub retention: Retentions,
     pub segment_bytes: u64,
     pub compaction: Option<Compaction>,
     /// Compaction met an obstacle, and is tried again then.
     pub resting_until: Option<Instant>,
-}
-
-/// Who waits for the group.
-enum Waiting {
-    Commit(Answer<Committed>, Result<Committed, StoreError>),
-    Lease(LogId, Claim, Answer<Leased>, Result<Leased, StoreError>),
-    GiveBack(LogId, Holder, Fence, Answer<()>, Result<(), StoreError>),
 }
 
 /// Answers that are given at the latest when this is dropped, so that none can be lost on the way.
@@ -89,80 +66,104 @@ impl Drop for Answers {
     }
 }
 
+/// However the writer ends, nobody waits for it any longer.
+struct GivesUp(Arc<Desk>);
+
+impl Drop for GivesUp {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
+
 impl Writer {
-    pub fn run(mut self, mut queue: mpsc::Receiver<Request>) {
+    /// Writes until the store is closed or dropped, on a thread of its own.
+    pub fn run(mut self) {
+        let _gives_up = GivesUp(self.desk.clone());
         loop {
-            let request = match queue.try_recv() {
-                Ok(request) => Some(request),
-                Err(mpsc::error::TryRecvError::Disconnected) => break,
-                Err(mpsc::error::TryRecvError::Empty) if self.wants_to_compact() => None,
-                Err(mpsc::error::TryRecvError::Empty) => match queue.blocking_recv() {
-                    Some(request) => Some(request),
-                    None => break,
-                },
-            };
-            if let Some(request) = request
-                && let Some(closed) = self.serve(request, &mut queue)
-            {
-                self.close();
-                queue.close();
-                // The caller may be gone already.
-                let _ = closed.send(());
+            let work = if self.wants_to_compact() { self.desk.look() } else { self.desk.wait() };
+            if self.serve(work).is_break() {
                 return;
             }
-            if self.wants_to_compact() {
-                self.compact_a_little();
-            }
         }
-        // Dropped without having been closed: keep what can be kept, but leave no mark that says "closed".
-        let _ = self.pen.sync();
     }
 
-    /// Serves `request` and what is queued behind it. Returns who asked for the end, if somebody did.
-    fn serve(&mut self, request: Request, queue: &mut mpsc::Receiver<Request>) -> Option<oneshot::Sender<()>> {
-        let (mut group, mut waiting) = (self.group(), Vec::new());
-        let mut next = Some(request);
-        let mut last = None;
-        while let Some(request) = next.take() {
-            match request {
-                Request::Commit(commit, answer) => {
-                    let refused = self.shared.read_only().map(StoreError::ReadOnly);
-                    let done = match refused {
-                        Some(error) => Err(error),
-                        None => group.commit(&commit, &self.retention, &self.shared.index),
-                    };
-                    waiting.push(Waiting::Commit(answer, done));
-                }
-                Request::Lease(log, claim, answer) => {
-                    let leased = group.lease(&log, &claim, &self.shared.index);
-                    waiting.push(Waiting::Lease(log, claim, answer, leased));
-                }
-                Request::GiveBack(log, by, fence, answer) => {
-                    let given = group.give_back(&log, &by, fence, &self.shared.index);
-                    waiting.push(Waiting::GiveBack(log, by, fence, answer, given));
-                }
-                other => {
-                    last = Some(other);
-                    break;
-                }
-            }
-            if group.events < GROUP_EVENTS_MAX && group.buffer.len() < GROUP_BYTES_MAX {
-                next = queue.try_recv().ok();
+    /// The same as a task of the caller's runtime. Nothing in it waits but for work, so that whoever steers the runtime and the
+    /// files steers the store.
+    pub async fn run_as_task(mut self) {
+        let _gives_up = GivesUp(self.desk.clone());
+        loop {
+            let work = if self.wants_to_compact() {
+                tokio::task::yield_now().await;
+                self.desk.look()
+            } else {
+                self.desk.waited().await
+            };
+            if self.serve(work).is_break() {
+                return;
             }
         }
-        self.finish(group, waiting);
-        match last? {
-            Request::Sweep(now_ms, answer) => {
-                self.hot.cool(&self.shared.index);
-                drop(answer.send(self.sweep(now_ms)));
+    }
+
+    /// Does what there is to do, and a step of compaction if one is due.
+    fn serve(&mut self, work: Work) -> ControlFlow<()> {
+        if work == Work::Over {
+            // Dropped without having been closed: keep what can be kept, but leave no mark that says "closed".
+            let _ = self.pen.sync();
+            return ControlFlow::Break(());
+        }
+        if self.desk.has_errand() || self.wants_to_compact() {
+            let (taken, _) = self.desk.hold();
+            self.finish(taken);
+            let closed = self.run_errands();
+            if closed.is_none() && self.wants_to_compact() {
+                self.compact_a_little();
             }
-            Request::Damaged(log, place, answer) => {
-                self.judge_damage(&log, place);
-                let _ = answer.send(());
+            self.release();
+            if let Some(closed) = closed {
+                self.desk.give_up();
+                // The caller may be gone already.
+                let _ = closed.send(());
+                return ControlFlow::Break(());
             }
-            Request::Sync => self.sync(),
-            Request::Close(answer) => return Some(answer),
-            Request::Commit(..) | Request::Lease(..) | Request::GiveBack(..) => {}
+        } else {
+            let taken = self.desk.take(&self.shared);
+            self.finish(taken);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Lets callers put down commits, behind what has been written.
+    pub fn release(&self) {
+        self.desk.release(self.pen.written_lsn() + 1, &self.shared);
+    }
+
+    /// Returns who asked for the end, if somebody did. The desk must be held.
+    fn run_errands(&mut self) -> Option<oneshot::Sender<()>> {
+        while let Some(errand) = self.desk.next_errand() {
+            match errand {
+                Errand::Sweep(now_ms, answer) => {
+                    self.hot.cool(&self.shared.index);
+                    drop(answer.send(self.sweep(now_ms)));
+                }
+                Errand::Damaged(log, place, answer) => {
+                    self.judge_damage(&log, place);
+                    let _ = answer.send(());
+                }
+                Errand::Sync => self.sync(),
+                Errand::Close(answer) => {
+                    // What came before the door was closed and had to wait is done first.
+                    loop {
+                        self.release();
+                        let (taken, _) = self.desk.hold();
+                        if taken.waiting.is_empty() {
+                            break;
+                        }
+                        self.finish(taken);
+                    }
+                    self.close();
+                    return Some(answer);
+                }
+            }
         }
         None
     }
@@ -172,36 +173,49 @@ impl Writer {
     }
 
     /// Writes the group, shows it, and answers everybody in it.
-    fn finish(&mut self, group: Group, waiting: Vec<Waiting>) {
+    fn finish(&mut self, taken: Taken) {
+        let Taken { group, waiting } = taken;
+        if waiting.is_empty() {
+            return;
+        }
         match self.write(group) {
             Ok(()) => {
+                self.desk.landed();
                 let answers = Answers(waiting);
                 match &self.runtime {
                     Some(runtime) if answers.0.len() >= RELAY_MIN => drop(runtime.spawn(async move { drop(answers) })),
                     _ => drop(answers),
                 }
             }
-            Err(error) => {
-                // What was refused may have been refused because of something that did not happen, so all share the
-                // failure; only leases need no disk, and a full one must not keep people out.
-                let index = &self.shared.index;
-                let mut leases = self.group();
-                let mut answers = Answers(Vec::new());
-                for one in waiting {
-                    answers.0.push(match one {
-                        Waiting::Commit(answer, _) => Waiting::Commit(answer, Err(error.clone())),
-                        Waiting::Lease(log, claim, answer, _) => {
-                            let leased = leases.lease(&log, &claim, index);
-                            Waiting::Lease(log, claim, answer, leased)
-                        }
-                        Waiting::GiveBack(log, by, fence, answer, _) => {
-                            let given = leases.give_back(&log, &by, fence, index);
-                            Waiting::GiveBack(log, by, fence, answer, given)
-                        }
-                    });
+            Err(error) => self.fail(waiting, &error),
+        }
+    }
+
+    /// A group did not reach the disk. What was refused in it may have been refused because of something that did not happen,
+    /// and what was put down since stands on it, so all of these share the failure; only leases need no disk, and a full one
+    /// must not keep people out.
+    fn fail(&mut self, mut waiting: Vec<Waiting>, error: &StoreError) {
+        let (since, was_held) = self.desk.hold();
+        waiting.extend(since.waiting);
+        let index = &self.shared.index;
+        let mut leases = self.group();
+        let mut answers = Answers(Vec::new());
+        for one in waiting {
+            answers.0.push(match one {
+                Waiting::Commit(answer, _) => Waiting::Commit(answer, Err(error.clone())),
+                Waiting::Lease(log, claim, answer, _) => {
+                    let leased = leases.lease(&log, &claim, index);
+                    Waiting::Lease(log, claim, answer, leased)
                 }
-                leases.publish(None, index, &mut self.space);
-            }
+                Waiting::GiveBack(log, by, fence, answer, _) => {
+                    let given = leases.give_back(&log, &by, fence, index);
+                    Waiting::GiveBack(log, by, fence, answer, given)
+                }
+            });
+        }
+        leases.publish(None, index, &mut self.space);
+        if !was_held {
+            self.release();
         }
     }
 
@@ -221,8 +235,8 @@ impl Writer {
             self.shared.note_success();
         }
         let published = group.publish(written, &self.shared.index, &mut self.space);
+        self.shared.tails.wake_each(published.logs());
         self.hot.push(published.bytes, published.hot, &self.shared.index);
-        self.shared.tails.wake_each(&published.logs);
         Ok(())
     }
 

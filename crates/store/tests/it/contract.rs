@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_store::contract::Fixture;
-use bowline_store::disk::Sync;
 use bowline_store::disk::faults::FaultyFiles;
+use bowline_store::disk::{Runs, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{DiskOptions, Retentions, Store};
 
@@ -30,6 +30,7 @@ struct Disk {
     sync: Sync,
     /// Nothing stays in memory, so that every read is a cold one.
     hot_bytes: usize,
+    runs: Runs,
 }
 
 impl Disk {
@@ -37,6 +38,7 @@ impl Disk {
         let options = DiskOptions {
             sync: self.sync,
             hot_bytes: self.hot_bytes,
+            runs: self.runs,
             segment_bytes: 64 << 10,
             ..DiskOptions::new(PathBuf::from(self.dir.path()).join("data"), retention)
         };
@@ -64,7 +66,11 @@ impl Fixture for Disk {
 
 fn disk(sync: Sync, hot_bytes: usize) -> Disk {
     let dir = tempfile::tempdir().unwrap();
-    Disk { dir, sync, hot_bytes }
+    Disk { dir, sync, hot_bytes, runs: Runs::OnThreads }
+}
+
+fn disk_on_runtime(sync: Sync, hot_bytes: usize) -> Disk {
+    Disk { runs: Runs::OnRuntime, ..disk(sync, hot_bytes) }
 }
 
 macro_rules! suite {
@@ -88,3 +94,5 @@ suite!(memory, Memory);
 suite!(disk_always, disk(Sync::Always, 64 << 20));
 suite!(disk_interval, disk(Sync::INTERVAL, 64 << 20));
 suite!(disk_cold, disk(Sync::Always, 0));
+suite!(disk_on_runtime, super::disk_on_runtime(Sync::Always, 0));
+suite!(disk_on_runtime_interval, super::disk_on_runtime(Sync::INTERVAL, 64 << 20));
