@@ -203,6 +203,46 @@ async fn one_connection_serves_a_busy_producer() {
     }
 }
 
+#[tokio::test]
+async fn one_connection_serves_many_tasks_that_send_ahead_of_their_answers() {
+    const TASKS: usize = 20;
+    const FRAMES: usize = 200;
+    let server = Server::start().await;
+    let api = Api::new(server.address);
+    let mut tasks = Vec::new();
+    for _ in 0..TASKS {
+        tasks.push(task(&api).await.0);
+    }
+    let (socket, _) = tokio_tungstenite::connect_async(format!("ws://{}/produce", server.address)).await.unwrap();
+    let (mut sink, mut stream) = socket.split();
+    // The first task sends everything at once, more than may be under way for one; the others take turns.
+    let turns = (0..FRAMES).flat_map(|n| (1..TASKS).map(move |task| (task, n)));
+    let sent: Vec<(usize, usize)> = (0..FRAMES).map(|n| (0, n)).chain(turns).collect();
+    let expected = sent.clone();
+    let names = tasks.clone();
+    let sending = tokio::spawn(async move {
+        for (task, n) in sent {
+            let frame = json!({ "task_id": names[task], "producer_seq": n, "chunks": [delta(&format!("{n} "))] });
+            sink.feed(Message::text(frame.to_string())).await.unwrap();
+        }
+        sink.flush().await.unwrap();
+        sink
+    });
+    for (task, n) in expected {
+        let message = tokio::time::timeout(PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
+        let Message::Text(text) = message else { panic!("{message:?}") };
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&answer["task_id"], &answer["producer_seq"]), (&json!(tasks[task]), &json!(n)));
+        assert!(answer["last_message_id"].is_string(), "{answer}");
+    }
+    let _sink = sending.await.unwrap();
+    let expected: String = (0..FRAMES).map(|n| format!("{n} ")).collect();
+    for task in tasks {
+        api.post(&format!("/api/chat/tasks/{task}/complete"), &json!({})).await;
+        assert_eq!(text(&api.stream(&format!("/api/chat/tasks/{task}/stream")).await.all().await), expected);
+    }
+}
+
 /// Waits for an event in the session's log.
 async fn logged(server: &Server, session: &str, event: &str) -> Value {
     let mut client = server.connect().await;

@@ -1,12 +1,13 @@
 //! Drives one producer's WebSocket: frames in, answers out once their chunks are durable, both at the same time.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket};
 use bowline_env::clock;
 use bowline_protocol::frame::client::Secret;
-use bowline_protocol::{CloseCode, ErrorCode, ProducerId, Refusal};
+use bowline_protocol::{CloseCode, ErrorCode, ProducerId, Refusal, TaskId};
 use futures_util::stream::FuturesOrdered;
 use futures_util::{FutureExt, SinkExt, StreamExt};
 use tokio::sync::oneshot;
@@ -20,8 +21,13 @@ use crate::stream::Watched;
 use crate::task::command::Appended;
 use crate::task::registry::gone;
 
-/// Frames whose chunks are not durable yet. A producer that sends more has to wait, and so does its socket.
-const UNDER_WAY_MAX: usize = 256;
+/// Frames of one task whose chunks are not durable yet: as many as its actor takes at once, and as many again. A
+/// producer that sends more has to wait, and so does its socket.
+const TASK_FRAMES_MAX: usize = 128;
+/// The same for all tasks of a connection: enough for thousands of tasks that have a few frames each, or one with large
+/// ones.
+const FRAMES_MAX: usize = 16 << 10;
+const BYTES_MAX: usize = 16 << 20;
 /// A ping this often finds a producer that is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 /// How long a closing connection may take to accept its last frame.
@@ -31,16 +37,69 @@ type Pending = Result<oneshot::Receiver<Result<Appended, Refusal>>, Refusal>;
 
 enum Happened {
     Frame(Option<Result<Message, axum::Error>>),
-    Durable(String),
+    Durable(Settled),
     Time,
     CredentialEnded(AuthError),
     Closing,
 }
 
+/// A frame that is answered.
+struct Settled {
+    task: Option<TaskId>,
+    bytes: usize,
+    answer: String,
+}
+
+/// A frame that was read.
+struct Read {
+    about: About,
+    frame: Result<Frame, Refusal>,
+    bytes: usize,
+}
+
+/// How much of a connection is under way.
+#[derive(Default)]
+struct UnderWay {
+    frames: usize,
+    bytes: usize,
+    by_task: HashMap<TaskId, usize>,
+}
+
+impl UnderWay {
+    fn has_room(&self) -> bool {
+        self.frames < FRAMES_MAX && self.bytes < BYTES_MAX
+    }
+
+    fn has_room_for(&self, read: &Read) -> bool {
+        let task = read.frame.as_ref().ok().and_then(|frame| self.by_task.get(&frame.task));
+        task.is_none_or(|frames| *frames < TASK_FRAMES_MAX)
+    }
+
+    fn add(&mut self, task: Option<&TaskId>, bytes: usize) {
+        self.frames += 1;
+        self.bytes += bytes;
+        task.into_iter().for_each(|task| *self.by_task.entry(task.clone()).or_default() += 1);
+    }
+
+    fn remove(&mut self, settled: &Settled) {
+        self.frames -= 1;
+        self.bytes -= settled.bytes;
+        let Some(task) = &settled.task else { return };
+        if let Some(frames) = self.by_task.get_mut(task) {
+            *frames -= 1;
+            if *frames == 0 {
+                self.by_task.remove(task);
+            }
+        }
+    }
+}
+
 pub async fn drive(context: Arc<ProduceContext>, socket: WebSocket, owner: Owner, producer: ProducerId) {
     let (mut sink, mut stream) = socket.split();
     // In the order in which the frames came; appends of one task become durable in that order anyway.
-    let mut under_way = FuturesOrdered::new();
+    let (mut answers, mut under_way) = (FuturesOrdered::new(), UnderWay::default());
+    // One whose task has too much under way.
+    let mut held_back: Option<Read> = None;
     let mut unheard = 0;
     let mut credential_ended = Box::pin(owner.validity.clone().ended());
     let (code, why) = loop {
@@ -48,20 +107,25 @@ pub async fn drive(context: Arc<ProduceContext>, socket: WebSocket, owner: Owner
             biased;
             () = context.lifecycle.closing.cancelled() => Happened::Closing,
             why = &mut credential_ended => Happened::CredentialEnded(why),
-            Some(answer) = under_way.next(), if !under_way.is_empty() => Happened::Durable(answer),
-            frame = stream.next(), if under_way.len() < UNDER_WAY_MAX => Happened::Frame(frame),
+            Some(settled) = answers.next(), if !answers.is_empty() => Happened::Durable(settled),
+            frame = stream.next(), if held_back.is_none() && under_way.has_room() => Happened::Frame(frame),
             () = tokio::time::sleep(PING_EVERY) => Happened::Time,
         };
         let sent = match happened {
             Happened::Closing => break (CloseCode::Restart, None),
             Happened::CredentialEnded(why) => break (CloseCode::Unauthorized, Some(ended(why))),
-            Happened::Durable(answer) => {
-                let mut fed = sink.feed(Message::Text(answer.into())).await;
+            Happened::Durable(settled) => {
+                under_way.remove(&settled);
+                let mut fed = sink.feed(Message::Text(settled.answer.into())).await;
                 // Answers that are ready share a flush.
                 while fed.is_ok()
-                    && let Some(Some(answer)) = under_way.next().now_or_never()
+                    && let Some(Some(settled)) = answers.next().now_or_never()
                 {
-                    fed = sink.feed(Message::Text(answer.into())).await;
+                    under_way.remove(&settled);
+                    fed = sink.feed(Message::Text(settled.answer.into())).await;
+                }
+                if let Some(read) = held_back.take_if(|read| under_way.has_room_for(read)) {
+                    answers.push_back(begin(&context, &owner, read, &mut under_way).await);
                 }
                 match fed {
                     Ok(()) => sink.flush().await,
@@ -79,8 +143,12 @@ pub async fn drive(context: Arc<ProduceContext>, socket: WebSocket, owner: Owner
                     sink.send(Message::Text(told.into())).await
                 } else {
                     let (about, frame) = Frame::read(&context.limits, &producer, &text);
-                    let pending = hand_over(&context, &owner, frame).await;
-                    under_way.push_back(settle(about, pending));
+                    let read = Read { about, frame, bytes: text.len() };
+                    if under_way.has_room_for(&read) {
+                        answers.push_back(begin(&context, &owner, read, &mut under_way).await);
+                    } else {
+                        held_back = Some(read);
+                    }
                     Ok(())
                 }
             }
@@ -108,8 +176,11 @@ pub async fn drive(context: Arc<ProduceContext>, socket: WebSocket, owner: Owner
     let farewell = async {
         if let Some(refusal) = why {
             // What came while the credential was good is still answered.
-            while let Some(answer) = under_way.next().await {
-                sink.feed(Message::Text(answer.into())).await?;
+            if let Some(read) = held_back.take() {
+                answers.push_back(begin(&context, &owner, read, &mut under_way).await);
+            }
+            while let Some(settled) = answers.next().await {
+                sink.feed(Message::Text(settled.answer.into())).await?;
             }
             context.limits.metrics.refusals.inc(refusal.code.as_str());
             sink.feed(Message::Text(answer(&About::default(), Err(refusal)).into())).await?;
@@ -139,10 +210,22 @@ async fn hand_over(context: &Arc<ProduceContext>, owner: &Owner, frame: Result<F
     context.streams.tasks.append(&task, &owner.principal, place, chunks).await
 }
 
-async fn settle(about: About, pending: Pending) -> String {
-    let appended = match pending {
-        Ok(answer) => answer.await.unwrap_or_else(|_gone| Err(gone())),
-        Err(refusal) => Err(refusal),
-    };
-    answer(&about, appended)
+/// Hands a frame over to its task. The future that comes back ends when it is answered.
+async fn begin(
+    context: &Arc<ProduceContext>,
+    owner: &Owner,
+    read: Read,
+    under_way: &mut UnderWay,
+) -> impl Future<Output = Settled> + use<> {
+    let Read { about, frame, bytes } = read;
+    let task = frame.as_ref().ok().map(|frame| frame.task.clone());
+    under_way.add(task.as_ref(), bytes);
+    let pending = hand_over(context, owner, frame).await;
+    async move {
+        let appended = match pending {
+            Ok(answer) => answer.await.unwrap_or_else(|_gone| Err(gone())),
+            Err(refusal) => Err(refusal),
+        };
+        Settled { task, bytes, answer: answer(&about, appended) }
+    }
 }

@@ -11,7 +11,7 @@ use axum::routing::get;
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::frame::{Request, names};
 use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq, TaskId};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -166,14 +166,30 @@ impl Frame {
     }
 }
 
+/// The answer to a frame whose chunks are durable.
+#[derive(Serialize)]
+struct Taken<'a> {
+    last_message_id: &'a str,
+    producer_seq: Option<u64>,
+    task_id: Option<&'a str>,
+}
+
 /// The answer to a frame.
 pub fn answer(about: &About, appended: Result<Appended, Refusal>) -> String {
-    let mut answer = json!({ "task_id": about.task_id, "producer_seq": about.producer_seq });
+    let About { task_id, producer_seq } = about;
     match appended {
-        Ok(appended) => answer["last_message_id"] = appended.last_message_id.into(),
-        Err(refusal) => refuse(&mut answer, refusal),
+        Ok(Appended { last_message_id }) => {
+            let taken =
+                Taken { last_message_id: &last_message_id, producer_seq: *producer_seq, task_id: task_id.as_deref() };
+            // Texts and a number, so this cannot fail.
+            serde_json::to_string(&taken).unwrap_or_default()
+        }
+        Err(refusal) => {
+            let mut answer = json!({ "task_id": task_id, "producer_seq": producer_seq });
+            refuse(&mut answer, refusal);
+            answer.to_string()
+        }
     }
-    answer.to_string()
 }
 
 fn refuse(answer: &mut Value, Refusal { code, message, retry_after_ms, details }: Refusal) {
