@@ -11,7 +11,7 @@ use bowline_protocol::{Epoch, LogId, Principal, Seq};
 use bowline_store::{Commit, Fence, Kind, Record, Start, Store, StoreError};
 
 /// Counted up when something is stored in a way that the version before would misread.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// The log whose record is the version.
 const LOG: &str = "store_format";
 
@@ -87,6 +87,7 @@ mod tests {
         commit.record = Some(Record { body: (FORMAT + 1).to_string().into_bytes().into(), ..record });
         store.commit(commit).await.unwrap();
         let refused = check(&store, 4).await.unwrap_err().to_string();
-        assert!(refused.contains("newer version") && refused.contains("format 2"), "{refused}");
+        let newer = format!("format {}", FORMAT + 1);
+        assert!(refused.contains("newer version") && refused.contains(&newer), "{refused}");
     }
 }

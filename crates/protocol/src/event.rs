@@ -192,6 +192,17 @@ impl Draft {
         Unnumbered { bytes, split }
     }
 
+    /// Looks at it as at an event that was logged, without reading it back.
+    pub fn look<R>(&self, look: impl FnOnce(&EventView<'_>) -> R) -> R {
+        let step_id = self.step_id.as_ref().map(|step| json::raw(step.as_str()));
+        look(&EventView {
+            event: self.name.as_str(),
+            step_id: step_id.as_deref(),
+            content: &self.content,
+            metadata: self.metadata.as_deref(),
+        })
+    }
+
     /// About how many bytes the encoded event will take.
     pub fn len_hint(&self) -> usize {
         200 + self.content.get().len() + self.metadata.as_ref().map_or(0, |m| m.get().len())
@@ -291,7 +302,7 @@ impl fmt::Debug for Recorded {
 }
 
 /// A logged event, looked at where it lies. Its content may be a person's, so it is not shown by `Debug`.
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct EventView<'a> {
     pub event: &'a str,
     /// A JSON string, as it was written.

@@ -49,6 +49,21 @@ pub fn compact(text: &str) -> String {
     out
 }
 
+/// Whether there is no white space between the tokens, so that [`compact`] would change nothing.
+pub fn is_compact(text: &str) -> bool {
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b' ' | b'\n' | b'\r' | b'\t' if !in_string => return false,
+            _ => {}
+        }
+    }
+    true
+}
+
 /// The JSON string literal of `text`.
 pub fn push_string(out: &mut Vec<u8>, text: &str) {
     // Writing to a Vec cannot fail, and a string always encodes.

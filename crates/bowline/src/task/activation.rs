@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::actor::TaskActor;
 use super::command::{Append, Ask, Command, Ending};
-use super::output;
 use super::record::Worker;
 use super::registry::{Tasks, gone};
+use super::stream_state::StreamState;
 use super::work::Work;
 use crate::actor::{ActivationError, Actor, Directory, Place, Router, RunEvent};
 use crate::logs::placement::Location;
@@ -99,11 +99,7 @@ impl Actor for TaskActor {
         }
         let refuse = |error: StoreError| ActivationError::from_lease(error, refusals::of_task);
         self.writer.acquire().await.map_err(refuse)?;
-        let extent = self.shared.logs.store.extent(&self.log).await.map_err(refuse)?;
-        (self.epoch, self.next) = (Some(extent.epoch.clone()), extent.next);
-        if self.record.is_running() {
-            self.follow(&extent).await.map_err(refuse)?;
-        }
+        self.read_stream().await.map_err(refuse)?;
         self.activated = true;
         if self.record.is_running() && self.work.is_none() && matches!(self.record.worker, Worker::Agent { .. }) {
             let message = "The server was restarted while this was at work.";
@@ -125,8 +121,8 @@ impl Actor for TaskActor {
         if self.record.is_running() && !record.is_running() {
             self.shared.forget_running(&self.owner);
         }
-        self.record = record;
-        (self.importer, self.producers) = (output::importer_of(&self.record, &self.id), HashMap::new());
+        (self.stored_ms, self.record) = (record.touched_ms, record);
+        (self.stream, self.producers) = (StreamState::new(&self.record, &self.id), HashMap::new());
         (self.owed, self.retry_at, self.activated) = (None, None, false);
         self.writer.reset();
         self.activate().await

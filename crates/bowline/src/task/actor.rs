@@ -4,23 +4,24 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::dialect::{Calls, Importer, StreamIndexer};
 use bowline_env::clock;
 use bowline_protocol::{
-    Cursor, Draft, Epoch, ErrorCode, Extent, LogId, Principal, ProducerId, Recorded, Refusal, Seq, SessionId, TaskId,
+    Cursor, Draft, Epoch, ErrorCode, LogId, Principal, ProducerId, Refusal, Seq, SessionId, TaskId,
 };
-use bowline_store::{Commit, Committed, Fence, Item, LeasedLog, ReadLimit, StoreError};
+use bowline_store::{Commit, Committed, Fence, Item, LeasedLog, StoreError};
 
 use super::command::Ending;
-use super::output;
 use super::position::Position;
-use super::record::{TaskRecord, Worker, keys};
+use super::record::{TaskRecord, Worker};
 use super::registry::Tasks;
+use super::stream_state::StreamState;
 use super::work::Work;
 use crate::refusals;
 
 /// How often what the store would not take is offered again.
 pub(super) const RETRY_EVERY: Duration = Duration::from_millis(250);
+/// Events alone do not change the record; it is written with them this often, so that its time stays about right.
+const TOUCH_EVERY_MS: u64 = 1000;
 
 pub struct TaskActor {
     pub(super) shared: Arc<Tasks>,
@@ -29,12 +30,14 @@ pub struct TaskActor {
     pub(super) owner: Principal,
     pub(super) writer: LeasedLog,
     pub(super) record: TaskRecord,
+    /// The time that the stored record has; that of `record` may be newer.
+    pub(super) stored_ms: u64,
     pub(super) epoch: Option<Epoch>,
     pub(super) next: Seq,
-    pub(super) importer: Importer,
     /// Follows the stream as it is written.
-    pub(super) indexer: StreamIndexer,
-    pub(super) calls: Calls,
+    pub(super) stream: StreamState,
+    /// A commit failed, so `stream` has seen events that are not in the log.
+    pub(super) is_stale: bool,
     /// How far each producer has come, as far as it has been asked for.
     pub(super) producers: HashMap<ProducerId, Position>,
     pub(super) work: Option<Box<Work>>,
@@ -57,9 +60,9 @@ impl TaskActor {
             owner,
             epoch: None,
             next: Seq::ZERO.next(),
-            importer: output::importer_of(&record, &id),
-            calls: output::calls_of(&record),
-            indexer: StreamIndexer::new(Seq::ZERO.next()),
+            stream: StreamState::new(&record, &id),
+            is_stale: false,
+            stored_ms: record.touched_ms,
             id,
             record,
             producers: HashMap::new(),
@@ -71,34 +74,11 @@ impl TaskActor {
         }
     }
 
-    /// Reads what was written before. Where the head of that is gone, what was open there was noted.
-    pub(super) async fn follow(&mut self, extent: &Extent) -> Result<(), StoreError> {
-        self.indexer = StreamIndexer::new(Seq::FIRST);
-        self.calls = output::calls_of(&self.record);
-        if extent.first > Seq::FIRST {
-            self.importer.lose();
-            let stored = self.shared.logs.store.items_at(&self.log, &StreamIndexer::keys(keys::INDEX)).await?;
-            self.indexer = StreamIndexer::late(keys::INDEX, &stored, extent.first);
-        }
-        let mut from = extent.first;
-        while from < extent.next {
-            let limit = ReadLimit { events: 1024, bytes: 1 << 20 };
-            let batch = self.shared.logs.store.read(&self.log, from, limit).await?;
-            let Some(last) = batch.events.last() else { break };
-            from = last.seq.next();
-            for event in &batch.events {
-                self.importer.follow(event);
-                self.indexer.handle_event(event);
-                self.calls.handle_event(event);
-            }
-        }
-        Ok(())
-    }
-
     /// A producer that says nothing for so long is gone, and its task with it.
     pub(super) async fn look(&mut self) {
         let quiet = self.shared.logs.clock.now_ms().saturating_sub(self.record.touched_ms);
-        let gone = quiet >= self.shared.config.stream.producer_ttl.as_millis() as u64;
+        // What was stored may be a little older than what was said last.
+        let gone = quiet >= self.shared.config.stream.producer_ttl.as_millis() as u64 + self.touch_every_ms();
         if self.record.is_running() && matches!(self.record.worker, Worker::Producer) && gone {
             let message = "Its producer has said nothing for stream.producer_ttl.".to_owned();
             self.end(Ending::failed(ErrorCode::AgentLost, message)).await;
@@ -115,57 +95,72 @@ impl TaskActor {
         Cursor { epoch: self.epoch.clone(), seq }.to_string()
     }
 
-    /// Makes events and the record durable together; only then does the actor believe them.
+    /// How old the time in the stored record may be before it is written for that alone.
+    fn touch_every_ms(&self) -> u64 {
+        let ttl_ms = self.shared.config.stream.producer_ttl.as_millis() as u64;
+        TOUCH_EVERY_MS.min(ttl_ms / 16)
+    }
+
+    /// Reads where the stream stands, if a commit that failed has left that behind.
+    pub(super) async fn refresh(&mut self) -> Result<(), Refusal> {
+        if self.is_stale {
+            self.read_stream().await.map_err(|error| refusals::of_task(&error))?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn read_stream(&mut self) -> Result<(), StoreError> {
+        let store = &*self.shared.logs.store;
+        let extent = store.extent(&self.log).await?;
+        if self.record.is_running() {
+            self.stream = StreamState::read(store, &self.log, &self.record, &self.id, &extent).await?;
+        }
+        (self.epoch, self.next, self.is_stale) = (Some(extent.epoch), extent.next, false);
+        Ok(())
+    }
+
+    /// Makes events durable, together with the record if that changes. If they cannot be, what was made of them is
+    /// forgotten, and read again before the next ones.
     pub(super) async fn commit<'a>(
         &mut self,
         drafts: impl IntoIterator<Item = &'a Draft>,
         items: Vec<Item>,
-        mut record: TaskRecord,
+        record: Option<TaskRecord>,
     ) -> Result<Committed, Refusal> {
-        let mut commit = Commit::to(self.log.clone(), Fence::default(), self.shared.logs.clock.now_ms());
+        let at_ms = self.shared.logs.clock.now_ms();
+        let mut commit = Commit::to(self.log.clone(), Fence::default(), at_ms);
         let (session, time) = (self.session(), clock::timestamp());
-        commit.events = drafts.into_iter().map(|draft| draft.seal(&session, &time)).collect();
-        let events = commit.events.len() as u64;
+        let drafts: Vec<&Draft> = drafts.into_iter().collect();
+        commit.events = drafts.iter().map(|draft| draft.seal(&session, &time)).collect();
         commit.items = items;
-        let (mut indexer, mut calls) = (self.indexer.clone(), self.calls.clone());
-        if let Some(epoch) = &self.epoch {
-            index_events(&mut commit, epoch, self.next, &mut indexer, &mut calls);
-        }
-        record.touched_ms = commit.at_ms;
-        commit.record = Some(record.stored(&self.owner));
-        let committed = self.shared.logs.commit_leased(&mut self.writer, commit).await;
-        let committed = committed.map_err(|error| refusals::of_task(&error))?;
+        self.stream.handle_drafts(&drafts, self.next, &mut commit);
+        let is_old = at_ms.saturating_sub(self.stored_ms) >= self.touch_every_ms();
+        let record = record.or_else(|| is_old.then(|| self.record.clone()));
+        let record = record.map(|record| TaskRecord { touched_ms: at_ms, ..record });
+        commit.record = record.as_ref().map(|record| record.stored(&self.owner));
+        let committed = match self.shared.logs.commit_leased(&mut self.writer, commit).await {
+            Ok(committed) => committed,
+            Err(error) => {
+                self.producers.clear();
+                self.is_stale = true;
+                return Err(refusals::of_task(&error));
+            }
+        };
         self.epoch = Some(committed.epoch.clone());
-        self.shared.metrics.events_appended.inc_by(events);
+        self.shared.metrics.events_appended.inc_by(drafts.len() as u64);
         if let Some(trimmed) = &committed.trimmed {
             self.shared.logs.count_trimmed(trimmed, Seq::ZERO);
         }
-        if self.record.status != record.status {
-            self.shared.metrics.task_moved(self.record.status.as_str(), record.status.as_str());
-        }
         self.next = committed.next;
-        (self.indexer, self.calls) = (indexer, calls);
-        self.record = record;
+        self.record.touched_ms = at_ms;
+        if let Some(record) = record {
+            if self.record.status != record.status {
+                self.shared.metrics.task_moved(self.record.status.as_str(), record.status.as_str());
+            }
+            (self.record, self.stored_ms) = (record, at_ms);
+        }
         Ok(committed)
     }
-}
-
-/// Lets those who follow a stream see the events of a commit, the first of which will get the number `next`. What that changes
-/// in what is open in the stream is added to the commit.
-pub(super) fn index_events(
-    commit: &mut Commit,
-    epoch: &Epoch,
-    next: Seq,
-    indexer: &mut StreamIndexer,
-    calls: &mut Calls,
-) {
-    for (event, at) in commit.events.iter().zip(0..) {
-        let seq = next.plus(at);
-        let event = Recorded { seq, bytes: event.number(epoch, seq) };
-        indexer.handle_event(&event);
-        calls.handle_event(&event);
-    }
-    commit.items.extend(indexer.take_changed(keys::INDEX).into_iter().map(|(key, index)| Item::put(key, index)));
 }
 
 impl std::fmt::Debug for TaskActor {

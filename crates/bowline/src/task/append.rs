@@ -2,23 +2,34 @@
 
 use bowline_core::dialect::{Imported, Importer};
 use bowline_protocol::{Draft, ErrorCode, ProducerId, Refusal, Seq};
-use bowline_store::Item;
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::actor::TaskActor;
 use super::command::{Append, Appended, Ending};
+use super::digest::digest;
 use super::ending::owed;
-use super::position::{Block, Position, Remembered, Taken};
+use super::position::{Position, Remembered, Taken, find, read_block};
 use super::record::keys;
-use crate::decode::decode;
+use crate::decode::unreadable;
 use crate::refusals;
+
+/// Producers whose positions are kept in memory. A task has one or a few; more are read anew each time.
+const PRODUCERS_MAX: usize = 64;
 
 impl TaskActor {
     /// Takes appends in their order, in one commit as long as nothing is wrong with them.
     pub(super) async fn append_all(&mut self, appends: Vec<Append>) {
-        let mut batch = Batch::new(self);
+        if appends.is_empty() {
+            return;
+        }
+        if let Err(refusal) = self.refresh().await {
+            return appends.into_iter().for_each(|append| append.reply.send(Err(refusal.clone())));
+        }
+        if self.producers.len() > PRODUCERS_MAX {
+            self.producers.clear();
+        }
+        let mut batch = Batch::default();
         for append in appends {
             match self.take(&mut batch, &append).await {
                 Taking::Accepted { last } => batch.waiting.push((append, last)),
@@ -35,13 +46,10 @@ impl TaskActor {
 
     async fn take(&mut self, batch: &mut Batch, append: &Append) -> Taking {
         if let Some((id, seq)) = &append.place {
-            if !batch.positions.iter().any(|(known, _)| known == id) {
-                match self.position(id).await {
-                    Ok(position) => batch.positions.push((id.clone(), position)),
-                    Err(refusal) => return Taking::Refused(refusal),
-                }
+            if let Err(refusal) = self.load_position(id).await {
+                return Taking::Refused(refusal);
             }
-            match self.judge(batch, id, *seq, &append.chunks).await {
+            match self.judge(id, *seq, &append.chunks).await {
                 Ok(None) => {}
                 Ok(Some(last)) => return Taking::Known { last },
                 Err(refusal) => return Taking::Refused(refusal),
@@ -54,14 +62,8 @@ impl TaskActor {
     }
 
     /// What a place says about an append: nothing if it is the next one, and which event was its last if it came before.
-    async fn judge(
-        &self,
-        batch: &Batch,
-        id: &ProducerId,
-        seq: u64,
-        chunks: &[Box<RawValue>],
-    ) -> Result<Option<Seq>, Refusal> {
-        let position = batch.positions.iter().find(|(known, _)| known == id).map(|(_, position)| position);
+    async fn judge(&self, id: &ProducerId, seq: u64, chunks: &[Box<RawValue>]) -> Result<Option<Seq>, Refusal> {
+        let position = self.producers.get(id);
         let Some(position) = position.filter(|position| seq != position.next) else { return Ok(None) };
         let details = json!({ "expected": position.next });
         if seq > position.next {
@@ -69,8 +71,8 @@ impl TaskActor {
             return Err(Refusal::new(ErrorCode::CursorAhead, message).details(details));
         }
         let taken = match position.find(id, seq) {
-            Remembered::Here(taken) => Some(taken.clone()),
-            Remembered::InBlock(key) => self.look_into_block(batch, &key, seq).await?,
+            Remembered::Here(taken) => Some(taken),
+            Remembered::InBlock(key) => find(&self.block(&key).await?, seq),
         };
         let Some(taken) = taken else {
             let kept = self.shared.config.limits.producer_appends_kept_max;
@@ -87,78 +89,95 @@ impl TaskActor {
         Ok(Some(taken.last))
     }
 
-    /// An append that is remembered in a block: one that this batch fills, or one in the store.
-    async fn look_into_block(&self, batch: &Batch, key: &str, seq: u64) -> Result<Option<Taken>, Refusal> {
-        if let Some(block) = batch.blocks.iter().find(|block| block.key == key) {
-            return Ok(Block::find(&block.taken, seq).cloned());
-        }
+    /// The appends that are remembered in a block; none if it is not kept any more.
+    async fn block(&self, key: &str) -> Result<Vec<Taken>, Refusal> {
         let stored = self.shared.logs.store.item(&self.log, key).await.map_err(|error| refusals::of_task(&error))?;
-        let taken: Vec<Taken> = decode(&self.log, key, stored)?.unwrap_or_default();
-        Ok(Block::find(&taken, seq).cloned())
+        let Some(bytes) = stored else { return Ok(Vec::new()) };
+        read_block(&bytes).ok_or_else(|| unreadable(&self.log, key, &"it is no block of appends"))
+    }
+
+    async fn load_position(&mut self, id: &ProducerId) -> Result<(), Refusal> {
+        if self.producers.contains_key(id) {
+            return Ok(());
+        }
+        let key = keys::producer(id);
+        let stored = self.shared.logs.store.item(&self.log, &key).await.map_err(|error| refusals::of_task(&error))?;
+        let read = Position::read(id, stored.as_deref());
+        let (mut position, block) =
+            read.ok_or_else(|| unreadable(&self.log, &key, &"it is no position of a producer"))?;
+        if position.next > 0 {
+            position.add_block(&self.block(&block).await?);
+        }
+        self.producers.insert(id.clone(), position);
+        Ok(())
     }
 
     /// Turns chunks into events. If one is wrong, none of the append is taken.
     fn import(&mut self, batch: &mut Batch, append: &Append) -> Taking {
-        let before = (batch.importer.clone(), batch.drafts.len());
-        let bytes_max = self.shared.config.limits.event_bytes_max;
-        for (place, chunk) in append.chunks.iter().enumerate() {
-            batch.drafts.extend(batch.importer.opening(chunk.get()));
-            let imported = if chunk.get().len() > bytes_max {
-                self.shared.metrics.limits_hit.inc("limits.event_bytes_max");
-                let message = format!("Chunk {place} is larger than limits.event_bytes_max ({bytes_max}).");
-                Err(Refusal::new(ErrorCode::MessageTooLarge, message))
-            } else {
-                batch
-                    .importer
-                    .handle_chunk(chunk.get())
-                    .map_err(|why| Refusal::field(&format!("[{place}]"), &why.to_string()))
-            };
-            match imported {
-                Ok(Imported::Event(draft)) => batch.drafts.push(draft),
-                Ok(Imported::Nothing) => {}
-                Ok(Imported::End(end)) => {
-                    let rest = &append.chunks[place + 1..];
-                    if let Some(behind) = rest.iter().position(|chunk| !Importer::may_follow_end(chunk)) {
-                        (batch.importer, _) = (before.0, batch.drafts.truncate(before.1));
-                        let field = format!("[{}]", place + 1 + behind);
-                        return Taking::Refused(Refusal::field(&field, "stands behind the end of the stream"));
-                    }
-                    batch.end = Some(Ending::from(end));
-                    break;
-                }
-                Ok(Imported::Done) => break,
-                Err(refusal) => {
-                    (batch.importer, _) = (before.0, batch.drafts.truncate(before.1));
-                    return Taking::Refused(refusal);
-                }
-            }
+        let drafts = batch.drafts.len();
+        // A single chunk is taken, or changes nothing.
+        let importer = (append.chunks.len() > 1).then(|| self.stream.importer.clone());
+        if let Err(refusal) = self.import_chunks(batch, &append.chunks) {
+            batch.drafts.truncate(drafts);
+            importer.into_iter().for_each(|importer| self.stream.importer = importer);
+            return Taking::Refused(refusal);
         }
         // The terminal event, if there is one, follows at once and belongs to this append.
         let last = self.next.plus(batch.drafts.len() as u64 + u64::from(batch.end.is_some())).prev();
         if let Some((id, _)) = &append.place
-            && let Some((_, position)) = batch.positions.iter_mut().find(|(known, _)| known == id)
-            && let Some(block) = position.push(id, last, digest(&append.chunks))
+            && let Some(position) = self.producers.get_mut(id)
         {
-            batch.blocks.push(block);
-            batch.outlived.extend(position.outlived(id, self.shared.config.limits.producer_appends_kept_max as u64));
+            if !batch.producers.iter().any(|(known, _)| known == id) {
+                batch.producers.push((id.clone(), position.next));
+            }
+            position.push(last, digest(&append.chunks));
         }
         Taking::Accepted { last }
     }
 
+    fn import_chunks(&mut self, batch: &mut Batch, chunks: &[Box<RawValue>]) -> Result<(), Refusal> {
+        let bytes_max = self.shared.config.limits.event_bytes_max;
+        for (place, chunk) in chunks.iter().enumerate() {
+            if chunk.get().len() > bytes_max {
+                self.shared.metrics.limits_hit.inc("limits.event_bytes_max");
+                let message = format!("Chunk {place} is larger than limits.event_bytes_max ({bytes_max}).");
+                return Err(Refusal::new(ErrorCode::MessageTooLarge, message));
+            }
+            let imported = self.stream.importer.handle_json(chunk);
+            let (opening, imported) =
+                imported.map_err(|why| Refusal::field(&format!("[{place}]"), &why.to_string()))?;
+            batch.drafts.extend(opening);
+            match imported {
+                Imported::Event(draft) => batch.drafts.push(draft),
+                Imported::Nothing => {}
+                Imported::End(end) => {
+                    let rest = &chunks[place + 1..];
+                    if let Some(behind) = rest.iter().position(|chunk| !Importer::may_follow_end(chunk)) {
+                        let field = format!("[{}]", place + 1 + behind);
+                        return Err(Refusal::field(&field, "stands behind the end of the stream"));
+                    }
+                    batch.end = Some(Ending::from(end));
+                    break;
+                }
+                Imported::Done => break,
+            }
+        }
+        Ok(())
+    }
+
     async fn store(&mut self, batch: Batch) {
-        let Batch { importer, drafts, positions, blocks, outlived, end, waiting } = batch;
+        let Batch { drafts, producers, end, waiting } = batch;
         if waiting.is_empty() {
             return;
         }
-        let items = positions
-            .iter()
-            .map(|(id, position)| Item::put(keys::producer(id), serde_json::to_vec(position).unwrap_or_default()))
-            .chain(blocks.iter().map(Block::item))
-            .chain(outlived.into_iter().map(Item::delete));
-        match self.commit(&drafts, items.collect(), self.record.clone()).await {
+        let (kept_max, mut items) = (self.shared.config.limits.producer_appends_kept_max as u64, Vec::new());
+        for (id, before) in &producers {
+            if let Some(position) = self.producers.get_mut(id) {
+                position.store(id, *before, kept_max, &mut items);
+            }
+        }
+        match self.commit(&drafts, items, None).await {
             Ok(_) => {
-                self.importer = importer;
-                self.producers.extend(positions);
                 self.shared.metrics.producer_appends.inc_by(waiting.len() as u64);
                 if let Some(ending) = end {
                     self.end(ending).await;
@@ -178,42 +197,17 @@ impl TaskActor {
             }
         }
     }
-
-    async fn position(&self, id: &ProducerId) -> Result<Position, Refusal> {
-        if let Some(known) = self.producers.get(id) {
-            return Ok(known.clone());
-        }
-        let key = keys::producer(id);
-        let stored = self.shared.logs.store.item(&self.log, &key).await.map_err(|error| refusals::of_task(&error))?;
-        Ok(decode(&self.log, &key, stored)?.unwrap_or_default())
-    }
 }
 
 /// Appends that will become durable together.
+#[derive(Default)]
 struct Batch {
-    importer: Importer,
     drafts: Vec<Draft>,
-    positions: Vec<(ProducerId, Position)>,
-    /// Blocks of appends that are full with these, and those that are not kept any more.
-    blocks: Vec<Block>,
-    outlived: Vec<String>,
+    /// The producers that they come from, and which append was the next one of each before them.
+    producers: Vec<(ProducerId, u64)>,
     end: Option<Ending>,
     /// Who waits, and which event is the last of each.
     waiting: Vec<(Append, Seq)>,
-}
-
-impl Batch {
-    fn new(actor: &TaskActor) -> Batch {
-        Batch {
-            importer: actor.importer.clone(),
-            drafts: Vec::new(),
-            positions: Vec::new(),
-            blocks: Vec::new(),
-            outlived: Vec::new(),
-            end: None,
-            waiting: Vec::new(),
-        }
-    }
 }
 
 enum Taking {
@@ -229,16 +223,4 @@ enum Taking {
 
 pub(super) fn ended() -> Refusal {
     Refusal::new(ErrorCode::TaskEnded, "The task has ended; nothing can be added to it.")
-}
-
-/// The same chunks written otherwise (white space, order of keys, escapes) are the same chunks.
-fn digest(chunks: &[Box<RawValue>]) -> String {
-    let mut hash = Sha256::new();
-    for chunk in chunks {
-        // What is no tree, because a text in it is half a character, is compared as it is written.
-        let plain = serde_json::from_str::<Value>(chunk.get()).map(|value| value.to_string());
-        hash.update(plain.as_deref().unwrap_or(chunk.get()).as_bytes());
-        hash.update([0]);
-    }
-    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -111,6 +111,7 @@ impl TaskActor {
         if !self.record.is_running() {
             return Ok(());
         }
+        self.refresh().await?;
         let mut record = TaskRecord { finished_ms: Some(self.shared.logs.clock.now_ms()), ..self.record.clone() };
         let draft = match ending {
             Ending::Completed { result, finish } => {
@@ -119,7 +120,7 @@ impl TaskActor {
                 // A producer's text is what it sent.
                 let text = result.as_ref().filter(|_| matches!(record.worker, Worker::Agent { .. }));
                 let text = text.and_then(Value::as_str).unwrap_or_default();
-                let streamed = self.indexer.streamed(text);
+                let streamed = self.stream.indexer.streamed(text);
                 let facts =
                     Facts { duration_ms: Some(self.age_ms()), result: result.as_ref(), streamed, ..Facts::of(finish) };
                 Draft::new(names::FINAL_ANSWER, text).metadata(&facts)
@@ -138,10 +139,9 @@ impl TaskActor {
             }
         };
         record.untold = record.session.is_some();
-        let mut importer = self.importer.clone();
-        let drafts: Vec<Draft> = importer.opening("").into_iter().chain(self.output(ending)).chain([draft]).collect();
-        self.commit(&drafts, Vec::new(), record).await?;
-        self.importer = importer;
+        let opening = self.stream.importer.opening("");
+        let drafts: Vec<Draft> = opening.into_iter().chain(self.output(ending)).chain([draft]).collect();
+        self.commit(&drafts, Vec::new(), Some(record)).await?;
         self.shared.forget_running(&self.owner);
         Ok(())
     }
@@ -166,7 +166,7 @@ impl TaskActor {
         let stored = match told {
             Err(refusal) if refusal.code.action() == RecoveryAction::RetryLater => Err(refusal),
             // It knows, or there is nobody left to know.
-            Ok(()) | Err(_) => self.commit(&[], Vec::new(), record).await.map(drop),
+            Ok(()) | Err(_) => self.commit(&[], Vec::new(), Some(record)).await.map(drop),
         };
         if let Err(refusal) = stored {
             tracing::debug!(task = %self.id, %refusal, "a session cannot be told of an operation's end yet");

@@ -6,12 +6,14 @@ mod activation;
 pub mod actor;
 mod append;
 pub mod command;
+mod digest;
 mod ending;
 mod output;
 mod position;
 pub mod record;
 pub mod registry;
 pub mod status;
+mod stream_state;
 pub mod work;
 
 use bowline_protocol::{OperationId, TaskId};

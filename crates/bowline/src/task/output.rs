@@ -63,7 +63,7 @@ impl TaskActor {
             }
             _ => return Vec::new(),
         };
-        match self.calls.owed(outcome.ok()) {
+        match self.stream.calls.owed(outcome.ok()) {
             Owed::Nothing => Vec::new(),
             Owed::Output(id) => vec![self.answer(&id, outcome)],
             Owed::Call(id) => {

@@ -145,6 +145,9 @@ pub mod keys {
     /// What was open in its stream at each event, for readers who begin in the middle.
     pub const INDEX: &str = "trace";
 
+    /// Where its stream stood at some event, for a writer that comes back.
+    pub const CHECKPOINT: &str = "checkpoint";
+
     /// How far a producer has come.
     pub fn producer(id: &ProducerId) -> String {
         format!("p/{id}")

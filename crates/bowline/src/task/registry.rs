@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use async_trait::async_trait;
-use bowline_core::dialect::StreamIndexer;
 use bowline_env::{clock, entropy};
 use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq, SessionId, TaskId};
 use bowline_store::{Commit, Fence, Kind, Start};
@@ -14,10 +13,11 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::actor::{TaskActor, index_events};
+use super::actor::TaskActor;
 use super::command::{Append, Appended, Ask, Command, Ended, Ending};
 use super::output;
 use super::record::TaskRecord;
+use super::stream_state::StreamState;
 use super::work::Work;
 use crate::actor::{Directory, Router};
 use crate::config::Config;
@@ -162,11 +162,11 @@ impl Tasks {
         }
         self.reserve(owner)?;
         let mut commit = Commit::to(LogId::from(id), Fence::default(), record.touched_ms);
-        let (epoch, first) = (Epoch::from_random(entropy::u64()), Seq::ZERO.next());
+        let epoch = Epoch::from_random(entropy::u64());
         if let Some(opening) = output::opening(&record) {
             let session = record.session.clone().unwrap_or_else(|| SessionId::from(&commit.log));
             commit.events = vec![opening.seal(&session, &clock::timestamp())];
-            index_events(&mut commit, &epoch, first, &mut StreamIndexer::new(first), &mut output::calls_of(&record));
+            StreamState::new(&record, id).handle_drafts(&[&opening], Seq::FIRST, &mut commit);
         }
         let events = commit.events.len() as u64;
         commit.create = Some(Start { epoch, after: Seq::ZERO });

@@ -45,7 +45,10 @@ impl TaskActor {
             let message = format!("It emitted more than {limit} bytes at once.");
             return self.end(Ending::failed(ErrorCode::AgentFailed, message)).await;
         }
-        let stored = self.commit(drafts, Vec::new(), self.record.clone()).await;
+        let stored = match self.refresh().await {
+            Ok(()) => self.commit(drafts, Vec::new(), None).await,
+            Err(refusal) => Err(refusal),
+        };
         let Some(work) = self.work.as_deref_mut() else { return };
         let Err(refusal) = stored else { return work.unstick() };
         if !work.stick(emissions, self.shared.config.session.store_patience) {

@@ -501,3 +501,51 @@ async fn a_restart_ends_our_work_and_not_a_producers() {
     let done = logged(&server, &session, "agent.operation_completed").await;
     assert_eq!(done["content"]["error"]["code"], "AGENT_LOST");
 }
+
+#[tokio::test]
+async fn a_long_task_goes_on_after_a_restart_as_if_nothing_had_been() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config();
+    config.store.url = StoreUrl::Disk(dir.path().join("data"));
+    config.drain.timeout = Duration::ZERO;
+    let mut server = Server::with(config.clone()).await;
+    let mut api = Api::new(server.address);
+    let (pushed, _) = task(&api).await;
+    let path = format!("/api/chat/tasks/{pushed}");
+    let messages = format!("{path}/messages");
+    let nth = |api: &Api, n: u64| api.with("producer-id", "p").with("producer-seq", &n.to_string());
+    let mut answers = Vec::new();
+    // Some three hundred events between two restarts, so that the writer has kept where it stands more than once.
+    for round in 0..3u64 {
+        for n in round * 101..round * 101 + 100 {
+            let words = json!([delta(&format!("{n}a ")), delta(&format!("{n}b ")), delta(&format!("{n}c "))]);
+            let (status, answer) = nth(&api, n).post(&messages, &words).await;
+            assert_eq!(status, 200, "{answer}");
+            answers.push((words, answer));
+        }
+        let call = json!([{ "type": "tool-input-start", "toolCallId": format!("c{round}"), "toolName": "x" }]);
+        let (status, answer) = nth(&api, round * 101 + 100).post(&messages, &call).await;
+        assert_eq!(status, 200, "{answer}");
+        answers.push((call, answer));
+        server.stop().await;
+        server = Server::with(config.clone()).await;
+        api = Api::new(server.address);
+        for (n, (chunks, answer)) in answers.iter().enumerate().rev().step_by(7) {
+            assert_eq!(nth(&api, n as u64).post(&messages, chunks).await, (200, answer.clone()), "append {n}");
+        }
+    }
+    // What was begun before is known, and what was not is not.
+    let never = nth(&api, 303).post(&messages, &json!([{ "type": "text-end", "id": "t2" }])).await;
+    assert_eq!((never.0, &never.1["code"]), (400, &json!("INVALID_PAYLOAD")));
+    let rest = json!([
+        { "type": "tool-input-delta", "toolCallId": "c0", "inputTextDelta": "{}" },
+        { "type": "text-end", "id": "t1" },
+    ]);
+    let (status, answer) = nth(&api, 303).post(&messages, &rest).await;
+    assert_eq!(status, 200, "{answer}");
+    api.post(&format!("{path}/complete"), &json!({})).await;
+    let events = api.stream(&format!("{path}/stream")).await.all().await;
+    let words = |n: u64| format!("{n}a {n}b {n}c ");
+    let expected: String = (0..303).filter(|n| n % 101 != 100).map(words).collect();
+    assert_eq!(text(&events), expected);
+}

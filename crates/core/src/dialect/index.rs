@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use bowline_protocol::{Recorded, Seq};
+use bowline_protocol::{EventView, Recorded, Seq};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +80,12 @@ impl<M: Clone + PartialEq + Serialize + DeserializeOwned> ProjectionIndex<M> {
         Some((from, self.at(from.prev())?))
     }
 
+    /// About how many bytes it takes: the same for the same index, however it was made.
+    fn bytes(&self) -> usize {
+        let base = serde_json::to_vec(&self.base).map_or(0, |json| json.len() + 64);
+        base + self.changes.iter().map(|(_, change)| change.bytes()).sum::<usize>()
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         // Text keys and whole numbers only, so this cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
@@ -90,31 +96,47 @@ impl<M: Clone + PartialEq + Serialize + DeserializeOwned> ProjectionIndex<M> {
     }
 }
 
-/// Follows a stream as it is written, and keeps its index.
-#[derive(Clone, Debug)]
-pub struct ProjectionIndexer<P: Projection> {
+/// How far a stream was followed: all that its writer knows of it beside the index.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(bound = "P: Serialize + DeserializeOwned")]
+pub struct IndexerState<P> {
     projection: P,
-    index: Option<ProjectionIndex<P::Mark>>,
-    /// The open parts at the last event.
-    newest: OpenParts<P::Mark>,
-    /// About how long the index is.
-    bytes: usize,
     next: Seq,
     /// It cannot tell any more.
     lost: bool,
 }
 
+impl<P: Projection> IndexerState<P> {
+    /// The number of the next event.
+    pub fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Takes note of an event that the index holds already.
+    pub fn pass_event(&mut self, event: &Recorded) {
+        if event.seq >= self.next {
+            self.next = event.seq.next();
+            self.projection.pass_event(event);
+        }
+    }
+}
+
+/// Follows a stream as it is written, and keeps its index.
+#[derive(Clone, Debug)]
+pub struct ProjectionIndexer<P: Projection> {
+    state: IndexerState<P>,
+    index: Option<ProjectionIndex<P::Mark>>,
+    /// The open parts at the last event.
+    newest: OpenParts<P::Mark>,
+    /// About how long the index is.
+    bytes: usize,
+}
+
 impl<P: Projection> ProjectionIndexer<P> {
     /// A stream whose first event will be `first`.
     pub fn new(first: Seq) -> ProjectionIndexer<P> {
-        ProjectionIndexer {
-            projection: P::new(""),
-            index: None,
-            newest: OpenParts::default(),
-            bytes: 0,
-            next: first,
-            lost: false,
-        }
+        let state = IndexerState { projection: P::new(""), next: first, lost: false };
+        ProjectionIndexer { state, index: None, newest: OpenParts::default(), bytes: 0 }
     }
 
     /// A stream of which the beginning is gone: the first event that is left is `retained`.
@@ -122,14 +144,8 @@ impl<P: Projection> ProjectionIndexer<P> {
         let Some((next, newest)) = index.as_ref().and_then(|index| index.from(retained)) else {
             let mut projection = P::new("");
             projection.lose();
-            return ProjectionIndexer {
-                projection,
-                index: None,
-                newest: OpenParts::default(),
-                bytes: 0,
-                next: retained,
-                lost: true,
-            };
+            let state = IndexerState { projection, next: retained, lost: true };
+            return ProjectionIndexer { state, index: None, newest: OpenParts::default(), bytes: 0 };
         };
         let projection = P::resumed("", &newest);
         // What happened since is about to be told once more.
@@ -137,41 +153,66 @@ impl<P: Projection> ProjectionIndexer<P> {
             index.changes.retain(|(at, _)| *at < next);
             index
         });
-        let bytes = index.as_ref().map_or(0, |index| index.encode().len());
-        ProjectionIndexer { projection, index, newest, bytes, next, lost: false }
+        let bytes = index.as_ref().map_or(0, ProjectionIndex::bytes);
+        ProjectionIndexer { state: IndexerState { projection, next, lost: false }, index, newest, bytes }
+    }
+
+    /// A stream that was followed up to its end, where this is its index.
+    pub fn resumed(mut state: IndexerState<P>, index: Option<ProjectionIndex<P::Mark>>) -> ProjectionIndexer<P> {
+        state.projection.take_changed();
+        // One that has lost sight keeps no index, or one that ends where it lost it.
+        state.lost |= index.as_ref().is_some_and(|index| index.until.is_some());
+        let newest = if index.is_some() { state.projection.open_parts() } else { OpenParts::default() };
+        let bytes = index.as_ref().map_or(0, ProjectionIndex::bytes);
+        ProjectionIndexer { state, index, newest, bytes }
+    }
+
+    /// What has to be kept of it beside its index.
+    pub fn state(&self) -> &IndexerState<P> {
+        &self.state
     }
 
     /// The number of the next event.
     pub fn next(&self) -> Seq {
-        self.next
+        self.state.next
     }
 
     /// Takes the next event. True if the index has changed by it.
     pub fn handle_event(&mut self, event: &Recorded) -> bool {
-        if event.seq < self.next {
+        self.handle_with(event.seq, |projection| projection.pass_event(event))
+    }
+
+    /// The same with an event that is not encoded yet.
+    pub fn handle_view(&mut self, seq: Seq, view: &EventView<'_>) -> bool {
+        self.handle_with(seq, |projection| projection.pass_view(seq, view))
+    }
+
+    fn handle_with(&mut self, seq: Seq, pass: impl FnOnce(&mut P)) -> bool {
+        if seq < self.state.next {
             return false;
         }
-        self.next = event.seq.next();
-        self.projection.pass_event(event);
+        self.state.next = seq.next();
+        let projection = &mut self.state.projection;
+        pass(projection);
         // Behind the terminal nobody begins.
-        if self.projection.is_over() || !self.projection.take_changed() || self.lost {
+        if projection.is_over() || !projection.take_changed() || self.state.lost {
             return false;
         }
-        let open_parts = self.projection.open_parts();
-        let change = Change::between(&self.newest, &open_parts);
+        let open_parts = projection.open_parts();
         match &mut self.index {
             None => {
-                self.index = Some(ProjectionIndex {
-                    since: event.seq,
-                    base: open_parts.clone(),
-                    changes: Vec::new(),
-                    until: None,
-                });
+                let base = open_parts.clone();
+                let index = ProjectionIndex { since: seq, base, changes: Vec::new(), until: None };
+                self.bytes = index.bytes();
+                self.index = Some(index);
             }
-            Some(_) if change.0.is_empty() => return false,
             Some(index) => {
+                let change = Change::between(&self.newest, &open_parts);
+                if change.0.is_empty() {
+                    return false;
+                }
                 self.bytes += change.bytes();
-                index.changes.push((event.seq, change));
+                index.changes.push((seq, change));
             }
         }
         self.newest = open_parts;
@@ -189,12 +230,13 @@ impl<P: Projection> ProjectionIndexer<P> {
             change.apply(&mut index.base);
             index.since = at;
         }
-        self.bytes = index.encode().len();
+        self.bytes = index.bytes();
         if self.bytes > INDEX_BYTES_MAX {
             // What is open at this one point is too much already.
             index.until = Some(index.since);
             index.changes.clear();
-            self.lost = true;
+            self.bytes = index.bytes();
+            self.state.lost = true;
         }
     }
 
@@ -204,6 +246,6 @@ impl<P: Projection> ProjectionIndexer<P> {
 
     /// The projection behind the last event.
     pub fn projection(&self) -> &P {
-        &self.projection
+        &self.state.projection
     }
 }

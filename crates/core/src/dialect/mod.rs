@@ -9,15 +9,16 @@ pub mod responses;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use bowline_protocol::{Epoch, Recorded, Seq, SessionId, TaskId};
+use bowline_protocol::{Epoch, EventView, Recorded, Seq, SessionId, TaskId};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use index::{INDEX_BYTES_MAX, ProjectionIndex, ProjectionIndexer};
+pub use index::{INDEX_BYTES_MAX, IndexerState, ProjectionIndex, ProjectionIndexer};
 pub use live::{Live, LiveBatch, Shared};
 pub use registry::{
-    Calls, End, Ending, FrameDialect, Imported, Importer, Owed, StreamIndexer, answer_chunk, message_parts,
+    Calls, End, Ending, FrameDialect, Imported, Importer, Owed, StreamIndexer, StreamIndexerState, answer_chunk,
+    message_parts,
 };
 
 /// Turns the events of one turn or task into the outputs of one dialect, for one reader.
@@ -52,6 +53,13 @@ pub trait Projection: Clone + fmt::Debug + Send + 'static {
 
     /// Takes note of an event whose outputs the reader already has.
     fn pass_event(&mut self, event: &Recorded);
+
+    /// The same with an event that is not encoded yet. A dialect that looks at views need not have it encoded for this.
+    fn pass_view(&mut self, seq: Seq, view: &EventView<'_>) {
+        // Texts only, so this cannot fail.
+        let bytes = serde_json::to_vec(view).unwrap_or_default().into();
+        self.pass_event(&Recorded { seq, bytes });
+    }
 
     /// Takes an event of which the reader has the first `has` outputs, and adds the others to `out`; before them, if its
     /// parser is a fresh one, the framing of that very point.

@@ -1,9 +1,10 @@
 //! Which dialects are kept as turns and tasks are written. Only this file, the folders beside it and their endpoints name a dialect.
 
-use bowline_protocol::{Recorded, Seq};
+use bowline_protocol::{EventView, Recorded, Seq};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Projection, ProjectionIndex, ProjectionIndexer, ai_sdk, index_key};
+use super::{IndexerState, Projection, ProjectionIndex, ProjectionIndexer, ai_sdk, index_key};
 
 /// What producers write, and the message that is kept of a turn.
 pub use ai_sdk::{Calls, End, Ending, Imported, Importer, Owed, answer_chunk, message_parts};
@@ -13,12 +14,35 @@ pub type FrameDialect = ai_sdk::Projector;
 
 /// Follows a stream as it is written, and keeps the index of each dialect that has one.
 ///
-/// Another such dialect is a field, and a line in each of the first four functions.
+/// Another such dialect is a field, and a line in each of the first six functions.
 #[derive(Clone, Debug)]
 pub struct StreamIndexer {
     /// The number of the next event.
     next: Seq,
     ai_sdk: Kept<ai_sdk::Projector>,
+}
+
+/// How far a stream was followed: all that its writer knows of it beside the indexes. Another dialect that is indexed is a
+/// field here too.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StreamIndexerState {
+    next: Seq,
+    ai_sdk: IndexerState<ai_sdk::Projector>,
+}
+
+impl StreamIndexerState {
+    /// The number of the next event.
+    pub fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Takes note of an event that the indexes hold already.
+    pub fn pass_event(&mut self, event: &Recorded) {
+        if event.seq >= self.next {
+            self.next = event.seq.next();
+            self.ai_sdk.pass_event(event);
+        }
+    }
 }
 
 /// An indexer, and whether its index has changed since it was last taken.
@@ -45,6 +69,16 @@ impl StreamIndexer {
         StreamIndexer { next: retained, ai_sdk: Kept::late(base, stored, retained) }
     }
 
+    /// A stream that was followed up to its end, with what is kept there under its [`keys`](StreamIndexer::keys).
+    pub fn resumed<B: AsRef<[u8]>>(state: StreamIndexerState, base: &str, stored: &[(String, B)]) -> StreamIndexer {
+        StreamIndexer { next: state.next, ai_sdk: Kept::resumed(state.ai_sdk, base, stored) }
+    }
+
+    /// What has to be kept of it beside its indexes.
+    pub fn state(&self) -> StreamIndexerState {
+        StreamIndexerState { next: self.next, ai_sdk: self.ai_sdk.indexer.state().clone() }
+    }
+
     fn each(&mut self) -> [&mut dyn Indexed; 1] {
         [&mut self.ai_sdk]
     }
@@ -59,6 +93,14 @@ impl StreamIndexer {
         if event.seq >= self.next {
             self.next = event.seq.next();
             self.each().into_iter().for_each(|indexed| indexed.handle_event(event));
+        }
+    }
+
+    /// The same with an event that is not encoded yet.
+    pub fn handle_view(&mut self, seq: Seq, view: &EventView<'_>) {
+        if seq >= self.next {
+            self.next = seq.next();
+            self.each().into_iter().for_each(|indexed| indexed.handle_view(seq, view));
         }
     }
 
@@ -77,6 +119,7 @@ impl StreamIndexer {
 /// One dialect's index, whichever it is.
 trait Indexed {
     fn handle_event(&mut self, event: &Recorded);
+    fn handle_view(&mut self, seq: Seq, view: &EventView<'_>);
     fn take_changed(&mut self, base: &str) -> Option<(String, Vec<u8>)>;
 }
 
@@ -86,16 +129,27 @@ impl<P: Projection> Kept<P> {
     }
 
     fn late<B: AsRef<[u8]>>(base: &str, stored: &[(String, B)], retained: Seq) -> Kept<P> {
+        Kept { indexer: ProjectionIndexer::late(Kept::<P>::stored(base, stored), retained), changed: false }
+    }
+
+    fn resumed<B: AsRef<[u8]>>(state: IndexerState<P>, base: &str, stored: &[(String, B)]) -> Kept<P> {
+        Kept { indexer: ProjectionIndexer::resumed(state, Kept::<P>::stored(base, stored)), changed: false }
+    }
+
+    fn stored<B: AsRef<[u8]>>(base: &str, stored: &[(String, B)]) -> Option<ProjectionIndex<P::Mark>> {
         let key = index_key::<P>(base);
         let stored = stored.iter().find(|(at, _)| Some(at) == key.as_ref());
-        let index = stored.and_then(|(_, bytes)| ProjectionIndex::decode(bytes.as_ref()));
-        Kept { indexer: ProjectionIndexer::late(index, retained), changed: false }
+        stored.and_then(|(_, bytes)| ProjectionIndex::decode(bytes.as_ref()))
     }
 }
 
 impl<P: Projection> Indexed for Kept<P> {
     fn handle_event(&mut self, event: &Recorded) {
         self.changed |= self.indexer.handle_event(event);
+    }
+
+    fn handle_view(&mut self, seq: Seq, view: &EventView<'_>) {
+        self.changed |= self.indexer.handle_view(seq, view);
     }
 
     fn take_changed(&mut self, base: &str) -> Option<(String, Vec<u8>)> {

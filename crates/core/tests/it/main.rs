@@ -14,6 +14,7 @@ mod cut_anywhere;
 mod cut_projection;
 mod dialect;
 mod import;
+mod kept;
 mod live;
 mod projection;
 mod real_parsers;

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bowline_protocol::chunk::ChunkView;
 use bowline_protocol::event::names;
-use bowline_protocol::{ChunkKind, Recorded};
+use bowline_protocol::{ChunkKind, EventView, Recorded};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::events::{Facts, text_of};
 
@@ -17,21 +18,23 @@ const CALLS_MAX: usize = 64;
 
 /// Follows the calls in the stream of an operation that may be the operation's own: those with its id, and those of its
 /// tool, since a producer may give its call an id of its own.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Calls {
+    #[serde(skip)]
     id: Box<str>,
+    #[serde(skip)]
     tool: Option<Box<str>>,
     /// Oldest first.
     known: VecDeque<Call>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 struct Call {
     id: Box<str>,
     standing: Standing,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Standing {
     /// Its output is still to come.
     Open,
@@ -56,16 +59,28 @@ impl Calls {
         Calls { id: id.into(), tool: tool.map(Into::into), known: VecDeque::new() }
     }
 
+    /// The same, with what was kept of the calls in its stream.
+    pub fn resumed(self, kept: Calls) -> Calls {
+        Calls { known: kept.known, ..self }
+    }
+
     /// Takes the next event of the stream.
     pub fn handle_event(&mut self, event: &Recorded) {
-        let Some(view) = event.view() else { return };
-        let facts = Facts::of(view.metadata);
+        if let Some(view) = event.view() {
+            self.handle_view(&view);
+        }
+    }
+
+    /// The same, before the event is encoded.
+    pub fn handle_view(&mut self, view: &EventView<'_>) {
+        let facts = || Facts::of(view.metadata);
         let step = || view.step_id.and_then(text_of).unwrap_or_default();
         match view.event {
             names::TOOL_CALL => {
-                self.begin(&step(), facts.tool.and_then(text_of).as_deref().unwrap_or_default());
+                self.begin(&step(), facts().tool.and_then(text_of).as_deref().unwrap_or_default());
             }
             names::TOOL_RESULT => {
+                let facts = facts();
                 let failed = matches!(facts.status.and_then(text_of).as_deref(), Some("failed" | "unknown"));
                 // An upstream's own chunk says it best, where there is one.
                 let said = facts.chunk.and_then(|chunk| ChunkView::parse(chunk.get()).ok()?.fields.output);
@@ -150,10 +165,9 @@ fn hash(value: &Value) -> u64 {
     hash_text(&value.to_string())
 }
 
+/// It is kept, so it must be the same in every build.
 fn hash_text(text: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
+    Sha256::digest(text.as_bytes()).iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Names are a person's.

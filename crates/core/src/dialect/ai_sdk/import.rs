@@ -6,7 +6,7 @@ use std::fmt;
 use bowline_protocol::chunk::{ChunkBuilder, ChunkError, ChunkView, DONE_DATA};
 use bowline_protocol::event::names;
 use bowline_protocol::{Chunk, ChunkKind, Draft, Recorded, StepId, json};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -57,12 +57,14 @@ impl fmt::Debug for End {
 
 /// Follows one upstream's stream.
 ///
-/// It can be built again from what was logged ([`Importer::follow`]), so that a restart does not break a producer's task.
-#[derive(Clone, Debug, Default)]
+/// It can be built again from what was logged ([`Importer::follow`]), so that a restart does not break a producer's task;
+/// and kept, so that only what was logged since has to be read.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Importer {
     stage: Stage,
     sight: Sight,
     /// What the message is called if its upstream does not name it; none if the message is not the upstream's to begin.
+    #[serde(skip)]
     message_id: Option<Box<str>>,
     /// Its `start` was logged.
     started: bool,
@@ -78,7 +80,7 @@ pub struct Importer {
     approvals: BTreeMap<Box<str>, Box<str>>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Stage {
     /// Nothing was said yet. Our own first step stands for the upstream's.
     #[default]
@@ -89,7 +91,7 @@ enum Stage {
     Ended,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Sight {
     #[default]
     Whole,
@@ -132,14 +134,37 @@ impl Importer {
         Importer { message_id: Some(message_id.into()), ..Importer::default() }
     }
 
+    /// The same upstream, as far as it was followed when this was kept.
+    pub fn resumed(self, kept: Importer) -> Importer {
+        Importer { message_id: self.message_id, ..kept }
+    }
+
     /// The `start` that is missing if the stream goes on with this chunk. It is to be logged before the chunk.
     pub fn opening(&mut self, next: &str) -> Option<Draft> {
         let message_id = self.message_id.as_deref().filter(|_| !self.started)?;
         if ChunkView::parse(next).is_ok_and(|view| view.kind == ChunkKind::Start) {
             return None;
         }
+        let start = raw_of(&Chunk::start(message_id));
         self.started = true;
-        Some(Draft::new(names::CHUNK, &raw_of(&Chunk::start(message_id))))
+        Some(Draft::new(names::CHUNK, &start))
+    }
+
+    /// Takes the next chunk, which is JSON, together with the [`opening`](Importer::opening) that is missing before it.
+    /// Refused ones change nothing.
+    pub fn handle_json(&mut self, chunk: &RawValue) -> Result<(Option<Draft>, Imported), ChunkError> {
+        if json::depth(chunk.get(), DEPTH_MAX) > DEPTH_MAX {
+            return Err(ChunkError::TooDeep { depth_max: DEPTH_MAX });
+        }
+        let view = ChunkView::parse(chunk.get())?;
+        let imported = if json::is_compact(chunk.get()) {
+            self.handle_line(chunk, &view)?
+        } else {
+            let line = RawValue::from_string(json::compact(chunk.get())).map_err(|_| ChunkError::NotAnObject)?;
+            self.handle_line(&line, &ChunkView::parse(line.get())?)?
+        };
+        // A `start` of its own is noted by now, and then nothing is missing.
+        Ok((self.opening(""), imported))
     }
 
     /// Takes the next chunk as it came: a JSON object, or `[DONE]`. Refused ones change nothing.
@@ -153,13 +178,16 @@ impl Importer {
         // Checked before it is compacted, which is defined for JSON only.
         ChunkView::parse(text)?;
         let line = RawValue::from_string(json::compact(text)).map_err(|_| ChunkError::NotAnObject)?;
-        let view = ChunkView::parse(line.get())?;
+        self.handle_line(&line, &ChunkView::parse(line.get())?)
+    }
+
+    fn handle_line(&mut self, line: &RawValue, view: &ChunkView<'_>) -> Result<Imported, ChunkError> {
         if self.stage == Stage::Ended {
             return Ok(Imported::Nothing);
         }
-        self.check_begun(&view)?;
-        let imported = self.import(&line, &view);
-        self.note(&view);
+        self.check_begun(view)?;
+        let imported = self.import(line, view);
+        self.note(view);
         Ok(imported)
     }
 
@@ -297,6 +325,11 @@ impl Importer {
             _ => return,
         }
         self.stage = Stage::Within;
+    }
+
+    /// Whether the upstream has ended, so that what it says now is not logged.
+    pub fn is_ended(&self) -> bool {
+        self.stage == Stage::Ended
     }
 
     /// Some of the log is gone, so what came before cannot be known. From now on nothing is refused for not having begun.

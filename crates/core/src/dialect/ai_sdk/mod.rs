@@ -5,6 +5,7 @@ mod calls;
 mod events;
 mod fold;
 mod import;
+mod kept;
 mod open_parts;
 mod partial_json;
 mod parts;
@@ -16,8 +17,9 @@ mod verbatim;
 use bowline_protocol::chunk::{ChunkBuilder, DONE};
 use bowline_protocol::event::names;
 use bowline_protocol::frame::server::TaskChunk;
-use bowline_protocol::{Chunk, ChunkKind, Epoch, Place, Recorded, Seq, json};
+use bowline_protocol::{Chunk, ChunkKind, Epoch, EventView, Place, Recorded, Seq, json};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{FrameProjection, FrameTask, OpenParts, Parser, Projection, ProjectionIndexer};
@@ -35,13 +37,15 @@ pub use open_parts::Mark;
 ///
 /// The first event, whatever it is, begins the stream: a `user.message` says nothing else, and after an upstream's `start`
 /// the steps are the upstream's as well.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Projector {
     message_id: Box<str>,
     stage: Stage,
     numbers: Numbers,
     parts: Parts,
     streamed: Streamed,
+    /// Nothing of it outlives its event.
+    #[serde(skip)]
     output: EventOutput,
     /// The reader was told that it lacks something, so its texts may have holes.
     has_gap: bool,
@@ -49,7 +53,7 @@ pub struct Projector {
     inexact: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Stage {
     /// Before the first event.
     Before,
@@ -61,7 +65,7 @@ enum Stage {
 }
 
 /// What the chunks of one event are called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Numbers {
     /// All events are known, so every reader counts the same chunks.
     EachChunk,
@@ -126,6 +130,13 @@ impl Projection for Projector {
     fn pass_event(&mut self, event: &Recorded) {
         self.output = EventOutput { seq: event.seq, ..EventOutput::default() };
         self.project(event);
+        self.output.chunks.clear();
+    }
+
+    fn pass_view(&mut self, seq: Seq, view: &EventView<'_>) {
+        self.inexact = false;
+        self.output = EventOutput { chunks: std::mem::take(&mut self.output.chunks), seq, ..EventOutput::default() };
+        self.project_view(view);
         self.output.chunks.clear();
     }
 
@@ -271,12 +282,17 @@ impl Projector {
     fn project(&mut self, event: &Recorded) {
         self.inexact = false;
         // What we logged ourselves can be read; anything else says nothing to a chat.
-        let Some(view) = event.view() else { return };
+        if let Some(view) = event.view() {
+            self.project_view(&view);
+        }
+    }
+
+    fn project_view(&mut self, view: &EventView<'_>) {
         if self.stage == Stage::Over || view.event == names::SESSION_END {
             return;
         }
         if self.stage != Stage::Within {
-            let start = verbatim::message_start(&view);
+            let start = verbatim::message_start(view);
             let is_start = start.is_some();
             self.begin(start);
             if is_start {
@@ -285,7 +301,7 @@ impl Projector {
         }
         // A message begins the stream and says nothing else; a second one belongs to the next turn.
         if view.event != names::USER_MESSAGE {
-            self.handle_view(&view, &Facts::of(view.metadata));
+            self.handle_view(view, &Facts::of(view.metadata));
         }
     }
 

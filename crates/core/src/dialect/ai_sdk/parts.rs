@@ -6,9 +6,12 @@ use std::fmt;
 use bowline_protocol::chunk::ChunkBuilder;
 use bowline_protocol::{Chunk, ChunkKind};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::kept;
 
 /// The two kinds of text that grow by deltas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Flow {
     Text,
     Reasoning,
@@ -46,7 +49,7 @@ impl Flow {
 }
 
 /// Who ends a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ends {
     /// It is ours, and the next thing that does not extend it ends it.
     Implicitly,
@@ -54,12 +57,13 @@ pub enum Ends {
     ByName,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Part {
     pub flow: Flow,
     pub id: Box<str>,
     pub ends: Ends,
     /// The chunk that began it.
+    #[serde(with = "kept::chunk")]
     pub(super) start: Bytes,
 }
 
@@ -70,22 +74,26 @@ impl fmt::Debug for Part {
 }
 
 /// How far a tool call has come.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) enum Progress {
     /// Its input is arriving. The text so far is the body of a JSON string; even an empty delta shows in a parser.
     Streaming {
+        #[serde(with = "kept::chunk")]
         start: Bytes,
+        /// Not kept: only a reader who is framed needs it, and nothing that is kept frames one.
+        #[serde(skip)]
         text: Option<String>,
     },
     /// Its input is there. These chunks bring a parser to where the call stands.
     Waiting {
+        #[serde(with = "kept::chunks")]
         chunks: Vec<Bytes>,
         preliminary: bool,
     },
     Done,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Tool {
     pub progress: Progress,
     /// Whether the reader's parser has it. One that is done before a framed reader begins, it has not.
@@ -106,9 +114,10 @@ impl fmt::Debug for Tool {
 }
 
 /// A question whether a call may be made.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Approval {
     pub call: Box<str>,
+    #[serde(with = "kept::chunk")]
     pub request: Bytes,
     /// Whether the reader's parser has it.
     pub known: bool,
@@ -120,7 +129,7 @@ impl fmt::Debug for Approval {
     }
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Parts {
     /// By when they were opened.
     pub(super) parts: BTreeMap<u64, Part>,
@@ -132,12 +141,14 @@ pub struct Parts {
     pub(super) tools: BTreeMap<Box<str>, Tool>,
     pub(super) approvals: BTreeMap<Box<str>, Approval>,
     /// The chunk with which an upstream began the message itself. Then its steps are the upstream's too.
+    #[serde(with = "kept::maybe_chunk")]
     pub(super) start: Option<Bytes>,
     pub(super) in_step: bool,
     pub(super) steps: u64,
     /// Counts what was opened, so that framing keeps the order.
     pub(super) opened: u64,
-    /// Something was opened, closed or came further since this was last asked.
+    /// Something was opened, closed or came further since this was last asked, which is at each event.
+    #[serde(skip)]
     changed: bool,
     /// So many calls are over that the oldest of them are not among these.
     pub(super) forgotten_calls: bool,

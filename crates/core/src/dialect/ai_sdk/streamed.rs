@@ -3,6 +3,8 @@
 use std::fmt;
 
 use bowline_protocol::json;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use sha2::digest::common::hazmat::{SerializableState, SerializedState};
 use sha2::{Digest as _, Sha256};
 
 /// What a whole answer holds beyond what was streamed of it.
@@ -30,7 +32,7 @@ impl fmt::Debug for Rest<'_> {
 ///
 /// Agents mean different things by the whole answer: all they said, or what they said after the last tool call. Either
 /// is recognised, or a reader would see the text twice.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Streamed {
     all: Digest,
     /// None as long as the last part is all there is.
@@ -107,12 +109,37 @@ fn rest_from(body: &str, cut: usize) -> Rest<'_> {
     }
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct Digest {
+    #[serde(serialize_with = "keep_hash", deserialize_with = "kept_hash")]
     hash: Sha256,
     bytes: usize,
     /// The first half of a surrogate pair whose second half may begin the next delta.
     half: Option<[u8; 3]>,
+}
+
+/// A hash that can be gone on with, as hexadecimal digits.
+fn keep_hash<S: Serializer>(hash: &Sha256, to: S) -> Result<S::Ok, S::Error> {
+    let digits: String = hash.serialize().iter().flat_map(|byte| [byte >> 4, byte & 15]).map(digit).collect();
+    digits.serialize(to)
+}
+
+fn digit(half: u8) -> char {
+    char::from_digit(u32::from(half), 16).unwrap_or('0')
+}
+
+fn kept_hash<'de, D: Deserializer<'de>>(from: D) -> Result<Sha256, D::Error> {
+    let digits = String::deserialize(from)?;
+    let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
+    let state = bytes.and_then(|bytes| SerializedState::<Sha256>::try_from(&*bytes).ok());
+    let hash = state.and_then(|state| Sha256::deserialize(&state).ok());
+    hash.ok_or_else(|| de::Error::custom("this is no hash that can be gone on with"))
+}
+
+fn byte(digits: &[u8]) -> Option<u8> {
+    let value = |digit: u8| char::from(digit).to_digit(16);
+    let [high, low] = digits else { return None };
+    u8::try_from(value(*high)? << 4 | value(*low)?).ok()
 }
 
 impl Digest {
