@@ -20,14 +20,11 @@ pub struct Link {
     epoch: Epoch,
     /// The next event to send.
     next: Seq,
-    /// The number that the log will give next, as far as we know.
-    tail: Seq,
     /// Everything up to here was sent, or the client said that it has it.
     sent: Seq,
     acked: Seq,
     /// What the client said it had when it came, which may be more than there is.
     claimed: Seq,
-    reading: bool,
     phase: Phase,
     output: VecDeque<Output>,
 }
@@ -49,10 +46,6 @@ enum Phase {
 pub enum Output {
     Control(Control),
     Events(Vec<Recorded>),
-    Read {
-        from: Seq,
-        events_max: usize,
-    },
     /// The owed events have all been handed over.
     Replayed {
         verdict: Resume,
@@ -78,11 +71,9 @@ impl Link {
             session,
             epoch: extent.epoch.clone(),
             next: extent.next,
-            tail: extent.next,
             sent: extent.last(),
             acked: Seq::ZERO,
             claimed: Seq::ZERO,
-            reading: false,
             phase: Phase::Live,
             output: VecDeque::new(),
         }
@@ -121,23 +112,18 @@ impl Link {
         self.acked
     }
 
-    /// The last event of the log, as far as this link knows.
-    pub fn log_last(&self) -> Seq {
-        self.tail.prev()
+    /// What to read once there is no output left: from which event on, and how many at most.
+    pub fn poll_read(&self) -> (Seq, usize) {
+        // While replaying, read no further than what is owed, so that the notice stands before the first live event.
+        let wanted = match &self.phase {
+            Phase::Replaying { to, .. } => self.next.until(to.next()) as usize,
+            Phase::Live => READ_EVENTS_MAX,
+        };
+        (self.next, wanted.min(READ_EVENTS_MAX))
     }
 
-    /// The log has grown to `next` (or may have: wake-ups can repeat).
-    pub fn handle_tail(&mut self, next: Seq) {
-        self.tail = self.tail.max(next);
-    }
-
-    /// The answer to [`Output::Read`]. `first` is where the log begins now, `next` where it ends.
-    pub fn handle_events(&mut self, events: Vec<Recorded>, first: Seq, next: Seq) {
-        self.reading = false;
-        self.handle_tail(next);
-        if first > self.next {
-            self.skip_to(first);
-        }
+    /// Takes what was read.
+    pub fn handle_events(&mut self, events: Vec<Recorded>) {
         debug_assert!(events.first().is_none_or(|event| event.seq == self.next), "the log skipped an event");
         if let Some(last) = events.last().map(|event| event.seq) {
             if let Phase::Replaying { replayed, .. } = &mut self.phase {
@@ -150,9 +136,12 @@ impl Link {
         self.settle();
     }
 
-    /// Reading failed; it will be asked again at the next tail.
-    pub fn handle_read_failed(&mut self) {
-        self.reading = false;
+    /// What was to be read is no longer retained; the log begins with `first` now.
+    pub fn handle_gap(&mut self, first: Seq) {
+        if first > self.next {
+            self.skip_to(first);
+            self.settle();
+        }
     }
 
     /// The client says what it has. Lower and repeated acks are no-ops; one beyond what was sent is refused.
@@ -174,24 +163,7 @@ impl Link {
     }
 
     pub fn poll_output(&mut self) -> Option<Output> {
-        if let Some(output) = self.output.pop_front() {
-            return Some(output);
-        }
-        if self.reading || self.next >= self.tail {
-            return None;
-        }
-        self.reading = true;
-        // While replaying, read no further than what is owed, so that the notice stands before the first live event.
-        let wanted = match &self.phase {
-            Phase::Replaying { to, .. } => self.next.until(to.next()) as usize,
-            Phase::Live => READ_EVENTS_MAX,
-        };
-        Some(Output::Read { from: self.next, events_max: wanted.min(READ_EVENTS_MAX) })
-    }
-
-    /// Whether there is something to do without waiting.
-    pub fn is_ready(&self) -> bool {
-        !self.output.is_empty() || (!self.reading && self.next < self.tail)
+        self.output.pop_front()
     }
 
     fn skip_to(&mut self, first: Seq) {
@@ -291,23 +263,22 @@ mod tests {
     #[test]
     fn the_notice_stands_between_the_owed_and_the_live_events() {
         let mut link = link(1, 4, 1);
-        link.handle_tail(seq(9));
-        let Some(Output::Read { from, events_max }) = link.poll_output() else { panic!() };
-        assert_eq!((from, events_max), (seq(2), 2));
-        link.handle_events(events(2..4), seq(1), seq(9));
+        assert!(link.poll_output().is_none());
+        assert_eq!(link.poll_read(), (seq(2), 2));
+        link.handle_events(events(2..4));
         assert!(matches!(link.poll_output(), Some(Output::Events(e)) if e.len() == 2));
         assert!(matches!(link.poll_output(), Some(Output::Control(c)) if c.metadata["replayed"] == 2));
         assert!(matches!(link.poll_output(), Some(Output::Replayed { replayed: 2, .. })));
-        assert!(matches!(link.poll_output(), Some(Output::Read { from, .. }) if from == seq(4)));
+        assert!(link.poll_output().is_none());
+        assert_eq!(link.poll_read(), (seq(4), READ_EVENTS_MAX));
     }
 
     #[test]
     fn a_reader_that_is_trimmed_past_is_told_before_its_next_event() {
         let mut link = link(1, 4, 3);
         while link.poll_output().is_some() {}
-        link.handle_tail(seq(100));
-        assert!(matches!(link.poll_output(), Some(Output::Read { .. })));
-        link.handle_events(events(90..100), seq(90), seq(100));
+        link.handle_gap(seq(90));
+        link.handle_events(events(90..100));
         let Some(Output::Control(notice)) = link.poll_output() else { panic!() };
         assert_eq!(notice.metadata["code"], "REPLAY_GAP");
         assert_eq!(notice.metadata["lost"], 86);

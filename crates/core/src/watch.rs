@@ -31,8 +31,6 @@ pub struct Watch<P: Projection> {
     fold: Option<P::Fold>,
     /// The next event to look at.
     next: Seq,
-    /// The number that the log will give next, as far as we know.
-    tail: Seq,
     /// Events up to here were there when the reader came; only these are folded.
     replay_to: Seq,
     has: Has,
@@ -45,7 +43,6 @@ pub struct Watch<P: Projection> {
     fallback: Option<(P, Vec<P::Output>)>,
     /// Outputs seen so far, whether or not the reader got them.
     seen: u64,
-    reading: bool,
     out: Vec<P::Output>,
     stage: Stage,
     gap: bool,
@@ -74,10 +71,6 @@ enum Stage {
 #[derive(Debug)]
 pub enum Output<O> {
     Outputs(Vec<O>),
-    Read {
-        from: Seq,
-        events_max: usize,
-    },
     /// Nothing follows, ever.
     Over,
 }
@@ -110,14 +103,12 @@ impl<P: Projection> Watch<P> {
             projection: P::new(name),
             fold: fold.then(P::Fold::default),
             next: first,
-            tail: extent.next,
             replay_to: extent.last(),
             has: Has::Nothing,
             shortcut: None,
             silent_until: Seq::ZERO,
             fallback: None,
             seen: 0,
-            reading: false,
             out: Vec::new(),
             stage: Stage::Replaying,
             gap: false,
@@ -263,22 +254,25 @@ impl<P: Projection> Watch<P> {
         self.stage != Stage::Replaying
     }
 
-    /// The log has grown to `next` (or may have: wake-ups can repeat).
-    pub fn handle_tail(&mut self, next: Seq) {
-        self.tail = self.tail.max(next);
+    /// What to read once there is no output left: from which event on, and how many at most. None if nothing follows, ever.
+    pub fn poll_read(&self) -> Option<(Seq, usize)> {
+        matches!(self.stage, Stage::Replaying | Stage::Live).then_some((self.next, READ_EVENTS_MAX))
     }
 
-    /// The answer to [`Output::Read`]. `first` is where the log begins now, `next` where it ends. If it begins behind what
-    /// was asked for, the index as it is now says what is open there.
-    pub fn handle_events(&mut self, events: &[Recorded], first: Seq, next: Seq, index: Option<&Index<P>>) {
-        self.reading = false;
-        self.handle_tail(next);
+    /// What was to be read is no longer retained; the log begins with `first` now. The index as it is now says what is open
+    /// there.
+    pub fn handle_gap(&mut self, first: Seq, index: Option<&Index<P>>) {
         if first > self.next && self.next < self.silent_until {
             self.give_up_on_beginning();
         }
         if first > self.next {
             self.overtaken(first, index);
         }
+        self.settle();
+    }
+
+    /// Takes what was read.
+    pub fn handle_events(&mut self, events: &[Recorded]) {
         for event in events {
             // Left out with what was lost: what was open there is not known.
             if event.seq < self.next {
@@ -301,11 +295,6 @@ impl<P: Projection> Watch<P> {
             }
         }
         self.settle();
-    }
-
-    /// Reading failed; it will be asked again.
-    pub fn handle_read_failed(&mut self) {
-        self.reading = false;
     }
 
     /// False if the projection has to begin again before this event can be projected.
@@ -390,16 +379,12 @@ impl<P: Projection> Watch<P> {
             return Some(Output::Outputs(std::mem::take(&mut self.out)));
         }
         match self.stage {
-            Stage::Done => return None,
+            Stage::Replaying | Stage::Live | Stage::Done => None,
             Stage::Over => {
                 self.stage = Stage::Done;
-                return Some(Output::Over);
+                Some(Output::Over)
             }
-            Stage::Replaying | Stage::Live if self.reading || self.next >= self.tail => return None,
-            Stage::Replaying | Stage::Live => {}
         }
-        self.reading = true;
-        Some(Output::Read { from: self.next, events_max: READ_EVENTS_MAX })
     }
 
     /// Takes back outputs that were looked at and not sent.
@@ -410,7 +395,7 @@ impl<P: Projection> Watch<P> {
     /// Whether this reader has been given everything up to its [`position`](Watch::position), and gets from now on what all
     /// such readers get.
     pub fn is_shareable(&self) -> bool {
-        let caught_up = self.stage == Stage::Live && self.out.is_empty() && !self.reading;
+        let caught_up = self.stage == Stage::Live && self.out.is_empty();
         let alike = matches!(self.has, Has::Nothing) && self.next >= self.silent_until;
         caught_up && alike && self.projection.is_shareable()
     }
@@ -418,12 +403,5 @@ impl<P: Projection> Watch<P> {
     /// The projection at its position.
     pub fn into_projection(self) -> P {
         self.projection
-    }
-
-    /// Whether there is something to do without waiting.
-    pub fn is_ready(&self) -> bool {
-        !self.out.is_empty()
-            || self.stage == Stage::Over
-            || (self.stage != Stage::Done && !self.reading && self.next < self.tail)
     }
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bowline_protocol::{Epoch, Extent, LogId, Recorded, Seq};
 
-use crate::{Batch, ReadLimit, Store, StoreError, TailGuard, WakeSet};
+use crate::{ReadLimit, Store, StoreError, TailGuard, WakeSet};
 
 /// A reader of one log that counts in one epoch.
 ///
 /// It subscribes when it is made, so an event that is stored later wakes the [`WakeSet`], and an event that was stored
 /// earlier is found by the first [`next`](Follower::next). The caller reads until [`Followed::Idle`], then waits on the
-/// wake set, which many followers may share, then reads again:
+/// wake set, which many followers may share, then says so and reads again:
 ///
 /// ```text
 /// loop {
@@ -19,7 +19,10 @@ use crate::{Batch, ReadLimit, Store, StoreError, TailGuard, WakeSet};
 ///         Followed::Events(events) => …,
 ///         Followed::Gap { from, to } => …,
 ///         Followed::Epoch(extent) => …,          // compare the cursor, then `enter` and `seek`, or stop
-///         Followed::Idle => wake.changed().await,
+///         Followed::Idle => {
+///             wake.changed().await;
+///             follower.wake();
+///         }
 ///     }
 /// }
 /// ```
@@ -29,7 +32,20 @@ pub struct Follower {
     epoch: Epoch,
     /// The number of the next event that this reader wants.
     position: Seq,
+    /// Where the log ended when this reader last looked.
+    end: Seq,
+    look: Look,
     _tail: TailGuard,
+}
+
+/// Where a follower looks whether the log has grown.
+#[derive(Clone, Copy)]
+enum Look {
+    /// It has not: whatever is stored wakes the reader.
+    No,
+    /// At what all followers share, which is as new as the last wake-up.
+    Shared,
+    Store,
 }
 
 /// What a follower finds at its position.
@@ -57,13 +73,8 @@ pub enum FollowError {
 }
 
 impl Follower {
-    /// A reader that counts in `epoch` and begins with the first number of all.
-    pub fn new(store: &Arc<dyn Store>, log: &LogId, epoch: &Epoch, wake: &Arc<WakeSet>, token: u64) -> Follower {
-        Follower::resume(store, log, (epoch, Seq::FIRST), wake, token)
-    }
-
     /// A reader that counts in `epoch` and whose next event is `from`.
-    pub fn resume(
+    pub fn new(
         store: &Arc<dyn Store>,
         log: &LogId,
         (epoch, from): (&Epoch, Seq),
@@ -71,7 +82,8 @@ impl Follower {
         token: u64,
     ) -> Follower {
         let tail = store.tail(log, wake, token);
-        Follower { store: store.clone(), log: log.clone(), epoch: epoch.clone(), position: from, _tail: tail }
+        let (store, log, epoch) = (store.clone(), log.clone(), epoch.clone());
+        Follower { store, log, epoch, position: from, end: from, look: Look::Shared, _tail: tail }
     }
 
     pub fn log(&self) -> &LogId {
@@ -86,6 +98,8 @@ impl Follower {
     /// The reader has compared its position with this epoch, and counts in it from now on.
     pub fn enter(&mut self, epoch: &Epoch) {
         self.epoch.clone_from(epoch);
+        self.end = self.position;
+        self.look = Look::Shared;
     }
 
     /// The number of the next event that this reader wants.
@@ -98,13 +112,52 @@ impl Follower {
         self.position = to;
     }
 
-    /// Reads on from the position. It never waits for the log to grow.
+    /// The wake set has given this reader's token: the log may have grown.
+    pub fn wake(&mut self) {
+        self.look = Look::Shared;
+    }
+
+    /// A wake-up may have been missed: the store itself must say whether the log has grown.
+    pub fn doubt(&mut self) {
+        self.look = Look::Store;
+    }
+
+    /// Where the log ended when this reader last looked: the number of the event that came next.
+    pub fn end(&self) -> Seq {
+        self.end
+    }
+
+    /// Reads on from the position. It never waits for the log to grow, and asks the store for nothing if the reader has
+    /// everything and was not woken since.
     pub async fn next(&mut self, limit: ReadLimit) -> Result<Followed, StoreError> {
-        let batch = match self.read(self.position, limit).await {
-            Ok(batch) => batch,
-            Err(FollowError::EpochChanged) => return Ok(Followed::Epoch(self.store.extent(&self.log).await?)),
-            Err(FollowError::Store(error)) => return Err(error),
-        };
+        if self.position >= self.end {
+            let mut extent = match self.look {
+                Look::No => return Ok(Followed::Idle),
+                Look::Shared => self.store.glance(&self.log).await?,
+                Look::Store => self.store.extent(&self.log).await?,
+            };
+            if extent.epoch != self.epoch {
+                // What all followers share may be older than what this reader was told, so the store itself must say.
+                extent = self.store.extent(&self.log).await?;
+            }
+            if extent.epoch != self.epoch {
+                return Ok(Followed::Epoch(extent));
+            }
+            // Whatever is stored from now on wakes the reader again.
+            self.look = Look::No;
+            self.end = self.end.max(extent.next);
+            if self.position >= self.end {
+                return Ok(Followed::Idle);
+            }
+        }
+        let mut batch = self.store.follow(&self.log, self.position, limit).await?;
+        if batch.epoch != self.epoch || batch.next < self.end {
+            batch = self.store.read(&self.log, self.position, limit).await?;
+        }
+        if batch.epoch != self.epoch {
+            return Ok(Followed::Epoch(self.store.extent(&self.log).await?));
+        }
+        self.end = batch.next;
         if batch.first > self.position {
             let from = std::mem::replace(&mut self.position, batch.first);
             return Ok(Followed::Gap { from, to: batch.first });
@@ -116,24 +169,6 @@ impl Follower {
             }
             None => Ok(Followed::Idle),
         }
-    }
-
-    /// Where the log ends: the number that its next event will get.
-    pub async fn end(&self) -> Result<Seq, FollowError> {
-        let mut extent = self.store.glance(&self.log).await?;
-        if extent.epoch != self.epoch {
-            // What all followers share may be older than what this reader was told, so the store itself must say.
-            extent = self.store.extent(&self.log).await?;
-        }
-        if extent.epoch == self.epoch { Ok(extent.next) } else { Err(FollowError::EpochChanged) }
-    }
-
-    pub async fn read(&self, from: Seq, limit: ReadLimit) -> Result<Batch, FollowError> {
-        let mut batch = self.store.follow(&self.log, from, limit).await?;
-        if batch.epoch != self.epoch {
-            batch = self.store.read(&self.log, from, limit).await?;
-        }
-        if batch.epoch == self.epoch { Ok(batch) } else { Err(FollowError::EpochChanged) }
     }
 }
 
@@ -187,12 +222,14 @@ mod tests {
         let epoch = create(&store, &log, 1).await;
         append(&store, &log, 3).await;
         let wake = WakeSet::new();
-        let mut follower = Follower::new(&store, &log, &epoch, &wake, 7);
+        let mut follower = Follower::new(&store, &log, (&epoch, Seq::FIRST), &wake, 7);
         assert_eq!(numbers(&mut follower).await, [1, 2]);
         assert_eq!(numbers(&mut follower).await, [3]);
         assert_eq!(follower.next(LIMIT).await.unwrap(), Followed::Idle);
         append(&store, &log, 1).await;
         assert_eq!(wake.changed().await, [7], "what is stored after the subscription wakes the reader");
+        assert_eq!(follower.next(LIMIT).await.unwrap(), Followed::Idle, "and is looked for once the reader knows that");
+        follower.wake();
         assert_eq!(numbers(&mut follower).await, [4]);
         assert_eq!(follower.position().get(), 5);
     }
@@ -203,7 +240,7 @@ mod tests {
         let epoch = create(&store, &log, 1).await;
         append(&store, &log, 5).await;
         let from = Seq::new(2).unwrap();
-        let mut follower = Follower::resume(&store, &log, (&epoch, from), &WakeSet::new(), 0);
+        let mut follower = Follower::new(&store, &log, (&epoch, from), &WakeSet::new(), 0);
         let to = Seq::new(4).unwrap();
         assert_eq!(follower.next(LIMIT).await.unwrap(), Followed::Gap { from, to });
         assert_eq!(numbers(&mut follower).await, [4, 5]);
@@ -214,10 +251,11 @@ mod tests {
         let (store, log) = store(100);
         let epoch = create(&store, &log, 1).await;
         append(&store, &log, 2).await;
-        let mut follower = Follower::new(&store, &log, &epoch, &WakeSet::new(), 0);
+        let mut follower = Follower::new(&store, &log, (&epoch, Seq::FIRST), &WakeSet::new(), 0);
         assert_eq!(numbers(&mut follower).await, [1, 2]);
         let release = Commit { release: Some(Release::Log), ..Commit::to(log.clone(), Fence::OPEN, 0) };
         store.commit(release).await.unwrap();
+        follower.wake();
         assert_eq!(follower.next(LIMIT).await, Err(StoreError::NoSuchLog));
         let other = create(&store, &log, 2).await;
         append(&store, &log, 3).await;

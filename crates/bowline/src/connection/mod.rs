@@ -15,7 +15,7 @@ use bowline_env::{clock, entropy};
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, Refusal, Seq, SessionId, event};
 use bowline_store::budget::Held;
-use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
+use bowline_store::{FollowError, Followed, Follower, ReadLimit, StoreError, WakeSet};
 use bytes::Bytes;
 use serde_json::json;
 
@@ -246,7 +246,7 @@ impl Connection {
 
     pub async fn handle_mail(&mut self, mail: Mail) {
         match mail {
-            Mail::Granted(grant) => self.granted(*grant).await,
+            Mail::Granted(grant) => self.granted(*grant),
             Mail::Control(control) => self.say(&control),
             Mail::Refused { session, refusal, way } => self.handle_refused(session, &refusal, way),
             Mail::Probe { session } => {
@@ -286,9 +286,8 @@ impl Connection {
         if !self.context.lifecycle.is_draining() {
             return self.close(CloseCode::Interrupted);
         }
-        if let Some(at) = self.links.iter().position(|attached| attached.link.session() == session) {
-            self.look(at).await;
-        }
+        let of_session = |attached: &&mut Attached| attached.link.session() == session;
+        self.links.iter_mut().filter(of_session).for_each(|attached| attached.follower.wake());
         Box::pin(self.pump()).await;
         self.close(CloseCode::Restart);
     }
@@ -306,7 +305,7 @@ impl Connection {
         }
     }
 
-    async fn granted(&mut self, grant: Grant) {
+    fn granted(&mut self, grant: Grant) {
         let Grant { session, claimed, log, observe, way, extent, resume, position, since, greeting } = grant;
         self.attaching.retain(|attaching| *attaching != claimed);
         self.unlink(&session);
@@ -314,7 +313,6 @@ impl Connection {
         self.say(&greeting);
         let token = self.next_token;
         self.next_token += 1;
-        let follower = self.context.readers.logs.follow(&log, &extent.epoch, &self.wake, token);
         let link = match way {
             Way::Created => Link::fresh(session, &extent),
             Way::Reconnect | Way::Recover | Way::Restored => {
@@ -323,9 +321,9 @@ impl Connection {
                 Link::resume(session, &extent, resume).claiming(position)
             }
         };
+        let (from, _) = link.poll_read();
+        let follower = self.context.readers.logs.follow(&log, (&extent.epoch, from), &self.wake, token);
         self.links.push(Attached { token, follower, link, observe, since, over: None, skipped: false });
-        // Subscribed first, looked second: an event in between is seen by one of the two.
-        self.look(self.links.len() - 1).await;
     }
 
     fn unlink(&mut self, session: &SessionId) {
@@ -344,15 +342,6 @@ impl Connection {
         self.lost.push(session.clone());
     }
 
-    /// Looks where the log of a link ends now.
-    async fn look(&mut self, at: usize) {
-        let Attached { follower, link, .. } = &mut self.links[at];
-        match follower.end().await {
-            Ok(next) => link.handle_tail(next),
-            Err(error) => self.cannot_read(at, &error).await,
-        }
-    }
-
     /// A log that is gone or set aside cannot be followed: its reader is told so and let go. After any other trouble, or in
     /// another epoch, the client keeps its position, and comes back for the rest and for what it is told about it.
     async fn cannot_read(&mut self, at: usize, error: &FollowError) {
@@ -360,6 +349,9 @@ impl Connection {
         let error = match error {
             FollowError::Store(error @ (StoreError::NoSuchLog | StoreError::Quarantined(_))) => error,
             error => {
+                if matches!(error, FollowError::Store(_)) {
+                    self.context.metrics.store_errors.inc("read");
+                }
                 tracing::warn!(%session, %error, "a read failed");
                 return self.close(CloseCode::Interrupted);
             }
@@ -369,12 +361,12 @@ impl Connection {
         self.command_quietly(&session, Ask::Detach).await;
     }
 
-    pub async fn handle_wake(&mut self) {
+    /// Logs have grown, perhaps.
+    pub fn handle_wake(&mut self) {
         for token in self.wake.take() {
-            if let Some(at) = self.links.iter().position(|attached| attached.token == token) {
-                self.look(at).await;
-            } else {
-                self.look_at_watched(token).await;
+            match self.links.iter_mut().find(|attached| attached.token == token) {
+                Some(attached) => attached.follower.wake(),
+                None => self.wake_watched(token),
             }
         }
     }
@@ -385,6 +377,7 @@ impl Connection {
         let mut at = 0;
         while at < self.links.len() && self.outbox_bytes < window && self.close.is_none() {
             match self.links[at].link.poll_output() {
+                None if self.read(at).await => {}
                 None => at += 1,
                 Some(Output::Control(control)) => {
                     if control.metadata.get("code").is_some() {
@@ -399,7 +392,6 @@ impl Connection {
                     let own = |bytes: Bytes| if tight { Bytes::copy_from_slice(&bytes) } else { bytes };
                     events.into_iter().for_each(|event| self.push(own(event.bytes)));
                 }
-                Some(Output::Read { from, events_max }) => self.read(at, from, events_max).await,
                 Some(Output::Replayed { verdict, replayed }) => {
                     let elapsed = self.links[at].since.elapsed();
                     self.context.metrics.events_replayed.inc_by(replayed);
@@ -449,17 +441,19 @@ impl Connection {
         self.links.iter().filter(|attached| attached.over.is_none())
     }
 
-    async fn read(&mut self, at: usize, from: Seq, events_max: usize) {
-        let limit = ReadLimit { events: events_max, bytes: self.window() };
+    /// Reads on for a link. False if it has everything.
+    async fn read(&mut self, at: usize) -> bool {
+        let bytes = self.window();
         let Attached { follower, link, .. } = &mut self.links[at];
-        match self.context.readers.logs.read(follower, from, limit).await {
-            Ok(batch) => link.handle_events(batch.events, batch.first, batch.next),
-            Err(error) => {
-                self.links[at].link.handle_read_failed();
-                self.context.metrics.store_errors.inc("read");
-                self.cannot_read(at, &error).await;
-            }
+        let (_, events) = link.poll_read();
+        match self.context.readers.logs.next(follower, ReadLimit { events, bytes }).await {
+            Ok(Followed::Events(events)) => link.handle_events(events),
+            Ok(Followed::Gap { to, .. }) => link.handle_gap(to),
+            Ok(Followed::Idle) => return false,
+            Ok(Followed::Epoch(_)) => self.cannot_read(at, &FollowError::EpochChanged).await,
+            Err(error) => self.cannot_read(at, &error.into()).await,
         }
+        true
     }
 
     /// The connection is over: its sessions are let go. Their work goes on.

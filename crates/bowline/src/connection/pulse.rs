@@ -73,7 +73,7 @@ impl Connection {
             self.push(Control::heartbeat(None, &time, None, uptime).encode(&time));
         }
         let beat = |attached: &Attached| {
-            let (session, last) = (attached.link.session().clone(), attached.link.log_last().get());
+            let (session, last) = (attached.link.session().clone(), attached.follower.end().prev().get());
             Control::heartbeat(Some(session), &time, Some(last), uptime).encode(&time)
         };
         let beats: Vec<Bytes> = self.live_links().map(beat).collect();

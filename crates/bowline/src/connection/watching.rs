@@ -88,10 +88,10 @@ impl Connection {
         self.context.metrics.stream_starts.inc(if fresh { "fresh" } else { "resumed" });
         let token = self.next_token;
         self.next_token += 1;
-        let follower = self.context.readers.logs.follow(&watched.log, &watched.extent.epoch, &self.wake, token);
+        let follower = self.context.readers.logs.follow(&watched.log, watched.beginning(), &self.wake, token);
         let (readers, place) = (self.context.readers.clone(), watched.place());
         let reader = StreamReader::new(readers, follower, place, &watched.extent, start, fresh).await;
-        let reader = reader.map_err(|error| refusals::of_follower(&error))?;
+        let reader = reader.map_err(|error| refusals::of_task(&error))?;
         self.watches.push(Watching { token, task: id, session: watched.session, reader, shown, resuming });
         Ok(())
     }
@@ -106,11 +106,8 @@ impl Connection {
     }
 
     /// A log that is watched may have grown.
-    pub(super) async fn look_at_watched(&mut self, token: u64) {
-        let Some(at) = self.watches.iter().position(|watching| watching.token == token) else { return };
-        if let Err(error) = self.watches[at].reader.look().await {
-            self.cannot_watch(at, &error).await;
-        }
+    pub(super) fn wake_watched(&mut self, token: u64) {
+        self.watches.iter_mut().filter(|watching| watching.token == token).for_each(|watching| watching.reader.wake());
     }
 
     /// In another epoch the task is watched anew from the position that was reached, which tells the client of the gap.

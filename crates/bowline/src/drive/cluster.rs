@@ -11,7 +11,9 @@ use bowline_core::peers::Sign;
 use bowline_env::{clock, entropy};
 use bowline_hub::{Hub, serve_neighbour};
 use bowline_protocol::{Epoch, LogId, Seq};
-use bowline_store::{Commit, Fence, Holder, Kind, ReadLimit, Record, Release, Start, StoreError, WakeSet};
+use bowline_store::{
+    Commit, Fence, Followed, Follower, Holder, Kind, ReadLimit, Record, Release, Start, StoreError, WakeSet,
+};
 use tokio::sync::mpsc;
 
 use crate::cluster::{Cluster, Errand, NodeRecord, Seen, Visit, WIRE_VERSION, read_envelope};
@@ -55,45 +57,45 @@ impl fmt::Debug for Member {
 pub async fn inbox(member: Arc<Member>) {
     let cluster = &member.cluster;
     let wake = WakeSet::new();
-    let _tail = cluster.store.tail(&cluster.log, &wake, 0);
     let hands: Vec<mpsc::UnboundedSender<Errand>> = (0..HANDS).map(|_| hand(member.clone())).collect();
-    let (mut epoch, mut from): (Option<Epoch>, Seq) = (None, Seq::ZERO);
+    let mut follower = follow_inbox(cluster, &wake).await;
     loop {
-        let limit = ReadLimit { events: 1024, bytes: 4 << 20 };
-        match cluster.store.read(&cluster.log, from, limit).await {
-            Ok(batch) if epoch.as_ref() != Some(&batch.epoch) || batch.first > from => {
-                // The store has forgotten the inbox, or some of it, before it was read.
-                let changed = epoch.as_ref().is_some_and(|epoch| *epoch != batch.epoch);
-                if epoch.replace(batch.epoch).is_some() {
-                    give(&hands, cluster.renew("its inbox was lost"));
+        match follower.next(ReadLimit { events: 1024, bytes: 4 << 20 }).await {
+            Ok(Followed::Events(events)) => {
+                for envelope in events.iter().filter_map(read_envelope) {
+                    give(&hands, cluster.handle(envelope));
                 }
+            }
+            // The store has forgotten the inbox, or some of it, before it was read.
+            Ok(Followed::Gap { .. }) => give(&hands, cluster.renew("its inbox was lost")),
+            Ok(Followed::Epoch(extent)) => {
+                give(&hands, cluster.renew("its inbox was lost"));
                 // What was read before stays read: only numbers of the new epoch may have been given twice.
-                let known = match cluster.store.extent(&cluster.log).await {
-                    Ok(extent) if changed => from.min(extent.epoch_first),
-                    Ok(_) | Err(_) => batch.first,
-                };
-                from = known.max(batch.first);
-                continue;
+                follower.seek(follower.position().min(extent.epoch_first).max(extent.first));
+                follower.enter(&extent.epoch);
             }
-            Ok(batch) if !batch.events.is_empty() => {
-                for event in &batch.events {
-                    from = event.seq.next();
-                    if let Some(envelope) = read_envelope(event) {
-                        give(&hands, cluster.handle(envelope));
-                    }
-                }
-                continue;
+            Ok(Followed::Idle) => {
+                // A node that was frozen may have slept through a wake-up.
+                let woken = tokio::time::timeout(LOOK_EVERY, wake.woken()).await.is_ok();
+                wake.take();
+                if woken { follower.wake() } else { follower.doubt() }
             }
-            Ok(_) => {}
             Err(error) => {
                 tracing::debug!(%error, "the inbox cannot be read yet");
                 tokio::time::sleep(RETRY_EVERY).await;
-                continue;
             }
         }
-        // A node that was frozen may have slept through a wake-up.
-        let _ = tokio::time::timeout(LOOK_EVERY, wake.woken()).await;
-        wake.take();
+    }
+}
+
+/// A reader of this node's inbox, as soon as the store can say where it begins.
+async fn follow_inbox(cluster: &Cluster, wake: &Arc<WakeSet>) -> Follower {
+    loop {
+        match cluster.store.extent(&cluster.log).await {
+            Ok(extent) => return Follower::new(&cluster.store, &cluster.log, (&extent.epoch, extent.first), wake, 0),
+            Err(error) => tracing::debug!(%error, "the inbox cannot be read yet"),
+        }
+        tokio::time::sleep(RETRY_EVERY).await;
     }
 }
 

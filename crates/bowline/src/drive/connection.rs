@@ -144,7 +144,7 @@ async fn converse(
                 Received::Refuse(code) => return Some(code),
             },
             Happened::Mail(mail) => Box::pin(connection.handle_mail(*mail)).await,
-            Happened::Wake => Box::pin(connection.handle_wake()).await,
+            Happened::Wake => connection.handle_wake(),
             Happened::Flushed(Ok(())) => flushing = false,
             Happened::Flushed(Err(_)) => return None,
             Happened::Draining => {
@@ -153,7 +153,7 @@ async fn converse(
             }
             Happened::Closing => {
                 // The last events of runs that have just finished still go out.
-                Box::pin(connection.handle_wake()).await;
+                connection.handle_wake();
                 Box::pin(connection.pump()).await;
                 return Some(CloseCode::Restart);
             }

@@ -57,7 +57,7 @@ impl<P: Projection> Stream<P> {
         fold: bool,
     ) -> Result<Stream<P>, FollowError> {
         let mut stream = Stream::on(readers);
-        let follower = stream.readers.logs.follow(&watched.log, &watched.extent.epoch, &stream.wake, 0);
+        let follower = stream.readers.logs.follow(&watched.log, watched.beginning(), &stream.wake, 0);
         let readers = stream.readers.clone();
         let reader = StreamReader::new(readers, follower, watched.place(), &watched.extent, start, fold).await?;
         stream.stage = Stage::Watching(Box::new(reader));
@@ -73,7 +73,7 @@ impl<P: Projection> Stream<P> {
     pub async fn queued(readers: Arc<Readers>, log: LogId, message: MessageId) -> Result<Stream<P>, StoreError> {
         let epoch = readers.logs.store.extent(&log).await?.epoch;
         let mut stream = Stream::on(readers);
-        let follower = stream.readers.logs.follow(&log, &epoch, &stream.wake, 0);
+        let follower = stream.readers.logs.follow(&log, (&epoch, Seq::FIRST), &stream.wake, 0);
         stream.stage = Stage::Queued(message, follower);
         Ok(stream)
     }
@@ -94,7 +94,8 @@ impl<P: Projection> Stream<P> {
 
     async fn look(&mut self) -> Result<(), FollowError> {
         if let Stage::Watching(reader) = &mut self.stage {
-            return reader.look().await;
+            reader.wake();
+            return Ok(());
         }
         self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Queued(message, follower) => Stage::of_message(&self.readers, message, follower).await?,

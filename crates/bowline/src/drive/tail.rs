@@ -7,7 +7,7 @@ use bowline_core::link::{Link, Output};
 use bowline_protocol::frame::Control;
 use bowline_protocol::{Epoch, LogId, Recorded};
 use bowline_store::budget::Pacer;
-use bowline_store::{FollowError, Follower, ReadLimit, StoreError, WakeSet};
+use bowline_store::{FollowError, Followed, Follower, ReadLimit, StoreError, WakeSet};
 
 use crate::stream::reader::Readers;
 
@@ -34,14 +34,11 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Subscribes, then looks once, so that nothing slips in between.
-    pub async fn new(readers: Arc<Readers>, log: &LogId, link: Link) -> Result<Tail, FollowError> {
-        let wake = WakeSet::new();
-        let follower = readers.logs.follow(log, link.epoch(), &wake, 0);
+    pub fn new(readers: Arc<Readers>, log: &LogId, link: Link) -> Tail {
+        let (wake, (from, _)) = (WakeSet::new(), link.poll_read());
+        let follower = readers.logs.follow(log, (link.epoch(), from), &wake, 0);
         let pacer = Pacer::new(&readers.budget);
-        let mut tail = Tail { readers, follower, link, pacer, wake };
-        tail.look().await?;
-        Ok(tail)
+        Tail { readers, follower, link, pacer, wake }
     }
 
     /// The epoch that positions in this stream belong to.
@@ -54,30 +51,28 @@ impl Tail {
         self.link.sent().next()
     }
 
-    async fn look(&mut self) -> Result<(), FollowError> {
-        self.link.handle_tail(self.follower.end().await?);
-        Ok(())
-    }
-
     /// The next piece; an error ends the stream (the log is gone, goes on in another epoch, or cannot be read).
     pub async fn next(&mut self) -> Result<Piece, FollowError> {
         loop {
             match self.link.poll_output() {
                 Some(Output::Events(events)) => return Ok(Piece::Events(events)),
                 Some(Output::Control(notice)) => return Ok(Piece::Notice(notice)),
-                Some(Output::Replayed { .. } | Output::Skipped { .. }) => {}
-                Some(Output::Read { from, events_max }) => {
-                    let room = self.readers.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
-                    let limit = ReadLimit { events: events_max, bytes: room.ok_or(StoreError::Closed)? };
-                    let batch = self.readers.logs.read(&self.follower, from, limit).await?;
-                    self.link.handle_events(batch.events, batch.first, batch.next);
-                }
-                None => {
+                Some(Output::Replayed { .. } | Output::Skipped { .. }) => continue,
+                None => {}
+            }
+            let room = self.readers.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
+            let (_, events) = self.link.poll_read();
+            let limit = ReadLimit { events, bytes: room.ok_or(StoreError::Closed)? };
+            match self.readers.logs.next(&mut self.follower, limit).await? {
+                Followed::Events(events) => self.link.handle_events(events),
+                Followed::Gap { to, .. } => self.link.handle_gap(to),
+                Followed::Epoch(_) => return Err(FollowError::EpochChanged),
+                Followed::Idle => {
                     self.pacer.rest();
                     tokio::select! {
                         () = self.wake.woken() => {
                             self.wake.take();
-                            self.look().await?;
+                            self.follower.wake();
                         }
                         () = tokio::time::sleep(COMMENT_EVERY) => return Ok(Piece::Quiet),
                         () = self.readers.closing.cancelled() => return Err(StoreError::Closed.into()),

@@ -73,7 +73,7 @@ pub async fn follow(
     let extent = readers.logs.store.extent(&log).await.map_err(|error| refusals::of_store(&error))?;
     let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));
     let link = Link::resume(SessionId::from(&log), &extent, resume);
-    let tail = Tail::new(readers, &log, link).await.map_err(|error| refusals::of_follower(&error))?;
+    let tail = Tail::new(readers, &log, link);
     // Of a session that is over there is only what is still kept; otherwise the stream ends with the session.
     let last = subject.last(&extent);
     let stream = futures_util::stream::unfold(Some(tail), move |tail| async move {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bowline_env::{Clock, clock};
 use bowline_protocol::{Epoch, LogId, Refusal, Seq};
 use bowline_store::{
-    Batch, Commit, Committed, FollowError, Follower, Leased, LeasedLog, ReadLimit, Store, StoreError, Trimmed, WakeSet,
+    Commit, Committed, Followed, Follower, Leased, LeasedLog, ReadLimit, Store, StoreError, Trimmed, WakeSet,
 };
 use sha2::{Digest, Sha256};
 
@@ -60,16 +60,18 @@ impl Logs {
     }
 
     /// Follows a log in one epoch.
-    pub fn follow(&self, log: &LogId, epoch: &Epoch, wake: &Arc<WakeSet>, token: u64) -> Follower {
-        Follower::new(&self.store, log, epoch, wake, token)
+    pub fn follow(&self, log: &LogId, from: (&Epoch, Seq), wake: &Arc<WakeSet>, token: u64) -> Follower {
+        Follower::new(&self.store, log, from, wake, token)
     }
 
-    /// A read by a reader that follows its log.
-    pub async fn read(&self, follower: &Follower, from: Seq, limit: ReadLimit) -> Result<Batch, FollowError> {
+    /// What follows for a reader of a log, measured.
+    pub async fn next(&self, follower: &mut Follower, limit: ReadLimit) -> Result<Followed, StoreError> {
         let started = clock::now();
-        let batch = follower.read(from, limit).await;
-        self.metrics.store_read_seconds.observe(started.elapsed().as_secs_f64());
-        batch
+        let followed = follower.next(limit).await;
+        if followed != Ok(Followed::Idle) {
+            self.metrics.store_read_seconds.observe(started.elapsed().as_secs_f64());
+        }
+        followed
     }
 
     /// Writes once to a log that no node has in hand for long. If another one has it just now, that is waited for.

@@ -11,7 +11,7 @@ use bowline_core::watch::Start;
 use bowline_env::clock;
 use bowline_protocol::event::names;
 use bowline_protocol::{
-    Cursor, ErrorCode, Extent, LogId, OperationId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId,
+    Cursor, Epoch, ErrorCode, Extent, LogId, OperationId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId,
 };
 use bowline_store::{Kind, ReadLimit, StoreError};
 use serde_json::{Value, json};
@@ -177,6 +177,11 @@ impl Watched {
     #[must_use]
     pub fn part(self, name: TaskId, first: Seq) -> Watched {
         Watched { id: name, first, ..self }
+    }
+
+    /// The epoch that it is in now, and its first event.
+    pub fn beginning(&self) -> (&Epoch, Seq) {
+        (&self.extent.epoch, self.first)
     }
 
     /// What its readers follow.

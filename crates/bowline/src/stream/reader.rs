@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bowline_core::dialect::{Projection, Shared as Found};
 use bowline_core::watch::{Output, Start, Watch};
 use bowline_protocol::{Cursor, Epoch, Extent, LogId, Seq, StreamCursor, TaskId};
-use bowline_store::{FollowError, Follower, ReadBudget, ReadLimit, StoreError};
+use bowline_store::{FollowError, Followed, Follower, ReadBudget, ReadLimit, StoreError};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
@@ -37,8 +37,6 @@ pub struct StreamReader<P: Projection> {
     readers: Arc<Readers>,
     follower: Follower,
     place: StreamPlace,
-    /// The number that the log will give next, as far as this reader knows.
-    tail: Seq,
     /// Until it has caught up, and while it gets something else than the others.
     own: Option<Box<Watch<P>>>,
     live: Option<LiveReader<P>>,
@@ -65,8 +63,7 @@ pub enum Piece<P: Projection> {
 }
 
 impl<P: Projection> StreamReader<P> {
-    /// A reader that compared its position with this extent. The follower was made before; the log is looked at once here, so
-    /// that an event in between is seen by one of the two.
+    /// A reader that compared its position with this extent.
     pub async fn new(
         readers: Arc<Readers>,
         follower: Follower,
@@ -74,11 +71,9 @@ impl<P: Projection> StreamReader<P> {
         extent: &Extent,
         start: Start,
         fold: bool,
-    ) -> Result<StreamReader<P>, FollowError> {
+    ) -> Result<StreamReader<P>, StoreError> {
         let watch = own(&readers, follower.log(), &place, extent, start, fold).await?;
-        let mut reader = StreamReader { readers, follower, place, tail: extent.next, own: Some(watch), live: None };
-        reader.look().await?;
-        Ok(reader)
+        Ok(StreamReader { readers, follower, place, own: Some(watch), live: None })
     }
 
     pub fn log(&self) -> &LogId {
@@ -99,10 +94,8 @@ impl<P: Projection> StreamReader<P> {
     }
 
     /// The log may have grown.
-    pub async fn look(&mut self) -> Result<(), FollowError> {
-        self.tail = self.tail.max(self.follower.end().await?);
-        self.own.iter_mut().for_each(|watch| watch.handle_tail(self.tail));
-        Ok(())
+    pub fn wake(&mut self) {
+        self.follower.wake();
     }
 
     /// What is there for the reader now; none if it has everything. Reads about so many bytes at most.
@@ -116,8 +109,8 @@ impl<P: Projection> StreamReader<P> {
                     // Events that say nothing in this dialect.
                     Found::Outputs { .. } => {}
                     Found::Over => return Ok(Some(Piece::Over)),
-                    Found::AtEnd if live.next() >= self.tail => return Ok(None),
-                    Found::AtEnd => self.project(bytes_max).await?,
+                    Found::AtEnd if self.project(bytes_max).await? => {}
+                    Found::AtEnd => return Ok(None),
                     Found::LeftBehind => self.leave().await?,
                 }
                 continue;
@@ -125,47 +118,46 @@ impl<P: Projection> StreamReader<P> {
             match self.own.as_mut().and_then(|watch| watch.poll_output()) {
                 Some(Output::Outputs(outputs)) => return Ok(Some(Piece::Own(outputs))),
                 Some(Output::Over) => return Ok(Some(Piece::Over)),
-                Some(Output::Read { from, events_max }) => {
-                    self.read(from, ReadLimit { events: events_max, bytes: bytes_max }).await?;
-                }
+                None if self.read(bytes_max).await? => {}
                 None if self.join() => {}
                 None => return Ok(None),
             }
         }
     }
 
-    /// Reads for this reader alone.
-    async fn read(&mut self, from: Seq, limit: ReadLimit) -> Result<(), FollowError> {
-        let batch = self.readers.logs.read(&self.follower, from, limit).await?;
-        // If what was asked for is gone meanwhile, the index says what was open behind it.
-        let index = if batch.first > from {
-            stored_index::<P>(&self.readers.logs, self.follower.log(), &self.place.index_key).await?
-        } else {
-            None
-        };
-        if let Some(watch) = &mut self.own {
-            watch.handle_events(&batch.events, batch.first, batch.next, index.as_ref());
-            if watch.take_gap() {
-                self.readers.metrics.gaps_told.inc();
+    /// Reads on for this reader alone. False if there is nothing more.
+    async fn read(&mut self, bytes: usize) -> Result<bool, FollowError> {
+        let Some(watch) = &mut self.own else { return Ok(false) };
+        let Some((from, events)) = watch.poll_read() else { return Ok(false) };
+        self.follower.seek(from);
+        match self.readers.logs.next(&mut self.follower, ReadLimit { events, bytes }).await? {
+            Followed::Events(events) => watch.handle_events(&events),
+            Followed::Gap { to, .. } => {
+                // The index says what was open behind what is gone.
+                let index = stored_index::<P>(&self.readers.logs, self.follower.log(), &self.place.index_key).await?;
+                watch.handle_gap(to, index.as_ref());
             }
+            Followed::Epoch(_) => return Err(FollowError::EpochChanged),
+            Followed::Idle => return Ok(false),
         }
-        Ok(())
+        if watch.take_gap() {
+            self.readers.metrics.gaps_told.inc();
+        }
+        Ok(true)
     }
 
-    /// Reads the next events, and projects them for all readers.
-    async fn project(&mut self, bytes_max: usize) -> Result<(), FollowError> {
-        let Some(live) = &self.live else { return Ok(()) };
-        let from = live.next();
-        let limit = ReadLimit { events: LIVE_EVENTS_MAX, bytes: bytes_max };
-        let batch = self.readers.logs.read(&self.follower, from, limit).await?;
-        if batch.first > from {
-            return self.leave().await;
+    /// Reads the next events, and projects them for all readers. False if there are none.
+    async fn project(&mut self, bytes: usize) -> Result<bool, FollowError> {
+        let Some(live) = &self.live else { return Ok(false) };
+        self.follower.seek(live.next());
+        let limit = ReadLimit { events: LIVE_EVENTS_MAX, bytes };
+        match self.readers.logs.next(&mut self.follower, limit).await? {
+            Followed::Events(events) => live.handle_events(&events, &self.readers.budget),
+            Followed::Gap { .. } => self.leave().await?,
+            Followed::Epoch(_) => return Err(FollowError::EpochChanged),
+            Followed::Idle => return Ok(false),
         }
-        if batch.events.is_empty() {
-            self.tail = from;
-        }
-        live.handle_events(&batch.events, &self.readers.budget);
-        Ok(())
+        Ok(true)
     }
 
     /// Follows with all others from now on, if this reader gets what they get.
@@ -193,8 +185,7 @@ impl<P: Projection> StreamReader<P> {
             let cursor = Cursor { epoch: Some(extent.epoch.clone()), seq: at };
             Start::After(StreamCursor { cursor, part: None })
         };
-        let mut watch = own(&self.readers, self.follower.log(), &self.place, &extent, start, false).await?;
-        watch.handle_tail(self.tail);
+        let watch = own(&self.readers, self.follower.log(), &self.place, &extent, start, false).await?;
         (self.own, self.live) = (Some(watch), None);
         Ok(())
     }
@@ -203,16 +194,13 @@ impl<P: Projection> StreamReader<P> {
     pub async fn is_over(&mut self) -> Result<bool, FollowError> {
         loop {
             let Some(watch) = &mut self.own else { return Ok(false) };
-            if !watch.is_ready() {
-                return Ok(false);
-            }
             match watch.poll_output() {
                 Some(Output::Over) => return Ok(true),
                 Some(Output::Outputs(outputs)) => {
                     watch.put_back(outputs);
                     return Ok(false);
                 }
-                Some(Output::Read { from, events_max }) => self.look_ahead(from, events_max).await?,
+                None if self.look_ahead().await? => {}
                 None => return Ok(false),
             }
         }
@@ -224,15 +212,15 @@ impl<P: Projection> StreamReader<P> {
             let Some(watch) = &mut self.own else { return Ok(0) };
             match watch.poll_output() {
                 Some(Output::Outputs(_)) => {}
-                Some(Output::Read { from, events_max }) => self.look_ahead(from, events_max).await?,
-                Some(Output::Over) | None => return Ok(watch.seen()),
+                Some(Output::Over) => return Ok(watch.seen()),
+                None if self.look_ahead().await? => {}
+                None => return Ok(self.own.as_ref().map_or(0, |watch| watch.seen())),
             }
         }
     }
 
-    async fn look_ahead(&mut self, from: Seq, events_max: usize) -> Result<(), FollowError> {
-        let bytes = self.readers.budget.window(LOOK_BYTES_MAX);
-        self.read(from, ReadLimit { events: events_max, bytes }).await
+    async fn look_ahead(&mut self) -> Result<bool, FollowError> {
+        self.read(self.readers.budget.window(LOOK_BYTES_MAX)).await
     }
 }
 

@@ -60,22 +60,26 @@ impl World {
     fn pump(&mut self) {
         let (first, next) = (self.first, self.next);
         let Some(server) = &mut self.server else { return };
-        server.handle_tail(seq(next));
         let mut frames = Vec::new();
-        while let Some(output) = server.poll_output() {
-            match output {
-                ServerOutput::Events(events) => frames.extend(events.iter().map(|event| {
+        loop {
+            match server.poll_output() {
+                Some(ServerOutput::Events(events)) => frames.extend(events.iter().map(|event| {
                     json!({ "event": "agent.mood", "session_id": SESSION, "seq": event.seq, "event_id": format!("current-{}", event.seq) })
                 })),
-                ServerOutput::Control(control) => frames.push(
+                Some(ServerOutput::Control(control)) => frames.push(
                     json!({ "event": "system.notice", "session_id": SESSION, "content": "", "metadata": control.metadata }),
                 ),
-                ServerOutput::Read { from, events_max } => {
-                    let numbers = (from.get().max(first)..next).take(events_max);
+                Some(ServerOutput::Replayed { .. } | ServerOutput::Skipped { .. }) => {}
+                None => {
+                    let (from, events_max) = server.poll_read();
+                    let numbers = (from.get()..next).take(events_max);
                     let events = numbers.map(|n| Recorded { seq: seq(n), bytes: Vec::new().into() }).collect();
-                    server.handle_events(events, seq(first), seq(next));
+                    match from.get() {
+                        from if from < first => server.handle_gap(seq(first)),
+                        from if from < next => server.handle_events(events),
+                        _ => break,
+                    }
                 }
-                ServerOutput::Replayed { .. } | ServerOutput::Skipped { .. } => {}
             }
         }
         frames.iter().for_each(|frame| self.frame(frame));

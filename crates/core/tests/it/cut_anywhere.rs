@@ -106,10 +106,6 @@ impl World {
                 for _ in 0..count {
                     self.log.push((self.epoch(), self.next()));
                 }
-                let next = Seq::new(self.next()).unwrap();
-                if let Some(link) = &mut self.link {
-                    link.handle_tail(next);
-                }
             }
             Step::Trim(count) => self.first = (self.first + u64::from(count)).min(self.next()),
             Step::Reincarnate { lose } => {
@@ -120,7 +116,11 @@ impl World {
                 self.epochs += 1;
                 self.epoch_first = self.next();
             }
-            Step::Pump(count) => (0..count).for_each(|_| self.pump()),
+            Step::Pump(count) => {
+                for _ in 0..count {
+                    self.pump();
+                }
+            }
             Step::Deliver(count) => (0..count).for_each(|_| self.deliver()),
             Step::Ack => self.ack(),
             Step::Cut => self.cut(),
@@ -150,17 +150,24 @@ impl World {
         self.link = Some(Link::resume(SessionId::from_random(1), &extent, resume));
     }
 
-    fn pump(&mut self) {
+    /// Does the next thing that the link wants; false if that is to wait.
+    fn pump(&mut self) -> bool {
         let (first, next) = (self.first, self.next());
-        let Some(link) = &mut self.link else { return };
+        let Some(link) = &mut self.link else { return false };
         match link.poll_output() {
-            None => {}
-            Some(Output::Read { from, events_max }) => {
-                let start = from.get().max(first);
-                let events = (start..next)
+            None => {
+                let (from, events_max) = link.poll_read();
+                if from.get() >= next {
+                    return false;
+                }
+                if from.get() < first {
+                    link.handle_gap(Seq::new(first).unwrap());
+                    return true;
+                }
+                let events = (from.get()..next)
                     .take(events_max)
                     .map(|n| Recorded { seq: Seq::new(n).unwrap(), bytes: Vec::new().into() });
-                link.handle_events(events.collect(), Seq::new(first).unwrap(), Seq::new(next).unwrap());
+                link.handle_events(events.collect());
             }
             Some(Output::Events(events)) => {
                 for event in events {
@@ -174,6 +181,7 @@ impl World {
             }
             Some(Output::Replayed { .. } | Output::Skipped { .. }) => {}
         }
+        true
     }
 
     /// The client takes one frame and checks the promise.
@@ -232,11 +240,9 @@ impl World {
     fn calm(&mut self) {
         self.reconnect(true);
         loop {
-            let ready = self.link.as_ref().is_some_and(Link::is_ready);
-            if !ready && self.wire.is_empty() {
+            if !self.pump() && self.wire.is_empty() {
                 break;
             }
-            self.pump();
             self.deliver();
         }
         assert_eq!(self.allowed_next, self.next(), "the client ends at the end of the log");

@@ -120,12 +120,12 @@ fn watched(log: &Log, retained: u64, start: Start) -> Vec<String> {
     let mut watch: Watch<RawEvents> = Watch::new("t", number(1), &extent, start, true, None);
     let mut seen = Vec::new();
     loop {
-        match watch.poll_output().expect("the turn has ended") {
-            Output::Outputs(outputs) => seen.extend(outputs),
-            Output::Over => return seen,
-            Output::Read { from, .. } => {
-                let from = from.get().max(retained) as usize - 1;
-                watch.handle_events(&log.events[from..], number(retained), next, None);
+        match watch.poll_output() {
+            Some(Output::Outputs(outputs)) => seen.extend(outputs),
+            Some(Output::Over) => return seen,
+            None => {
+                let (from, _) = watch.poll_read().expect("the turn has ended, so its reader was told so");
+                watch.handle_events(&log.events[from.get() as usize - 1..]);
             }
         }
     }

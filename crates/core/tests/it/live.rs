@@ -62,12 +62,17 @@ impl World {
         Watch::new(MESSAGE_ID, number(0), &self.extent(), start, false, index)
     }
 
-    fn read(&self, watch: &mut Watch<Projector>, from: Seq) {
+    /// Reads on; false if there is nothing to read.
+    fn read(&self, watch: &mut Watch<Projector>) -> bool {
         let index = self.now.checked_sub(1).map(|last| &self.written.indexes[last]);
-        let from = (from.get() as usize - 1).max(self.retained);
-        // Read in pieces, so that readers stand at different places.
-        let events = &self.written.events[from..self.now.min(from + 3)];
-        watch.handle_events(events, number(self.retained), number(self.now), index);
+        let Some((from, _)) = watch.poll_read() else { return false };
+        match from.get() as usize - 1 {
+            from if from < self.retained => watch.handle_gap(number(self.retained), index),
+            // Read in pieces, so that readers stand at different places.
+            from if from < self.now => watch.handle_events(&self.written.events[from..self.now.min(from + 3)]),
+            _ => return false,
+        }
+        true
     }
 }
 
@@ -130,11 +135,10 @@ impl Reader {
                 continue;
             }
             let watch = self.own.as_mut().unwrap();
-            watch.handle_tail(number(world.now));
             match watch.poll_output() {
                 Some(Output::Outputs(chunks)) => self.seen.extend(chunks),
                 Some(Output::Over) => self.over = true,
-                Some(Output::Read { from, .. }) => world.read(watch, from),
+                None if world.read(watch) => {}
                 None if self.shares && watch.is_shareable() => {
                     let at = watch.position().next();
                     if world.readers > 0 && world.live.as_ref().is_some_and(|live| !live.can_follow(at)) {

@@ -51,18 +51,19 @@ fn resumed(id: &ResponseId, events: &[Recorded], from: u64) -> Vec<Value> {
     let name = ResponseProjector::name(id, "demo");
     let mut watch: Watch<ResponseProjector> = Watch::new(&name, id.first(), &extent, Start::Index(from), false, None);
     let mut seen = Vec::new();
-    while let Some(output) = watch.poll_output() {
-        match output {
-            Output::Outputs(outputs) => seen.extend(outputs.iter().map(json_of)),
-            Output::Over => break,
-            Output::Read { from, .. } => {
-                let from = from.get() as usize - 1;
-                let to = events.len().min(from + 3);
-                watch.handle_events(&events[from..to], number(1), next, None);
+    loop {
+        match watch.poll_output() {
+            Some(Output::Outputs(outputs)) => seen.extend(outputs.iter().map(json_of)),
+            Some(Output::Over) => return seen,
+            None => {
+                let from = watch.poll_read().map_or(events.len(), |(from, _)| from.get() as usize - 1);
+                if from >= events.len() {
+                    return seen;
+                }
+                watch.handle_events(&events[from..events.len().min(from + 3)]);
             }
         }
     }
-    seen
 }
 
 fn kinds(events: &[Value]) -> Vec<&str> {
@@ -322,10 +323,10 @@ fn a_reader_whose_events_are_gone_is_told_so_and_gets_no_numbers_that_are_wrong(
     let mut watch: Watch<ResponseProjector> = Watch::new(&name, number(1), &extent, Start::Index(4), false, None);
     let mut seen = Vec::new();
     loop {
-        match watch.poll_output().expect("it ends") {
-            Output::Outputs(outputs) => seen.extend(outputs.iter().map(json_of)),
-            Output::Over => break,
-            Output::Read { .. } => watch.handle_events(&log.events[2..], number(3), next, None),
+        match watch.poll_output() {
+            Some(Output::Outputs(outputs)) => seen.extend(outputs.iter().map(json_of)),
+            Some(Output::Over) => break,
+            None => watch.handle_events(&log.events[2..]),
         }
     }
     assert_eq!(seen.len(), 1, "{seen:?}");

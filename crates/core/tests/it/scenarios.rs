@@ -35,17 +35,23 @@ impl World {
     fn pump(&mut self) {
         let (first, next) = (self.first, self.next);
         let Some(link) = &mut self.link else { return };
-        link.handle_tail(seq(next));
-        while let Some(output) = link.poll_output() {
-            match output {
-                Output::Events(events) => self.inbox.extend(events.iter().map(|event| json!({ "seq": event.seq }))),
-                Output::Control(control) => self.inbox.push(control.metadata),
-                Output::Read { from, events_max } => {
-                    let numbers = (from.get().max(first)..next).take(events_max);
-                    let events = numbers.map(|n| Recorded { seq: seq(n), bytes: Vec::new().into() }).collect();
-                    link.handle_events(events, seq(first), seq(next));
+        loop {
+            match link.poll_output() {
+                Some(Output::Events(events)) => {
+                    self.inbox.extend(events.iter().map(|event| json!({ "seq": event.seq })))
                 }
-                Output::Replayed { .. } | Output::Skipped { .. } => {}
+                Some(Output::Control(control)) => self.inbox.push(control.metadata),
+                Some(Output::Replayed { .. } | Output::Skipped { .. }) => {}
+                None => {
+                    let (from, events_max) = link.poll_read();
+                    let numbers = (from.get()..next).take(events_max);
+                    let events = numbers.map(|n| Recorded { seq: seq(n), bytes: Vec::new().into() }).collect();
+                    match from.get() {
+                        from if from < first => link.handle_gap(seq(first)),
+                        from if from < next => link.handle_events(events),
+                        _ => return,
+                    }
+                }
             }
         }
     }

@@ -37,16 +37,16 @@ impl Watched for Written {
             match watch.poll_output() {
                 Some(Output::Outputs(chunks)) => seen.extend(chunks),
                 Some(Output::Over) => return seen,
-                Some(Output::Read { from, .. }) => {
-                    let from = (from.get() as usize - 1).max(retained);
+                None => {
+                    let Some((from, _)) = watch.poll_read() else { return seen };
                     let index = now.checked_sub(1).map(|last| &self.indexes[last]);
-                    watch.handle_events(&self.events[from..now], number(retained), number(now), index);
+                    match from.get() as usize - 1 {
+                        from if from < retained => watch.handle_gap(number(retained), index),
+                        from if from < now => watch.handle_events(&self.events[from..now]),
+                        _ if now < self.events.len() => now = self.events.len(),
+                        _ => return seen,
+                    }
                 }
-                None if now < self.events.len() => {
-                    now = self.events.len();
-                    watch.handle_tail(number(now));
-                }
-                None => return seen,
             }
         }
     }
@@ -147,17 +147,10 @@ proptest! {
         let extent = Extent { epoch: Log::epoch(), epoch_first: number(0), first: number(0), next: number(read) };
         let mut watch: Watch<Projector> = Watch::new(MESSAGE_ID, number(0), &extent, Start::Fresh, false, None);
         let mut seen = Vec::new();
-        while let Some(output) = watch.poll_output() {
-            match output {
-                Output::Outputs(chunks) => seen.extend(chunks),
-                Output::Over => break,
-                Output::Read { from, .. } => {
-                    let events = &written.events[from.get() as usize - 1..read];
-                    watch.handle_events(events, number(0), number(read), None);
-                }
-            }
+        watch.handle_events(&written.events[..read]);
+        while let Some(Output::Outputs(chunks)) = watch.poll_output() {
+            seen.extend(chunks);
         }
-        watch.handle_tail(number(written.events.len()));
         seen.extend(written.read(&mut watch, retained, written.events.len()));
         let mut parser = Parser::default();
         parser.was_told_of_calls(&whole);

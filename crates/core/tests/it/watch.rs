@@ -39,12 +39,12 @@ fn watched_in(log: &Log, epoch_first: usize, retained: usize, first: usize, star
     let mut watch: Watch<Projector> = Watch::new("msg_1", number(first), &extent, start, false, None);
     let mut seen = Vec::new();
     loop {
-        match watch.poll_output().expect("the turn has ended, so the reader never waits") {
-            Output::Outputs(chunks) => seen.extend(chunks),
-            Output::Over => return seen,
-            Output::Read { from, .. } => {
-                let events = &log.events[from.get() as usize - 1..];
-                watch.handle_events(events, number(retained), next, None);
+        match watch.poll_output() {
+            Some(Output::Outputs(chunks)) => seen.extend(chunks),
+            Some(Output::Over) => return seen,
+            None => {
+                let (from, _) = watch.poll_read().expect("the turn has ended, so its reader was told so");
+                watch.handle_events(&log.events[from.get() as usize - 1..]);
             }
         }
     }

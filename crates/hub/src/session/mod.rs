@@ -292,7 +292,7 @@ impl Session {
 
     /// A reader of its log for what follows `after`.
     pub fn follow(&self, after: Seq, wake: &Arc<WakeSet>) -> Follower {
-        Follower::resume(&self.store, &self.id, (&self.epoch, after.next()), wake, 0)
+        Follower::new(&self.store, &self.id, (&self.epoch, after.next()), wake, 0)
     }
 
     pub fn event_id(&self, seq: Seq) -> String {

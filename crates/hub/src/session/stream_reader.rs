@@ -151,6 +151,7 @@ impl Reader {
     async fn read(&mut self, bytes: usize) -> Result<Vec<(Seq, Raw)>, StoreError> {
         let mut messages = Vec::new();
         let events = self.carries_events();
+        self.follower.wake();
         loop {
             let found = match self.follower.next(ReadLimit { bytes, ..READ }).await? {
                 Followed::Events(found) => found,

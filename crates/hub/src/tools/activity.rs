@@ -115,6 +115,7 @@ impl Past {
 
     /// Reads on until there are enough events, or no more.
     async fn read(&mut self, session: &Session, wanted: impl Fn(&Fields) -> bool) -> Result<(), String> {
+        self.follower.wake();
         loop {
             let found = match self.follower.next(READ).await.map_err(|error| error.to_string())? {
                 Followed::Events(found) => found,

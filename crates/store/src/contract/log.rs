@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::{ALL, Fixture, PLENTY, append, create, event, id, owned, record, seq, texts};
 use crate::{
-    Claim, Commit, Fence, FollowError, Follower, Item, Leased, ReadLimit, Release, Start, Store, StoreError, WakeSet,
+    Claim, Commit, Fence, Followed, Follower, Item, Leased, ReadLimit, Release, Start, Store, StoreError, WakeSet,
 };
 
 pub async fn events_are_numbered_from_where_the_log_starts(fixture: &dyn Fixture) {
@@ -105,7 +105,7 @@ pub async fn whoever_follows_a_log_sees_each_commit_after_its_wake_up(fixture: &
     store.commit(create("log")).await.expect("a new log");
     let (wake, mut read) = (WakeSet::new(), Vec::new());
     let epoch = store.extent(&id("log")).await.expect("an extent").epoch;
-    let follower = Follower::new(&store, &id("log"), &epoch, &wake, 9);
+    let mut follower = Follower::new(&store, &id("log"), (&epoch, Seq::FIRST), &wake, 9);
     let writer = tokio::spawn({
         let store = store.clone();
         async move {
@@ -115,15 +115,17 @@ pub async fn whoever_follows_a_log_sees_each_commit_after_its_wake_up(fixture: &
         }
     });
     while read.len() < 100 {
-        let (from, end) = (seq(read.len() as u64 + 1), follower.end().await.expect("an end"));
-        if from == end {
-            wake.woken().await;
-            wake.take();
-            continue;
+        match follower.next(ReadLimit { events: 3, bytes: 1 << 20 }).await.expect("a read") {
+            Followed::Events(events) => {
+                assert!(!events.is_empty() && events.len() <= 3);
+                read.extend(events);
+            }
+            Followed::Idle => {
+                assert_eq!(wake.changed().await, [9]);
+                follower.wake();
+            }
+            other => panic!("{other:?} where nothing is lost"),
         }
-        let batch = follower.read(from, ReadLimit { events: 3, bytes: 1 << 20 }).await.expect("a read");
-        assert!(!batch.events.is_empty() && batch.events.len() <= 3 && batch.next >= end);
-        read.extend(batch.events);
     }
     writer.await.expect("the writer ends");
     assert_eq!(read, store.read(&id("log"), Seq::ZERO, ALL).await.expect("a read").events);
@@ -135,22 +137,26 @@ pub async fn whoever_follows_a_log_learns_that_it_goes_on_in_another_epoch(fixtu
     append(&*store, "log", &["one", "two"]).await.expect("a commit");
     let wake = WakeSet::new();
     let extent = store.extent(&id("log")).await.expect("an extent");
-    let mut follower = Follower::new(&store, &id("log"), &extent.epoch, &wake, 0);
-    assert_eq!(follower.end().await, Ok(seq(3)));
-    assert_eq!(follower.read(seq(2), ALL).await.expect("a read").events.len(), 1);
+    let mut follower = Follower::new(&store, &id("log"), (&extent.epoch, seq(2)), &wake, 0);
+    let count = |followed| if let Ok(Followed::Events(events)) = followed { events.len() } else { 0 };
+    assert_eq!((count(follower.next(ALL).await), follower.end()), (1, seq(3)));
     let fence = store.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).expect("a lease");
     let gone = Commit { release: Some(Release::Log), ..Commit::to(id("log"), fence, 0) };
     store.commit(gone).await.expect("the log goes");
-    assert_eq!(follower.end().await, Err(FollowError::Store(StoreError::NoSuchLog)));
+    follower.wake();
+    assert_eq!(follower.next(ALL).await, Err(StoreError::NoSuchLog));
     let other = Epoch::from_random(0xabc);
     let anew = Commit { create: Some(Start { epoch: other.clone(), after: Seq::ZERO }), ..create("log") };
     store.commit(anew).await.expect("a new log");
     append(&*store, "log", &["another one", "another two"]).await.expect("a commit");
-    assert_eq!(follower.end().await, Err(FollowError::EpochChanged));
-    assert_eq!(follower.read(seq(2), ALL).await, Err(FollowError::EpochChanged), "its number means something else");
+    for position in [3, 2] {
+        follower.seek(seq(position));
+        let Ok(Followed::Epoch(extent)) = follower.next(ALL).await else { panic!("its number means something else") };
+        assert_eq!((extent.epoch, extent.next), (other.clone(), seq(3)));
+    }
     follower.enter(&other);
-    assert_eq!(follower.end().await, Ok(seq(3)));
-    assert_eq!(follower.read(seq(1), ALL).await.expect("a read").events.len(), 2);
+    follower.seek(seq(1));
+    assert_eq!((count(follower.next(ALL).await), follower.end()), (2, seq(3)));
 }
 
 pub async fn concurrent_commits_get_numbers_without_holes(fixture: &dyn Fixture) {
