@@ -26,8 +26,8 @@ pub enum Emission {
         /// Where the reply goes if this process is still there.
         reply: oneshot::Sender<Reply>,
     },
-    /// The plan as it stands, stored beside the log.
-    Plan(Value),
+    /// The agent's work as it stands, its plan, stored beside the log.
+    Work(Value),
     /// What the agent itself keeps from run to run.
     State(Value),
     /// Work to start in the background.
@@ -45,7 +45,7 @@ impl Emission {
         match self {
             Emission::Event(draft) | Emission::Partial(draft, _) => draft.len_hint(),
             Emission::Ask { draft, state, .. } => draft.len_hint() + json::raw(state).get().len(),
-            Emission::Plan(value) | Emission::State(value) => json::raw(value).get().len(),
+            Emission::Work(value) | Emission::State(value) => json::raw(value).get().len(),
             Emission::Operate { request, .. } => json::raw(&request.args).get().len(),
         }
     }

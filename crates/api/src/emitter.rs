@@ -154,7 +154,7 @@ impl Emitter {
 
     /// Stores the plan beside the log. The next run finds it in [`Run::plan`](crate::Run::plan).
     pub async fn keep_plan(&self, plan: Value) -> Result<(), Stopped> {
-        self.send(Emission::Plan(plan)).await
+        self.send(Emission::Work(plan)).await
     }
 
     /// Starts work in the background, and returns once that is durable. The server then calls

@@ -71,7 +71,7 @@
 //! | remember something | [`Emitter::save_state`], found again in [`Run::state`] |
 //! | plan | [`Agent::plans`], the `plan_…`, `solver_…` and `aggregate_…` events, [`Run::commands`] |
 //!
-//! [`Emission`], [`Host`] and [`PlanProgress`] are the other side of these: what a server that runs agents needs.
+//! [`Emission`], [`Host`] and [`CommandEffect`] are the other side of these: what a server that runs agents needs.
 #![warn(missing_docs)]
 
 mod agent;
@@ -93,7 +93,7 @@ pub use emitter::Emitter;
 pub use host::Host;
 pub use message::{Message, Role};
 pub use operation::Operation;
-pub use plan::PlanProgress;
+pub use plan::{CommandEffect, CommandTarget, RunProgress, WorkView};
 pub use question::{Confirm, OpenQuestion, PendingReply, Reply};
 pub use run::{Input, Run};
 pub use tools::{NoTools, ToolCall, ToolOutcome, ToolSpec, Tools};

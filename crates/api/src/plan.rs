@@ -7,7 +7,7 @@ use bowline_protocol::event::names;
 use bowline_protocol::frame::PlanCommand;
 use serde_json::{Value, json};
 
-use crate::{Emission, Emitter, Input, Stopped};
+use crate::{Agent, Emission, Emitter, Input, Stopped};
 
 /// Events of a plan.
 impl Emitter {
@@ -81,25 +81,70 @@ impl Emitter {
     }
 }
 
-impl Input {
-    /// The run that a plan command asks for while none is active, given the last plan of the session. `None` if the command
-    /// has no effect then.
-    pub fn for_command(command: PlanCommand, plan: Option<&Value>) -> Option<Input> {
-        match command {
-            PlanCommand::CancelTask { .. } | PlanCommand::CancelPlan { .. } => None,
-            PlanCommand::Replan { question } => Some(Input::Replan { question }),
-            PlanCommand::SolveTasks { tasks } => Some(Input::SolveTasks { tasks }),
-            PlanCommand::RestartTask { task_id } => {
-                let mut tasks = plan.and_then(|plan| plan["tasks"].as_array()).into_iter().flatten();
-                tasks.any(|task| task["id"] == task_id.as_str()).then_some(Input::RestartTask { task_id })
+/// What a server does with a client's command to the agent of a session.
+#[derive(Debug)]
+pub enum CommandEffect {
+    /// Refuses it: the agent takes no commands.
+    Unsupported,
+    /// Refuses it for now: a run is active, and this would begin another one.
+    Busy,
+    /// Says that there is nothing to do.
+    Nothing,
+    /// Passes it to the active run, as one of [`Run::commands`](crate::Run::commands). If it calls the work off, a run that then
+    /// ends as cancelled was cancelled by the one who sent it.
+    Pass {
+        /// The command itself.
+        command: PlanCommand,
+        /// Whether it calls the work off.
+        calls_off: bool,
+    },
+    /// Starts a run.
+    Start(Input),
+}
+
+/// What a command meets.
+#[derive(Clone, Copy, Debug)]
+pub enum CommandTarget<'a> {
+    /// No run is active; this is what the last one kept of its work.
+    Idle(Option<&'a Value>),
+    /// A run is active, and has come so far if it has a process.
+    Run(Option<&'a RunProgress>),
+}
+
+impl CommandEffect {
+    /// Decides about a command.
+    pub fn of(command: PlanCommand, agent: Option<&dyn Agent>, target: CommandTarget<'_>) -> CommandEffect {
+        if !agent.is_some_and(|agent| agent.plans()) {
+            return CommandEffect::Unsupported;
+        }
+        match target {
+            CommandTarget::Run(_) if matches!(command, PlanCommand::SolveTasks { .. }) => CommandEffect::Busy,
+            CommandTarget::Run(Some(progress)) if progress.accepts(&command) => {
+                let calls_off = matches!(command, PlanCommand::CancelPlan { .. });
+                CommandEffect::Pass { command, calls_off }
             }
+            CommandTarget::Run(_) => CommandEffect::Nothing,
+            CommandTarget::Idle(kept) => input_for(command, kept).map_or(CommandEffect::Nothing, CommandEffect::Start),
         }
     }
 }
 
-/// How far the plan of one run has come, as its emissions show it.
+/// The run that a command asks for while none is active, given the last plan of the session.
+fn input_for(command: PlanCommand, plan: Option<&Value>) -> Option<Input> {
+    match command {
+        PlanCommand::CancelTask { .. } | PlanCommand::CancelPlan { .. } => None,
+        PlanCommand::Replan { question } => Some(Input::Replan { question }),
+        PlanCommand::SolveTasks { tasks } => Some(Input::SolveTasks { tasks }),
+        PlanCommand::RestartTask { task_id } => {
+            let mut tasks = plan.and_then(|plan| plan["tasks"].as_array()).into_iter().flatten();
+            tasks.any(|task| task["id"] == task_id.as_str()).then_some(Input::RestartTask { task_id })
+        }
+    }
+}
+
+/// How far one run has come with its plan, if it has one, as its emissions show it.
 #[derive(Debug, Default)]
-pub struct PlanProgress {
+pub struct RunProgress {
     /// The tasks, if there is a plan, and whether each is still open.
     tasks: Option<HashMap<String, bool>>,
     stage: Option<Stage>,
@@ -112,11 +157,11 @@ enum Stage {
     Aggregating,
 }
 
-impl PlanProgress {
+impl RunProgress {
     /// Takes one emission of the run, once it is stored.
     pub fn handle_emission(&mut self, emission: &Emission) {
         match emission {
-            Emission::Plan(plan) => {
+            Emission::Work(plan) => {
                 let open = |task: &Value| matches!(task["status"].as_str(), None | Some("waiting" | "solving"));
                 let listed = plan["tasks"].as_array().into_iter().flatten();
                 let tasks = listed.filter_map(|task| Some((task["id"].as_str()?.to_owned(), open(task))));
@@ -146,7 +191,7 @@ impl PlanProgress {
                 self.stage = Some(Stage::Aggregating);
                 self.tasks = None;
             }
-            names::PLAN_CANCELLED => *self = PlanProgress::default(),
+            names::PLAN_CANCELLED => *self = RunProgress::default(),
             names::PIPELINE_COMPLETED => self.stage = None,
             _ => {}
         }
@@ -159,7 +204,7 @@ impl PlanProgress {
     }
 
     /// Whether a command has an effect on the run now.
-    pub fn accepts(&self, command: &PlanCommand) -> bool {
+    fn accepts(&self, command: &PlanCommand) -> bool {
         let Some(tasks) = &self.tasks else { return false };
         match command {
             PlanCommand::CancelTask { task_id } => tasks.get(task_id).copied().unwrap_or(false),
@@ -178,8 +223,16 @@ impl PlanProgress {
         })
     }
 
-    /// The plan with its status: the one that is being made, or the last one that the session `kept`.
-    pub fn describe(&self, kept: Option<Value>) -> Value {
+    /// The work with its status: what is being planned, or what the session last `kept`.
+    pub fn describe(&self, kept: Option<Value>) -> WorkView {
+        let plan = self.plan(kept);
+        let tasks = plan["tasks"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let with = |status: &'static str| tasks.iter().filter(move |task| task["status"] == status).cloned();
+        let (completed, current) = (with("completed").collect(), with("solving").chain(with("waiting")).next());
+        WorkView { completed, current, context: plan }
+    }
+
+    fn plan(&self, kept: Option<Value>) -> Value {
         let mut plan = match &self.stage {
             Some(Stage::Planning { question }) => json!({ "question": question, "tasks": [] }),
             _ => kept.unwrap_or_default(),
@@ -198,12 +251,23 @@ impl PlanProgress {
     }
 }
 
+/// What a client is shown of the work of a session.
+#[derive(Debug)]
+pub struct WorkView {
+    /// The plan and its status.
+    pub context: Value,
+    /// Its tasks that are done.
+    pub completed: Vec<Value>,
+    /// The task at hand, or the next one.
+    pub current: Option<Value>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use bowline_protocol::Draft;
 
-    fn event(progress: &mut PlanProgress, name: &'static str, content: &Value) {
+    fn event(progress: &mut RunProgress, name: &'static str, content: &Value) {
         progress.handle_emission(&Emission::Event(Draft::new(name, content)));
     }
 
@@ -213,12 +277,12 @@ mod tests {
 
     #[test]
     fn a_command_has_an_effect_only_on_what_is_open() {
-        let mut progress = PlanProgress::default();
+        let mut progress = RunProgress::default();
         let replan = PlanCommand::Replan { question: None };
         assert!(!progress.accepts(&replan), "there is no plan yet");
         event(&mut progress, names::PLAN_START, &json!({ "question": "why" }));
         assert!(progress.accepts(&replan) && !progress.accepts(&cancel_task("a")));
-        progress.handle_emission(&Emission::Plan(
+        progress.handle_emission(&Emission::Work(
             json!({ "tasks": [{ "id": "a" }, { "id": "b", "status": "completed" }] }),
         ));
         assert!(progress.accepts(&cancel_task("a")) && !progress.accepts(&cancel_task("b")));
@@ -232,15 +296,15 @@ mod tests {
 
     #[test]
     fn the_plan_that_is_being_made_replaces_the_one_that_was_kept() {
-        let mut progress = PlanProgress::default();
+        let mut progress = RunProgress::default();
         let kept = || Some(json!({ "question": "old", "tasks": [{ "id": "a", "status": "completed" }] }));
-        assert_eq!(progress.describe(kept())["status"], "completed");
-        assert_eq!(progress.describe(None), Value::Null);
+        assert_eq!(progress.plan(kept())["status"], "completed");
+        assert_eq!(progress.plan(None), Value::Null);
         event(&mut progress, names::PLAN_START, &json!({ "question": "new" }));
         let planning = json!({ "question": "new", "tasks": [], "status": "in_progress" });
-        assert_eq!((progress.describe(kept()), progress.stage()), (planning, Some("planning")));
+        assert_eq!((progress.plan(kept()), progress.stage()), (planning, Some("planning")));
         event(&mut progress, names::PLAN_COMPLETED, &json!({}));
-        assert_eq!((&progress.describe(kept())["question"], progress.stage()), (&json!("old"), Some("solving")));
+        assert_eq!((&progress.plan(kept())["question"], progress.stage()), (&json!("old"), Some("solving")));
         event(&mut progress, names::PLAN_CANCELLED, &json!({}));
         assert_eq!(progress.stage(), None);
     }
@@ -249,11 +313,11 @@ mod tests {
     fn a_command_starts_a_run_only_where_there_is_something_to_do() {
         let plan = json!({ "tasks": [{ "id": "a" }] });
         let restart = |id: &str| PlanCommand::RestartTask { task_id: id.into() };
-        assert!(matches!(Input::for_command(restart("a"), Some(&plan)), Some(Input::RestartTask { .. })));
-        assert!(Input::for_command(restart("b"), Some(&plan)).is_none());
-        assert!(Input::for_command(restart("a"), None).is_none());
-        assert!(Input::for_command(cancel_task("a"), Some(&plan)).is_none());
+        assert!(matches!(input_for(restart("a"), Some(&plan)), Some(Input::RestartTask { .. })));
+        assert!(input_for(restart("b"), Some(&plan)).is_none());
+        assert!(input_for(restart("a"), None).is_none());
+        assert!(input_for(cancel_task("a"), Some(&plan)).is_none());
         let replan = PlanCommand::Replan { question: Some("q".into()) };
-        assert!(matches!(Input::for_command(replan, None), Some(Input::Replan { question: Some(_) })));
+        assert!(matches!(input_for(replan, None), Some(Input::Replan { question: Some(_) })));
     }
 }

@@ -68,7 +68,7 @@ impl Connection {
             }
             Request::Plan { session, command } => {
                 let by = identity.principal.to_string();
-                self.command(session, &identity, Ask::Plan { by, command }).await;
+                self.command(session, &identity, Ask::Command { by, command }).await;
             }
             Request::EndSession { session } => {
                 let by = identity.principal.to_string();

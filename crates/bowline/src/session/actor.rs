@@ -116,7 +116,7 @@ impl SessionActor {
             Ask::Regenerate { by, replaces } => self.regenerate(&from, by, replaces).await,
             Ask::Response { step_id, reply, request } => self.response(&from, &step_id, reply, request).await,
             Ask::Cancel { by, reason, turn } => self.cancel(&from, by, reason, turn).await,
-            Ask::Plan { by, command } => self.plan_command(&from, by, command).await,
+            Ask::Command { by, command } => self.command(&from, by, command).await,
             Ask::Operate(order) => self.operate(&from, *order).await,
             Ask::OperationEnded { task, content } => self.operation_ended(&task, &content).await,
             Ask::End { by } => self.end(&from, &by).await,

@@ -50,7 +50,8 @@ pub enum Outcome {
     Cancelled {
         ran: bool,
     },
-    Plan {
+    /// A command was taken, or had nothing to act on.
+    Commanded {
         action: String,
         ok: bool,
     },
@@ -115,7 +116,7 @@ impl Outcome {
             Outcome::Cancelled { ran: false } => {
                 Some(("Nothing is running.".into(), json!({ "action": "cancel", "ok": false })))
             }
-            Outcome::Plan { action, ok } => {
+            Outcome::Commanded { action, ok } => {
                 let sentence =
                     if ok { format!("`{action}` is under way.") } else { format!("There is nothing to `{action}`.") };
                 Some((sentence, json!({ "action": action, "ok": ok })))

@@ -60,7 +60,8 @@ pub enum Ask {
         /// Only the turn that began with this event.
         turn: Option<Seq>,
     },
-    Plan {
+    /// A command to the agent, about the work that it has planned.
+    Command {
         by: String,
         command: PlanCommand,
     },

@@ -51,7 +51,7 @@ impl SessionActor {
         }
         match emission {
             Emission::Event(draft) | Emission::Partial(draft, _) => change.event(draft),
-            Emission::Plan(plan) => change.put(keys::PLAN, plan),
+            Emission::Work(work) => change.put(keys::WORK, work),
             Emission::State(state) => {
                 let bytes_max = self.shared.config.state.agent_state_bytes_max;
                 if emission.len_hint() > bytes_max {
@@ -89,8 +89,8 @@ impl SessionActor {
         let Some(run) = self.run.as_deref_mut() else { return };
         run.process.unstick();
         for emission in emissions {
-            run.plan.handle_emission(&emission);
-            run.plain &= matches!(emission, Emission::Partial(..) | Emission::Plan(_) | Emission::State(_));
+            run.progress.handle_emission(&emission);
+            run.plain &= matches!(emission, Emission::Partial(..) | Emission::Work(_) | Emission::State(_));
             match emission {
                 Emission::Partial(_, delta) => run.partial.push_str(&delta.0),
                 Emission::Ask { step, reply, .. } => drop(run.answers.insert(step, reply)),
@@ -99,7 +99,7 @@ impl SessionActor {
                     // An agent that no longer listens has ended meanwhile; its operation goes on.
                     let _ = outcome.map(|outcome| reply.send(outcome));
                 }
-                Emission::Event(_) | Emission::Plan(_) | Emission::State(_) => {}
+                Emission::Event(_) | Emission::Work(_) | Emission::State(_) => {}
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What a client may take with it: the session as a signed state. Exporting changes nothing.
 
-use bowline_api::{Message, OpenQuestion, PlanProgress, Role};
+use bowline_api::{Message, OpenQuestion, Role, RunProgress, WorkView};
 use bowline_core::seal::{Form, SealInput, Sealed};
 use bowline_core::shorten::shorten;
 use bowline_env::{clock, entropy};
@@ -150,10 +150,7 @@ impl SessionActor {
     async fn snapshot(&self, options: ExportOptions) -> Result<State, Refusal> {
         let extent = self.shared.logs.store.extent(&self.log).await.map_err(|error| refusals::of_store(&error))?;
         let conversation = self.conversation().await?;
-        let plan = self.plan_context().await?;
-        let tasks = plan["tasks"].as_array().cloned().unwrap_or_default();
-        let with = |status: &str| tasks.iter().filter(|task| task["status"] == status).cloned().collect::<Vec<_>>();
-        let open = with("solving").into_iter().chain(with("waiting")).next();
+        let WorkView { context, completed, current } = self.work().await?;
         let current_step = conversation.iter().filter(|message| message.role == Role::User).count() as u64;
         Ok(State {
             session_id: self.id.clone(),
@@ -164,9 +161,9 @@ impl SessionActor {
             agent_state: self.certain(keys::AGENT_STATE).await?.unwrap_or_else(|| json!({})),
             created_at: clock::rfc3339(self.record.created_ms),
             last_active_at: clock::rfc3339(self.record.touched_ms),
-            completed_tasks: if options.work { with("completed") } else { Vec::new() },
-            current_task: open.filter(|_| options.work).unwrap_or_default(),
-            plan_context: if options.plan { plan } else { Value::Null },
+            completed_tasks: if options.work { completed } else { Vec::new() },
+            current_task: current.filter(|_| options.work).unwrap_or_default(),
+            plan_context: if options.plan { context } else { Value::Null },
             memory_snapshot: if options.memory {
                 conversation.into_iter().map(remembered).collect()
             } else {
@@ -188,17 +185,17 @@ impl SessionActor {
     /// What the active run is at, as far as it has said; none if there is none.
     fn at_work(&self) -> Option<&'static str> {
         self.record.turn.active()?;
-        let said = self.run.as_ref().and_then(|run| run.plan.stage());
+        let said = self.run.as_ref().and_then(|run| run.progress.stage());
         let state = self.record.turn.state();
         Some(said.filter(|_| state == "running").unwrap_or(state))
     }
 
-    /// The plan that is kept, or the one that is being made, and how it stands.
-    async fn plan_context(&self) -> Result<Value, Refusal> {
-        let kept: Option<Value> = self.item(keys::PLAN).await?;
+    /// The work that is kept, or is being planned, and how it stands.
+    async fn work(&self) -> Result<WorkView, Refusal> {
+        let kept: Option<Value> = self.item(keys::WORK).await?;
         Ok(match &self.run {
-            Some(run) => run.plan.describe(kept),
-            None => PlanProgress::default().describe(kept),
+            Some(run) => run.progress.describe(kept),
+            None => RunProgress::default().describe(kept),
         })
     }
 

@@ -173,7 +173,8 @@ pub mod keys {
     pub const OPERATIONS: &str = "o/";
     pub const RESULTS: &str = "r/";
     pub const MARK: &str = "mark";
-    pub const PLAN: &str = "plan";
+    /// The agent's work as it stood last.
+    pub const WORK: &str = "plan";
     /// What the agent keeps from run to run.
     pub const AGENT_STATE: &str = "agent_state";
     /// The tools that the session has used.

@@ -176,7 +176,7 @@ async fn rebuild(
         }
     }
     if !state.plan_context.is_null() {
-        put(keys::PLAN.to_owned(), &state.plan_context);
+        put(keys::WORK.to_owned(), &state.plan_context);
     }
     if !is_empty(&state.agent_state) {
         put(keys::AGENT_STATE.to_owned(), &state.agent_state);

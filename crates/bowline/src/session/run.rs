@@ -1,9 +1,9 @@
-//! A run that has a process: what it waits for, where in its plan it is, and what it has streamed.
+//! A run that has a process: what it waits for, how far it has come, and what it has streamed.
 
 use std::collections::HashMap;
 use std::time::Instant;
 
-use bowline_api::{Emission, PlanProgress, Reply, RunResult};
+use bowline_api::{Emission, Reply, RunProgress, RunResult};
 use bowline_env::clock;
 use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::{RunId, StepId};
@@ -22,8 +22,8 @@ pub struct LiveRun {
     pub partial: String,
     /// Whether it has said nothing but pieces of its answer, and all of them to this process.
     pub plain: bool,
-    pub plan: PlanProgress,
-    /// Who called its plan off: then it is they who cancelled the run, and not the agent that obeys.
+    pub progress: RunProgress,
+    /// Who called its work off: then it is they who cancelled the run, and not the agent that obeys.
     pub called_off_by: Option<String>,
     /// Who cancelled it, if the store could not be told yet.
     pub cancelled: Option<(String, Option<String>)>,
@@ -39,7 +39,7 @@ impl LiveRun {
             answers: HashMap::new(),
             partial: String::new(),
             plain: true,
-            plan: PlanProgress::default(),
+            progress: RunProgress::default(),
             called_off_by: None,
             cancelled: None,
             started: clock::now(),

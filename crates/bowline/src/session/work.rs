@@ -1,6 +1,6 @@
-//! What starts a run: a message, one from the queue, or a plan command.
+//! What starts a run: a message, one from the queue, or a command.
 
-use bowline_api::{AgentError, Emitter, Input, Message, OpenQuestion, Reply, Role, Run};
+use bowline_api::{AgentError, CommandEffect, CommandTarget, Emitter, Input, Message, OpenQuestion, Reply, Role, Run};
 use bowline_core::dialect::StreamIndexer;
 use bowline_core::turn::Admission;
 use bowline_env::{clock, entropy};
@@ -210,7 +210,7 @@ impl SessionActor {
             message: self.message_for(&input).await,
             input,
             conversation,
-            plan: self.item(keys::PLAN).await.ok().flatten(),
+            plan: self.item(keys::WORK).await.ok().flatten(),
             state: kept.as_ref().ok().cloned().flatten(),
             config: self.record.config.clone(),
             logged,
@@ -276,41 +276,47 @@ impl SessionActor {
         }
     }
 
-    pub(super) async fn plan_command(&mut self, from: &Caller, by: String, command: PlanCommand) -> Answered {
-        let action = command.action();
-        let ok = self.take_plan_command(from, by, command).await?;
-        Ok(Outcome::Plan { action: action.to_owned(), ok })
-    }
-
-    async fn take_plan_command(&mut self, from: &Caller, by: String, command: PlanCommand) -> Result<bool, Refusal> {
+    pub(super) async fn command(&mut self, from: &Caller, by: String, command: PlanCommand) -> Answered {
         self.may_write(from)?;
-        if !self.shared.agents.get(&self.record.agent).is_some_and(|agent| agent.plans()) {
-            let message = format!("The agent `{}` does not plan.", self.record.agent);
-            return Err(Refusal::new(ErrorCode::NotSupported, message));
-        }
-        if self.record.turn.active().is_some() {
-            if matches!(command, PlanCommand::SolveTasks { .. }) {
+        let action = command.action().to_owned();
+        let ok = match self.effect_of(command).await? {
+            CommandEffect::Unsupported => {
+                let message = format!("The agent `{}` does not plan.", self.record.agent);
+                return Err(Refusal::new(ErrorCode::NotSupported, message));
+            }
+            CommandEffect::Busy => {
                 let message = "The agent is still at work. Wait for its end, or send `user.cancel`.";
                 return Err(Refusal::new(ErrorCode::AgentBusy, message).retry_after_ms(1000));
             }
-            let Some(run) = self.run.as_mut().filter(|run| run.plan.accepts(&command)) else { return Ok(false) };
-            let calls_off = matches!(command, PlanCommand::CancelPlan { .. });
-            let taken = run.commands.try_send(command).is_ok();
-            if taken && calls_off {
-                run.called_off_by = Some(by);
+            CommandEffect::Nothing => false,
+            CommandEffect::Pass { command, calls_off } => {
+                let Some(run) = &mut self.run else { return Ok(Outcome::Commanded { action, ok: false }) };
+                let taken = run.commands.try_send(command).is_ok();
+                if taken && calls_off {
+                    run.called_off_by = Some(by);
+                }
+                taken
             }
-            return Ok(taken);
+            CommandEffect::Start(_) if self.shared.is_draining() => return Err(refusals::draining()),
+            CommandEffect::Start(input) => {
+                let (conversation, started) = (self.conversation().await?, self.next_seq().await?);
+                let mut change = self.change();
+                SessionActor::open_turn(&mut change, started, false);
+                self.start_run(change, input, started, conversation).await?;
+                true
+            }
+        };
+        Ok(Outcome::Commanded { action, ok })
+    }
+
+    async fn effect_of(&self, command: PlanCommand) -> Result<CommandEffect, Refusal> {
+        let agent = self.shared.agents.get(&self.record.agent).map(|agent| &**agent);
+        if self.record.turn.active().is_some() {
+            let progress = self.run.as_ref().map(|run| &run.progress);
+            return Ok(CommandEffect::of(command, agent, CommandTarget::Run(progress)));
         }
-        let plan: Option<Value> = self.item(keys::PLAN).await?;
-        let Some(input) = Input::for_command(command, plan.as_ref()) else { return Ok(false) };
-        if self.shared.is_draining() {
-            return Err(refusals::draining());
-        }
-        let (conversation, started) = (self.conversation().await?, self.next_seq().await?);
-        let mut change = self.change();
-        SessionActor::open_turn(&mut change, started, false);
-        self.start_run(change, input, started, conversation).await?;
-        Ok(true)
+        let kept: Option<Value> = self.item(keys::WORK).await?;
+        Ok(CommandEffect::of(command, agent, CommandTarget::Idle(kept.as_ref())))
     }
 
     /// The conversation so far, oldest first, at most as much as an agent is given. Of background work that has ended it

@@ -32,7 +32,7 @@ impl TaskActor {
         for emission in &emissions {
             match emission {
                 Emission::Event(draft) | Emission::Partial(draft, _) => drafts.push(draft),
-                Emission::Plan(_) => {}
+                Emission::Work(_) => {}
                 Emission::Ask { .. } | Emission::Operate { .. } | Emission::State(_) => {
                     let message = "A background operation can neither ask, start another, nor save a state.";
                     return self.end(Ending::failed(ErrorCode::AgentFailed, message)).await;

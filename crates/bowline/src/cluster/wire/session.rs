@@ -224,7 +224,7 @@ impl From<&Ask> for SessionAsk {
             Ask::Cancel { by, reason, turn } => {
                 SessionAsk::Cancel { by: by.clone(), reason: reason.clone(), turn: *turn }
             }
-            Ask::Plan { by, command } => SessionAsk::Plan { by: by.clone(), command: command.clone() },
+            Ask::Command { by, command } => SessionAsk::Plan { by: by.clone(), command: command.clone() },
             Ask::Operate(order) => SessionAsk::Operate(Box::new((&**order).into())),
             Ask::OperationEnded { task, content } => {
                 SessionAsk::OperationEnded { task: task.clone(), content: content.clone() }
@@ -254,7 +254,7 @@ impl From<SessionAsk> for Ask {
                 Ask::Response { step_id, reply: Reply { confirmed, tasks, reason }, request }
             }
             SessionAsk::Cancel { by, reason, turn } => Ask::Cancel { by, reason, turn },
-            SessionAsk::Plan { by, command } => Ask::Plan { by, command },
+            SessionAsk::Plan { by, command } => Ask::Command { by, command },
             SessionAsk::Operate(order) => Ask::Operate(Box::new((*order).into())),
             SessionAsk::OperationEnded { task, content } => Ask::OperationEnded { task, content },
             SessionAsk::Export(ExportChoice { memory, plan, work, token, plan_asked }) => {
@@ -443,7 +443,7 @@ impl From<Outcome> for SessionOutcome {
             Outcome::Queued { position, message_id } => SessionOutcome::Queued { position, message_id },
             Outcome::Repeated { message_id, turn, last } => SessionOutcome::Repeated { message_id, turn, last },
             Outcome::Cancelled { ran } => SessionOutcome::Cancelled { ran },
-            Outcome::Plan { action, ok } => SessionOutcome::Plan { action, ok },
+            Outcome::Commanded { action, ok } => SessionOutcome::Plan { action, ok },
             Outcome::Operation(begun) => {
                 let Begun { task_id, operation_id, tool_name } = *begun;
                 SessionOutcome::Operation(Box::new(OperationBegun { task_id, operation_id, tool_name }))
@@ -460,7 +460,7 @@ impl From<SessionOutcome> for Outcome {
             SessionOutcome::Queued { position, message_id } => Outcome::Queued { position, message_id },
             SessionOutcome::Repeated { message_id, turn, last } => Outcome::Repeated { message_id, turn, last },
             SessionOutcome::Cancelled { ran } => Outcome::Cancelled { ran },
-            SessionOutcome::Plan { action, ok } => Outcome::Plan { action, ok },
+            SessionOutcome::Plan { action, ok } => Outcome::Commanded { action, ok },
             SessionOutcome::Operation(begun) => {
                 let OperationBegun { task_id, operation_id, tool_name } = *begun;
                 Outcome::Operation(Box::new(Begun { task_id, operation_id, tool_name }))
