@@ -10,7 +10,7 @@ use bowline_store::Holder;
 
 use super::wire::{Answer, NodeMessage, Sender, SessionAsk, TaskAsk};
 use super::{Abroad, Away, Cluster, ROUTES_MAX, Waiting, unreachable};
-use crate::session::caller::Request;
+use crate::session::Request;
 use crate::session::{Ask, Caller, Command, Mailbox};
 use crate::task::command::Append;
 use crate::task::{Ask as Asked, Command as TaskCommand};

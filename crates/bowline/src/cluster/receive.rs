@@ -13,7 +13,7 @@ use super::talk::Asker;
 use super::wire::{Answer, NodeMessage, Sender, SessionAsk, TaskAsk};
 use super::{Abroad, Cluster, Envelope, Waiting};
 use crate::reply::Reply;
-use crate::session::caller::Request;
+use crate::session::Request;
 use crate::session::{Ask, Caller, Command, Mail};
 use crate::task::command::Append;
 use crate::task::{Ask as Asked, Command as TaskCommand};

@@ -1,4 +1,4 @@
-//! A session as an actor: how it is found and activated, when it is due, and when it leaves.
+//! The life of a session as an actor: how it is found and activated, what it finds after a crash, when it ends, and when it leaves.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,15 +6,20 @@ use std::time::{Duration, Instant};
 
 use bowline_api::{Emission, RunResult};
 use bowline_core::Hold;
+use bowline_core::turn::{Active, AfterCrash};
 use bowline_env::clock;
-use bowline_protocol::{Cursor, ErrorCode, Principal, Refusal, SessionId};
+use bowline_protocol::event::names;
+use bowline_protocol::{Cursor, Draft, ErrorCode, Principal, Recorded, Refusal, SessionId};
 use bowline_store::StoreError;
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::actor::{Presence, SessionActor};
+use super::command::Answered;
 use super::record::keys;
 use super::registry::{Sessions, goes_by};
-use super::{Command, Life, Mail, SessionRecord};
+use super::run::{Cancel, End};
+use super::{Caller, Command, Life, Mail, Outcome, SessionRecord};
 use crate::actor::{ActivationError, Actor, Directory, Place, Process, Router, RunEvent};
 use crate::logs::placement::Location;
 use crate::refusals;
@@ -115,6 +120,11 @@ impl Actor for SessionActor {
     /// All who are attached are cut, and come back; the run is ended or continued.
     async fn reactivate(&mut self) -> Result<(), ActivationError> {
         self.cut_all();
+        if let Some(run) = &mut self.run
+            && let Some(cancel) = run.cancelled.take()
+        {
+            self.cancel_owed = Some(Box::new((run.id.clone(), cancel)));
+        }
         self.drop_run();
         let stored = self.shared.logs.store.record(&self.log).await.map_err(|error| refusals::of_store(&error))?;
         let record = SessionRecord::decode(&stored.ok_or_else(refusals::session_not_found)?.body);
@@ -251,6 +261,109 @@ impl SessionActor {
         if !matches!(self.shared.logs.placement.locate(&self.log).await, Ok(Location::Here)) {
             self.writer.reset();
         }
+    }
+}
+
+/// How long the last event of a session may take to reach its readers before its buffers are released all the same.
+const LAST_WORD: Duration = Duration::from_secs(10);
+
+impl SessionActor {
+    pub(super) async fn end(&mut self, from: &Caller, by: &str) -> Answered {
+        self.may_write(from)?;
+        self.close("ended", Life::Ended, by).await?;
+        self.shared.metrics.sessions_ended.inc();
+        Ok(Outcome::Done)
+    }
+
+    /// Quiet for its lifetime, held by nobody, nothing at work in it or in its background: then it expires.
+    pub(super) async fn expire(&mut self) {
+        let now_ms = self.shared.logs.clock.now_ms();
+        let quiet = now_ms.saturating_sub(self.record.touched_ms) >= self.shared.config.session.ttl.as_millis() as u64;
+        let busy = self.hold.holder().is_some() || self.record.turn.active().is_some() || !self.record.queue.is_empty();
+        if self.record.life != Life::Active || !quiet || busy {
+            return;
+        }
+        match self.has_open_operations().await {
+            Ok(false) => {}
+            // The end of the last one is an event here, from which the session's lifetime counts.
+            Ok(true) => return,
+            Err(refusal) => {
+                tracing::debug!(session = %self.id, %refusal, "whether a session is still at work cannot be seen now");
+                return;
+            }
+        }
+        match self.close("expired", Life::Expired, "expiry").await {
+            Ok(()) => drop(self.shared.metrics.sessions_expired.inc()),
+            Err(refusal) => tracing::warn!(session = %self.id, %refusal, "could not expire a session"),
+        }
+    }
+
+    async fn close(&mut self, reason: &str, life: Life, by: &str) -> Result<(), Refusal> {
+        if self.record.turn.active().is_some() {
+            self.end_run(End::cancelled(by, Some("The session has ended."))).await?;
+            self.drop_run();
+        }
+        self.cancel_operations(by).await?;
+        let mut change = self.change();
+        change.event(&Draft::new(names::SESSION_END, "The session is over.").metadata(&json!({ "reason": reason })));
+        change.record.life = life;
+        change.record.held = false;
+        change.record.queue = super::record::Queue::default();
+        let last = self.commit(change).await?.first;
+        self.shared.forget_live(&self.owner);
+        for member in self.members.values() {
+            member.mailbox.send(Mail::Over { session: self.id.clone(), last });
+        }
+        // Readers first get the last event, then the buffers go.
+        self.release_at = Some(clock::now() + if self.members.is_empty() { Duration::ZERO } else { LAST_WORD });
+        Ok(())
+    }
+
+    /// What an earlier process left behind: a run that waits for a person goes on waiting, any other is continued by an
+    /// agent that can, or ended honestly.
+    pub(super) async fn recover(&mut self) -> Result<(), Refusal> {
+        if self.record.life != Life::Active {
+            if !self.record.released {
+                self.release_at = Some(clock::now());
+            }
+            return Ok(());
+        }
+        if self.record.held {
+            // The holder is gone with the process; the session's lifetime counts from now.
+            self.record.held = false;
+            self.record.touched_ms = self.shared.logs.clock.now_ms();
+            self.note_record();
+        }
+        if let Some(owed) = &self.cancel_owed
+            && let (run, Cancel { by, reason }) = &**owed
+            && self.record.turn.active().is_some_and(|active| active.run == *run)
+        {
+            let end = End::cancelled(by, reason.as_deref());
+            self.end_run(end).await?;
+        }
+        self.cancel_owed = None;
+        match self.record.turn.after_crash() {
+            AfterCrash::Nothing => self.start_next().await,
+            AfterCrash::KeepWaiting => {}
+            AfterCrash::Cut(active) => {
+                self.recover_cut(active).await?;
+                if self.run.is_none() {
+                    self.start_next().await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn recover_cut(&mut self, active: Active) -> Result<(), Refusal> {
+        if self.shared.agents.get(&self.record.agent).is_some_and(|agent| agent.continues()) {
+            let logged = self.logged_since(active.started).await?;
+            let (input, conversation) = self.input_and_past().await?;
+            let logged = logged.iter().filter_map(Recorded::decode).collect();
+            self.launch(active.run, input, conversation, logged, None).await;
+            return Ok(());
+        }
+        self.end_run(End::lost()).await
     }
 }
 

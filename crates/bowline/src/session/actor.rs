@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use bowline_core::Hold;
 use bowline_core::hold::Party;
 use bowline_env::clock;
-use bowline_protocol::{Cursor, Draft, ErrorCode, LogId, Principal, Refusal, Seq, SessionId};
+use bowline_protocol::{Cursor, Draft, ErrorCode, LogId, Principal, Refusal, RunId, Seq, SessionId};
 use bowline_store::{Commit, Committed, Fence, Item, Kind, LeasedLog, Record, Release};
 use serde::Serialize;
 
-use super::caller::Answered;
+use super::command::Answered;
 use super::record::{Queued, SessionRecord, keys};
 use super::registry::Sessions;
-use super::run::LiveRun;
-use super::turn_index::TurnIndexer;
+use super::run::{Cancel, LiveRun};
+use super::turns::TurnIndexer;
 use super::{Ask, Caller, Claimant, Command, Mailbox, Outcome};
 use crate::config::Ownership;
 use crate::refusals;
@@ -41,6 +41,8 @@ pub struct SessionActor {
     pub(super) claims: HashMap<Party, Claimant>,
     pub(super) mark: Option<Cursor>,
     pub(super) run: Option<Box<LiveRun>>,
+    /// A run whose cancel the store has not taken, although its caller was told that it stops: who cancelled it, and why.
+    pub(super) cancel_owed: Option<Box<(RunId, Cancel)>>,
     /// Follows the active turn as it is written.
     pub(super) indexer: Option<Box<TurnIndexer>>,
     /// When the contents of a session that is over are let go.
@@ -89,6 +91,7 @@ impl SessionActor {
             claims: HashMap::new(),
             mark: None,
             run: None,
+            cancel_owed: None,
             indexer: None,
             release_at: None,
             checkpoint_at: None,

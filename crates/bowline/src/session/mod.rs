@@ -2,16 +2,11 @@
 
 mod activation;
 pub mod actor;
-mod answer;
 mod attach;
 pub mod background;
 mod brought;
-pub mod caller;
 mod command;
-mod emissions;
-mod ending;
 pub mod export;
-mod life;
 pub mod operations;
 pub mod record;
 pub mod registry;
@@ -19,12 +14,12 @@ pub mod restore;
 pub(crate) mod run;
 mod taken;
 mod tools_used;
-mod turn_index;
 pub mod turns;
 mod work;
 
 pub use attach::capabilities;
-pub use caller::{Caller, Outcome};
-pub use command::{Approach, Ask, Claimant, Command, Grant, Inbox, Mail, Mailbox, Way};
+pub use command::{
+    Answered, Approach, Ask, Caller, Claimant, Command, Grant, Inbox, Mail, Mailbox, Outcome, Request, Way,
+};
 pub use record::{Life, SessionRecord};
 pub use registry::Sessions;

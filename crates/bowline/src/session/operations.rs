@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::actor::{Change, SessionActor};
 use super::background::OperationEnd;
-use super::caller::Answered;
+use super::command::Answered;
 use super::record::keys;
 use super::{Caller, Outcome};
 use crate::actor::EMISSIONS_MAX;

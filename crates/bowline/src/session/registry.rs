@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::actor::{Presence, SessionActor, store_record};
-use super::caller::{Answered, Caller, Request};
+use super::command::{Answered, Caller, Request};
 use super::record::{Queue, SessionRecord, VERSION, keys};
 use super::{Ask, Command, Life};
 use crate::actor::{Actor, Directory, Router};

@@ -1,18 +1,18 @@
-//! Turns: what is kept of each run beside the log, so that its task can be looked up and its message shown.
+//! Turns: what is kept of each run beside the log, so that its task can be looked up, its message shown, and its stream begun anywhere.
 
 use bowline_api::{Input, Message, Role};
-use bowline_core::dialect::message_parts;
+use bowline_core::dialect::{StreamIndexer, message_parts};
 use bowline_core::turn::Active;
 use bowline_protocol::event::names;
-use bowline_protocol::{Draft, MessageId, Recorded, Refusal, Seq, TaskId, json as text};
-use bowline_store::{ReadLimit, StoreError};
+use bowline_protocol::{Draft, Epoch, MessageId, Recorded, Refusal, Seq, TaskId, json as text};
+use bowline_store::{Commit, Item, ReadLimit, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::actor::{Change, SessionActor};
-use super::caller::Answered;
-use super::ending::End;
+use super::command::Answered;
 use super::record::{Accepted, keys};
+use super::run::End;
 use super::work::{message_of, push_message};
 use super::{Caller, Outcome};
 use crate::refusals;
@@ -171,6 +171,69 @@ impl SessionActor {
         }
         SessionActor::open_turn(&mut change, started, true);
         self.start_run(change, Input::Message { text: last.content }, started, conversation).await
+    }
+}
+
+/// Follows one turn of the session.
+#[derive(Clone, Debug)]
+pub struct TurnIndexer {
+    started: Seq,
+    indexer: StreamIndexer,
+}
+
+impl SessionActor {
+    /// Adds what the events of a commit change in what is open in the active turn. The indexer that comes back has seen them,
+    /// and is to be believed once they are durable.
+    pub(super) async fn index_events(
+        &self,
+        commit: &mut Commit,
+        started: Option<Seq>,
+    ) -> Result<Option<Box<TurnIndexer>>, Refusal> {
+        let Some(started) = started else { return Ok(None) };
+        if commit.events.is_empty() {
+            return Ok(self.indexer.clone());
+        }
+        let is_new = self.record.turn.active().is_none_or(|active| active.started != started);
+        let mut indexer = match &self.indexer {
+            Some(indexer) if indexer.started == started => indexer.clone(),
+            // It begins with this commit, so there is nothing to read.
+            Some(_) | None if is_new => Box::new(TurnIndexer { started, indexer: StreamIndexer::new(started) }),
+            Some(_) | None => Box::new(self.indexer_of(started).await?),
+        };
+        // An event is read before it is numbered for good; what becomes of it does not depend on its epoch.
+        let epoch = Epoch::from_random(0);
+        for event in &commit.events {
+            let seq = indexer.indexer.next();
+            let bytes = event.number(&epoch, seq);
+            indexer.indexer.handle_event(&Recorded { seq, bytes });
+        }
+        let changed = indexer.indexer.take_changed(&keys::index(started));
+        commit.items.extend(changed.into_iter().map(|(key, index)| Item::put(key, index)));
+        Ok(Some(indexer))
+    }
+
+    /// An indexer for a turn that began before: from what is left of its events, and what was noted of those that are not.
+    async fn indexer_of(&self, started: Seq) -> Result<TurnIndexer, Refusal> {
+        let extent = self.shared.logs.store.extent(&self.log).await.map_err(|error| refusals::of_store(&error))?;
+        let mut indexer = if extent.first > started {
+            let base = keys::index(started);
+            let stored = self.shared.logs.store.items_at(&self.log, &StreamIndexer::keys(&base)).await;
+            StreamIndexer::late(&base, &stored.map_err(|error| refusals::of_store(&error))?, extent.first)
+        } else {
+            StreamIndexer::new(started)
+        };
+        for event in self.logged_since(started).await? {
+            indexer.handle_event(&event);
+        }
+        Ok(TurnIndexer { started, indexer })
+    }
+
+    /// How much of the active turn's answer was streamed before it, as its last event should say.
+    pub(super) async fn streamed(&self, started: Seq, answer: &str) -> Result<Option<Value>, Refusal> {
+        match &self.indexer {
+            Some(indexer) if indexer.started == started => Ok(indexer.indexer.streamed(answer)),
+            Some(_) | None => Ok(self.indexer_of(started).await?.indexer.streamed(answer)),
+        }
     }
 }
 

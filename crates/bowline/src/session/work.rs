@@ -1,33 +1,26 @@
-//! What starts a run: a message, one from the queue, or a command.
+//! What a session is given to work on: a message, one from the queue, a command, or a person's answer.
 
-use bowline_api::{AgentError, CommandEffect, CommandTarget, Emitter, Input, Message, OpenQuestion, Reply, Role, Run};
+use bowline_api::{CommandEffect, CommandTarget, Input, Message, OpenQuestion, Reply, Role};
 use bowline_core::dialect::StreamIndexer;
 use bowline_core::turn::Admission;
-use bowline_env::{clock, entropy};
 use bowline_protocol::event::names;
 use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::frame::client::Content;
-use bowline_protocol::{Draft, ErrorCode, LoggedEvent, MessageId, Refusal, RunId, Seq};
+use bowline_protocol::{Draft, ErrorCode, MessageId, Refusal, RunId, Seq, StepId};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use super::actor::{Change, SessionActor};
 use super::background::Background;
 use super::brought::Brought;
-use super::caller::Answered;
+use super::command::Answered;
 use super::record::{Accepted, Queued, keys};
-use super::run::LiveRun;
 use super::turns::TurnEntry;
-use super::{Caller, Outcome};
-use crate::actor::{EMISSIONS_MAX, Process};
-use crate::agent_host::agent_host;
+use super::{Caller, Outcome, taken};
 use crate::config::WhenBusy;
 use crate::decode::decode;
 use crate::refusals;
-use crate::task::work::died;
 
 /// How much of the first message becomes the session's title.
 const TITLE_CHARS: usize = 80;
@@ -173,86 +166,6 @@ impl SessionActor {
         Ok(())
     }
 
-    /// The one way into a run.
-    pub(super) async fn start_run(
-        &mut self,
-        mut change: Change,
-        input: Input,
-        started: Seq,
-        conversation: Vec<Message>,
-    ) -> Result<Seq, Refusal> {
-        let id = RunId::from_random(entropy::u128());
-        change.record.turn.start(id.clone(), started, self.shared.logs.clock.now_ms());
-        change.put(keys::INPUT, &input);
-        self.commit(change).await?;
-        self.launch(id, input, conversation, Vec::new(), None).await;
-        Ok(started)
-    }
-
-    /// Gives a run its process.
-    pub(super) async fn launch(
-        &mut self,
-        id: RunId,
-        input: Input,
-        conversation: Vec<Message>,
-        logged: Vec<LoggedEvent>,
-        answered: Option<(OpenQuestion, Reply)>,
-    ) {
-        let first = answered.is_none() && logged.is_empty();
-        let (emit, emissions) = mpsc::channel(EMISSIONS_MAX);
-        let (commands, commands_in) = mpsc::channel(16);
-        let cancel = CancellationToken::new();
-        let kept = self.certain(keys::AGENT_STATE).await;
-        let run = Run {
-            session: self.id.clone(),
-            id: id.clone(),
-            owner: self.owner.clone(),
-            message: self.message_for(&input).await,
-            input,
-            conversation,
-            plan: self.item(keys::WORK).await.ok().flatten(),
-            state: kept.as_ref().ok().cloned().flatten(),
-            config: self.record.config.clone(),
-            logged,
-            cancel: cancel.clone(),
-            emit: Emitter::new(
-                emit,
-                self.shared.config.limits.event_bytes_max,
-                agent_host(&self.shared.metrics.limits_hit),
-            ),
-            commands: commands_in,
-            tools: self.shared.tools.clone(),
-        };
-        let agent = self.shared.agents.get(&self.record.agent).cloned();
-        let name = self.record.agent.clone();
-        let task = tokio::spawn(async move {
-            if let Err(refusal) = kept {
-                // To run without its state would be to run as another agent.
-                return Err(AgentError::failed(format!("What the agent kept cannot be read: {}", refusal.message)));
-            }
-            match (agent, answered) {
-                (None, _) => Err(AgentError::failed(format!("The agent `{name}` is no longer configured."))),
-                (Some(agent), None) => agent.run(run).await,
-                (Some(agent), Some((asked, reply))) => agent.answered(run, asked, reply).await,
-            }
-        });
-        self.shared.metrics.runs_active.inc();
-        let mut run = LiveRun::new(id, commands, Process::new(cancel, emissions, task, died));
-        // What it said to an earlier process is in the log only.
-        run.plain = first;
-        self.run = Some(Box::new(run));
-        if self.wants_checkpoints() {
-            self.checkpoint_at = Some(clock::now() + self.shared.config.state.checkpoint_interval);
-        }
-    }
-
-    /// The message that an input is about: the last one, since an answer follows it only when the run has ended.
-    async fn message_for(&self, input: &Input) -> Option<Message> {
-        let number = self.record.messages.checked_sub(1).filter(|_| matches!(input, Input::Message { .. }))?;
-        let message: Option<Message> = self.item(&keys::message(number)).await.ok()?;
-        message.filter(|message| message.role == Role::User)
-    }
-
     pub(super) async fn start_next(&mut self) {
         while !self.record.queue.is_empty() && self.record.turn.active().is_none() && !self.shared.is_draining() {
             let number = self.record.queue.from;
@@ -381,4 +294,88 @@ pub(super) fn push_message(change: &mut Change, message: Message) -> u64 {
 pub(super) fn digest(content: &Content) -> String {
     let plain = serde_json::from_str::<Value>(content.0.get()).map(|value| value.to_string()).unwrap_or_default();
     Sha256::digest(plain.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl SessionActor {
+    pub(super) async fn response(
+        &mut self,
+        from: &Caller,
+        step: &StepId,
+        reply: Reply,
+        request: Option<Content>,
+    ) -> Answered {
+        self.may_write(from)?;
+        let mut change = self.change();
+        if !change.record.turn.answer(step) {
+            let message = format!("No confirmation `{step}` is waiting for an answer.");
+            return Err(Refusal::new(ErrorCode::UnknownStep, message));
+        }
+        let mut reentry = None;
+        match self.run.as_deref() {
+            // The process that asked is gone: everything it needs to go on is read before the answer counts.
+            None => reentry = Some(self.reentry(step).await?),
+            Some(run) if !run.answers.contains_key(step) => {
+                let message = "The agent is taking in an earlier answer. Answer this one when it has.";
+                return Err(Refusal::new(ErrorCode::AgentBusy, message).retry_after_ms(500));
+            }
+            Some(_) => {}
+        }
+        // Settled first: an older state of this session must not bring the question back to be approved again.
+        taken::settle(&self.shared, &self.owner, step).await?;
+        let mut content = json!({ "confirmed": reply.confirmed });
+        if let Some(tasks) = &reply.tasks {
+            content["tasks"] = tasks.clone();
+        }
+        if let Some(reason) = &reply.reason {
+            content["reason"] = reason.as_str().into();
+        }
+        if let Some(request) = request.and_then(|request| serde_json::from_str(request.0.get()).ok()) {
+            content["response"] = request;
+        }
+        change.event(&Draft::new(names::USER_RESPONSE, &content).step(step.clone()));
+        change.delete(keys::confirmation(step));
+        self.commit(change).await?;
+        if let Some(waiting) = self.run.as_deref_mut().and_then(|run| run.answers.remove(step)) {
+            // An agent that no longer listens has ended meanwhile, and says so itself.
+            let _ = waiting.send(reply);
+        } else if let Some(Reentry { run, input, conversation, asked }) = reentry {
+            self.launch(run, input, conversation, Vec::new(), Some((asked, reply))).await;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// What is kept of a run whose process has gone while it waited for an answer.
+    async fn reentry(&self, step: &StepId) -> Result<Reentry, Refusal> {
+        let active = self.record.turn.active().cloned();
+        let (run, started_ms) =
+            active.map(|active| (active.run, active.started_ms)).ok_or_else(refusals::session_not_found)?;
+        let asked = self.certain::<OpenQuestion>(&keys::confirmation(step)).await?;
+        let asked = asked.unwrap_or_else(|| OpenQuestion {
+            step_id: step.clone(),
+            question: Value::Null,
+            metadata: serde_json::Map::new(),
+            state: Value::Null,
+            asked_ms: started_ms,
+        });
+        let (input, conversation) = self.input_and_past().await?;
+        Ok(Reentry { run, input, conversation, asked })
+    }
+
+    /// The input of the active run, and the conversation before it.
+    pub(super) async fn input_and_past(&self) -> Result<(Input, Vec<Message>), Refusal> {
+        let input = self.item(keys::INPUT).await?.unwrap_or(Input::Message { text: String::new() });
+        let mut conversation = self.conversation().await?;
+        if matches!(input, Input::Message { .. }) {
+            conversation.pop();
+        }
+        Ok((input, conversation))
+    }
+}
+
+/// A run that goes on in a new process because it was answered.
+struct Reentry {
+    run: RunId,
+    input: Input,
+    conversation: Vec<Message>,
+    asked: OpenQuestion,
 }

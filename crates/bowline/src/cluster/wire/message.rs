@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::session::{SessionAsk, SessionMail, SessionOutcome};
 use crate::secret::Presented;
-use crate::session::caller::Answered;
+use crate::session::Answered;
 use crate::task::TaskRecord;
 use crate::task::command::{Appended, Ended, Ending};
 

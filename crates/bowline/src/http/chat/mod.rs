@@ -28,7 +28,7 @@ use crate::config::Config;
 use crate::logs::Logs;
 use crate::refusals;
 use crate::secret::Presented;
-use crate::session::caller::Answered;
+use crate::session::Answered;
 use crate::session::{Ask, Sessions};
 use crate::stream::Streams;
 use crate::task::Tasks;
