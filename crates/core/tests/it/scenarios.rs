@@ -38,7 +38,7 @@ impl World {
         loop {
             match link.poll_output() {
                 Some(Output::Events(events)) => {
-                    self.inbox.extend(events.iter().map(|event| json!({ "seq": event.seq })))
+                    self.inbox.extend(events.iter().map(|event| json!({ "seq": event.seq })));
                 }
                 Some(Output::Control(control)) => self.inbox.push(control.metadata),
                 Some(Output::Replayed { .. } | Output::Skipped { .. }) => {}

@@ -233,7 +233,7 @@ async fn turn_of(streams: &Streams, log: &LogId, message: &MessageId) -> Result<
     let epoch = logs.store.extent(log).await.map_err(|error| refusals::of_store(&error))?.epoch;
     let wake = WakeSet::new();
     // Followed first, then looked at: a turn that begins in between is seen by one of the two.
-    let _follower = logs.follow(log, &epoch, &wake, 0);
+    let _follower = logs.follow(log, (&epoch, Seq::FIRST), &wake, 0);
     let key = keys::idempotency(message);
     loop {
         let item = logs.store.item(log, &key).await.map_err(|error| refusals::of_store(&error))?;
