@@ -257,5 +257,5 @@ fn of_call(number: CallNumber, call: &Waiting) -> Whose {
 }
 
 #[cfg(test)]
-#[path = "attribution_table.rs"]
-mod table;
+#[path = "attribution_tests.rs"]
+mod tests;

@@ -4,6 +4,7 @@ pub(crate) mod cancellation;
 pub(crate) mod elicitation;
 pub(crate) mod inbox;
 pub(crate) mod readers;
+mod record;
 pub(crate) mod registry;
 pub(crate) mod server_request;
 pub(crate) mod stream_reader;
@@ -18,8 +19,7 @@ use bowline_env::{clock, entropy};
 use bowline_protocol::event::{Draft, EventName};
 use bowline_protocol::{Cursor, Epoch, LogId, Principal, Seq, SessionId};
 use bowline_store::{
-    Clock, Commit, Committed, Fence, Follower, Item, Kind, LeasedLog, ReadBudget, Record, Release, Start, Store,
-    StoreError, WakeSet,
+    Clock, Commit, Committed, Fence, Follower, Item, LeasedLog, ReadBudget, Release, Start, Store, StoreError, WakeSet,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -38,6 +38,7 @@ use crate::neighbours::{self, Neighbours};
 pub(crate) use self::elicitation::GONE;
 pub use self::inbox::{Hearer, Inbox};
 pub use self::readers::Reading;
+pub use self::record::{Route, SessionRecord};
 
 /// Names of what a session's log holds.
 pub const MESSAGE: &str = "mcp.message";
@@ -54,28 +55,6 @@ const SUBSCRIPTIONS_MAX: usize = 1000;
 /// The log of a session that somebody names, if it can be one's name.
 pub fn log_of(name: &str) -> Option<LogId> {
     LogId::parse(name).filter(|_| name.starts_with("mcp_") || name.starts_with("mcph_"))
-}
-
-/// What a client sees: everything, or one backend as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Route {
-    All,
-    One(Arc<str>),
-}
-
-/// What is durable about a session besides its log.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct SessionRecord {
-    pub route: Route,
-    /// What its client negotiated. The client of a handle says its version with each request.
-    pub version: String,
-    pub capabilities: Raw,
-    pub info: Raw,
-    pub created_ms: u64,
-    /// It belongs to a client without sessions, which names it by its handle.
-    #[serde(default)]
-    pub handle: bool,
 }
 
 pub struct Session {
@@ -175,7 +154,7 @@ impl Session {
         let now = parts.clock.now_ms();
         let mut commit = Commit::to(id.clone(), Fence::OPEN, now);
         commit.create = Some(Start { epoch: epoch.clone(), after: Seq::ZERO });
-        commit.record = Some(stored(&principal, &record, now));
+        commit.record = Some(record.stored(&principal, now));
         parts.store.commit(commit).await?;
         let (log, fence) = match neighbours {
             Some(_) => parts.lease(neighbours, id).await?,
@@ -455,7 +434,7 @@ impl Session {
 
     async fn write_touch(&self, now: u64) {
         let mut commit = self.change();
-        commit.record = Some(stored(&self.principal, &self.record, now));
+        commit.record = Some(self.record.stored(&self.principal, now));
         if let Err(error) = self.write(commit).await {
             tracing::debug!(session = %self.id, %error, "a session's use could not be written down");
         }
@@ -487,17 +466,6 @@ impl Session {
 struct CutRequest {
     id: Option<String>,
     method: String,
-}
-
-fn stored(principal: &Principal, record: &SessionRecord, now: u64) -> Record {
-    let body = raw(record).get().as_bytes().to_vec();
-    Record { kind: Kind::Mcp, owner: principal.clone(), touched_ms: now, body: body.into() }
-}
-
-impl fmt::Debug for SessionRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SessionRecord({:?}, {})", self.route, self.version)
-    }
 }
 
 impl fmt::Debug for SessionParts {
