@@ -5,11 +5,11 @@
 //! ## The store on a disk
 //!
 //! ```text
-//! commit ─▶ desk: number, encode ─▶ writer: one write ─▶ one sync ─▶ index + memory ─▶ wake, answer
+//! commit ─▶ queue: number, encode ─▶ writer: one write ─▶ one sync ─▶ index + memory ─▶ wake, answer
 //! read ──▶ index: new events from memory, older ones from the segments (off the runtime)
 //! ```
 //!
-//! **One writer, group commit.** Callers number and encode their commits into one group, on the desk. The writer's thread
+//! **One writer, group commit.** Callers number and encode their commits into one group, on the queue. The writer's thread
 //! takes it (up to 4 096 events or 1 MiB), writes it in one piece and syncs once; only then is any of it shown or answered.
 //! Meanwhile callers make the next group, which stands on this one and fails with it. Nothing but the writer changes the
 //! index. Recovery applies the same frames in the same order, and so arrives at the same index.

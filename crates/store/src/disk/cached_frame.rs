@@ -8,15 +8,15 @@ use bytes::Bytes;
 use super::frame::{HEADER_BYTES, Header, Meta};
 
 #[derive(Clone)]
-pub struct HotFrame {
+pub struct CachedFrame {
     /// Shared by all frames of the group, and freed when the last of them is let go.
     group: Arc<Bytes>,
     at: u32,
 }
 
-impl HotFrame {
-    pub fn new(group: &Arc<Bytes>, at: usize) -> HotFrame {
-        HotFrame { group: group.clone(), at: at as u32 }
+impl CachedFrame {
+    pub fn new(group: &Arc<Bytes>, at: usize) -> CachedFrame {
+        CachedFrame { group: group.clone(), at: at as u32 }
     }
 
     /// Its events, sharing the group's bytes.
@@ -33,8 +33,8 @@ impl HotFrame {
     }
 }
 
-impl fmt::Debug for HotFrame {
+impl fmt::Debug for CachedFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HotFrame(at {})", self.at)
+        write!(f, "CachedFrame(at {})", self.at)
     }
 }

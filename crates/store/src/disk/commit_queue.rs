@@ -1,7 +1,7 @@
-//! The desk: callers number and encode their commits here, each on its own thread, while the writer still syncs what it
+//! The commit queue: callers number and encode their commits here, each on its own thread, while the writer still syncs what it
 //! took before.
 //!
-//! What lies on the desk stands on what was taken last and is not yet on disk. If that fails, so does this.
+//! What is queued stands on what was taken last and is not yet on disk. If that fails, so does this.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -40,7 +40,7 @@ pub enum Waiting {
 }
 
 /// What the writer does between two groups.
-pub enum Errand {
+pub enum WriterCommand {
     Sweep(u64, Answer<Vec<Trimmed>>),
     /// A reader found something unreadable.
     Damaged(LogId, Place, oneshot::Sender<()>),
@@ -49,7 +49,7 @@ pub enum Errand {
     Close(oneshot::Sender<()>),
 }
 
-/// What the writer has taken from the desk.
+/// What the writer has taken from the queue.
 #[derive(Default)]
 pub struct Taken {
     pub group: Group,
@@ -65,8 +65,8 @@ pub enum Work {
     Over,
 }
 
-pub struct Desk {
-    top: Mutex<Top>,
+pub struct CommitQueue {
+    state: Mutex<QueueState>,
     retention: Retentions,
     room: Semaphore,
     /// Wakes a writer that is a thread, and one that is a task.
@@ -74,40 +74,40 @@ pub struct Desk {
     notify: Notify,
 }
 
-struct Top {
+struct QueueState {
     group: Group,
     waiting: Vec<Waiting>,
-    /// What came while the group was full or the desk was the writer's, in order.
+    /// What came while the group was full or the queue was the writer's, in order.
     deferred: VecDeque<Request>,
-    errands: VecDeque<Errand>,
+    commands: VecDeque<WriterCommand>,
     /// The writer makes frames of its own, which must stand on what the index says; so no caller makes any.
     held: bool,
-    door: Door,
+    intake: Intake,
     /// The writer sleeps, and must be woken.
     idle: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum Intake {
     Open,
     /// Nothing more is taken in; what is here is done.
     Closed,
 }
 
-impl Desk {
-    /// A desk that is the writer's until it is [`released`](Desk::release).
-    pub fn new(retention: Retentions) -> Desk {
-        let top = Top {
+impl CommitQueue {
+    /// A queue that is the writer's until it is [`released`](CommitQueue::release).
+    pub fn new(retention: Retentions) -> CommitQueue {
+        let state = QueueState {
             group: Group::default(),
             waiting: Vec::new(),
             deferred: VecDeque::new(),
-            errands: VecDeque::new(),
+            commands: VecDeque::new(),
             held: true,
-            door: Door::Open,
+            intake: Intake::Open,
             idle: false,
         };
         let (room, woken, notify) = (Semaphore::new(REQUESTS_MAX), Condvar::new(), Notify::new());
-        Desk { top: Mutex::new(top), retention, room, woken, notify }
+        CommitQueue { state: Mutex::new(state), retention, room, woken, notify }
     }
 
     pub async fn commit(&self, commit: Commit, shared: &Shared) -> Result<Committed, StoreError> {
@@ -126,56 +126,56 @@ impl Desk {
     }
 
     fn put(&self, request: Request, shared: &Shared) -> Result<(), StoreError> {
-        let mut top = self.open_top()?;
-        if top.held || top.is_full() || !top.deferred.is_empty() {
-            top.deferred.push_back(request);
+        let mut state = self.open_state()?;
+        if state.held || state.is_full() || !state.deferred.is_empty() {
+            state.deferred.push_back(request);
         } else {
-            top.encode(request, shared, &self.retention);
+            state.encode(request, shared, &self.retention);
         }
-        self.wake(top);
+        self.wake(state);
         Ok(())
     }
 
     /// Leaves word for the writer. A request to close is the last that is taken in.
-    pub fn errand(&self, errand: Errand) -> Result<(), StoreError> {
-        let mut top = self.open_top()?;
-        if matches!(errand, Errand::Close(_)) {
-            top.door = Door::Closed;
+    pub fn command(&self, command: WriterCommand) -> Result<(), StoreError> {
+        let mut state = self.open_state()?;
+        if matches!(command, WriterCommand::Close(_)) {
+            state.intake = Intake::Closed;
         }
-        top.errands.push_back(errand);
-        self.wake(top);
+        state.commands.push_back(command);
+        self.wake(state);
         Ok(())
     }
 
     /// Takes nothing more in. The writer does what is here, and ends.
     pub fn shut(&self) {
-        if let Ok(mut top) = self.open_top() {
-            top.door = Door::Closed;
-            self.wake(top);
+        if let Ok(mut state) = self.open_state() {
+            state.intake = Intake::Closed;
+            self.wake(state);
         }
     }
 
     /// The writer is gone, and with it all hope of an answer.
     pub fn give_up(&self) {
-        let mut top = lock(&self.top);
-        top.door = Door::Closed;
-        (top.waiting, top.deferred, top.errands) = Default::default();
-        drop(top);
+        let mut state = lock(&self.state);
+        state.intake = Intake::Closed;
+        (state.waiting, state.deferred, state.commands) = Default::default();
+        drop(state);
         self.room.close();
     }
 
     /// Whether there is something to do. If not, the writer is woken when there is.
     pub fn look(&self) -> Work {
-        self.top().map_or(Work::Over, |mut top| top.look())
+        self.state().map_or(Work::Over, |mut state| state.look())
     }
 
     /// Sleeps until there is something to do.
     pub fn wait(&self) -> Work {
-        let Ok(mut top) = self.top() else { return Work::Over };
+        let Ok(mut state) = self.state() else { return Work::Over };
         loop {
-            match top.look() {
-                Work::Nothing => match self.woken.wait(top) {
-                    Ok(woken) => top = woken,
+            match state.look() {
+                Work::Nothing => match self.woken.wait(state) {
+                    Ok(woken) => state = woken,
                     Err(_) => return Work::Over,
                 },
                 work => return work,
@@ -183,7 +183,7 @@ impl Desk {
         }
     }
 
-    /// [`wait`](Desk::wait) for a writer that is a task.
+    /// [`wait`](CommitQueue::wait) for a writer that is a task.
     pub async fn waited(&self) -> Work {
         loop {
             match self.look() {
@@ -195,61 +195,61 @@ impl Desk {
 
     /// Takes what lies here. What callers put down next stands on it.
     pub fn take(&self, shared: &Shared) -> Taken {
-        let Ok(mut top) = self.top() else { return Taken::default() };
-        let taken = top.take();
-        top.encode_deferred(shared, &self.retention);
-        drop(top);
+        let Ok(mut state) = self.state() else { return Taken::default() };
+        let taken = state.take();
+        state.encode_deferred(shared, &self.retention);
+        drop(state);
         self.room.add_permits(taken.waiting.len());
         taken
     }
 
-    /// Takes what lies here, and keeps the desk: callers' requests wait until it is [`released`](Desk::release). Says whether
-    /// the desk was kept already.
+    /// Takes what lies here, and keeps the queue: callers' requests wait until it is [`released`](CommitQueue::release). Says whether
+    /// the queue was kept already.
     pub fn hold(&self) -> (Taken, bool) {
-        let Ok(mut top) = self.top() else { return Default::default() };
-        let was_held = std::mem::replace(&mut top.held, true);
-        let taken = top.take();
-        drop(top);
+        let Ok(mut state) = self.state() else { return Default::default() };
+        let was_held = std::mem::replace(&mut state.held, true);
+        let taken = state.take();
+        drop(state);
         self.room.add_permits(taken.waiting.len());
         (taken, was_held)
     }
 
     /// What was taken is in the index now.
     pub fn landed(&self) {
-        if let Ok(mut top) = self.top() {
-            top.group.stand_on_the_index();
+        if let Ok(mut state) = self.state() {
+            state.group.stand_on_the_index();
         }
     }
 
     /// Callers may put down commits again. The first frame will be `next_lsn`, and stands on what the index says.
     pub fn release(&self, next_lsn: u64, shared: &Shared) {
-        if let Ok(mut top) = self.top() {
-            top.group = Group::new(next_lsn);
-            top.held = false;
-            top.encode_deferred(shared, &self.retention);
+        if let Ok(mut state) = self.state() {
+            state.group = Group::new(next_lsn);
+            state.held = false;
+            state.encode_deferred(shared, &self.retention);
         }
     }
 
-    pub fn next_errand(&self) -> Option<Errand> {
-        self.top().ok()?.errands.pop_front()
+    pub fn next_command(&self) -> Option<WriterCommand> {
+        self.state().ok()?.commands.pop_front()
     }
 
-    pub fn has_errand(&self) -> bool {
-        self.top().is_ok_and(|top| !top.errands.is_empty())
+    pub fn has_command(&self) -> bool {
+        self.state().is_ok_and(|state| !state.commands.is_empty())
     }
 
     /// Where a panic left half a frame, nothing may be put behind it.
-    fn top(&self) -> Result<MutexGuard<'_, Top>, StoreError> {
-        self.top.lock().map_err(|_| StoreError::Closed)
+    fn state(&self) -> Result<MutexGuard<'_, QueueState>, StoreError> {
+        self.state.lock().map_err(|_| StoreError::Closed)
     }
 
-    fn open_top(&self) -> Result<MutexGuard<'_, Top>, StoreError> {
-        self.top().and_then(|top| if top.door == Door::Open { Ok(top) } else { Err(StoreError::Closed) })
+    fn open_state(&self) -> Result<MutexGuard<'_, QueueState>, StoreError> {
+        self.state().and_then(|state| if state.intake == Intake::Open { Ok(state) } else { Err(StoreError::Closed) })
     }
 
-    fn wake(&self, mut top: MutexGuard<'_, Top>) {
-        let idle = std::mem::take(&mut top.idle);
-        drop(top);
+    fn wake(&self, mut state: MutexGuard<'_, QueueState>) {
+        let idle = std::mem::take(&mut state.idle);
+        drop(state);
         if idle {
             self.woken.notify_one();
             self.notify.notify_one();
@@ -257,18 +257,18 @@ impl Desk {
     }
 }
 
-impl Top {
+impl QueueState {
     fn is_full(&self) -> bool {
         self.group.events >= GROUP_EVENTS_MAX || self.group.buffer.len() >= GROUP_BYTES_MAX
     }
 
     fn look(&mut self) -> Work {
-        let none = self.waiting.is_empty() && self.deferred.is_empty() && self.errands.is_empty();
-        self.idle = none && self.door == Door::Open;
-        match (none, self.door) {
+        let none = self.waiting.is_empty() && self.deferred.is_empty() && self.commands.is_empty();
+        self.idle = none && self.intake == Intake::Open;
+        match (none, self.intake) {
             (false, _) => Work::Waits,
-            (true, Door::Open) => Work::Nothing,
-            (true, Door::Closed) => Work::Over,
+            (true, Intake::Open) => Work::Nothing,
+            (true, Intake::Closed) => Work::Over,
         }
     }
 
@@ -307,9 +307,9 @@ impl Top {
     }
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for CommitQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting = self.top().map_or(0, |top| top.waiting.len() + top.deferred.len());
-        write!(f, "Desk({waiting} waiting)")
+        let waiting = self.state().map_or(0, |state| state.waiting.len() + state.deferred.len());
+        write!(f, "CommitQueue({waiting} waiting)")
     }
 }

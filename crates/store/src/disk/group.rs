@@ -7,9 +7,9 @@ use std::sync::Arc;
 use bowline_protocol::LogId;
 use bytes::Bytes;
 
+use super::cached_frame::CachedFrame;
 use super::frame::{Flags, HEADER_BYTES, Header, Meta, RecordHead, encode_frame};
 use super::head::Head;
-use super::hot_frame::HotFrame;
 use super::index::Index;
 use super::log::Applied;
 use super::pen::Written;
@@ -237,7 +237,7 @@ impl Group {
                 place,
                 meta_len: frame.header.meta_len,
                 body: Some(body),
-                hot: is_new.then(|| HotFrame::new(&buffer, frame.start)),
+                hot: is_new.then(|| CachedFrame::new(&buffer, frame.start)),
             };
             index.apply(&frame.meta, applied, space);
             if is_new {

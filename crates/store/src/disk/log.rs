@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use bowline_protocol::{Epoch, Extent, Seq};
 use bytes::Bytes;
 
+use super::cached_frame::CachedFrame;
 use super::frame::{Flags, HEADER_BYTES, Meta, RecordHead};
-use super::hot_frame::HotFrame;
 use super::segment::Place;
 use super::space::Space;
 use crate::{Fence, Holder, Kind, Record, StoreError};
@@ -81,7 +81,7 @@ pub struct Entry {
     /// What the frame says about them.
     pub meta_len: u32,
     /// The events themselves, while they are new.
-    pub hot: Option<HotFrame>,
+    pub hot: Option<CachedFrame>,
 }
 
 /// A frame as it meets the index.
@@ -92,7 +92,7 @@ pub struct Applied<'a> {
     pub meta_len: u32,
     /// `None` if it is unreadable.
     pub body: Option<&'a [u8]>,
-    pub hot: Option<HotFrame>,
+    pub hot: Option<CachedFrame>,
 }
 
 impl Entry {

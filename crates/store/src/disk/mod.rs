@@ -1,14 +1,15 @@
 //! The store on a disk: one segmented log for everything, one thread that writes it, an index of it in memory.
 //!
 //! ```text
-//! commit ─▶ desk: number, encode ─▶ writer: one write ─▶ one sync ─▶ index + memory ─▶ wake, answer
+//! commit ─▶ queue: number, encode ─▶ writer: one write ─▶ one sync ─▶ index + memory ─▶ wake, answer
 //! read ──▶ index: new events from memory, older ones from the segments (off the runtime)
 //! ```
 
 #[cfg(test)]
 mod any_bytes;
+mod cached_frame;
+mod commit_queue;
 mod compact;
-mod desk;
 #[doc(hidden)]
 pub mod faults;
 #[doc(hidden)]
@@ -17,7 +18,6 @@ mod frame;
 mod group;
 mod head;
 mod hot;
-mod hot_frame;
 mod index;
 mod judge;
 mod log;
@@ -42,7 +42,7 @@ use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
-use self::desk::{Desk, Errand, Request};
+use self::commit_queue::{CommitQueue, Request, WriterCommand};
 use self::files::DataDir;
 use self::log::Log;
 use self::read::{FetchError, ItemPlan, Plan};
@@ -66,7 +66,7 @@ const COLD_READS_MAX: usize = 8;
 /// Logs on disk. Opened with [`DiskStore::open`].
 pub struct DiskStore {
     shared: Arc<Shared>,
-    desk: Arc<Desk>,
+    queue: Arc<CommitQueue>,
     runs: Runs,
     writer: Mutex<Option<Running>>,
     cold_reads: Arc<Semaphore>,
@@ -80,9 +80,9 @@ enum Running {
 
 impl DiskStore {
     /// Has the writer do something between two groups.
-    async fn send<T>(&self, errand: impl FnOnce(oneshot::Sender<T>) -> Errand) -> Result<T, StoreError> {
+    async fn send<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> WriterCommand) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.desk.errand(errand(answer))?;
+        self.queue.command(command(answer))?;
         answered.await.map_err(|_| StoreError::Closed)
     }
 
@@ -120,7 +120,7 @@ impl DiskStore {
                 Ok(fetched) => return Ok(fetched),
                 Err(FetchError::Moved) => {}
                 Err(FetchError::Damaged(place)) => {
-                    self.send(|answer| Errand::Damaged(log.clone(), place, answer)).await?;
+                    self.send(|answer| WriterCommand::Damaged(log.clone(), place, answer)).await?;
                 }
                 Err(FetchError::Io(error)) => return Err(StoreError::Io(error.to_string())),
             }
@@ -132,7 +132,7 @@ impl DiskStore {
 #[async_trait]
 impl EventLog for DiskStore {
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
-        self.desk.commit(commit, &self.shared).await
+        self.queue.commit(commit, &self.shared).await
     }
 
     async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
@@ -153,7 +153,7 @@ impl EventLog for DiskStore {
 
     async fn close(&self) {
         // A second close finds nobody there, which is as well.
-        let _ = self.send(Errand::Close).await;
+        let _ = self.send(WriterCommand::Close).await;
         let writer = lock(&self.writer).take();
         // It has answered and only lets go of the lock now. A panic there has been reported by the thread itself.
         match writer {
@@ -208,11 +208,11 @@ impl Directory for DiskStore {
     }
 
     async fn lease(&self, log: &LogId, claim: &Claim) -> Result<Leased, StoreError> {
-        self.desk.ask(&self.shared, |answer| Request::Lease(log.clone(), claim.clone(), answer)).await
+        self.queue.ask(&self.shared, |answer| Request::Lease(log.clone(), claim.clone(), answer)).await
     }
 
     async fn give_back(&self, log: &LogId, by: &Holder, fence: Fence) -> Result<(), StoreError> {
-        self.desk.ask(&self.shared, |answer| Request::GiveBack(log.clone(), by.clone(), fence, answer)).await
+        self.queue.ask(&self.shared, |answer| Request::GiveBack(log.clone(), by.clone(), fence, answer)).await
     }
 
     async fn holder(&self, log: &LogId) -> Result<Option<Holder>, StoreError> {
@@ -220,7 +220,7 @@ impl Directory for DiskStore {
     }
 
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError> {
-        self.send(|answer| Errand::Sweep(now_ms, answer)).await?
+        self.send(|answer| WriterCommand::Sweep(now_ms, answer)).await?
     }
 
     fn health(&self) -> Health {
@@ -239,7 +239,7 @@ impl Drop for DiskStore {
     /// go of the directory when it next runs. Without [`close`](EventLog::close) the next opening takes this for a crash,
     /// and loses nothing by it.
     fn drop(&mut self) {
-        self.desk.shut();
+        self.queue.shut();
         if let Some(Running::Thread(thread)) = lock(&self.writer).take() {
             let _ = thread.join();
         }

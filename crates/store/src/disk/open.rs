@@ -9,7 +9,7 @@ use bowline_env::clock;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::desk::{Desk, Errand};
+use super::commit_queue::{CommitQueue, WriterCommand};
 use super::files::{DataDir, Files, Lock, OsFiles};
 use super::group::Group;
 use super::hot::Hot;
@@ -152,15 +152,15 @@ impl DiskStore {
         }
 
         if let Sync::Interval { every } = options.sync {
-            let ticker = start_ticker(every, options.runs, Arc::downgrade(&writer.desk));
+            let ticker = start_ticker(every, options.runs, Arc::downgrade(&writer.queue));
             writer.ticks = Some(ticker.map_err(failed)?);
         }
         writer.release();
-        let (shared, desk) = (writer.shared.clone(), writer.desk.clone());
+        let (shared, queue) = (writer.shared.clone(), writer.queue.clone());
         let running = run(writer, guard, options.runs).map_err(failed)?;
         report.elapsed = started.elapsed();
         let cold_reads = Arc::new(Semaphore::new(COLD_READS_MAX));
-        let store = DiskStore { shared, desk, runs: options.runs, writer: Mutex::new(Some(running)), cold_reads };
+        let store = DiskStore { shared, queue, runs: options.runs, writer: Mutex::new(Some(running)), cold_reads };
         Ok((store, report))
     }
 }
@@ -220,7 +220,7 @@ fn begin(options: &DiskOptions, dir: &DataDir, past: &State, found: Recovered) -
     let shared = Shared::new(found.index, dir.clone(), options.sync.loss_window());
     shared.note_bytes(found.space.bytes());
     Writer {
-        desk: Arc::new(Desk::new(options.retention)),
+        queue: Arc::new(CommitQueue::new(options.retention)),
         shared: Arc::new(shared),
         pen,
         space: found.space,
@@ -339,9 +339,9 @@ fn run(writer: Writer, guard: Lock, runs: Runs) -> io::Result<Running> {
 }
 
 /// Asks the writer for a sync one interval after it first wrote something. Sleeps while nothing is written.
-fn start_ticker(every: Duration, runs: Runs, desk: Weak<Desk>) -> io::Result<mpsc::UnboundedSender<()>> {
+fn start_ticker(every: Duration, runs: Runs, queue: Weak<CommitQueue>) -> io::Result<mpsc::UnboundedSender<()>> {
     let (sender, mut wanted) = mpsc::unbounded_channel();
-    let tick = move || desk.upgrade().is_some_and(|desk| desk.errand(Errand::Sync).is_ok());
+    let tick = move || queue.upgrade().is_some_and(|queue| queue.command(WriterCommand::Sync).is_ok());
     match runs {
         Runs::OnThreads => {
             let thread = std::thread::Builder::new().name("store-ticker".into());

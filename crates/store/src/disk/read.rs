@@ -7,9 +7,9 @@ use std::io;
 use bowline_protocol::{Epoch, Recorded, Seq};
 use bytes::Bytes;
 
+use super::cached_frame::CachedFrame;
 use super::files::{DataDir, ReadableFile, read_start};
 use super::frame::{Meta, decode_frame};
-use super::hot_frame::HotFrame;
 use super::log::{Log, Slot, Value};
 use super::segment::{Place, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, segment_path};
 use crate::{Batch, ReadLimit};
@@ -29,7 +29,7 @@ pub struct Plan {
 struct Piece {
     base: Seq,
     place: Place,
-    hot: Option<HotFrame>,
+    hot: Option<CachedFrame>,
 }
 
 /// Why something could not be fetched.

@@ -10,8 +10,8 @@ use bowline_protocol::LogId;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
+use super::commit_queue::{CommitQueue, Taken, Waiting, Work, WriterCommand};
 use super::compact::{Compaction, Step};
-use super::desk::{Desk, Errand, Taken, Waiting, Work};
 use super::files::DataDir;
 use super::frame::Flags;
 use super::group::Group;
@@ -32,7 +32,7 @@ const REST: Duration = Duration::from_secs(2);
 const RELAY_MIN: usize = 8;
 
 pub struct Writer {
-    pub desk: Arc<Desk>,
+    pub queue: Arc<CommitQueue>,
     pub shared: Arc<Shared>,
     pub pen: Pen,
     pub space: Space,
@@ -67,7 +67,7 @@ impl Drop for Answers {
 }
 
 /// However the writer ends, nobody waits for it any longer.
-struct GivesUp(Arc<Desk>);
+struct GivesUp(Arc<CommitQueue>);
 
 impl Drop for GivesUp {
     fn drop(&mut self) {
@@ -78,9 +78,9 @@ impl Drop for GivesUp {
 impl Writer {
     /// Writes until the store is closed or dropped, on a thread of its own.
     pub fn run(mut self) {
-        let _gives_up = GivesUp(self.desk.clone());
+        let _gives_up = GivesUp(self.queue.clone());
         loop {
-            let work = if self.wants_to_compact() { self.desk.look() } else { self.desk.wait() };
+            let work = if self.wants_to_compact() { self.queue.look() } else { self.queue.wait() };
             if self.serve(work).is_break() {
                 return;
             }
@@ -90,13 +90,13 @@ impl Writer {
     /// The same as a task of the caller's runtime. Nothing in it waits but for work, so that whoever steers the runtime and the
     /// files steers the store.
     pub async fn run_as_task(mut self) {
-        let _gives_up = GivesUp(self.desk.clone());
+        let _gives_up = GivesUp(self.queue.clone());
         loop {
             let work = if self.wants_to_compact() {
                 tokio::task::yield_now().await;
-                self.desk.look()
+                self.queue.look()
             } else {
-                self.desk.waited().await
+                self.queue.waited().await
             };
             if self.serve(work).is_break() {
                 return;
@@ -111,22 +111,22 @@ impl Writer {
             let _ = self.pen.sync();
             return ControlFlow::Break(());
         }
-        if self.desk.has_errand() || self.wants_to_compact() {
-            let (taken, _) = self.desk.hold();
+        if self.queue.has_command() || self.wants_to_compact() {
+            let (taken, _) = self.queue.hold();
             self.finish(taken);
-            let closed = self.run_errands();
+            let closed = self.run_commands();
             if closed.is_none() && self.wants_to_compact() {
                 self.compact_a_little();
             }
             self.release();
             if let Some(closed) = closed {
-                self.desk.give_up();
+                self.queue.give_up();
                 // The caller may be gone already.
                 let _ = closed.send(());
                 return ControlFlow::Break(());
             }
         } else {
-            let taken = self.desk.take(&self.shared);
+            let taken = self.queue.take(&self.shared);
             self.finish(taken);
         }
         ControlFlow::Continue(())
@@ -134,27 +134,27 @@ impl Writer {
 
     /// Lets callers put down commits, behind what has been written.
     pub fn release(&self) {
-        self.desk.release(self.pen.written_lsn() + 1, &self.shared);
+        self.queue.release(self.pen.written_lsn() + 1, &self.shared);
     }
 
-    /// Returns who asked for the end, if somebody did. The desk must be held.
-    fn run_errands(&mut self) -> Option<oneshot::Sender<()>> {
-        while let Some(errand) = self.desk.next_errand() {
-            match errand {
-                Errand::Sweep(now_ms, answer) => {
+    /// Returns who asked for the end, if somebody did. The queue must be held.
+    fn run_commands(&mut self) -> Option<oneshot::Sender<()>> {
+        while let Some(command) = self.queue.next_command() {
+            match command {
+                WriterCommand::Sweep(now_ms, answer) => {
                     self.hot.cool(&self.shared.index);
                     drop(answer.send(self.sweep(now_ms)));
                 }
-                Errand::Damaged(log, place, answer) => {
+                WriterCommand::Damaged(log, place, answer) => {
                     self.judge_damage(&log, place);
                     let _ = answer.send(());
                 }
-                Errand::Sync => self.sync(),
-                Errand::Close(answer) => {
+                WriterCommand::Sync => self.sync(),
+                WriterCommand::Close(answer) => {
                     // What came before the door was closed and had to wait is done first.
                     loop {
                         self.release();
-                        let (taken, _) = self.desk.hold();
+                        let (taken, _) = self.queue.hold();
                         if taken.waiting.is_empty() {
                             break;
                         }
@@ -180,7 +180,7 @@ impl Writer {
         }
         match self.write(group) {
             Ok(()) => {
-                self.desk.landed();
+                self.queue.landed();
                 let answers = Answers(waiting);
                 match &self.runtime {
                     Some(runtime) if answers.0.len() >= RELAY_MIN => drop(runtime.spawn(async move { drop(answers) })),
@@ -195,7 +195,7 @@ impl Writer {
     /// and what was put down since stands on it, so all of these share the failure; only leases need no disk, and a full one
     /// must not keep people out.
     fn fail(&mut self, mut waiting: Vec<Waiting>, error: &StoreError) {
-        let (since, was_held) = self.desk.hold();
+        let (since, was_held) = self.queue.hold();
         waiting.extend(since.waiting);
         let index = &self.shared.index;
         let mut leases = self.group();
