@@ -9,7 +9,6 @@ use anyhow::Context;
 use bowline_env::clock;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -83,10 +82,6 @@ impl fmt::Debug for Tls {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(aws_lc_rs::default_provider())
-}
-
 fn changed(files: &TlsConfig) -> Option<[SystemTime; 2]> {
     let at = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified()).ok();
     Some([at(&files.cert)?, at(&files.key)?])
@@ -99,7 +94,7 @@ fn read(files: &TlsConfig) -> anyhow::Result<Arc<ServerConfig>> {
     anyhow::ensure!(!chain.is_empty(), "`tls.cert`: there is no certificate in {cert}");
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .with_context(|| format!("`tls.key`: {} cannot be read as a private key in PEM", files.key.display()))?;
-    let mut config = ServerConfig::builder_with_provider(provider())
+    let mut config = ServerConfig::builder_with_provider(bowline_env::tls::provider())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, key)

@@ -74,7 +74,7 @@ impl HttpError {
 impl HttpClient {
     /// A client of the server at this address. It connects when something is asked.
     pub fn new(address: Address, token: Option<String>) -> Result<HttpClient, HttpError> {
-        let builder = reqwest::Client::builder()
+        let builder = bowline_env::tls::http_client()
             .user_agent(concat!("bowline-client/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Why no connection with TLS can be made from here.
@@ -22,7 +21,7 @@ pub(crate) fn connector() -> Result<TlsConnector, TlsError> {
     if accepted == 0 {
         return Err(TlsError::NoCertificates);
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let config = ClientConfig::builder_with_provider(bowline_env::tls::provider())
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_no_client_auth();

@@ -68,7 +68,7 @@ impl Upstream {
             value.set_sensitive(true);
             headers.insert(HeaderName::from_bytes(name.as_bytes())?, value);
         }
-        let client = Client::builder()
+        let client = bowline_env::tls::http_client()
             .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             // A redirected POST would be a second one, and to somewhere the operator did not name.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::changes::Changes;
 use super::key_set::{KeyFile, VerifyingKey};
 use super::remote::RemoteKeys;
-use super::{AuthError, Identity};
+use super::{AuthError, Identity, signature};
 use crate::config::{JWT_SECRET_BYTES_MIN, JwtConfig, JwtKeys};
 
 /// How far `nbf` may lie ahead of us, since the clocks of issuer and server differ.
@@ -36,6 +36,7 @@ enum Keys {
 impl JwtVerifier {
     /// `changes` hears of it when keys come or go.
     pub fn new(config: &JwtConfig, changes: &Changes) -> anyhow::Result<JwtVerifier> {
+        signature::install();
         let keys = match &config.keys {
             JwtKeys::Secret(secret) => {
                 let bytes = secret.expose().as_bytes();

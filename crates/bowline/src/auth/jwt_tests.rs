@@ -1,16 +1,17 @@
-//! Tokens that are right, and every way known to us in which they can be wrong. Keys are made afresh for each run.
+//! Tokens that are right, and every way known to us in which they can be wrong. Keys of curves are made afresh for each run; *ring*
+//! makes no RSA keys, so two of those are kept in `tests/keys`, for nothing but these tests.
 
-use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der, PublicKeyX509Der};
-use aws_lc_rs::rsa::KeySize;
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair,
-    RsaKeyPair,
-};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bowline_protocol::frame::client::Secret;
-use jsonwebtoken::jwk::Jwk;
-use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use jsonwebtoken::Algorithm;
+use ring::hmac;
+use ring::rand::SystemRandom;
+use ring::rsa;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair,
+    RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RsaEncoding,
+};
 use serde_json::json;
 
 use std::time::SystemTime;
@@ -19,6 +20,15 @@ use super::*;
 
 const NOW: u64 = 1_800_000_000;
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
+const RSA_KEYS: [(&str, &str); 2] = [
+    (include_str!("../../tests/keys/rsa-1.pem"), include_str!("../../tests/keys/rsa-1.pub.pem")),
+    (include_str!("../../tests/keys/rsa-2.pem"), include_str!("../../tests/keys/rsa-2.pub.pem")),
+];
+/// What stands before the point in the public key of a curve (RFC 5480).
+const P256_HEAD: &[u8] =
+    b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
+const P384_HEAD: &[u8] =
+    b"\x30\x76\x30\x10\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x05\x2b\x81\x04\x00\x22\x03\x62\x00";
 
 fn pem(label: &str, der: &[u8]) -> String {
     let body = STANDARD.encode(der);
@@ -26,46 +36,109 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
+fn der(pem: &str) -> Vec<u8> {
+    STANDARD.decode(pem.lines().filter(|line| !line.starts_with("-----")).collect::<String>()).unwrap()
+}
+
+enum Signing {
+    Secret(Vec<u8>),
+    Rsa(rsa::KeyPair),
+    Curve(EcdsaKeyPair),
+}
+
 struct TestKey {
     algorithm: Algorithm,
-    signing: EncodingKey,
+    signing: Signing,
     public_pem: String,
 }
 
 fn rsa() -> TestKey {
-    let pair = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
-    let private: Pkcs8V1Der<'_> = pair.as_der().unwrap();
-    let public: PublicKeyX509Der<'_> = pair.public_key().as_der().unwrap();
-    let signing = EncodingKey::from_rsa_pem(pem("PRIVATE KEY", private.as_ref()).as_bytes()).unwrap();
-    TestKey { algorithm: Algorithm::RS256, signing, public_pem: pem("PUBLIC KEY", public.as_ref()) }
+    rsa_key(RSA_KEYS[0])
+}
+
+fn rsa_key((private, public): (&str, &str)) -> TestKey {
+    let signing = Signing::Rsa(rsa::KeyPair::from_pkcs8(&der(private)).unwrap());
+    TestKey { algorithm: Algorithm::RS256, signing, public_pem: public.to_owned() }
 }
 
 fn ec() -> TestKey {
-    curve(&ECDSA_P256_SHA256_FIXED_SIGNING, Algorithm::ES256)
+    curve(&ECDSA_P256_SHA256_FIXED_SIGNING, Algorithm::ES256, P256_HEAD)
 }
 
 fn ec_384() -> TestKey {
-    curve(&ECDSA_P384_SHA384_FIXED_SIGNING, Algorithm::ES384)
+    curve(&ECDSA_P384_SHA384_FIXED_SIGNING, Algorithm::ES384, P384_HEAD)
 }
 
-fn curve(curve: &'static EcdsaSigningAlgorithm, algorithm: Algorithm) -> TestKey {
-    let pair = EcdsaKeyPair::generate(curve).unwrap();
-    let private = pair.to_pkcs8v1().unwrap();
-    let public: PublicKeyX509Der<'_> = pair.public_key().as_der().unwrap();
-    let signing = EncodingKey::from_ec_pem(pem("PRIVATE KEY", private.as_ref()).as_bytes()).unwrap();
-    TestKey { algorithm, signing, public_pem: pem("PUBLIC KEY", public.as_ref()) }
+fn curve(curve: &'static EcdsaSigningAlgorithm, algorithm: Algorithm, head: &[u8]) -> TestKey {
+    let random = SystemRandom::new();
+    let private = EcdsaKeyPair::generate_pkcs8(curve, &random).unwrap();
+    let pair = EcdsaKeyPair::from_pkcs8(curve, private.as_ref(), &random).unwrap();
+    let public_pem = pem("PUBLIC KEY", &[head, pair.public_key().as_ref()].concat());
+    TestKey { algorithm, signing: Signing::Curve(pair), public_pem }
+}
+
+/// A token that is signed with this algorithm.
+fn encode(algorithm: Algorithm, kid: Option<&str>, claims: &Value, key: &Signing) -> String {
+    let mut header = json!({ "typ": "JWT", "alg": algorithm });
+    if let Some(kid) = kid {
+        header["kid"] = kid.into();
+    }
+    let [header, body] = [&header, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
+    let message = format!("{header}.{body}");
+    let signature = signature(algorithm, message.as_bytes(), key);
+    format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature))
+}
+
+fn signature(algorithm: Algorithm, message: &[u8], key: &Signing) -> Vec<u8> {
+    let random = SystemRandom::new();
+    match key {
+        Signing::Secret(secret) => {
+            let hash = match algorithm {
+                Algorithm::HS384 => hmac::HMAC_SHA384,
+                Algorithm::HS512 => hmac::HMAC_SHA512,
+                _ => hmac::HMAC_SHA256,
+            };
+            hmac::sign(&hmac::Key::new(hash, secret), message).as_ref().to_vec()
+        }
+        Signing::Rsa(pair) => {
+            let hash: &'static dyn RsaEncoding = match algorithm {
+                Algorithm::RS384 => &RSA_PKCS1_SHA384,
+                Algorithm::RS512 => &RSA_PKCS1_SHA512,
+                _ => &RSA_PKCS1_SHA256,
+            };
+            let mut signature = vec![0; pair.public().modulus_len()];
+            pair.sign(hash, &random, message, &mut signature).unwrap();
+            signature
+        }
+        Signing::Curve(pair) => pair.sign(&random, message).unwrap().as_ref().to_vec(),
+    }
+}
+
+fn secret(bytes: &[u8]) -> Signing {
+    Signing::Secret(bytes.to_vec())
 }
 
 impl TestKey {
     fn sign(&self, kid: Option<&str>, claims: &Value) -> String {
-        let header = Header { kid: kid.map(ToOwned::to_owned), ..Header::new(self.algorithm) };
-        encode(&header, claims, &self.signing).unwrap()
+        encode(self.algorithm, kid, claims, &self.signing)
     }
 
     fn jwk(&self, kid: &str) -> Value {
-        let mut jwk = Jwk::from_encoding_key(&self.signing, self.algorithm).unwrap();
-        jwk.common.key_id = Some(kid.to_owned());
-        serde_json::to_value(jwk).unwrap()
+        let base64 = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let (alg, kid) = (self.algorithm, kid.to_owned());
+        match &self.signing {
+            Signing::Secret(secret) => json!({ "kty": "oct", "kid": kid, "k": base64(secret) }),
+            Signing::Rsa(pair) => {
+                let public: rsa::PublicKeyComponents<Vec<u8>> = pair.public().into();
+                json!({ "kty": "RSA", "alg": alg, "kid": kid, "n": base64(&public.n), "e": base64(&public.e) })
+            }
+            Signing::Curve(pair) => {
+                let point = &pair.public_key().as_ref()[1..];
+                let (x, y) = point.split_at(point.len() / 2);
+                let crv = if x.len() == 32 { "P-256" } else { "P-384" };
+                json!({ "kty": "EC", "alg": alg, "kid": kid, "crv": crv, "x": base64(x), "y": base64(y) })
+            }
+        }
     }
 }
 
@@ -78,7 +151,7 @@ fn with_secret() -> JwtVerifier {
 }
 
 fn hs256(claims: &Value) -> String {
-    encode(&Header::new(Algorithm::HS256), claims, &EncodingKey::from_secret(SECRET.as_bytes())).unwrap()
+    encode(Algorithm::HS256, None, claims, &secret(SECRET.as_bytes()))
 }
 
 fn alice() -> Value {
@@ -167,12 +240,7 @@ fn a_tampered_token_is_refused() {
     let token = hs256(&alice());
     let parts: Vec<&str> = token.split('.').collect();
     let forged = URL_SAFE_NO_PAD.encode(json!({ "sub": "root", "exp": NOW + 600 }).to_string());
-    let other = encode(
-        &Header::new(Algorithm::HS256),
-        &alice(),
-        &EncodingKey::from_secret(b"another secret of enough bytes.."),
-    )
-    .unwrap();
+    let other = encode(Algorithm::HS256, None, &alice(), &secret(b"another secret of enough bytes.."));
     let cases = [
         (format!("{}.{forged}.{}", parts[0], parts[2]), AuthError::BadSignature),
         (format!("{}.{}.", parts[0], parts[1]), AuthError::BadSignature),
@@ -195,8 +263,8 @@ fn the_algorithm_follows_from_the_key_and_not_from_the_token() {
     assert!(by_ec.verify(&ec.sign(None, &alice()), NOW).is_ok());
 
     // The classic confusion: a token signed with HMAC, whose secret is the public key that everyone knows.
-    let public = EncodingKey::from_secret(rsa.public_pem.as_bytes());
-    let confused = encode(&Header::new(Algorithm::HS256), &alice(), &public).unwrap();
+    let public = secret(rsa.public_pem.as_bytes());
+    let confused = encode(Algorithm::HS256, None, &alice(), &public);
     let none = format!(
         "{}.{}.",
         URL_SAFE_NO_PAD.encode(r#"{"alg":"none","typ":"JWT"}"#),
@@ -213,9 +281,8 @@ fn the_algorithm_follows_from_the_key_and_not_from_the_token() {
 
 #[test]
 fn a_key_is_good_for_every_algorithm_of_its_kind() {
-    let secret = EncodingKey::from_secret(SECRET.as_bytes());
     for algorithm in [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512] {
-        let token = encode(&Header::new(algorithm), &alice(), &secret).unwrap();
+        let token = encode(algorithm, None, &alice(), &secret(SECRET.as_bytes()));
         assert!(with_secret().verify(&token, NOW).is_ok(), "{algorithm:?}");
     }
     let (rsa, p256, p384) = (rsa(), ec(), ec_384());
@@ -230,10 +297,7 @@ fn a_key_is_good_for_every_algorithm_of_its_kind() {
     let by_pem =
         |key: &TestKey| JwtVerifier::new(&config(JwtKeys::Pem(key.public_pem.clone())), &Changes::default()).unwrap();
     for algorithm in [Algorithm::RS256, Algorithm::RS384, Algorithm::RS512] {
-        let sign = |kid: Option<&str>| {
-            let header = Header { kid: kid.map(ToOwned::to_owned), ..Header::new(algorithm) };
-            encode(&header, &alice(), &rsa.signing).unwrap()
-        };
+        let sign = |kid: Option<&str>| encode(algorithm, kid, &alice(), &rsa.signing);
         assert!(by_pem(&rsa).verify(&sign(None), NOW).is_ok(), "{algorithm:?}");
         assert!(by_set.verify(&sign(Some("any")), NOW).is_ok(), "{algorithm:?}");
         let declared = by_set.verify(&sign(Some("strict")), NOW);
@@ -248,7 +312,7 @@ fn a_key_is_good_for_every_algorithm_of_its_kind() {
 
 #[test]
 fn the_key_id_selects_and_a_foreign_one_selects_nothing() {
-    let (stranger, rsa, ec) = (rsa(), rsa(), ec());
+    let (stranger, rsa, ec) = (rsa_key(RSA_KEYS[1]), rsa(), ec());
     let file = tempfile::NamedTempFile::new().unwrap();
     let shared = json!({ "kty": "oct", "kid": "shared", "k": URL_SAFE_NO_PAD.encode(SECRET) });
     let set = json!({ "keys": [rsa.jwk("one"), ec.jwk("two"), shared, { "kty": "new", "kid": "x" }] });
@@ -263,8 +327,7 @@ fn the_key_id_selects_and_a_foreign_one_selects_nothing() {
     assert_eq!(verify(rsa.sign(Some("two"), &alice())), Err(AuthError::WrongAlgorithm));
     assert_eq!(verify(stranger.sign(Some("one"), &alice())), Err(AuthError::BadSignature));
     // A shared secret in a file of public keys is not a key of ours.
-    let header = Header { kid: Some("shared".into()), ..Header::new(Algorithm::HS256) };
-    let by_secret = encode(&header, &alice(), &EncodingKey::from_secret(SECRET.as_bytes())).unwrap();
+    let by_secret = encode(Algorithm::HS256, Some("shared"), &alice(), &secret(SECRET.as_bytes()));
     assert_eq!(verify(by_secret), Err(AuthError::UnknownKey));
 }
 

@@ -7,6 +7,7 @@ mod key_set;
 pub mod origin;
 pub mod presented;
 mod remote;
+mod signature;
 pub mod validity;
 
 use std::net::SocketAddr;

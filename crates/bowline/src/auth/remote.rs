@@ -36,7 +36,7 @@ pub struct RemoteKeys {
 
 impl RemoteKeys {
     pub fn new(url: &Url, every: Duration, changes: &Changes) -> anyhow::Result<RemoteKeys> {
-        let client = Client::builder()
+        let client = bowline_env::tls::http_client()
             .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
             .timeout(FETCH_TIMEOUT)
             // Keys from somewhere that the operator did not name would be anybody's.

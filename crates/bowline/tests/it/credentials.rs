@@ -40,8 +40,7 @@ fn with_jwt() -> Config {
 /// A token of an admin that expires so many seconds from now.
 fn jwt(seconds: u64) -> String {
     let claims = json!({ "sub": "carol", "admin": true, "exp": bowline_env::clock::unix_seconds() + seconds });
-    let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
-    jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+    support::token::hs256(SECRET, &claims)
 }
 
 /// The settings in a file, with these tokens in it.
@@ -113,7 +112,11 @@ struct Caller {
 
 impl Caller {
     fn new(address: SocketAddr, token: &str) -> Caller {
-        Caller { base: format!("http://{address}"), token: token.to_owned(), http: reqwest::Client::new() }
+        Caller {
+            base: format!("http://{address}"),
+            token: token.to_owned(),
+            http: bowline_env::tls::http_client().build().unwrap(),
+        }
     }
 
     fn api(&self, address: SocketAddr) -> Api {
@@ -279,8 +282,7 @@ async fn a_producer_refreshes_its_credential_on_its_connection() {
     assert_eq!((&refused["event"], &refused["code"]), (&json!("user.authenticate"), &json!("UNAUTHORIZED")));
     let mut other = json!({ "sub": "mallory", "exp": bowline_env::clock::unix_seconds() + 60 });
     other["admin"] = true.into();
-    let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
-    let other = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &other, &key).unwrap();
+    let other = support::token::hs256(SECRET, &other);
     assert_eq!(say(&mut producer, authenticate(&other)).await["code"], "UNAUTHORIZED", "another principal's");
     let renewed = jwt(3600);
     let answer = say(&mut producer, authenticate(&renewed)).await;

@@ -386,8 +386,7 @@ async fn a_credential_that_expires_ends_the_connection_but_not_the_position() {
     let token = |seconds: i64| {
         let now = bowline_env::clock::unix_seconds() as i64;
         let claims = json!({ "sub": "carol", "exp": now + seconds });
-        let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
-        jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+        support::token::hs256(secret, &claims)
     };
     let mut client = as_user(&server, &token(3)).await;
     client.until(|frame| frame["metadata"]["action"] == "token_expiring").await;
@@ -400,8 +399,7 @@ async fn a_credential_that_expires_ends_the_connection_but_not_the_position() {
     assert_eq!(support::seqs(&replayed), [6, 7]);
     // An expiry further away than any clock goes is survived.
     let claims = json!({ "sub": "carol", "exp": u64::MAX });
-    let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
-    let for_ever = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap();
+    let for_ever = support::token::hs256(secret, &claims);
     if let Ok(mut other) = Client::dial(server.address, &[("authorization", &format!("Bearer {for_ever}"))]).await {
         other.create().await;
     }

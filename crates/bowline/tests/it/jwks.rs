@@ -4,38 +4,42 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use axum::http::StatusCode;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bowline::config::{AuthMode, Config, JwtConfig, JwtKeys};
-use jsonwebtoken::jwk::Jwk;
-use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::{Value, json};
 
 use crate::support;
 use crate::support::{Client, PATIENCE, Server, get};
 
-/// A key of whoever issues tokens.
+/// A key of the issuer of tokens.
 struct Issued {
     kid: &'static str,
-    signing: EncodingKey,
+    pair: EcdsaKeyPair,
 }
 
 impl Issued {
     fn new(kid: &'static str) -> Issued {
-        let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
-        Issued { kid, signing: EncodingKey::from_ec_der(pair.to_pkcs8v1().unwrap().as_ref()) }
+        let (curve, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+        let private = EcdsaKeyPair::generate_pkcs8(curve, &random).unwrap();
+        Issued { kid, pair: EcdsaKeyPair::from_pkcs8(curve, private.as_ref(), &random).unwrap() }
     }
 
     fn jwk(&self) -> Value {
-        let mut jwk = Jwk::from_encoding_key(&self.signing, Algorithm::ES256).unwrap();
-        jwk.common.key_id = Some(self.kid.to_owned());
-        serde_json::to_value(jwk).unwrap()
+        let (x, y) = self.pair.public_key().as_ref()[1..].split_at(32);
+        let [x, y] = [x, y].map(|part| URL_SAFE_NO_PAD.encode(part));
+        json!({ "kty": "EC", "alg": "ES256", "crv": "P-256", "kid": self.kid, "x": x, "y": y })
     }
 
     fn token(&self) -> String {
-        let header = Header { kid: Some(self.kid.to_owned()), ..Header::new(Algorithm::ES256) };
-        encode(&header, &json!({ "sub": "alice", "exp": bowline_env::clock::unix_seconds() + 600 }), &self.signing)
-            .unwrap()
+        let claims = json!({ "sub": "alice", "exp": bowline_env::clock::unix_seconds() + 600 });
+        let parts = [json!({ "typ": "JWT", "alg": "ES256", "kid": self.kid }), claims];
+        let message = parts.map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
+        let signature = self.pair.sign(&SystemRandom::new(), message.as_bytes()).unwrap();
+        format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 }
 

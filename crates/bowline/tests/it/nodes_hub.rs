@@ -73,7 +73,8 @@ struct Client {
 
 impl Client {
     async fn open(node: SocketAddr, path: &'static str, capabilities: Value) -> Client {
-        let mut client = Client { http: reqwest::Client::new(), path, session: String::new() };
+        let mut client =
+            Client { http: bowline_env::tls::http_client().build().unwrap(), path, session: String::new() };
         let params = json!({
             "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": { "name": "test", "version": "1" },
         });
@@ -124,7 +125,9 @@ async fn modern(node: SocketAddr, name: &str, mut params: Value, capabilities: V
         "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
     });
     let body = json!({ "jsonrpc": "2.0", "id": "m", "method": "tools/call", "params": params });
-    let request = reqwest::Client::new()
+    let request = bowline_env::tls::http_client()
+        .build()
+        .unwrap()
         .post(format!("http://{node}/mcp"))
         .header("content-type", "application/json")
         .header("accept", "application/json, text/event-stream")

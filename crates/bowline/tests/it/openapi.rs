@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use bowline::http::{self, chat, openapi};
-use reqwest::{Client, Method, Response};
+use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
 use crate::support::api::Api;
@@ -15,7 +15,8 @@ const UNDESCRIBED: [&str; 6] = ["/", "/assets/{name}", "/ws", "/produce", "/mcp"
 
 async fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
     let method = Method::from_bytes(method.as_bytes()).unwrap();
-    let mut request = Client::new().request(method, format!("http://{}{path}", server.address));
+    let mut request =
+        bowline_env::tls::http_client().build().unwrap().request(method, format!("http://{}{path}", server.address));
     for (name, value) in headers {
         request = request.header(*name, *value);
     }

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use reqwest::{Client, Response};
+use reqwest::Response;
 
 use crate::support::Server;
 
 async fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> Response {
-    let mut request = Client::new().get(format!("http://{}{path}", server.address));
+    let mut request = bowline_env::tls::http_client().build().unwrap().get(format!("http://{}{path}", server.address));
     for (name, value) in headers {
         request = request.header(*name, *value);
     }

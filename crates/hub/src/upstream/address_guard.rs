@@ -15,7 +15,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 #[allow(clippy::expect_used)]
 pub fn client(reach: Reach) -> reqwest::Client {
     let builder = || {
-        reqwest::Client::builder()
+        bowline_env::tls::http_client()
             .redirect(Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)

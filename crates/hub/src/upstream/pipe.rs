@@ -467,7 +467,7 @@ mod tests {
             exchange: None,
             only_exchange: false,
             events,
-            http: reqwest::Client::new(),
+            http: crate::upstream::address_guard::client(crate::config::spec::Reach::Anywhere),
             reach: crate::config::spec::Reach::Anywhere,
             renewals: Arc::default(),
             secrets: Arc::default(),

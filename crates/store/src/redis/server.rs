@@ -280,8 +280,8 @@ impl Server {
         let addr = match self.url.tls {
             false => ConnectionAddr::Tcp(host.host.clone(), host.port),
             true => {
-                // Whoever came first has chosen, and that is as well.
-                let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+                // The client takes the provider of the process.
+                bowline_env::tls::provider();
                 let host = host.clone();
                 ConnectionAddr::TcpTls { host: host.host, port: host.port, insecure: false, tls_params: None }
             }

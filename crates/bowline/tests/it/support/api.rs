@@ -35,7 +35,11 @@ impl Event {
 
 impl Api {
     pub fn new(address: SocketAddr) -> Api {
-        Api { base: format!("http://{address}"), client: Client::new(), headers: Vec::new() }
+        Api {
+            base: format!("http://{address}"),
+            client: bowline_env::tls::http_client().build().unwrap(),
+            headers: Vec::new(),
+        }
     }
 
     /// The same, with one more header on every request.

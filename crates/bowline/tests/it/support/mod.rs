@@ -4,6 +4,7 @@ pub mod api;
 pub mod process;
 pub mod state;
 pub mod survivor;
+pub mod token;
 pub mod upstream;
 
 use std::net::SocketAddr;
