@@ -1,6 +1,6 @@
 //! The settings: nothing optional, units resolved.
 //!
-//! Which there are, with what type and default, is in [`table`]; reading them begins in [`load`].
+//! Which there are, with what type and default, is in `table`; reading them begins in `load`.
 
 mod agents;
 mod auth;

@@ -72,7 +72,7 @@ impl DialError {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Make this transport; answer with [`Backend::handle_dialled`].
+    /// Make this transport; answer with `Backend::handle_dialled`.
     Dial(Generation),
     Send {
         generation: Generation,
