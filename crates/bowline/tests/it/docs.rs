@@ -23,10 +23,20 @@ fn described<'a>(places: &[&str], wanted: impl IntoIterator<Item = &'a str>, wha
     assert!(missing.is_empty(), "Describe {what} in {}: {missing:?}", places.join(" or "));
 }
 
+/// The pages that say what is on the wire: the minimal client, and the whole by reader.
+const PROTOCOL: &[&str] = &[
+    "PROTOCOL.md",
+    "docs/protocol/authentication.md",
+    "docs/protocol/reference.md",
+    "docs/protocol/state.md",
+    "docs/protocol/tasks.md",
+    "docs/protocol/websocket.md",
+];
+
 /// Every document, as a path relative to the root.
 fn documents() -> Vec<String> {
     let mut found = Vec::new();
-    for folder in ["", "docs", "docs/errors"] {
+    for folder in ["", "docs", "docs/errors", "docs/protocol"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if name.ends_with(".md") {
@@ -40,15 +50,15 @@ fn documents() -> Vec<String> {
 
 #[test]
 fn every_frame_event_and_close_code_is_in_the_protocol() {
-    described(&["PROTOCOL.md"], frame::names::CLIENT.iter().copied(), "the client frame");
-    described(&["PROTOCOL.md"], frame::names::CONTROL.iter().copied(), "the control frame");
-    described(&["PROTOCOL.md"], event::names::ALL.iter().copied(), "the event");
-    described(&["PROTOCOL.md"], CloseCode::ALL.iter().map(|code| code.name()), "the close code");
+    described(PROTOCOL, frame::names::CLIENT.iter().copied(), "the client frame");
+    described(PROTOCOL, frame::names::CONTROL.iter().copied(), "the control frame");
+    described(PROTOCOL, event::names::ALL.iter().copied(), "the event");
+    described(PROTOCOL, CloseCode::ALL.iter().map(|code| code.name()), "the close code");
 }
 
 #[test]
 fn every_error_code_has_its_page_and_its_row() {
-    let protocol = read("PROTOCOL.md");
+    let protocol = read("docs/protocol/reference.md");
     let index = read("docs/errors/README.md");
     for code in ErrorCode::ALL {
         let page = read(&format!("docs/errors/{code}.md"));
@@ -57,9 +67,9 @@ fn every_error_code_has_its_page_and_its_row() {
         assert!(page.contains(&action), "docs/errors/{code}.md must name its recovery action {action}");
         assert!(page.contains(&format!("HTTP {}", code.status())), "docs/errors/{code}.md must name its HTTP status");
         assert!(index.contains(&format!("({code}.md)")), "docs/errors/README.md must link to {code}.md");
-        let row = protocol.lines().find(|line| line.starts_with(&format!("| [`{code}`](docs/errors/{code}.md)")));
-        let row = row.unwrap_or_else(|| panic!("PROTOCOL.md must have a row for {code}"));
-        assert!(row.contains(&action), "the row for {code} in PROTOCOL.md must say {action}: {row}");
+        let row = protocol.lines().find(|line| line.starts_with(&format!("| [`{code}`](../errors/{code}.md)")));
+        let row = row.unwrap_or_else(|| panic!("docs/protocol/reference.md must have a row for {code}"));
+        assert!(row.contains(&action), "the row for {code} in docs/protocol/reference.md must say {action}: {row}");
     }
 }
 
@@ -78,13 +88,13 @@ fn every_metric_is_described() {
 
 #[test]
 fn every_door_is_described() {
-    described(&["README.md", "docs/operations.md", "PROTOCOL.md"], bowline::http::paths(), "the path");
+    described(&["README.md", "docs/operations.md", "docs/protocol/tasks.md"], bowline::http::paths(), "the path");
     described(&["README.md", "docs/operations.md"], bowline::http::openapi::PATHS.iter().copied(), "the path");
 }
 
 #[test]
 fn every_endpoint_of_the_responses_api_is_in_the_protocol_and_in_its_document() {
-    for document in ["PROTOCOL.md", "docs/responses.md"] {
+    for document in ["docs/protocol/tasks.md", "docs/responses.md"] {
         let text = read(document);
         // A method stands before the path.
         let missing = bowline::http::responses::PATHS.iter().filter(|path| !text.contains(&format!(" {path}`")));
@@ -95,7 +105,7 @@ fn every_endpoint_of_the_responses_api_is_in_the_protocol_and_in_its_document() 
 
 #[test]
 fn every_endpoint_of_the_chat_door_is_in_the_protocol_and_in_openapi() {
-    let protocol = read("PROTOCOL.md");
+    let protocol = read("docs/protocol/tasks.md");
     let document = bowline::http::openapi::document(false, &[]);
     let mut missing = Vec::new();
     for path in bowline::http::chat::PATHS {
@@ -107,7 +117,7 @@ fn every_endpoint_of_the_chat_door_is_in_the_protocol_and_in_openapi() {
             // A query may follow the path in the table.
             let told = ["`", "?"].iter().any(|after| protocol.contains(&format!("`{method} {path}{after}")));
             if !told {
-                missing.push(format!("{method} {path} in PROTOCOL.md"));
+                missing.push(format!("{method} {path} in docs/protocol/tasks.md"));
             }
         }
     }
