@@ -1,5 +1,5 @@
 //! Other names: of a session that was restored, of a chat or an operation that its client named. Each is a log without
-//! events whose record says where to look, so that whoever is first to name something is decided by the store.
+//! events whose record says where to look, so that the store decides which caller was first to use a name.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub use crate::logs::digest;
 use crate::refusals;
 
 /// Where tokens prove ownership, strangers are one principal, and each may have something of its own under one name. This many
-/// may at a time: whoever looks a name up looks at all of them.
+/// may at a time: a look-up reads all of them.
 const SHARED_MAX: usize = 64;
 /// Between what a shared name stands for.
 const AND: &str = "\n";
@@ -30,13 +30,13 @@ impl Naming {
         Naming { logs, here: tokio::sync::Mutex::default() }
     }
 
-    /// Does something while nobody else gives this name, on this node or another.
+    /// Does something while no other caller gives this name, on this node or another.
     pub async fn alone<T>(&self, name: &str, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
         self.logs.alone(&self.here, name, work).await
     }
 }
 
-/// The log of a name that somebody chose. Principals cannot see each other's, whatever they call them.
+/// The log of a name that a client chose. Principals cannot see each other's, whatever they call them.
 pub fn log_of(owner: &Principal, what: &str, name: &str) -> Option<LogId> {
     LogId::parse(&format!("{what}_{:032x}", digest(&format!("{owner}\0{what}\0{name}"))))
 }
@@ -100,7 +100,7 @@ pub async fn share(
     point(logs, log, owner, &all.join(AND)).await
 }
 
-/// Gives a name that nobody has given yet. False if it was given before, and stands for what it did.
+/// Gives a name that is not given yet. False if it was given before, and stands for what it did.
 pub async fn give(logs: &Logs, log: &LogId, owner: &Principal, target: &str) -> Result<bool, Refusal> {
     let mut commit = naming(logs, log, owner, target);
     commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });

@@ -1,4 +1,4 @@
-//! Reading back what the store keeps. What is there and cannot be read is an error for whoever asked, and never "nothing
+//! Reading back what the store keeps. What is there and cannot be read is an error for the caller, and never "nothing
 //! was kept": most of what is kept stops a thing from being done twice.
 
 use std::fmt::Display;

@@ -48,7 +48,7 @@ impl Observer for Counts {
     }
 }
 
-/// Servers that people add share one name: there may be any number of them, and their names are nobody else's business.
+/// Servers that people add share one name: there may be any number of them, and their names are private.
 fn label(backend: &Backend) -> String {
     if backend.key.owner.is_some() { "(added)".to_owned() } else { backend.name().to_owned() }
 }
@@ -160,7 +160,7 @@ impl Tools for HubTools {
                 ToolOutcome::Failed { error, data: Some(result).filter(|result| !result.is_null()) }
             }
             Some(AgentEnd::Unknown { error }) => ToolOutcome::Unknown { error },
-            // It was on its way, so nobody can say whether it ran.
+            // It was on its way, so it is not known whether it ran.
             None => ToolOutcome::Unknown { error: "The call was cancelled while it was under way.".into() },
         }
     }

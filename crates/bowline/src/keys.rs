@@ -59,7 +59,7 @@ impl Keys {
             (Some(keys), _) => Ok(keys),
             (None, StoreUrl::Disk(dir)) => {
                 let file = KeyFile::change(dir, |file| {
-                    // Somebody else may have made one since we looked.
+                    // Another process may have made one since we looked.
                     if file.keys.is_empty() {
                         file.keys.push(StoredKey::random());
                     }

@@ -1,4 +1,32 @@
-//! The hands of Bowline: endpoints, drivers, agents, settings, metrics and the command line around the machines.
+//! The server: endpoints, drivers, agents, settings, metrics and the command line around the machines of `bowline-core`.
+//!
+//! # What happens where
+//!
+//! | module | does |
+//! |---|---|
+//! | [`http`] | the endpoints, one file each; `http/openapi` describes them |
+//! | [`connection`] | one WebSocket connection: its requests, its attachments, what waits to be sent |
+//! | [`session`] | sessions: the record, the actor that alone changes it, attach, restore, runs |
+//! | [`task`] | background operations and what producers push, each with a log of its own |
+//! | [`stream`], [`live_streams`] | readers of a turn or task, and what those that have caught up share |
+//! | [`actor`] | how the actor of a session or task is found, activated, run and retired |
+//! | [`logs`] | commits and reads, measured; which node writes a log |
+//! | [`cluster`] | other nodes on the same store |
+//! | [`agent`], `agent_host` | the built-in agents, and the server as an agent sees it |
+//! | [`hub`] | the MCP hub inside this server |
+//! | [`drive`] | the loops that wait for several things at once |
+//!
+//! # What surrounds it
+//!
+//! | module | does |
+//! |---|---|
+//! | [`config`] | settings: the table with names and defaults is `config/table` |
+//! | [`auth`], `origin`, [`tls`] | credentials, origins and hosts of web pages, certificates |
+//! | [`secret`], [`keys`], `ring` | resume tokens; the keys that sign states, and the ring that is in use |
+//! | [`metrics`], `resume_metrics` | everything that is counted; reconnects among it |
+//! | [`node`], [`lifecycle`], `readiness`, `upkeep`, [`tombstones`], `format` | start, recovery, sweeps, drain and stop; what is kept of what has ended; the version of what is stored |
+//! | `alias`, `decode`, `refusals`, `reply` | names that clients choose; reading records back; refusals with one wording; the way back for an answer |
+//! | [`cli`] | the command line |
 
 pub mod actor;
 pub mod agent;

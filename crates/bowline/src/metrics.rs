@@ -83,27 +83,27 @@ macro_rules! metrics {
 
 metrics! {
     connections: gauge = "connections", "WebSocket connections open now";
-    nodes_lost: counter = "nodes_lost", "Other nodes that were taken for dead";
+    nodes_lost: counter = "nodes_lost", "Other nodes that were declared dead";
     connections_accepted: counter = "connections_accepted", "WebSocket connections accepted";
     closes: labelled("code") = "connection_closes", "Connections closed by the server, by close code";
-    heartbeat_losses: counter = "heartbeat_losses", "Connections lost to silence";
+    heartbeat_losses: counter = "heartbeat_losses", "Connections closed after missed heartbeats";
     sessions: states("state") = "sessions", "Sessions by state: idle, running, waiting, ended";
     sessions_held: gauge = "sessions_held", "Sessions that a connection holds now";
     observers: gauge = "observers", "Read-only links now";
     sessions_created: counter = "sessions_created", "Sessions created";
     sessions_ended: counter = "sessions_ended", "Sessions ended by their owner";
     sessions_expired: counter = "sessions_expired", "Sessions expired by session.ttl";
-    reconnect_attempts: counter = "reconnect_attempts", "Attempts to come back to a session or a task";
+    reconnect_attempts: counter = "reconnect_attempts", "Attempts to reconnect to a session or a task";
     reconnects: labelled("verdict") = "reconnects", "Attempts that succeeded, by verdict";
     reconnect_refusals: labelled("code") = "reconnect_refusals", "Attempts that were refused, by error code";
     reconnect_seconds: histogram = "reconnect_seconds", "Time from the attempt until the client was caught up";
-    events_lost_per_reconnect: histogram("count") = "events_lost_per_reconnect", "Events told as lost, per reconnect";
+    events_lost_per_reconnect: histogram("count") = "events_lost_per_reconnect", "Events reported as lost, per reconnect";
     takeovers: labelled("outcome") = "takeovers", "Claims on a held session: granted, probed_dead, refused";
     events_appended: counter = "events_appended", "Events stored";
-    events_sent: counter = "events_sent", "Events handed to sockets";
+    events_sent: counter = "events_sent", "Events written to sockets";
     events_replayed: counter = "events_replayed", "Events sent again after a reconnect";
-    events_trimmed: labelled("acked") = "events_trimmed", "Events let go by retention, by whether the holder had acknowledged them";
-    gaps_told: counter = "gaps_told", "Times that a reader was told of missing events";
+    events_trimmed: labelled("acked") = "events_trimmed", "Events trimmed by retention, by whether the holder had acknowledged them";
+    gaps_told: counter = "gaps_told", "Notices to readers about missing events";
     duplicates_avoided: counter = "duplicates_avoided", "Messages with a known message_id, which ran nothing";
     acks: counter = "acks", "Acks that moved a position";
     buffer_events: gauge = "buffer_events", "Events retained for replay, in all sessions, as of the last sweep";
@@ -111,7 +111,7 @@ metrics! {
     state_exports: counter = "state_exports", "Signed states exported, asked for or as checkpoints";
     state_restores: labelled("source") = "state_restores", "Signed states restored: live or snapshot";
     state_refusals: labelled("reason") = "state_refusals", "Signed states refused, by reason";
-    client_received: counter = "client_received", "Events that clients say they received, as told in acks";
+    client_received: counter = "client_received", "Events that clients say they received, by their acks";
     client_gaps: counter = "client_gaps", "Acks in which a client reported a gap of its own";
     frames_received: counter = "frames_received", "Client frames";
     refusals: labelled("code") = "refusals", "Requests refused, by error code";
@@ -121,7 +121,7 @@ metrics! {
     runs: labelled("ending") = "runs", "Runs ended, by ending: answered, failed, cancelled, lost";
     tasks: states("state") = "tasks", "Tasks with a log of their own, by state: running, completed, failed, cancelled";
     streams: gauge = "streams", "HTTP responses that stream events now";
-    stream_starts: labelled("reader") = "stream_starts", "Streams begun, by reader: fresh, resumed, framed, indexed";
+    stream_starts: labelled("reader") = "stream_starts", "Streams started, by reader: fresh, resumed, framed, indexed";
     chunks_sent: counter = "chunks_sent", "Chunks handed to readers of tasks";
     producer_appends: counter = "producer_appends", "Appends of producers made durable";
     backends: states("state") = "backends", "MCP servers by state: connecting, connected, reconnecting, disconnected, error";
@@ -133,7 +133,7 @@ metrics! {
     backend_health_failures: server_gauge = "backend_health_failures", "Checks of an MCP server that failed in a row";
     backend_calls: server_counter = "backend_calls", "Calls to each MCP server, by outcome";
     backend_call_seconds: server_histogram = "backend_call_seconds", "Time from a call to an MCP server until its end, for each server";
-    hub_sessions: gauge = "hub_sessions", "Sessions of MCP clients that are awake";
+    hub_sessions: gauge = "hub_sessions", "Sessions of MCP clients in memory now";
     hub_calls: labelled("outcome") = "hub_calls", "Calls to MCP servers: result, tool_error, error, unknown, not_executed";
     hub_call_seconds: histogram = "hub_call_seconds", "Time from a call to an MCP server until its end";
     store_commit_seconds: histogram = "store_commit_seconds", "Time to make a commit durable";

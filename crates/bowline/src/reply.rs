@@ -1,4 +1,4 @@
-//! An answer that somebody waits for, in this process or on another node.
+//! The way back for an answer, to a caller in this process or on another node.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ impl<T: Send + 'static> Reply<T> {
         Reply(Box::new(send))
     }
 
-    /// For somebody in this process. Whoever is gone needs no answer.
+    /// For a caller in this process. One that is gone needs no answer.
     pub fn here() -> (Reply<T>, oneshot::Receiver<T>) {
         let (reply, answer) = oneshot::channel();
         (Reply::new(move |answered| drop(reply.send(answered))), answer)

@@ -8,7 +8,7 @@ use bowline_core::Ring;
 
 use crate::keys::{FILE_NAME, KeyFile, Keys, KeysError, Origin};
 
-/// A key that is retired is refused from then on, and not from the next start on: whoever retires one may be in a hurry.
+/// A key that is retired is refused from then on, and not from the next start on: the key may have leaked.
 #[derive(Debug)]
 pub struct LiveRing {
     /// The data directory that has the ring; none if it comes from the settings, or was made for this process.
@@ -55,7 +55,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl State {
-    /// Keeps the ring if the file cannot be used: without one, nobody could come back.
+    /// Keeps the ring if the file cannot be used: without one, no client could restore its session.
     fn refresh(&mut self, dir: &Path) {
         let version = version_of(dir);
         if version == self.version {

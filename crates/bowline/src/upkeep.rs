@@ -1,4 +1,4 @@
-//! What nobody asks for: recovery after a crash, expiry, tombstones, and what a sweep lets go of.
+//! Maintenance, which no request asks for: recovery after a crash, expiry, tombstones, and what a sweep lets go of.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -57,7 +57,7 @@ impl fmt::Debug for Maintenance {
 }
 
 impl Maintenance {
-    /// Ends or continues what the last process left behind, before anybody is served.
+    /// Ends or continues what the last process left behind, before a request is served.
     pub async fn recover(&self) -> anyhow::Result<()> {
         let started = clock::now();
         let (mut sessions, mut woken) = (0u64, 0u64);
@@ -145,7 +145,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Whether the session of a task keeps how it ended. Then its tombstone stays, to lead whoever asks there.
+    /// Whether the session of a task keeps how it ended. Then its tombstone stays, to lead requests there.
     async fn is_known_to_session(&self, id: &TaskId, record: &TaskRecord) -> bool {
         let Some(session) = &record.session else { return false };
         // A session that cannot be read now may know it.

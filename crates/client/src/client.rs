@@ -18,7 +18,7 @@ pub type Tap = Box<dyn FnMut(bool, &str) + Send>;
 /// A client of one session.
 ///
 /// [`next`](Client::next) drives it: it opens sockets, sends, receives, waits and comes back, and returns what happened.
-/// While nobody awaits it, nothing moves; the server waits, or keeps what it has to say.
+/// While it is not awaited, nothing moves; the server waits, or keeps the events in its log.
 pub struct Client {
     address: Address,
     token: Option<String>,

@@ -1,13 +1,13 @@
 //! Whose something is that a server says where several calls share one connection: an answer, a question, progress, a log line.
 //!
 //! A server with sessions often does not say. What one client may not see is then decided by what else could be meant: if
-//! all that is under way, or was given up a while ago, is one client's, it is that client's; otherwise nobody gets it.
+//! all that is under way, or was given up a while ago, is one client's, it is that client's; otherwise no client gets it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For so long a server may go on with a call that nobody waits for. As long as a question waits for a person.
+/// For so long a server may go on with a call whose caller has left. As long as a question waits for a person.
 pub const GIVEN_UP_FOR: Duration = Duration::from_secs(600);
 /// Calls that were given up and still count. The oldest make room for newer ones.
 const GIVEN_UP_MAX: usize = 1000;
@@ -29,7 +29,7 @@ pub enum Place {
 /// Who listens to what a server says on behalf of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listener {
-    /// Nobody: the request is housekeeping.
+    /// No client: the request is housekeeping.
     Nobody,
     /// A client, while its call is under way.
     Caller,
@@ -99,7 +99,7 @@ impl Attribution {
         Attribution { place, tenant: None, calls: BTreeMap::new(), next: 1, given_up: BTreeMap::new() }
     }
 
-    /// What is said to nobody in particular is for this client from now on, or for whoever may hear it.
+    /// From now on, messages without an addressee go to this client, or to all clients that may see them.
     pub fn set_tenant(&mut self, client: Option<Arc<str>>) {
         self.tenant = client;
     }
@@ -183,7 +183,7 @@ impl Attribution {
         match said {
             Said::OfSubscription { number, changes_list } => match self.calls.get(&number) {
                 Some(call) => of_call(number, call),
-                // A change of a list is found out for all, whoever was told of it.
+                // A change of a list is looked up for all clients, whichever was notified.
                 None if changes_list => Whose::Nobody,
                 None => Whose::Gone,
             },
@@ -203,7 +203,7 @@ impl Attribution {
         }
     }
 
-    /// The tenant, if nobody else can be meant by anything.
+    /// The tenant, if no message can be meant for another client.
     pub fn only_client(&mut self, now: Instant) -> Option<&Arc<str>> {
         self.given_up.retain(|_, (_, until)| *until > now);
         self.tenant.as_ref().filter(|tenant| self.is_alone(tenant))

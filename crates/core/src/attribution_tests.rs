@@ -112,9 +112,9 @@ fn happen(event: &str, attribution: &mut Attribution, t: Instant) -> String {
         Whose::Call(number) => format!("call {number}"),
         Whose::OneOfCalls(number) => format!("one of the calls, as likely {number}"),
         Whose::Client => "the client".to_owned(),
-        Whose::Nobody => "nobody".to_owned(),
-        Whose::Gone => "gone".to_owned(),
-        Whose::Unclear => "unclear".to_owned(),
+        Whose::Nobody => "unaddressed".to_owned(),
+        Whose::Gone => "departed".to_owned(),
+        Whose::Unclear => "ambiguous".to_owned(),
     }
 }
 

@@ -236,7 +236,7 @@ impl Backend {
 
     pub fn handle_dialled(&mut self, now: Instant, generation: Generation, result: Result<(), DialError>, dice: f64) {
         if self.dialling() != Some(generation) {
-            // Nobody waits for this one any more.
+            // This dial is not awaited any more.
             if result.is_ok() && self.live() != Some(generation) {
                 self.outputs.push_back(Output::Retire(generation));
             }
@@ -249,7 +249,7 @@ impl Backend {
         self.answer_tickets();
     }
 
-    /// Somebody wants a new connection now, whatever the state.
+    /// A caller wants a new connection now, whatever the state.
     pub fn handle_reconnect(&mut self, now: Instant, ticket: Ticket) {
         if let State::Disconnected { removed: true } = self.state {
             self.outputs.push_back(Output::Redialled { ticket, success: false });

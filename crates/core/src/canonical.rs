@@ -14,7 +14,7 @@ pub fn canonical(value: &Value) -> Vec<u8> {
 /// two texts with one signature (`1` and `1.0`, or two numbers that round to one double) are also one value.
 pub fn settled(canonical: &[u8]) -> Option<Value> {
     let mut value = serde_json::from_slice(canonical).ok()?;
-    // The canonical text of a large double has no point, yet it is no whole number that anybody counted.
+    // The canonical text of a large double has no point, yet it is not an exact integer.
     each_rounded(&mut value, &|number| number.as_f64().map_or(Value::Null, Value::from));
     Some(value)
 }

@@ -1,4 +1,4 @@
-//! Messages between nodes, numbered within incarnations: what is repeated, lost, or meant for somebody who is no more.
+//! Messages between nodes, numbered within incarnations: what is repeated, lost, or meant for a node that has restarted.
 //!
 //! A node that was declared dead comes back as another incarnation of itself, because what others remember of the old one,
 //! and it of them, does not fit together any more. Each message says from which incarnation it comes and for which it is
@@ -79,7 +79,7 @@ struct Peer {
     written: u64,
     since: u64,
     read: Option<Read>,
-    /// What somebody waits for and was not shown to be read, by number and time.
+    /// Messages whose answer is awaited and that were not acknowledged yet, by number and time.
     awaited: VecDeque<(u64, Instant)>,
     asked: bool,
     forgotten: bool,
@@ -124,7 +124,7 @@ impl<N: Ord + Clone> Exchange<N> {
         Stamp { incarnation, to_incarnation: peer.incarnation, since: peer.since, number: 0, read }
     }
 
-    /// Somebody waits for what comes of the message that was stamped last.
+    /// The answer to the message that was stamped last is awaited.
     pub fn note_awaited(&mut self, now: Instant, to: &N, limit: Duration) {
         let peer = self.peer(to);
         let full = peer.awaited.len() >= AWAITED_MAX;

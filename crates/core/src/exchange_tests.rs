@@ -1,5 +1,5 @@
 //! Two nodes that write to each other while either is declared dead, forgotten or renewed, and messages are lost or
-//! repeated: nothing is taken twice, nothing is taken by the wrong incarnation, and nobody waits for what will not come.
+//! repeated: nothing is taken twice, nothing is taken by the wrong incarnation, and no node waits for what will not come.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -30,7 +30,7 @@ type Message = (Stamp, Body);
 struct Node {
     exchange: Exchange<usize>,
     inbox: VecDeque<Message>,
-    /// What somebody here waits for.
+    /// What this node waits for.
     pending: BTreeSet<u32>,
     taken: BTreeSet<u32>,
 }
@@ -185,7 +185,7 @@ fn acts() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// After anything at all, a few looks and messages bring both back together, and until then nobody is left to wait.
+    /// After anything at all, a few looks and messages bring both back together, and until then no node is left waiting.
     #[test]
     fn two_nodes_find_each_other_again_and_nobody_waits_in_vain(
         story in prop::collection::vec(acts(), 1..80),

@@ -31,7 +31,7 @@ struct Probe {
 /// The answer to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The claimant holds it now; whoever held it before must be told, and so must those who waited for a probe: they
+    /// The claimant holds it now; the previous holder must be notified, and so must those who waited for a probe: they
     /// lose to a live connection.
     Granted { superseded: Option<Party>, refused: Vec<Party> },
     /// Ask this holder whether it is alive; the claimant waits.
@@ -103,7 +103,7 @@ impl Hold {
         if let Some(probe) = &mut self.probe {
             probe.claimants.retain(|claimant| claimant.party != party);
             if probe.claimants.is_empty() {
-                // Nobody wants the seat any more, so nobody loses it.
+                // There is no claimant any more, so the holder keeps the session.
                 self.probe = None;
             }
         }

@@ -65,7 +65,7 @@ pub struct AckBeyondSent {
 }
 
 impl Link {
-    /// Attaches to a session that was just made: nothing is owed and nobody needs to be told so.
+    /// Attaches to a session that was just made: nothing is owed, and no notice is sent.
     pub fn fresh(session: SessionId, extent: &Extent) -> Link {
         Link {
             session,

@@ -32,7 +32,7 @@ impl Listing {
         Listing { phase: Phase::Idle, began: None, backoff: Backoff::new(first, max, jitter) }
     }
 
-    /// There is another connection: whatever was under way on the last one is nobody's concern.
+    /// There is another connection: whatever was under way on the last one does not matter any more.
     pub fn reset(&mut self) {
         self.phase = Phase::Idle;
         self.began = None;
@@ -121,7 +121,7 @@ mod tests {
             t += Duration::from_millis(10);
         }
         assert_eq!(fetches, 10);
-        // On the next connection nobody waits.
+        // On the next connection there is no delay.
         lists.reset();
         assert!(lists.handle_wanted(t));
     }
@@ -143,7 +143,7 @@ mod tests {
         assert!(lists.handle_wanted(t));
         lists.handle_fetched(t, false, 0.5);
         assert_eq!(lists.poll_timeout(), Some(t + S), "the delays begin anew");
-        // Whoever asks meanwhile waits no longer than anybody.
+        // A caller that asks meanwhile waits no longer than the others.
         assert!(!lists.handle_wanted(t));
         assert_eq!(lists.poll_timeout(), Some(t + APART));
         lists.reset();

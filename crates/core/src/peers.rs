@@ -1,13 +1,13 @@
 //! Which other nodes are alive, judged by what is seen of them and never by their clocks.
 //!
-//! Each node counts up a beat in its record. Whoever sees the same beat for too long takes the node for dead. Only time in
-//! which one looks counts: an observer that could not read has seen nobody stand still. Being
-//! wrong costs work and never truth: whoever is taken for dead is shut out by a fence before anybody else writes.
+//! Each node counts up a beat in its record. A node that sees the same beat for too long takes that peer for dead. Only time in
+//! which one looks counts: an observer that could not read has seen no peer stand still. Being
+//! wrong costs work and never truth: a node that is taken for dead is shut out by a fence before another writes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A node at whose inbox nobody listens is dead if that stays so for this long: its process is gone, and its sockets with
+/// A node that does not listen at its inbox is dead if that stays so for this long: its process is gone, and its sockets with
 /// it. Long enough for a listener that is just dialling anew.
 pub const UNHEARD: Duration = Duration::from_millis(300);
 /// How often it must have been looked at in that time.
@@ -64,7 +64,7 @@ impl<N: Ord + Clone> Peers<N> {
             // One that was first heard of, or wrote to us, since the last look was watched from then on.
             peer.still += counted.min(now.duration_since(peer.seen));
             if counted < gap {
-                // Whether anybody listened meanwhile was not seen either.
+                // Whether it listened meanwhile was not seen either.
                 peer.unheard = None;
             }
         }
@@ -80,7 +80,7 @@ impl<N: Ord + Clone> Peers<N> {
         dying
     }
 
-    /// Whether somebody listens at this node's inbox, as it was just seen. True if that means that it is dead since.
+    /// Whether this node listens at its inbox, as it was just seen. True if that means that it is dead.
     pub fn handle_listeners(&mut self, now: Instant, name: &N, any: bool) -> bool {
         let peer = self.peers.entry(name.clone()).or_insert_with(|| Peer::heard_of(now));
         if any {
@@ -101,7 +101,7 @@ impl<N: Ord + Clone> Peers<N> {
         }
     }
 
-    /// Somebody was heard of whose record was not seen yet, or is gone.
+    /// A node was named whose record was not seen yet, or is gone.
     pub fn handle_named(&mut self, now: Instant, name: &N) {
         self.peers.entry(name.clone()).or_insert_with(|| Peer::heard_of(now));
     }
@@ -260,7 +260,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Whoever beats at least once within the patience is never taken for dead by looks; whoever stops is dead at the
+        /// A node that beats at least once within the patience is never taken for dead by looks; one that stops is dead at the
         /// first look after it. Of a look that comes late, only a part counts.
         #[test]
         fn the_living_live_and_the_dead_die(

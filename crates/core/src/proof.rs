@@ -27,14 +27,14 @@ impl ResumeToken {
         self.previous.is_some() && is(&self.current, hash)
     }
 
-    /// Somebody was let in with this. If it is the newest, it has arrived, and the one before it is worth nothing.
+    /// A client was let in with this. If it is the newest, it has arrived, and the one before it is worth nothing.
     pub fn handle_used(&mut self, hash: &str) {
         if self.is_first_use(hash) {
             self.previous = None;
         }
     }
 
-    /// A new secret for whoever showed `hash`, which stays good until the new one is used.
+    /// A new secret for the client that showed `hash`, which stays good until the new one is used.
     #[must_use]
     pub fn rotated(&self, new: String, shown: Option<&str>) -> ResumeToken {
         ResumeToken { current: new, previous: shown.filter(|hash| self.is_good(hash)).map(str::to_owned) }
@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         /// Tokens are numbered as they are given out. Whatever is used in whatever order, one that was given out before the
-        /// newest used one is never good again, and whoever came last can always come back, also if the answer was lost.
+        /// newest used one is never good again, and the client that came last can always come back, also if the answer was lost.
         #[test]
         fn nobody_is_locked_out_and_nothing_used_up_comes_back(
             steps in proptest::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..60),

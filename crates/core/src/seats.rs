@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// A client that has not called for so long may lose its process to another one.
 pub const IDLE: Duration = Duration::from_secs(600);
-/// A process that nobody keeps ends after this time without a call.
+/// A process that is no client's own ends after this time without a call.
 pub const UNKEPT: Duration = Duration::from_secs(60);
 /// For so long a process may still ask something on behalf of a call that was given up. As long as a question waits for a person.
 pub const DOUBT: Duration = Duration::from_secs(600);
@@ -45,7 +45,7 @@ impl Guest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     Seat(SeatId),
-    /// With others, because no more may be started. Nobody may know whose a question is.
+    /// With others, because no more may be started. It may not be known whose a question is.
     Crowded(SeatId),
 }
 
@@ -94,7 +94,7 @@ impl Used {
 #[derive(Clone, Debug)]
 struct Seat {
     keeper: Option<Arc<str>>,
-    /// Whose it is, once somebody was here who had it alone.
+    /// Whose it is, once a client has had it alone.
     owner: Option<Arc<str>>,
     /// Whom it may remember something of, and speak of later.
     users: Used,
@@ -102,7 +102,7 @@ struct Seat {
     calls: usize,
     alone: bool,
     used: Instant,
-    /// Until then it may ask on behalf of somebody who has left.
+    /// Until then it may ask on behalf of a client that has left.
     doubtful_until: Option<Instant>,
 }
 
@@ -124,7 +124,7 @@ impl Seat {
         self.keeper.is_none() && !self.alone && !strange
     }
 
-    /// Whether it belongs to nobody in particular, and never did.
+    /// Whether it is no client's own, and never was.
     fn is_common(&self) -> bool {
         self.keeper.is_none() && !self.alone && self.owner.is_none()
     }
@@ -133,7 +133,7 @@ impl Seat {
         self.calls == 0 && now.saturating_duration_since(self.used) >= patience
     }
 
-    /// Whether it may end for somebody else's sake. Nobody waits for one that is nobody's.
+    /// Whether it may end to make room for another client. One that is no client's own may end at once.
     fn makes_room(&self, now: Instant) -> bool {
         self.is_quiet(now, if self.keeper.is_some() { IDLE } else { Duration::ZERO })
     }
@@ -202,7 +202,7 @@ impl Seats {
         matches!(guest, Guest::Mute { .. }) || !self.is_at_share(guest.owner())
     }
 
-    /// Whether one more may be somebody's own. The last one is for all who find no other place, so that they need not be in one that
+    /// Whether one more may be a client's own. The last one is for all who find no other place, so that they need not be in one that
     /// is.
     fn has_room(&self) -> bool {
         let reserved = if self.seats.values().any(Seat::is_common) { 0 } else { 1 };
@@ -221,7 +221,7 @@ impl Seats {
         id
     }
 
-    /// Puts the guest where others are too: where nobody is at home, or else at the first process.
+    /// Puts the guest where others are too: at a process that is no client's own, or else at the first process.
     fn crowd(&mut self, guest: &Guest, now: Instant) -> Taken {
         let common = self.seats.iter().find(|(_, seat)| seat.is_common()).map(|(id, _)| *id);
         let id = match common {
@@ -267,7 +267,7 @@ impl Seats {
         (id != FIRST && self.seats.remove(&id).is_some()).then_some(id)
     }
 
-    /// A process has ended by itself. Whoever kept it is given another one with its next call.
+    /// A process has ended by itself. Its client is given another one with its next call.
     pub fn handle_ended(&mut self, id: SeatId) {
         if id != FIRST {
             self.seats.remove(&id);
@@ -295,7 +295,7 @@ impl Seats {
         self.refused.extend(keeper);
     }
 
-    /// The processes that nobody keeps and nobody has used for a while: they end.
+    /// The processes that are no client's own and have not been used for a while: they end.
     pub fn sweep(&mut self, now: Instant) -> Vec<SeatId> {
         let unkept =
             |(id, seat): &(&SeatId, &Seat)| **id != FIRST && seat.keeper.is_none() && seat.is_quiet(now, UNKEPT);
@@ -348,7 +348,7 @@ impl Seats {
         });
     }
 
-    /// The process that ends so that this guest can have one: at the limit of its owner one of that owner's, else anybody's if
+    /// The process that ends so that this guest can have one: at the limit of its owner one of that owner's, else any if
     /// there is no room.
     fn evictable(&self, guest: &Guest, now: Instant) -> Option<SeatId> {
         match (self.has_share(guest), self.has_room()) {
@@ -477,11 +477,11 @@ mod tests {
         }
         let (carols, evicted) = seats.take(&client("c", "x"), now + IDLE);
         assert_eq!((carols.is_crowded(), evicted), (false, Some(bobs.id())), "who was quiet for long");
-        assert_eq!(seats.sweep(now + IDLE * 2), [common.id()], "nobody needs it now");
+        assert_eq!(seats.sweep(now + IDLE * 2), [common.id()], "no client needs it now");
         assert_eq!(seats.handle_over("c"), Some(carols.id()));
         let visited = taken(&mut seats, &alone("y"), now);
         seats.leave(visited, false, now);
-        assert_eq!(seats.take(&client("d", "x"), now).1, Some(visited.id()), "what is nobody's, at once");
+        assert_eq!(seats.take(&client("d", "x"), now).1, Some(visited.id()), "what is no client's own, at once");
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Turn {
         }
     }
 
-    /// A person answers. False if nobody waits for that step (any more): an answer counts once.
+    /// A person answers. False if the run does not wait for that step (any more): an answer counts once.
     pub fn answer(&mut self, step: &StepId) -> bool {
         let Turn::Active(active) = self else { return false };
         let before = active.pending.len();

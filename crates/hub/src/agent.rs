@@ -67,7 +67,7 @@ impl fmt::Debug for AgentEnd {
 /// How long an agent waits for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// As anybody does: a call that takes longer than `hub.call_timeout` becomes a task.
+    /// As other clients do: a call that takes longer than `hub.call_timeout` becomes a task.
     Usual,
     /// To the end: the caller itself is work in the background.
     Endless,
@@ -149,7 +149,7 @@ pub async fn call(
     ending(&reply)
 }
 
-/// The call itself. An agent has nobody to ask, so questions are answered with "nobody" by dropping them.
+/// The call itself. An agent has no person to ask, so questions from the server are dropped, which answers them with an error.
 async fn run(
     hub: Arc<Hub>,
     client: Client,

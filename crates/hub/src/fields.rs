@@ -21,7 +21,7 @@ pub fn empty() -> Raw {
     raw(&Fields::default())
 }
 
-/// What somebody else wrote, as a value of ours. JSON may say what no value of ours can hold: half of a surrogate pair, which a
+/// JSON from outside, as a value of ours. JSON may say what no value of ours can hold: half of a surrogate pair, which a
 /// program writes that cuts a text in the middle of a character, and numbers without end. The former becomes the sign for what
 /// cannot be read; of the latter nothing is left. So pass on what others wrote as [`Raw`], and never by `json!`, which panics there.
 pub fn lossy(text: &RawValue) -> Value {

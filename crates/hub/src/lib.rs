@@ -34,6 +34,10 @@
 //!
 //! The codecs in [`revision`] know the revisions of the protocol; they are used where messages enter (`downstream`) and leave (`upstream`). Between
 //! the two a request has one form ([`call::BackendCall`]), and what decides is how the two sides exchange messages ([`Exchange`]).
+//!
+//! Around these: [`agent`] is what agents inside the server call, [`catalogue`] the lists of a server as they were last seen, `lifecycle` the
+//! start and the end of the hub, [`neighbours`] the other nodes, `requester` who asks, `seal` what clients bring back. [`fields`], [`sse`],
+//! `lines` and `scan` read JSON, Server-Sent Events and lines of limited length.
 
 pub mod agent;
 pub mod backend;

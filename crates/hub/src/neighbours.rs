@@ -57,14 +57,14 @@ pub enum Heard {
     Part(String),
     /// That was all.
     Ended,
-    /// The other node is gone, and nobody knows how far it came.
+    /// The other node is gone, and it is not known how far it came.
     Lost,
 }
 
 /// Who asked, on the other side of a talk. Dropping it says that this was all.
 #[async_trait]
 pub trait Asker: Send + Sync {
-    /// Waits while too much is under way. False if nobody wants to hear it any more.
+    /// Waits while too much is under way. False if the requester has left.
     async fn say(&self, part: String) -> bool;
 
     /// Fires when the asker has left.

@@ -3,13 +3,13 @@
 use bowline_protocol::Principal;
 use serde::{Deserialize, Serialize};
 
-/// What a credential lets its bearer do with servers that are everybody's.
+/// What a credential lets its bearer do with servers that all clients share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     #[default]
     User,
-    /// An admin, or whoever runs the hub for itself: without auth, or over stdio.
+    /// An admin, or any client of a hub without auth or over stdio.
     Operator,
 }
 

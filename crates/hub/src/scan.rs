@@ -107,7 +107,7 @@ impl Scan {
         self.id.as_ref().filter(|_| self.is_object && self.has_method)
     }
 
-    /// Whether it is one that somebody asked for, also if it does not say that it is JSON-RPC: nothing but an id and an outcome.
+    /// Whether it answers a request, also if it does not say that it is JSON-RPC: nothing but an id and an outcome.
     /// What loggers write has more than that.
     pub fn is_plainly_response(&self) -> bool {
         self.may_be_response() && self.id.is_some() && self.has_outcome && !self.has_more

@@ -1,4 +1,4 @@
-//! What the hub gives to clients to bring back, sealed, so that it is known again and nobody can make it up.
+//! What the hub gives to clients to bring back, sealed, so that it is recognised and cannot be forged.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use sha2::Sha256;
 
 /// The log whose record is the key. It is in the store, so that a seal means the same after a restart and on every node.
 const LOG: &str = "hub_task_key";
-/// Half of the hash is more than anybody can guess.
+/// Half of the hash is still too much to guess.
 const SEAL_BYTES: usize = 16;
 
 pub struct Seal {
@@ -19,7 +19,7 @@ pub struct Seal {
 
 impl Seal {
     pub async fn open(store: &Arc<dyn Store>, clock: &Clock) -> Result<Seal, StoreError> {
-        let (Some(log), Some(nobody)) = (LogId::parse(LOG), Principal::parse("hub")) else {
+        let (Some(log), Some(hub_principal)) = (LogId::parse(LOG), Principal::parse("hub")) else {
             return Err(StoreError::NoSuchLog);
         };
         if let Some(record) = store.record(&log).await? {
@@ -29,9 +29,9 @@ impl Seal {
         let body = [entropy::u128().to_be_bytes(), entropy::u128().to_be_bytes()].concat();
         let mut commit = Commit::to(log.clone(), Fence::default(), now);
         commit.create = Some(Start { epoch: Epoch::from_random(entropy::u128() as u64), after: Seq::ZERO });
-        commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: body.into() });
+        commit.record = Some(Record { kind: Kind::Hub, owner: hub_principal, touched_ms: now, body: body.into() });
         match store.commit(commit).await {
-            // Another node was faster; its key is everybody's.
+            // Another node was faster; all nodes use its key.
             Ok(_) | Err(StoreError::Exists | StoreError::StaleFence { .. }) => {}
             Err(error) => return Err(error),
         }

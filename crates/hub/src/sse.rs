@@ -21,7 +21,7 @@ pub enum Piece {
     Event(Event),
     /// An event that is larger than is taken. It was passed over, and the stream goes on.
     TooLarge(Scan),
-    /// An event whose data is not UTF-8. A reader that replaced what it cannot read would pass on what nobody wrote.
+    /// An event whose data is not UTF-8. A reader that replaced what it cannot read would pass on what the server did not write.
     NotUtf8(Scan),
 }
 
@@ -40,7 +40,7 @@ enum Line {
     Kept(Vec<u8>),
     /// Its beginning was data; the rest is only skimmed.
     Skimmed,
-    /// Too long, and nothing that anybody wants.
+    /// Too long, and a field that is not used.
     Ignored,
 }
 

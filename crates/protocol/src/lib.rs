@@ -1,4 +1,15 @@
-//! The words of Bowline: wire types, cursors and error codes. No I/O, no clock, no dice, no rules.
+//! What is on the wire: frames, events, cursors and error codes, as types. No I/O, no clock, no randomness, no rules.
+//!
+//! | module | has |
+//! |---|---|
+//! | [`event`] | logged events, before and after they have a number |
+//! | [`frame`] | frames on the WebSocket: what clients send, and the control frames of the server |
+//! | [`position`] | sequence numbers, epochs, cursors, and the extent of what is retained |
+//! | [`error`] | error codes, each with one recovery action, and close codes |
+//! | [`id`] | names of sessions, runs, tasks, steps and owners, each a type of its own |
+//! | [`state`] | signed states |
+//! | [`chunk`] | chunks of the AI SDK's UI message stream |
+//! | [`json`] | JSON without trees, for paths where speed counts |
 
 pub mod chunk;
 mod control_names;

@@ -169,7 +169,7 @@ impl StreamCursor {
         }
     }
 
-    /// Whether somebody who stands here has the chunk at `place`. Both are of one epoch.
+    /// Whether a reader that stands here has the chunk at `place`. Both are of one epoch.
     pub fn has(&self, place: Place) -> bool {
         match self.part {
             Some(part) if place.seq == self.cursor.seq => place.part.is_some_and(|at| at <= part),

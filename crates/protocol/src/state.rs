@@ -46,7 +46,7 @@ pub struct State {
     pub metadata: StateMetadata,
 }
 
-/// One message of the conversation. `role` and `content` are for everyone; the rest is for whoever restores.
+/// One message of the conversation. `role` and `content` are for everyone; the rest is for the server that restores.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryMessage {
     pub role: String,
@@ -62,7 +62,7 @@ pub struct MemoryMessage {
     pub redacted: bool,
 }
 
-/// A question that nobody has answered yet, with what its agent wants to know again when somebody does.
+/// A question that is not answered yet, with what its agent wants back when it is.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct PendingConfirmation {
     pub step_id: StepId,

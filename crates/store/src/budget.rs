@@ -1,7 +1,7 @@
 //! The memory that readers may take together: what was read for them and has not left yet.
 //!
 //! A reader that takes nothing keeps what was read for it. So the more is held in all, the less each reader is given at
-//! a time, down to a little that everybody gets; what is held then grows with the number of readers, but slowly.
+//! a time, down to a minimum that every reader gets; what is held then grows with the number of readers, but slowly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -82,7 +82,7 @@ impl Pacer {
     /// Waits until the last piece has left, and says how much may be read for the next one. That much counts as held.
     pub async fn room(&mut self, most: usize) -> usize {
         if self.turn.is_none() {
-            // Nobody closes the semaphore.
+            // The semaphore is never closed.
             let Ok(permit) = self.turns.clone().acquire_owned().await else { return WINDOW_BYTES_MIN.min(most) };
             self.turn = Some((permit, Held::new(&self.budget)));
         }
@@ -98,7 +98,7 @@ impl Pacer {
         self.turn = None;
     }
 
-    /// The next piece, which counts until whoever sends it drops it.
+    /// The next piece, which counts until its sender drops it.
     pub fn piece(&mut self, bytes: impl Into<Bytes>) -> Bytes {
         let bytes = bytes.into();
         let Some((permit, mut held)) = self.turn.take() else { return bytes };
@@ -156,6 +156,6 @@ mod tests {
         drop(piece);
         assert_eq!(next.await, MOST);
         pacer.rest();
-        assert_eq!(budget.held(), 0, "whoever waits for news holds nothing");
+        assert_eq!(budget.held(), 0, "a reader that waits for events holds nothing");
     }
 }

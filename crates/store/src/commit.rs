@@ -19,7 +19,7 @@ impl Fence {
     pub const OPEN: Fence = Fence(0);
 }
 
-/// Whoever may write to a log: the name of a running server.
+/// The node that may write to a log, by the name of the running server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(Arc<str>);
 
@@ -48,7 +48,7 @@ impl fmt::Display for Holder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub by: Holder,
-    /// Somebody who is known not to write any more, or is to be shut out.
+    /// A holder that is known not to write any more, or is to be shut out.
     pub instead_of: Option<Holder>,
 }
 
@@ -72,7 +72,7 @@ impl Claim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leased {
     Granted(Fence),
-    /// Somebody else has the log, and it changed nothing.
+    /// Another holder has the log, and nothing was changed.
     Held(Holder),
 }
 
@@ -277,7 +277,7 @@ pub enum StoreError {
     /// The store is out of reach and did nothing; it heals when it is back.
     #[error("the store cannot be reached: {0}")]
     Unavailable(String),
-    /// The store was lost on the way, and nobody knows whether it did what it was asked. The fence of this commit is
+    /// The connection to the store was lost, and it is not known whether the commit was done. The fence of this commit is
     /// shut out, so that nothing can be done twice: take a new lease, and look what the log holds.
     #[error("it is not known whether the store kept this: {0}")]
     InDoubt(String),

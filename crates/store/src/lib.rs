@@ -2,6 +2,14 @@
 //!
 //! No HTTP and no rules live here. All stores owe the same promises and pass the same [`contract`] suite.
 //!
+//! | module | has |
+//! |---|---|
+//! | [`disk`], [`redis`], [`memory`] | the three stores |
+//! | [`commit`] | the one way to change a log, its record and its items |
+//! | [`writer`] | a log under a lease, which takes a new lease after a commit in doubt |
+//! | [`follow`], [`tail`] | reading a log to its end and waiting for more; the wake-ups |
+//! | [`budget`] | the memory that readers may take together |
+//!
 //! ## The store on a disk
 //!
 //! ```text
@@ -53,7 +61,7 @@
 //! **`interval`** answers after the write and syncs within 50 ms. A killed process loses nothing by that, a power cut
 //! may. To tell the two apart, the writer notes its last LSN in a small file on tmpfs (`/dev/shm`), the *witness*,
 //! which only the loss of power (or a reboot) erases. If it is there after a crash, it says how far the row must reach.
-//! If it is not, numbers may have been given out that nobody has any more, and every log goes on in a new epoch.
+//! If it is not, numbers may have been given out whose events are lost, and every log goes on in a new epoch.
 //!
 //! **Room.** The oldest segment goes when nothing in it is alive, when more than half of everything is dead, or when
 //! there are more than 64 segments beyond twice what the bytes would fill: each restart begins one, and they must not
@@ -138,7 +146,7 @@ pub trait EventLog: Send + Sync {
     /// Subscribe first, then look at the extent once: the other order has a race.
     fn tail(&self, log: &LogId, wake: &Arc<WakeSet>, token: u64) -> TailGuard;
 
-    /// Whether anybody has a [`tail`](EventLog::tail) on this log, in any process that shares the store. A new one may take
+    /// Whether there is a [`tail`](EventLog::tail) on this log, in any process that shares the store. A new one may take
     /// a moment to count, and so may one that was dropped; those of a process that dies end with it.
     async fn is_awaited(&self, log: &LogId) -> Result<bool, StoreError>;
 
@@ -167,22 +175,22 @@ pub trait Directory: Send + Sync {
     /// How many records [`list`](Directory::list) would give, without fetching them.
     async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError>;
 
-    /// The right to write to a log, if nobody holds it, or the claimant does, or the one whom it names. Each grant is
+    /// The right to write to a log, if it has no holder, or the claimant is the holder, or the one whom it names. Each grant is
     /// higher than all before it, and shuts the earlier ones out.
     ///
-    /// The holder is who was granted the newest fence. So nobody holds a log that was written under a higher fence
-    /// than was granted, as it may be after the store lost what it knew; and nobody holds a log of a store that one
-    /// process has to itself, when that process begins.
+    /// The holder is who was granted the newest fence. So a log has no holder if it was written under a higher fence
+    /// than was granted, as it may be after the store lost what it knew; and in a store that one process has to itself,
+    /// no log has a holder when that process starts.
     async fn lease(&self, log: &LogId, claim: &Claim) -> Result<Leased, StoreError>;
 
-    /// Gives the right back if it is still `by`'s under that fence; nobody holds the log then. Its fence is not shut
+    /// Gives the right back if it is still `by`'s under that fence; the log has no holder then. Its fence is not shut
     /// out by that, but by the next grant.
     async fn give_back(&self, log: &LogId, by: &Holder, fence: Fence) -> Result<(), StoreError>;
 
-    /// Who holds the log, if anybody does.
+    /// Who holds the log, if it has a holder.
     async fn holder(&self, log: &LogId) -> Result<Option<Holder>, StoreError>;
 
-    /// Trims everything older than the retention allows at `now_ms` and frees what nobody can read any more.
+    /// Trims everything older than the retention allows at `now_ms` and frees what cannot be read any more.
     async fn sweep(&self, now_ms: u64) -> Result<Vec<Trimmed>, StoreError>;
 
     /// What time it is for all processes that share the store, in milliseconds since 1970; none if one process has it to
@@ -221,8 +229,8 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// That of a server's inbox. Whoever wrote to it waits for seconds, not minutes, and asks again after that; and a
-    /// server which is so many letters behind is lost anyway.
+    /// That of a server's inbox. Its writers wait for seconds, not minutes, and send again after that; and a
+    /// server that is so many messages behind is lost anyway.
     pub const NODES: Retention = Retention { events_max: 10_000, age_max_ms: 60_000 };
 }
 

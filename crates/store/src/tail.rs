@@ -75,7 +75,7 @@ impl Tails {
         lock(&self.waiters).contains_key(log)
     }
 
-    /// Logs that somebody waits for.
+    /// Logs that have waiting readers.
     pub fn logs(&self) -> Vec<LogId> {
         lock(&self.waiters).keys().cloned().collect()
     }

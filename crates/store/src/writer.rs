@@ -1,7 +1,7 @@
 //! One writer of one log under a lease, which goes on by itself after a commit in doubt.
 //!
 //! A commit whose answer was lost burns its fence: only a new lease tells what the log holds, because it shuts out
-//! whatever is still under way. That is the same for everybody who writes a log under a lease, so it is done here.
+//! whatever is still under way. That is the same for every writer of a log under a lease, so it is done here.
 
 use std::fmt;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl LeasedLog {
         LeasedLog { store, lessor, log, fence: None }
     }
 
-    /// A log that this writer has just made, and that is open ([`Fence::OPEN`]) until somebody takes a lease: for a writer
+    /// A log that this writer has just made, and that is open ([`Fence::OPEN`]) until a lease is taken: for a writer
     /// that has the store to itself. It saves the lease, which the first commit in doubt brings.
     pub fn made(store: Arc<dyn Store>, lessor: Arc<dyn Lessor>, log: LogId) -> LeasedLog {
         LeasedLog { fence: Some(Fence::OPEN), ..LeasedLog::new(store, lessor, log) }

@@ -69,7 +69,7 @@ fn is_passing(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
-/// The sentence is for whoever talks to the agent: it names no address and no key.
+/// The sentence is for the agent's clients: it names no address and no key.
 impl From<Trouble> for AgentError {
     fn from(trouble: Trouble) -> AgentError {
         match trouble {

@@ -73,7 +73,7 @@ impl Upstream {
             .connect_timeout(CONNECT_TIMEOUT)
             // A redirected POST would be a second one, and to somewhere the operator did not name.
             .redirect(reqwest::redirect::Policy::none())
-            // On a connection kept from before, nobody could tell whether a request that failed had been taken up.
+            // On a connection kept from before, it would not be known whether a failed request had been read.
             .pool_max_idle_per_host(0);
         // Without TLS no certificates are needed, and a small image may have none.
         let client = if url.scheme() == "https" { client } else { client.tls_certs_only([]) };

@@ -1,4 +1,4 @@
-//! Tells whoever holds an accepted credential that what credentials are checked against has changed.
+//! Notifies the holders of accepted credentials that what credentials are checked against has changed.
 
 use tokio::sync::watch;
 

@@ -47,14 +47,14 @@ pub fn check_host(
     ours.then_some(()).ok_or(HostRefused::NotOurs)
 }
 
-/// Whether nobody but us can have this name.
+/// Whether only this server can have this name.
 fn is_ours(auth: &AuthConfig, listen: &SocketAddr, machine: &str, host: &str) -> bool {
     let by_origin = || auth.origins.iter().filter_map(|origin| Origin::parse(origin)).any(|origin| origin.host == host);
     let by_name = || auth.hosts.iter().any(|name| name == "*" || name.eq_ignore_ascii_case(host));
     if is_loopback_name(host) || by_name() || by_origin() {
         return true;
     }
-    // An address is what names lead to, so it is nobody's to lend. Who can reach a loopback listener calls it by a loopback name.
+    // An address is what names lead to, so no other site can claim it. Who can reach a loopback listener calls it by a loopback name.
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
     !is_loopback(listen) && (address || (!machine.is_empty() && host.eq_ignore_ascii_case(machine)))
 }

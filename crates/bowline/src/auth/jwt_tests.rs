@@ -188,7 +188,7 @@ fn claims_are_checked() {
         (json!({ "exp": NOW + 9 }), Err(AuthError::NoPrincipal)),
         (json!({ "sub": 7, "exp": NOW + 9 }), Err(AuthError::NoPrincipal)),
         (json!({ "sub": "", "exp": NOW + 9 }), Err(AuthError::NoPrincipal)),
-        // Nobody said which audience to expect, so any will do.
+        // No audience is configured, so any will do.
         (json!({ "sub": "a", "exp": NOW + 9, "aud": "someone" }), Ok(())),
     ];
     for (claims, wanted) in cases {

@@ -31,10 +31,10 @@ pub use origin::{OriginRefused, Page, check_origin};
 pub use presented::{Presented, SUBPROTOCOL, token_from_headers};
 pub use validity::{Credential, Validity};
 
-/// Everyone's name when nobody has to prove anything.
+/// The principal of all clients when there is no auth.
 pub const LOCAL: &str = "local";
 
-/// A key set in a file is looked at this often, whether or not anybody comes.
+/// A key set in a file is looked at this often, also without requests.
 const KEY_FILE_EVERY: Duration = Duration::from_secs(1);
 
 /// Who a credential stands for.
@@ -105,9 +105,9 @@ enum Mode {
 
 /// Who is an admin where callers have to prove nothing.
 enum Operators {
-    /// Only this machine reaches us, and nobody said that this is not enough.
+    /// Only this machine reaches us, and no `auth.admin_token` is set.
     Everyone,
-    /// Whoever shows `auth.admin_token`.
+    /// Clients that show `auth.admin_token`.
     WithToken([u8; 32]),
     Nobody,
 }
@@ -117,7 +117,7 @@ impl std::fmt::Debug for Operators {
         f.write_str(match self {
             Operators::Everyone => "Everyone",
             Operators::WithToken(_) => "WithToken",
-            Operators::Nobody => "Nobody",
+            Operators::Nobody => "Disabled",
         })
     }
 }
@@ -205,7 +205,7 @@ impl Authenticator {
         self.mode.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Checks against these settings from now on. Whoever came in with what they no longer accept hears of it.
+    /// Checks against these settings from now on. A client whose credential they no longer accept is notified.
     pub async fn replace(&self, auth: &AuthConfig) -> anyhow::Result<()> {
         let mode = Mode::new(auth, &self.listen, &self.changes)?;
         // Keys that lie elsewhere are fetched first: without them every client would be sent away.
@@ -251,7 +251,7 @@ impl Authenticator {
         Ok(Credential { identity, validity })
     }
 
-    /// Whether everybody is an admin.
+    /// Whether all clients are admins.
     fn is_open_to_operators(&self) -> bool {
         matches!(*self.mode(), Mode::None(_, Operators::Everyone))
     }

@@ -32,7 +32,7 @@ impl Presented {
     }
 }
 
-/// Reads both places. A bearer token in the header wins: it is there because somebody put it there on purpose. A header of
+/// Reads both places. A bearer token in the header wins: a client puts it there on purpose. A header of
 /// another scheme counts only when there is no token at all, since a browser sends one by itself for a proxy's sake.
 pub fn token_from_headers(headers: &HeaderMap) -> Presented {
     let offered: Vec<&str> = headers

@@ -12,11 +12,11 @@ use reqwest::{Client, Url};
 use super::changes::Changes;
 use super::key_set::{self, KeySet, VerifyingKey};
 
-/// Whoever issues tokens answers at once or has a problem. Only tokens with an unknown key wait for it.
+/// An issuer of tokens answers at once or has a problem. Only tokens with an unknown key wait for it.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// A set of public keys has a few kilobytes.
 const SET_BYTES_MAX: usize = 256 << 10;
-/// Anybody can name a key that does not exist, so what tokens ask for is fetched five times a minute at most.
+/// A stranger can name a key that does not exist, so what tokens ask for is fetched five times a minute at most.
 const ASKED_FOR_MAX: u32 = 5;
 const ASKED_FOR_EVERY: Duration = Duration::from_secs(12);
 /// The first wait after a fetch that failed.
@@ -29,7 +29,7 @@ pub struct RemoteKeys {
     every: Duration,
     client: Client,
     keys: Mutex<KeySet>,
-    /// One fetch at a time; whoever waited finds what the first one brought.
+    /// One fetch at a time; those that waited find what the first one brought.
     asked_for: tokio::sync::Mutex<Bucket>,
     changes: Changes,
 }
@@ -39,7 +39,7 @@ impl RemoteKeys {
         let client = bowline_env::tls::http_client()
             .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
             .timeout(FETCH_TIMEOUT)
-            // Keys from somewhere that the operator did not name would be anybody's.
+            // Keys from an address that the operator did not name cannot be trusted.
             .redirect(reqwest::redirect::Policy::none());
         // Without TLS no certificates are needed, and a small image may have none.
         let client = if url.scheme() == "https" { client } else { client.tls_certs_only([]) };
@@ -67,7 +67,7 @@ impl RemoteKeys {
         self.find(id).is_some()
     }
 
-    /// Fetches the set for the first time. If it cannot be had, the server starts all the same, and lets nobody in until it can.
+    /// Fetches the set for the first time. If it cannot be had, the server starts all the same, and accepts no token until it can.
     /// False if it could not be had.
     pub async fn begin(&self) -> bool {
         self.refresh().await

@@ -33,7 +33,7 @@ struct Accepted {
 }
 
 impl Validity {
-    /// Of somebody who has to prove nothing, which nothing can change.
+    /// Of a client without auth, which nothing can change.
     pub const fn endless() -> Validity {
         Validity(None)
     }

@@ -26,7 +26,7 @@ pub async fn run(loaded: Loaded, server: Option<String>) -> anyhow::Result<()> {
     };
     let config = loaded.config;
     if let Some(path) = &config.hub.servers_file {
-        // Whoever runs this for one client sees at once what a server would only write to its log.
+        // Run for one client, this prints at once what a server would only write to its log.
         file::read(path).context("the servers cannot be known")?;
     }
     let store = open_store(&config).await?;

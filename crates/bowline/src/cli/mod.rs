@@ -205,7 +205,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Mcp(args) => {
             let flags = Flags { config: args.config.clone(), store: args.store, ..Flags::default() };
             let mut loaded = Config::load(&flags)?;
-            // A second program on the data of a running server would be refused, so that nobody shares a directory unasked.
+            // A second program on the data of a running server would be refused, so that no two processes share a directory by accident.
             if !loaded.is_written("store.url") {
                 loaded.config.store.url = StoreUrl::Memory;
             }
@@ -215,7 +215,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             log::start(&loaded.config.log);
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(Box::pin(mcp::run(loaded, args.server)))?;
-            // Reading stdin cannot be interrupted, so nobody waits for it.
+            // Reading stdin cannot be interrupted, so it is not awaited.
             runtime.shutdown_background();
         }
         Command::Chat(args) => return client_runtime()?.block_on(Box::pin(chat::run(args.into_start()?))),

@@ -56,7 +56,7 @@ pub fn short(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Whether an error only says that nobody reads what we print any more, as with `| head`.
+/// Whether an error only says that our output is not read any more, as with `| head`.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -19,7 +19,7 @@ pub async fn run(loaded: Loaded) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says on standard output what a person wants to know first. If nobody reads it, that is no reason to stop.
+/// Says on standard output what a person wants to know first. If standard output is closed, that is no reason to stop.
 fn announce(node: &Node) {
     let config = &node.maintenance.config;
     let store = &config.store.url;
@@ -66,7 +66,7 @@ fn access(config: &Config) -> String {
     }
 }
 
-/// Waits until somebody asks the process to stop. Asking a second time ends it at once.
+/// Waits for a signal to stop. A second one ends the process at once.
 pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
@@ -78,7 +78,7 @@ pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
             futures_util::future::select(terminated, interrupted).await;
         }
         tracing::info!("asked to stop");
-        // Whoever asks twice does not want to wait.
+        // An operator who asks twice does not want to wait.
         tokio::spawn(async move {
             let terminated = std::pin::pin!(terminate.recv());
             let interrupted = std::pin::pin!(interrupt.recv());

@@ -46,7 +46,7 @@ pub fn check(flags: &Flags, json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// A server starts without the file too, and looks for it again; but whoever names one means that it is there.
+/// A server starts without the file too, and looks for it again; but a file that is named should be there.
 fn check_servers(path: &Path) -> anyhow::Result<()> {
     let servers = file::read(path).context("`hub.servers_file` cannot be taken")?;
     let wrong = servers.iter().filter_map(|(name, entry)| match &entry.spec.target {

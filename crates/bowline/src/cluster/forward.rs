@@ -33,7 +33,7 @@ impl Cluster {
             return Err((Box::new(command), refusal));
         }
         let Command { from, ask, hops } = command;
-        // Not all that somebody waits for is answered by a letter. A node that is looked after without need costs little.
+        // Not every command that is awaited is answered by a message. Checking a node without need costs little.
         let awaited = ask.is_awaited() || matches!(from, Caller::Request(_));
         let from = match from {
             Caller::Connection(mailbox) => self.remember(to, session, mailbox, &ask),
@@ -65,7 +65,7 @@ impl Cluster {
     /// Lets another node take up a session that is free and has messages in its queue.
     pub fn pass_on_work(self: &Arc<Self>, session: &SessionId, owner: &Principal) {
         let Some(to) = self.state().peers.living().next().cloned() else { return };
-        // Whoever wakes a session sees to its queue; and what the last node believed counts for nothing.
+        // The node that activates a session handles its queue; what the last node believed does not count.
         let (session, asker) = (session.clone(), owner.clone());
         self.post(
             &to,

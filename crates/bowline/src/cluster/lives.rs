@@ -75,8 +75,8 @@ impl Cluster {
         errands
     }
 
-    /// This node goes on as another incarnation: to others it is dead, or its inbox was lost. Nobody here waits any more
-    /// for what the earlier one was owed.
+    /// This node goes on as another incarnation: to others it is dead, or its inbox was lost. What the earlier one
+    /// was owed is not awaited any more.
     pub(crate) fn renew(self: &Arc<Self>, why: &str) -> Vec<Errand> {
         let (incarnation, nodes) = {
             let mut state = self.state();
@@ -91,7 +91,7 @@ impl Cluster {
         errands
     }
 
-    /// What was asked of sessions on a lost node and nobody there can have answered, to be asked elsewhere.
+    /// What was asked of sessions on a lost node and cannot have been answered there, to be asked elsewhere.
     fn ask_again(&self, node: &Holder) -> Vec<Errand> {
         let mut state = self.state();
         let mut again = Vec::new();

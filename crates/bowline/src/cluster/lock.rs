@@ -1,7 +1,7 @@
 //! Something that only one may do at a time, on all nodes: a log that only one can create.
 //!
 //! The store may be lost on the way, and then it is not known whether this node has a lock. It tries on for as long as
-//! somebody waits; what is left of it afterwards is found and let go by [`settle_locks`](Cluster::settle_locks).
+//! a caller waits; what is left of it afterwards is found and let go by [`settle_locks`](Cluster::settle_locks).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Drop for Lock {
 }
 
 impl Cluster {
-    /// Waits until nobody else is at it. A node that dies while it has a lock is noticed.
+    /// Waits until the lock is free. A node that dies while it has a lock is noticed.
     pub(crate) async fn lock(self: &Arc<Self>, name: &LogId) -> Result<Lock, Refusal> {
         for _ in 0..TRIES {
             if self.state().locked.insert(name.clone()) {
@@ -74,7 +74,7 @@ impl Cluster {
         Err(unreachable())
     }
 
-    /// Whether it is this node's now. Nobody else in this process may be at it.
+    /// Whether it is this node's now. No other task of this process may be trying.
     async fn try_lock(&self, name: &LogId) -> Result<bool, StoreError> {
         let now_ms = self.clock.now_ms();
         let mut commit = Commit::to(name.clone(), Fence::OPEN, now_ms);
@@ -87,7 +87,7 @@ impl Cluster {
             Err(error) => return Err(error),
         }
         match self.lock_holder(name).await? {
-            // What is left of an earlier one, since nobody else here is at it.
+            // What is left of an earlier one, since no other task here is trying.
             Some(holder) if holder == self.name => return Ok(true),
             Some(holder) if self.is_dead(&holder) => self.remove_lock(name).await?,
             _ => {}
@@ -123,7 +123,7 @@ impl Cluster {
         let doubted: Vec<LogId> = self.state().doubted_locks.keys().take(SETTLED_AT_ONCE).cloned().collect();
         for name in doubted {
             if !self.state().locked.insert(name.clone()) {
-                // Somebody here has it, and will let it go.
+                // A task here has it, and will release it.
                 continue;
             }
             let settled = self.settle_lock(&name).await;

@@ -48,7 +48,7 @@ pub(crate) use wire::{Envelope, VERSION as WIRE_VERSION, read as read_envelope};
 
 /// Sessions elsewhere whose node is remembered.
 const ROUTES_MAX: usize = 100_000;
-/// Leases that wait to be given back. Of more, some stay with this node until somebody wants the log.
+/// Leases that wait to be given back. Of more, some stay with this node until another node wants the log.
 const UNRETURNED_MAX: usize = 10_000;
 /// How much is put right after each sign of life, so that the next one is not late.
 const SETTLED_AT_ONCE: usize = 64;
@@ -61,10 +61,10 @@ const OVERDUE: Duration = Duration::from_millis(50);
 const LOOKED_AFTER: Duration = Duration::from_secs(2);
 
 pub struct Cluster {
-    /// This node. New with each process: whoever held something under an older name is dead.
+    /// This node. New with each process: a holder with an older name is dead.
     pub name: Holder,
     pub(crate) log: LogId,
-    /// Nodes belong to nobody.
+    /// The principal of what nodes write.
     pub(crate) owner: Principal,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
@@ -135,12 +135,12 @@ impl Abroad {
         Abroad { node: node.clone(), coming: Some(Vec::new()), way: Some(way) }
     }
 
-    /// Keeps what is asked of the session while nobody knows whether its node has heard any of it.
+    /// Keeps what is asked of the session while it is not known whether its node has received any of it.
     fn keep(&mut self, ask: &Ask) {
         let Some(coming) = &mut self.coming else { return };
         match serde_json::to_string(&SessionAsk::from(ask)) {
             Ok(ask_again) if ask.is_repeatable() && coming.len() < COMING_MAX => coming.push(ask_again),
-            // Whoever asked is cut if the node dies, and sees for itself.
+            // The connection is cut if the node dies, and its client reconnects.
             _ => self.coming = None,
         }
     }
@@ -208,7 +208,7 @@ impl Cluster {
         }
     }
 
-    /// A lease that nobody here needs could not be given back: the store is away.
+    /// A lease that is not needed here could not be given back: the store is away.
     pub(crate) fn give_back_later(&self, log: &LogId, fence: Fence) {
         let unreturned = &mut self.state().unreturned;
         if unreturned.len() < UNRETURNED_MAX {
@@ -257,7 +257,7 @@ impl Cluster {
         (owner == asker && !state.peers.is_dead(holder)).then(|| holder.clone())
     }
 
-    /// Nothing that this node owes us will come: whoever waits for it is told.
+    /// No answer of this node will come: those who wait for one get an error.
     pub(crate) fn lose(&self, node: &Holder) {
         let (cut, waiting) = {
             let mut state = self.state();
@@ -320,7 +320,7 @@ impl Cluster {
         self.state().silent.entry(node.clone()).or_insert_with(clock::now);
     }
 
-    /// Whether somebody listens at a node's inbox was seen. True if it is dead since.
+    /// Whether a node listens at its inbox was seen. True if that means that it is dead.
     pub(crate) fn heard(&self, now: Instant, node: &Holder, any: bool) -> bool {
         let mut state = self.state();
         if any && state.silent.get(node).is_some_and(|since| now.duration_since(*since) >= LOOKED_AFTER) {

@@ -26,7 +26,7 @@ impl Cluster {
         let mut state = self.state();
         if state.peers.is_dead(to) {
             drop(state);
-            // Whoever waits for it was told when it died, or is told now.
+            // Those who wait for it were answered when it died, or are answered now.
             return self.lose(to);
         }
         let stamp = state.exchange.stamp(to);
@@ -41,7 +41,7 @@ impl Cluster {
             state.lanes.insert(to.clone(), Lane(letters));
         }
         if let Some(lane) = state.lanes.get(to) {
-            // If it has been closed since, its node is dead, and whoever waits was told.
+            // If it has been closed since, its node is dead, and those who wait were answered.
             let _ = lane.0.send(letter);
         }
     }
@@ -70,7 +70,7 @@ impl Cluster {
         });
     }
 
-    /// A way back to somebody on another node: an answer, also if nobody gives one.
+    /// An answer to a request of another node, which is sent also if it is dropped.
     pub(super) fn answer_to(self: &Arc<Self>, node: &Holder, number: u64) -> Owed {
         Owed { cluster: self.clone(), node: node.clone(), number, answer: Some(Answer::Gone) }
     }

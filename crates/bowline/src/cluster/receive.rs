@@ -154,7 +154,7 @@ impl Cluster {
         self.post(&node, &NodeMessage::Returned { session, asker, from: sender, ask, hops });
     }
 
-    /// Whoever asked here what a leaving node has sent back. None if they are gone.
+    /// The sender here of a command that a leaving node has sent back. None if it is gone.
     fn returned(&self, node: &Holder, sender: Sender, session: &SessionId) -> Option<Caller> {
         let mut state = self.state();
         if state.routes.get(session).is_some_and(|(holder, _)| holder == node) {
@@ -165,7 +165,7 @@ impl Cluster {
             Sender::Connection { party, admitted } => {
                 let away = state.away.get_mut(&party)?;
                 if let Some(abroad) = away.sessions.get_mut(session).filter(|abroad| abroad.node == *node) {
-                    // That node has no say in it any more, and its end cuts nobody. More may be on its way back.
+                    // That node has no part in it any more, and its end cuts no connection. More may be on its way back.
                     *abroad = Abroad::at(&self.name);
                 }
                 Some(Caller::Connection(away.mailbox.clone().asking(admitted)))
@@ -178,7 +178,7 @@ impl Cluster {
         }
     }
 
-    /// Whoever asks from another node, as somebody who can be answered here.
+    /// The sender on another node, as a sender that can be answered here.
     fn caller(self: &Arc<Self>, node: &Holder, sender: Sender, about: (&SessionId, &Principal, &Ask)) -> Caller {
         match sender {
             Sender::Nobody => Caller::Nobody,

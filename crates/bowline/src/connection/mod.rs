@@ -39,7 +39,7 @@ pub struct Connection {
     id: ConnectionId,
     mailbox: Mailbox,
     standing: Standing,
-    /// How long the newest credential is good, until somebody waits for that.
+    /// How long the newest credential is good, until the driver takes it to wait for its end.
     validity: Option<Validity>,
     links: Vec<Attached>,
     watches: Vec<Watching>,
@@ -66,7 +66,7 @@ pub struct Connection {
 /// Who is on the other side.
 #[derive(Debug)]
 enum Standing {
-    /// Nobody yet: the first frame must say, in time.
+    /// Not known yet: the first frame must authenticate, in time.
     Unknown { until: Instant },
     Known {
         identity: Identity,
@@ -236,7 +236,7 @@ impl Connection {
         Command::new(Caller::Connection(mailbox), ask)
     }
 
-    /// Sends a command whose failure would interest nobody.
+    /// Sends a command whose failure is not reported.
     async fn command_quietly(&mut self, session: &SessionId, ask: Ask) {
         if let Standing::Known { identity, .. } = &self.standing {
             let (asker, command) = (identity.principal.clone(), self.asking(session, ask));

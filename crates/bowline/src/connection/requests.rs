@@ -20,7 +20,7 @@ impl Connection {
     pub async fn handle_text(&mut self, text: &str) {
         self.context.metrics.frames_received.inc();
         let request = match Request::parse(text, self.context.config.limits.json_depth_max) {
-            // Old clients ack from the start, whoever they are.
+            // Old clients ack from the start, before they have said who they are.
             Ok(Request::Ack { .. } | Request::Pong) if matches!(self.standing, Standing::Unknown { .. }) => return,
             Ok(request) => request,
             Err(_) if matches!(self.standing, Standing::Unknown { .. }) => return self.not_known(),
@@ -87,14 +87,14 @@ impl Connection {
         }
     }
 
-    /// Nothing is served to somebody who has not said who they are.
+    /// Nothing is served to a client that has not authenticated.
     fn not_known(&mut self) {
         self.refuse(None, &Refusal::new(ErrorCode::Unauthorized, "Send `user.authenticate` with a token first."));
         self.close(CloseCode::Unauthorized);
     }
 
     /// Whatever its shape, it is the frame that is wrong and not a session's run, so it is a `system.error`; except that
-    /// whoever asked for the long way back waits for a frame of its own.
+    /// a client that asked for a restore waits for a frame of its own.
     fn bad_frame(&mut self, BadFrame { refusal, session, recovering }: BadFrame) {
         self.bad_frames += 1;
         self.context.metrics.refusals.inc(refusal.code.as_str());

@@ -32,7 +32,7 @@ const LOOK_AFTER: Duration = Duration::from_millis(100);
 const GIVEN_BACK: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const RETRY_EVERY: Duration = Duration::from_millis(100);
-/// The inbox is looked at this often, whether or not anybody woke us.
+/// The inbox is looked at this often, also without a wake-up.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// This node among the others: what they may ask of it, and what it does for those who die.
@@ -225,7 +225,7 @@ pub async fn pulse(member: Arc<Member>) {
     }
 }
 
-/// Answers those who have waited for another node for too long. Whatever the store does, nobody waits for that.
+/// Answers those who have waited for another node for too long, whatever the store does.
 pub async fn deadlines(cluster: Arc<Cluster>) {
     let every = (cluster.answer_timeout / 16).min(LOOK_EVERY);
     loop {
@@ -243,10 +243,10 @@ fn run_all(member: &Arc<Member>, errands: Vec<Errand>) {
     });
 }
 
-/// Whether nobody listens at a node's inbox, seen often enough to believe it.
+/// Whether a node does not listen at its inbox, seen often enough to believe it.
 async fn is_gone(cluster: &Cluster, node: &Holder) -> bool {
     let Some(log) = LogId::parse(node.as_str()) else { return false };
-    // If nobody hears us either, it is the store that has just come back.
+    // If we do not listen either, it is the store that has just come back.
     let (theirs, ours) = (cluster.store.is_awaited(&log).await, cluster.store.is_awaited(&cluster.log).await);
     match (theirs, ours) {
         (Ok(theirs), Ok(true)) => cluster.heard(clock::now(), node, theirs),

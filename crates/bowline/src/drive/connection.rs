@@ -68,7 +68,7 @@ async fn serve(
             context.metrics.closes.inc(code.name());
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(farewell(&mut sink, &mut stream, rest, code))).await;
         }
-        // The answer to a client's close frame is queued below us, and leaves only when somebody asks for it.
+        // The answer to a client's close frame is queued below us, and leaves only when the sink is polled.
         None => drop(tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(sink.close())).await),
     }
 }

@@ -275,7 +275,7 @@ impl SessionActor {
         Ok(Outcome::Done)
     }
 
-    /// Quiet for its lifetime, held by nobody, nothing at work in it or in its background: then it expires.
+    /// Quiet for its lifetime, without a holder, nothing at work in it or in its background: then it expires.
     pub(super) async fn expire(&mut self) {
         let now_ms = self.shared.logs.clock.now_ms();
         let quiet = now_ms.saturating_sub(self.record.touched_ms) >= self.shared.config.session.ttl.as_millis() as u64;

@@ -53,7 +53,7 @@ pub struct SessionActor {
     pub(super) checkpointed: Option<(Party, Seq)>,
     pub(super) presence: Arc<Presence>,
     pub(super) idle_since: Instant,
-    /// When marks and touches that nobody waits for are written, unless another commit takes them along first.
+    /// When marks and touches that no command waits for are written, unless another commit takes them along first.
     pub(super) flush_at: Option<Instant>,
     pub(super) mark_dirty: bool,
     pub(super) activated: bool,
@@ -204,7 +204,7 @@ impl SessionActor {
         Ok(committed)
     }
 
-    /// The record changed in a way that nobody needs to wait for.
+    /// The record changed in a way that no command needs to wait for.
     pub(super) fn note_record(&mut self) {
         self.flush_at.get_or_insert(clock::now() + FLUSH_AFTER);
     }
@@ -261,7 +261,7 @@ impl SessionActor {
             && !from.admitted
             && !self.members.contains_key(&from.party)
         {
-            // With resume tokens a name proves nothing: whoever was never attached is a stranger.
+            // With resume tokens a name proves nothing: a client that was never attached is a stranger.
             return Err(refusals::session_not_found());
         }
         self.alive_or_refusal()?;

@@ -19,14 +19,14 @@ use crate::secret::Presented;
 
 impl SessionActor {
     pub(super) async fn attach(&mut self, claimant: Claimant) {
-        // It may have expired a moment ago without anybody looking.
+        // It may have expired a moment ago, unnoticed.
         self.expire().await;
         if let Err(refusal) = self.admits(&claimant) {
             return self.refuse(&claimant, refusal);
         }
         let party = claimant.mailbox.party;
         let held_by_another = self.hold.holder().is_some_and(|holder| holder != party);
-        // Whoever comes to hold the session is given a new secret anyway.
+        // A new holder is given a new secret anyway.
         if (claimant.approach.observe || held_by_another)
             && let Err(refusal) = self.note_use(claimant.approach.proof.as_ref()).await
         {
@@ -74,7 +74,7 @@ impl SessionActor {
         if self.is_another_nodes() { Err(refusals::draining()) } else { Ok(()) }
     }
 
-    /// Somebody was let in with this secret. If it is the newest one and shown for the first time, then it has arrived, and
+    /// A client was let in with this secret. If it is the newest one and shown for the first time, then it has arrived, and
     /// the one before it is given up.
     pub(super) async fn note_use(&mut self, shown: Option<&Presented>) -> Result<(), Refusal> {
         let Some(shown) = shown.filter(|_| self.record.is_first_use(self.shared.config.session.ownership, shown))
@@ -107,7 +107,7 @@ impl SessionActor {
         if let Some(at) = &mut self.release_at
             && self.members.is_empty()
         {
-            // Everybody has read the last word.
+            // All readers have read the last event.
             *at = clock::now();
         }
         self.count_presence();
@@ -144,7 +144,7 @@ impl SessionActor {
         claimant.mailbox.send(Mail::Refused { session: self.id.clone(), refusal, way: Some(claimant.approach.way) });
     }
 
-    /// Hands over the right to read, and to write unless it only observes. Whoever held the session before is told only
+    /// Hands over the right to read, and to write unless it only observes. The previous holder is notified only
     /// once that has succeeded; false if it has not.
     async fn grant(&mut self, claimant: Claimant, superseded: Option<Party>) -> bool {
         let grant = match self.prepare(&claimant).await {
@@ -224,7 +224,7 @@ impl SessionActor {
         Cursor { epoch: Some(extent.epoch.clone()), seq: began.prev() }
     }
 
-    /// Writes down that the session is held; with resume tokens, also the new one, before anybody is given it.
+    /// Writes down that the session is held; with resume tokens, also the new one, before a client is given it.
     async fn take_seat(&mut self, claimant: &Claimant) -> Result<Option<String>, Refusal> {
         self.record.held = true;
         if self.shared.config.session.ownership != Ownership::Token {

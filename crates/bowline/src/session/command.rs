@@ -22,7 +22,7 @@ use crate::reply;
 use crate::secret::Presented;
 use crate::task::Begun;
 
-/// Anybody → session: what is asked, and whom to answer.
+/// A command to a session: what is asked, and whom to answer.
 #[derive(Debug)]
 pub struct Command {
     pub from: Caller,
@@ -82,7 +82,7 @@ pub enum Ask {
     },
     /// Nothing but that its secret was shown.
     Prove,
-    /// Nobody needed the session for its lifetime; the actor looks for itself.
+    /// The session was not used for its lifetime; the actor checks that itself.
     Expire,
     /// This node was away for so long that others may have taken the session; the actor looks for itself.
     Verify,
@@ -98,7 +98,7 @@ impl Ask {
         }
     }
 
-    /// Whether somebody waits for what comes of it.
+    /// Whether its sender waits for the outcome.
     pub fn is_awaited(&self) -> bool {
         !matches!(self, Ask::Detach | Ask::Alive | Ask::Ack { .. } | Ask::Expire | Ask::Verify)
     }
@@ -109,12 +109,12 @@ impl Command {
         Command { from, ask, hops: 0 }
     }
 
-    /// Something that nobody waits for.
+    /// A command without a sender that waits.
     pub fn unasked(ask: Ask) -> Command {
         Command::new(Caller::Nobody, ask)
     }
 
-    /// Answers whoever waits for an answer.
+    /// Answers the sender, if it waits for an answer.
     pub fn refuse(self, session: &SessionId, refusal: &Refusal) {
         match (self.ask, self.from) {
             (Ask::Attach(approach), Caller::Connection(mailbox)) => {
@@ -177,7 +177,7 @@ pub enum Mail {
     Cut {
         session: SessionId,
     },
-    /// Somebody else holds the session now; this connection's link to it is over.
+    /// Another connection holds the session now; this connection's link to it is over.
     TakenOver {
         session: SessionId,
     },

@@ -48,7 +48,7 @@ pub struct Order {
 /// Who does the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OrderedBy {
-    /// Somebody asked for one of the operations that the session's agent offers.
+    /// A client asked for one of the operations that the session's agent offers.
     Caller,
     /// The session's agent itself, in the middle of a run; `step` is its tool call.
     Agent { step: Option<StepId> },
@@ -319,7 +319,7 @@ impl SessionActor {
         Ok(())
     }
 
-    /// Whether work goes on in the background. The tasks know first: one that is over or gone keeps nobody waiting.
+    /// Whether work goes on in the background. The tasks know first: the session does not wait for one that is over or gone.
     pub(super) async fn has_open_operations(&self) -> Result<bool, Refusal> {
         for (_, entry) in self.operation_entries().await? {
             if entry.status != Status::Running {
@@ -352,7 +352,7 @@ pub async fn entries(logs: &Logs, log: &LogId) -> Result<Vec<(String, OperationE
     read_entries(logs, log).await.map(|(entries, _)| entries)
 }
 
-/// Those that can be read, and the refusal for whoever needs all of them, if one cannot.
+/// Those that can be read, and the refusal for a caller that needs all of them, if one cannot.
 async fn read_entries(logs: &Logs, log: &LogId) -> Result<(Vec<(String, OperationEntry)>, Option<Refusal>), Refusal> {
     let items = logs.store.items(log, keys::OPERATIONS).await.map_err(|error| refusals::of_store(&error))?;
     let (mut entries, mut unread) = (Vec::new(), None);
@@ -405,7 +405,7 @@ impl Order {
         }
     }
 
-    /// What whoever asked for it named its call.
+    /// The id that the caller gave its call.
     fn call(&self) -> Option<StepId> {
         match &self.by {
             OrderedBy::Agent { step: Some(step) } => Some(step.clone()),

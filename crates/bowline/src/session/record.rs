@@ -101,8 +101,8 @@ impl SessionRecord {
         proven.then_some(()).ok_or_else(refusals::session_not_found)
     }
 
-    /// Whether somebody shows the newest secret for the first time. Then the one before it must be given up before they
-    /// are answered.
+    /// Whether this is the first use of the newest secret. Then the one before it must be given up before the client
+    /// is answered.
     pub fn is_first_use(&self, ownership: Ownership, token: Option<&Presented>) -> bool {
         let known = self.resume_token.as_ref().filter(|_| ownership == Ownership::Token);
         known.zip(token).is_some_and(|(known, shown)| known.is_first_use(&shown.0))

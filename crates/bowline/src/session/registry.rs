@@ -51,7 +51,7 @@ pub struct Sessions {
     directory: Directory<SessionActor>,
     /// Sessions that are not over, by owner.
     counts: Mutex<HashMap<Principal, usize>>,
-    /// How many have ended since somebody asked.
+    /// How many have ended since this was last taken.
     ended: AtomicUsize,
 }
 
@@ -333,7 +333,7 @@ impl Sessions {
         self.create_with(new, true, None).await.map(|(id, _)| id)
     }
 
-    /// The same for somebody who comes without a connection, and may need a secret to prove that it is theirs.
+    /// The same for a client without a connection, which may need a secret to prove that the session is its own.
     pub async fn create_unheld(
         self: &Arc<Self>,
         new: NewSession,

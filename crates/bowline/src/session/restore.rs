@@ -255,7 +255,7 @@ mod erased {
 }
 
 impl SessionActor {
-    /// The session goes on under a new id; the old one is over for everybody who knows it.
+    /// The session goes on under a new id; the old one is over for every client that knows it.
     pub(super) async fn supersede(&mut self, restored: &Restored) -> Result<(), Refusal> {
         let new = &restored.new;
         taken::take(&self.shared, &self.owner, restored).await?;

@@ -260,7 +260,7 @@ impl SessionActor {
         decode(&self.log, key, bytes)
     }
 
-    /// The number that the next event will get. Nobody else writes to this log, so it is certain.
+    /// The number that the next event will get. Only this actor writes to this log, so it is certain.
     pub(super) async fn next_seq(&self) -> Result<Seq, Refusal> {
         let extent = self.shared.logs.store.extent(&self.log).await;
         extent.map(|extent| extent.next).map_err(|error| refusals::of_store(&error))

@@ -88,7 +88,7 @@ enum Facts {
 }
 
 impl Watched {
-    /// Finds a task. One that is unknown and one that is somebody else's are answered alike.
+    /// Finds a task. One that is unknown and one that is another principal's are answered alike.
     pub async fn find(
         streams: &Streams,
         id: &TaskId,
@@ -146,7 +146,7 @@ impl Watched {
             return Err(refusals::task_not_found());
         }
         if let Some(session) = &record.session {
-            // Whoever must prove that a session is theirs must prove it for its operations too. A session that its owner
+            // A client that must prove that a session is its own must prove it for its operations too. A session that its owner
             // ended takes them along; one that expired does not, since they live by `stream.ttl`.
             let known = session_record(streams, &LogId::from(session), asker, proof).await?;
             if known.released && known.life != Life::Expired {
@@ -303,7 +303,7 @@ async fn was_forgotten(
         return Ok(false);
     }
     if started < extent.first {
-        // Its event is gone too, so nobody can say what it was.
+        // Its event is gone too, so it is not known what it was.
         return Ok(true);
     }
     let one = ReadLimit { events: 1, bytes: 1 };

@@ -49,7 +49,7 @@ pub(super) fn owed() -> Refusal {
 }
 
 impl TaskActor {
-    /// Somebody wants it to end. A second wish is harmless: it is told how the task stands.
+    /// A request to end it. A second one is harmless: it is answered with how the task stands.
     pub(super) async fn asked_to_end(&mut self, ending: Ending) -> Result<Ended, Refusal> {
         let by_this = self.record.is_running();
         if by_this {
@@ -72,7 +72,7 @@ impl TaskActor {
 
     fn contradicts(&self, ending: &Ending) -> bool {
         match ending {
-            // Whoever names no result says nothing against the one that is known; one that is named would be lost.
+            // A request without a result does not contradict the one that is known; one with a result would lose it.
             Ending::Completed { result, .. } => {
                 self.record.status != Status::Completed || result.is_some() && *result != self.record.result
             }
@@ -102,7 +102,7 @@ impl TaskActor {
 
     fn settle_end(&mut self) {
         self.stop_work();
-        // Not now: whoever asked may be the very session that is to be told.
+        // Not now: the requester may be the very session that is to be notified.
         self.retry_at = Some(clock::now());
     }
 
@@ -165,7 +165,7 @@ impl TaskActor {
         let record = TaskRecord { untold: false, ..self.record.clone() };
         let stored = match told {
             Err(refusal) if refusal.code.action() == RecoveryAction::RetryLater => Err(refusal),
-            // It knows, or there is nobody left to know.
+            // The session knows, or does not exist any more.
             Ok(()) | Err(_) => self.commit(&[], Vec::new(), Some(record)).await.map(drop),
         };
         if let Err(refusal) = stored {

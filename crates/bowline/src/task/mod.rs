@@ -34,7 +34,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// A new task. Unless somebody chose a name for its operation, that follows from the task's.
+    /// A new task. Unless the caller chose a name for its operation, that follows from the task's.
     pub fn new(bits: u128, operation_id: Option<OperationId>, tool_name: Option<String>) -> Begun {
         let operation_id = operation_id.unwrap_or_else(|| OperationId::from_random(bits));
         Begun { task_id: TaskId::from_random(bits), operation_id, tool_name }

@@ -10,10 +10,10 @@ use super::actor::TaskActor;
 use super::command::Ending;
 use super::record::{TaskRecord, Worker};
 
-/// What the tool is called if nobody named it, as in a stream.
+/// The name of a tool that has none, as in a stream.
 const UNNAMED_TOOL: &str = "unknown";
 
-/// The call of an operation that nobody named.
+/// The call id of an operation that has none.
 pub fn own_call(operation: &OperationId) -> StepId {
     // Both names have the same rules.
     StepId::parse(operation.as_str()).unwrap_or_else(|| StepId::from_random(entropy::u128()))

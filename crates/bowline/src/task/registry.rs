@@ -50,7 +50,7 @@ pub struct Tasks {
     directory: Directory<TaskActor>,
     /// Tasks that run, by owner.
     running: Mutex<HashMap<Principal, usize>>,
-    /// How many have ended since somebody asked.
+    /// How many have ended since this was last taken.
     ended: AtomicUsize,
     pub(super) at_work: AtomicUsize,
 }

@@ -50,7 +50,7 @@ impl Away {
         }
     }
 
-    /// Somebody waits: there is an attempt at this time, and the planned one stays.
+    /// A call waits: there is an attempt at this time, and the planned one stays.
     pub fn hurry(&mut self, at: Instant) {
         if let Plan::Wait { due, early } = &mut self.plan {
             *early = Some(at).filter(|at| at < due);
@@ -78,7 +78,7 @@ impl Away {
         self.plan = Plan::Dial { generation, kept };
     }
 
-    /// Somebody asked for a fresh start: the delays begin anew after the dial that is under way.
+    /// A caller asked for a reconnect: the delays begin again after the dial that is under way.
     pub fn forget_plan(&mut self) {
         if let Plan::Dial { kept, .. } = &mut self.plan {
             *kept = None;

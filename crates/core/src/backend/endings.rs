@@ -56,7 +56,7 @@ impl Backend {
         }
     }
 
-    /// A call ends. If it may have run once, nobody can say any more that it did not.
+    /// A call ends. If it may have run once, it can no longer be reported as not executed.
     pub(super) fn fail(&mut self, call: &Call, outcome: Outcome) {
         let outcome = match call.broken() {
             Some(reason) => Outcome::Unknown { reason: reason.to_owned() },

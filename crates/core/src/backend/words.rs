@@ -10,7 +10,7 @@ pub struct Generation(pub u64);
 
 /// A call, as the driver numbers them.
 pub type CallId = u64;
-/// Somebody who asked for a reconnect and waits for its end.
+/// A caller that asked for a reconnect and waits for its end.
 pub type Ticket = u64;
 
 /// The numbers of a backend's life.
@@ -83,7 +83,7 @@ pub enum Output {
         call: CallId,
         outcome: Outcome,
     },
-    /// Nobody needs this transport any more.
+    /// This transport is not needed any more.
     Retire(Generation),
     Tell(Told),
     /// The dial that this ticket waited for is over.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{OpenParts, Projection};
 
 /// The most that is kept of one stream, as JSON. An ordinary change (a text begins, a call is made or answered) takes
-/// about a hundred bytes, so these are the last few hundred; older ones are added up, and there nobody can begin. It is
+/// about a hundred bytes, so these are the last few hundred; older ones are added up, and no reader can begin there. It is
 /// written with each commit that changes it, so it should not be longer than what it stands beside.
 pub const INDEX_BYTES_MAX: usize = 32 << 10;
 
@@ -194,7 +194,7 @@ impl<P: Projection> ProjectionIndexer<P> {
         self.state.next = seq.next();
         let projection = &mut self.state.projection;
         pass(projection);
-        // Behind the terminal nobody begins.
+        // No reader begins after the terminal event.
         if projection.is_over() || !projection.take_changed() || self.state.lost {
             return false;
         }

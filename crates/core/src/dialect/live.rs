@@ -51,7 +51,7 @@ pub struct LiveBatch<O, E> {
 pub enum Shared<O, E> {
     /// These outputs, from the one with this number on; then the reader is at the batch's end.
     Outputs { batch: Arc<LiveBatch<O, E>>, from: usize },
-    /// Nothing yet: whoever has the next events adds them ([`Live::handle_events`]).
+    /// Nothing yet: the reader that has the next events adds them ([`Live::handle_events`]).
     AtEnd,
     /// Nothing, ever.
     Over,

@@ -1,4 +1,4 @@
-//! Sealed state: a session's state in the client's hands, which nobody can forge, alter, extend or use as somebody else.
+//! Sealed state: a session's state in the client's hands, which cannot be forged, altered, extended or used by another principal.
 //!
 //! ```text
 //! seal: state ─▶ canonical ─▶ checksum, signature ─▶ object ─▶ (token) ─▶ (encrypted token)
@@ -26,7 +26,7 @@ use crate::canonical::{canonical, settled, spell_out};
 pub use refusal::SealRefusal;
 pub use ring::{KEY_BYTES_MIN, Key, Ring, RingError};
 
-/// Random bytes for one encryption. 24 of them never collide, so that nobody has to count.
+/// Random bytes for one encryption. 24 of them never collide, so no counter is needed.
 pub type Nonce = [u8; 24];
 
 /// How the client gets it.

@@ -10,7 +10,7 @@ pub enum SealRefusal {
     Shape,
     UnknownKey,
     RetiredKey,
-    /// Not signed by the key it names, altered since, or somebody else's.
+    /// Not signed by the key it names, altered since, or another principal's.
     Signature,
     OtherVersion,
     Expired,

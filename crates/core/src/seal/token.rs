@@ -26,7 +26,7 @@ pub fn encrypted(signed: &SignedState, key: &Key, nonce: &Nonce) -> String {
     URL_SAFE_NO_PAD.encode([MAGIC, &[id_bytes], key.id().as_bytes(), nonce, &sealed].concat())
 }
 
-/// Reads a token. Its bytes must be exactly those that we would write: nobody reformats a token on the way.
+/// Reads a token. Its bytes must be exactly those that we would write: a token is not reformatted on the way.
 pub fn read(token: &str, ring: Option<&Ring>, limits: &OpenLimits) -> Result<SignedState, SealRefusal> {
     let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| SealRefusal::Shape)?;
     let Some(sealed) = bytes.strip_prefix(MAGIC) else {

@@ -1,4 +1,4 @@
-//! Where a backend's loop and its callers meet: the machine that decides, behind one lock that nobody holds while waiting.
+//! Where a backend's loop and its callers meet: the machine that decides, behind one lock that is never held across an await.
 //!
 //! A call of a connected backend is decided here and now, in its caller's task. Only what takes time is left to the loop.
 

@@ -3,7 +3,7 @@
 use super::Backend;
 use crate::call::outcome::CallOutcome;
 
-/// What the hub counts, for whoever measures.
+/// What the hub counts, for the metrics of the server around it.
 pub trait Observer: Send + Sync {
     fn call_ended(&self, backend: &Backend, outcome: CallOutcome, seconds: f64);
     fn backend_event(&self, name: &'static str);

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::{Inbound, Sink};
 use crate::call::reply::Reply;
 
-/// What a backend may say before anybody listens.
+/// How many messages a backend may send before the caller reads.
 const INBOUND_MAX: usize = 64;
 
 /// What comes next in a call.
@@ -42,7 +42,7 @@ impl Conversation {
                 biased;
                 Some(inbound) = self.said.recv() => return Step::Said(inbound),
                 reply = &mut self.work => {
-                    // Whoever speaks from here on learns that nobody listens, and a call that goes on can turn elsewhere.
+                    // Senders see from here on that the receiver is gone, and a call that goes on can send elsewhere.
                     self.said.close();
                     self.ended = Some(reply);
                 }

@@ -147,7 +147,7 @@ impl BackendCall {
         BackendCall::new(Caller::hub(), method, params)
     }
 
-    /// A request that the hub makes on somebody's behalf.
+    /// A request that the hub makes on a client's behalf.
     pub fn new(caller: Caller, method: &str, params: Option<Raw>) -> BackendCall {
         BackendCall {
             method: method.to_owned(),

@@ -48,7 +48,7 @@ impl CallOutcome {
         }
     }
 
-    /// That of an answer that somebody gave, which says by its shape alone whether it is a result.
+    /// The outcome of an answer from a server, whose shape alone says whether it is a result.
     pub fn of_answer(answer: &Answer) -> CallOutcome {
         match answer {
             Ok(result) if is_tool_error(result) => CallOutcome::ToolError,

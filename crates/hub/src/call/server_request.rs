@@ -21,12 +21,12 @@ impl Replier {
         self.answer.send(answer)
     }
 
-    /// Waits until nobody waits for it any more.
+    /// Resolves once the answer is not awaited any more.
     pub async fn closed(&mut self) {
         self.answer.closed().await;
     }
 
-    /// Whether nobody waits for it any more.
+    /// Whether the answer is not awaited any more.
     pub fn is_closed(&self) -> bool {
         self.answer.is_closed()
     }
@@ -49,12 +49,12 @@ pub fn own_answer(method: &str) -> Option<Answer> {
     (method == "ping").then(|| Ok(crate::fields::empty()))
 }
 
-/// The answer to a request of the backend's that is nobody's.
-pub fn nobody() -> Answer {
+/// The answer to a request from the backend that has no recipient.
+pub fn no_recipient() -> Answer {
     Err(message::error(message::METHOD_NOT_FOUND, "no client here can answer this"))
 }
 
-/// The answer to a request of the backend's, which somebody may give.
+/// The receiving side of the answer to a request from the backend.
 pub struct Question(oneshot::Receiver<Answer>);
 
 impl Question {
@@ -77,9 +77,9 @@ impl fmt::Debug for Question {
 
 /// Hands a question to `sink` and waits for the answer.
 pub async fn ask(sink: Option<&Sink>, question: (Inbound, Question)) -> Answer {
-    let (Some(sink), (question, answer)) = (sink, question) else { return nobody() };
+    let (Some(sink), (question, answer)) = (sink, question) else { return no_recipient() };
     if sink.send(question).await.is_err() {
-        return nobody();
+        return no_recipient();
     }
     answer.given().await
 }

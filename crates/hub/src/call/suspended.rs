@@ -45,7 +45,7 @@ impl fmt::Debug for Question {
 pub struct SuspendedCall {
     pub conversation: Conversation,
     pub questions: Vec<Question>,
-    /// What came after the questions, for whoever takes up the rest.
+    /// What came after the questions, for the request that resumes the call.
     pub said: VecDeque<Raw>,
     pub principal: Principal,
     /// The method and the name of what was called; an answer counts only for the same.
@@ -85,7 +85,7 @@ impl SuspendedCalls {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the call and returns the state for the client: 128 random bits, which nobody can guess and which mean
+    /// Keeps the call and returns the state for the client: 128 random bits, which cannot be guessed and which mean
     /// nothing to another principal or another call, the node where the call waits, and a seal over both: a server behind us may
     /// be another hub, whose states look like ours and are not. `None` if there is no room.
     pub fn suspend(&self, mut call: SuspendedCall, node: Option<&Holder>) -> Option<String> {
@@ -105,7 +105,7 @@ impl SuspendedCalls {
         Some(state)
     }
 
-    /// Ends the calls that nobody can take up any more.
+    /// Ends the calls that no client can resume any more.
     pub fn sweep(&self) {
         self.lock().retain(|_, call| call.is_awaited());
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bowline_protocol::Principal;
 
-/// Which backend: its name, and whose it is. Those of the configuration are everybody's.
+/// Which backend: its name, and whose it is. All clients share those of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     pub owner: Option<Principal>,
@@ -12,7 +12,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Of a server that is everybody's.
+    /// Of a server that all clients share.
     pub fn shared(name: &str) -> Key {
         Key { owner: None, name: name.into() }
     }

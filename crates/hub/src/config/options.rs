@@ -67,7 +67,7 @@ pub struct Options {
     pub processes_per_server_max: usize,
     /// How many of them may be one principal's.
     pub processes_per_principal_max: usize,
-    /// How often in a minute one principal may force a reconnect of a server that is everybody's.
+    /// How often in a minute one principal may force a reconnect of a server that all clients share.
     pub forced_reconnects_per_minute_max: u32,
 }
 

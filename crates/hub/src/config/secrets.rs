@@ -1,4 +1,4 @@
-//! Values of headers and environments: what a server may repeat in its errors, and nobody is to read there.
+//! Values of headers and environments: what a server may repeat in its errors, and what is removed from them.
 
 use std::fmt;
 

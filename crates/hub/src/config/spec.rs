@@ -224,7 +224,7 @@ pub fn check_name(name: &str) -> Result<(), SpecError> {
 /// Where a server may be, by who named it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Whoever writes the configuration may reach whatever this machine can.
+    /// A server in the configuration may be at any address that this machine can reach.
     Anywhere,
     /// Inside too, but not where machines are told their secrets.
     NotLinkLocal,
@@ -248,7 +248,7 @@ pub fn check_address(address: IpAddr, reach: Reach) -> Result<(), SpecError> {
     let link_local = match judged {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_multicast() || v4.is_broadcast(),
         // fe80::/10, and the addresses under which clouds tell secrets over IPv6. In 64:ff9b:1::/48 each network embeds
-        // addresses of the older kind as it likes, so nobody can say where one leads.
+        // addresses of the older kind as it likes, so it is not known where one leads.
         IpAddr::V6(v6) => {
             v6.segments()[0] & 0xffc0 == 0xfe80
                 || v6.is_multicast()

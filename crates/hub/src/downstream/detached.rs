@@ -1,4 +1,4 @@
-//! Work that outlives whoever waits for it.
+//! Work that outlives the caller that waits for it.
 
 use std::fmt;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::pin::Pin;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Work that is done in the task of whoever waits for it, and goes on in one of its own once nobody does. Most calls are
+/// Work that runs in its caller's task, and goes on in a task of its own once the caller stops waiting. Most calls are
 /// answered while their client waits, and those need no task.
 pub struct Detached(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
 

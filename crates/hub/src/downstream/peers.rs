@@ -147,7 +147,7 @@ impl Asked {
         }
     }
 
-    /// Nobody knows whether it was done.
+    /// It is not known whether it was done.
     fn unknown(&self) -> Option<Raw> {
         let (id, method) = self.request.as_ref()?;
         Some(message::response(id, &outcome::cut_by_restart(method).answer))

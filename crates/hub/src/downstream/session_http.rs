@@ -312,7 +312,7 @@ impl<'a> OnStream<'a> {
     }
 
     /// The last message of the stream. Without it the client would wait for ever, so a store that cannot take it now is tried
-    /// again; if it is given up, the stream ends as it is, and whoever comes back for the rest is told that the call was cut.
+    /// again; if it is given up, the stream ends as it is, and a client that reconnects for the rest gets the answer that the call was cut.
     async fn say_last(&self, stream: &str, mut response: Option<Raw>) {
         for _ in 0..WRITES_MAX {
             // A session that has ended, or went on elsewhere, takes nothing from here.

@@ -25,7 +25,7 @@ use crate::requester::Requester;
 use crate::revision::v2026;
 use crate::session::Route;
 
-/// Whoever listens to a quiet talk is told this often that it goes on.
+/// How often a client of a quiet call gets a keep-alive.
 const QUIET_FOR: Duration = Duration::from_secs(15);
 /// A backend that asks several things at once sends them within this time, and they are asked in one round.
 const GATHER: Duration = Duration::from_millis(20);
@@ -197,7 +197,7 @@ fn stale() -> Reply {
 fn answered(hub: &Hub, client: &Client, request: &Request, state: &str) -> Result<SuspendedCall, Reply> {
     let (owner, subject) = (&client.principal, subject(request));
     let Some(mut suspended) = hub.suspended.take(state, owner, &subject) else {
-        // It was sent once. Whoever heard that its state is wrong would begin anew.
+        // It was sent once. A client that is told that its state is wrong would begin again.
         let was_sent = hub.suspended.has_known(state, owner, &subject);
         return Err(if was_sent { outcome::not_waiting(&request.method) } else { stale() });
     };

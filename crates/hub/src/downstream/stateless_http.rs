@@ -55,7 +55,7 @@ pub async fn post(
         return respond(&request.id, &reply);
     }
     let id = request.id.clone();
-    // Over HTTP anybody who knows the state may bring it back, on whatever wire.
+    // Over HTTP any client that knows the state may bring it back, on any connection.
     let mut talk = match Talk::take_up(hub, client, request, CancellationToken::new()) {
         Ok(talk) => talk,
         Err(reply) => return respond(&id, &reply),

@@ -28,7 +28,7 @@ const OUT_MAX: usize = 256;
 /// While the store cannot be read, it is tried again this often.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
-/// Serves one client until its input ends. Then what it has under way is taken back: nobody is left to tell.
+/// Serves one client until its input ends. Then its calls are cancelled: no client is left to answer.
 pub async fn serve<R, W>(
     hub: Arc<Hub>,
     who: impl Into<Requester>,

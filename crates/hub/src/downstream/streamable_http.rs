@@ -70,7 +70,7 @@ pub(super) async fn answer(
             return Box::pin(peers::carry(hub, &node, who, route, &request, hops)).await;
         }
         Err(error) => {
-            tracing::warn!(%error, "nobody knows where a session of the hub is");
+            tracing::warn!(%error, "cannot find the node that holds an MCP session");
             let text = "The store cannot be read now. Try again.";
             return problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text);
         }

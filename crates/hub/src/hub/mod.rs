@@ -70,7 +70,7 @@ pub struct Hub {
     pub observer: Arc<dyn Observer>,
     /// Changes of the list of servers happen under this lock, one at a time.
     pub(crate) changing: tokio::sync::Mutex<()>,
-    /// Apart from the lock of changes, which may wait for a store, so that whoever only looks does not wait with them.
+    /// Apart from the lock of changes, which may wait for a store, so that readers do not wait with them.
     pub(crate) wanted: RwLock<Wanted>,
     pub(crate) forced_reconnects: ForcedReconnects,
     pub(crate) kept: Arc<Kept>,
@@ -85,7 +85,7 @@ impl Hub {
         self.happenings.subscribe()
     }
 
-    /// The backends that this principal may use: everybody's and its own. Of two with the same name it is its own.
+    /// The backends that this principal may use: the shared ones and its own. Of two with the same name it is its own.
     pub fn visible(&self, principal: &Principal) -> Vec<Backend> {
         let backends = self.backends.read().unwrap_or_else(PoisonError::into_inner);
         let seen = backends.iter().filter(|(key, _)| sees(&backends, principal, key));
@@ -97,12 +97,12 @@ impl Hub {
         sees(&self.backends.read().unwrap_or_else(PoisonError::into_inner), principal, key)
     }
 
-    /// Somebody is about to use a backend.
+    /// A principal is about to use a backend.
     pub(crate) fn used(&self, backend: &Backend, principal: &Principal) {
         self.users.note(&backend.key, principal);
     }
 
-    /// Whether nobody but this principal has used it since we began.
+    /// Whether this principal alone has used it since we started.
     pub(crate) fn is_only_used_by(&self, key: &Key, principal: &Principal) -> bool {
         self.users.are_only(key, principal)
     }
@@ -162,7 +162,7 @@ impl Hub {
         self.end_at_servers(session).await;
     }
 
-    /// Wakes sessions anew that cannot go on as they are. Of those that another node has now, nobody uses the sessions at the
+    /// Wakes sessions anew that cannot go on as they are. Of those that another node has now, no call uses the sessions at the
     /// servers from here any more.
     pub(crate) async fn settle_lost_sessions(&self) {
         for session in self.sessions.settle_lost().await {

@@ -22,7 +22,7 @@ use crate::registry::wanted::Wanted;
 use crate::requester::{Requester, Role};
 use crate::upstream::address_guard;
 
-/// A change that nobody was woken for is seen after this time.
+/// A change whose wake-up was lost is seen after this time.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// From where a server comes, and so whether it is new.
@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 enum Arrival {
     /// From the configuration as it was when we began. It may have been there before.
     Restarted,
-    /// From the store, where it was when we began, and whoever was there then has been told.
+    /// From the store, where it was when we started; the clients of that time have been notified.
     Kept,
     Added,
 }
@@ -41,7 +41,7 @@ pub enum RemoveError {
     #[error("there is no server named {0}")]
     Unknown(String),
     #[error(
-        "{0} is everybody's, so only an operator may remove it: somebody with the credential of an admin, by remove_server, in the \
+        "{0} is shared by all clients, so only an operator may remove it: with the credential of an admin, by remove_server, in the \
          console, or by DELETE /api/admin/backends/{0}"
     )]
     OperatorsOnly(String),
@@ -77,7 +77,7 @@ impl Hub {
         self.add_as(Some(owner), name, value).await
     }
 
-    /// The same for everybody, as only an operator may. The rules of what may be added at run time are the same: a
+    /// The same for all clients, which only an operator may do. The rules of what may be added at run time are the same: a
     /// credential that leaks must not become a way into the network, nor a way to run programs.
     pub async fn add_for_all(&self, name: &str, value: &Value) -> Result<Backend, AddError> {
         self.add_as(None, name, value).await
@@ -111,7 +111,7 @@ impl Hub {
         Ok(self.launch(key, spec, self.reach_of_added(), Arrival::Added).await)
     }
 
-    /// Removes the server that the name means to whoever asks, whatever its state: its own, or, for an operator, everybody's.
+    /// Removes the server that the name means to the requester, whatever its state: its own, or, for an operator, a shared one.
     pub async fn remove(&self, who: &Requester, name: &str) -> Result<(), RemoveError> {
         match (self.remove_of(&who.principal, name).await, who.role) {
             (Err(RemoveError::Unknown(_)), Role::Operator) => self.remove_for_all(name).await,
@@ -134,7 +134,7 @@ impl Hub {
         if noted == Noted::Done { Ok(()) } else { Err(unknown()) }
     }
 
-    /// Removes a server that is everybody's: one that an operator added, and one of the configuration until its entry changes.
+    /// Removes a server that all clients share: one that an operator added, and one of the configuration until its entry changes.
     pub async fn remove_for_all(&self, name: &str) -> Result<(), RemoveError> {
         let unknown = || RemoveError::Unknown(name.to_owned());
         check_name(name).map_err(|_| unknown())?;
@@ -220,7 +220,7 @@ impl Hub {
             // Its only user takes nothing from others.
             context.processes.per_owner_max = context.processes.max;
         }
-        // Whoever hears of it must find it, and its arrival is told before anything else of it, however fast it connects or fails.
+        // A client that is notified of it must find it, and its arrival is announced before anything else about it, however fast it connects or fails.
         let told = if is_new { self.context.events.reserve().await.ok() } else { None };
         let mut backends = self.backends.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(told) = told {
@@ -240,7 +240,7 @@ impl Hub {
     pub(crate) async fn halt(&self, key: &Key) {
         let removed = self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(key);
         if let Some(backend) = removed {
-            // Whoever takes its place is told of after it.
+            // Its replacement is announced after it.
             let (told, heard) = oneshot::channel();
             let _ = backend.commands.send(Command::Remove(told)).await;
             let _ = heard.await;

@@ -29,7 +29,7 @@ impl Hub {
         tracing::info!(server = %key.name, event = event.name(), data = %shown(&event, &key), "backend");
         let happening: Happening = Arc::new((key, event));
         let _ = self.happenings.send(happening.clone());
-        // When we leave, the servers stay where they are: nobody has lost one.
+        // When we shut down, the servers stay where they are: no client has lost one.
         if self.tasks.closing.is_cancelled() {
             return;
         }
@@ -59,7 +59,7 @@ impl Hub {
             && key.owner.is_none()
             && let Some(first) = awake.first()
         {
-            // What a server that several people share says to nobody in particular may speak of any of them, and not all of
+            // What a server that several people share sends without an addressee may speak of any of them, and not all of
             // them have sessions.
             let alone = awake.iter().all(|session| session.principal == first.principal);
             if !alone || !self.is_only_used_by(key, &first.principal) {

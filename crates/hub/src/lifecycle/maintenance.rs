@@ -1,4 +1,4 @@
-//! What is due although nobody asks for it: questions that waited too long, results and sessions whose time is over, and work
+//! What is due without a request: questions that waited too long, results and sessions whose time is over, and work
 //! that was left lying.
 
 use std::sync::{Arc, Weak};

@@ -1,4 +1,4 @@
-//! How often one principal may force a reconnect of a server that is everybody's: it ends the others' connections too.
+//! How often one principal may force a reconnect of a server that all clients share: it ends the others' connections too.
 
 use std::collections::HashMap;
 use std::fmt;

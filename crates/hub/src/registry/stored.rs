@@ -60,7 +60,7 @@ impl Kept {
         .await
     }
 
-    /// Removes what is everybody's under a name: what was added, and with `removal` also the entry of the configuration.
+    /// Removes the shared server of this name: what was added, and with `removal` also the entry of the configuration.
     pub async fn remove_shared(&self, name: &str, removal: Option<&Removal>) -> Result<Noted, StoreError> {
         let (added, removed) = (item(&Key::shared(name)), removal_item(name));
         self.change(&[&added], |now| {
@@ -139,7 +139,7 @@ impl Kept {
             }
             let Some((name, owner)) = item.split_once('/') else { continue };
             let spec = serde_json::from_slice(&value).ok().and_then(|value| ServerSpec::read(&value, &|_| None).ok());
-            // Without an owner it is everybody's.
+            // Without an owner, all clients share it.
             let owner = if owner.is_empty() { Some(None) } else { Principal::parse(owner).map(Some) };
             match (spec, owner) {
                 (Some(spec), Some(owner)) => drop(stored.added.insert(Key { owner, name: name.into() }, spec)),
@@ -157,14 +157,15 @@ fn removal_item(name: &str) -> String {
 
 /// A log of the hub's own, made when it is first wanted.
 pub(crate) async fn own_log(store: &Arc<dyn Store>, clock: &Clock, name: &str) -> Result<LogId, StoreError> {
-    let (Some(log), Some(nobody)) = (LogId::parse(name), Principal::parse("hub")) else {
+    let (Some(log), Some(hub_principal)) = (LogId::parse(name), Principal::parse("hub")) else {
         return Err(StoreError::NoSuchLog);
     };
     if store.record(&log).await?.is_none() {
         let now = clock.now_ms();
         let mut commit = Commit::to(log.clone(), Fence::OPEN, now);
         commit.create = Some(Start { epoch: Epoch::from_random(entropy::u128() as u64), after: Seq::ZERO });
-        commit.record = Some(Record { kind: Kind::Hub, owner: nobody, touched_ms: now, body: Vec::new().into() });
+        commit.record =
+            Some(Record { kind: Kind::Hub, owner: hub_principal, touched_ms: now, body: Vec::new().into() });
         match store.commit(commit).await {
             // Another node was faster.
             Ok(_) | Err(StoreError::Exists | StoreError::StaleFence { .. }) => {}

@@ -1,4 +1,4 @@
-//! Who has used each server that several people share, since we began: what such a server says to nobody in particular may speak
+//! Who has used each server that several people share, since we began: what such a server sends without an addressee may speak
 //! of any of them.
 
 use std::collections::HashMap;
@@ -20,9 +20,9 @@ enum Used {
 pub struct Users(Mutex<HashMap<Key, Used>>);
 
 impl Users {
-    /// Somebody uses a server. Noted before anything is sent there.
+    /// A principal uses a server. Noted before anything is sent there.
     pub fn note(&self, key: &Key, principal: &Principal) {
-        // One that somebody added is used by nobody else.
+        // A server that a principal added is used by that principal alone.
         if key.owner.is_some() {
             return;
         }
@@ -34,7 +34,7 @@ impl Users {
         }
     }
 
-    /// Whether nobody but this one has used it.
+    /// Whether this principal alone has used it.
     pub fn are_only(&self, key: &Key, principal: &Principal) -> bool {
         match self.lock().get(key) {
             None => true,

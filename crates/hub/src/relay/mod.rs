@@ -48,7 +48,7 @@ impl Client {
         }
     }
 
-    /// One that nobody can ask anything, with a session of its own at each server.
+    /// A client that cannot be asked anything, with a session of its own at each server.
     pub fn absent(owner: &Principal, lane: String) -> Client {
         Client {
             principal: owner.clone(),

@@ -45,7 +45,7 @@ pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
         client.caller.lane = session.id.as_str().into();
         client.caller.inbox = Some(session.inbox.sink.clone());
     }
-    // Whoever uses the tools can answer by the tools, so the backend may ask. A server with sessions is told once what each
+    // A client that uses the hub's tools can answer with them, so the backend may ask. A server with sessions is told once what each
     // client can do, so a client without a session is another one to it when it acts by them.
     let facts = all_facts(&client);
     if client.caller.inbox.is_none() && client.exchange() == Exchange::Stateless {
@@ -58,7 +58,7 @@ pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
     client
 }
 
-/// Somebody who asked for something long ago and may not be here now.
+/// A client that asked for something long ago and may not be connected now.
 pub fn of_owner(owner: &Principal, session: Option<&Arc<Session>>) -> Client {
     acting(&Client::absent(owner, format!("principal {owner}")), session)
 }

@@ -71,7 +71,7 @@ pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, asked: Asking)
     };
     let Asking { server, method, params, reply, .. } = asked;
     let (Some(neighbours), Some(node)) = (&hub.neighbours, there) else {
-        // If the question cannot be kept it is dropped, and the backend told that nobody answers.
+        // If the question cannot be kept it is dropped, and the backend gets an error.
         if let Ok(Some(session)) = hub.sessions.find(principal, log.as_str()).await {
             let _ = session.ask(Pending::new(&server, method, params, reply), None).await;
         }
@@ -92,7 +92,7 @@ pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, asked: Asking)
                 Ok(Answered::Error(error)) => Err(error),
                 Err(_) => Err(message::error(message::INTERNAL_ERROR, "the answer cannot be read")),
             },
-            Heard::Ended | Heard::Lost => Err(message::error(message::INTERNAL_ERROR, "nobody could be asked")),
+            Heard::Ended | Heard::Lost => Err(message::error(message::INTERNAL_ERROR, "no client could be asked")),
         };
         let _ = reply.send(answer);
     });

@@ -79,7 +79,7 @@ pub async fn tell(hub: &Hub, event: &str, id: &LogId, owner: &Principal, record:
     }
 }
 
-/// Takes up what nobody works on: tasks that go on at their backends are polled again, of the others nobody knows whether
+/// Takes up orphaned tasks: those that go on at their backends are polled again, of the others it is not known whether
 /// they ran.
 pub async fn take_up(hub: &Arc<Hub>, which: Orphans) -> Result<(), StoreError> {
     for task in hub.tasks.orphans(which).await? {
@@ -106,9 +106,9 @@ async fn go_on(hub: &Arc<Hub>, task: OwnedTask) -> Result<(), StoreError> {
     };
     let client = on_behalf::of_owner(&task.owner, session.as_ref());
     let (sink, said) = mpsc::channel(SAID_MAX);
-    let (nobody, _) = mpsc::channel(1);
+    let (unread, _) = mpsc::channel(1);
     let heard = session.map(OnceLock::from).unwrap_or_default();
-    tokio::spawn(forward(said, nobody, Arc::new(heard), task.record.server.clone()));
+    tokio::spawn(forward(said, unread, Arc::new(heard), task.record.server.clone()));
     let (hub, server, cancel) = (hub.clone(), task.record.server.clone(), task.cancel.clone());
     let (following, (_, upstream)) = (hub.clone(), watch::channel(None));
     let call = tokio::spawn(async move {
@@ -136,7 +136,7 @@ pub async fn forward(
         };
         let sent = listening.send(inbound).await;
         let Some(session) = session.get() else { continue };
-        // Whoever knows nothing but tools reads the logs by one, so they are kept also if somebody listens.
+        // A client that knows only tools reads the logs by one, so they are kept also while a client listens.
         if let (Ok(()), Some(data)) = (&sent, &log) {
             let _ = session.tell_too(&server, data).await;
         }

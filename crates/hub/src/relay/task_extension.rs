@@ -20,7 +20,7 @@ pub fn is_about_a_task(method: &str) -> bool {
     matches!(method, "tasks/get" | "tasks/update" | "tasks/cancel")
 }
 
-/// The server whose task it is, and what that calls it. Nothing if it is nobody's or another's.
+/// The server whose task it is, and what that calls it. Nothing if it does not exist or is another client's.
 pub async fn whose<'a>(hub: &Hub, client: &Client, name: &'a str) -> Option<(Backend, &'a str)> {
     let (server, own) = hub.task_names.resolve(&client.principal, name)?;
     hub.find_anywhere(&client.principal, server).await.map(|backend| (backend, own))

@@ -61,7 +61,7 @@ async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, si
             CallEnd::Answered { answer: Ok(state), .. } => Fields::of(Some(&state)),
             CallEnd::Answered { answer: Err(error), .. } => {
                 errors += 1;
-                // A server that was restarted may have forgotten it; then nobody knows what became of the call.
+                // A server that was restarted may have forgotten it; then the outcome of the call is unknown.
                 if message::code_of(&error) == message::INVALID_PARAMS || errors >= ERRORS_MAX {
                     return outcome::task_lost(server, &message::message_of(&error));
                 }

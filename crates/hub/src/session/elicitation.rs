@@ -17,8 +17,8 @@ use crate::message::{self, Answer, Id};
 pub(crate) const GONE: &str = "Server disconnected";
 
 impl Session {
-    /// Asks the client something on behalf of a backend: natively on a stream, or by the tools. Without either there is nobody
-    /// to wait for.
+    /// Asks the client something on behalf of a backend: natively on a stream, or by the tools. Without either, no client
+    /// can answer.
     pub async fn ask(&self, asked: Pending, stream: Option<&str>) -> Result<(), StoreError> {
         if stream.is_none()
             && let Some(answer) = self.answer_without_client(&asked.method)
@@ -40,7 +40,7 @@ impl Session {
             None => self.tell(kind.event(), &server, &shown).await,
         };
         if put.is_err() {
-            // Nobody was asked, so nobody will answer; dropping it says so.
+            // No client was asked, so none will answer; dropping it answers the backend with an error.
             self.state().pending.remove(&id);
         }
         put.map(drop)
@@ -77,7 +77,7 @@ impl Session {
         shown.into_iter().map(|(_, shown)| shown).collect()
     }
 
-    /// Native requests that nobody has answered, for a client that has come back without a cursor. What was asked on a stream
+    /// Native requests that are not answered yet, for a client that has come back without a cursor. What was asked on a stream
     /// that is read now was seen there.
     pub async fn offer_again(&self) -> Result<(), StoreError> {
         let again = {
@@ -88,7 +88,7 @@ impl Session {
         self.offer(again).await
     }
 
-    /// Nobody reads this stream any more, and the client is on another wire already.
+    /// The last reader of this stream has left, and the client is on another connection already.
     pub(super) async fn offer_left_on(&self, stream: &str) {
         let left = requests(&self.state().pending, |asked_on| asked_on == stream);
         if let Err(error) = self.offer(left).await {
@@ -156,7 +156,7 @@ impl Session {
         Ok(())
     }
 
-    /// Questions that have waited too long are taken back, and those that nobody wants an answer to any more.
+    /// Questions that have waited too long are taken back, and so are those whose answer is not awaited any more.
     pub async fn expire(&self, patience: Duration) -> Result<(), StoreError> {
         self.void(|pending| pending.reply.is_closed(), "The server does not ask any more").await?;
         self.void(|pending| pending.since + patience <= clock::now(), "Expired").await

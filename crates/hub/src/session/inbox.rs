@@ -34,7 +34,7 @@ impl Inbox {
         (Inbox { sink, hearer: Hearer::default(), closed: CancellationToken::new() }, said)
     }
 
-    /// The session is not here any more. Whoever still acts for it can tell that by the inbox.
+    /// The session is not here any more. A task that still acts for it sees that the inbox is closed.
     pub fn close(&self) {
         self.closed.cancel();
     }

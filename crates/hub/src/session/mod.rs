@@ -52,7 +52,7 @@ const TOUCH_EVERY_MS: u64 = 60_000;
 /// Subscriptions that one session may have at stateless servers; as many as at all its servers together.
 const SUBSCRIPTIONS_MAX: usize = 1000;
 
-/// The log of a session that somebody names, if it can be one's name.
+/// The log of the session with this name, if it can be a session's name.
 pub fn log_of(name: &str) -> Option<LogId> {
     LogId::parse(name).filter(|_| name.starts_with("mcp_") || name.starts_with("mcph_"))
 }
@@ -218,7 +218,7 @@ impl Session {
         }
     }
 
-    /// Calls that were under way when the last process ended: nobody knows whether they ran, and their clients are told.
+    /// Calls that were under way when the last process ended: it is not known whether they ran, and their clients get that as the answer.
     async fn end_cut_streams(&self) -> Result<(), StoreError> {
         for (key, value) in self.store.items(&self.id, "open/").await? {
             let request: CutRequest = serde_json::from_slice(&value).unwrap_or_default();
@@ -310,7 +310,7 @@ impl Session {
                 self.is_in(&committed.epoch);
             }
             Err(StoreError::StaleFence { .. }) => self.lose("another node has taken it over"),
-            // The right to write is void with that. Only whoever takes a new one learns what the log holds.
+            // The right to write is void with that. Only a writer with a new lease knows what the log holds.
             Err(StoreError::InDoubt(_)) => self.lose("the store does not know what it kept"),
             Err(_) => {}
         }
@@ -326,7 +326,7 @@ impl Session {
         same
     }
 
-    /// It cannot go on here. Whoever reads it ends, and comes back to a session that was woken anew.
+    /// It cannot go on here. Its readers end; their clients reconnect to the session as it is activated again.
     pub fn lose(&self, why: &str) {
         if !self.lost.swap(true, Ordering::AcqRel) {
             tracing::warn!(session = %self.id, why, "a session of the hub cannot go on as it is");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Session;
 
-/// The streams that somebody reads.
+/// The streams that have readers.
 #[derive(Default)]
 pub(super) struct Readers(HashMap<String, Read>);
 
@@ -18,8 +18,8 @@ struct Read {
 }
 
 impl Readers {
-    /// Whether somebody reads it now. That may be a wire of which we do not know yet that it is gone; so what was asked there is
-    /// owed to the client that is back, and comes once nobody reads it any more.
+    /// Whether it has a reader now. That may be a connection of which we do not know yet that it is lost; so what was asked there is
+    /// owed to the client that is back, and comes once it has no reader any more.
     pub fn see(&mut self, stream: &str) -> bool {
         let read = self.0.get_mut(stream);
         read.map(|read| read.owed = true).is_some()
@@ -33,7 +33,7 @@ impl Readers {
         self.0.entry(stream.to_owned()).or_default().by += 1;
     }
 
-    /// True if nobody reads it any more, and something is owed.
+    /// True if it has no reader any more, and something is owed.
     fn leave(&mut self, stream: &str) -> bool {
         let Some(read) = self.0.get_mut(stream) else { return false };
         read.by -= 1;
@@ -42,7 +42,7 @@ impl Readers {
     }
 }
 
-/// Somebody reads a stream as long as this is there.
+/// A stream has a reader for as long as this exists.
 pub struct Reading {
     session: Arc<Session>,
     stream: String,
@@ -58,7 +58,7 @@ impl Reading {
 impl Drop for Reading {
     fn drop(&mut self) {
         let owed = self.session.state().readers.leave(&self.stream);
-        // Without a runtime there is nobody left to ask.
+        // Without a runtime there is no client left to ask.
         if let (true, Ok(runtime)) = (owed, tokio::runtime::Handle::try_current()) {
             let (session, stream) = (self.session.clone(), std::mem::take(&mut self.stream));
             runtime.spawn(async move { session.offer_left_on(&stream).await });

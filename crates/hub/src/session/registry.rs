@@ -151,7 +151,7 @@ impl Sessions {
         self.get(id).is_some()
     }
 
-    /// `said` is what comes into its inbox, if nobody writes that down yet.
+    /// `said` is what comes into its inbox, if no task logs that yet.
     fn settle(&self, session: Session, said: Option<mpsc::Receiver<Inbound>>) -> Arc<Session> {
         let session = Arc::new(session);
         session.inbox.belongs_to(&session);
@@ -163,8 +163,8 @@ impl Sessions {
         session
     }
 
-    /// Ends a session for good. It is found, as one that is over, until the store has let go of it: were it not, somebody
-    /// could wake it again meanwhile.
+    /// Ends a session for good. It is found, as one that is over, until the store has let go of it: were it not, a request
+    /// could activate it again meanwhile.
     pub async fn end(&self, session: &Arc<Session>) {
         session.end().await;
         self.remove(session);

@@ -118,7 +118,7 @@ impl Reader {
         self.over || self.stop.is_cancelled() || self.session.over.is_cancelled()
     }
 
-    /// `None` when the stream has ended, or when it cannot be read now; whoever can wait then may ask again.
+    /// `None` when the stream has ended, or when it cannot be read now; a reader that can wait may ask again.
     pub async fn next(&mut self) -> Option<Piece> {
         loop {
             if self.is_over() {
@@ -219,7 +219,7 @@ fn as_message(event: &Fields) -> Raw {
 /// What a position in the log belongs to.
 pub enum Place {
     Stream(String),
-    /// An event, or the beginning, which is where whoever has had no event yet is.
+    /// An event, or the beginning, for a reader that has had no event yet.
     Event,
 }
 

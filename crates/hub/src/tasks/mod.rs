@@ -103,7 +103,7 @@ impl TaskRecord {
         }
     }
 
-    /// Whether it is this session's, or was made without one by somebody who has none. Others of the same principal are
+    /// Whether it is this session's, or was made without one by a client that has none. Others of the same principal are
     /// other clients.
     pub fn is_of(&self, session: Option<&LogId>) -> bool {
         self.session.as_ref() == session
@@ -143,7 +143,7 @@ pub struct OwnedTask {
 }
 
 impl Drop for OwnedTask {
-    /// Nobody works on it from here on. If it has not ended, it is an orphan.
+    /// No node works on it from here on. If it has not ended, it is an orphan.
     fn drop(&mut self) {
         lock(&self.tasks).remove(&self.id);
     }
@@ -155,7 +155,7 @@ impl fmt::Debug for OwnedTask {
     }
 }
 
-/// Which tasks without anybody who works on them are looked for.
+/// Which orphaned tasks are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Orphans {
     /// When we begin: nothing that is in the store already can be ours, so all that no other node has were left behind.
@@ -203,7 +203,7 @@ pub struct Tasks {
     running: Arc<Mutex<RunningTasks>>,
     /// Orphans are taken up one search at a time, so that none is taken up twice.
     taking_up: tokio::sync::Mutex<()>,
-    /// We are leaving: what runs is not ended by that, it is taken up again or told as cut by whoever comes next.
+    /// We are leaving: what runs is not ended by that, the next process resumes it or reports it as cut.
     pub closing: CancellationToken,
 }
 
@@ -228,7 +228,7 @@ impl Tasks {
         LeasedLog::new(self.store.clone(), neighbours::lessor(&self.store, self.neighbours.as_ref()), id.clone())
     }
 
-    /// Whether nobody works on a task, which is none that runs here. One that was just made may not have been claimed yet by the
+    /// Whether a task that does not run here is an orphan. One that was just made may not have been claimed yet by the
     /// node that made it.
     async fn is_orphan(&self, id: &LogId, record: &TaskRecord, which: Orphans) -> Result<bool, StoreError> {
         let is_old = self.clock.now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS;
@@ -266,7 +266,7 @@ impl Tasks {
         OwnedTask { id, owner, record, cancel, log, ended, tasks: self.running.clone() }
     }
 
-    /// Tasks that are working in the store while nobody works on them. One that cannot be had now is found again later.
+    /// Tasks that the store says are working while no node works on them. One that cannot be claimed now is found again later.
     pub async fn orphans(&self, which: Orphans) -> Result<Vec<OwnedTask>, StoreError> {
         let _taking_up = self.taking_up.lock().await;
         let mut found = Vec::new();
@@ -282,7 +282,7 @@ impl Tasks {
     async fn adopt(&self, id: &LogId, stored: &Record, which: Orphans) -> Result<Option<OwnedTask>, StoreError> {
         let working = |record: &TaskRecord| record.status == TaskStatus::Working;
         let Some(record) = record_of(id, stored)?.filter(working) else { return Ok(None) };
-        // When we leave, those who work here stop, and what they worked on is for whoever comes next.
+        // When we leave, those who work here stop, and the next process takes over what they worked on.
         if self.running().contains_key(id) || self.closing.is_cancelled() {
             return Ok(None);
         }
@@ -295,7 +295,7 @@ impl Tasks {
             Err(StoreError::Held(_)) => return Ok(None),
             Err(error) => return Err(error),
         }
-        // It may have ended since the list was read; under our own claim nobody else can end it.
+        // It may have ended since the list was read; under our own claim no other node can end it.
         let Some(stored) = self.store.record(id).await? else { return Ok(None) };
         let record = record_of(id, &stored)?.filter(working);
         Ok(record.map(|record| self.mine(log, stored.owner, record, CancellationToken::new())))

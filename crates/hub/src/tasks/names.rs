@@ -25,7 +25,7 @@ impl TaskNames {
         format!("{server}{BETWEEN}{seal}_{own}")
     }
 
-    /// The server and its own name of the task. `None` for what is nobody's, and for what is another's: both look the same.
+    /// The server and its own name of the task. `None` for a task that does not exist, and for another client's: both look the same.
     pub fn resolve<'a>(&self, owner: &Principal, name: &'a str) -> Option<(&'a str, &'a str)> {
         let (server, rest) = name.split_once(BETWEEN)?;
         let (seal, own) = rest.split_once('_')?;

@@ -52,12 +52,12 @@ pub(crate) async fn cancel(call: &Call<'_>, name: &str) -> Result<Outcome, Strin
     settle(call, kind_of(name), &id, answer).await
 }
 
-/// An answer counts once; whoever comes second is told.
+/// An answer counts once; the second one gets an error.
 async fn settle(call: &Call<'_>, kind: Kind, id: &str, answer: message::Answer) -> Result<Outcome, String> {
     let session = call.known_session().await?.ok_or("`handle` is missing")?;
     if session.answer_as(kind, id, answer) {
         Ok(Outcome::Facts(json!({ "answered": true, "id": id })))
     } else {
-        Err(format!("nobody waits for {id} any more"))
+        Err(format!("{id} is not waiting for an answer any more"))
     }
 }

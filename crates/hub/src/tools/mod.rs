@@ -20,7 +20,7 @@ use crate::hub::Hub;
 use crate::relay::Client;
 use crate::session::{Route, Session, SessionRecord};
 
-/// What a tool comes to: facts, somebody else's result as it is, or a reason why not.
+/// What a tool comes to: facts, a server's result as it is, or a reason why not.
 pub(crate) enum Outcome {
     Facts(Value),
     /// The same of a call that goes on as a task of this session's.

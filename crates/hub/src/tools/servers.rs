@@ -65,8 +65,8 @@ pub(crate) async fn reconnect(call: &Call<'_>) -> Result<Outcome, String> {
 fn limited(name: &str, retry_after: Duration) -> Value {
     let seconds = retry_after.as_secs() + 1;
     let error = format!(
-        "{name} is everybody's, and you have forced its reconnect too often; try again in {seconds} s, or ask an operator. It is dialled \
-         by itself while it is away"
+        "{name} is shared by all clients, and you have forced its reconnect too often; try again in {seconds} s, or ask an operator. \
+         While it is away, the hub dials it again by itself"
     );
     let ms = retry_after.as_millis() as u64 + 1;
     json!({ "error": error, "code": ErrorCode::RateLimited.as_str(), "retryAfterMs": ms, "limit": "hub.forced_reconnects_per_minute_max" })

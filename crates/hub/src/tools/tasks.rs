@@ -71,7 +71,7 @@ pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
         }
         caller.disarm();
     }
-    // From here on somebody must be able to ask for it, and it for somebody.
+    // From here on clients must be able to find it, and it must be able to ask its client.
     let caller = cancel.clone().drop_guard();
     let session = match session {
         Some(session) => session,

@@ -1,4 +1,4 @@
-//! Where backends may be: a client that does not go to forbidden addresses, whatever a name resolves to, and follows nobody.
+//! Where backends may be: a client that does not go to forbidden addresses, whatever a name resolves to, and follows no redirect.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub fn client(reach: Reach) -> reqwest::Client {
 }
 
 /// Why a name cannot be dialled. It is one sentence whether the name is not known or leads where added servers may not be: two would
-/// tell whoever adds servers which names are known inside.
+/// tell a client that adds servers which names exist inside the network.
 const NOT_REACHABLE: &str = "the name leads to no address that may be reached from here";
 
 /// Refuses an entry whose URL itself says that it leads where it may not. What a name leads to is looked at when it is dialled, and

@@ -58,7 +58,7 @@ impl<S> BackendSessions<S> {
     }
 }
 
-/// The lane of this owner that nobody has used for longest, if there is no room for another.
+/// The least recently used session of this owner, if there is no room for another.
 fn surplus<S>(lanes: &HashMap<Arc<str>, Arc<BackendSession<S>>>, owner: &str) -> Option<Arc<str>> {
     let mut mine: Vec<&Arc<BackendSession<S>>> =
         lanes.values().filter(|lane| lane.is_sessionless() && *lane.caller.owner == *owner).collect();
@@ -132,7 +132,7 @@ impl<S> BackendSession<S> {
         *lock(&self.used) = clock::now();
     }
 
-    /// Nobody says when its client is gone.
+    /// There is no signal when its client is gone.
     fn is_sessionless(&self) -> bool {
         self.caller.inbox.is_none() && !self.is_shared()
     }
@@ -223,7 +223,7 @@ mod tests {
         give_up(7, &of_session("a"));
         assert!(goes(&shared), "what is left of its own call may be");
         give_up(8, &of_session("b"));
-        assert!(!goes(&shared), "what is left of another's is nobody's");
+        assert!(!goes(&shared), "what is left of another client's call has no recipient");
         drop(only);
         // Clients without sessions that look alike share a place too, one client's own place is its own.
         let (alike, _) = lanes.of(&caller("principal alice {}", "alice"));

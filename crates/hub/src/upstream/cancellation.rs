@@ -1,4 +1,4 @@
-//! Requests of a backend's that somebody is answering, so that it can take them back.
+//! Requests from a backend that are being answered, so that the backend can cancel them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ impl AskedByBackend {
         }
     }
 
-    /// Nobody wants any of the answers.
+    /// Drops all of them: no answer is wanted any more.
     pub fn take_all_back(&self) {
         for (_, token) in self.lock().drain() {
             token.cancel();

@@ -64,7 +64,7 @@ pub(super) fn may_have_run(status: StatusCode) -> bool {
     status.is_server_error()
 }
 
-/// Whether a server says that it runs nothing just now. A proxy says 503 too when its server dies under a call, so whoever gets
+/// Whether a server says that it runs nothing just now. A proxy also answers 503 when its server dies during a call, so a caller that gets
 /// it without a time to come back asks first whether the server is still there.
 pub(super) fn is_busy(status: StatusCode) -> bool {
     matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
@@ -132,7 +132,7 @@ pub(super) async fn body(mut response: Response) -> Result<Vec<u8>, BodyError> {
             Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
             Err(error) => return Err(BodyError::Broken(tell(error))),
         }
-        // When all is there, nobody has to wait to be told that it was all.
+        // Content-Length is reached, so do not wait for the end of the stream.
         if length == Some(bytes.len() as u64) {
             return Ok(bytes);
         }

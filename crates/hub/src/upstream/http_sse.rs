@@ -45,7 +45,7 @@ pub struct SseTransport {
 
 /// Why a client has no stream.
 enum OpenError {
-    /// Nobody is there.
+    /// The server cannot be reached.
     Unreachable(String),
     /// It is there, and gives no stream.
     Refused {
@@ -174,7 +174,7 @@ impl SseTransport {
         }
         let wire = Wire { url: &self.url, headers: &self.headers, dial: &self.dial };
         let closed = self.closed.child_token();
-        // Whoever wants it may walk away before it is anybody's.
+        // The caller may leave before the stream has an owner.
         let guard = closed.clone().drop_guard();
         let (pipe, stream) = wire.open(Some(&lane.caller), closed).await?;
         pipe.renew(self.dial.renewals.of(&lane.caller.lane)).await;
@@ -261,7 +261,7 @@ impl Wire<'_> {
     }
 }
 
-/// Holds the stream until it ends, until something cannot be sent, or until nobody wants it.
+/// Holds the stream until it ends, until something cannot be sent, or until its last user drops it.
 async fn live(
     reading: impl Future<Output = String>,
     mut in_trouble: mpsc::Receiver<String>,

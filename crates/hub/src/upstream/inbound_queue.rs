@@ -1,4 +1,4 @@
-//! What a backend says during one call, until its caller takes it: whoever reads the backend waits for no caller.
+//! What a backend says during one call, until its caller takes it: the task that reads from the backend never waits for a caller.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -72,7 +72,7 @@ impl Said {
         }
     }
 
-    /// It is taken only when there is a place for it: whoever stops waiting has lost nothing.
+    /// An item is taken only when there is room for it: a caller that stops waiting loses nothing.
     async fn pass_one_on(&self, sink: &Sink) {
         let place = sink.reserve().await;
         let next = self.lock().take();

@@ -57,7 +57,7 @@ pub enum TransportEvent {
         client: Arc<str>,
         exit: Option<Exit>,
     },
-    /// A line of a child's stderr, and whose child that is if not everybody's.
+    /// A line of a child's stderr, and whose child that is if clients do not share it.
     Stderr {
         line: String,
         client: Option<Arc<str>>,
@@ -117,7 +117,7 @@ impl Transport {
         }
     }
 
-    /// Whether a client has a session of its own there, in which it is told what everybody is told.
+    /// Whether a client has a session of its own there, in which it gets the notifications that all clients get.
     pub fn has_own(&self, lane: &str) -> bool {
         match self {
             Transport::Http(transport) => transport.has_session(lane),
@@ -176,7 +176,7 @@ pub struct Dial {
     pub http: reqwest::Client,
     pub reach: Reach,
     pub renewals: Arc<Renewals>,
-    /// What the backend may repeat and nobody is to read.
+    /// Secrets that the backend may repeat in its messages and that are removed from them.
     pub secrets: Arc<Secrets>,
     pub programs: TaskTracker,
     /// How many processes of one program there may be.

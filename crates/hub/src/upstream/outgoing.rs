@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use crate::fields::Raw;
 
 const QUEUED: u8 = 0;
-/// Somebody writes it, or has: what is in doubt has left.
+/// It is being written, or has been: what is in doubt counts as sent.
 const LEAVING: u8 = 1;
 /// Nothing of it has left, and nothing will.
 const STAYED: u8 = 2;
 
-/// How far a message has come. Whoever writes it and whoever waits for its answer may decide that at the same moment, so
+/// How far a message has come. The task that writes it and the one that waits for its answer may decide that at the same moment, so
 /// only one of them can take the step out of the queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Departure(Arc<AtomicU8>);
@@ -43,7 +43,7 @@ impl Outgoing {
         Outgoing { number: Some(number), ..Outgoing::new(text) }
     }
 
-    /// Said before the first byte is tried. If not, nobody wants it to leave any more.
+    /// Called before the first byte is written. False if the message was withdrawn and must not be sent.
     pub fn leaves(&self) -> bool {
         let Departure(state) = &self.departure;
         state.compare_exchange(QUEUED, LEAVING, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -14,10 +14,10 @@ use crate::fields::{Fields, Raw};
 use crate::message::Id;
 use crate::scan::Scan;
 
-/// Somebody who waits for the response to a request.
+/// A call that waits for the response to its request.
 pub(super) struct Waiting {
     pub answered: oneshot::Sender<Ending>,
-    /// Where things go that belong to the call, if somebody listens.
+    /// Where messages go that belong to the call, if its caller listens.
     pub said: Option<Arc<Queue>>,
     /// The client's session; the shared lane if it has none.
     pub lane: Arc<str>,
@@ -47,7 +47,7 @@ pub(super) enum Whose {
     /// The only client's, but none of its calls'.
     Clients(Sink),
     Nobodys,
-    /// It was somebody's who has left.
+    /// It belongs to a client that has left.
     NobodysAnyMore,
     /// One of several clients', and nothing says whose.
     Somebodys,
@@ -84,7 +84,7 @@ impl WaitingRoom {
         WaitingRoom(Mutex::new(Room { attribution: Attribution::new(place), calls: BTreeMap::new(), inbox }))
     }
 
-    /// From now on what is said to nobody in particular is for this client, or for whoever may hear it.
+    /// From now on, messages without an addressee go to this client, or to all clients that may see them.
     pub fn set_tenant(&self, client: Option<&Caller>) {
         let mut room = self.lock();
         room.attribution.set_tenant(client.map(|client| client.lane.clone()));
@@ -162,7 +162,7 @@ impl WaitingRoom {
         (self.lock().whose(said), params)
     }
 
-    /// Progress goes to whoever called, under the name that the caller gave it.
+    /// Progress goes to the caller, under the token that the caller gave.
     fn whose_progress(&self, mut fields: Fields, params: Option<Raw>) -> (Whose, Option<Raw>) {
         let (number, mut room) = (fields.read("progressToken"), self.lock());
         let whose = room.whose(Said::Progress(number));
@@ -182,7 +182,7 @@ impl WaitingRoom {
         self.lock().whose(Said::Word(named(&Fields::of(params.map(|raw| &**raw)))))
     }
 
-    /// The tenant, if nobody else can be meant by anything.
+    /// The only client, if no message can be meant for another.
     pub fn only_client(&self) -> Option<Arc<str>> {
         self.lock().attribution.only_client(clock::now()).cloned()
     }
@@ -233,7 +233,10 @@ mod tests {
     fn a_log_line_that_may_be_one_clients_or_anothers_is_told_to_neither() {
         let room = WaitingRoom::new(None, Kind::Process);
         let line = json!({ "level": "info", "data": "x" });
-        assert!(matches!(whose(&room, &line), Whose::Nobodys), "with no call under way it is for whoever may hear it");
+        assert!(
+            matches!(whose(&room, &line), Whose::Nobodys),
+            "with no call under way it goes to all clients that may see it"
+        );
         let (first, alices) = enter(&room, "alice");
         assert!(matches!(whose(&room, &line), Whose::Calls(said) if Arc::ptr_eq(&said, &alices)));
         let (second, bobs) = enter(&room, "bob");

@@ -18,7 +18,7 @@ use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
 use super::unreadable::{Unread, WRONGLY_NAMED};
 use super::{Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, passing};
 use crate::call::facts::ServerFacts;
-use crate::call::server_request::{Question, nobody, own_answer};
+use crate::call::server_request::{Question, no_recipient, own_answer};
 use crate::call::{BackendCall, Caller, Ending, Exchange, Inbound, SHARED_LANE, Sink};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
@@ -35,11 +35,11 @@ pub struct Pipe {
     facts: std::sync::OnceLock<ServerFacts>,
     out: mpsc::Sender<Outgoing>,
     waiting: WaitingRoom,
-    /// The only client, if it is not everybody's.
+    /// The only client, if clients do not share it.
     client: Option<Caller>,
-    /// What all clients have subscribed to, if it is everybody's.
+    /// What all clients have subscribed to, if they share it.
     subscriptions: Option<Subscriptions>,
-    /// Requests of the backend's that somebody is answering.
+    /// Requests from the backend that are being answered.
     asked: AskedByBackend,
     name: Arc<str>,
     events: TransportEvents,
@@ -48,7 +48,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// For everybody, or for one client alone.
+    /// Shared by all clients, or for one client alone.
     pub fn new(
         out: mpsc::Sender<Outgoing>,
         dial: &Dial,
@@ -100,14 +100,14 @@ impl Pipe {
         }
     }
 
-    /// After a reconnect: what clients had subscribed to and set, so that nobody has to notice.
+    /// After a reconnect: what clients had subscribed to and set, so that no client has to do anything.
     pub async fn renew(self: &Arc<Self>, kept: Vec<Kept>) {
         if let Some(subscriptions) = &self.subscriptions {
             subscriptions.renewed(&kept).await;
         }
         for (method, params) in kept {
-            let nobody = SHARED_LANE.into();
-            let _ = tokio::time::timeout(RENEWAL_TIMEOUT, self.send(&method, params, &nobody, None)).await;
+            let shared_lane = SHARED_LANE.into();
+            let _ = tokio::time::timeout(RENEWAL_TIMEOUT, self.send(&method, params, &shared_lane, None)).await;
         }
     }
 
@@ -115,10 +115,10 @@ impl Pipe {
     pub async fn end_unwanted(self: &Arc<Self>) {
         let Some(subscriptions) = &self.subscriptions else { return };
         let (unwanted, order) = subscriptions.unwanted().await;
-        let nobody = SHARED_LANE.into();
+        let shared_lane = SHARED_LANE.into();
         let mut begun = Vec::new();
         for params in unwanted {
-            begun.extend(self.begin(UNSUBSCRIBE, Some(params), &nobody, None).await);
+            begun.extend(self.begin(UNSUBSCRIBE, Some(params), &shared_lane, None).await);
         }
         drop(order);
         let all = futures_util::future::join_all(begun.into_iter().map(Begun::ended));
@@ -169,9 +169,9 @@ impl Pipe {
             Exchange::Session => v2025::params(call),
             Exchange::Stateless => Some(v2026::params(call)),
         };
-        // Calls without a session are told apart by nobody: each of them may be another client's.
-        let nobody: Arc<str> = SHARED_LANE.into();
-        let lane = if caller.inbox.is_some() { &caller.lane } else { &nobody };
+        // Calls without a session cannot be told apart: each of them may be another client's.
+        let shared_lane: Arc<str> = SHARED_LANE.into();
+        let lane = if caller.inbox.is_some() { &caller.lane } else { &shared_lane };
         let Some(subscriptions) = &self.subscriptions else {
             return self.send(method, params, lane, sink.clone()).await;
         };
@@ -193,7 +193,7 @@ impl Pipe {
         self.facts.get().is_some()
     }
 
-    /// What belongs to no call is for this client from now on, or for whoever may hear it.
+    /// From now on, messages that belong to no call go to this client, or to all clients that may see them.
     pub fn set_tenant(&self, client: Option<&Caller>) {
         self.waiting.set_tenant(client);
     }
@@ -216,14 +216,14 @@ impl Pipe {
         }
         let listen = BackendCall::of_hub("subscriptions/listen", Some(v2026::every_list()));
         let params = v2026::described(&listen);
-        let nobody: Arc<str> = SHARED_LANE.into();
+        let shared_lane: Arc<str> = SHARED_LANE.into();
         let mut again = false;
         loop {
-            let Ok(begun) = self.begin(&listen.method, Some(params.clone()), &nobody, None).await else {
+            let Ok(begun) = self.begin(&listen.method, Some(params.clone()), &shared_lane, None).await else {
                 return;
             };
             if std::mem::replace(&mut again, true) {
-                // What changed in between was told to nobody. Only a real difference is told to anybody.
+                // No client was notified of what changed in between. Clients are notified only of a real difference.
                 let (server, method) = (self.name.clone(), ListKind::Tools.changed().to_owned());
                 let changed = Inbound::Notification { server, method, params: None };
                 let _ = self.events.send((self.generation, TransportEvent::Inbound(changed))).await;
@@ -307,14 +307,14 @@ impl Pipe {
         }
     }
 
-    /// A call that will get no answer: how it ended, or nothing if nobody can say whether it ran.
+    /// A call that will get no answer: how it ended, or nothing if it is not known whether it ran.
     pub fn give_up(&self, number: u64, ending: Option<Ending>) {
         if let (Some(call), Some(ending)) = (self.waiting.leave(number), ending) {
             let _ = call.answered.send(ending);
         }
     }
 
-    /// For a request whose answer nobody waits for.
+    /// For a request whose answer is not awaited.
     pub fn spare_id(&self) -> Id {
         Id::number(self.waiting.number())
     }
@@ -367,10 +367,12 @@ impl Pipe {
                     Whose::Clients(inbox) => Box::pin(async move {
                         match inbox.send(question).await {
                             Ok(()) => answer.given().await,
-                            Err(_) => nobody(),
+                            Err(_) => no_recipient(),
                         }
                     }),
-                    Whose::Nobodys | Whose::NobodysAnyMore | Whose::Somebodys => Box::pin(std::future::ready(nobody())),
+                    Whose::Nobodys | Whose::NobodysAnyMore | Whose::Somebodys => {
+                        Box::pin(std::future::ready(no_recipient()))
+                    }
                 }
             }
         };

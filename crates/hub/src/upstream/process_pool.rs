@@ -39,7 +39,7 @@ struct Room {
     seats: Seats,
     /// The processes besides the first.
     chairs: HashMap<SeatId, Arc<Chair>>,
-    /// Somebody had to share the first process, which may thus speak of more than one for a while.
+    /// A client had to share the first process, whose messages may thus concern more than one client for a while.
     crowded_until: Option<Instant>,
     /// When an operator was last told that clients share a process.
     told: Option<Instant>,
@@ -53,7 +53,7 @@ struct Chair {
     closed: CancellationToken,
 }
 
-/// Why somebody has no process.
+/// Why a client has no process.
 enum NoPipe {
     /// It was taken away before it was begun.
     Gone,
@@ -85,7 +85,7 @@ impl ProgramTransport {
         let Some(guest) = self.guest(call) else { return self.call_in_passing(call).await };
         let mut why = String::new();
         for _ in 0..TRIES {
-            // Its session is over, so a process that is begun for it would be nobody's.
+            // Its session is over, so a process that is started for it would have no client.
             if call.caller.inbox.as_ref().is_some_and(|inbox| inbox.is_closed()) {
                 return Ending::failed("the client has left");
             }
@@ -160,7 +160,7 @@ impl ProgramTransport {
         if ours || shares {
             return self.first.call(call).await;
         }
-        // It may be another client's process. Nobody is asked anything on behalf of who only looks.
+        // It may be another client's process. A call that only reads state must not start a question to that client.
         self.first.call(&BackendCall { sink: None, ..call.clone() }).await
     }
 
@@ -251,7 +251,7 @@ impl ProgramTransport {
         Visit { transport: self.clone(), taken, is_new, over: false }
     }
 
-    /// Somebody has to share a process who should not.
+    /// A client has to share a process although it should have its own.
     fn note_crowd(&self, room: &mut Room, owner: &str, now: Instant) {
         if room.seats.is_at_share(owner) {
             (self.dial.limit_hit)("hub.processes_per_principal_max");
@@ -265,7 +265,7 @@ impl ProgramTransport {
         }
     }
 
-    /// The process in which somebody sits, if nothing has to be done for that.
+    /// The process that a client is assigned to, if it runs already.
     fn at_hand(&self, visit: &Visit) -> Option<Arc<Pipe>> {
         if visit.taken.id() == FIRST {
             return (!visit.is_new).then(|| self.first.clone());
@@ -287,7 +287,7 @@ impl ProgramTransport {
         })
     }
 
-    /// The process in which somebody sits, which is started if need be.
+    /// The process that a client is assigned to; it is started if need be.
     async fn pipe(self: &Arc<Self>, visit: &Visit, caller: &Caller) -> Result<Arc<Pipe>, NoPipe> {
         let seat = visit.taken.id();
         if seat == FIRST {
@@ -305,7 +305,7 @@ impl ProgramTransport {
             return Ok(pipe.clone());
         }
         let closed = chair.closed.child_token();
-        // Whoever wants it may walk away before it is anybody's.
+        // The caller may leave before the process has a client.
         let guard = closed.clone().drop_guard();
         let guests = if chair.client.is_some() { Guests::Client(caller.clone()) } else { Guests::Visitors };
         let started = stdio::start(&self.program, &self.dial, guests, Some(Exchange::Session), closed).await;
@@ -314,7 +314,7 @@ impl ProgramTransport {
         if let Some(client) = &chair.client {
             pipe.renew(self.kept_by(caller, |_| true)).await;
             self.set_apart(client, true);
-            // Whoever let go of it before this is known has to be heeded.
+            // A client may have released it before this is known; that release counts.
             if chair.closed.is_cancelled() {
                 self.set_apart(client, false);
                 return Err(NoPipe::Gone);
@@ -412,7 +412,7 @@ impl ProgramTransport {
     }
 }
 
-/// Ends processes that nobody uses, as long as there is this one.
+/// Ends processes that no client uses, for as long as this one exists.
 async fn sweep(transport: std::sync::Weak<ProgramTransport>, closed: CancellationToken) {
     while closed.run_until_cancelled(tokio::time::sleep(UNKEPT)).await.is_some() {
         let Some(transport) = transport.upgrade() else { return };

@@ -75,7 +75,7 @@ impl Renewals {
         };
     }
 
-    /// The transport is gone, with whatever anybody had there alone.
+    /// The transport is gone, and with it what each client had there alone.
     pub fn end_apart(&self, generation: Generation) {
         self.lock_apart().retain(|(other, _)| *other != generation);
     }

@@ -142,7 +142,7 @@ pub async fn start(
     Ok((pipe, end))
 }
 
-/// What a program sees of our own environment. Our settings are nobody else's, and what else an operator has set for us is for the
+/// What a program sees of our own environment. Our settings are ours alone, and what else an operator has set for us is for the
 /// operator's own programs.
 fn inherited(reach: Reach) -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(move |(name, _)| {
@@ -208,7 +208,7 @@ async fn live(running: Running, dial: Dial, guests: Guests, tell: oneshot::Sende
         let _ = tell.send(how.clone());
         let event = match guests {
             Guests::Everybody => Some(TransportEvent::Lost { reason: how, exit }),
-            // One that never began was nobody's.
+            // One that never started had no client.
             Guests::Client(client) if pipe.has_begun() => Some(TransportEvent::Exited { client: client.lane, exit }),
             Guests::Client(_) | Guests::Visitors => None,
         };

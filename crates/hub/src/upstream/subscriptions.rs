@@ -1,4 +1,4 @@
-//! What one connection is subscribed to on behalf of several clients: the server knows one subscriber, whoever asks.
+//! What one connection is subscribed to on behalf of several clients: the server sees one subscriber, the hub.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) struct Subscriptions {
     /// Who wants what.
     renewals: Arc<Renewals>,
     generation: Generation,
-    /// What the server was asked for. Whoever asks it for something holds this until that is on its way, so that the server
+    /// What the server was asked for. A request holds this until it has been sent, so that the server
     /// hears things in the order in which they were decided.
     uris: Mutex<BTreeSet<String>>,
 }
@@ -31,7 +31,7 @@ impl Subscriptions {
         self.renewals.is_wanted(self.generation, uri)
     }
 
-    /// A call's turn to be sent; none if it is not to be sent, because somebody else still wants what it would end.
+    /// A call's turn to be sent; none if it is not to be sent, because another client still wants the subscription that it would end.
     pub async fn turn<'a>(&'a self, call: &'a BackendCall) -> Option<Turn<'a>> {
         let subscribes = match call.method.as_str() {
             "resources/subscribe" => true,
@@ -40,7 +40,7 @@ impl Subscriptions {
         };
         let uri = uri_of(call.params.as_ref());
         let mut uris = self.uris.lock().await;
-        // Known before it is granted, so that nobody ends meanwhile what is about to be granted.
+        // Recorded before it is granted, so that no other call ends it in the meantime.
         let is_new = self.renewals.note(call);
         if subscribes {
             uris.insert(uri);
@@ -60,7 +60,7 @@ impl Subscriptions {
         self.uris.lock().await.extend(uris.map(|(_, params)| uri_of(params.as_ref())));
     }
 
-    /// A client has left: what nobody wants any more, as parameters of what ends it, and the right to send that.
+    /// A client has left: the subscriptions that no other client wants, as parameters of the requests that end them, and the right to send those.
     pub async fn unwanted(&self) -> (Vec<Raw>, MutexGuard<'_, BTreeSet<String>>) {
         let mut uris = self.uris.lock().await;
         let unwanted: Vec<String> = uris.iter().filter(|uri| !self.is_wanted(uri)).cloned().collect();

@@ -16,8 +16,8 @@ pub enum Unread {
 }
 
 impl Unread {
-    /// Whether such a message can be somebody's answer. A program may also write lines of its own between its messages; those
-    /// must not hurt anybody.
+    /// Whether such a message can be the answer to a call. A program may also write lines of its own between its messages; those
+    /// must not end a call.
     pub fn may_answer(self, scan: &Scan) -> bool {
         let meant = match self {
             Unread::TooLong | Unread::Malformed(Malformed::TooDeep) => true,

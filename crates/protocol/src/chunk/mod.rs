@@ -48,7 +48,7 @@ impl fmt::Debug for DeltaView<'_> {
 }
 
 impl Chunk {
-    /// Takes a chunk as somebody else wrote it; only line breaks between its tokens are changed.
+    /// Takes a chunk as it was written; only line breaks between its tokens are changed.
     pub fn verbatim(text: &str) -> Chunk {
         let line = json::one_line(text);
         match ChunkView::parse(&line) {

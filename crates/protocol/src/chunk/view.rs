@@ -1,4 +1,4 @@
-//! A chunk as somebody else wrote it, looked at where it lies, and checked.
+//! A chunk from outside, read in place and checked.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -102,7 +102,7 @@ impl Shape {
 
 macro_rules! fields {
     ($($name:ident $key:literal $shape:ident,)*) => {
-        /// The fields of a chunk that anybody here looks at, each as it was written. What a chunk has besides is kept by
+        /// The fields of a chunk that are used here, each as it was written. What a chunk has besides is kept by
         /// those who keep its text.
         #[derive(Clone, Copy, Deserialize)]
         pub struct ChunkFields<'a> {

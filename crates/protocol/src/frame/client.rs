@@ -78,7 +78,7 @@ pub enum Request {
     Pong,
 }
 
-/// A frame that cannot be read: why, and what of it could be read all the same, so that the answer reaches whoever waits.
+/// A frame that cannot be read: why, and what of it could be read all the same, so that the answer reaches the request that waits for it.
 #[derive(Debug)]
 pub struct BadFrame {
     pub refusal: Refusal,

@@ -87,7 +87,7 @@ pub fn seq_of(value: &Value) -> Option<Seq> {
     Some(Seq::new(number).unwrap_or(Seq::MAX))
 }
 
-/// What JSON can write and nobody can keep (half a surrogate pair, a number beyond all floats) is told as what it is.
+/// What JSON can write and Rust cannot hold (half a surrogate pair, a number beyond all floats) is refused by name.
 pub fn value_of(field: &str, raw: Option<&RawValue>) -> Result<Value, Refusal> {
     let Some(raw) = raw else { return Ok(Value::Null) };
     serde_json::from_str(raw.get()).map_err(|error| {

@@ -28,7 +28,7 @@ async fn granted(store: &dyn Store, claim: &Claim) -> Fence {
 pub async fn a_lease_is_taken_from_nobody_but_its_holder_and_whom_the_claim_names(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     assert_eq!(store.lease(&id("log"), &claim("a", "")).await, Err(StoreError::NoSuchLog));
-    assert_eq!(store.holder(&id("log")).await, Ok(None), "nor does anybody hold what is not there");
+    assert_eq!(store.holder(&id("log")).await, Ok(None), "a log that does not exist has no holder");
     store.commit(create("log")).await.expect("a new log");
     assert_eq!(store.holder(&id("log")).await, Ok(None), "to create it is not to hold it");
     let first = granted(&*store, &claim("a", "")).await;
@@ -107,7 +107,7 @@ pub async fn what_is_given_back_is_anybodys_and_only_its_holder_can(fixture: &dy
     assert!(matches!(store.commit(one(new)).await, Err(StoreError::StaleFence { .. })));
     store.give_back(&id("log"), &who("b"), new).await.expect("an answer");
     assert_eq!(store.holder(&id("log")).await, Ok(Some(who("c"))), "a second time changes nothing");
-    store.give_back(&id("no such log"), &who("b"), new).await.expect("nobody holds it, as was asked");
+    store.give_back(&id("no such log"), &who("b"), new).await.expect("it has no holder, as was asked");
 }
 
 pub async fn a_fence_that_was_not_granted_ends_the_holding(fixture: &dyn Fixture) {
@@ -116,7 +116,7 @@ pub async fn a_fence_that_was_not_granted_ends_the_holding(fixture: &dyn Fixture
     let fence = granted(&*store, &claim("a", "")).await;
     let higher = Fence(fence.0 + 1);
     store.commit(one(higher)).await.expect("a higher fence may write");
-    assert_eq!(store.holder(&id("log")).await, Ok(None), "and whoever held the lower one does not");
+    assert_eq!(store.holder(&id("log")).await, Ok(None), "and the holder of the lower one does not hold it");
     assert!(matches!(store.commit(one(fence)).await, Err(StoreError::StaleFence { .. })));
     assert!(granted(&*store, &claim("b", "")).await > higher);
 }

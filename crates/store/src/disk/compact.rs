@@ -13,7 +13,7 @@ use super::read::{FetchError, Shelf};
 use super::segment::Place;
 use crate::Record;
 
-/// How much is carried between two groups of commits, so that nobody waits long for it.
+/// How much is carried between two groups of commits, so that no commit waits long for it.
 const STEP_BYTES: usize = 1 << 20;
 
 /// The walk over all logs that frees one segment, in small steps.

@@ -168,7 +168,7 @@ impl Group {
         Ok(Leased::Granted(fence))
     }
 
-    /// Nobody holds the log any more, if this one did.
+    /// The log has no holder any more, if this one held it.
     pub fn give_back(&mut self, log: &LogId, by: &Holder, fence: Fence, index: &Index) -> Result<(), StoreError> {
         let head = self.head(log, index)?.as_mut();
         if let Some(head) = head.filter(|head| head.fence == fence && head.holder.as_ref() == Some(by)) {

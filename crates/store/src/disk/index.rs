@@ -29,7 +29,7 @@ impl Index {
         Index { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
     }
 
-    /// A checksum is enough: whoever could choose names that meet would only make readers wait for each other.
+    /// A checksum is enough: an attacker who chooses names that collide only makes readers wait for each other.
     fn shard_of(log: &LogId) -> usize {
         crc32fast::hash(log.as_str().as_bytes()) as usize % SHARDS
     }

@@ -108,7 +108,7 @@ impl DiskStore {
                 fetch(planned, &self.shared.dir)
             } else {
                 let shared = self.shared.clone();
-                // It goes along, because a read that nobody waits for any more still takes its memory.
+                // The permit goes along, because a read whose caller has left still takes its memory.
                 let permit = self.cold_reads.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
                 let cold = tokio::task::spawn_blocking(move || {
                     let _permit = permit;
@@ -152,7 +152,7 @@ impl EventLog for DiskStore {
     }
 
     async fn close(&self) {
-        // A second close finds nobody there, which is as well.
+        // At a second close the writer is gone already, which is fine.
         let _ = self.send(WriterCommand::Close).await;
         let writer = lock(&self.writer).take();
         // It has answered and only lets go of the lock now. A panic there has been reported by the thread itself.

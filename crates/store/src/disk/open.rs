@@ -95,7 +95,7 @@ pub struct OpenReport {
     pub events: u64,
     pub bytes: u64,
     pub segments: u64,
-    /// Bytes at the end that were being written when the store stopped, and that nobody was told about.
+    /// Bytes at the end that were being written when the store stopped, and whose commits were not answered.
     pub torn_bytes: u64,
     /// What is damaged, in sentences.
     pub damage: Vec<String>,
@@ -213,7 +213,7 @@ fn begin(options: &DiskOptions, dir: &DataDir, past: &State, found: Recovered) -
         began_at: None,
         instance: past.instance,
     };
-    // Fences from before this run are shut out, whoever holds them.
+    // All fences from before this run are shut out.
     found.index.raise_fences(Fence(state.generation << 32));
     let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
     let pen = Pen::new(dir.clone(), (segment_bytes, state.generation), found.last, found.next_lsn - 1);
@@ -315,7 +315,7 @@ pub(super) fn settle(cuts: &[(u32, u64)], dir: &DataDir) -> io::Result<()> {
     Ok(())
 }
 
-/// The runtime that the store is opened in, if it has threads of its own: one that only runs while somebody blocks on it
+/// The runtime that the store is opened in, if it has threads of its own: one that only runs while a thread blocks on it
 /// may stand still while others wait.
 fn lively_runtime() -> Option<Handle> {
     Handle::try_current().ok().filter(|runtime| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread)

@@ -23,7 +23,7 @@ pub struct Pen {
     full: Option<Segment>,
     /// The newest segment that was begun, and where it ends.
     last: Option<(u32, u64)>,
-    /// Segments that were finished since somebody asked, and their lengths.
+    /// Segments that were finished since this was last taken, and their lengths.
     finished: Vec<(u32, u64)>,
     /// Every frame up to this one is synced, up to the other one written.
     synced_lsn: u64,

@@ -36,7 +36,7 @@ pub struct Recovered {
     pub lost_through: u64,
     /// Files that were begun and never became a segment; they may go.
     pub unborn: Vec<PathBuf>,
-    /// Files whose content is lost to us; they are put aside for whoever wants to look.
+    /// Files whose content is lost to us; they are kept aside for inspection.
     pub unreadable: Vec<PathBuf>,
 }
 
@@ -87,7 +87,7 @@ pub fn recover(dir: &DataDir, last_run: &LastRun) -> Result<Recovered, RecoverEr
                 Some(header) => scan.segment(*header, &content, Some(number) == newest),
                 None => scan.unreadable_segment(path, &content.bytes, Some(number) == newest),
             }
-            // After the last segment nobody takes it.
+            // After the last segment the receiver is gone.
             let _ = give_back.send(content.bytes);
         }
         scan.look_for_a_missing_end();
@@ -157,7 +157,7 @@ struct Scan {
     last_run: LastRun,
     /// The newest segment of the run before, if that was not closed, and how long its file is.
     newest_of_run: Option<(SegmentHeader, u64)>,
-    /// Frames before this one were compacted away long ago, so nobody need miss them.
+    /// Frames before this one were compacted away long ago, so they are not missing.
     oldest_lsn: u64,
     names: Names,
 }
@@ -218,8 +218,8 @@ impl Scan {
         }
     }
 
-    /// A crash leaves the newest segment as long as it was made. If it is shorter, somebody cut off commits that may have been
-    /// answered, and nobody knows of which logs.
+    /// A crash leaves the newest segment as long as it was made. If it is shorter, it was truncated: commits that may have been
+    /// answered are gone, and it is not known of which logs.
     fn look_for_a_missing_end(&mut self) {
         let Some((SegmentHeader { number, reserved, .. }, len)) = self.newest_of_run else { return };
         if len < reserved {

@@ -1,4 +1,4 @@
-//! How many bytes each segment takes, and how many of those somebody can still read.
+//! How many bytes each segment takes, and how many of those can still be read.
 
 use std::collections::BTreeMap;
 

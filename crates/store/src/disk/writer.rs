@@ -24,7 +24,7 @@ use super::space::Space;
 use super::state::{State, Witness};
 use crate::{Retentions, StoreError, Trimmed};
 
-/// How long compaction rests after it met an obstacle. Room is short then, but asking again at once helps nobody.
+/// How long compaction rests after it met an obstacle. Room is short then, but trying again at once does not help.
 const REST: Duration = Duration::from_secs(2);
 
 /// So many answers are better given from within the runtime: waking a task from outside takes a lock that all of its
@@ -56,7 +56,7 @@ struct Answers(Vec<Waiting>);
 impl Drop for Answers {
     fn drop(&mut self) {
         for one in self.0.drain(..) {
-            // Whoever does not wait any more has lost nothing: the commit stands.
+            // A caller that stopped waiting loses nothing: the commit stands.
             match one {
                 Waiting::Commit(answer, done) => drop(answer.send(done)),
                 Waiting::Lease(_, _, answer, leased) => drop(answer.send(leased)),
@@ -66,7 +66,7 @@ impl Drop for Answers {
     }
 }
 
-/// However the writer ends, nobody waits for it any longer.
+/// However the writer ends, no caller waits for it any longer.
 struct GivesUp(Arc<CommitQueue>);
 
 impl Drop for GivesUp {
@@ -87,8 +87,8 @@ impl Writer {
         }
     }
 
-    /// The same as a task of the caller's runtime. Nothing in it waits but for work, so that whoever steers the runtime and the
-    /// files steers the store.
+    /// The same as a task of the caller's runtime. Nothing in it waits but for work, so that a simulation that controls the runtime and
+    /// the files controls the store.
     pub async fn run_as_task(mut self) {
         let _gives_up = GivesUp(self.queue.clone());
         loop {
@@ -137,7 +137,7 @@ impl Writer {
         self.queue.release(self.pen.written_lsn() + 1, &self.shared);
     }
 
-    /// Returns who asked for the end, if somebody did. The queue must be held.
+    /// Returns the caller that asked to close, if there is one. The queue must be held.
     fn run_commands(&mut self) -> Option<oneshot::Sender<()>> {
         while let Some(command) = self.queue.next_command() {
             match command {
@@ -172,7 +172,7 @@ impl Writer {
         Group::new(self.pen.written_lsn() + 1)
     }
 
-    /// Writes the group, shows it, and answers everybody in it.
+    /// Writes the group, makes it visible, and answers each caller in it.
     fn finish(&mut self, taken: Taken) {
         let Taken { group, waiting } = taken;
         if waiting.is_empty() {

@@ -15,7 +15,7 @@ use crate::{Batch, EventLog, ReadLimit, StoreError};
 const READ_EVENTS_MAX: usize = 8192;
 const READ_BYTES_MAX: usize = 8 << 20;
 
-/// What is read at once for all who follow a log. If there is more, it is read on as far as somebody wants it.
+/// What is read at once for all who follow a log. If there is more, it is read on as far as a reader wants it.
 const FOLLOW: ReadLimit = ReadLimit { events: 1024, bytes: 1 << 20 };
 
 /// A log that changes faster than memory can follow is read from Redis in the end.
@@ -81,7 +81,7 @@ impl RedisStore {
                 Said::Fetch(flight) => self.fly(log, flight).await,
                 Said::Wait(mut landed) => match landed.wait_for(Option::is_some).await {
                     Ok(outcome) => outcome.clone().unwrap_or(Ok(())),
-                    // Whoever asked did not wait for the answer.
+                    // The reader that asked has left.
                     Err(_) => Ok(()),
                 },
             };

@@ -34,7 +34,7 @@ impl HealthMonitor {
         let _ = self.logs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |logs| logs.checked_sub(1));
     }
 
-    /// Asks for ever. The map of a cluster is asked for whenever somebody found it wrong.
+    /// Asks for ever. The slot map of a cluster is fetched again whenever an operation found it wrong.
     pub async fn run(self: Arc<Self>, index: Index) {
         let topology = index.topology.clone();
         let mut count_at = clock::now() + COUNT_EVERY;
@@ -43,7 +43,7 @@ impl HealthMonitor {
             if moved
                 || (topology.is_cluster() && topology.masters().iter().any(|master| master.server.trouble().is_some()))
             {
-                // It fails while nobody is there, and is asked for again then.
+                // It fails while no server can be reached, and is tried again then.
                 let _ = topology.refresh().await;
             }
             for master in topology.masters() {

@@ -42,7 +42,7 @@ impl Keys {
         LogId::parse(&name.replace("%7B", "{").replace("%7D", "}").replace("%25", "%"))
     }
 
-    /// Where logs of one kind are listed, whoever owns them. Logs without a record have a list of their own.
+    /// Where logs of one kind are listed, for all owners. Logs without a record have a list of their own.
     pub fn by_kind(&self, kind: Option<Kind>, bucket: u32) -> String {
         format!("{}:{{kind{}.{bucket}}}", self.prefix, kind_digit(kind))
     }

@@ -1,14 +1,14 @@
-//! Wake-ups from other nodes: one connection to each server for all logs that somebody here waits for.
+//! Wake-ups from other nodes: one connection to each server for all logs that have a reader here.
 //!
 //! Each log has a sharded channel, on which every commit says that there was one. So Redis tells only
 //! the nodes that have a reader for a log, thousands of readers share a connection, and in a cluster no server tells
 //! another. (Blocking reads of thousands of streams would cost Redis a walk over all of them for each; one channel for
 //! everything would have every node hear every commit.)
 //!
-//! A message says how far the log has come, so that whoever knows that much already needs not look. It is not the truth:
+//! A message says how far the log has come, so that a reader that has that much already need not look. It is not the truth:
 //! that is read, once for all readers (see [`FollowerCache`]).
 //!
-//! What was said while nobody listened is not repeated. So whoever has just been subscribed is woken once, and every few
+//! Redis does not repeat what it published before a subscription. So a reader that has just been subscribed is woken once, and every few
 //! seconds the logs that are waited for are looked at.
 
 use std::collections::{HashMap, HashSet};
@@ -34,7 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const CHUNK: usize = 512;
 
 pub enum Heard {
-    /// Somebody waits for this log now.
+    /// A reader waits for this log now.
     Want(LogId),
     /// A connection was lost.
     Lost,
@@ -173,7 +173,7 @@ impl Listener {
             PushKind::Disconnection => {
                 cache.clear();
                 if let Some(tell) = tell.upgrade() {
-                    // Nobody is told any more when the store goes.
+                    // When the store closes, the receiver is gone already.
                     let _ = tell.send(Heard::Lost);
                 }
             }
@@ -188,11 +188,11 @@ impl Listener {
         })
     }
 
-    /// Lets go of subscriptions that nobody needs or that are at the wrong server; gives those that are missing.
+    /// Ends subscriptions that no reader needs or that are at the wrong server; gives those that are missing.
     async fn put_in_order(&mut self) -> Vec<LogId> {
         let wanted: HashSet<LogId> = self.tails.logs().into_iter().collect();
         self.seen.retain(|log, _| wanted.contains(log));
-        // Whoever is at the other end of such a connection does not speak for its server any more.
+        // The process at the other end of such a connection is not the server any more.
         let is_past = |ear: &Ear| ear.wire.facts.run != ear.master.server.facts().run;
         if self.ears.iter().any(is_past) {
             self.ears.clear();
@@ -211,7 +211,7 @@ impl Listener {
                     ear.logs.remove(log);
                     self.cache.note_unsubscribed(log);
                 }
-                // One that stays by mistake only wakes nobody.
+                // One that stays by mistake does no harm: it has no reader to wake.
                 let _ = ear.wire.send(&commands, self.topology.options.timeout).await;
             }
             served.extend(ear.logs.iter().cloned());

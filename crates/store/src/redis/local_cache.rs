@@ -48,7 +48,7 @@ impl LocalCache {
     }
 
     /// A commit under this fence may still take effect, so nothing else may be committed under it. What is written to
-    /// a log that nobody leases minds neither company nor delay (see [`Fence::OPEN`]), and burns nothing.
+    /// a log without a lease allows several writers and late commits (see [`Fence::OPEN`]), and burns nothing.
     pub fn burn(&self, log: &LogId, fence: Fence) {
         if fence == Fence::OPEN {
             return;

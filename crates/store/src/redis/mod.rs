@@ -15,7 +15,7 @@
 //! **A write queue** per server takes what is queued, at most one operation for each log, sends it in one piece and
 //! waits. When an answer is lost, the log's newest commit is thus the only one in doubt, and the log remembers that one
 //! by its id: sent again, it is answered as it was. If its time runs out first, the caller is told `InDoubt`, and its
-//! fence is burnt: whoever wants to go on needs a new lease, which shuts the doubtful commit out wherever it may still
+//! fence is burnt: a writer that wants to go on needs a new lease, which shuts the doubtful commit out wherever it may still
 //! be under way, and then looks. A session or task whose commit is in doubt begins anew from the store, as after a
 //! crash. The crate's own cluster client repeats what it lost, which would commit twice; that is why slots are routed
 //! here.
@@ -29,19 +29,19 @@
 //! **Lists** of logs, by kind and by owner, lie in slots of their own and cannot change together with a log. A log is
 //! entered before the commit that makes it belong there and taken out after the one that ends that. A crash in between
 //! leaves an entry too many, never one too few; lists are checked against the records, and the sweep removes what has
-//! been wrong for ten minutes. An entry has the time it was made, and is only taken out by whoever saw that time: a log
+//! been wrong for ten minutes. An entry has the time it was made, and is only removed by a node that saw that time: a log
 //! that is made again under the same name meanwhile stays listed.
 //!
 //! **Wake-ups** come over sharded channels, one for each log, on one connection per server and node. Blocking reads of
-//! thousands of streams, or one channel that carries every commit to every node, would cost Redis more. Whoever has
-//! just been subscribed is woken once, and every five seconds the logs that are waited for are looked at, because what
-//! is said while nobody listens is not repeated.
+//! thousands of streams, or one channel that carries every commit to every node, would cost Redis more. A reader that has
+//! just been subscribed is woken once, and every five seconds the logs that are waited for are looked at, because Redis
+//! does not repeat what it published before a subscription.
 //!
 //! **The follower cache** is for those who follow a log. What was read after the last wake-up is served to all of them
 //! until the next one, so a thousand readers of a log cost Redis one read for each commit; those on the node that
 //! commits cost none, because what it has just stored need not be read. Only logs whose wake-ups arrive are kept, up to
 //! 64 MiB of events: when the connection is lost, so is everything that was known by it. Wake-ups say how far the log
-//! has come, only to spare whoever knows that already a look. All other reads ask Redis, which alone knows whether the
+//! has come, only to spare a reader that knows that already a look. All other reads ask Redis, which alone knows whether the
 //! log is still what it was: `read` and `extent` are the truth, `follow` and `glance` are at least as new as the
 //! reader's last wake-up, and as anything that this node was told.
 
@@ -234,7 +234,7 @@ impl RedisStore {
             None if concerns_lists => {
                 let was_there = entered.is_some_and(|entries| entries.contains(&None));
                 if was_there && commit.create.is_some() {
-                    // Somebody who removed an earlier log of this name may take this entry for the old one.
+                    // A node that removed an earlier log of this name may take this entry for the old one.
                     self.afterwards(self.index.enter(log, &listed).await.map(drop));
                 }
                 self.local.note_listed(log, listed.clone());
@@ -323,7 +323,7 @@ impl EventLog for RedisStore {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // Whoever was under way is answered; each of them has a limited time.
+        // Commits under way are answered; each of them has a limited time.
         let _ = self.permits.acquire_many(WRITES_MAX as u32).await;
     }
 }

@@ -15,7 +15,7 @@ pub struct RedisOptions {
     pub retention: Retentions,
     /// How many replicas must have a commit before it is answered.
     pub wait_replicas: u32,
-    /// How long a command may take, with all its attempts. Whoever asked is told after this.
+    /// How long a command may take, with all its attempts. After this the caller gets an error.
     pub timeout: Duration,
     /// How much memory the newest events of logs that are followed may take.
     pub hot_bytes: usize,
@@ -48,7 +48,7 @@ pub struct RedisUrl {
     pub db: i64,
     /// What the name of every key begins with.
     pub prefix: String,
-    /// Changed by whoever restores Redis from a backup: positions from before then belong to another epoch.
+    /// To be changed by an operator who restores Redis from a backup: positions from before then belong to another epoch.
     pub era: String,
 }
 

@@ -10,7 +10,7 @@ use super::options::Address;
 /// A server's "no". It did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Somebody flushed the scripts.
+    /// The scripts were flushed.
     NoScript,
     /// Another server has this slot now.
     Moved(Address),

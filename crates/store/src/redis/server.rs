@@ -106,7 +106,7 @@ impl Wire {
         self.hashes.of(script)
     }
 
-    /// Gives the server the scripts (again: somebody may have flushed them).
+    /// Gives the server the scripts (again, if they were flushed).
     pub async fn load(&mut self, timeout: Duration) -> Result<(), String> {
         let mut commands = Pipeline::new();
         for script in Script::ALL {
@@ -190,7 +190,7 @@ fn pairs(value: Value) -> HashMap<String, String> {
 pub enum Way {
     /// Any of these that is a master.
     Hosts(Vec<Address>),
-    /// Whoever the sentinels name.
+    /// The server that the sentinels name.
     Sentinels(Vec<Address>, String),
 }
 

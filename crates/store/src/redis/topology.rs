@@ -30,7 +30,7 @@ pub struct Topology {
     home: Arc<Master>,
     map: Mutex<Map>,
     changes: Arc<AtomicU64>,
-    /// Somebody met a server that did not have what the map said.
+    /// An operation reached a server that did not have the slot that the map said.
     pub moved: Notify,
 }
 
@@ -64,7 +64,7 @@ impl Topology {
         })
     }
 
-    /// Finds out who is there. Fails if nobody is.
+    /// Finds the servers. Fails if there are none.
     pub async fn open(self: &Arc<Self>) -> Result<(), StoreError> {
         let until = clock::now() + self.options.timeout;
         let mut attempt = 0;
@@ -95,7 +95,7 @@ impl Topology {
         found.and_then(|(_, _, address)| map.masters.get(address)).unwrap_or(&self.home).clone()
     }
 
-    /// Everybody who serves slots.
+    /// All servers that have slots.
     pub fn masters(&self) -> Vec<Arc<Master>> {
         let map = lock(&self.map);
         let mut masters: Vec<Arc<Master>> = Vec::new();
@@ -137,9 +137,9 @@ impl Topology {
         self.master_in(&mut map, to)
     }
 
-    /// Asks for the map of the cluster, whoever can tell.
+    /// Fetches the slot map of the cluster from the first server that answers.
     pub async fn refresh(self: &Arc<Self>) -> Result<(), StoreError> {
-        let mut why = String::from("nobody could be asked");
+        let mut why = String::from("no server could be asked");
         let mut masters = self.masters();
         masters.push(self.home.clone());
         for master in masters {

@@ -80,7 +80,7 @@ impl WriteQueue {
     }
 
     fn put(&self, write: QueuedWrite) {
-        // A queue ends only with its store; whoever still waits then learns it from the dropped answer.
+        // A queue ends only with its store; a caller that still waits then sees its answer dropped.
         let _ = self.queue.send(write);
     }
 }
@@ -93,7 +93,7 @@ impl fmt::Debug for WriteQueue {
 
 impl QueuedWrite {
     fn tell(self, told: Result<Value, StoreError>) {
-        // Whoever does not wait any more has lost nothing: what was done stands.
+        // A caller that stopped waiting loses nothing: what was written stays.
         let _ = self.answer.send(told);
     }
 
@@ -179,7 +179,7 @@ impl Driver {
         }
     }
 
-    /// Sends a batch and tells everybody in it what came of it, or puts back those who must try again.
+    /// Sends a batch and answers each write in it, or puts back those that must be tried again.
     async fn carry_out(&mut self, mut batch: Vec<QueuedWrite>) -> Result<(), String> {
         // What would be sent into nothing would be in doubt; a dial that fails is not.
         let mut wire = match self.wire.take().filter(|wire| !wire.is_gone()) {

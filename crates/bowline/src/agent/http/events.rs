@@ -31,7 +31,7 @@ pub struct Question {
     pub facts: Map<String, Value>,
     /// The upstream's own name for it.
     pub step_id: Option<String>,
-    /// What the upstream wants to have back with the answer. Nobody else sees it.
+    /// What the upstream wants back with the answer. Clients do not see it.
     pub state: Value,
 }
 

@@ -88,7 +88,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether everything came once, in order, and nobody was stopped.
+    /// Whether everything came once, in order, and no client was stopped.
     pub fn is_sound(&self) -> bool {
         self.seen.lost == 0 && self.seen.twice == 0 && self.seen.refused.is_empty()
     }

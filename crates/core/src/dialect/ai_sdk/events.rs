@@ -28,7 +28,7 @@ pub struct Facts<'a> {
     pub chunk: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub tool: Option<&'a RawValue>,
-    /// What whoever asked for the call named it.
+    /// The id that the caller gave the call.
     #[serde(borrow, default)]
     pub tool_call_id: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -220,7 +220,7 @@ impl Projector {
         if view.step_id.is_some() {
             self.ensure_tool(&id, facts, false);
         } else {
-            // Nobody called it in this turn, so the call is part of the event. The event alone decides that: what was
+            // It was not called in this turn, so the call is part of the event. The event alone decides that: what was
             // called before may be gone.
             let input = tool_input(&id, &tool_name(facts.tool), facts.args, false);
             self.parts.tool_waits(&id, input.json.clone());

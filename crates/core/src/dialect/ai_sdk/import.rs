@@ -23,7 +23,7 @@ pub enum Imported {
     Event(Draft),
     /// Nothing to log: what it says, our own stream says.
     Nothing,
-    /// The upstream ended. The run or task is to be ended likewise, and by nobody else.
+    /// The upstream ended. The run or task is to be ended likewise, by this alone.
     End(End),
     /// The upstream's stream is complete.
     Done,

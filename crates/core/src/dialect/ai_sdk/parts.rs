@@ -373,7 +373,7 @@ impl Parts {
         }
     }
 
-    /// After a gap nobody knows what is open. What the reader's parser still has open is returned, to be ended; the
+    /// After a gap it is not known what is open. What the reader's parser still has open is returned, to be ended; the
     /// calls that it has, it keeps, but an input that was arriving has a hole in it, and nothing is added to it.
     pub fn lose(&mut self) -> impl Iterator<Item = Part> + use<> {
         self.in_step = false;

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::events::body_of;
 
-/// Nobody who builds trees reads deeper than this, so nothing deeper is in a log.
+/// Parsers that build trees read no deeper than this, so nothing deeper is in a log.
 const DEPTH_MAX: usize = 127;
 
 /// JSON without the members that the SDK refuses: `__proto__`, and a `constructor` that has a `prototype`.

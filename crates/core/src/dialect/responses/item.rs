@@ -24,7 +24,7 @@ pub enum OutputItem<'a> {
     McpApprovalRequest { id: &'a str, server_label: &'a str, name: &'a str, arguments: &'a Text },
 }
 
-/// A tool that the agent called. Whoever reads it has nothing to run.
+/// A tool that the agent called. The client has nothing to run.
 #[derive(Clone, Debug, Serialize)]
 pub struct CallItem<'a> {
     pub id: &'a str,

@@ -69,7 +69,7 @@ enum Note {
 enum Ailment {
     /// It is there, and not well.
     Sick(String),
-    /// Nobody is there.
+    /// The server cannot be reached.
     Gone(String),
 }
 
@@ -93,7 +93,7 @@ struct Driver {
     connected: Option<Generation>,
     changed: bool,
     removed: bool,
-    /// Whoever waits until its removal is told, by the loss of this.
+    /// Callers that wait until the removal has been announced; dropping this wakes them.
     told_removed: Option<oneshot::Sender<()>>,
     /// Fires when the backend is removed: whatever it has started ends, also what is only being dialled.
     over: CancellationToken,
@@ -299,7 +299,7 @@ impl Driver {
                     self.tell(BackendEvent::Notification { method, params }).await;
                 }
             }
-            // A request that belongs to nobody is answered with "nobody", by dropping it.
+            // A request without a recipient is dropped, which answers it with an error.
             TransportEvent::Inbound(Inbound::Request { .. }) => {}
             TransportEvent::Exited { client, exit } => {
                 // One that only closes its output has no way to end yet, and is as lost.
@@ -338,7 +338,7 @@ impl Driver {
                     }
                 }
                 Effect::Redialled { ticket, success } => {
-                    // Whoever waited looks at the status next, so it must be there first.
+                    // The waiting caller reads the status next, so the status must be set first.
                     self.publish();
                     if let Some(done) = self.reconnects.remove(&ticket) {
                         let _ = done.send(success);

@@ -81,7 +81,7 @@ impl HttpTransport {
         if lane.is_shared() {
             self.lost(why).await;
         }
-        // Whoever noticed it ends with the session, so the rest is not left to it.
+        // The task that noticed it ends with the session, so it cannot do the rest.
         let (transport, lane, session) = (self.clone(), lane.clone(), session.clone());
         tokio::spawn(async move {
             transport.discard(&lane, &session).await;
@@ -171,7 +171,7 @@ impl HttpTransport {
     }
 
     pub(super) async fn lost(&self, why: &str) {
-        // Whoever says so may end with the link, so nothing is waited for between the two.
+        // The reporting task may end with the transport, so nothing is awaited between the two.
         let Ok(place) = self.dial.events.reserve().await else { return };
         if !self.closed.is_cancelled() {
             self.closed.cancel();

@@ -61,7 +61,7 @@ impl Opening<'_> {
         }
     }
 
-    /// It was open before, so this is somebody in between, or a restart.
+    /// It was open before, so this is a proxy in between, or a restart.
     async fn refused(&mut self, why: &str) {
         self.transport.suspect(why);
         tokio::time::sleep(self.pause).await;
@@ -101,8 +101,8 @@ pub(super) async fn hold_get(
             };
             match response.status() {
                 status if status.is_success() => {
-                    // Without a session nothing says whether this is still the same process, and without an event's id nobody
-                    // says what was told in between.
+                    // Without a session nothing says whether this is still the same process, and without an event's id nothing
+                    // says what was sent in between.
                     let blind = session.id.is_none() || last_id.is_none();
                     if opening.opened() && blind && lane.is_shared() {
                         look_again(&transport).await;
@@ -116,7 +116,7 @@ pub(super) async fn hold_get(
             }
             let (newer, retry) = follow(response, &transport, &lane, &session).await;
             last_id = newer.or(last_id);
-            // Whether the backend lives must be known now: it may be opened again by somebody who only takes connections.
+            // Whether the backend lives must be known now: a proxy that only accepts connections may open it again.
             transport.suspect("its stream ended");
             match retry {
                 // It may only want to be asked again later; a server that died must not be waited for so long.
@@ -155,8 +155,8 @@ async fn follow(
                     continue;
                 }
             };
-            // A request that names no call is this client's; its newest call can answer it best. Where all share a place, it
-            // may be nobody's.
+            // A request that names no call is this client's; its newest call can answer it best. Where all clients share
+            // a session, it may have no recipient.
             let (whose, newest) = lane.whose_word();
             let sink = match &message {
                 Message::Request(_) => newest.or_else(|| lane.caller.inbox.clone()),
@@ -188,7 +188,7 @@ pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
             };
             let opens = response.status().is_success() && is_stream(&response);
             if opens && opening.was_open {
-                // What changed in between was told to nobody, and this may be another process.
+                // No client was notified of what changed in between, and this may be another process.
                 look_again(&transport).await;
             }
             let refused = match read_response(response, &id, None, &transport, None).await {
@@ -214,7 +214,7 @@ pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
     transport.closed.run_until_cancelled(held).await;
 }
 
-/// Has the lists fetched anew. Only a real difference is told to anybody.
+/// Has the lists fetched again. Clients are notified only of a real difference.
 async fn look_again(transport: &HttpTransport) {
     let (server, method) = (transport.dial.name.clone(), ListKind::Tools.changed().to_owned());
     let changed = Inbound::Notification { server, method, params: None };

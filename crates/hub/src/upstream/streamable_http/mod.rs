@@ -43,7 +43,7 @@ pub struct HttpTransport {
     headers: HeaderMap,
     pub(super) dial: Dial,
     pub(super) lanes: BackendSessions<HttpSession>,
-    /// Our own place there; everybody's, where there are no sessions.
+    /// The hub's own session there; all clients share it where the server has no sessions.
     pub(super) shared: Arc<BackendSession<HttpSession>>,
     /// What all clients have subscribed to, where there are no sessions.
     pub(super) subscriptions: Subscriptions,
@@ -56,7 +56,7 @@ pub struct HttpTransport {
 pub enum HttpDialError {
     /// It answers as a server of the HTTP+SSE transport would.
     OlderTransport,
-    /// Nobody is there, or somebody who stands before it says so.
+    /// The server cannot be reached, or a proxy in front of it says so.
     Unreachable {
         reason: String,
         retry_after: Option<Duration>,
@@ -332,7 +332,7 @@ impl HttpTransport {
                 // The session is the answer: it was made for this client, with what this client can do.
                 return Ending::answered(Ok(session.initialized.clone()));
             }
-            // From here on the backend may know of the call, so whoever walks away has it taken back.
+            // From here on the backend may know of the call, so a caller that leaves has it cancelled.
             let mut open = Open { transport: self, lane: &lane, session: &session, id: &id, over: false };
             let posted = self.post(&body, &[], Some(&session)).await;
             open.over = !posted.as_ref().is_ok_and(|response| response.status().is_success());

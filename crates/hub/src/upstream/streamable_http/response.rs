@@ -227,7 +227,7 @@ fn answer(
         if let Some(session) = &session {
             session.asked.end(&request.id);
         }
-        // If the backend is gone, or has taken it back, nobody wants the answer.
+        // If the backend is gone or has cancelled its request, the answer is not sent.
         let Some(answer) = answer else { return };
         let body = message::response(&request.id, &answer);
         let _ = transport.post(&body, &[], session.as_deref()).await;

@@ -19,7 +19,7 @@ impl HttpTransport {
         let Some(mut turn) = self.subscriptions.turn(call).await else {
             return Ending::answered(Ok(crate::fields::empty()));
         };
-        // Each request is a connection of its own, so the order in which they arrive is nobody's to say.
+        // Each request is a connection of its own, so the order in which they arrive is not defined.
         turn.sent();
         turn.ended(self.call_in_session(call).await)
     }
@@ -33,7 +33,7 @@ impl HttpTransport {
         }
     }
 
-    /// Asks for something of which nobody waits to hear.
+    /// Sends a request whose answer is not awaited.
     pub(super) async fn ask(self: &Arc<Self>, session: &Arc<HttpSession>, method: &str, params: Option<&Raw>) {
         let id = self.own_id();
         let body = message::request(&id, method, params);

@@ -75,7 +75,7 @@ pub enum Said<T> {
     /// Nothing: Redis must be asked.
     Cold,
     Warm(Result<T, StoreError>),
-    /// Somebody has asked already; look again then.
+    /// A fetch is under way; look again when it is done.
     Wait(watch::Receiver<Outcome>),
     /// Ask Redis for this, and tell [`Flight::land`]; all others wait for it.
     Fetch(Flight),
@@ -305,7 +305,7 @@ impl Known {
     fn read(&self, from: Seq, limit: ReadLimit) -> Part<Batch> {
         let Extent { epoch, first, next, .. } = &self.extent;
         if from >= *next {
-            // Whoever asks for this has heard of more, from elsewhere.
+            // The reader knows of more events than the cache, from elsewhere.
             return Part::Elsewhere;
         }
         let from = from.max(*first);
@@ -335,7 +335,7 @@ fn cost(event: &Recorded) -> usize {
     event.bytes.len() + EVENT_OVERHEAD
 }
 
-/// One question to Redis, for all who want to know. Dropped without an answer, somebody else asks.
+/// One fetch from Redis for all readers that wait. If it is dropped without an answer, another reader fetches.
 pub struct Flight {
     cache: Arc<FollowerCache>,
     log: LogId,

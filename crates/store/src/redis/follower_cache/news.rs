@@ -42,7 +42,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Until what is returned is dropped, what Redis says of this commit needs nobody's attention.
+    /// Until what is returned is dropped, what Redis announces of this commit is ignored.
     pub fn begin(cache: &Arc<FollowerCache>, tails: &Arc<Tails>, log: &LogId, id: &str) -> Expected {
         lock(&cache.own).insert(id.to_owned());
         Expected { cache: cache.clone(), tails: tails.clone(), id: id.to_owned(), log: log.clone(), told: false }
@@ -54,7 +54,7 @@ impl Expected {
         self.tails.wake(&self.log);
     }
 
-    /// It was refused, or nobody knows. If it was done all the same, the next look finds it. Nobody is woken: while Redis
+    /// It was refused, or its outcome is unknown. If it was done all the same, the next look finds it. No reader is woken: while Redis
     /// is away readers would only learn that they cannot read.
     pub fn note_failed(mut self) {
         self.cache.note_change(&self.log, None);

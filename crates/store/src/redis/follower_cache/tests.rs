@@ -21,7 +21,7 @@ fn ask(cache: &Arc<FollowerCache>, log: &str, from: u64, next: u64) -> Option<u6
         match cache.read(&id(log), &mut since, seq(from), limit) {
             Said::Cold => return None,
             Said::Warm(batch) => return Some(batch.unwrap().events.len() as u64),
-            Said::Wait(_) => panic!("nobody else asks"),
+            Said::Wait(_) => panic!("there is no other fetch"),
             Said::Fetch(flight) => {
                 let from = flight.from.unwrap_or(seq(next));
                 let events = recorded(from.get(), next);
@@ -58,7 +58,7 @@ fn memory_is_bounded_and_the_oldest_goes_first() {
 #[test]
 fn a_reader_gets_nothing_that_was_asked_before_the_last_change() {
     let cache = FollowerCache::new(64 << 20);
-    assert_eq!(ask(&cache, "log", 5, 9), None, "nobody listens, so Redis must be asked");
+    assert_eq!(ask(&cache, "log", 5, 9), None, "the log is not subscribed to, so Redis must be asked");
     cache.note_subscribed(&[id("log")]);
     ask(&cache, "log", 5, 5);
     let mut since = None;
@@ -69,11 +69,13 @@ fn a_reader_gets_nothing_that_was_asked_before_the_last_change() {
     let mut later = None;
     assert!(matches!(cache.extent(&id("log"), &mut later), Said::Wait(_)));
     early.land(Ok(Fetched { extent: extent(1, 6), from: seq(5), events: recorded(5, 6) })).unwrap();
-    assert!(matches!(cache.extent(&id("log"), &mut since), Said::Warm(_)), "new enough for whoever asked before");
-    let Said::Fetch(dropped) = cache.extent(&id("log"), &mut later) else { panic!("too old for whoever came after") };
+    assert!(matches!(cache.extent(&id("log"), &mut since), Said::Warm(_)), "new enough for a reader that asked before");
+    let Said::Fetch(dropped) = cache.extent(&id("log"), &mut later) else {
+        panic!("too old for a reader that came after")
+    };
     assert_eq!(dropped.from, Some(seq(6)));
     drop(dropped);
-    assert!(matches!(cache.extent(&id("log"), &mut later), Said::Fetch(_)), "somebody else asks then");
+    assert!(matches!(cache.extent(&id("log"), &mut later), Said::Fetch(_)), "another reader fetches then");
 }
 
 #[test]
