@@ -16,11 +16,11 @@ use bytes::Bytes;
 const LIVE_BYTES_MAX: usize = 512 << 10;
 
 /// A dialect, a log, and the first event of the turn or task in it.
-type Key = (TypeId, LogId, Seq);
+type StreamKey = (TypeId, LogId, Seq);
 
 /// All of this node. A stream is here as long as it has readers that have caught up.
 #[derive(Default)]
-pub struct LiveStreams(Mutex<HashMap<Key, Weak<dyn Any + Send + Sync>>>);
+pub struct LiveStreams(Mutex<HashMap<StreamKey, Weak<dyn Any + Send + Sync>>>);
 
 struct LiveStream<P: Projection> {
     epoch: Epoch,
@@ -33,7 +33,7 @@ struct State<P: Projection> {
     held: Held,
 }
 
-pub type Batch<P> = LiveBatch<<P as Projection>::Output, Encoded>;
+pub type StreamBatch<P> = LiveBatch<<P as Projection>::Output, Encoded>;
 
 /// A batch as it travels. Each form is made when the first reader needs it.
 #[derive(Default)]
@@ -47,7 +47,7 @@ pub struct Encoded {
 /// A reader that has caught up. It takes what others have projected, or projects for them.
 pub struct LiveReader<P: Projection> {
     streams: Arc<LiveStreams>,
-    key: Key,
+    key: StreamKey,
     stream: Arc<LiveStream<P>>,
     at: Seq,
 }
@@ -136,7 +136,7 @@ impl<P: Projection> Drop for LiveReader<P> {
 
 impl Encoded {
     /// The outputs of a batch from this one on, as server-sent events.
-    pub fn sse<P: Projection>(batch: &Batch<P>, from: usize, epoch: &Epoch) -> Bytes {
+    pub fn sse<P: Projection>(batch: &StreamBatch<P>, from: usize, epoch: &Epoch) -> Bytes {
         let (bytes, ends) = batch.encoded.sse.get_or_init(|| {
             let mut bytes = Vec::with_capacity(batch.outputs.iter().map(P::len).sum());
             let mut encode = |output: &P::Output| {
@@ -152,7 +152,7 @@ impl Encoded {
 
     /// The outputs of a batch from this one on, each as a frame that names this session.
     pub fn frames<P: Projection>(
-        batch: &Batch<P>,
+        batch: &StreamBatch<P>,
         from: usize,
         session: Option<&SessionId>,
         encode: impl Fn(&P::Output) -> Bytes,

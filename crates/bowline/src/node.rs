@@ -23,7 +23,7 @@ use crate::auth::Authenticator;
 use crate::cluster::{Cluster, ClusterRouter};
 use crate::config::{Config, Loaded, Reread, StoreConfig, StoreUrl, SyncMode};
 use crate::connection::ConnectionContext;
-use crate::drive::cluster::Member;
+use crate::drive::cluster::ClusterMember;
 use crate::http::admin::{AdminState, Settings};
 use crate::http::admission::Admission;
 use crate::http::chat::ChatState;
@@ -85,7 +85,7 @@ pub struct Node {
     pub lifecycle: Arc<Lifecycle>,
     pub maintenance: Arc<Maintenance>,
     /// This node among the others on its store, where there can be any.
-    member: Option<Arc<Member>>,
+    member: Option<Arc<ClusterMember>>,
     auth: Arc<Authenticator>,
     acceptor: Acceptor,
     listener: TcpListener,
@@ -227,7 +227,7 @@ impl Node {
         let closing = lifecycle.closing.clone();
         let acceptor = Acceptor { router: doors.router(), tls, config, metrics: metrics.clone(), closing };
         let member = cluster.map(|cluster| {
-            Arc::new(Member {
+            Arc::new(ClusterMember {
                 cluster,
                 address,
                 lifecycle: lifecycle.clone(),
@@ -359,7 +359,7 @@ async fn open_disk(
 }
 
 /// Tells everybody, and lets runs finish for a while.
-async fn drain(lifecycle: &Lifecycle, maintenance: &Maintenance, member: Option<&Arc<Member>>) {
+async fn drain(lifecycle: &Lifecycle, maintenance: &Maintenance, member: Option<&Arc<ClusterMember>>) {
     if let Some(member) = member {
         // Whoever is to go on with what is here may have come since the last look.
         let _ = tokio::time::timeout(LAST_LOOK, drive::cluster::look_around(member)).await;

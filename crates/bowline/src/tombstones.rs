@@ -6,9 +6,9 @@ use bowline_protocol::{LogId, Principal};
 
 /// What is over, by whom it belongs to, each with when it was last touched.
 #[derive(Debug, Default)]
-pub struct Ended(HashMap<Principal, Vec<(u64, LogId)>>);
+pub struct Tombstones(HashMap<Principal, Vec<(u64, LogId)>>);
 
-impl Ended {
+impl Tombstones {
     pub fn note(&mut self, owner: &Principal, touched_ms: u64, log: &LogId) {
         self.0.entry(owner.clone()).or_default().push((touched_ms, log.clone()));
     }
@@ -34,7 +34,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_newest_of_each_principal_stay(times in prop::collection::vec((0..3u8, 0..50u64), 0..60), max in 0..10usize) {
-            let mut ended = Ended::default();
+            let mut ended = Tombstones::default();
             let mut all: HashMap<u8, Vec<(u64, LogId)>> = HashMap::new();
             for (n, (owner, touched_ms)) in times.into_iter().enumerate() {
                 let log = LogId::parse(&format!("log_{n}")).unwrap();

@@ -24,7 +24,7 @@ use crate::task::actor::TaskActor;
 use crate::task::record::Worker;
 use crate::task::status::Status;
 use crate::task::{Ask as TaskAsk, Command as TaskCommand, TaskRecord, Tasks};
-use crate::tombstones::Ended;
+use crate::tombstones::Tombstones;
 
 /// The next sweep comes early when so many sessions and tasks have ended.
 const ENDED_MAX: usize = 1000;
@@ -155,7 +155,7 @@ impl Maintenance {
     /// Streams that were kept long enough after their end are let go; a tombstone says so for a while longer.
     async fn sweep_tasks(&self, now_ms: u64) -> Result<(), StoreError> {
         let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
-        let (mut kept, mut tombstones, mut due) = (Ended::default(), Ended::default(), Vec::new());
+        let (mut kept, mut tombstones, mut due) = (Tombstones::default(), Tombstones::default(), Vec::new());
         let (mut streams, mut released) = (HashMap::new(), HashMap::new());
         for (log, stored) in self.logs.store.list(Kind::Task, None).await? {
             let Some((id, record)) = task_of(&log, &stored) else { continue };
@@ -262,7 +262,7 @@ impl Maintenance {
         self.metrics.store_quarantined.set(health.quarantined.len() as i64);
         let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
         let (mut retained, mut fullest) = (0, 0);
-        let (mut tombstones, mut due) = (Ended::default(), Vec::new());
+        let (mut tombstones, mut due) = (Tombstones::default(), Vec::new());
         let (sessions, limit) =
             (self.logs.store.list(Kind::Session, None).await?, self.config.limits.tombstones_per_principal_max);
         // Records are read only where something may be due.

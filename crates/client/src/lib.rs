@@ -68,7 +68,7 @@ pub use follow::{EventFollower, Followed};
 pub use frame::ServerFrame;
 pub use http_client::{EventStream, HttpClient, HttpError, StreamEvent};
 pub use link::{
-    ACK_EVERY, Attached, BACKOFF, GapCause, Link, LinkConfig, LinkEvent, LinkOutput, LinkStats, Moment, ResetCause,
-    SessionTarget, StopCause, Target, WhenGone, WhenHeld,
+    ACK_EVERY, AttachedSession, BACKOFF, GapCause, Link, LinkConfig, LinkEvent, LinkOutput, LinkStats, Moment,
+    ResetCause, SessionTarget, StopCause, Target, WhenGone, WhenHeld,
 };
 pub use request::{ClientRequest, RequestId, RequestOutcome};

@@ -17,7 +17,7 @@ pub type CallNumber = u64;
 
 /// Whose connection it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ConnectionScope {
     /// All clients share it.
     Shared,
     /// One client has a session of its own, at a server that has others.
@@ -28,9 +28,9 @@ pub enum Place {
 
 /// Who listens to what a server says on behalf of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listener {
+pub enum RequestListener {
     /// No client: the request is housekeeping.
-    Nobody,
+    Absent,
     /// A client, while its call is under way.
     Caller,
     /// A client, for a subscription: what belongs to that names it, and its answer is its end.
@@ -39,17 +39,17 @@ pub enum Listener {
 
 /// A request that is under way.
 #[derive(Clone, Debug)]
-pub struct Waiting {
+pub struct AttributedRequest {
     /// Its client, if it has a session. Requests without one may each be another client's.
     pub client: Option<Arc<str>>,
-    pub listener: Listener,
+    pub listener: RequestListener,
     /// Its caller wants to hear of its progress.
     pub wants_progress: bool,
 }
 
 /// What a server says of its own accord, as far as it says whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum ServerMessage {
     /// It names its subscription.
     OfSubscription {
         number: CallNumber,
@@ -68,34 +68,34 @@ pub enum Said {
 
 /// Whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum Recipient {
     Call(CallNumber),
     /// One of several calls of one client: the newest, as likely as not.
     OneOfCalls(CallNumber),
     /// The only client's, and none of its calls'.
     Client,
     /// No client's in particular.
-    Nobody,
+    Unaddressed,
     /// A call's that is over.
-    Gone,
+    Departed,
     /// One of several clients', and nothing says whose.
-    Unclear,
+    Ambiguous,
 }
 
 /// The calls under way on one connection.
 #[derive(Debug)]
 pub struct Attribution {
-    place: Place,
+    place: ConnectionScope,
     /// On a shared connection: the only client that is here now.
     tenant: Option<Arc<str>>,
-    calls: BTreeMap<CallNumber, Waiting>,
+    calls: BTreeMap<CallNumber, AttributedRequest>,
     next: CallNumber,
     /// Calls whose callers have left while the server may go on with them, and until when they count.
     given_up: BTreeMap<CallNumber, (Option<Arc<str>>, Instant)>,
 }
 
 impl Attribution {
-    pub fn new(place: Place) -> Attribution {
+    pub fn new(place: ConnectionScope) -> Attribution {
         Attribution { place, tenant: None, calls: BTreeMap::new(), next: 1, given_up: BTreeMap::new() }
     }
 
@@ -110,7 +110,7 @@ impl Attribution {
         self.next - 1
     }
 
-    pub fn handle_sent(&mut self, number: CallNumber, waiting: Waiting) {
+    pub fn handle_sent(&mut self, number: CallNumber, waiting: AttributedRequest) {
         self.calls.insert(number, waiting);
         self.next = self.next.max(number + 1);
     }
@@ -125,12 +125,12 @@ impl Attribution {
     pub fn handle_given_up(&mut self, now: Instant, number: CallNumber) {
         let Some(call) = self.calls.remove(&number) else { return };
         let is_silent = match call.listener {
-            Listener::Nobody => call.client.is_none(),
-            Listener::Caller => false,
-            Listener::Subscriber => true,
+            RequestListener::Absent => call.client.is_none(),
+            RequestListener::Caller => false,
+            RequestListener::Subscriber => true,
         };
         // Where one client is alone, what is left of its calls is its own.
-        if is_silent || self.place != Place::Shared {
+        if is_silent || self.place != ConnectionScope::Shared {
             return;
         }
         self.given_up.insert(number, (call.client, now + GIVEN_UP_FOR));
@@ -178,28 +178,30 @@ impl Attribution {
         self.calls.is_empty()
     }
 
-    pub fn whose(&mut self, now: Instant, said: Said) -> Whose {
+    pub fn whose(&mut self, now: Instant, said: ServerMessage) -> Recipient {
         self.given_up.retain(|_, (_, until)| *until > now);
         match said {
-            Said::OfSubscription { number, changes_list } => match self.calls.get(&number) {
+            ServerMessage::OfSubscription { number, changes_list } => match self.calls.get(&number) {
                 Some(call) => of_call(number, call),
                 // A change of a list is looked up for all clients, whichever was notified.
-                None if changes_list => Whose::Nobody,
-                None => Whose::Gone,
+                None if changes_list => Recipient::Unaddressed,
+                None => Recipient::Departed,
             },
             // What changes in one client's process changes there alone. Each session tells of a change; whether there is
             // one is found out once, for all.
-            Said::ListChanged if self.place == Place::OwnProcess => Whose::Client,
-            Said::ListChanged => Whose::Nobody,
-            Said::Progress(number) => {
+            ServerMessage::ListChanged if self.place == ConnectionScope::OwnProcess => Recipient::Client,
+            ServerMessage::ListChanged => Recipient::Unaddressed,
+            ServerMessage::Progress(number) => {
                 let call = number.and_then(|number| Some((number, self.calls.get(&number)?)));
                 call.filter(|(_, call)| call.wants_progress)
-                    .map_or(Whose::Nobody, |(number, call)| of_call(number, call))
+                    .map_or(Recipient::Unaddressed, |(number, call)| of_call(number, call))
             }
-            Said::Word(Some(number)) => self.calls.get(&number).map_or(Whose::Gone, |call| of_call(number, call)),
-            Said::Word(None) => self.whose_word(),
-            Said::ResourceUpdated if self.place == Place::Shared => Whose::Nobody,
-            Said::ResourceUpdated | Said::Other => self.only_clients(),
+            ServerMessage::Word(Some(number)) => {
+                self.calls.get(&number).map_or(Recipient::Departed, |call| of_call(number, call))
+            }
+            ServerMessage::Word(None) => self.whose_word(),
+            ServerMessage::ResourceUpdated if self.place == ConnectionScope::Shared => Recipient::Unaddressed,
+            ServerMessage::ResourceUpdated | ServerMessage::Other => self.only_clients(),
         }
     }
 
@@ -211,27 +213,27 @@ impl Attribution {
 
     /// What names no call belongs to the newest one if all are one client's; otherwise guessing would show one client what is
     /// another's.
-    fn whose_word(&self) -> Whose {
+    fn whose_word(&self) -> Recipient {
         let Some((newest, call)) = self.callers().next_back() else { return self.only_clients() };
         let (count, client) = (self.callers().count(), call.client.as_ref());
-        if self.place == Place::Shared {
+        if self.place == ConnectionScope::Shared {
             let is_other = |tenant: &Arc<str>| client != Some(tenant);
             let is_one_clients =
                 count == 1 || client.is_some() && self.callers().all(|(_, call)| call.client.as_ref() == client);
             if self.tenant.as_ref().is_some_and(is_other) || !is_one_clients || !self.left_only(client) {
-                return Whose::Unclear;
+                return Recipient::Ambiguous;
             }
         }
-        if count > 1 { Whose::OneOfCalls(newest) } else { Whose::Call(newest) }
+        if count > 1 { Recipient::OneOfCalls(newest) } else { Recipient::Call(newest) }
     }
 
     /// What belongs to no call.
-    fn only_clients(&self) -> Whose {
+    fn only_clients(&self) -> Recipient {
         match (self.place, &self.tenant) {
-            (Place::OwnSession | Place::OwnProcess, _) => Whose::Client,
-            (Place::Shared, Some(tenant)) if self.is_alone(tenant) => Whose::Client,
-            (Place::Shared, Some(_)) => Whose::Unclear,
-            (Place::Shared, None) => Whose::Nobody,
+            (ConnectionScope::OwnSession | ConnectionScope::OwnProcess, _) => Recipient::Client,
+            (ConnectionScope::Shared, Some(tenant)) if self.is_alone(tenant) => Recipient::Client,
+            (ConnectionScope::Shared, Some(_)) => Recipient::Ambiguous,
+            (ConnectionScope::Shared, None) => Recipient::Unaddressed,
         }
     }
 
@@ -241,9 +243,9 @@ impl Attribution {
     }
 
     /// Requests that something without a name can belong to.
-    fn callers(&self) -> impl DoubleEndedIterator<Item = (CallNumber, &Waiting)> {
+    fn callers(&self) -> impl DoubleEndedIterator<Item = (CallNumber, &AttributedRequest)> {
         let all = self.calls.iter().map(|(number, call)| (*number, call));
-        all.filter(|(_, call)| call.listener == Listener::Caller)
+        all.filter(|(_, call)| call.listener == RequestListener::Caller)
     }
 
     /// Whether all calls that were given up are this client's.
@@ -252,8 +254,8 @@ impl Attribution {
     }
 }
 
-fn of_call(number: CallNumber, call: &Waiting) -> Whose {
-    if call.listener == Listener::Nobody { Whose::Nobody } else { Whose::Call(number) }
+fn of_call(number: CallNumber, call: &AttributedRequest) -> Recipient {
+    if call.listener == RequestListener::Absent { Recipient::Unaddressed } else { Recipient::Call(number) }
 }
 
 #[cfg(test)]

@@ -59,19 +59,21 @@ fn client(name: &str) -> Option<Arc<str>> {
 
 /// A connection on which this is under way: `a` is a call of client a, `?` one of a client without a session, `ours` is
 /// housekeeping, `listens-` a subscription, `left-` a call that was given up.
-fn in_state(place: Place, under_way: &str, t: Instant) -> Attribution {
+fn in_state(place: ConnectionScope, under_way: &str, t: Instant) -> Attribution {
     let mut attribution = Attribution::new(place);
     for word in under_way.split(' ').filter(|word| *word != "nothing") {
-        let call = |name: &str, listener| Waiting { client: client(name), listener, wants_progress: true };
+        let call = |name: &str, listener| AttributedRequest { client: client(name), listener, wants_progress: true };
         let (waiting, has_left) = match word.split_once('-') {
             Some(("tenant", name)) => {
                 attribution.set_tenant(client(name));
                 continue;
             }
-            Some(("listens", name)) => (call(name, Listener::Subscriber), false),
-            Some(("left", name)) => (call(name, Listener::Caller), true),
-            _ if word == "ours" => (Waiting { client: None, listener: Listener::Nobody, wants_progress: false }, false),
-            _ => (call(word, Listener::Caller), false),
+            Some(("listens", name)) => (call(name, RequestListener::Subscriber), false),
+            Some(("left", name)) => (call(name, RequestListener::Caller), true),
+            _ if word == "ours" => {
+                (AttributedRequest { client: None, listener: RequestListener::Absent, wants_progress: false }, false)
+            }
+            _ => (call(word, RequestListener::Caller), false),
         };
         let number = attribution.next_number();
         attribution.handle_sent(number, waiting);
@@ -84,18 +86,18 @@ fn in_state(place: Place, under_way: &str, t: Instant) -> Attribution {
 
 fn happen(event: &str, attribution: &mut Attribution, t: Instant) -> String {
     let said = match event {
-        "word" => Said::Word(None),
-        "word of 1" => Said::Word(Some(1)),
-        "word of 9" => Said::Word(Some(9)),
-        "progress of 1" => Said::Progress(Some(1)),
-        "progress of 9" => Said::Progress(Some(9)),
-        "progress" => Said::Progress(None),
-        "list changed" => Said::ListChanged,
-        "subscription 1" => Said::OfSubscription { number: 1, changes_list: false },
-        "subscription 9" => Said::OfSubscription { number: 9, changes_list: false },
-        "subscription 9 list changed" => Said::OfSubscription { number: 9, changes_list: true },
-        "resource updated" => Said::ResourceUpdated,
-        "other" => Said::Other,
+        "word" => ServerMessage::Word(None),
+        "word of 1" => ServerMessage::Word(Some(1)),
+        "word of 9" => ServerMessage::Word(Some(9)),
+        "progress of 1" => ServerMessage::Progress(Some(1)),
+        "progress of 9" => ServerMessage::Progress(Some(9)),
+        "progress" => ServerMessage::Progress(None),
+        "list changed" => ServerMessage::ListChanged,
+        "subscription 1" => ServerMessage::OfSubscription { number: 1, changes_list: false },
+        "subscription 9" => ServerMessage::OfSubscription { number: 9, changes_list: false },
+        "subscription 9 list changed" => ServerMessage::OfSubscription { number: 9, changes_list: true },
+        "resource updated" => ServerMessage::ResourceUpdated,
+        "other" => ServerMessage::Other,
         answer => {
             let ended = match answer {
                 "nameless answer" => attribution.handle_nameless_answer(),
@@ -109,20 +111,23 @@ fn happen(event: &str, attribution: &mut Attribution, t: Instant) -> String {
         }
     };
     match attribution.whose(t, said) {
-        Whose::Call(number) => format!("call {number}"),
-        Whose::OneOfCalls(number) => format!("one of the calls, as likely {number}"),
-        Whose::Client => "the client".to_owned(),
-        Whose::Nobody => "unaddressed".to_owned(),
-        Whose::Gone => "departed".to_owned(),
-        Whose::Unclear => "ambiguous".to_owned(),
+        Recipient::Call(number) => format!("call {number}"),
+        Recipient::OneOfCalls(number) => format!("one of the calls, as likely {number}"),
+        Recipient::Client => "the client".to_owned(),
+        Recipient::Unaddressed => "unaddressed".to_owned(),
+        Recipient::Departed => "departed".to_owned(),
+        Recipient::Ambiguous => "ambiguous".to_owned(),
     }
 }
 
 #[test]
 fn whatever_is_under_way_meets_whatever_is_said_as_the_table_says() {
     let t = now();
-    let places =
-        [("shared", Place::Shared, SHARED), ("session", Place::OwnSession, OWN), ("process", Place::OwnProcess, OWN)];
+    let places = [
+        ("shared", ConnectionScope::Shared, SHARED),
+        ("session", ConnectionScope::OwnSession, OWN),
+        ("process", ConnectionScope::OwnProcess, OWN),
+    ];
     let mut lines = Vec::new();
     for (name, place, states) in places {
         for state in states {
@@ -142,20 +147,22 @@ fn whatever_is_under_way_meets_whatever_is_said_as_the_table_says() {
 #[test]
 fn what_was_given_up_counts_for_a_while_only() {
     let t = now();
-    let mut attribution = in_state(Place::Shared, "a left-b", t);
-    assert_eq!(attribution.whose(t, Said::Word(None)), Whose::Unclear);
+    let mut attribution = in_state(ConnectionScope::Shared, "a left-b", t);
+    assert_eq!(attribution.whose(t, ServerMessage::Word(None)), Recipient::Ambiguous);
     let later = t + GIVEN_UP_FOR;
-    assert_eq!(attribution.whose(later, Said::Word(None)), Whose::Call(1));
+    assert_eq!(attribution.whose(later, ServerMessage::Word(None)), Recipient::Call(1));
 }
 
 #[test]
 fn the_oldest_of_too_many_that_were_given_up_make_room() {
     let t = now();
-    let mut attribution = Attribution::new(Place::Shared);
+    let mut attribution = Attribution::new(ConnectionScope::Shared);
     for _ in 0..=GIVEN_UP_MAX {
         let number = attribution.next_number();
-        attribution
-            .handle_sent(number, Waiting { client: client("a"), listener: Listener::Caller, wants_progress: false });
+        attribution.handle_sent(
+            number,
+            AttributedRequest { client: client("a"), listener: RequestListener::Caller, wants_progress: false },
+        );
         attribution.handle_given_up(t, number);
     }
     assert_eq!(attribution.given_up.len(), GIVEN_UP_MAX);

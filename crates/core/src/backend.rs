@@ -11,12 +11,12 @@ mod words;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-pub use calls::{Call, Outcome, Resend};
-pub use words::{CallId, DialError, Generation, Output, Policy, Status, Ticket, Told};
+pub use calls::{CallFailure, QueuedCall, ResendPolicy};
+pub use words::{BackendNotice, BackendStatus, CallId, DialError, Generation, Output, Policy, Ticket};
 
 use crate::backoff::Backoff;
-use away::Away;
-use calls::Calls;
+use away::Outage;
+use calls::BackendCalls;
 use dying::Dying;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ enum State {
         /// A dial that is to take over from the live one.
         replacing: Option<Generation>,
     },
-    Reconnecting(Away),
+    Reconnecting(Outage),
 }
 
 /// An old transport on which calls may still finish.
@@ -47,31 +47,31 @@ struct Retiring {
 }
 
 #[derive(Debug)]
-pub struct Backend {
+pub struct BackendMachine {
     policy: Policy,
     state: State,
     newest: Generation,
     backoff: Backoff,
     retiring: Vec<Retiring>,
     dying: Dying,
-    calls: Calls,
+    calls: BackendCalls,
     tickets: Vec<Ticket>,
     last_error: Option<String>,
     was_connected: bool,
     outputs: VecDeque<Output>,
 }
 
-impl Backend {
-    /// A backend that is not dialled yet; [`start`](Backend::start) does that.
-    pub fn new(policy: Policy) -> Backend {
-        Backend {
+impl BackendMachine {
+    /// A backend that is not dialled yet; [`start`](BackendMachine::start) does that.
+    pub fn new(policy: Policy) -> BackendMachine {
+        BackendMachine {
             policy,
             state: State::Disconnected { removed: false },
             newest: Generation(0),
             backoff: Backoff::new(policy.retry_first, policy.retry_max, policy.retry_jitter),
             retiring: Vec::new(),
             dying: Dying::default(),
-            calls: Calls::new(policy.parked_max),
+            calls: BackendCalls::new(policy.parked_max),
             tickets: Vec::new(),
             last_error: None,
             was_connected: false,
@@ -83,13 +83,13 @@ impl Backend {
         self.outputs.pop_front()
     }
 
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> BackendStatus {
         match &self.state {
-            State::Disconnected { .. } => Status::Disconnected,
-            State::Error => Status::Error,
-            State::Connecting { .. } => Status::Connecting,
-            State::Connected { .. } => Status::Connected,
-            State::Reconnecting(_) => Status::Reconnecting,
+            State::Disconnected { .. } => BackendStatus::Disconnected,
+            State::Error => BackendStatus::Error,
+            State::Connecting { .. } => BackendStatus::Connecting,
+            State::Connected { .. } => BackendStatus::Connected,
+            State::Reconnecting(_) => BackendStatus::Reconnecting,
         }
     }
 
@@ -127,7 +127,7 @@ impl Backend {
         self.calls.counts()
     }
 
-    /// Dials for the first time, or again after [`disable`](Backend::disable).
+    /// Dials for the first time, or again after [`disable`](BackendMachine::disable).
     pub fn start(&mut self) {
         if let State::Disconnected { removed: false } | State::Error = self.state {
             let dial = self.dial();
@@ -135,7 +135,7 @@ impl Backend {
         }
     }
 
-    pub fn handle_call(&mut self, now: Instant, call: Call) {
+    pub fn handle_call(&mut self, now: Instant, call: QueuedCall) {
         match &mut self.state {
             State::Connected { live, .. } => {
                 let generation = *live;
@@ -171,7 +171,7 @@ impl Backend {
         self.handle_lost(now, generation, reason, dice);
         let Some(mut call) = returned else { return };
         if !call.spend_send() {
-            self.fail(&call, Outcome::NotExecuted { reason: reason.to_owned() });
+            self.fail(&call, CallFailure::NotExecuted { reason: reason.to_owned() });
         } else {
             self.send_again(now, call);
         }
@@ -187,7 +187,7 @@ impl Backend {
         retry_after: Option<Duration>,
     ) {
         let Some(call) = self.calls.take_sent(call, generation) else { return };
-        self.fail(&call, Outcome::Refused { reason: reason.to_owned(), retry_after });
+        self.fail(&call, CallFailure::Refused { reason: reason.to_owned(), retry_after });
         self.retire_idle();
     }
 
@@ -219,8 +219,8 @@ impl Backend {
         {
             self.outputs.push_back(Output::Retire(generation));
             self.last_error = Some(reason.to_owned());
-            self.tell(Told::Disconnected { intentional: false });
-            let mut away = Away::since(now);
+            self.tell(BackendNotice::Disconnected { intentional: false });
+            let mut away = Outage::since(now);
             match replacing {
                 // The dial that was to replace it is the attempt.
                 Some(dial) => away.begin_dial(dial),
@@ -280,7 +280,7 @@ impl Backend {
         }
     }
 
-    /// Stops everything on purpose, until [`start`](Backend::start).
+    /// Stops everything on purpose, until [`start`](BackendMachine::start).
     pub fn disable(&mut self, now: Instant) {
         self.stop(now, false);
     }
@@ -290,7 +290,7 @@ impl Backend {
             return;
         }
         self.stop(now, true);
-        self.tell(Told::Removed);
+        self.tell(BackendNotice::Removed);
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
@@ -309,7 +309,7 @@ impl Backend {
             self.dial_now(now);
         }
         for call in self.calls.take_overdue(now) {
-            let outcome = if call.deadline <= now { Outcome::Deadline } else { self.unavailable(now) };
+            let outcome = if call.deadline <= now { CallFailure::Deadline } else { self.unavailable(now) };
             self.fail(&call, outcome);
         }
         for call in self.calls.take_rested(now) {
@@ -364,14 +364,14 @@ impl Backend {
         match before {
             State::Reconnecting(away) if self.was_connected => {
                 let (attempts_taken, down) = away.taken(now);
-                self.tell(Told::Reconnected { attempts_taken, down });
+                self.tell(BackendNotice::Reconnected { attempts_taken, down });
             }
             State::Connected { live, .. } => {
-                self.tell(Told::Disconnected { intentional: true });
-                self.tell(Told::Reconnected { attempts_taken: 1, down: Duration::ZERO });
+                self.tell(BackendNotice::Disconnected { intentional: true });
+                self.tell(BackendNotice::Reconnected { attempts_taken: 1, down: Duration::ZERO });
                 self.retiring.push(Retiring { generation: live, until: now + self.policy.grace });
             }
-            _ => self.tell(Told::Connected),
+            _ => self.tell(BackendNotice::Connected),
         }
         self.was_connected = true;
         self.last_error = None;
@@ -409,7 +409,7 @@ impl Backend {
                 self.state = State::Reconnecting(away);
             }
             State::Connecting { .. } | State::Disconnected { .. } | State::Error => {
-                let mut away = Away::since(now);
+                let mut away = Outage::since(now);
                 self.wait(now, &mut away, retry_after, dice);
                 self.state = State::Reconnecting(away);
             }
@@ -427,14 +427,14 @@ impl Backend {
     }
 
     /// Plans the next attempt, not before `at_least`. A dial that a call brought forward does not push the planned one back.
-    fn wait(&mut self, now: Instant, away: &mut Away, at_least: Option<Duration>, dice: f64) {
+    fn wait(&mut self, now: Instant, away: &mut Outage, at_least: Option<Duration>, dice: f64) {
         if away.keep_plan(now, at_least) {
             return;
         }
         let delay = self.backoff.next(dice).max(at_least.unwrap_or_default());
         let attempt = self.backoff.attempt();
         if away.plan(now, delay, attempt) {
-            self.tell(Told::Reconnecting { attempt, next_retry: delay });
+            self.tell(BackendNotice::Reconnecting { attempt, next_retry: delay });
         }
     }
 
@@ -447,7 +447,7 @@ impl Backend {
         let reason = if removed { "the hub has let the server go" } else { "the server was disconnected on purpose" };
         for (generation, why) in self.dying.take_all() {
             for call in self.calls.take_all_sent(generation) {
-                self.fail(&call, Outcome::Unknown { reason: why.clone() });
+                self.fail(&call, CallFailure::Unknown { reason: why.clone() });
             }
         }
         let mut gone: Vec<Generation> = self.retiring.drain(..).map(|old| old.generation).collect();
@@ -457,11 +457,11 @@ impl Backend {
         for generation in gone {
             self.outputs.push_back(Output::Retire(generation));
             for call in self.calls.take_all_sent(generation) {
-                self.fail(&call, Outcome::Unknown { reason: reason.to_owned() });
+                self.fail(&call, CallFailure::Unknown { reason: reason.to_owned() });
             }
         }
         // Whatever it was before, it is disconnected now, and on purpose.
-        self.tell(Told::Disconnected { intentional: true });
+        self.tell(BackendNotice::Disconnected { intentional: true });
         self.last_error = None;
         self.backoff.reset();
         self.fail_parked(now);
@@ -484,7 +484,7 @@ impl Backend {
         self.outputs.extend(idle.into_iter().map(|old| Output::Retire(old.generation)));
     }
 
-    fn tell(&mut self, told: Told) {
+    fn tell(&mut self, told: BackendNotice) {
         self.outputs.push_back(Output::Tell(told));
     }
 }

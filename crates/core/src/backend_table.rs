@@ -6,8 +6,8 @@ use super::*;
 const S: Duration = Duration::from_secs(1);
 
 /// A machine in the named state, with call 1 parked or in flight where that can be.
-pub(super) fn in_state(name: &str, t: Instant) -> Backend {
-    let mut backend = Backend::new(Policy::default());
+pub(super) fn in_state(name: &str, t: Instant) -> BackendMachine {
+    let mut backend = BackendMachine::new(Policy::default());
     match name {
         "new" => {}
         "connecting" => {
@@ -55,7 +55,7 @@ pub(super) fn in_state(name: &str, t: Instant) -> Backend {
 }
 
 /// One event, on the generation that is dialled or lives (or the last one there was).
-fn happen(event: &str, backend: &mut Backend, t: Instant) {
+fn happen(event: &str, backend: &mut BackendMachine, t: Instant) {
     let live = backend.live().unwrap_or(G1);
     let dialled = backend.dialling().unwrap_or(backend.newest);
     match event {

@@ -16,8 +16,8 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-pub(super) fn call(id: CallId, t: Instant) -> Call {
-    Call::new(id, t + 30 * S, Resend::IfNotExecuted)
+pub(super) fn call(id: CallId, t: Instant) -> QueuedCall {
+    QueuedCall::new(id, t + 30 * S, ResendPolicy::IfNotExecuted)
 }
 
 pub(super) fn refused() -> Result<(), DialError> {
@@ -25,7 +25,7 @@ pub(super) fn refused() -> Result<(), DialError> {
 }
 
 /// Everything the machine wants, in short words.
-pub(super) fn drain(backend: &mut Backend) -> String {
+pub(super) fn drain(backend: &mut BackendMachine) -> String {
     let mut words = Vec::new();
     while let Some(output) = backend.poll_output() {
         words.push(match output {
@@ -35,36 +35,36 @@ pub(super) fn drain(backend: &mut Backend) -> String {
             Output::Retire(g) => format!("retire {}", g.0),
             Output::Redialled { ticket, success } => format!("redialled {ticket} {success}"),
             Output::Tell(told) => match told {
-                Told::Connected => "connected".into(),
-                Told::Disconnected { intentional } => format!("disconnected {intentional}"),
-                Told::Reconnecting { attempt, next_retry } => {
+                BackendNotice::Connected => "connected".into(),
+                BackendNotice::Disconnected { intentional } => format!("disconnected {intentional}"),
+                BackendNotice::Reconnecting { attempt, next_retry } => {
                     format!("reconnecting #{attempt} in {}s", next_retry.as_secs())
                 }
-                Told::Reconnected { attempts_taken, down } => {
+                BackendNotice::Reconnected { attempts_taken, down } => {
                     format!("reconnected after {attempts_taken} in {}s", down.as_secs())
                 }
-                Told::Removed => "removed".into(),
+                BackendNotice::Removed => "removed".into(),
             },
         });
     }
     words.join(", ")
 }
 
-fn outcome_word(outcome: &Outcome) -> &'static str {
+fn outcome_word(outcome: &CallFailure) -> &'static str {
     match outcome {
-        Outcome::Unavailable { .. } => "unavailable",
-        Outcome::Unknown { .. } => "unknown",
-        Outcome::NotExecuted { .. } => "not executed",
-        Outcome::Refused { .. } => "refused",
-        Outcome::Busy => "busy",
-        Outcome::Deadline => "deadline",
+        CallFailure::Unavailable { .. } => "unavailable",
+        CallFailure::Unknown { .. } => "unknown",
+        CallFailure::NotExecuted { .. } => "not executed",
+        CallFailure::Refused { .. } => "refused",
+        CallFailure::Busy => "busy",
+        CallFailure::Deadline => "deadline",
     }
 }
 
 #[test]
 fn a_backend_that_is_away_for_good_is_tried_for_ever_at_growing_distances_and_told_of_with_restraint() {
     let mut t = now();
-    let mut backend = Backend::new(Policy::default());
+    let mut backend = BackendMachine::new(Policy::default());
     backend.start();
     let mut told = Vec::new();
     let mut delays = Vec::new();
@@ -72,7 +72,7 @@ fn a_backend_that_is_away_for_good_is_tried_for_ever_at_growing_distances_and_to
     let began = t;
     while t < began + 24 * 3600 * S {
         while let Some(output) = backend.poll_output() {
-            if let Output::Tell(Told::Reconnecting { attempt, .. }) = output {
+            if let Output::Tell(BackendNotice::Reconnecting { attempt, .. }) = output {
                 told.push((attempt, t - began));
             }
         }
@@ -95,7 +95,7 @@ fn a_backend_that_is_away_for_good_is_tried_for_ever_at_growing_distances_and_to
 fn jitter_stays_within_a_tenth() {
     let t = now();
     for (dice, ms) in [(0.0, 900), (1.0, 1100)] {
-        let mut backend = Backend::new(Policy::default());
+        let mut backend = BackendMachine::new(Policy::default());
         backend.start();
         backend.handle_dialled(t, G1, refused(), dice);
         assert_eq!(backend.next_retry(t), Some(Duration::from_millis(ms)));
@@ -105,7 +105,7 @@ fn jitter_stays_within_a_tenth() {
 #[test]
 fn every_success_starts_the_delays_over() {
     let mut t = now();
-    let mut backend = Backend::new(Policy::default());
+    let mut backend = BackendMachine::new(Policy::default());
     backend.start();
     // Six quick restarts, and before the last of them it is away for long.
     for restart in 0..6 {
@@ -128,7 +128,7 @@ fn every_success_starts_the_delays_over() {
 #[test]
 fn a_server_that_dies_with_each_handshake_is_dialled_once_a_second_whatever_the_dice_say() {
     let mut t = now();
-    let mut backend = Backend::new(Policy::default());
+    let mut backend = BackendMachine::new(Policy::default());
     backend.start();
     for dice in [0.0, 0.1, 0.5, 1.0] {
         backend.handle_dialled(t, backend.newest, Ok(()), dice);
@@ -144,11 +144,11 @@ fn a_call_that_the_server_refuses_ends_without_loss_and_is_not_sent_again() {
     let t = now();
     let mut backend = in_state("connected", t);
     backend.handle_refused(G1, 1, "HTTP 429", Some(7 * S));
-    let outcome = Outcome::Refused { reason: "HTTP 429".into(), retry_after: Some(7 * S) };
+    let outcome = CallFailure::Refused { reason: "HTTP 429".into(), retry_after: Some(7 * S) };
     assert_eq!(backend.poll_output(), Some(Output::Fail { call: 1, outcome }));
     assert_eq!((backend.poll_output(), backend.live(), backend.calls()), (None, Some(G1), (0, 0)));
     // One whose wire broke before may have run then, whatever the server says now.
-    backend.handle_call(t, Call::new(8, t + 30 * S, Resend::Always));
+    backend.handle_call(t, QueuedCall::new(8, t + 30 * S, ResendPolicy::Always));
     backend.handle_broken(t, G1, 8, "eof");
     backend.handle_timeout(t + REST);
     assert_eq!(drain(&mut backend), "send 8 on 1, send 8 on 1");
@@ -171,7 +171,7 @@ fn a_call_that_dials_early_does_not_push_the_planned_attempt_back() {
 fn retry_after_is_honoured_when_it_is_longer_up_to_an_hour() {
     let t = now();
     for (asked, waited) in [(0, 1), (40, 40), (3600, 3600), (86_400, 3600)] {
-        let mut backend = Backend::new(Policy::default());
+        let mut backend = BackendMachine::new(Policy::default());
         backend.start();
         let asked = DialError::Passing { reason: "503".into(), retry_after: Some(asked * S) };
         backend.handle_dialled(t, G1, Err(asked), MIDDLE);
@@ -191,7 +191,7 @@ fn a_late_error_of_an_old_transport_touches_nothing_new() {
     assert_eq!(drain(&mut backend), "retire 1");
     backend.handle_timeout(t + LAST_WORD);
     assert_eq!(drain(&mut backend), "fail 1 unknown");
-    assert_eq!((backend.status(), backend.live()), (Status::Connected, Some(G2)));
+    assert_eq!((backend.status(), backend.live()), (BackendStatus::Connected, Some(G2)));
     backend.handle_lost(t, G1, "later still", MIDDLE);
     backend.handle_not_executed(t, G1, 7, "refused", MIDDLE);
     backend.handle_broken(t, G1, 7, "cut");
@@ -325,7 +325,7 @@ fn a_backend_that_takes_connections_and_refuses_calls_is_not_asked_in_a_circle()
 fn a_call_that_is_safe_to_repeat_is_repeated_when_its_wire_breaks() {
     let t = now();
     let mut backend = in_state("connected", t);
-    backend.handle_call(t, Call::new(8, t + 30 * S, Resend::Always));
+    backend.handle_call(t, QueuedCall::new(8, t + 30 * S, ResendPolicy::Always));
     drain(&mut backend);
     backend.handle_lost(t, G1, "eof", MIDDLE);
     backend.handle_timeout(t + LAST_WORD);
@@ -338,7 +338,7 @@ fn a_call_that_is_safe_to_repeat_is_repeated_when_its_wire_breaks() {
 fn a_call_that_breaks_on_a_living_transport_rests_before_it_is_sent_again() {
     let t = now();
     let mut backend = in_state("connected", t);
-    backend.handle_call(t, Call::new(8, t + 30 * S, Resend::Always));
+    backend.handle_call(t, QueuedCall::new(8, t + 30 * S, ResendPolicy::Always));
     drain(&mut backend);
     backend.handle_broken(t, G1, 8, "eof");
     assert_eq!(drain(&mut backend), "");
@@ -361,7 +361,7 @@ fn nobody_says_of_a_call_that_may_have_run_that_it_did_not() {
     let t = now();
     let broken = || {
         let mut backend = in_state("connected", t);
-        backend.handle_call(t, Call::new(8, t + 30 * S, Resend::Always));
+        backend.handle_call(t, QueuedCall::new(8, t + 30 * S, ResendPolicy::Always));
         backend.handle_lost(t, G1, "eof", MIDDLE);
         backend.handle_timeout(t + LAST_WORD);
         drain(&mut backend);
@@ -394,7 +394,7 @@ fn nobody_says_of_a_call_that_may_have_run_that_it_did_not() {
 #[test]
 fn parking_is_bounded_and_ends_with_the_deadline() {
     let t = now();
-    let mut backend = Backend::new(Policy { parked_max: 1, ..Policy::default() });
+    let mut backend = BackendMachine::new(Policy { parked_max: 1, ..Policy::default() });
     backend.start();
     backend.handle_call(t, call(1, t));
     backend.handle_call(t, call(2, t));

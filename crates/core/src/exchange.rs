@@ -22,7 +22,7 @@ const ASK_AFTER: u32 = 2;
 
 /// What is written on each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct MessageStamp {
     /// The sender's. Zero for one that knows none.
     pub incarnation: u64,
     /// The receiver's, as far as the sender knows; zero if it does not.
@@ -36,7 +36,7 @@ pub struct Stamp {
 
 /// What a message is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MessageVerdict {
     Fresh,
     /// It counts, but messages before it were lost: what was expected of them will not come, and the sender must know.
     AfterGap,
@@ -49,8 +49,8 @@ pub enum Verdict {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    pub verdict: Verdict,
+pub struct ReceivedStamp {
+    pub verdict: MessageVerdict,
     /// The sender is another incarnation than before: what the earlier one owed will not come.
     pub renewed: bool,
 }
@@ -65,20 +65,20 @@ pub enum Overdue {
 }
 
 #[derive(Debug)]
-pub struct Exchange<N> {
+pub struct NodeExchange<N> {
     incarnation: u64,
-    peers: BTreeMap<N, Peer>,
+    peers: BTreeMap<N, PeerNumbers>,
 }
 
 #[derive(Debug, Default)]
-struct Peer {
+struct PeerNumbers {
     /// The newest that was seen. Zero before that, and for one that knows none.
     incarnation: u64,
     /// Up to here its incarnations were declared dead.
     over: u64,
     written: u64,
     since: u64,
-    read: Option<Read>,
+    read: Option<ReadMark>,
     /// Messages whose answer is awaited and that were not acknowledged yet, by number and time.
     awaited: VecDeque<(u64, Instant)>,
     asked: bool,
@@ -86,28 +86,28 @@ struct Peer {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Read {
+struct ReadMark {
     since: u64,
     last: u64,
 }
 
-impl<N: Ord + Clone> Default for Exchange<N> {
-    fn default() -> Exchange<N> {
-        Exchange { incarnation: 1, peers: BTreeMap::new() }
+impl<N: Ord + Clone> Default for NodeExchange<N> {
+    fn default() -> NodeExchange<N> {
+        NodeExchange { incarnation: 1, peers: BTreeMap::new() }
     }
 }
 
-impl<N: Ord + Clone> Exchange<N> {
+impl<N: Ord + Clone> NodeExchange<N> {
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
     /// The stamp for the next message.
-    pub fn stamp(&mut self, to: &N) -> Stamp {
+    pub fn stamp(&mut self, to: &N) -> MessageStamp {
         let incarnation = self.incarnation;
         let peer = self.peer(to);
         peer.written += 1;
-        Stamp {
+        MessageStamp {
             incarnation,
             to_incarnation: peer.incarnation,
             since: peer.since,
@@ -117,11 +117,11 @@ impl<N: Ord + Clone> Exchange<N> {
     }
 
     /// A stamp without a number, for what is sent beside the others: it is neither counted nor missed.
-    pub fn uncounted_stamp(&mut self, to: &N) -> Stamp {
+    pub fn uncounted_stamp(&mut self, to: &N) -> MessageStamp {
         let incarnation = self.incarnation;
         let peer = self.peer(to);
         let read = peer.read.map_or(0, |read| read.last);
-        Stamp { incarnation, to_incarnation: peer.incarnation, since: peer.since, number: 0, read }
+        MessageStamp { incarnation, to_incarnation: peer.incarnation, since: peer.since, number: 0, read }
     }
 
     /// The answer to the message that was stamped last is awaited.
@@ -153,21 +153,21 @@ impl<N: Ord + Clone> Exchange<N> {
     }
 
     /// A message was read.
-    pub fn handle_message(&mut self, from: &N, stamp: &Stamp) -> Received {
+    pub fn handle_message(&mut self, from: &N, stamp: &MessageStamp) -> ReceivedStamp {
         let own = self.incarnation;
         let peer = self.peer(from);
         if stamp.incarnation == 0 {
-            return Received { verdict: peer.take_uncounted(stamp.number), renewed: false };
+            return ReceivedStamp { verdict: peer.take_uncounted(stamp.number), renewed: false };
         }
         if stamp.incarnation <= peer.over || stamp.incarnation < peer.incarnation {
-            return Received { verdict: Verdict::FromTheDead, renewed: false };
+            return ReceivedStamp { verdict: MessageVerdict::FromTheDead, renewed: false };
         }
         let renewed = peer.meet(stamp.incarnation);
         if stamp.to_incarnation != 0 && stamp.to_incarnation != own {
-            return Received { verdict: Verdict::ForAnother, renewed };
+            return ReceivedStamp { verdict: MessageVerdict::ForAnother, renewed };
         }
         peer.confirm(stamp.read);
-        Received { verdict: peer.take(stamp), renewed }
+        ReceivedStamp { verdict: peer.take(stamp), renewed }
     }
 
     /// A peer's record says which incarnation it is. True if that is another than before: what the earlier one owed will
@@ -194,7 +194,7 @@ impl<N: Ord + Clone> Exchange<N> {
     }
 
     /// A peer says that it has declared this incarnation of this node dead. True if that is the one which reads it: it
-    /// has to [`renew`](Exchange::renew) itself.
+    /// has to [`renew`](NodeExchange::renew) itself.
     pub fn is_told_dead(&self, incarnation: u64) -> bool {
         incarnation >= self.incarnation
     }
@@ -202,7 +202,7 @@ impl<N: Ord + Clone> Exchange<N> {
     /// This node goes on as another incarnation. Nothing that was owed to or by the earlier one will come.
     pub fn renew(&mut self) {
         self.incarnation += 1;
-        self.peers.values_mut().for_each(Peer::begin_anew);
+        self.peers.values_mut().for_each(PeerNumbers::begin_anew);
     }
 
     /// What a peer owed was given up.
@@ -224,12 +224,12 @@ impl<N: Ord + Clone> Exchange<N> {
         self.peers.keys()
     }
 
-    fn peer(&mut self, name: &N) -> &mut Peer {
+    fn peer(&mut self, name: &N) -> &mut PeerNumbers {
         self.peers.entry(name.clone()).or_default()
     }
 }
 
-impl Peer {
+impl PeerNumbers {
     /// True if it is another incarnation than the one that was known.
     fn meet(&mut self, incarnation: u64) -> bool {
         self.forgotten = false;
@@ -250,29 +250,29 @@ impl Peer {
         self.awaited.clear();
     }
 
-    fn take(&mut self, stamp: &Stamp) -> Verdict {
+    fn take(&mut self, stamp: &MessageStamp) -> MessageVerdict {
         let last = match self.read {
-            Some(read) if stamp.since < read.since => return Verdict::Repeated,
+            Some(read) if stamp.since < read.since => return MessageVerdict::Repeated,
             Some(read) if stamp.since == read.since => read.last,
             _ => stamp.since,
         };
         if stamp.number <= last {
-            return Verdict::Repeated;
+            return MessageVerdict::Repeated;
         }
-        self.read = Some(Read { since: stamp.since, last: stamp.number });
-        if stamp.number == last + 1 { Verdict::Fresh } else { Verdict::AfterGap }
+        self.read = Some(ReadMark { since: stamp.since, last: stamp.number });
+        if stamp.number == last + 1 { MessageVerdict::Fresh } else { MessageVerdict::AfterGap }
     }
 
     /// From a sender that says nothing but a number, and counts from 1 again when it has forgotten this node.
-    fn take_uncounted(&mut self, number: u64) -> Verdict {
+    fn take_uncounted(&mut self, number: u64) -> MessageVerdict {
         let last = self.read.map(|read| read.last);
         let verdict = match last {
-            None => Verdict::Fresh,
-            Some(last) if number == last + 1 => Verdict::Fresh,
-            Some(last) if number > last || (number == 1 && last > 1) => Verdict::AfterGap,
-            Some(_) => return Verdict::Repeated,
+            None => MessageVerdict::Fresh,
+            Some(last) if number == last + 1 => MessageVerdict::Fresh,
+            Some(last) if number > last || (number == 1 && last > 1) => MessageVerdict::AfterGap,
+            Some(_) => return MessageVerdict::Repeated,
         };
-        self.read = Some(Read { since: 0, last: number });
+        self.read = Some(ReadMark { since: 0, last: number });
         verdict
     }
 

@@ -24,11 +24,11 @@ enum Body {
     Nothing,
 }
 
-type Message = (Stamp, Body);
+type Message = (MessageStamp, Body);
 
 #[derive(Default)]
 struct Node {
-    exchange: Exchange<usize>,
+    exchange: NodeExchange<usize>,
     inbox: VecDeque<Message>,
     /// What this node waits for.
     pending: BTreeSet<u32>,
@@ -84,7 +84,7 @@ impl World {
 
     fn read(&mut self, at: usize) {
         let Some((stamp, body)) = self.nodes[at].inbox.pop_front() else { return };
-        let Received { verdict, renewed } = self.nodes[at].exchange.handle_message(&(1 - at), &stamp);
+        let ReceivedStamp { verdict, renewed } = self.nodes[at].exchange.handle_message(&(1 - at), &stamp);
         if renewed {
             self.give_up(at);
         }
@@ -93,19 +93,19 @@ impl World {
             if self.nodes[at].exchange.is_told_dead(incarnation) {
                 return self.renew(at);
             }
-            if verdict != Verdict::AfterGap {
+            if verdict != MessageVerdict::AfterGap {
                 return;
             }
         }
         match verdict {
-            Verdict::Repeated => return,
-            Verdict::FromTheDead => return self.post(at, Body::Dead(stamp.incarnation)),
-            Verdict::ForAnother => return self.post(at, Body::Nothing),
-            Verdict::AfterGap => {
+            MessageVerdict::Repeated => return,
+            MessageVerdict::FromTheDead => return self.post(at, Body::Dead(stamp.incarnation)),
+            MessageVerdict::ForAnother => return self.post(at, Body::Nothing),
+            MessageVerdict::AfterGap => {
                 self.give_up(at);
                 self.post(at, Body::Missed);
             }
-            Verdict::Fresh => {}
+            MessageVerdict::Fresh => {}
         }
         match body {
             Body::Ask(ask) => {
@@ -214,7 +214,7 @@ proptest! {
 
 #[test]
 fn a_peer_that_does_not_show_that_it_reads_is_asked_and_then_given_up() {
-    let (start, mut exchange) = (t0(), Exchange::default());
+    let (start, mut exchange) = (t0(), NodeExchange::default());
     exchange.handle_seen(&"b", 1);
     exchange.stamp(&"b");
     exchange.note_awaited(start, &"b", LIMIT);
@@ -227,11 +227,11 @@ fn a_peer_that_does_not_show_that_it_reads_is_asked_and_then_given_up() {
 
 #[test]
 fn a_peer_that_shows_that_it_reads_may_take_its_time() {
-    let (start, mut exchange) = (t0(), Exchange::default());
+    let (start, mut exchange) = (t0(), NodeExchange::default());
     exchange.handle_seen(&"b", 1);
     let sent = exchange.stamp(&"b");
     exchange.note_awaited(start, &"b", LIMIT);
-    let mut answer = Stamp { incarnation: 1, to_incarnation: 1, since: 0, number: 1, read: sent.number - 1 };
+    let mut answer = MessageStamp { incarnation: 1, to_incarnation: 1, since: 0, number: 1, read: sent.number - 1 };
     exchange.handle_message(&"b", &answer);
     assert_eq!(exchange.poll_overdue(start + LIMIT / 2, LIMIT).len(), 1, "it wrote before it read this");
     (answer.number, answer.read) = (2, sent.number);
@@ -241,15 +241,19 @@ fn a_peer_that_shows_that_it_reads_may_take_its_time() {
 
 #[test]
 fn a_peer_without_incarnations_is_understood_as_it_was() {
-    let mut exchange = Exchange::<&str>::default();
-    let plain = |number| Stamp { incarnation: 0, to_incarnation: 0, since: 0, number, read: 0 };
+    let mut exchange = NodeExchange::<&str>::default();
+    let plain = |number| MessageStamp { incarnation: 0, to_incarnation: 0, since: 0, number, read: 0 };
     let mut verdict = |number| exchange.handle_message(&"old", &plain(number)).verdict;
     assert_eq!([1, 2, 2, 4, 1].map(&mut verdict), {
-        use Verdict::*;
+        use MessageVerdict::*;
         [Fresh, Fresh, Repeated, AfterGap, AfterGap]
     });
     exchange.renew();
-    assert_eq!(exchange.handle_message(&"old", &plain(9)).verdict, Verdict::Fresh, "whatever it counts from now");
+    assert_eq!(
+        exchange.handle_message(&"old", &plain(9)).verdict,
+        MessageVerdict::Fresh,
+        "whatever it counts from now"
+    );
     let numbers = [exchange.stamp(&"old").number, {
         exchange.renew();
         exchange.stamp(&"old").number

@@ -8,16 +8,16 @@ const FAILURES_MAX: u32 = 3;
 const JITTER: f64 = 0.1;
 
 #[derive(Clone, Debug)]
-pub struct Health {
+pub struct HealthCheck {
     interval: Duration,
     timeout: Duration,
-    phase: Phase,
+    phase: CheckPhase,
     failures: u32,
     last_error: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum CheckPhase {
     /// There is no connection to ask on.
     Paused,
     Waiting {
@@ -30,7 +30,7 @@ enum Phase {
 
 /// What to do, or what to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pulse {
+pub enum HealthEvent {
     /// Make a real round trip and say how it went.
     Ask,
     Degraded {
@@ -40,9 +40,9 @@ pub enum Pulse {
     Restored,
 }
 
-impl Health {
-    pub fn new(interval: Duration, timeout: Duration) -> Health {
-        Health { interval, timeout, phase: Phase::Paused, failures: 0, last_error: None }
+impl HealthCheck {
+    pub fn new(interval: Duration, timeout: Duration) -> HealthCheck {
+        HealthCheck { interval, timeout, phase: CheckPhase::Paused, failures: 0, last_error: None }
     }
 
     pub fn is_degraded(&self) -> bool {
@@ -52,7 +52,7 @@ impl Health {
     /// `unknown` while there is nothing to ask.
     pub fn word(&self) -> &'static str {
         match self.phase {
-            Phase::Paused => "unknown",
+            CheckPhase::Paused => "unknown",
             _ if self.is_degraded() => "degraded",
             _ => "healthy",
         }
@@ -70,56 +70,58 @@ impl Health {
     }
 
     pub fn pause(&mut self) {
-        self.phase = Phase::Paused;
+        self.phase = CheckPhase::Paused;
         self.failures = 0;
     }
 
     /// A check or any call went well.
-    pub fn handle_good(&mut self, now: Instant, dice: f64) -> Option<Pulse> {
+    pub fn handle_good(&mut self, now: Instant, dice: f64) -> Option<HealthEvent> {
         let was_degraded = self.is_degraded();
-        if self.phase == Phase::Paused {
+        if self.phase == CheckPhase::Paused {
             return None;
         }
         self.failures = 0;
         self.last_error = None;
-        if let Phase::Asking { .. } = self.phase {
+        if let CheckPhase::Asking { .. } = self.phase {
             self.wait(now, dice);
         }
-        was_degraded.then_some(Pulse::Restored)
+        was_degraded.then_some(HealthEvent::Restored)
     }
 
     /// A check went wrong.
-    pub fn handle_bad(&mut self, now: Instant, reason: &str, dice: f64) -> Option<Pulse> {
-        let Phase::Asking { .. } = self.phase else { return None };
+    pub fn handle_bad(&mut self, now: Instant, reason: &str, dice: f64) -> Option<HealthEvent> {
+        let CheckPhase::Asking { .. } = self.phase else { return None };
         self.failures += 1;
         self.last_error = Some(reason.to_owned());
         self.wait(now, dice);
         (self.failures == FAILURES_MAX)
-            .then(|| Pulse::Degraded { failures: self.failures, last_error: reason.to_owned() })
+            .then(|| HealthEvent::Degraded { failures: self.failures, last_error: reason.to_owned() })
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Paused => None,
-            Phase::Waiting { due } => Some(due),
-            Phase::Asking { until } => Some(until),
+            CheckPhase::Paused => None,
+            CheckPhase::Waiting { due } => Some(due),
+            CheckPhase::Asking { until } => Some(until),
         }
     }
 
-    pub fn handle_timeout(&mut self, now: Instant, dice: f64) -> Option<Pulse> {
+    pub fn handle_timeout(&mut self, now: Instant, dice: f64) -> Option<HealthEvent> {
         match self.phase {
-            Phase::Waiting { due } if due <= now => {
-                self.phase = Phase::Asking { until: now + self.timeout };
-                Some(Pulse::Ask)
+            CheckPhase::Waiting { due } if due <= now => {
+                self.phase = CheckPhase::Asking { until: now + self.timeout };
+                Some(HealthEvent::Ask)
             }
-            Phase::Asking { until } if until <= now => self.handle_bad(now, "the check was not answered in time", dice),
+            CheckPhase::Asking { until } if until <= now => {
+                self.handle_bad(now, "the check was not answered in time", dice)
+            }
             _ => None,
         }
     }
 
     fn wait(&mut self, now: Instant, dice: f64) {
         let factor = 1.0 + JITTER * (2.0 * dice.clamp(0.0, 1.0) - 1.0);
-        self.phase = Phase::Waiting { due: now + self.interval.mul_f64(factor) };
+        self.phase = CheckPhase::Waiting { due: now + self.interval.mul_f64(factor) };
     }
 }
 
@@ -134,15 +136,15 @@ mod tests {
         Instant::now()
     }
 
-    fn ask(health: &mut Health, t: &mut Instant) {
+    fn ask(health: &mut HealthCheck, t: &mut Instant) {
         *t = health.poll_timeout().unwrap();
-        assert_eq!(health.handle_timeout(*t, 0.5), Some(Pulse::Ask));
+        assert_eq!(health.handle_timeout(*t, 0.5), Some(HealthEvent::Ask));
     }
 
     #[test]
     fn three_failures_in_a_row_are_told_once_and_one_success_restores() {
         let mut t = now();
-        let mut health = Health::new(120 * S, 60 * S);
+        let mut health = HealthCheck::new(120 * S, 60 * S);
         health.resume(t, 0.5);
         for _ in 0..2 {
             ask(&mut health, &mut t);
@@ -152,12 +154,12 @@ mod tests {
         // Silence counts as a failure when the time is over.
         let told = health.handle_timeout(t + 60 * S, 0.5);
         let last_error = "the check was not answered in time".to_owned();
-        assert_eq!(told, Some(Pulse::Degraded { failures: 3, last_error }));
+        assert_eq!(told, Some(HealthEvent::Degraded { failures: 3, last_error }));
         ask(&mut health, &mut t);
         assert_eq!(health.handle_bad(t, "no", 0.5), None);
         assert_eq!((health.word(), health.failures()), ("degraded", 4));
         // A good call is as good as a good check.
-        assert_eq!(health.handle_good(t, 0.5), Some(Pulse::Restored));
+        assert_eq!(health.handle_good(t, 0.5), Some(HealthEvent::Restored));
         assert_eq!((health.word(), health.failures()), ("healthy", 0));
         assert_eq!(health.handle_good(t, 0.5), None);
     }
@@ -166,7 +168,7 @@ mod tests {
     fn checks_come_every_interval_give_or_take_a_tenth() {
         let t = now();
         for (dice, seconds) in [(0.0, 108), (0.5, 120), (1.0, 132)] {
-            let mut health = Health::new(120 * S, 60 * S);
+            let mut health = HealthCheck::new(120 * S, 60 * S);
             health.resume(t, dice);
             assert_eq!(health.poll_timeout(), Some(t + seconds * S));
         }
@@ -175,10 +177,10 @@ mod tests {
     #[test]
     fn while_there_is_no_connection_nothing_is_asked_and_nothing_counts() {
         let t = now();
-        let mut health = Health::new(120 * S, 60 * S);
+        let mut health = HealthCheck::new(120 * S, 60 * S);
         assert_eq!((health.poll_timeout(), health.word()), (None, "unknown"));
         health.resume(t, 0.5);
-        assert_eq!(health.handle_timeout(t + 120 * S, 0.5), Some(Pulse::Ask));
+        assert_eq!(health.handle_timeout(t + 120 * S, 0.5), Some(HealthEvent::Ask));
         health.pause();
         assert_eq!(health.handle_bad(t, "late", 0.5), None);
         assert_eq!(health.handle_good(t, 0.5), None);

@@ -12,25 +12,25 @@ pub type Party = u64;
 
 #[derive(Clone, Debug, Default)]
 pub struct Hold {
-    holder: Option<Holder>,
+    holder: Option<CurrentHolder>,
     probe: Option<Probe>,
 }
 
 #[derive(Clone, Debug)]
-struct Holder {
+struct CurrentHolder {
     party: Party,
     client_id: Option<ClientId>,
 }
 
 #[derive(Clone, Debug)]
 struct Probe {
-    claimants: Vec<Holder>,
+    claimants: Vec<CurrentHolder>,
     until: Instant,
 }
 
 /// The answer to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum ClaimAnswer {
     /// The claimant holds it now; the previous holder must be notified, and so must those who waited for a probe: they
     /// lose to a live connection.
     Granted { superseded: Option<Party>, refused: Vec<Party> },
@@ -42,7 +42,7 @@ pub enum Claim {
 
 /// How a probe ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ProbeOutcome {
     pub granted: Option<Party>,
     pub superseded: Option<Party>,
     pub refused: Vec<Party>,
@@ -57,15 +57,15 @@ impl Hold {
         self.holder() == Some(party)
     }
 
-    pub fn claim(&mut self, now: Instant, party: Party, client_id: Option<ClientId>, take_over: bool) -> Claim {
-        let claimant = Holder { party, client_id };
+    pub fn claim(&mut self, now: Instant, party: Party, client_id: Option<ClientId>, take_over: bool) -> ClaimAnswer {
+        let claimant = CurrentHolder { party, client_id };
         if let Some(probe) = &mut self.probe {
             // A party that asks again means its newest question.
             probe.claimants.retain(|waiting| waiting.party != party);
         }
         let Some(holder) = &self.holder else {
             self.holder = Some(claimant);
-            return Claim::Granted { superseded: None, refused: Vec::new() };
+            return ClaimAnswer::Granted { superseded: None, refused: Vec::new() };
         };
         let same_connection = holder.party == party;
         let same_client = claimant.client_id.is_some() && holder.client_id == claimant.client_id;
@@ -73,33 +73,36 @@ impl Hold {
             let superseded = Some(holder.party).filter(|_| !same_connection);
             self.holder = Some(claimant);
             let waiting = self.probe.take().map(|probe| probe.claimants).unwrap_or_default();
-            return Claim::Granted { superseded, refused: waiting.into_iter().map(|waiting| waiting.party).collect() };
+            return ClaimAnswer::Granted {
+                superseded,
+                refused: waiting.into_iter().map(|waiting| waiting.party).collect(),
+            };
         }
         match &mut self.probe {
             Some(probe) => {
                 probe.claimants.push(claimant);
-                Claim::Wait
+                ClaimAnswer::Wait
             }
             None => {
                 let holder = holder.party;
                 self.probe = Some(Probe { claimants: vec![claimant], until: now + PROBE_TIMEOUT });
-                Claim::Probe { holder }
+                ClaimAnswer::Probe { holder }
             }
         }
     }
 
     /// The probed connection answered.
-    pub fn handle_alive(&mut self, party: Party) -> Option<Outcome> {
+    pub fn handle_alive(&mut self, party: Party) -> Option<ProbeOutcome> {
         if !self.is_held_by(party) {
             return None;
         }
         let probe = self.probe.take()?;
         let refused = probe.claimants.into_iter().map(|claimant| claimant.party).collect();
-        Some(Outcome { granted: None, superseded: None, refused })
+        Some(ProbeOutcome { granted: None, superseded: None, refused })
     }
 
     /// A connection went away, or let go of the session.
-    pub fn handle_gone(&mut self, party: Party) -> Option<Outcome> {
+    pub fn handle_gone(&mut self, party: Party) -> Option<ProbeOutcome> {
         if let Some(probe) = &mut self.probe {
             probe.claimants.retain(|claimant| claimant.party != party);
             if probe.claimants.is_empty() {
@@ -119,19 +122,19 @@ impl Hold {
     }
 
     /// The holder did not answer in time.
-    pub fn handle_timeout(&mut self, now: Instant) -> Option<Outcome> {
+    pub fn handle_timeout(&mut self, now: Instant) -> Option<ProbeOutcome> {
         self.probe.as_ref().filter(|probe| probe.until <= now)?;
         let superseded = self.holder.take().map(|holder| holder.party);
         self.settle(superseded)
     }
 
     /// The seat is free: the newest claimant gets it, the others lose to a live connection.
-    fn settle(&mut self, superseded: Option<Party>) -> Option<Outcome> {
+    fn settle(&mut self, superseded: Option<Party>) -> Option<ProbeOutcome> {
         let mut claimants = self.probe.take()?.claimants;
         let granted = claimants.pop();
         let refused = claimants.into_iter().map(|claimant| claimant.party).collect();
         self.holder.clone_from(&granted);
-        Some(Outcome { granted: granted.map(|holder| holder.party), superseded, refused })
+        Some(ProbeOutcome { granted: granted.map(|holder| holder.party), superseded, refused })
     }
 }
 
@@ -148,8 +151,8 @@ mod tests {
         ClientId::parse(name)
     }
 
-    fn granted(superseded: Option<Party>) -> Claim {
-        Claim::Granted { superseded, refused: Vec::new() }
+    fn granted(superseded: Option<Party>) -> ClaimAnswer {
+        ClaimAnswer::Granted { superseded, refused: Vec::new() }
     }
 
     #[test]
@@ -157,9 +160,9 @@ mod tests {
         let t0 = now();
         let mut hold = Hold::default();
         assert_eq!(hold.claim(t0, 1, client("a"), false), granted(None));
-        assert_eq!(hold.claim(t0, 2, client("b"), false), Claim::Probe { holder: 1 });
-        assert_eq!(hold.handle_alive(1), Some(Outcome { granted: None, superseded: None, refused: vec![2] }));
-        assert_eq!(hold.claim(t0, 2, None, false), Claim::Probe { holder: 1 });
+        assert_eq!(hold.claim(t0, 2, client("b"), false), ClaimAnswer::Probe { holder: 1 });
+        assert_eq!(hold.handle_alive(1), Some(ProbeOutcome { granted: None, superseded: None, refused: vec![2] }));
+        assert_eq!(hold.claim(t0, 2, None, false), ClaimAnswer::Probe { holder: 1 });
         assert_eq!(hold.handle_timeout(t0), None);
         let outcome = hold.handle_timeout(t0 + PROBE_TIMEOUT).unwrap();
         assert_eq!((outcome.granted, outcome.superseded), (Some(2), Some(1)));
@@ -182,7 +185,7 @@ mod tests {
         let t0 = now();
         let mut hold = Hold::default();
         hold.claim(t0, 1, None, false);
-        assert_eq!(hold.claim(t0, 2, None, false), Claim::Probe { holder: 1 });
+        assert_eq!(hold.claim(t0, 2, None, false), ClaimAnswer::Probe { holder: 1 });
     }
 
     #[test]
@@ -191,9 +194,9 @@ mod tests {
         let mut hold = Hold::default();
         hold.claim(t0, 1, client("a"), false);
         hold.claim(t0, 2, client("b"), false);
-        assert_eq!(hold.claim(t0, 3, client("c"), false), Claim::Wait);
+        assert_eq!(hold.claim(t0, 3, client("c"), false), ClaimAnswer::Wait);
         let outcome = hold.handle_gone(1).unwrap();
-        assert_eq!(outcome, Outcome { granted: Some(3), superseded: None, refused: vec![2] });
+        assert_eq!(outcome, ProbeOutcome { granted: Some(3), superseded: None, refused: vec![2] });
     }
 
     #[test]
@@ -203,7 +206,10 @@ mod tests {
         hold.claim(t0, 1, client("a"), false);
         hold.claim(t0, 2, client("b"), false);
         // The claim that waited loses to a live connection, at once.
-        assert_eq!(hold.claim(t0, 3, client("c"), true), Claim::Granted { superseded: Some(1), refused: vec![2] });
+        assert_eq!(
+            hold.claim(t0, 3, client("c"), true),
+            ClaimAnswer::Granted { superseded: Some(1), refused: vec![2] }
+        );
         assert_eq!((hold.poll_timeout(), hold.handle_timeout(t0 + PROBE_TIMEOUT)), (None, None));
         assert!(hold.is_held_by(3));
     }

@@ -56,11 +56,11 @@ pub mod taken;
 pub mod turn;
 pub mod watch;
 
-pub use backend::Backend;
+pub use backend::BackendMachine;
 pub use backoff::Backoff;
 pub use bucket::Bucket;
-pub use exchange::Exchange;
-pub use health::Health;
+pub use exchange::NodeExchange;
+pub use health::HealthCheck;
 pub use heartbeat::Heartbeat;
 pub use hold::Hold;
 pub use link::Link;

@@ -25,12 +25,12 @@ pub struct Link {
     acked: Seq,
     /// What the client said it had when it came, which may be more than there is.
     claimed: Seq,
-    phase: Phase,
+    phase: LinkPhase,
     output: VecDeque<Output>,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum LinkPhase {
     /// Owed events up to and including `to` come first, then the notice that says so.
     Replaying {
         verdict: Resume,
@@ -74,7 +74,7 @@ impl Link {
             sent: extent.last(),
             acked: Seq::ZERO,
             claimed: Seq::ZERO,
-            phase: Phase::Live,
+            phase: LinkPhase::Live,
             output: VecDeque::new(),
         }
     }
@@ -83,7 +83,7 @@ impl Link {
     pub fn resume(session: SessionId, extent: &Extent, verdict: Resume) -> Link {
         let from = verdict.start(extent);
         let mut link = Link { next: from, sent: from.prev(), ..Link::fresh(session, extent) };
-        link.phase = Phase::Replaying { verdict, from, to: extent.last(), replayed: 0 };
+        link.phase = LinkPhase::Replaying { verdict, from, to: extent.last(), replayed: 0 };
         link.settle();
         link
     }
@@ -116,8 +116,8 @@ impl Link {
     pub fn poll_read(&self) -> (Seq, usize) {
         // While replaying, read no further than what is owed, so that the notice stands before the first live event.
         let wanted = match &self.phase {
-            Phase::Replaying { to, .. } => self.next.until(to.next()) as usize,
-            Phase::Live => READ_EVENTS_MAX,
+            LinkPhase::Replaying { to, .. } => self.next.until(to.next()) as usize,
+            LinkPhase::Live => READ_EVENTS_MAX,
         };
         (self.next, wanted.min(READ_EVENTS_MAX))
     }
@@ -126,7 +126,7 @@ impl Link {
     pub fn handle_events(&mut self, events: Vec<Recorded>) {
         debug_assert!(events.first().is_none_or(|event| event.seq == self.next), "the log skipped an event");
         if let Some(last) = events.last().map(|event| event.seq) {
-            if let Phase::Replaying { replayed, .. } = &mut self.phase {
+            if let LinkPhase::Replaying { replayed, .. } = &mut self.phase {
                 *replayed += events.len() as u64;
             }
             self.next = last.next();
@@ -186,11 +186,11 @@ impl Link {
 
     /// Tells that the replay is complete as soon as it is.
     fn settle(&mut self) {
-        let Phase::Replaying { verdict, from, to, replayed } = self.phase else { return };
+        let LinkPhase::Replaying { verdict, from, to, replayed } = self.phase else { return };
         if self.next <= to {
             return;
         }
-        self.phase = Phase::Live;
+        self.phase = LinkPhase::Live;
         self.output.push_back(Output::Control(replay_notice(&self.session, verdict, from, to, replayed)));
         self.output.push_back(Output::Replayed { verdict, replayed });
     }

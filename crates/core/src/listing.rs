@@ -9,7 +9,7 @@ use crate::backoff::Backoff;
 const APART: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ListingPhase {
     Idle,
     Running,
     /// Something changed while it ran.
@@ -21,7 +21,7 @@ enum Phase {
 
 #[derive(Clone, Debug)]
 pub struct Listing {
-    phase: Phase,
+    phase: ListingPhase,
     /// When the last one began on this connection.
     began: Option<Instant>,
     backoff: Backoff,
@@ -29,12 +29,12 @@ pub struct Listing {
 
 impl Listing {
     pub fn new(first: Duration, max: Duration, jitter: f64) -> Listing {
-        Listing { phase: Phase::Idle, began: None, backoff: Backoff::new(first, max, jitter) }
+        Listing { phase: ListingPhase::Idle, began: None, backoff: Backoff::new(first, max, jitter) }
     }
 
     /// There is another connection: whatever was under way on the last one does not matter any more.
     pub fn reset(&mut self) {
-        self.phase = Phase::Idle;
+        self.phase = ListingPhase::Idle;
         self.began = None;
         self.backoff.reset();
     }
@@ -42,24 +42,24 @@ impl Listing {
     /// The lists are wanted anew. Whether to fetch them now; if not, they are fetched soon.
     #[must_use]
     pub fn handle_wanted(&mut self, now: Instant) -> bool {
-        if matches!(self.phase, Phase::Running | Phase::Again) {
-            self.phase = Phase::Again;
+        if matches!(self.phase, ListingPhase::Running | ListingPhase::Again) {
+            self.phase = ListingPhase::Again;
             return false;
         }
-        self.phase = Phase::Waiting { due: self.earliest(now) };
+        self.phase = ListingPhase::Waiting { due: self.earliest(now) };
         self.handle_timeout(now)
     }
 
     /// A fetch ended, with everything or not.
     pub fn handle_fetched(&mut self, now: Instant, whole: bool, dice: f64) {
-        let again = self.phase == Phase::Again;
+        let again = self.phase == ListingPhase::Again;
         if whole {
             self.backoff.reset();
         }
         self.phase = match (again, whole) {
-            (true, _) => Phase::Waiting { due: self.earliest(now) },
-            (false, true) => Phase::Idle,
-            (false, false) => Phase::Waiting { due: now + self.backoff.next(dice) },
+            (true, _) => ListingPhase::Waiting { due: self.earliest(now) },
+            (false, true) => ListingPhase::Idle,
+            (false, false) => ListingPhase::Waiting { due: now + self.backoff.next(dice) },
         };
     }
 
@@ -69,7 +69,7 @@ impl Listing {
 
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Waiting { due } => Some(due),
+            ListingPhase::Waiting { due } => Some(due),
             _ => None,
         }
     }
@@ -79,7 +79,7 @@ impl Listing {
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let due = self.poll_timeout().is_some_and(|due| due <= now);
         if due {
-            self.phase = Phase::Running;
+            self.phase = ListingPhase::Running;
             self.began = Some(now);
         }
         due

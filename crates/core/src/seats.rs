@@ -43,7 +43,7 @@ impl Guest {
 
 /// Where the guest sits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum Seating {
     Seat(SeatId),
     /// With others, because no more may be started. It may not be known whose a question is.
     Crowded(SeatId),
@@ -58,36 +58,36 @@ pub struct SeatLimits {
     pub per_owner_max: usize,
 }
 
-impl Taken {
+impl Seating {
     pub fn id(self) -> SeatId {
-        let (Taken::Seat(id) | Taken::Crowded(id)) = self;
+        let (Seating::Seat(id) | Seating::Crowded(id)) = self;
         id
     }
 
     pub fn is_crowded(self) -> bool {
-        matches!(self, Taken::Crowded(_))
+        matches!(self, Seating::Crowded(_))
     }
 }
 
 /// Who has used a process, as far as that matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Used {
+enum ProcessUse {
     ByNobody,
     By(Arc<str>),
     BySeveral,
 }
 
-impl Used {
+impl ProcessUse {
     fn is_only_by(&self, owner: &Arc<str>) -> bool {
         match self {
-            Used::ByNobody => true,
-            Used::By(known) => known == owner,
-            Used::BySeveral => false,
+            ProcessUse::ByNobody => true,
+            ProcessUse::By(known) => known == owner,
+            ProcessUse::BySeveral => false,
         }
     }
 
     fn note(&mut self, owner: &Arc<str>) {
-        *self = if self.is_only_by(owner) { Used::By(owner.clone()) } else { Used::BySeveral };
+        *self = if self.is_only_by(owner) { ProcessUse::By(owner.clone()) } else { ProcessUse::BySeveral };
     }
 }
 
@@ -97,7 +97,7 @@ struct Seat {
     /// Whose it is, once a client has had it alone.
     owner: Option<Arc<str>>,
     /// Whom it may remember something of, and speak of later.
-    users: Used,
+    users: ProcessUse,
     /// Calls under way, and whether one of them wants to be alone.
     calls: usize,
     alone: bool,
@@ -108,7 +108,7 @@ struct Seat {
 
 impl Seat {
     fn new(now: Instant) -> Seat {
-        let users = Used::ByNobody;
+        let users = ProcessUse::ByNobody;
         Seat { keeper: None, owner: None, users, calls: 0, alone: false, used: now, doubtful_until: None }
     }
 
@@ -159,10 +159,10 @@ impl Seats {
     }
 
     /// A call begins. With the process that has to end to make room, if one has to.
-    pub fn take(&mut self, guest: &Guest, now: Instant) -> (Taken, Option<SeatId>) {
+    pub fn take(&mut self, guest: &Guest, now: Instant) -> (Seating, Option<SeatId>) {
         if let Some(id) = self.find(guest, now) {
             self.sit_down(id, guest, now);
-            return (Taken::Seat(id), None);
+            return (Seating::Seat(id), None);
         }
         let may_start = self.may_start(guest, now);
         let evicted = if may_start { self.evictable(guest, now) } else { None };
@@ -172,7 +172,7 @@ impl Seats {
         if may_start && self.has_room() && self.has_share(guest) {
             let id = self.add(now);
             self.sit_down(id, guest, now);
-            return (Taken::Seat(id), evicted);
+            return (Seating::Seat(id), evicted);
         }
         (self.crowd(guest, now), evicted)
     }
@@ -222,7 +222,7 @@ impl Seats {
     }
 
     /// Puts the guest where others are too: at a process that is no client's own, or else at the first process.
-    fn crowd(&mut self, guest: &Guest, now: Instant) -> Taken {
+    fn crowd(&mut self, guest: &Guest, now: Instant) -> Seating {
         let common = self.seats.iter().find(|(_, seat)| seat.is_common()).map(|(id, _)| *id);
         let id = match common {
             Some(id) => id,
@@ -234,11 +234,11 @@ impl Seats {
             seat.used = now;
             seat.users.note(guest.owner());
         });
-        Taken::Crowded(id)
+        Seating::Crowded(id)
     }
 
     /// A call is over, or was given up while the program may still be busy with it.
-    pub fn leave(&mut self, taken: Taken, given_up: bool, now: Instant) {
+    pub fn leave(&mut self, taken: Seating, given_up: bool, now: Instant) {
         self.change(taken.id(), |seat| {
             seat.calls = seat.calls.saturating_sub(1);
             seat.alone &= seat.calls > 0;
@@ -399,7 +399,7 @@ mod tests {
         Guest::Mute { owner: owner.into() }
     }
 
-    fn taken(seats: &mut Seats, guest: &Guest, now: Instant) -> Taken {
+    fn taken(seats: &mut Seats, guest: &Guest, now: Instant) -> Seating {
         seats.take(guest, now).0
     }
 
@@ -408,18 +408,18 @@ mod tests {
         let now = start();
         let mut seats = Seats::new(limits(4), now);
         let [alice, bob, carol] = ["a", "b", "c"].map(|name| client(name, "owner"));
-        assert_eq!(taken(&mut seats, &alice, now), Taken::Seat(FIRST));
-        assert_eq!(taken(&mut seats, &alice, now), Taken::Seat(FIRST));
+        assert_eq!(taken(&mut seats, &alice, now), Seating::Seat(FIRST));
+        assert_eq!(taken(&mut seats, &alice, now), Seating::Seat(FIRST));
         let bobs = taken(&mut seats, &bob, now);
-        assert_eq!(bobs, Taken::Seat(SeatId(1)));
+        assert_eq!(bobs, Seating::Seat(SeatId(1)));
         seats.leave(bobs, false, now);
         assert_eq!(taken(&mut seats, &bob, now), bobs, "it keeps what it has");
-        assert_eq!(taken(&mut seats, &carol, now), Taken::Seat(SeatId(2)));
-        let common = Taken::Crowded(SeatId(3));
+        assert_eq!(taken(&mut seats, &carol, now), Seating::Seat(SeatId(2)));
+        let common = Seating::Crowded(SeatId(3));
         assert_eq!(taken(&mut seats, &client("d", "owner"), now), common);
         assert_eq!(taken(&mut seats, &client("e", "another"), now), common, "the last one is for all the rest");
         assert_eq!(seats.handle_over("b"), Some(SeatId(1)));
-        assert_eq!(taken(&mut seats, &client("d", "owner"), now), Taken::Seat(SeatId(4)), "none is given on");
+        assert_eq!(taken(&mut seats, &client("d", "owner"), now), Seating::Seat(SeatId(4)), "none is given on");
     }
 
     #[test]
@@ -494,7 +494,7 @@ mod tests {
             assert!(!failed.is_crowded(), "once may be chance");
             seats.handle_failed(failed.id(), now);
         }
-        assert_eq!(taken(&mut seats, &client("b", "x"), now), Taken::Crowded(FIRST));
+        assert_eq!(taken(&mut seats, &client("b", "x"), now), Seating::Crowded(FIRST));
         assert!(!seats.shares("b"));
         assert!(!taken(&mut seats, &client("b", "x"), now + PAUSE).is_crowded());
     }
@@ -506,7 +506,7 @@ mod tests {
         taken(&mut seats, &client("a", "x"), now);
         let refused = taken(&mut seats, &client("b", "y"), now);
         seats.handle_refused(refused.id());
-        assert_eq!(taken(&mut seats, &client("b", "y"), now), Taken::Crowded(FIRST));
+        assert_eq!(taken(&mut seats, &client("b", "y"), now), Seating::Crowded(FIRST));
         assert!(!taken(&mut seats, &client("c", "z"), now).is_crowded());
         assert!(seats.shares("b") && !seats.shares("c"));
     }
@@ -517,7 +517,7 @@ mod tests {
         let mut seats = Seats::new(SeatLimits { max: 5, per_owner_max: 2 }, now);
         let first = taken(&mut seats, &client("a1", "alice"), now);
         let second = taken(&mut seats, &client("a2", "alice"), now);
-        assert_eq!((first, second), (Taken::Seat(FIRST), Taken::Seat(SeatId(1))));
+        assert_eq!((first, second), (Seating::Seat(FIRST), Seating::Seat(SeatId(1))));
         let common = taken(&mut seats, &client("a3", "alice"), now);
         assert!(common.is_crowded() && common.id() == SeatId(2) && seats.is_at_share("alice"), "she has two");
         assert_eq!(taken(&mut seats, &alone("alice"), now), common, "without a session too");

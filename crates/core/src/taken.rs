@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 /// A restore gives the session a new id, and the old one exports nothing more. So what was exported under the new id is
 /// newer, whatever its number, and numbers say what is older only among states of one id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct UsedStates {
     last_seq: Seq,
 }
 
-impl Taken {
+impl UsedStates {
     /// A state that reached this far was restored.
-    pub fn up_to(last_seq: Seq) -> Taken {
-        Taken { last_seq }
+    pub fn up_to(last_seq: Seq) -> UsedStates {
+        UsedStates { last_seq }
     }
 
     /// A state of a later id was restored: whatever was exported under this one is older.
-    pub fn wholly() -> Taken {
-        Taken { last_seq: Seq::MAX }
+    pub fn wholly() -> UsedStates {
+        UsedStates { last_seq: Seq::MAX }
     }
 
     /// Both are so.
     #[must_use]
-    pub fn and(self, known: Option<Taken>) -> Taken {
-        Taken { last_seq: known.map_or(self.last_seq, |known| known.last_seq.max(self.last_seq)) }
+    pub fn and(self, known: Option<UsedStates>) -> UsedStates {
+        UsedStates { last_seq: known.map_or(self.last_seq, |known| known.last_seq.max(self.last_seq)) }
     }
 
     /// Whether a state that reaches this far is the one that was restored, or an older one.
@@ -66,11 +66,11 @@ mod tests {
 
     #[test]
     fn the_same_state_and_older_ones_are_used_up_and_newer_ones_are_not() {
-        let taken = Taken::up_to(seq(5)).and(None);
+        let taken = UsedStates::up_to(seq(5)).and(None);
         assert!(taken.covers(seq(4)) && taken.covers(seq(5)) && !taken.covers(seq(6)));
-        let older_again = Taken::up_to(seq(3)).and(Some(taken));
+        let older_again = UsedStates::up_to(seq(3)).and(Some(taken));
         assert_eq!(older_again, taken, "an older restore takes nothing back");
-        assert!(Taken::wholly().covers(Seq::MAX));
+        assert!(UsedStates::wholly().covers(Seq::MAX));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct Active {
 
 /// What may be done with a new message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum MessageAdmission {
     Start,
     Queue { position: usize },
     Busy,
@@ -41,11 +41,11 @@ pub enum AfterCrash {
 }
 
 impl Turn {
-    pub fn admit(&self, queued: usize, queue_max: usize) -> Admission {
+    pub fn admit(&self, queued: usize, queue_max: usize) -> MessageAdmission {
         match self {
-            Turn::Idle if queued == 0 => Admission::Start,
-            _ if queued < queue_max => Admission::Queue { position: queued + 1 },
-            _ => Admission::Busy,
+            Turn::Idle if queued == 0 => MessageAdmission::Start,
+            _ if queued < queue_max => MessageAdmission::Queue { position: queued + 1 },
+            _ => MessageAdmission::Busy,
         }
     }
 
@@ -151,9 +151,9 @@ mod tests {
     #[test]
     fn a_busy_session_queues_up_to_its_limit_and_then_says_so() {
         let turn = started();
-        assert_eq!(Turn::Idle.admit(0, 0), Admission::Start);
-        assert_eq!(turn.admit(0, 0), Admission::Busy);
-        assert_eq!(turn.admit(0, 2), Admission::Queue { position: 1 });
-        assert_eq!(turn.admit(2, 2), Admission::Busy);
+        assert_eq!(Turn::Idle.admit(0, 0), MessageAdmission::Start);
+        assert_eq!(turn.admit(0, 0), MessageAdmission::Busy);
+        assert_eq!(turn.admit(0, 2), MessageAdmission::Queue { position: 1 });
+        assert_eq!(turn.admit(2, 2), MessageAdmission::Busy);
     }
 }

@@ -2,7 +2,7 @@
 
 use bowline_protocol::{Extent, Recorded, Seq, StreamCursor};
 
-use crate::dialect::{Fold as _, Parser, Projection, ProjectionIndex};
+use crate::dialect::{ClientParser, Fold as _, Projection, ProjectionIndex};
 use crate::resume::{Resume, Span};
 
 /// The most events asked of the log at once.
@@ -44,10 +44,10 @@ pub struct Watch<P: Projection> {
     /// Outputs seen so far, whether or not the reader got them.
     seen: u64,
     out: Vec<P::Output>,
-    stage: Stage,
+    stage: WatchStage,
     gap: bool,
     /// What the reader reads with now.
-    parser: Parser,
+    parser: ClientParser,
 }
 
 /// What the reader already has.
@@ -59,7 +59,7 @@ enum Has {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum WatchStage {
     Replaying,
     Live,
     /// The terminal output was handed out.
@@ -83,7 +83,7 @@ fn owed(cursor: &StreamCursor) -> Seq {
     }
 }
 
-type Index<P> = ProjectionIndex<<P as Projection>::Mark>;
+type WatchIndex<P> = ProjectionIndex<<P as Projection>::Mark>;
 
 impl<P: Projection> Watch<P> {
     /// A reader of the turn or task whose first event is `first`, and which the reader knows as `name`. The index says what
@@ -94,9 +94,9 @@ impl<P: Projection> Watch<P> {
         extent: &Extent,
         start: Start,
         fold: bool,
-        index: Option<&Index<P>>,
+        index: Option<&WatchIndex<P>>,
     ) -> Watch<P> {
-        let parser = if matches!(start, Start::After(_)) { Parser::Same } else { Parser::Fresh };
+        let parser = if matches!(start, Start::After(_)) { ClientParser::Same } else { ClientParser::Fresh };
         let mut watch = Watch {
             name: name.into(),
             first,
@@ -110,7 +110,7 @@ impl<P: Projection> Watch<P> {
             fallback: None,
             seen: 0,
             out: Vec::new(),
-            stage: Stage::Replaying,
+            stage: WatchStage::Replaying,
             gap: false,
             parser,
         };
@@ -135,7 +135,7 @@ impl<P: Projection> Watch<P> {
     }
 
     /// Starts at the first event, or at the first that is left.
-    fn begin_at(&mut self, retained: Seq, index: Option<&Index<P>>) {
+    fn begin_at(&mut self, retained: Seq, index: Option<&WatchIndex<P>>) {
         if self.first < retained {
             self.skip(0, self.first, retained, index);
         }
@@ -143,7 +143,7 @@ impl<P: Projection> Watch<P> {
 
     /// The numbers of this reader's cursor mean nothing here. It is told so, with how much is known to be lost, and gets
     /// everything from the first event that is left.
-    fn begin_anew(&mut self, from: Seq, lost: u64, index: Option<&Index<P>>) {
+    fn begin_anew(&mut self, from: Seq, lost: u64, index: Option<&WatchIndex<P>>) {
         if self.first < from {
             return self.skip(lost - self.first.until(from), self.first, from, index);
         }
@@ -151,7 +151,7 @@ impl<P: Projection> Watch<P> {
         self.out.push(P::gap_notice(lost, from, self.parser));
     }
 
-    fn come_back(&mut self, cursor: StreamCursor, retained: Seq, index: Option<&Index<P>>) {
+    fn come_back(&mut self, cursor: StreamCursor, retained: Seq, index: Option<&WatchIndex<P>>) {
         let owed = owed(&cursor);
         let first = self.first;
         // Behind an output of the first event it has begun already, and has that output.
@@ -163,7 +163,7 @@ impl<P: Projection> Watch<P> {
         if owed < retained {
             return self.skip(0, owed, retained, index);
         }
-        let framed = self.parser == Parser::Fresh;
+        let framed = self.parser == ClientParser::Fresh;
         let is_whole = first >= retained;
         let has = Has::UpTo { cursor: cursor.clone(), framed };
         // Nothing that it lacks is gone. What was open before its cursor is known from the index. The event at the cursor is
@@ -179,7 +179,7 @@ impl<P: Projection> Watch<P> {
                     self.has = has;
                 } else if framed {
                     self.projection.framing(&mut self.out);
-                    self.parser = Parser::Same;
+                    self.parser = ClientParser::Same;
                 }
             }
             _ if is_whole => self.has = has,
@@ -196,13 +196,13 @@ impl<P: Projection> Watch<P> {
     }
 
     /// Goes on at the first retained event, and tells how many were skipped for that and how many are lost besides.
-    fn skip(&mut self, besides: u64, wanted: Seq, retained: Seq, index: Option<&Index<P>>) {
+    fn skip(&mut self, besides: u64, wanted: Seq, retained: Seq, index: Option<&WatchIndex<P>>) {
         self.flush();
         self.gap = true;
         let begin = index.and_then(|index| index.from(retained));
         let (from, open) = begin.map_or((retained, None), |(from, open)| (from, Some(open)));
         self.projection.gap(self.parser, besides + wanted.until(from), from, open.as_ref(), &mut self.out);
-        self.parser = Parser::Same;
+        self.parser = ClientParser::Same;
         self.next = from;
         (self.has, self.shortcut) = (Has::Nothing, None);
     }
@@ -226,7 +226,7 @@ impl<P: Projection> Watch<P> {
     }
 
     /// Events were trimmed before they were read. What the reader has already is not missed.
-    fn overtaken(&mut self, first: Seq, index: Option<&Index<P>>) {
+    fn overtaken(&mut self, first: Seq, index: Option<&WatchIndex<P>>) {
         match std::mem::replace(&mut self.has, Has::Nothing) {
             Has::UpTo { cursor, .. } if first <= owed(&cursor) => self.come_back(cursor, first, index),
             Has::UpTo { cursor, .. } => self.skip(0, self.next.max(owed(&cursor)), first, index),
@@ -251,17 +251,17 @@ impl<P: Projection> Watch<P> {
 
     /// Whether everything that was there when the reader came has been looked at.
     pub fn is_caught_up(&self) -> bool {
-        self.stage != Stage::Replaying
+        self.stage != WatchStage::Replaying
     }
 
     /// What to read once there is no output left: from which event on, and how many at most. None if nothing follows, ever.
     pub fn poll_read(&self) -> Option<(Seq, usize)> {
-        matches!(self.stage, Stage::Replaying | Stage::Live).then_some((self.next, READ_EVENTS_MAX))
+        matches!(self.stage, WatchStage::Replaying | WatchStage::Live).then_some((self.next, READ_EVENTS_MAX))
     }
 
     /// What was to be read is no longer retained; the log begins with `first` now. The index as it is now says what is open
     /// there.
-    pub fn handle_gap(&mut self, first: Seq, index: Option<&Index<P>>) {
+    pub fn handle_gap(&mut self, first: Seq, index: Option<&WatchIndex<P>>) {
         if first > self.next && self.next < self.silent_until {
             self.give_up_on_beginning();
         }
@@ -278,11 +278,11 @@ impl<P: Projection> Watch<P> {
             if event.seq < self.next {
                 continue;
             }
-            if self.stage == Stage::Over {
+            if self.stage == WatchStage::Over {
                 return;
             }
             // The replay ends between two events, so that nothing live is held back to be merged.
-            if self.stage == Stage::Replaying && event.seq > self.replay_to {
+            if self.stage == WatchStage::Replaying && event.seq > self.replay_to {
                 self.go_live();
             }
             self.next = event.seq.next();
@@ -291,7 +291,7 @@ impl<P: Projection> Watch<P> {
             }
             if self.projection.is_over() {
                 self.flush();
-                self.stage = Stage::Over;
+                self.stage = WatchStage::Over;
             }
         }
         self.settle();
@@ -348,7 +348,7 @@ impl<P: Projection> Watch<P> {
     }
 
     fn give(&mut self, output: P::Output) {
-        self.parser = Parser::Same;
+        self.parser = ClientParser::Same;
         match &mut self.fold {
             Some(fold) => fold.push(output, &mut self.out),
             None => self.out.push(output),
@@ -365,11 +365,11 @@ impl<P: Projection> Watch<P> {
     fn go_live(&mut self) {
         self.flush();
         self.fold = None;
-        self.stage = Stage::Live;
+        self.stage = WatchStage::Live;
     }
 
     fn settle(&mut self) {
-        if self.stage == Stage::Replaying && self.next > self.replay_to {
+        if self.stage == WatchStage::Replaying && self.next > self.replay_to {
             self.go_live();
         }
     }
@@ -379,9 +379,9 @@ impl<P: Projection> Watch<P> {
             return Some(Output::Outputs(std::mem::take(&mut self.out)));
         }
         match self.stage {
-            Stage::Replaying | Stage::Live | Stage::Done => None,
-            Stage::Over => {
-                self.stage = Stage::Done;
+            WatchStage::Replaying | WatchStage::Live | WatchStage::Done => None,
+            WatchStage::Over => {
+                self.stage = WatchStage::Done;
                 Some(Output::Over)
             }
         }
@@ -395,7 +395,7 @@ impl<P: Projection> Watch<P> {
     /// Whether this reader has been given everything up to its [`position`](Watch::position), and gets from now on what all
     /// such readers get.
     pub fn is_shareable(&self) -> bool {
-        let caught_up = self.stage == Stage::Live && self.out.is_empty();
+        let caught_up = self.stage == WatchStage::Live && self.out.is_empty();
         let alike = matches!(self.has, Has::Nothing) && self.next >= self.silent_until;
         caught_up && alike && self.projection.is_shareable()
     }

@@ -12,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::Backend;
 use crate::call::Inbound;
 use crate::call::outcome::CallOutcome;
-use crate::call::reply::Reply;
+use crate::call::reply::CallReply;
 use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, lossy, raw};
 use crate::hub::Hub;
-use crate::relay::task::{self, Work};
-use crate::relay::{Client, on_behalf};
-use crate::tasks::{OwnedTask, TaskRecord};
+use crate::relay::task::{self, TaskCall};
+use crate::relay::{ClientContext, on_behalf};
+use crate::tasks::{HubTaskRecord, OwnedTask};
 use crate::{message, tools};
 
 const SAID_MAX: usize = 16;
@@ -112,7 +112,7 @@ pub async fn call(
 ) -> AgentEnd {
     let failed = |error: String| AgentEnd::Failed { error, result: Value::Null };
     let Some((server, tool)) = name.split_once("__") else { return failed(format!("There is no tool {name}.")) };
-    let client = Client::absent(owner, format!("agent {lane}"));
+    let client = ClientContext::absent(owner, format!("agent {lane}"));
     let Some(backend) = hub.find(owner, server) else {
         if server == OURS && OUR_TOOLS.contains(&tool) {
             return about_a_task(hub, &client, tool, arguments).await;
@@ -134,11 +134,11 @@ pub async fn call(
         Ok(_) => return AgentEnd::Unknown { error: "The call was cancelled while it was under way.".into() },
         Err(_) => {
             let (_, upstream) = watch::channel(None);
-            let record = TaskRecord::new(server, tool, None, None, hub.options.clock.now_ms());
+            let record = HubTaskRecord::new(server, tool, None, None, hub.options.clock.now_ms());
             return match hub.tasks.create(owner, record, cancel).await {
                 Ok(made) => {
                     caller.disarm();
-                    goes_on(hub, made, Work { call: running, upstream })
+                    goes_on(hub, made, TaskCall { call: running, upstream })
                 }
                 // It goes with its caller, and may have run.
                 Err(error) => AgentEnd::Unknown { error: format!("{error}; the call was cancelled.") },
@@ -152,11 +152,11 @@ pub async fn call(
 /// The call itself. An agent has no person to ask, so questions from the server are dropped, which answers them with an error.
 async fn run(
     hub: Arc<Hub>,
-    client: Client,
+    client: ClientContext,
     backend: Backend,
     params: Fields,
     cancel: CancellationToken,
-) -> Option<Reply> {
+) -> Option<CallReply> {
     let (sink, mut said) = mpsc::channel::<Inbound>(SAID_MAX);
     let calling = on_behalf::as_client(&hub, &client, &backend, "tools/call", &params, &sink);
     let draining = async { while said.recv().await.is_some() {} };
@@ -170,7 +170,7 @@ async fn run(
 }
 
 /// The call has become a task: that is its result for now.
-fn goes_on(hub: &Arc<Hub>, made: OwnedTask, work: Work) -> AgentEnd {
+fn goes_on(hub: &Arc<Hub>, made: OwnedTask, work: TaskCall) -> AgentEnd {
     let facts = made.record.shown(&made.id);
     let text = format!(
         "The call takes long and goes on as the task {}. Its result is to be had from {OURS}__get_task_result.",
@@ -181,7 +181,7 @@ fn goes_on(hub: &Arc<Hub>, made: OwnedTask, work: Work) -> AgentEnd {
 }
 
 /// The hub's own tools, as far as agents need them: what became of a call that took long.
-async fn about_a_task(hub: &Arc<Hub>, client: &Client, tool: &str, arguments: &Value) -> AgentEnd {
+async fn about_a_task(hub: &Arc<Hub>, client: &ClientContext, tool: &str, arguments: &Value) -> AgentEnd {
     let (sink, _) = mpsc::channel(1);
     let mut params = Fields::default();
     params.set("arguments", raw(arguments));
@@ -189,7 +189,7 @@ async fn about_a_task(hub: &Arc<Hub>, client: &Client, tool: &str, arguments: &V
 }
 
 /// What became of the call is what its reply says of it; the answer itself is only shown.
-fn ending(reply: &Reply) -> AgentEnd {
+fn ending(reply: &CallReply) -> AgentEnd {
     let (text, result) = match &reply.answer {
         Ok(result) => told(lossy(result), reply.outcome),
         Err(error) => (message::message_of(error), lossy(error)),

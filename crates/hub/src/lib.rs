@@ -27,7 +27,7 @@
 //! the server
 //! ```
 //!
-//! What a server says meanwhile comes back over the call's `Sink` ([`call`]): `core::attribution` decides whose it is. Questions (elicitation,
+//! What a server says meanwhile comes back over the call's `InboundSink` ([`call`]): `core::attribution` decides whose it is. Questions (elicitation,
 //! sampling) wait in `session/elicitation`, or in `call/suspended` for clients without sessions. A call that takes long goes on in
 //! `relay/task`. Modules import each other one way, down the picture; between `relay` and [`backend`] stand [`hub`] (all servers and
 //! clients, and who may see what), [`session`], `tasks` and `registry`. All share the types in [`call`], [`config`] and [`message`].
@@ -73,5 +73,5 @@ pub use downstream::peers::serve as serve_neighbour;
 pub use fields::{Fields, Raw};
 pub use hub::file_watch;
 pub use hub::{AddError, Hub, RemoveError};
-pub use requester::{Requester, Role};
+pub use requester::{Requester, RequesterRole};
 pub use session::Route;

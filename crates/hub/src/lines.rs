@@ -4,12 +4,12 @@ use std::io;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-use crate::scan::Scan;
+use crate::scan::JsonScan;
 
 /// One line, without its end.
-pub enum Line {
+pub enum InputLine {
     Whole(Vec<u8>),
-    TooLong(Scan),
+    TooLong(JsonScan),
 }
 
 pub struct Lines<R> {
@@ -23,8 +23,8 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
     }
 
     /// `None` at the end. Must not be dropped while it waits: what it has of a line would be lost.
-    pub async fn next(&mut self) -> io::Result<Option<Line>> {
-        let mut line = Line::Whole(Vec::new());
+    pub async fn next(&mut self) -> io::Result<Option<InputLine>> {
+        let mut line = InputLine::Whole(Vec::new());
         let mut begun = false;
         loop {
             let bytes = self.input.fill_buf().await?;
@@ -35,18 +35,18 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
             let end = bytes.iter().position(|byte| *byte == b'\n');
             let piece = &bytes[..end.unwrap_or(bytes.len())];
             line = match line {
-                Line::Whole(kept) if kept.len() + piece.len() > self.bytes_max => {
-                    let mut scan = Scan::of(&kept);
+                InputLine::Whole(kept) if kept.len() + piece.len() > self.bytes_max => {
+                    let mut scan = JsonScan::of(&kept);
                     scan.push(piece);
-                    Line::TooLong(scan)
+                    InputLine::TooLong(scan)
                 }
-                Line::Whole(mut kept) => {
+                InputLine::Whole(mut kept) => {
                     kept.extend_from_slice(piece);
-                    Line::Whole(kept)
+                    InputLine::Whole(kept)
                 }
-                Line::TooLong(mut scan) => {
+                InputLine::TooLong(mut scan) => {
                     scan.push(piece);
-                    Line::TooLong(scan)
+                    InputLine::TooLong(scan)
                 }
             };
             let taken = piece.len() + usize::from(end.is_some());
@@ -64,11 +64,11 @@ impl<R> std::fmt::Debug for Lines<R> {
     }
 }
 
-impl std::fmt::Debug for Line {
+impl std::fmt::Debug for InputLine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Line::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
-            Line::TooLong(scan) => write!(f, "TooLong({scan:?})"),
+            InputLine::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
+            InputLine::TooLong(scan) => write!(f, "TooLong({scan:?})"),
         }
     }
 }
@@ -86,8 +86,8 @@ mod tests {
             let mut seen = Vec::new();
             while let Some(line) = lines.next().await.unwrap() {
                 seen.push(match line {
-                    Line::Whole(bytes) => String::from_utf8(bytes).unwrap(),
-                    Line::TooLong(scan) => format!("too long: {:?}", scan.id().unwrap()),
+                    InputLine::Whole(bytes) => String::from_utf8(bytes).unwrap(),
+                    InputLine::TooLong(scan) => format!("too long: {:?}", scan.id().unwrap()),
                 });
             }
             assert_eq!(seen, ["{\"id\":1}", "", "too long: 2", "{\"id\":3}"], "{buffered} at a time");

@@ -25,25 +25,25 @@ pub const BYTES_MAX: usize = 16 << 20;
 
 /// A request's id: a string or a number, compared as it was written.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Id(String);
+pub struct RpcId(String);
 
-impl Id {
-    pub fn number(number: u64) -> Id {
-        Id(number.to_string())
+impl RpcId {
+    pub fn number(number: u64) -> RpcId {
+        RpcId(number.to_string())
     }
 
-    pub fn text(text: &str) -> Id {
-        Id(raw(text).get().to_owned())
+    pub fn text(text: &str) -> RpcId {
+        RpcId(raw(text).get().to_owned())
     }
 
-    fn of(raw: &Raw) -> Option<Id> {
+    fn of(raw: &Raw) -> Option<RpcId> {
         let value: Value = serde_json::from_str(raw.get()).ok()?;
-        matches!(value, Value::String(_) | Value::Number(_)).then(|| Id(raw.get().trim().to_owned()))
+        matches!(value, Value::String(_) | Value::Number(_)).then(|| RpcId(raw.get().trim().to_owned()))
     }
 
     /// An id as it was kept, if it is one.
-    pub fn parse(text: &str) -> Option<Id> {
-        Id::of(&serde_json::from_str::<Raw>(text).ok()?)
+    pub fn parse(text: &str) -> Option<RpcId> {
+        RpcId::of(&serde_json::from_str::<Raw>(text).ok()?)
     }
 
     pub fn as_json(&self) -> &str {
@@ -60,44 +60,44 @@ impl Id {
     }
 }
 
-impl fmt::Debug for Id {
+impl fmt::Debug for RpcId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 /// What a request came to: a result, or an error object.
-pub type Answer = Result<Raw, Raw>;
+pub type RpcResult = Result<Raw, Raw>;
 
 #[derive(Clone)]
-pub struct Request {
-    pub id: Id,
+pub struct RpcRequest {
+    pub id: RpcId,
     pub method: String,
     pub params: Option<Raw>,
 }
 
 #[derive(Clone)]
-pub struct Notification {
+pub struct RpcNotification {
     pub method: String,
     pub params: Option<Raw>,
 }
 
 #[derive(Clone)]
-pub struct Response {
+pub struct RpcResponse {
     /// Missing when the other side could not tell what it answers.
-    pub id: Option<Id>,
-    pub answer: Answer,
+    pub id: Option<RpcId>,
+    pub answer: RpcResult,
 }
 
 #[derive(Clone)]
-pub enum Message {
-    Request(Request),
-    Notification(Notification),
-    Response(Response),
+pub enum RpcMessage {
+    Request(RpcRequest),
+    Notification(RpcNotification),
+    Response(RpcResponse),
 }
 
 #[derive(Deserialize)]
-struct Envelope {
+struct RpcEnvelope {
     #[serde(default)]
     jsonrpc: Option<Raw>,
     #[serde(default)]
@@ -142,19 +142,19 @@ impl Malformed {
 /// How deeply a message may nest; below the limit of the parser.
 pub const DEPTH_MAX: usize = 100;
 
-impl Message {
-    pub const fn request(&self) -> Option<&Request> {
+impl RpcMessage {
+    pub const fn request(&self) -> Option<&RpcRequest> {
         match self {
-            Message::Request(request) => Some(request),
-            Message::Notification(_) | Message::Response(_) => None,
+            RpcMessage::Request(request) => Some(request),
+            RpcMessage::Notification(_) | RpcMessage::Response(_) => None,
         }
     }
 
-    pub fn parse(text: &str) -> Result<Message, Malformed> {
+    pub fn parse(text: &str) -> Result<RpcMessage, Malformed> {
         if json::depth(text, DEPTH_MAX) > DEPTH_MAX {
             return Err(Malformed::TooDeep);
         }
-        let envelope: Envelope = match serde_json::from_str(text) {
+        let envelope: RpcEnvelope = match serde_json::from_str(text) {
             Ok(envelope) => envelope,
             Err(_) if serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok() => {
                 return Err(Malformed::NotRpc);
@@ -166,22 +166,26 @@ impl Message {
         }
         let null = |raw: &Raw| raw.get() == "null";
         let id = match envelope.id.filter(|id| !null(id)) {
-            Some(id) => Some(Id::of(&id).ok_or(Malformed::NotRpc)?),
+            Some(id) => Some(RpcId::of(&id).ok_or(Malformed::NotRpc)?),
             None => None,
         };
         match (envelope.method, id, envelope.result, envelope.error.filter(|error| !null(error))) {
-            (Some(method), Some(id), _, _) => Ok(Message::Request(Request { id, method, params: envelope.params })),
-            (Some(method), None, _, _) => Ok(Message::Notification(Notification { method, params: envelope.params })),
-            (None, id, _, Some(error)) => Ok(Message::Response(Response { id, answer: Err(error) })),
+            (Some(method), Some(id), _, _) => {
+                Ok(RpcMessage::Request(RpcRequest { id, method, params: envelope.params }))
+            }
+            (Some(method), None, _, _) => {
+                Ok(RpcMessage::Notification(RpcNotification { method, params: envelope.params }))
+            }
+            (None, id, _, Some(error)) => Ok(RpcMessage::Response(RpcResponse { id, answer: Err(error) })),
             (None, Some(id), Some(result), None) => {
-                Ok(Message::Response(Response { id: Some(id), answer: Ok(result) }))
+                Ok(RpcMessage::Response(RpcResponse { id: Some(id), answer: Ok(result) }))
             }
             _ => Err(Malformed::NotRpc),
         }
     }
 
-    pub fn parse_bytes(bytes: &[u8]) -> Result<Message, Malformed> {
-        Message::parse(std::str::from_utf8(bytes).map_err(|_| Malformed::NotUtf8)?)
+    pub fn parse_bytes(bytes: &[u8]) -> Result<RpcMessage, Malformed> {
+        RpcMessage::parse(std::str::from_utf8(bytes).map_err(|_| Malformed::NotUtf8)?)
     }
 }
 
@@ -202,7 +206,7 @@ struct Out<'a> {
 
 const OUT: Out<'static> = Out { jsonrpc: "2.0", id: None, method: None, params: None, result: None, error: None };
 
-pub fn request(id: &Id, method: &str, params: Option<&Raw>) -> Raw {
+pub fn request(id: &RpcId, method: &str, params: Option<&Raw>) -> Raw {
     raw(&Out { id: Some(&id.to_raw()), method: Some(method), params: params.map(|raw| &**raw), ..OUT })
 }
 
@@ -210,7 +214,7 @@ pub fn notification(method: &str, params: Option<&Raw>) -> Raw {
     raw(&Out { method: Some(method), params: params.map(|raw| &**raw), ..OUT })
 }
 
-pub fn response(id: &Id, answer: &Answer) -> Raw {
+pub fn response(id: &RpcId, answer: &RpcResult) -> Raw {
     let id = id.to_raw();
     match answer {
         Ok(result) => raw(&Out { id: Some(&id), result: Some(result), ..OUT }),
@@ -243,30 +247,30 @@ pub fn message_of(error: &Raw) -> String {
 }
 
 /// Messages may hold what people wrote, so only their kind is shown.
-impl fmt::Debug for Request {
+impl fmt::Debug for RpcRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Request({:?} {})", self.id, self.method)
     }
 }
 
-impl fmt::Debug for Notification {
+impl fmt::Debug for RpcNotification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Notification({})", self.method)
     }
 }
 
-impl fmt::Debug for Response {
+impl fmt::Debug for RpcResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Response({:?}, ok: {})", self.id, self.answer.is_ok())
     }
 }
 
-impl fmt::Debug for Message {
+impl fmt::Debug for RpcMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Message::Request(request) => request.fmt(f),
-            Message::Notification(notification) => notification.fmt(f),
-            Message::Response(response) => response.fmt(f),
+            RpcMessage::Request(request) => request.fmt(f),
+            RpcMessage::Notification(notification) => notification.fmt(f),
+            RpcMessage::Response(response) => response.fmt(f),
         }
     }
 }
@@ -277,7 +281,7 @@ mod tests {
 
     #[test]
     fn messages_are_told_apart_by_their_shape() {
-        let kind = |text: &str| Message::parse(text).map(|message| format!("{message:?}"));
+        let kind = |text: &str| RpcMessage::parse(text).map(|message| format!("{message:?}"));
         assert_eq!(kind(r#"{"jsonrpc":"2.0","id":"a","method":"m","params":{}}"#).unwrap(), "Request(\"a\" m)");
         assert_eq!(kind(r#"{"jsonrpc":"2.0","method":"m"}"#).unwrap(), "Notification(m)");
         assert_eq!(kind(r#"{"jsonrpc":"2.0","id":1,"result":null}"#).unwrap(), "Response(Some(1), ok: true)");
@@ -293,7 +297,7 @@ mod tests {
     #[test]
     fn a_response_carries_the_result_as_it_was() {
         let result: Raw = serde_json::from_str(r#"{"n":1.0,"x":{"new":"field"}}"#).unwrap();
-        let text = response(&Id::text("q\"1"), &Ok(result));
+        let text = response(&RpcId::text("q\"1"), &Ok(result));
         assert_eq!(text.get(), r#"{"jsonrpc":"2.0","id":"q\"1","result":{"n":1.0,"x":{"new":"field"}}}"#);
     }
 }

@@ -26,7 +26,7 @@ pub trait Neighbours: Send + Sync {
     fn is_dead(&self, node: &Holder) -> bool;
 
     /// Asks another node something that may be answered in many parts. Dropping the talk ends it there too.
-    fn talk(&self, to: &Holder, ask: Raw) -> Box<dyn Talk>;
+    fn talk(&self, to: &Holder, ask: Raw) -> Box<dyn PeerStream>;
 }
 
 /// Where the hub's leases come from: the way to the other nodes, if there are any.
@@ -48,12 +48,12 @@ impl Lessor for AmongNeighbours {
 
 /// One thing asked of another node.
 #[async_trait]
-pub trait Talk: Send {
-    async fn next(&mut self) -> Heard;
+pub trait PeerStream: Send {
+    async fn next(&mut self) -> PeerStreamItem;
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum PeerStreamItem {
     Part(String),
     /// That was all.
     Ended,
@@ -63,7 +63,7 @@ pub enum Heard {
 
 /// Who asked, on the other side of a talk. Dropping it says that this was all.
 #[async_trait]
-pub trait Asker: Send + Sync {
+pub trait PeerResponder: Send + Sync {
     /// Waits while too much is under way. False if the requester has left.
     async fn say(&self, part: String) -> bool;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// What a credential lets its bearer do with servers that all clients share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum RequesterRole {
     #[default]
     User,
     /// An admin, or any client of a hub without auth or over stdio.
@@ -16,18 +16,18 @@ pub enum Role {
 #[derive(Clone, Debug)]
 pub struct Requester {
     pub principal: Principal,
-    pub role: Role,
+    pub role: RequesterRole,
 }
 
 impl Requester {
     pub fn operator(principal: Principal) -> Requester {
-        Requester { principal, role: Role::Operator }
+        Requester { principal, role: RequesterRole::Operator }
     }
 }
 
 impl From<Principal> for Requester {
     fn from(principal: Principal) -> Requester {
-        Requester { principal, role: Role::User }
+        Requester { principal, role: RequesterRole::User }
     }
 }
 

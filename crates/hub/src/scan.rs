@@ -1,13 +1,13 @@
 //! What can be learnt of a message that is too large or too broken to be taken: whom it answers, without keeping it.
 
-use crate::message::Id;
+use crate::message::RpcId;
 
 /// A longer member is none that is looked for.
 const MEMBER_BYTES_MAX: usize = 256;
 
 /// Looks at a JSON object as it passes by and notes what its own members say. Bytes may be cut anywhere.
 #[derive(Default)]
-pub struct Scan {
+pub struct JsonScan {
     depth: usize,
     in_string: bool,
     escaped: bool,
@@ -15,7 +15,7 @@ pub struct Scan {
     /// The name of the member whose value comes, once its colon has been seen.
     name: Option<Vec<u8>>,
     token: Vec<u8>,
-    id: Option<Id>,
+    id: Option<RpcId>,
     has_method: bool,
     has_version: bool,
     has_outcome: bool,
@@ -23,9 +23,9 @@ pub struct Scan {
     has_more: bool,
 }
 
-impl Scan {
-    pub fn of(bytes: &[u8]) -> Scan {
-        let mut scan = Scan::default();
+impl JsonScan {
+    pub fn of(bytes: &[u8]) -> JsonScan {
+        let mut scan = JsonScan::default();
         scan.push(bytes);
         scan
     }
@@ -86,14 +86,14 @@ impl Scan {
         }
         let (name, value) = (self.name.take(), std::mem::take(&mut self.token));
         match name.as_deref() {
-            Some(b"\"id\"") => self.id = std::str::from_utf8(&value).ok().and_then(Id::parse),
+            Some(b"\"id\"") => self.id = std::str::from_utf8(&value).ok().and_then(RpcId::parse),
             Some(b"\"method\"") => self.has_method = true,
             Some(b"\"jsonrpc\"") => self.has_version = true,
             _ => {}
         }
     }
 
-    pub fn id(&self) -> Option<&Id> {
+    pub fn id(&self) -> Option<&RpcId> {
         self.id.as_ref()
     }
 
@@ -103,7 +103,7 @@ impl Scan {
     }
 
     /// The id under which it wants an answer, if it is a request.
-    pub fn asks(&self) -> Option<&Id> {
+    pub fn asks(&self) -> Option<&RpcId> {
         self.id.as_ref().filter(|_| self.is_object && self.has_method)
     }
 
@@ -125,7 +125,7 @@ impl Scan {
 }
 
 /// It may hold what people wrote, so only what was looked for is shown.
-impl std::fmt::Debug for Scan {
+impl std::fmt::Debug for JsonScan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Scan(id: {:?}, method: {})", self.id, self.has_method)
     }
@@ -136,9 +136,9 @@ mod tests {
     use super::*;
 
     fn id(text: &str) -> Option<String> {
-        let mut cut = Scan::default();
+        let mut cut = JsonScan::default();
         text.as_bytes().chunks(1).for_each(|byte| cut.push(byte));
-        let whole = Scan::of(text.as_bytes());
+        let whole = JsonScan::of(text.as_bytes());
         assert_eq!(whole.id(), cut.id(), "it reads the same wherever it is cut");
         whole.id().map(|id| id.as_json().to_owned())
     }
@@ -162,16 +162,16 @@ mod tests {
 
     #[test]
     fn a_notification_a_request_and_a_word_of_a_programs_are_no_responses() {
-        let may = |text: &str| Scan::of(text.as_bytes()).may_be_response();
+        let may = |text: &str| JsonScan::of(text.as_bytes()).may_be_response();
         assert!(may(r#"{"id":1,"result":{"method":"x"}}"#) && may(r#"{"result":[[[["#));
         assert!(
             !may(r#"{"method":"notifications/message","params":{}}"#) && !may(r#"{"params":{},"method":"m","id":1}"#)
         );
         assert!(!may("listening on port 80") && !may("[1,{}]"));
-        let asks = |text: &str| Scan::of(text.as_bytes()).asks().map(|id| id.as_json().to_owned());
+        let asks = |text: &str| JsonScan::of(text.as_bytes()).asks().map(|id| id.as_json().to_owned());
         assert_eq!(asks(r#"{"params":{},"method":"m","id":1}"#).as_deref(), Some("1"));
         assert_eq!(asks(r#"{"result":{},"id":1}"#), None);
-        let plainly = |text: &str| Scan::of(text.as_bytes()).is_plainly_response();
+        let plainly = |text: &str| JsonScan::of(text.as_bytes()).is_plainly_response();
         assert!(
             plainly(r#"{"id":1,"result":{"level":30}}"#) && plainly(r#"{"error":{"code":1,"message":"m"},"id":1}"#)
         );
@@ -179,7 +179,7 @@ mod tests {
         assert!(
             !plainly(r#"{"id":1}"#) && !plainly(r#"{"result":{}}"#) && !plainly(r#"{"level":{"result":1},"id":1}"#)
         );
-        let rpc = |text: &str| Scan::of(text.as_bytes()).is_rpc();
+        let rpc = |text: &str| JsonScan::of(text.as_bytes()).is_rpc();
         assert!(rpc(r#"{"jsonrpc":"2.0","id":1}"#) && !rpc(r#"{"level":30,"id":1,"msg":{"jsonrpc":"2.0"}}"#));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::scan::Scan;
+use crate::scan::JsonScan;
 
 pub const CONTENT_TYPE: &str = "text/event-stream";
 
@@ -17,26 +17,26 @@ pub struct Event {
 
 /// What comes out of a stream.
 #[derive(Debug)]
-pub enum Piece {
+pub enum SseItem {
     Event(Event),
     /// An event that is larger than is taken. It was passed over, and the stream goes on.
-    TooLarge(Scan),
+    TooLarge(JsonScan),
     /// An event whose data is not UTF-8. A reader that replaced what it cannot read would pass on what the server did not write.
-    NotUtf8(Scan),
+    NotUtf8(JsonScan),
 }
 
 /// The data of the event that is being read.
 #[derive(Debug, Default)]
-enum Data {
+enum SseData {
     #[default]
     Nothing,
     Whole(Vec<u8>),
-    TooLarge(Scan),
+    TooLarge(JsonScan),
 }
 
 /// The line that is being read.
 #[derive(Debug)]
-enum Line {
+enum SseLine {
     Kept(Vec<u8>),
     /// Its beginning was data; the rest is only skimmed.
     Skimmed,
@@ -46,9 +46,9 @@ enum Line {
 
 /// Reads a stream. Bytes may be cut anywhere.
 #[derive(Debug)]
-pub struct Parser {
-    line: Line,
-    data: Data,
+pub struct SseParser {
+    line: SseLine,
+    data: SseData,
     kind: Option<String>,
     id: Option<String>,
     retry: Option<Duration>,
@@ -57,11 +57,11 @@ pub struct Parser {
     begun: bool,
 }
 
-impl Parser {
-    pub fn new(bytes_max: usize) -> Parser {
-        Parser {
-            line: Line::Kept(Vec::new()),
-            data: Data::Nothing,
+impl SseParser {
+    pub fn new(bytes_max: usize) -> SseParser {
+        SseParser {
+            line: SseLine::Kept(Vec::new()),
+            data: SseData::Nothing,
             kind: None,
             id: None,
             retry: None,
@@ -80,7 +80,7 @@ impl Parser {
         self.id.as_deref()
     }
 
-    pub fn push(&mut self, bytes: &[u8]) -> Vec<Piece> {
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<SseItem> {
         let mut pieces = Vec::new();
         let mut rest = bytes;
         while let Some((first, after)) = rest.split_first() {
@@ -106,9 +106,9 @@ impl Parser {
     /// A part of a line.
     fn take(&mut self, part: &[u8]) {
         match &mut self.line {
-            Line::Ignored => {}
-            Line::Skimmed => self.add(part),
-            Line::Kept(line) => {
+            SseLine::Ignored => {}
+            SseLine::Skimmed => self.add(part),
+            SseLine::Kept(line) => {
                 line.extend_from_slice(part);
                 if line.len() > self.bytes_max {
                     self.pass_over();
@@ -119,10 +119,10 @@ impl Parser {
 
     /// The line alone is too long already.
     fn pass_over(&mut self) {
-        let Line::Kept(line) = std::mem::replace(&mut self.line, Line::Ignored) else { return };
+        let SseLine::Kept(line) = std::mem::replace(&mut self.line, SseLine::Ignored) else { return };
         let (name, value) = self.field(&line);
         if name == b"data" {
-            self.line = Line::Skimmed;
+            self.line = SseLine::Skimmed;
             self.add_line(value);
         }
     }
@@ -140,27 +140,27 @@ impl Parser {
 
     fn add_line(&mut self, value: &[u8]) {
         match &mut self.data {
-            Data::Nothing => self.data = Data::Whole(Vec::new()),
-            Data::Whole(_) | Data::TooLarge(_) => self.add(b"\n"),
+            SseData::Nothing => self.data = SseData::Whole(Vec::new()),
+            SseData::Whole(_) | SseData::TooLarge(_) => self.add(b"\n"),
         }
         self.add(value);
     }
 
     fn add(&mut self, bytes: &[u8]) {
         match &mut self.data {
-            Data::TooLarge(scan) => scan.push(bytes),
-            Data::Whole(data) if data.len() + bytes.len() > self.bytes_max => {
-                let mut scan = Scan::of(data);
+            SseData::TooLarge(scan) => scan.push(bytes),
+            SseData::Whole(data) if data.len() + bytes.len() > self.bytes_max => {
+                let mut scan = JsonScan::of(data);
                 scan.push(bytes);
-                self.data = Data::TooLarge(scan);
+                self.data = SseData::TooLarge(scan);
             }
-            Data::Whole(data) => data.extend_from_slice(bytes),
-            Data::Nothing => {}
+            SseData::Whole(data) => data.extend_from_slice(bytes),
+            SseData::Nothing => {}
         }
     }
 
-    fn end_line(&mut self) -> Option<Piece> {
-        let Line::Kept(line) = std::mem::replace(&mut self.line, Line::Kept(Vec::new())) else { return None };
+    fn end_line(&mut self) -> Option<SseItem> {
+        let SseLine::Kept(line) = std::mem::replace(&mut self.line, SseLine::Kept(Vec::new())) else { return None };
         let (name, value) = self.field(&line);
         match name {
             b"" if value.is_empty() && line.last() != Some(&b':') => return self.end_event(),
@@ -177,14 +177,14 @@ impl Parser {
     }
 
     /// An event without data is none, but its id counts.
-    fn end_event(&mut self) -> Option<Piece> {
+    fn end_event(&mut self) -> Option<SseItem> {
         let kind = self.kind.take();
         match std::mem::take(&mut self.data) {
-            Data::Nothing => None,
-            Data::TooLarge(scan) => Some(Piece::TooLarge(scan)),
-            Data::Whole(data) => Some(match String::from_utf8(data) {
-                Ok(data) => Piece::Event(Event { id: self.id.clone(), kind, data }),
-                Err(error) => Piece::NotUtf8(Scan::of(error.as_bytes())),
+            SseData::Nothing => None,
+            SseData::TooLarge(scan) => Some(SseItem::TooLarge(scan)),
+            SseData::Whole(data) => Some(match String::from_utf8(data) {
+                Ok(data) => SseItem::Event(Event { id: self.id.clone(), kind, data }),
+                Err(error) => SseItem::NotUtf8(JsonScan::of(error.as_bytes())),
             }),
         }
     }
@@ -213,9 +213,9 @@ mod tests {
     use super::*;
 
     fn read(pieces: &[&[u8]]) -> Vec<Event> {
-        let mut parser = Parser::new(1000);
+        let mut parser = SseParser::new(1000);
         let whole = |piece| match piece {
-            Piece::Event(event) => event,
+            SseItem::Event(event) => event,
             piece => panic!("{piece:?}"),
         };
         pieces.iter().flat_map(|piece| parser.push(piece)).map(whole).collect()
@@ -248,16 +248,16 @@ mod tests {
     #[test]
     fn an_event_that_is_too_large_is_passed_over_and_the_next_one_is_read() {
         let shown = |piece| match piece {
-            Piece::Event(event) => event.data,
-            Piece::TooLarge(scan) => format!("too large: {:?}", scan.id().unwrap()),
-            Piece::NotUtf8(scan) => format!("not UTF-8: {:?}", scan.id().unwrap()),
+            SseItem::Event(event) => event.data,
+            SseItem::TooLarge(scan) => format!("too large: {:?}", scan.id().unwrap()),
+            SseItem::NotUtf8(scan) => format!("not UTF-8: {:?}", scan.id().unwrap()),
         };
         let x = "x".repeat(30);
         let text = format!(
             "data: {{\"id\":1}}\n\n:{x}{x}\ndata: {{\"a\":\"{x}\",\"id\":2}}\nid: e2\n\ndata: {{\"id\":3,\ndata: \"a\":\"\"\ndata: ,\"b\":\"{x}\"\n\ndata: {{\"id\":4}}\n\n"
         );
         for at in 0..text.len() {
-            let mut parser = Parser::new(40);
+            let mut parser = SseParser::new(40);
             let (before, after) = text.as_bytes().split_at(at);
             let pieces: Vec<String> =
                 [before, after].into_iter().flat_map(|part| parser.push(part)).map(shown).collect();
@@ -268,9 +268,9 @@ mod tests {
 
     #[test]
     fn data_that_is_not_utf_8_is_passed_over_and_not_mended() {
-        let mut parser = Parser::new(1000);
+        let mut parser = SseParser::new(1000);
         let pieces = parser.push(b"id: e1\ndata: {\"id\":1,\"a\":\"caf\xe9\"}\n\ndata: {\"id\":2}\n\n");
-        assert!(matches!(&pieces[0], Piece::NotUtf8(scan) if scan.id() == Some(&crate::message::Id::number(1))));
-        assert!(matches!(&pieces[1], Piece::Event(event) if event.data == "{\"id\":2}"));
+        assert!(matches!(&pieces[0], SseItem::NotUtf8(scan) if scan.id() == Some(&crate::message::RpcId::number(1))));
+        assert!(matches!(&pieces[1], SseItem::Event(event) if event.data == "{\"id\":2}"));
     }
 }

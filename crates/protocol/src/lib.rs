@@ -27,5 +27,5 @@ pub use event::{Draft, EventName, EventView, LoggedEvent, Recorded, Unnumbered};
 pub use id::{
     ClientId, ConnectionId, LogId, MessageId, OperationId, Principal, ProducerId, RunId, SessionId, StepId, TaskId,
 };
-pub use position::{Cursor, Epoch, Extent, NotACursor, Place, Seq, StreamCursor};
+pub use position::{ChunkPosition, Cursor, Epoch, Extent, NotACursor, Seq, StreamCursor};
 pub use state::{SignedState, State};

@@ -120,12 +120,12 @@ impl fmt::Display for Cursor {
 
 /// Where a chunk stands in the projection of a log: it is all of event `seq`, or the `part`-th of its chunks, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ChunkPosition {
     pub seq: Seq,
     pub part: Option<u32>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ChunkPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.part {
             Some(part) => write!(f, "{}.{part}", self.seq),
@@ -170,7 +170,7 @@ impl StreamCursor {
     }
 
     /// Whether a reader that stands here has the chunk at `place`. Both are of one epoch.
-    pub fn has(&self, place: Place) -> bool {
+    pub fn has(&self, place: ChunkPosition) -> bool {
         match self.part {
             Some(part) if place.seq == self.cursor.seq => place.part.is_some_and(|at| at <= part),
             _ => place.seq <= self.cursor.seq,
@@ -256,7 +256,7 @@ mod tests {
     fn a_stream_cursor_stands_behind_what_it_has() {
         let has = |cursor: &str, seq: u64, part: Option<u32>| {
             let cursor = StreamCursor::parse(cursor).unwrap().unwrap();
-            cursor.has(Place { seq: Seq::new(seq).unwrap(), part })
+            cursor.has(ChunkPosition { seq: Seq::new(seq).unwrap(), part })
         };
         assert!(has("5", 5, None) && has("5", 5, Some(9)) && has("5", 4, Some(1)) && !has("5", 6, None));
         assert!(has("5.2", 5, Some(2)) && has("5.2", 4, None) && !has("5.2", 5, Some(3)) && !has("5.2", 6, Some(1)));

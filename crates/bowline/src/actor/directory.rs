@@ -15,10 +15,10 @@ const COMMANDS_MAX: usize = 64;
 const TRIES: usize = 100;
 
 pub struct Directory<A: Actor> {
-    awake: Mutex<HashMap<A::Id, Entry<A>>>,
+    awake: Mutex<HashMap<A::Id, AwakeActor<A>>>,
 }
 
-struct Entry<A: Actor> {
+struct AwakeActor<A: Actor> {
     owner: Principal,
     commands: mpsc::Sender<A::Command>,
     presence: Arc<A::Presence>,
@@ -31,7 +31,7 @@ impl<A: Actor> Default for Directory<A> {
 }
 
 impl<A: Actor> Directory<A> {
-    fn awake(&self) -> MutexGuard<'_, HashMap<A::Id, Entry<A>>> {
+    fn awake(&self) -> MutexGuard<'_, HashMap<A::Id, AwakeActor<A>>> {
         self.awake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -54,7 +54,7 @@ impl<A: Actor> Directory<A> {
             return entry.commands.clone();
         }
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
-        let entry = Entry { owner: actor.owner().clone(), commands: commands.clone(), presence: actor.presence() };
+        let entry = AwakeActor { owner: actor.owner().clone(), commands: commands.clone(), presence: actor.presence() };
         awake.insert(actor.id().clone(), entry);
         drop(awake);
         tokio::spawn(drive::drive(Box::new(actor), inbox));

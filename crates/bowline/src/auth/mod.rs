@@ -27,8 +27,8 @@ use jwt::JwtVerifier;
 use tokio::sync::Notify;
 
 pub use host::{HostRefused, check_host};
-pub use origin::{OriginRefused, Page, check_origin};
-pub use presented::{Presented, SUBPROTOCOL, token_from_headers};
+pub use origin::{OriginRefused, PageOrigin, check_origin};
+pub use presented::{PresentedCredential, SUBPROTOCOL, token_from_headers};
 pub use validity::{Credential, Validity};
 
 /// The principal of all clients when there is no auth.
@@ -109,7 +109,7 @@ enum Operators {
     Everyone,
     /// Clients that show `auth.admin_token`.
     WithToken([u8; 32]),
-    Nobody,
+    Disabled,
 }
 
 impl std::fmt::Debug for Operators {
@@ -117,7 +117,7 @@ impl std::fmt::Debug for Operators {
         f.write_str(match self {
             Operators::Everyone => "Everyone",
             Operators::WithToken(_) => "WithToken",
-            Operators::Nobody => "Disabled",
+            Operators::Disabled => "Disabled",
         })
     }
 }
@@ -129,7 +129,7 @@ impl Operators {
         match &auth.admin_token {
             Some(token) => Operators::WithToken(digest(token.expose())),
             None if is_loopback(listen) => Operators::Everyone,
-            None => Operators::Nobody,
+            None => Operators::Disabled,
         }
     }
 
@@ -137,7 +137,7 @@ impl Operators {
         match (self, token) {
             (Operators::Everyone, _) => true,
             (Operators::WithToken(known), Some(token)) => known.ct_eq(&digest(token)).into(),
-            (Operators::WithToken(_), None) | (Operators::Nobody, _) => false,
+            (Operators::WithToken(_), None) | (Operators::Disabled, _) => false,
         }
     }
 }
@@ -236,7 +236,11 @@ impl Authenticator {
     }
 
     /// Who the presented credential stands for, and until when.
-    pub async fn admit(self: &Arc<Self>, presented: &Presented, now_unix: u64) -> Result<Credential, AuthError> {
+    pub async fn admit(
+        self: &Arc<Self>,
+        presented: &PresentedCredential,
+        now_unix: u64,
+    ) -> Result<Credential, AuthError> {
         // Where nothing has to be proven, what a proxy wanted to know is not for us.
         if presented.other_scheme && self.is_required() {
             return Err(AuthError::OtherScheme);

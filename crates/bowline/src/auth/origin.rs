@@ -15,7 +15,7 @@ pub struct OriginRefused {
 
 /// Where a request that may come in comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Page {
+pub enum PageOrigin {
     /// No page.
     None,
     /// One of `auth.origins`.
@@ -28,9 +28,13 @@ pub enum Page {
 ///
 /// A page of our own is one whose origin is the `Host` it was asked for. While we listen on loopback that host must be
 /// a loopback name too: otherwise any name that an attacker lets resolve to 127.0.0.1 would be "our own".
-pub fn check_origin(auth: &AuthConfig, headers: &HeaderMap, listen_is_loopback: bool) -> Result<Page, OriginRefused> {
+pub fn check_origin(
+    auth: &AuthConfig,
+    headers: &HeaderMap,
+    listen_is_loopback: bool,
+) -> Result<PageOrigin, OriginRefused> {
     let mut given = headers.get_all(ORIGIN).iter();
-    let Some(first) = given.next() else { return Ok(Page::None) };
+    let Some(first) = given.next() else { return Ok(PageOrigin::None) };
     let text = String::from_utf8_lossy(first.as_bytes()).into_owned();
     let refused = || OriginRefused { origin: text.chars().filter(|c| !c.is_control()).take(200).collect() };
     if given.next().is_some() {
@@ -39,9 +43,9 @@ pub fn check_origin(auth: &AuthConfig, headers: &HeaderMap, listen_is_loopback: 
     let origin = Origin::parse(&text).ok_or_else(refused)?;
     let listed = |allowed: &String| allowed == "*" || Origin::parse(allowed).as_ref() == Some(&origin);
     if auth.origins.iter().any(listed) {
-        return Ok(Page::Listed);
+        return Ok(PageOrigin::Listed);
     }
-    if is_own_page(&origin, headers, listen_is_loopback) { Ok(Page::Own) } else { Err(refused()) }
+    if is_own_page(&origin, headers, listen_is_loopback) { Ok(PageOrigin::Own) } else { Err(refused()) }
 }
 
 fn is_own_page(origin: &Origin, headers: &HeaderMap, listen_is_loopback: bool) -> bool {

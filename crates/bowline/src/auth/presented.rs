@@ -12,7 +12,7 @@ const BEARER_SUBPROTOCOL: &str = "bearer.";
 
 /// What a request presents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Presented {
+pub struct PresentedCredential {
     pub token: Option<Secret>,
     /// There is an `Authorization`, and it holds no bearer token.
     pub other_scheme: bool,
@@ -20,13 +20,13 @@ pub struct Presented {
     pub subprotocol: Option<&'static str>,
 }
 
-impl From<&Secret> for Presented {
-    fn from(token: &Secret) -> Presented {
-        Presented { token: Some(token.clone()), ..Presented::default() }
+impl From<&Secret> for PresentedCredential {
+    fn from(token: &Secret) -> PresentedCredential {
+        PresentedCredential { token: Some(token.clone()), ..PresentedCredential::default() }
     }
 }
 
-impl Presented {
+impl PresentedCredential {
     pub fn token(&self) -> Option<&str> {
         self.token.as_ref().map(Secret::expose)
     }
@@ -34,7 +34,7 @@ impl Presented {
 
 /// Reads both places. A bearer token in the header wins: a client puts it there on purpose. A header of
 /// another scheme counts only when there is no token at all, since a browser sends one by itself for a proxy's sake.
-pub fn token_from_headers(headers: &HeaderMap) -> Presented {
+pub fn token_from_headers(headers: &HeaderMap) -> PresentedCredential {
     let offered: Vec<&str> = headers
         .get_all(SEC_WEBSOCKET_PROTOCOL)
         .iter()
@@ -45,7 +45,7 @@ pub fn token_from_headers(headers: &HeaderMap) -> Presented {
     let from_protocol =
         || offered.iter().find_map(|name| name.strip_prefix(BEARER_SUBPROTOCOL)).filter(|token| !token.is_empty());
     let token = bearer(headers).or_else(from_protocol).map(Secret::new);
-    Presented {
+    PresentedCredential {
         other_scheme: token.is_none() && headers.contains_key(AUTHORIZATION),
         token,
         subprotocol: offered.contains(&SUBPROTOCOL).then_some(SUBPROTOCOL),

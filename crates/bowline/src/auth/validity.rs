@@ -22,10 +22,10 @@ pub struct Credential {
 
 /// Ends when the same credential would be refused: it has expired, or was withdrawn.
 #[derive(Clone, Debug)]
-pub struct Validity(Option<Box<Accepted>>);
+pub struct Validity(Option<Box<AcceptedCredential>>);
 
 #[derive(Clone)]
-struct Accepted {
+struct AcceptedCredential {
     auth: Arc<Authenticator>,
     token: Secret,
     identity: Identity,
@@ -45,7 +45,7 @@ impl Validity {
         identity: Identity,
         changes: watch::Receiver<u64>,
     ) -> Validity {
-        Validity(Some(Box::new(Accepted { auth, token, identity, changes })))
+        Validity(Some(Box::new(AcceptedCredential { auth, token, identity, changes })))
     }
 
     pub fn can_end(&self) -> bool {
@@ -61,7 +61,7 @@ impl Validity {
     }
 }
 
-impl Accepted {
+impl AcceptedCredential {
     async fn ended(&mut self) -> AuthError {
         loop {
             // The authenticator that is held here is what tells of changes, so it never stops doing so.
@@ -83,7 +83,7 @@ impl Accepted {
     }
 }
 
-impl std::fmt::Debug for Accepted {
+impl std::fmt::Debug for AcceptedCredential {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Accepted({})", self.identity.principal)
     }

@@ -221,7 +221,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Chat(args) => return client_runtime()?.block_on(Box::pin(chat::run(args.into_start()?))),
         Command::Tail(args) => {
             let client = args.server.client()?;
-            let tail = tail::Tail { client, session: args.session, from: args.from, json: args.json };
+            let tail = tail::TailCommand { client, session: args.session, from: args.from, json: args.json };
             client_runtime()?.block_on(Box::pin(tail.run()))?;
         }
         Command::Status(args) => {
@@ -268,8 +268,8 @@ impl ServerArgs {
 }
 
 impl ChatArgs {
-    fn into_start(self) -> anyhow::Result<chat::Start> {
-        Ok(chat::Start {
+    fn into_start(self) -> anyhow::Result<chat::ChatStart> {
+        Ok(chat::ChatStart {
             address: Address::parse(&self.url)?,
             named_url: (self.url != DEFAULT_WS).then_some(self.url),
             token: token(self.token, "BOWLINE_TOKEN"),

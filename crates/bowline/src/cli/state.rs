@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use bowline_core::seal::{self, OpenLimits, Opened, Ring, SealRefusal};
+use bowline_core::seal::{self, OpenLimits, OpenedState, Ring, SealRefusal};
 use bowline_env::clock;
 use bowline_protocol::{Principal, SignedState, json as json_text};
 use clap::{Args, Subcommand};
@@ -93,13 +93,13 @@ fn verify(args: &StateArgs, owner: Option<&str>) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn valid(opened: &Opened, ttl_seconds: u64) -> String {
+fn valid(opened: &OpenedState, ttl_seconds: u64) -> String {
     let (session, messages) = (&opened.state.session_id, opened.state.memory_snapshot.len());
     let until = at(opened.timestamp.saturating_add(ttl_seconds));
     out::harmless(&format!("valid: {session}, {messages} messages, signed by {} until {until}", opened.key_id))
 }
 
-fn valid_json(opened: &Opened, ttl_seconds: u64) -> String {
+fn valid_json(opened: &OpenedState, ttl_seconds: u64) -> String {
     json!({
         "valid": true, "session_id": opened.state.session_id, "key_id": opened.key_id, "exported_at": at(opened.timestamp),
         "valid_until": at(opened.timestamp.saturating_add(ttl_seconds)), "message_count": opened.state.memory_snapshot.len(),

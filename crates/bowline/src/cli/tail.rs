@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::out;
 
 #[derive(Debug)]
-pub struct Tail {
+pub struct TailCommand {
     pub client: HttpClient,
     pub session: String,
     pub from: Option<String>,
     pub json: bool,
 }
 
-impl Tail {
+impl TailCommand {
     pub async fn run(self) -> anyhow::Result<()> {
         let mut follower = EventFollower::new(self.client, self.session.as_str(), self.from);
         loop {

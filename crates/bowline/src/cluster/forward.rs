@@ -8,8 +8,8 @@ use bowline_env::clock;
 use bowline_protocol::{Principal, Refusal, SessionId, TaskId};
 use bowline_store::Holder;
 
-use super::wire::{Answer, NodeMessage, Sender, SessionAsk, TaskAsk};
-use super::{Abroad, Away, Cluster, ROUTES_MAX, Waiting, unreachable};
+use super::wire::{NodeAnswer, NodeMessage, RemoteSender, SessionAsk, TaskAsk};
+use super::{Abroad, AwaitedAnswer, Cluster, ROUTES_MAX, RemoteConnection, unreachable};
 use crate::session::Request;
 use crate::session::{Ask, Caller, Command, Mailbox};
 use crate::task::command::Append;
@@ -39,13 +39,13 @@ impl Cluster {
             Caller::Connection(mailbox) => self.remember(to, session, mailbox, &ask),
             Caller::Request(Request { proof, reply }) => {
                 let reply = move |answer| match answer {
-                    Ok(Answer::Session(answered)) => reply.send(answered.map(Into::into)),
+                    Ok(NodeAnswer::Session(answered)) => reply.send(answered.map(Into::into)),
                     Ok(_) => reply.send(Err(unreachable())),
                     Err(refusal) => reply.send(Err(refusal)),
                 };
-                Sender::Request { number: self.await_answer(to, Box::new(reply)), proof }
+                RemoteSender::Request { number: self.await_answer(to, Box::new(reply)), proof }
             }
-            Caller::Nobody => Sender::Nobody,
+            Caller::Internal => RemoteSender::Nobody,
         };
         {
             let mut state = self.state();
@@ -69,7 +69,7 @@ impl Cluster {
         let (session, asker) = (session.clone(), owner.clone());
         self.post(
             &to,
-            &NodeMessage::Session { session, asker, from: Sender::Nobody, ask: SessionAsk::Verify, hops: 1 },
+            &NodeMessage::Session { session, asker, from: RemoteSender::Nobody, ask: SessionAsk::Verify, hops: 1 },
         );
     }
 
@@ -89,7 +89,7 @@ impl Cluster {
             Asked::Look => (TaskAsk::Look, 0),
             Asked::Append(Append { place, chunks, reply }) => {
                 let reply = move |answer| match answer {
-                    Ok(Answer::Appended(appended)) => reply.send(appended.map(Into::into)),
+                    Ok(NodeAnswer::Appended(appended)) => reply.send(appended.map(Into::into)),
                     Ok(_) => reply.send(Err(unreachable())),
                     Err(refusal) => reply.send(Err(refusal)),
                 };
@@ -97,7 +97,7 @@ impl Cluster {
             }
             Asked::End { ending, reply } => {
                 let reply = move |answer| match answer {
-                    Ok(Answer::Ended(ended)) => reply.send(ended.map(Into::into)),
+                    Ok(NodeAnswer::Ended(ended)) => reply.send(ended.map(Into::into)),
                     Ok(_) => reply.send(Err(unreachable())),
                     Err(refusal) => reply.send(Err(refusal)),
                 };
@@ -119,10 +119,10 @@ impl Cluster {
     }
 
     /// Keeps a connection's mailbox for the mail that will come back.
-    fn remember(&self, to: &Holder, session: &SessionId, mailbox: Mailbox, ask: &Ask) -> Sender {
+    fn remember(&self, to: &Holder, session: &SessionId, mailbox: Mailbox, ask: &Ask) -> RemoteSender {
         let (party, admitted) = (mailbox.party, mailbox.admitted);
         let mut state = self.state();
-        let away = state.away.entry(party).or_insert_with(|| Away { mailbox, sessions: HashMap::new() });
+        let away = state.away.entry(party).or_insert_with(|| RemoteConnection { mailbox, sessions: HashMap::new() });
         match ask {
             Ask::Detach => drop(away.sessions.remove(session)),
             Ask::Attach(approach) => {
@@ -146,13 +146,13 @@ impl Cluster {
         if away.sessions.is_empty() {
             state.away.remove(&party);
         }
-        Sender::Connection { party, admitted }
+        RemoteSender::Connection { party, admitted }
     }
 
-    fn await_answer(&self, node: &Holder, reply: Box<dyn FnOnce(Result<Answer, Refusal>) + Send + Sync>) -> u64 {
+    fn await_answer(&self, node: &Holder, reply: Box<dyn FnOnce(Result<NodeAnswer, Refusal>) + Send + Sync>) -> u64 {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let until = clock::now() + self.answer_timeout;
-        self.state().waiting.insert(number, Waiting { node: node.clone(), until, reply });
+        self.state().waiting.insert(number, AwaitedAnswer { node: node.clone(), until, reply });
         number
     }
 }

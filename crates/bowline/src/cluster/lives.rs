@@ -9,7 +9,7 @@ use bowline_store::Holder;
 
 use super::visitors::Gone;
 use super::wire::SessionAsk;
-use super::{Cluster, Errand};
+use super::{Cluster, PeerCommand};
 use crate::session::{Ask, Caller, Command};
 
 /// What a node's record says of its life.
@@ -26,7 +26,7 @@ impl Cluster {
     }
 
     /// All records were seen. Gives the nodes that are dead since, and what is to be done about those that came back.
-    pub(crate) fn looked(self: &Arc<Self>, now: Instant, seen: Vec<(Holder, Seen)>) -> (Vec<Holder>, Vec<Errand>) {
+    pub(crate) fn looked(self: &Arc<Self>, now: Instant, seen: Vec<(Holder, Seen)>) -> (Vec<Holder>, Vec<PeerCommand>) {
         let (mut renewed, mut unaware) = (Vec::new(), Vec::new());
         let dead = {
             let mut state = self.state();
@@ -53,7 +53,7 @@ impl Cluster {
     }
 
     /// A node is dead. If it is not, it hears of it, and comes back as another incarnation.
-    pub(crate) fn declare_dead(self: &Arc<Self>, node: &Holder) -> Vec<Errand> {
+    pub(crate) fn declare_dead(self: &Arc<Self>, node: &Holder) -> Vec<PeerCommand> {
         let errands = self.part_with(node);
         let incarnation = {
             let mut state = self.state();
@@ -67,7 +67,7 @@ impl Cluster {
 
     /// What this node knew of the other counts no more: what it owed is lost, and so are the connections that came from
     /// it. Those who were on their way to a session there can ask elsewhere.
-    pub(super) fn part_with(self: &Arc<Self>, node: &Holder) -> Vec<Errand> {
+    pub(super) fn part_with(self: &Arc<Self>, node: &Holder) -> Vec<PeerCommand> {
         let mut errands = self.ask_again(node);
         self.lose(node);
         let gone = self.state().visitors.lose(node);
@@ -77,7 +77,7 @@ impl Cluster {
 
     /// This node goes on as another incarnation: to others it is dead, or its inbox was lost. What the earlier one
     /// was owed is not awaited any more.
-    pub(crate) fn renew(self: &Arc<Self>, why: &str) -> Vec<Errand> {
+    pub(crate) fn renew(self: &Arc<Self>, why: &str) -> Vec<PeerCommand> {
         let (incarnation, nodes) = {
             let mut state = self.state();
             state.exchange.renew();
@@ -85,14 +85,14 @@ impl Cluster {
             (state.exchange.incarnation(), state.exchange.peers().cloned().collect::<Vec<_>>())
         };
         tracing::warn!(incarnation, why, "this node goes on as another incarnation");
-        let mut errands: Vec<Errand> = nodes.iter().flat_map(|node| self.part_with(node)).collect();
-        errands.push(Errand::Verify);
+        let mut errands: Vec<PeerCommand> = nodes.iter().flat_map(|node| self.part_with(node)).collect();
+        errands.push(PeerCommand::Verify);
         self.renewed.notify_one();
         errands
     }
 
     /// What was asked of sessions on a lost node and cannot have been answered there, to be asked elsewhere.
-    fn ask_again(&self, node: &Holder) -> Vec<Errand> {
+    fn ask_again(&self, node: &Holder) -> Vec<PeerCommand> {
         let mut state = self.state();
         let mut again = Vec::new();
         for away in state.away.values_mut() {
@@ -105,7 +105,7 @@ impl Cluster {
                 let asker = approach.principal.clone();
                 again.extend(asks.into_iter().map(|ask| {
                     let command = Command::new(Caller::Connection(away.mailbox.clone()), ask);
-                    Errand::Session { session: session.clone(), asker: asker.clone(), command: Box::new(command) }
+                    PeerCommand::Session { session: session.clone(), asker: asker.clone(), command: Box::new(command) }
                 }));
             }
         }
@@ -134,11 +134,11 @@ impl Cluster {
 }
 
 /// The sessions here of connections that are gone are left.
-fn detach(gone: Vec<Gone>) -> impl Iterator<Item = Errand> {
+fn detach(gone: Vec<Gone>) -> impl Iterator<Item = PeerCommand> {
     gone.into_iter().flat_map(|Gone { mailbox, sessions }| {
         sessions.into_iter().map(move |(session, asker)| {
             let command = Command::new(Caller::Connection(mailbox.clone()), Ask::Detach);
-            Errand::Session { session, asker, command: Box::new(command) }
+            PeerCommand::Session { session, asker, command: Box::new(command) }
         })
     })
 }

@@ -20,14 +20,14 @@ const TRIES: u32 = 500;
 
 /// A lock that this node has, or tries to get. Dropped without a word, it is let go later.
 #[derive(Debug)]
-pub struct Lock {
+pub struct ClusterLock {
     cluster: Arc<Cluster>,
     name: LogId,
     /// Whether it may have to be let go.
     doubtful: bool,
 }
 
-impl Lock {
+impl ClusterLock {
     /// Lets it go.
     pub async fn unlock(mut self) {
         match self.cluster.let_go(&self.name).await {
@@ -40,13 +40,13 @@ impl Lock {
 }
 
 #[async_trait]
-impl placement::Lock for Lock {
+impl placement::PlacementLock for ClusterLock {
     async fn unlock(self: Box<Self>) {
-        Lock::unlock(*self).await;
+        ClusterLock::unlock(*self).await;
     }
 }
 
-impl Drop for Lock {
+impl Drop for ClusterLock {
     fn drop(&mut self) {
         let mut state = self.cluster.state();
         state.locked.remove(&self.name);
@@ -58,10 +58,10 @@ impl Drop for Lock {
 
 impl Cluster {
     /// Waits until the lock is free. A node that dies while it has a lock is noticed.
-    pub(crate) async fn lock(self: &Arc<Self>, name: &LogId) -> Result<Lock, Refusal> {
+    pub(crate) async fn lock(self: &Arc<Self>, name: &LogId) -> Result<ClusterLock, Refusal> {
         for _ in 0..TRIES {
             if self.state().locked.insert(name.clone()) {
-                let mut lock = Lock { cluster: self.clone(), name: name.clone(), doubtful: true };
+                let mut lock = ClusterLock { cluster: self.clone(), name: name.clone(), doubtful: true };
                 match self.try_lock(name).await {
                     Ok(true) => return Ok(lock),
                     Ok(false) => lock.doubtful = false,

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use bowline_core::exchange::Overdue;
 use bowline_core::hold::Party;
-use bowline_core::{Exchange, Peers};
+use bowline_core::{NodeExchange, Peers};
 use bowline_env::{Clock, clock, entropy};
 use bowline_protocol::{ErrorCode, LogId, Principal, Refusal, SessionId};
 use bowline_store::{Claim, Fence, Holder, Leased, Store, StoreError};
@@ -37,14 +37,14 @@ use crate::logs::placement::Location;
 use crate::session::{Ask, Mail, Mailbox, Way};
 pub use lives::Seen;
 use post::Lane;
-pub use receive::{Errand, Visit};
+pub use receive::{PeerCommand, RemoteAsk};
 pub use record::NodeRecord;
 pub use router::ClusterRouter;
 pub use talk::HubNeighbours;
 use talk::Talks;
 use visitors::Visitors;
-use wire::{Answer, NodeMessage, SessionAsk};
 pub(crate) use wire::{Envelope, VERSION as WIRE_VERSION, read as read_envelope};
+use wire::{NodeAnswer, NodeMessage, SessionAsk};
 
 /// Sessions elsewhere whose node is remembered.
 const ROUTES_MAX: usize = 100_000;
@@ -79,7 +79,7 @@ pub struct Cluster {
 
 struct State {
     peers: Peers<Holder>,
-    exchange: Exchange<Holder>,
+    exchange: NodeExchange<Holder>,
     lanes: HashMap<Holder, Lane>,
     /// The beats of nodes that are dead to this one, as they were seen last: if one moves, its node has to be told.
     dead_beats: HashMap<Holder, u64>,
@@ -93,9 +93,9 @@ struct State {
     /// Leases that could not be given back.
     unreturned: HashMap<LogId, Fence>,
     /// Requests of ours that wait for another node.
-    waiting: HashMap<u64, Waiting>,
+    waiting: HashMap<u64, AwaitedAnswer>,
     /// Connections here with a session elsewhere.
-    away: HashMap<Party, Away>,
+    away: HashMap<Party, RemoteConnection>,
     /// Connections of other nodes whose session is here.
     visitors: Visitors,
     /// Where sessions were found last, and whose they are.
@@ -105,13 +105,13 @@ struct State {
     talks: Talks,
 }
 
-struct Waiting {
+struct AwaitedAnswer {
     node: Holder,
     until: Instant,
-    reply: Box<dyn FnOnce(Result<Answer, Refusal>) + Send + Sync>,
+    reply: Box<dyn FnOnce(Result<NodeAnswer, Refusal>) + Send + Sync>,
 }
 
-struct Away {
+struct RemoteConnection {
     mailbox: Mailbox,
     sessions: HashMap<SessionId, Abroad>,
 }
@@ -162,7 +162,7 @@ impl Cluster {
         let state = State {
             // With beats and looks of an eighth each, a death is noticed within the lease.
             peers: Peers::new(ttl * 3 / 4),
-            exchange: Exchange::default(),
+            exchange: NodeExchange::default(),
             lanes: HashMap::new(),
             dead_beats: HashMap::new(),
             shown: clock::now(),

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::Cluster;
 use super::wire;
-use super::wire::{Answer, NodeMessage, SessionMail};
+use super::wire::{NodeAnswer, NodeMessage, SessionMail};
 use crate::session::{Mail, Mailbox};
 
 /// Letters that are put into one commit.
@@ -71,8 +71,8 @@ impl Cluster {
     }
 
     /// An answer to a request of another node, which is sent also if it is dropped.
-    pub(super) fn answer_to(self: &Arc<Self>, node: &Holder, number: u64) -> Owed {
-        Owed { cluster: self.clone(), node: node.clone(), number, answer: Some(Answer::Gone) }
+    pub(super) fn answer_to(self: &Arc<Self>, node: &Holder, number: u64) -> OwedAnswer {
+        OwedAnswer { cluster: self.clone(), node: node.clone(), number, answer: Some(NodeAnswer::Gone) }
     }
 
     /// Stands for a connection of another node's.
@@ -88,20 +88,20 @@ impl Cluster {
 }
 
 /// An answer that is sent when this is dropped.
-pub struct Owed {
+pub struct OwedAnswer {
     cluster: Arc<Cluster>,
     node: Holder,
     number: u64,
-    answer: Option<Answer>,
+    answer: Option<NodeAnswer>,
 }
 
-impl Owed {
-    pub fn send(mut self, answer: Answer) {
+impl OwedAnswer {
+    pub fn send(mut self, answer: NodeAnswer) {
         self.answer = Some(answer);
     }
 }
 
-impl Drop for Owed {
+impl Drop for OwedAnswer {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
             self.cluster.post(&self.node, &NodeMessage::Answer { number: self.number, answer });

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use bowline_core::exchange::{Received, Verdict};
+use bowline_core::exchange::{MessageVerdict, ReceivedStamp};
 use bowline_core::hold::Party;
 use bowline_env::clock;
 use bowline_protocol::{Principal, SessionId, TaskId};
 use bowline_store::Holder;
 use serde_json::value::RawValue;
 
-use super::talk::Asker;
-use super::wire::{Answer, NodeMessage, Sender, SessionAsk, TaskAsk};
-use super::{Abroad, Cluster, Envelope, Waiting};
+use super::talk::NodeResponder;
+use super::wire::{NodeAnswer, NodeMessage, RemoteSender, SessionAsk, TaskAsk};
+use super::{Abroad, AwaitedAnswer, Cluster, Envelope};
 use crate::reply::Reply;
 use crate::session::Request;
 use crate::session::{Ask, Caller, Command, Mail};
@@ -20,14 +20,14 @@ use crate::task::{Ask as Asked, Command as TaskCommand};
 
 /// What another node asks to be done here.
 #[derive(Debug)]
-pub enum Errand {
+pub enum PeerCommand {
     Session {
         session: SessionId,
         asker: Principal,
         command: Box<Command>,
     },
     /// The same, as it came.
-    Visit(Box<Visit>),
+    Visit(Box<RemoteAsk>),
     Task {
         task: TaskId,
         asker: Principal,
@@ -36,7 +36,7 @@ pub enum Errand {
     /// Something for the hub, and who wants to know.
     Hub {
         ask: Box<RawValue>,
-        asker: Asker,
+        asker: NodeResponder,
     },
     /// Others may have taken what was this node's; each session looks for itself.
     Verify,
@@ -44,9 +44,9 @@ pub enum Errand {
 
 /// Something that another node asks of a session here, and for whom.
 #[derive(Debug)]
-pub struct Visit {
+pub struct RemoteAsk {
     node: Holder,
-    sender: Sender,
+    sender: RemoteSender,
     pub session: SessionId,
     pub asker: Principal,
     pub ask: Ask,
@@ -55,12 +55,12 @@ pub struct Visit {
 
 impl Cluster {
     /// Takes a letter in. Mail and answers are delivered at once; what is asked is given back, to be done.
-    pub(crate) fn handle(self: &Arc<Self>, envelope: Envelope) -> Vec<Errand> {
+    pub(crate) fn handle(self: &Arc<Self>, envelope: Envelope) -> Vec<PeerCommand> {
         let Envelope { from, stamp, message } = envelope;
-        let Received { verdict, renewed } = {
+        let ReceivedStamp { verdict, renewed } = {
             let mut state = self.state();
             let received = state.exchange.handle_message(&from, &stamp);
-            if received.verdict != Verdict::FromTheDead {
+            if received.verdict != MessageVerdict::FromTheDead {
                 state.silent.remove(&from);
                 state.peers.handle_heard(clock::now(), &from);
             }
@@ -75,20 +75,20 @@ impl Cluster {
             }
         }
         match verdict {
-            Verdict::Fresh => {}
-            Verdict::Repeated => return errands,
-            Verdict::FromTheDead => {
+            MessageVerdict::Fresh => {}
+            MessageVerdict::Repeated => return errands,
+            MessageVerdict::FromTheDead => {
                 if !matches!(message, Ok(NodeMessage::Dead { .. })) {
                     self.notify_dead(&from, stamp.incarnation);
                 }
                 return errands;
             }
-            Verdict::ForAnother => {
+            MessageVerdict::ForAnother => {
                 tracing::warn!(node = %from, "a message to an earlier incarnation of this node is refused");
                 self.notify(&from, &NodeMessage::Hello);
                 return errands;
             }
-            Verdict::AfterGap => {
+            MessageVerdict::AfterGap => {
                 tracing::warn!(node = %from, "messages from another node were lost");
                 self.lose(&from);
                 self.notify(&from, &NodeMessage::Missed);
@@ -104,20 +104,20 @@ impl Cluster {
         errands
     }
 
-    fn open(self: &Arc<Self>, from: Holder, message: NodeMessage) -> Option<Errand> {
+    fn open(self: &Arc<Self>, from: Holder, message: NodeMessage) -> Option<PeerCommand> {
         match message {
             NodeMessage::Mail { party, mail } => self.deliver(&from, party, (*mail).into()),
             NodeMessage::Answer { number, answer } => self.answered(number, answer),
             NodeMessage::Talk { number, turn } => {
-                return self.hear(&from, number, turn).map(|(ask, asker)| Errand::Hub { ask, asker });
+                return self.hear(&from, number, turn).map(|(ask, asker)| PeerCommand::Hub { ask, asker });
             }
             NodeMessage::Session { session, asker, from: sender, ask, hops } => {
-                let visit = Visit { node: from, sender, session, asker, ask: ask.into(), hops: hops + 1 };
-                return Some(Errand::Visit(Box::new(visit)));
+                let visit = RemoteAsk { node: from, sender, session, asker, ask: ask.into(), hops: hops + 1 };
+                return Some(PeerCommand::Visit(Box::new(visit)));
             }
             NodeMessage::Returned { session, asker, from: sender, ask, hops } => {
                 let from = self.returned(&from, sender, &session)?;
-                return Some(Errand::Session {
+                return Some(PeerCommand::Session {
                     session,
                     asker,
                     command: Box::new(Command { from, ask: ask.into(), hops }),
@@ -125,7 +125,7 @@ impl Cluster {
             }
             NodeMessage::Task { task, asker, number, ask, hops } => {
                 let command = TaskCommand { ask: self.task_ask(&from, number, ask), hops: hops + 1 };
-                return Some(Errand::Task { task, asker, command });
+                return Some(PeerCommand::Task { task, asker, command });
             }
             NodeMessage::Ping => self.notify(&from, &NodeMessage::Hello),
             NodeMessage::Missed => {
@@ -142,27 +142,27 @@ impl Cluster {
     }
 
     /// What is asked from elsewhere, as something that can be done here.
-    pub(crate) fn admit(self: &Arc<Self>, visit: Visit) -> Command {
-        let Visit { node, sender, session, asker, ask, hops } = visit;
+    pub(crate) fn admit(self: &Arc<Self>, visit: RemoteAsk) -> Command {
+        let RemoteAsk { node, sender, session, asker, ask, hops } = visit;
         Command { from: self.caller(&node, sender, (&session, &asker, &ask)), ask, hops }
     }
 
     /// Sends back what is asked from elsewhere; the session is free, and the node that asks can have it.
-    pub(crate) fn send_back(self: &Arc<Self>, visit: Visit) {
-        let Visit { node, sender, session, asker, ask, hops } = visit;
+    pub(crate) fn send_back(self: &Arc<Self>, visit: RemoteAsk) {
+        let RemoteAsk { node, sender, session, asker, ask, hops } = visit;
         let ask = SessionAsk::from(&ask);
         self.post(&node, &NodeMessage::Returned { session, asker, from: sender, ask, hops });
     }
 
     /// The sender here of a command that a leaving node has sent back. None if it is gone.
-    fn returned(&self, node: &Holder, sender: Sender, session: &SessionId) -> Option<Caller> {
+    fn returned(&self, node: &Holder, sender: RemoteSender, session: &SessionId) -> Option<Caller> {
         let mut state = self.state();
         if state.routes.get(session).is_some_and(|(holder, _)| holder == node) {
             state.routes.remove(session);
         }
         match sender {
-            Sender::Nobody => Some(Caller::Nobody),
-            Sender::Connection { party, admitted } => {
+            RemoteSender::Nobody => Some(Caller::Internal),
+            RemoteSender::Connection { party, admitted } => {
                 let away = state.away.get_mut(&party)?;
                 if let Some(abroad) = away.sessions.get_mut(session).filter(|abroad| abroad.node == *node) {
                     // That node has no part in it any more, and its end cuts no connection. More may be on its way back.
@@ -170,28 +170,28 @@ impl Cluster {
                 }
                 Some(Caller::Connection(away.mailbox.clone().asking(admitted)))
             }
-            Sender::Request { number, proof } => {
-                let Waiting { reply, .. } = state.waiting.remove(&number)?;
-                let reply = Reply::new(|answered| reply(Ok(Answer::of_session(answered))));
+            RemoteSender::Request { number, proof } => {
+                let AwaitedAnswer { reply, .. } = state.waiting.remove(&number)?;
+                let reply = Reply::new(|answered| reply(Ok(NodeAnswer::of_session(answered))));
                 Some(Caller::Request(Request { proof, reply }))
             }
         }
     }
 
     /// The sender on another node, as a sender that can be answered here.
-    fn caller(self: &Arc<Self>, node: &Holder, sender: Sender, about: (&SessionId, &Principal, &Ask)) -> Caller {
+    fn caller(self: &Arc<Self>, node: &Holder, sender: RemoteSender, about: (&SessionId, &Principal, &Ask)) -> Caller {
         match sender {
-            Sender::Nobody => Caller::Nobody,
-            Sender::Connection { party, admitted } => {
+            RemoteSender::Nobody => Caller::Internal,
+            RemoteSender::Connection { party, admitted } => {
                 let mut state = self.state();
                 let mailbox = state.visitors.mailbox((node, party), about, || self.visitor(node, party));
                 Caller::Connection(mailbox.asking(admitted))
             }
-            Sender::Request { number, proof } => {
+            RemoteSender::Request { number, proof } => {
                 let owed = self.answer_to(node, number);
                 Caller::Request(Request {
                     proof,
-                    reply: Reply::new(|answered| owed.send(Answer::of_session(answered))),
+                    reply: Reply::new(|answered| owed.send(NodeAnswer::of_session(answered))),
                 })
             }
         }
@@ -203,17 +203,17 @@ impl Cluster {
             TaskAsk::Look => Asked::Look,
             TaskAsk::Append { place, chunks } => {
                 let owed = owed();
-                let reply = Reply::new(|appended| owed.send(Answer::of_append(appended)));
+                let reply = Reply::new(|appended| owed.send(NodeAnswer::of_append(appended)));
                 Asked::Append(Append { place, chunks, reply })
             }
             TaskAsk::End(ending) => {
                 let owed = owed();
-                Asked::End { ending: ending.into(), reply: Reply::new(|ended| owed.send(Answer::of_end(ended))) }
+                Asked::End { ending: ending.into(), reply: Reply::new(|ended| owed.send(NodeAnswer::of_end(ended))) }
             }
         }
     }
 
-    fn answered(&self, number: u64, answer: Answer) {
+    fn answered(&self, number: u64, answer: NodeAnswer) {
         let waiting = self.state().waiting.remove(&number);
         if let Some(waiting) = waiting {
             (waiting.reply)(Ok(answer));

@@ -8,7 +8,7 @@ use bowline_store::{Fence, Holder, Leased, Lessor, StoreError};
 
 use super::Cluster;
 use crate::actor::Router;
-use crate::logs::placement::{Location, Lock, Placement};
+use crate::logs::placement::{Location, Placement, PlacementLock};
 use crate::session::Command;
 use crate::session::actor::SessionActor;
 use crate::task::Command as TaskCommand;
@@ -38,7 +38,7 @@ impl Placement for ClusterRouter {
         self.0.place(log).await
     }
 
-    async fn lock(&self, name: &LogId) -> Result<Option<Box<dyn Lock>>, Refusal> {
+    async fn lock(&self, name: &LogId) -> Result<Option<Box<dyn PlacementLock>>, Refusal> {
         let lock = self.0.lock(name).await?;
         Ok(Some(Box::new(lock)))
     }

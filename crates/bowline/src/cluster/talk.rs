@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bowline_env::clock;
-use bowline_hub::neighbours::{self, Heard, Neighbours};
+use bowline_hub::neighbours::{self, Neighbours, PeerStreamItem};
 use bowline_protocol::LogId;
 use bowline_store::{Holder, Leased, StoreError};
 use serde_json::value::RawValue;
@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
-use super::wire::{NodeMessage, Turn};
+use super::wire::{NodeMessage, NodeStreamMessage};
 use crate::logs::placement::Location;
 
 /// Parts that may be under way; the next one waits until the first was taken.
@@ -32,7 +32,7 @@ pub struct Talks {
 
 struct Ours {
     node: Holder,
-    parts: mpsc::UnboundedSender<Heard>,
+    parts: mpsc::UnboundedSender<PeerStreamItem>,
 }
 
 #[derive(Clone)]
@@ -45,7 +45,7 @@ impl Talks {
     /// A node is lost, and all talks with it.
     pub fn lose(&mut self, node: &Holder) {
         for (_, ours) in self.ours.extract_if(|_, ours| ours.node == *node) {
-            let _ = ours.parts.send(Heard::Lost);
+            let _ = ours.parts.send(PeerStreamItem::Lost);
         }
         self.theirs.extract_if(|(other, _), _| other == node).for_each(|(_, theirs)| theirs.over.cancel());
     }
@@ -53,7 +53,7 @@ impl Talks {
 
 impl Cluster {
     /// Asks another node something.
-    fn begin(self: &Arc<Self>, to: &Holder, ask: Box<RawValue>) -> Talk {
+    fn begin(self: &Arc<Self>, to: &Holder, ask: Box<RawValue>) -> NodeStream {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let (parts, heard) = mpsc::unbounded_channel();
         {
@@ -61,36 +61,41 @@ impl Cluster {
             state.talks.ours.insert(number, Ours { node: to.clone(), parts });
             state.silent.entry(to.clone()).or_insert_with(clock::now);
         }
-        self.post(to, &NodeMessage::Talk { number, turn: Turn::Ask(ask) });
-        Talk { cluster: self.clone(), node: to.clone(), number, heard, over: false }
+        self.post(to, &NodeMessage::Talk { number, turn: NodeStreamMessage::Ask(ask) });
+        NodeStream { cluster: self.clone(), node: to.clone(), number, heard, over: false }
     }
 
     /// The other side said something. Gives what it asks, and the way back to it.
-    pub(super) fn hear(self: &Arc<Self>, from: &Holder, number: u64, turn: Turn) -> Option<(Box<RawValue>, Asker)> {
+    pub(super) fn hear(
+        self: &Arc<Self>,
+        from: &Holder,
+        number: u64,
+        turn: NodeStreamMessage,
+    ) -> Option<(Box<RawValue>, NodeResponder)> {
         let mut state = self.state();
         let their_key = (from.clone(), number);
         match turn {
-            Turn::Ask(ask) => {
+            NodeStreamMessage::Ask(ask) => {
                 let theirs = Theirs { window: Arc::new(Semaphore::new(WINDOW)), over: CancellationToken::new() };
                 state.talks.theirs.insert(their_key, theirs.clone());
-                return Some((ask, Asker { cluster: self.clone(), node: from.clone(), number, theirs }));
+                return Some((ask, NodeResponder { cluster: self.clone(), node: from.clone(), number, theirs }));
             }
-            Turn::Part(part) => {
+            NodeStreamMessage::Part(part) => {
                 if let Some(ours) = state.talks.ours.get(&number) {
-                    let _ = ours.parts.send(Heard::Part(part));
+                    let _ = ours.parts.send(PeerStreamItem::Part(part));
                 }
             }
-            Turn::End => {
+            NodeStreamMessage::End => {
                 if let Some(ours) = state.talks.ours.remove(&number) {
-                    let _ = ours.parts.send(Heard::Ended);
+                    let _ = ours.parts.send(PeerStreamItem::Ended);
                 }
             }
-            Turn::Taken => {
+            NodeStreamMessage::Taken => {
                 if let Some(theirs) = state.talks.theirs.get(&their_key) {
                     theirs.window.add_permits(1);
                 }
             }
-            Turn::Left => {
+            NodeStreamMessage::Left => {
                 if let Some(theirs) = state.talks.theirs.remove(&their_key) {
                     theirs.over.cancel();
                 }
@@ -101,39 +106,40 @@ impl Cluster {
 }
 
 /// Our side of a talk that we began.
-pub struct Talk {
+pub struct NodeStream {
     cluster: Arc<Cluster>,
     node: Holder,
     number: u64,
-    heard: mpsc::UnboundedReceiver<Heard>,
+    heard: mpsc::UnboundedReceiver<PeerStreamItem>,
     over: bool,
 }
 
 #[async_trait]
-impl neighbours::Talk for Talk {
-    async fn next(&mut self) -> Heard {
-        let heard = self.heard.recv().await.unwrap_or(Heard::Lost);
+impl neighbours::PeerStream for NodeStream {
+    async fn next(&mut self) -> PeerStreamItem {
+        let heard = self.heard.recv().await.unwrap_or(PeerStreamItem::Lost);
         match heard {
-            Heard::Part(_) => {
-                self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: Turn::Taken });
+            PeerStreamItem::Part(_) => {
+                self.cluster
+                    .post(&self.node, &NodeMessage::Talk { number: self.number, turn: NodeStreamMessage::Taken });
             }
-            Heard::Ended | Heard::Lost => self.over = true,
+            PeerStreamItem::Ended | PeerStreamItem::Lost => self.over = true,
         }
         heard
     }
 }
 
-impl Drop for Talk {
+impl Drop for NodeStream {
     fn drop(&mut self) {
         self.cluster.state().talks.ours.remove(&self.number);
         if !self.over {
-            self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: Turn::Left });
+            self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: NodeStreamMessage::Left });
         }
     }
 }
 
 /// Who asked us, on another node. Dropping it says that this was all.
-pub struct Asker {
+pub struct NodeResponder {
     cluster: Arc<Cluster>,
     node: Holder,
     number: u64,
@@ -141,13 +147,13 @@ pub struct Asker {
 }
 
 #[async_trait]
-impl neighbours::Asker for Asker {
+impl neighbours::PeerResponder for NodeResponder {
     async fn say(&self, part: String) -> bool {
         let Some(Ok(room)) = self.theirs.over.run_until_cancelled(self.theirs.window.acquire()).await else {
             return false;
         };
         room.forget();
-        self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: Turn::Part(part) });
+        self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: NodeStreamMessage::Part(part) });
         true
     }
 
@@ -156,16 +162,16 @@ impl neighbours::Asker for Asker {
     }
 }
 
-impl Drop for Asker {
+impl Drop for NodeResponder {
     fn drop(&mut self) {
         let known = self.cluster.state().talks.theirs.remove(&(self.node.clone(), self.number));
         if known.is_some() {
-            self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: Turn::End });
+            self.cluster.post(&self.node, &NodeMessage::Talk { number: self.number, turn: NodeStreamMessage::End });
         }
     }
 }
 
-impl fmt::Debug for Asker {
+impl fmt::Debug for NodeResponder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Asker({} of {})", self.number, self.node)
     }
@@ -196,7 +202,7 @@ impl Neighbours for HubNeighbours {
         self.0.is_dead(node)
     }
 
-    fn talk(&self, to: &Holder, ask: Box<RawValue>) -> Box<dyn neighbours::Talk> {
+    fn talk(&self, to: &Holder, ask: Box<RawValue>) -> Box<dyn neighbours::PeerStream> {
         Box::new(self.0.begin(to, ask))
     }
 }

@@ -110,7 +110,7 @@ impl Connection {
 
     async fn authenticate(&mut self, token: &Secret) {
         let unauthorized = |message: &str| Refusal::new(ErrorCode::Unauthorized, message);
-        let admitted = self.context.auth.admit(&auth::Presented::from(token), clock::unix_seconds()).await;
+        let admitted = self.context.auth.admit(&auth::PresentedCredential::from(token), clock::unix_seconds()).await;
         let Credential { identity, validity } = match admitted {
             Ok(credential) => credential,
             Err(error) => {

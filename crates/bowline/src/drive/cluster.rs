@@ -16,7 +16,7 @@ use bowline_store::{
 };
 use tokio::sync::mpsc;
 
-use crate::cluster::{Cluster, Errand, NodeRecord, Seen, Visit, WIRE_VERSION, read_envelope};
+use crate::cluster::{Cluster, NodeRecord, PeerCommand, RemoteAsk, Seen, WIRE_VERSION, read_envelope};
 use crate::hub;
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
@@ -36,7 +36,7 @@ const RETRY_EVERY: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// This node among the others: what they may ask of it, and what it does for those who die.
-pub struct Member {
+pub struct ClusterMember {
     pub cluster: Arc<Cluster>,
     pub address: SocketAddr,
     pub lifecycle: Arc<Lifecycle>,
@@ -47,17 +47,17 @@ pub struct Member {
     pub maintenance: Arc<Maintenance>,
 }
 
-impl fmt::Debug for Member {
+impl fmt::Debug for ClusterMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Member({})", self.cluster.name)
     }
 }
 
 /// Reads the inbox for ever.
-pub async fn inbox(member: Arc<Member>) {
+pub async fn inbox(member: Arc<ClusterMember>) {
     let cluster = &member.cluster;
     let wake = WakeSet::new();
-    let hands: Vec<mpsc::UnboundedSender<Errand>> = (0..HANDS).map(|_| hand(member.clone())).collect();
+    let hands: Vec<mpsc::UnboundedSender<PeerCommand>> = (0..HANDS).map(|_| hand(member.clone())).collect();
     let mut follower = follow_inbox(cluster, &wake).await;
     loop {
         match follower.next(ReadLimit { events: 1024, bytes: 4 << 20 }).await {
@@ -99,25 +99,25 @@ async fn follow_inbox(cluster: &Cluster, wake: &Arc<WakeSet>) -> Follower {
     }
 }
 
-fn give(hands: &[mpsc::UnboundedSender<Errand>], errands: Vec<Errand>) {
+fn give(hands: &[mpsc::UnboundedSender<PeerCommand>], errands: Vec<PeerCommand>) {
     for errand in errands {
         // A hand ends only with the loop that reads the inbox.
         let _ = hands[hand_for(&errand)].send(errand);
     }
 }
 
-fn hand_for(errand: &Errand) -> usize {
+fn hand_for(errand: &PeerCommand) -> usize {
     let mut hasher = DefaultHasher::new();
     match errand {
-        Errand::Session { session, .. } => session.hash(&mut hasher),
-        Errand::Visit(visit) => visit.session.hash(&mut hasher),
-        Errand::Task { task, .. } => task.hash(&mut hasher),
-        Errand::Hub { .. } | Errand::Verify => {}
+        PeerCommand::Session { session, .. } => session.hash(&mut hasher),
+        PeerCommand::Visit(visit) => visit.session.hash(&mut hasher),
+        PeerCommand::Task { task, .. } => task.hash(&mut hasher),
+        PeerCommand::Hub { .. } | PeerCommand::Verify => {}
     }
     hasher.finish() as usize % HANDS
 }
 
-fn hand(member: Arc<Member>) -> mpsc::UnboundedSender<Errand> {
+fn hand(member: Arc<ClusterMember>) -> mpsc::UnboundedSender<PeerCommand> {
     let (errands, mut todo) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some(errand) = todo.recv().await {
@@ -127,22 +127,22 @@ fn hand(member: Arc<Member>) -> mpsc::UnboundedSender<Errand> {
     errands
 }
 
-async fn run(member: &Arc<Member>, errand: Errand) {
+async fn run(member: &Arc<ClusterMember>, errand: PeerCommand) {
     match errand {
-        Errand::Session { session, asker, command } => member.sessions.deliver(&session, &asker, *command).await,
-        Errand::Visit(visit) => receive(member, *visit).await,
-        Errand::Task { task, asker, command } => member.tasks.deliver(&task, &asker, command).await,
-        Errand::Hub { ask, asker } => {
+        PeerCommand::Session { session, asker, command } => member.sessions.deliver(&session, &asker, *command).await,
+        PeerCommand::Visit(visit) => receive(member, *visit).await,
+        PeerCommand::Task { task, asker, command } => member.tasks.deliver(&task, &asker, command).await,
+        PeerCommand::Hub { ask, asker } => {
             // It may take as long as a tool does.
             let hub = member.hub.clone();
             tokio::spawn(async move { serve_neighbour(&hub, ask.get(), Box::new(asker)).await });
         }
-        Errand::Verify => member.sessions.verify_all(),
+        PeerCommand::Verify => member.sessions.verify_all(),
     }
 }
 
 /// Does what another node asks, unless that node can do it itself, since this one is leaving.
-async fn receive(member: &Arc<Member>, visit: Visit) {
+async fn receive(member: &Arc<ClusterMember>, visit: RemoteAsk) {
     let cluster = &member.cluster;
     if member.lifecycle.is_draining() && is_given_back(member, &visit).await {
         if visit.ask.is_awaited() {
@@ -155,7 +155,7 @@ async fn receive(member: &Arc<Member>, visit: Visit) {
 }
 
 /// Whether a session is free for other nodes. One that has no run under way is about to be, and is waited for.
-async fn is_given_back(member: &Member, visit: &Visit) -> bool {
+async fn is_given_back(member: &ClusterMember, visit: &RemoteAsk) -> bool {
     let cluster = &member.cluster;
     let until = clock::now() + GIVEN_BACK;
     while clock::now() < until {
@@ -177,7 +177,7 @@ async fn is_given_back(member: &Member, visit: &Visit) -> bool {
 }
 
 /// Shows this node's signs of life, and looks at those of the others, for ever.
-pub async fn pulse(member: Arc<Member>) {
+pub async fn pulse(member: Arc<ClusterMember>) {
     let cluster = &member.cluster;
     let every = cluster.ttl / 8;
     let (mut beat, mut due, mut shown) = (1, clock::now(), cluster.clock.uptime());
@@ -234,7 +234,7 @@ pub async fn deadlines(cluster: Arc<Cluster>) {
     }
 }
 
-fn run_all(member: &Arc<Member>, errands: Vec<Errand>) {
+fn run_all(member: &Arc<ClusterMember>, errands: Vec<PeerCommand>) {
     let member = member.clone();
     tokio::spawn(async move {
         for errand in errands {
@@ -257,7 +257,7 @@ async fn is_gone(cluster: &Cluster, node: &Holder) -> bool {
     }
 }
 
-fn bury(member: &Arc<Member>, node: Holder) {
+fn bury(member: &Arc<ClusterMember>, node: Holder) {
     tracing::warn!(%node, "a node is gone; what it held is taken over");
     member.metrics.nodes_lost.inc();
     let errands = member.cluster.declare_dead(&node);
@@ -273,12 +273,12 @@ fn bury(member: &Arc<Member>, node: Holder) {
 }
 
 /// Gives a sign of life: writes this node's record.
-pub async fn show(member: &Member, beat: u64, left: bool) -> Result<(), StoreError> {
+pub async fn show(member: &ClusterMember, beat: u64, left: bool) -> Result<(), StoreError> {
     member.cluster.store.commit(sign(member, beat, left)).await.map(drop)
 }
 
 /// The same for one that has no record: makes its log.
-async fn appear(member: &Member, beat: u64) -> Result<(), StoreError> {
+async fn appear(member: &ClusterMember, beat: u64) -> Result<(), StoreError> {
     let mut commit = sign(member, beat, false);
     commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });
     match member.cluster.store.commit(commit).await {
@@ -288,7 +288,7 @@ async fn appear(member: &Member, beat: u64) -> Result<(), StoreError> {
     }
 }
 
-fn sign(member: &Member, beat: u64, left: bool) -> Commit {
+fn sign(member: &ClusterMember, beat: u64, left: bool) -> Commit {
     let cluster = &member.cluster;
     let record = NodeRecord {
         beat,
@@ -318,7 +318,7 @@ pub async fn others(cluster: &Cluster) -> Result<Vec<(Holder, NodeRecord)>, Stor
 }
 
 /// Looks who is there, and sees to what the dead have left.
-pub async fn look_around(member: &Arc<Member>) {
+pub async fn look_around(member: &Arc<ClusterMember>) {
     match look(&member.cluster).await {
         Ok((dead, errands)) => {
             run_all(member, errands);
@@ -328,7 +328,7 @@ pub async fn look_around(member: &Arc<Member>) {
     }
 }
 
-async fn look(cluster: &Arc<Cluster>) -> Result<(Vec<Holder>, Vec<Errand>), StoreError> {
+async fn look(cluster: &Arc<Cluster>) -> Result<(Vec<Holder>, Vec<PeerCommand>), StoreError> {
     let records = others(cluster).await?.into_iter();
     let seen = records.map(|(node, record)| {
         let sign = Sign { beat: record.beat, left: record.left };
@@ -338,7 +338,7 @@ async fn look(cluster: &Arc<Cluster>) -> Result<(Vec<Holder>, Vec<Errand>), Stor
 }
 
 /// Begins: shows itself, and looks after all whose records are there, since they may be of the dead.
-pub async fn enter(member: &Member) -> Result<(), StoreError> {
+pub async fn enter(member: &ClusterMember) -> Result<(), StoreError> {
     let cluster = &member.cluster;
     appear(member, 1).await?;
     cluster.note_shown(Ok(()));

@@ -28,7 +28,7 @@ const READ_BYTES_MAX: usize = 256 << 10;
 
 pub struct Stream<P: Projection> {
     readers: Arc<Readers>,
-    stage: Stage<P>,
+    stage: StreamPhase<P>,
     /// Until a reader that comes back has what it missed.
     resuming: Option<ResumeMetrics>,
     pacer: Pacer,
@@ -36,10 +36,10 @@ pub struct Stream<P: Projection> {
     /// When something was last sent, and when to look whether that is long ago.
     sent: Instant,
     quiet: Pin<Box<Sleep>>,
-    _counted: Counted,
+    _counted: CountedStream,
 }
 
-enum Stage<P: Projection> {
+enum StreamPhase<P: Projection> {
     /// The message was accepted, and its turn has not begun.
     Queued(MessageId, Follower),
     Watching(Box<StreamReader<P>>),
@@ -60,7 +60,7 @@ impl<P: Projection> Stream<P> {
         let follower = stream.readers.logs.follow(&watched.log, watched.beginning(), &stream.wake, 0);
         let readers = stream.readers.clone();
         let reader = StreamReader::new(readers, follower, watched.place(), &watched.extent, start, fold).await?;
-        stream.stage = Stage::Watching(Box::new(reader));
+        stream.stage = StreamPhase::Watching(Box::new(reader));
         Ok(stream)
     }
 
@@ -74,16 +74,16 @@ impl<P: Projection> Stream<P> {
         let epoch = readers.logs.store.extent(&log).await?.epoch;
         let mut stream = Stream::on(readers);
         let follower = stream.readers.logs.follow(&log, (&epoch, Seq::FIRST), &stream.wake, 0);
-        stream.stage = Stage::Queued(message, follower);
+        stream.stage = StreamPhase::Queued(message, follower);
         Ok(stream)
     }
 
     fn on(readers: Arc<Readers>) -> Stream<P> {
-        let counted = Counted::new(&readers.metrics);
+        let counted = CountedStream::new(&readers.metrics);
         Stream {
             pacer: Pacer::new(&readers.budget),
             readers,
-            stage: Stage::Done,
+            stage: StreamPhase::Done,
             resuming: None,
             wake: WakeSet::new(),
             sent: clock::now(),
@@ -93,12 +93,12 @@ impl<P: Projection> Stream<P> {
     }
 
     async fn look(&mut self) -> Result<(), FollowError> {
-        if let Stage::Watching(reader) = &mut self.stage {
+        if let StreamPhase::Watching(reader) = &mut self.stage {
             reader.wake();
             return Ok(());
         }
-        self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Queued(message, follower) => Stage::of_message(&self.readers, message, follower).await?,
+        self.stage = match std::mem::replace(&mut self.stage, StreamPhase::Done) {
+            StreamPhase::Queued(message, follower) => StreamPhase::of_message(&self.readers, message, follower).await?,
             stage => stage,
         };
         Ok(())
@@ -107,16 +107,16 @@ impl<P: Projection> Stream<P> {
     /// Whether nothing follows for this reader, ever. Looks ahead without waiting for the log to grow.
     pub async fn is_over(&mut self) -> Result<bool, FollowError> {
         match &mut self.stage {
-            Stage::Watching(reader) => reader.is_over().await,
-            Stage::Queued(..) | Stage::Dropped(_) | Stage::Done => Ok(false),
+            StreamPhase::Watching(reader) => reader.is_over().await,
+            StreamPhase::Queued(..) | StreamPhase::Dropped(_) | StreamPhase::Done => Ok(false),
         }
     }
 
     /// How many outputs there are so far.
     pub async fn count(&mut self) -> Result<u64, FollowError> {
         match &mut self.stage {
-            Stage::Watching(reader) => reader.count().await,
-            Stage::Queued(..) | Stage::Dropped(_) | Stage::Done => Ok(0),
+            StreamPhase::Watching(reader) => reader.count().await,
+            StreamPhase::Queued(..) | StreamPhase::Dropped(_) | StreamPhase::Done => Ok(0),
         }
     }
 
@@ -124,23 +124,23 @@ impl<P: Projection> Stream<P> {
     pub async fn next(&mut self) -> Result<Option<Bytes>, FollowError> {
         loop {
             match &mut self.stage {
-                Stage::Done => return Ok(None),
-                Stage::Queued(..) => {}
-                Stage::Dropped(follower) => {
+                StreamPhase::Done => return Ok(None),
+                StreamPhase::Queued(..) => {}
+                StreamPhase::Dropped(follower) => {
                     let mut bytes = Vec::new();
                     P::encode_sse(&P::dropped(), follower.epoch(), &mut bytes);
                     bytes.extend_from_slice(P::SSE_END);
-                    self.stage = Stage::Done;
+                    self.stage = StreamPhase::Done;
                     return Ok(Some(bytes.into()));
                 }
-                Stage::Watching(reader) => {
+                StreamPhase::Watching(reader) => {
                     // A client that takes nothing is waited for here, until we leave.
                     let room = self.readers.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
                     match reader.next(room.ok_or(StoreError::Closed)?).await? {
                         Some(piece @ Piece::Over) => {
                             let bytes = piece.sse(reader.epoch());
                             self.has_returned();
-                            self.stage = Stage::Done;
+                            self.stage = StreamPhase::Done;
                             return Ok(Some(bytes));
                         }
                         Some(piece) => {
@@ -181,13 +181,13 @@ impl<P: Projection> Stream<P> {
     }
 }
 
-impl<P: Projection> Stage<P> {
+impl<P: Projection> StreamPhase<P> {
     /// What has become of a message in the queue.
     async fn of_message(
         readers: &Arc<Readers>,
         message: MessageId,
         mut follower: Follower,
-    ) -> Result<Stage<P>, FollowError> {
+    ) -> Result<StreamPhase<P>, FollowError> {
         let (log, key) = (follower.log().clone(), keys::idempotency(&message));
         let item = readers.logs.store.item(&log, &key).await?;
         let accepted: Option<Accepted> = decode(&log, &key, item).map_err(|refusal| StoreError::Io(refusal.message))?;
@@ -196,36 +196,36 @@ impl<P: Projection> Stage<P> {
             follower.enter(&extent.epoch);
             let place = StreamPlace { id: TaskId::of_turn(&log, turn), first: turn, index_key: keys::index(turn) };
             let reader = StreamReader::new(readers.clone(), follower, place, &extent, Start::Fresh, false).await?;
-            return Ok(Stage::Watching(Box::new(reader)));
+            return Ok(StreamPhase::Watching(Box::new(reader)));
         }
         let stored = readers.logs.store.record(&log).await?;
         let record = stored.and_then(|stored| SessionRecord::decode(&stored.body).ok());
         let is_alive = record.is_some_and(|record| record.life == Life::Active);
-        Ok(if is_alive { Stage::Queued(message, follower) } else { Stage::Dropped(follower) })
+        Ok(if is_alive { StreamPhase::Queued(message, follower) } else { StreamPhase::Dropped(follower) })
     }
 }
 
 impl<P: Projection> std::fmt::Debug for Stream<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.stage {
-            Stage::Watching(reader) => write!(f, "Stream({reader:?})"),
-            Stage::Queued(_, follower) | Stage::Dropped(follower) => write!(f, "Stream({follower:?})"),
-            Stage::Done => f.write_str("Stream(done)"),
+            StreamPhase::Watching(reader) => write!(f, "Stream({reader:?})"),
+            StreamPhase::Queued(_, follower) | StreamPhase::Dropped(follower) => write!(f, "Stream({follower:?})"),
+            StreamPhase::Done => f.write_str("Stream(done)"),
         }
     }
 }
 
 /// Counts a stream for as long as it is there, however it ends.
-struct Counted(Arc<Metrics>);
+struct CountedStream(Arc<Metrics>);
 
-impl Counted {
-    fn new(metrics: &Arc<Metrics>) -> Counted {
+impl CountedStream {
+    fn new(metrics: &Arc<Metrics>) -> CountedStream {
         metrics.streams.inc();
-        Counted(metrics.clone())
+        CountedStream(metrics.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedStream {
     fn drop(&mut self) {
         self.0.streams.dec();
     }

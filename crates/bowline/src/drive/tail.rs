@@ -17,14 +17,14 @@ const READ_BYTES_MAX: usize = 256 << 10;
 
 /// What a reader of a stream is given next.
 #[derive(Debug)]
-pub enum Piece {
+pub enum TailItem {
     Events(Vec<Recorded>),
     Notice(Control),
     Quiet,
 }
 
 #[derive(Debug)]
-pub struct Tail {
+pub struct LogTail {
     readers: Arc<Readers>,
     follower: Follower,
     link: Link,
@@ -33,12 +33,12 @@ pub struct Tail {
     wake: Arc<WakeSet>,
 }
 
-impl Tail {
-    pub fn new(readers: Arc<Readers>, log: &LogId, link: Link) -> Tail {
+impl LogTail {
+    pub fn new(readers: Arc<Readers>, log: &LogId, link: Link) -> LogTail {
         let (wake, (from, _)) = (WakeSet::new(), link.poll_read());
         let follower = readers.logs.follow(log, (link.epoch(), from), &wake, 0);
         let pacer = Pacer::new(&readers.budget);
-        Tail { readers, follower, link, pacer, wake }
+        LogTail { readers, follower, link, pacer, wake }
     }
 
     /// The epoch that positions in this stream belong to.
@@ -52,11 +52,11 @@ impl Tail {
     }
 
     /// The next piece; an error ends the stream (the log is gone, goes on in another epoch, or cannot be read).
-    pub async fn next(&mut self) -> Result<Piece, FollowError> {
+    pub async fn next(&mut self) -> Result<TailItem, FollowError> {
         loop {
             match self.link.poll_output() {
-                Some(Output::Events(events)) => return Ok(Piece::Events(events)),
-                Some(Output::Control(notice)) => return Ok(Piece::Notice(notice)),
+                Some(Output::Events(events)) => return Ok(TailItem::Events(events)),
+                Some(Output::Control(notice)) => return Ok(TailItem::Notice(notice)),
                 Some(Output::Replayed { .. } | Output::Skipped { .. }) => continue,
                 None => {}
             }
@@ -74,7 +74,7 @@ impl Tail {
                             self.wake.take();
                             self.follower.wake();
                         }
-                        () = tokio::time::sleep(COMMENT_EVERY) => return Ok(Piece::Quiet),
+                        () = tokio::time::sleep(COMMENT_EVERY) => return Ok(TailItem::Quiet),
                         () = self.readers.closing.cancelled() => return Err(StoreError::Closed.into()),
                     }
                 }

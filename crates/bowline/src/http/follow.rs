@@ -12,7 +12,7 @@ use bowline_protocol::{Cursor, Epoch, Extent, LogId, Recorded, Refusal, Seq, Ses
 use bowline_store::{FollowError, StoreError};
 
 use super::problem::Problem;
-use crate::drive::tail::{Piece, Tail};
+use crate::drive::tail::{LogTail, TailItem};
 use crate::refusals;
 use crate::stream::reader::Readers;
 
@@ -73,7 +73,7 @@ pub async fn follow(
     let extent = readers.logs.store.extent(&log).await.map_err(|error| refusals::of_store(&error))?;
     let resume = cursor.map_or_else(|| Resume::from_the_start(&extent), |cursor| Resume::decide(&extent, &cursor));
     let link = Link::resume(SessionId::from(&log), &extent, resume);
-    let tail = Tail::new(readers, &log, link);
+    let tail = LogTail::new(readers, &log, link);
     // Of a session that is over there is only what is still kept; otherwise the stream ends with the session.
     let last = subject.last(&extent);
     let stream = futures_util::stream::unfold(Some(tail), move |tail| async move {
@@ -99,17 +99,17 @@ pub async fn follow(
 
 /// A piece of the log as Server-Sent Events. Events are single-line JSON, so a line of data holds each. Ids are positions
 /// in the epoch that the log is in now, also those of events from before it.
-fn sse(piece: Option<&Piece>, epoch: &Epoch) -> Vec<u8> {
+fn sse(piece: Option<&TailItem>, epoch: &Epoch) -> Vec<u8> {
     let mut out = Vec::new();
     match piece {
         None => out.extend_from_slice(b"event: end\ndata: {}\n\n"),
-        Some(Piece::Quiet) => out.extend_from_slice(b": still here\n\n"),
-        Some(Piece::Notice(notice)) => {
+        Some(TailItem::Quiet) => out.extend_from_slice(b": still here\n\n"),
+        Some(TailItem::Notice(notice)) => {
             out.extend_from_slice(b"event: notice\ndata: ");
             out.extend_from_slice(&notice.encode(&clock::timestamp()));
             out.extend_from_slice(b"\n\n");
         }
-        Some(Piece::Events(events)) => {
+        Some(TailItem::Events(events)) => {
             for event in events {
                 out.extend_from_slice(format!("id: {epoch}-{}\ndata: ", event.seq).as_bytes());
                 out.extend_from_slice(&event.bytes);
@@ -121,8 +121,8 @@ fn sse(piece: Option<&Piece>, epoch: &Epoch) -> Vec<u8> {
 }
 
 /// Whether this piece holds the last event. What stands behind it in the same log belongs to something else.
-fn cut_at_end(piece: &mut Piece, subject: Subject, last: Option<Seq>) -> bool {
-    let Piece::Events(events) = piece else { return false };
+fn cut_at_end(piece: &mut TailItem, subject: Subject, last: Option<Seq>) -> bool {
+    let TailItem::Events(events) = piece else { return false };
     let end = events.iter().position(|event| match last {
         Some(last) => event.seq >= last,
         None => subject.ends_with(event),

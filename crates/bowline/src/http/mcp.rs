@@ -7,7 +7,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use bowline_hub::{Hub, Requester, Role, Route, downstream};
+use bowline_hub::{Hub, Requester, RequesterRole, Route, downstream};
 use bowline_protocol::{ErrorCode, Refusal};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
@@ -79,6 +79,6 @@ async fn admit(state: &McpState, headers: &HeaderMap, extensions: &Extensions) -
         return Err(no(refusals::draining().into()));
     }
     let identity = credential.identity;
-    let role = if identity.admin { Role::Operator } else { Role::User };
+    let role = if identity.admin { RequesterRole::Operator } else { RequesterRole::User };
     Ok(Requester { principal: identity.principal, role })
 }

@@ -20,7 +20,7 @@ pub trait Placement: Lessor {
     async fn locate(&self, log: &LogId) -> Result<Location, StoreError>;
 
     /// Waits until no other node does what this name stands for. None where there can be no other.
-    async fn lock(&self, name: &LogId) -> Result<Option<Box<dyn Lock>>, Refusal>;
+    async fn lock(&self, name: &LogId) -> Result<Option<Box<dyn PlacementLock>>, Refusal>;
 
     /// Whether other nodes may use the same store.
     fn is_shared(&self) -> bool;
@@ -31,7 +31,7 @@ pub trait Placement: Lessor {
 
 /// Something that only this node does now.
 #[async_trait]
-pub trait Lock: Send {
+pub trait PlacementLock: Send {
     async fn unlock(self: Box<Self>);
 }
 
@@ -57,7 +57,7 @@ impl Placement for SingleNode {
         Ok(Location::Here)
     }
 
-    async fn lock(&self, _name: &LogId) -> Result<Option<Box<dyn Lock>>, Refusal> {
+    async fn lock(&self, _name: &LogId) -> Result<Option<Box<dyn PlacementLock>>, Refusal> {
         Ok(None)
     }
 

@@ -129,7 +129,7 @@ impl SessionActor {
             // The rest is between a session and the connections at it.
             ask => match from {
                 Caller::Connection(mailbox) => return self.handle_connection(mailbox, ask).await,
-                Caller::Request(_) | Caller::Nobody => Ok(Outcome::Done),
+                Caller::Request(_) | Caller::Internal => Ok(Outcome::Done),
             },
         };
         self.settle(from, answered);
@@ -248,7 +248,7 @@ impl SessionActor {
     pub(super) fn may_write(&self, from: &Caller) -> Result<(), Refusal> {
         match from {
             Caller::Connection(mailbox) => self.may_hold_and_write(mailbox),
-            Caller::Nobody => self.alive_or_refusal(),
+            Caller::Internal => self.alive_or_refusal(),
             Caller::Request(request) => {
                 self.record.is_proven(self.shared.config.session.ownership, request.proof.as_ref())?;
                 self.alive_or_refusal()

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bowline_core::Resume;
-use bowline_core::hold::{Claim, Outcome, Party};
+use bowline_core::hold::{ClaimAnswer, Party, ProbeOutcome};
 use bowline_core::proof::ResumeToken;
 use bowline_env::{clock, entropy};
 use bowline_protocol::frame::{Control, names};
@@ -41,15 +41,15 @@ impl SessionActor {
         // If the claim cannot be granted after all, everything is as it was.
         let before = self.hold.clone();
         match self.hold.claim(clock::now(), party, claimant.approach.client_id.clone(), claimant.approach.take_over) {
-            Claim::Granted { superseded, refused } => {
+            ClaimAnswer::Granted { superseded, refused } => {
                 if self.grant(claimant, superseded).await {
                     refused.into_iter().for_each(|party| self.refuse_held(party));
                 } else {
                     self.hold = before;
                 }
             }
-            Claim::Wait => drop(self.claims.insert(party, claimant)),
-            Claim::Probe { holder } => {
+            ClaimAnswer::Wait => drop(self.claims.insert(party, claimant)),
+            ClaimAnswer::Probe { holder } => {
                 self.claims.insert(party, claimant);
                 match self.members.get(&holder) {
                     Some(member) => member.mailbox.send(Mail::Probe { session: self.id.clone() }),
@@ -114,7 +114,7 @@ impl SessionActor {
     }
 
     /// Answers those who waited for a probe.
-    pub(super) async fn settle_claims(&mut self, outcome: Option<Outcome>) {
+    pub(super) async fn settle_claims(&mut self, outcome: Option<ProbeOutcome>) {
         let Some(outcome) = outcome else { return };
         outcome.refused.into_iter().for_each(|party| self.refuse_held(party));
         let Some(claimant) = outcome.granted.and_then(|party| self.claims.remove(&party)) else { return };

@@ -111,7 +111,7 @@ impl Command {
 
     /// A command without a sender that waits.
     pub fn unasked(ask: Ask) -> Command {
-        Command::new(Caller::Nobody, ask)
+        Command::new(Caller::Internal, ask)
     }
 
     /// Answers the sender, if it waits for an answer.
@@ -311,7 +311,7 @@ pub enum Caller {
     /// One HTTP request. Its owner may always write.
     Request(Request),
     /// The server itself, which waits for no answer.
-    Nobody,
+    Internal,
 }
 
 pub struct Request {
@@ -377,7 +377,7 @@ impl Caller {
     pub fn settle(self, session: &SessionId, state: &str, answered: Answered) {
         match (self, answered) {
             (Caller::Request(request), answered) => request.reply.send(answered),
-            (Caller::Nobody, _) => {}
+            (Caller::Internal, _) => {}
             (Caller::Connection(mailbox), Err(refusal)) => mailbox.refuse(session, refusal),
             (Caller::Connection(mailbox), Ok(outcome)) => {
                 if let Some((sentence, facts)) = outcome.notice(state) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bowline_api::{Input, Message, OpenQuestion, Role};
 use bowline_core::Turn;
 use bowline_core::scrub::omit_redacted;
-use bowline_core::seal::Opened;
+use bowline_core::seal::OpenedState;
 use bowline_core::turn::Active;
 use bowline_env::{clock, entropy};
 use bowline_protocol::frame::client::Content;
@@ -72,7 +72,7 @@ pub async fn restore(
 ) -> Result<Way, Refusal> {
     let limits = sessions.config.state.open_limits(&sessions.config.limits);
     let opened = sessions.ring.now().await.open(signed.0.get(), owner, clock::unix_seconds(), &limits);
-    let Opened { state, .. } = opened.map_err(|refusal| {
+    let OpenedState { state, .. } = opened.map_err(|refusal| {
         sessions.metrics.state_refusals.inc(refusal.reason());
         Refusal::from(refusal)
     })?;

@@ -1,6 +1,6 @@
 //! The durable memory of restores: which states are used up, and where the questions are that were open in them.
 
-use bowline_core::taken::{Taken, Whereabouts};
+use bowline_core::taken::{UsedStates, Whereabouts};
 use bowline_env::{clock, entropy};
 use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq, SessionId, StepId};
 use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
@@ -29,9 +29,9 @@ pub async fn is_fresh(sessions: &Sessions, exported_by: &SessionId, last_seq: Se
 /// Uses a state up, and with it all older ones: those of its own id, and all of the id before that.
 pub async fn take(sessions: &Sessions, owner: &Principal, restored: &Restored) -> Result<(), Refusal> {
     is_fresh(sessions, &restored.original, restored.last_seq).await?;
-    mark(sessions, owner, &restored.original, Taken::up_to(restored.last_seq)).await?;
+    mark(sessions, owner, &restored.original, UsedStates::up_to(restored.last_seq)).await?;
     match &restored.before {
-        Some(before) => mark(sessions, owner, before, Taken::wholly()).await,
+        Some(before) => mark(sessions, owner, before, UsedStates::wholly()).await,
         None => Ok(()),
     }
 }
@@ -64,7 +64,7 @@ pub async fn carry(sessions: &Sessions, owner: &Principal, step: &StepId, to: &S
     remember(sessions, owner, question_of(step)?, &Whereabouts::With(to.clone())).await
 }
 
-async fn mark(sessions: &Sessions, owner: &Principal, session: &SessionId, fact: Taken) -> Result<(), Refusal> {
+async fn mark(sessions: &Sessions, owner: &Principal, session: &SessionId, fact: UsedStates) -> Result<(), Refusal> {
     let log = mark_of(session)?;
     let fact = fact.and(taken(sessions, &log).await?);
     remember(sessions, owner, log, &fact).await
@@ -78,7 +78,7 @@ fn question_of(step: &StepId) -> Result<LogId, Refusal> {
     LogId::parse(&format!("settled_{step}")).ok_or_else(session_not_found)
 }
 
-async fn taken(sessions: &Sessions, log: &LogId) -> Result<Option<Taken>, Refusal> {
+async fn taken(sessions: &Sessions, log: &LogId) -> Result<Option<UsedStates>, Refusal> {
     decode(log, "restored", body(sessions, log).await?)
 }
 

@@ -2,7 +2,7 @@
 
 use bowline_api::{CommandEffect, CommandTarget, Input, Message, OpenQuestion, Reply, Role};
 use bowline_core::dialect::StreamIndexer;
-use bowline_core::turn::Admission;
+use bowline_core::turn::MessageAdmission;
 use bowline_protocol::event::names;
 use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::frame::client::Content;
@@ -40,11 +40,11 @@ impl SessionActor {
             WhenBusy::Queue => self.shared.config.session.queue_max,
         };
         match self.record.turn.admit(self.record.queue.len(), queue_max) {
-            Admission::Start => {
+            MessageAdmission::Start => {
                 let turn = self.start_message(message, &digest, None).await?;
                 Ok(Outcome::Started { turn })
             }
-            Admission::Queue { position } => {
+            MessageAdmission::Queue { position } => {
                 let mut change = self.change();
                 change.put(keys::queued(change.record.queue.to), &message);
                 change.record.queue.to += 1;
@@ -52,7 +52,7 @@ impl SessionActor {
                 self.commit(change).await?;
                 Ok(Outcome::Queued { position, message_id: message.message_id })
             }
-            Admission::Busy => {
+            MessageAdmission::Busy => {
                 self.shared.metrics.limits_hit.inc("session.when_busy");
                 let message =
                     "The agent is still at work on the last message. Wait for its end, or send `user.cancel`.";

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::stored_index;
-use crate::live_streams::{Batch, Encoded, LiveReader, LiveStreams};
+use crate::live_streams::{Encoded, LiveReader, LiveStreams, StreamBatch};
 use crate::logs::Logs;
 use crate::metrics::Metrics;
 
@@ -57,7 +57,7 @@ pub enum Piece<P: Projection> {
     /// Outputs for this reader alone.
     Own(Vec<P::Output>),
     /// Outputs that all readers get, from the one with this number on.
-    Shared { batch: Arc<Batch<P>>, from: usize },
+    Shared { batch: Arc<StreamBatch<P>>, from: usize },
     /// Nothing follows, ever.
     Over,
 }

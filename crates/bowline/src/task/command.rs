@@ -83,13 +83,13 @@ impl Ending {
 }
 
 /// A producer's own last word, which its readers get as it wrote it.
-impl From<dialect::End> for Ending {
-    fn from(end: dialect::End) -> Ending {
+impl From<dialect::UpstreamEnd> for Ending {
+    fn from(end: dialect::UpstreamEnd) -> Ending {
         let finish = Some(end.chunk);
         match end.ending {
-            dialect::Ending::Finished => Ending::Completed { result: None, finish },
-            dialect::Ending::Cancelled => Ending::Cancelled { by: "producer".into(), reason: end.text, finish },
-            dialect::Ending::Failed => Ending::Failed {
+            dialect::UpstreamEnding::Finished => Ending::Completed { result: None, finish },
+            dialect::UpstreamEnding::Cancelled => Ending::Cancelled { by: "producer".into(), reason: end.text, finish },
+            dialect::UpstreamEnding::Failed => Ending::Failed {
                 code: ErrorCode::AgentFailed,
                 message: end.text.unwrap_or_else(|| "The producer says that it failed.".into()),
                 finish,

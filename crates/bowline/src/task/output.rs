@@ -1,6 +1,6 @@
 //! The call that an operation is, in its stream: told as it begins, and answered as it ends, in the terms of any tool's call.
 
-use bowline_core::dialect::{Calls, Importer, Owed, answer_chunk};
+use bowline_core::dialect::{Importer, OperationCalls, OwedChunk, answer_chunk};
 use bowline_env::entropy;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, OperationId, StepId, TaskId};
@@ -20,9 +20,9 @@ pub fn own_call(operation: &OperationId) -> StepId {
 }
 
 /// Follows the calls in a task's stream.
-pub(super) fn calls_of(record: &TaskRecord) -> Calls {
+pub(super) fn calls_of(record: &TaskRecord) -> OperationCalls {
     let id = record.call.as_ref().map_or(record.operation_id.as_str(), StepId::as_str);
-    Calls::new(id, record.tool_name.as_deref())
+    OperationCalls::new(id, record.tool_name.as_deref())
 }
 
 /// Follows the chunks that a producer of the task appends.
@@ -64,9 +64,9 @@ impl TaskActor {
             _ => return Vec::new(),
         };
         match self.stream.calls.owed(outcome.ok()) {
-            Owed::Nothing => Vec::new(),
-            Owed::Output(id) => vec![self.answer(&id, outcome)],
-            Owed::Call(id) => {
+            OwedChunk::Nothing => Vec::new(),
+            OwedChunk::Output(id) => vec![self.answer(&id, outcome)],
+            OwedChunk::Call(id) => {
                 let none = json!({});
                 let args = match &self.record.worker {
                     Worker::Agent { args, .. } => args,

@@ -3,7 +3,7 @@
 //! A writer that comes back goes on with what it kept and reads only the events since, so that the first append after
 //! a silence costs the same in a long stream as in a short one.
 
-use bowline_core::dialect::{Calls, Importer, StreamIndexer, StreamIndexerState};
+use bowline_core::dialect::{Importer, OperationCalls, StreamIndexer, StreamIndexerState};
 use bowline_protocol::{Draft, Extent, LogId, Recorded, Seq, TaskId};
 use bowline_store::{Commit, Item, ReadLimit, Store, StoreError};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ const CHECKPOINT_BYTES_MAX: usize = 1 << 20;
 pub struct StreamState {
     pub importer: Importer,
     pub indexer: StreamIndexer,
-    pub calls: Calls,
+    pub calls: OperationCalls,
     since: Since,
 }
 
@@ -54,7 +54,7 @@ impl Since {
 struct Written<'a> {
     version: u32,
     importer: &'a Importer,
-    calls: &'a Calls,
+    calls: &'a OperationCalls,
     indexer: StreamIndexerState,
 }
 
@@ -62,7 +62,7 @@ struct Written<'a> {
 struct Checkpoint {
     version: u32,
     importer: Importer,
-    calls: Calls,
+    calls: OperationCalls,
     indexer: StreamIndexerState,
 }
 

@@ -140,7 +140,7 @@ async fn modern(node: SocketAddr, name: &str, mut params: Value, capabilities: V
 
 /// The messages of a response, whether it is one or a stream of them.
 struct Stream {
-    parser: Option<sse::Parser>,
+    parser: Option<sse::SseParser>,
     body: futures_util::stream::BoxStream<'static, reqwest::Result<bytes::Bytes>>,
     ready: std::collections::VecDeque<Value>,
     last_id: Option<String>,
@@ -150,7 +150,7 @@ impl Stream {
     fn of(response: reqwest::Response) -> Stream {
         let streamed = response.headers().get("content-type").is_some_and(|kind| kind == sse::CONTENT_TYPE);
         Stream {
-            parser: streamed.then(|| sse::Parser::new(1 << 24)),
+            parser: streamed.then(|| sse::SseParser::new(1 << 24)),
             body: response.bytes_stream().boxed(),
             ready: std::collections::VecDeque::new(),
             last_id: None,
@@ -168,7 +168,7 @@ impl Stream {
                 return Some(serde_json::from_slice(&bytes).unwrap());
             };
             for piece in parser.push(&bytes) {
-                let sse::Piece::Event(event) = piece else { panic!("{piece:?}") };
+                let sse::SseItem::Event(event) = piece else { panic!("{piece:?}") };
                 self.last_id = event.id.or(self.last_id.take());
                 self.ready.extend(serde_json::from_str::<Value>(&event.data).ok());
             }

@@ -60,6 +60,18 @@ const PRIVATE: &[&str] = &[
     "Inbound",
     "ClientFacts",
     "Question",
+    "CallReply",
+    "AnswerReceiver",
+    "SuspendedQuestion",
+    "RemoteQuestion",
+    "RpcResult",
+    "RpcMessage",
+    "RpcRequest",
+    "RpcResponse",
+    "RpcNotification",
+    "PartFields",
+    "ContentFields",
+    "NodeAnswer",
 ];
 
 struct Source {

@@ -7,8 +7,8 @@ use bowline_protocol::{Epoch, RecoveryAction, Refusal};
 use serde_json::Value;
 
 use super::{
-    ACK_EVERY, Attached, GapCause, Link, LinkEvent, Moment, Phase, ResetCause, Session, StopCause, Way, WhenGone,
-    WhenHeld,
+    ACK_EVERY, AttachMode, AttachedSession, ConnectionPhase, GapCause, Link, LinkEvent, LinkSession, Moment,
+    ResetCause, StopCause, WhenGone, WhenHeld,
 };
 use crate::ServerFrame;
 use crate::frame::{self, AttachFields};
@@ -18,17 +18,17 @@ impl Link {
     pub(super) fn handle_connected(&mut self, at: Moment, frame: &ServerFrame) {
         let interval = frame.content.get("heartbeat_interval_ms").and_then(Value::as_u64).filter(|ms| *ms > 0);
         self.heartbeat = interval.map(Duration::from_millis);
-        if !matches!(self.phase, Phase::Greeting) {
+        if !matches!(self.phase, ConnectionPhase::Greeting) {
             return;
         }
         match self.way {
-            Way::Tasks => self.go_live(at),
+            AttachMode::Tasks => self.go_live(at),
             way => self.attach(way),
         }
     }
 
     /// Asks for the session over the open socket.
-    pub(super) fn attach(&mut self, way: Way) {
+    pub(super) fn attach(&mut self, way: AttachMode) {
         let fields = |resume_token, take_over, observe| AttachFields {
             client_id: &self.config.client_id,
             cursor: self.cursor.as_ref(),
@@ -37,27 +37,29 @@ impl Link {
             observe,
         };
         let (way, frame) = match (way, &self.session, &self.signed_state) {
-            (Way::Reconnect { take_over }, Some(session), _) => {
+            (AttachMode::Reconnect { take_over }, Some(session), _) => {
                 let token = session.resume_token.as_deref();
                 (way, frame::reconnect(&session.id, &fields(token, take_over, session.observe)))
             }
-            (Way::State, _, Some(state)) => (way, frame::reconnect_with_state(state, &fields(None, false, false))),
-            _ => (Way::Create, frame::create(&self.config.client_id, &self.config.create)),
+            (AttachMode::State, _, Some(state)) => {
+                (way, frame::reconnect_with_state(state, &fields(None, false, false)))
+            }
+            _ => (AttachMode::Create, frame::create(&self.config.client_id, &self.config.create)),
         };
-        self.phase = Phase::Attaching(way);
+        self.phase = ConnectionPhase::Attaching(way);
         self.behind_at = None;
         self.send(frame);
     }
 
     /// `agent.session_created` or `agent.state_restored`: the answer to [`attach`](Link::attach).
     pub(super) fn handle_attached(&mut self, at: Moment, frame: &ServerFrame) {
-        let Phase::Attaching(way) = self.phase else { return };
+        let ConnectionPhase::Attaching(way) = self.phase else { return };
         let original = frame.word("original_session_id").map(ToOwned::to_owned);
         let named = frame.content.get("session_id").and_then(Value::as_str);
         let Some(id) = frame.session_id.as_deref().or(named).or(self.session()).map(ToOwned::to_owned) else { return };
         let before = self.session.take();
         let resume_token = frame.word("resume_token").map(ToOwned::to_owned);
-        self.session = Some(Session {
+        self.session = Some(LinkSession {
             id: id.clone(),
             resume_token: resume_token.or_else(|| before.as_ref()?.resume_token.clone()),
             observe: before.is_some_and(|session| session.observe),
@@ -69,22 +71,23 @@ impl Link {
         let verdict = resume["verdict"].as_str().unwrap_or("caught_up").to_owned();
         let replays = resume["from_seq"].is_u64();
         let created = frame.event == names::SESSION_CREATED && frame.metadata["reconnected"] != true;
-        let attached = Attached { session: id, created, state, verdict, last_seq, replays, restored_from: original };
+        let attached =
+            AttachedSession { session: id, created, state, verdict, last_seq, replays, restored_from: original };
         if created {
             self.acked_seq = 0;
             self.set_cursor(epoch, last_seq);
             self.tell(LinkEvent::Attached(attached));
             return self.go_live(at);
         }
-        if way == Way::State {
+        if way == AttachMode::State {
             self.signed_state = None;
             let known = self.cursor.as_ref().and_then(|cursor| cursor.epoch.as_ref());
             if frame.word("source") == Some("live") && known.is_some() && known != epoch.as_ref() {
                 // The log goes on in another epoch, and only the whole cursor can tell what that means.
-                return self.attach(Way::Reconnect { take_over: false });
+                return self.attach(AttachMode::Reconnect { take_over: false });
             }
         }
-        self.phase = Phase::Replaying { to_seq: last_seq };
+        self.phase = ConnectionPhase::Replaying { to_seq: last_seq };
         self.tell(LinkEvent::Attached(attached));
         self.place(epoch, last_seq, resume);
     }
@@ -121,7 +124,7 @@ impl Link {
 
     /// The replay notice: all that was owed has come.
     pub(super) fn handle_replayed(&mut self, at: Moment, frame: &ServerFrame) {
-        let Phase::Replaying { to_seq } = self.phase else { return };
+        let ConnectionPhase::Replaying { to_seq } = self.phase else { return };
         let to_seq = frame.number("to_seq").unwrap_or(to_seq).min(to_seq);
         if self.seq() < to_seq && !self.hole_seen {
             self.hole_seen = true;
@@ -135,10 +138,10 @@ impl Link {
     }
 
     pub(super) fn go_live(&mut self, at: Moment) {
-        self.phase = Phase::Live;
+        self.phase = ConnectionPhase::Live;
         // A take-over or a chosen state is meant for one attempt; from here on the way back is the short one.
-        if self.way != Way::Tasks {
-            self.way = Way::Reconnect { take_over: false };
+        if self.way != AttachMode::Tasks {
+            self.way = AttachMode::Reconnect { take_over: false };
             self.ack_at.get_or_insert(at.now + ACK_EVERY);
         }
         self.was_live = true;
@@ -149,30 +152,31 @@ impl Link {
     }
 
     /// The server refused to attach us.
-    pub(super) fn handle_attach_refused(&mut self, at: Moment, way: Way, refusal: Refusal) {
+    pub(super) fn handle_attach_refused(&mut self, at: Moment, way: AttachMode, refusal: Refusal) {
         match refusal.code.action() {
             RecoveryAction::TakeOver => match (self.config.when_held, way) {
-                (WhenHeld::TakeOver, Way::Reconnect { take_over: false }) => {
-                    self.attach(Way::Reconnect { take_over: true });
+                (WhenHeld::TakeOver, AttachMode::Reconnect { take_over: false }) => {
+                    self.attach(AttachMode::Reconnect { take_over: true });
                 }
                 _ => {
-                    self.phase = Phase::Held;
+                    self.phase = ConnectionPhase::Held;
                     self.tell(LinkEvent::Held);
                 }
             },
             RecoveryAction::CreateNewSession | RecoveryAction::ExportStateAgain => {
                 let superseded = refusal.details.as_ref().is_some_and(|details| details["superseded_by"].is_string());
-                let restorable = matches!(way, Way::Reconnect { .. }) && self.signed_state.is_some() && !superseded;
+                let restorable =
+                    matches!(way, AttachMode::Reconnect { .. }) && self.signed_state.is_some() && !superseded;
                 if restorable {
                     // The epoch is the lost session's; one that is rebuilt counts on from the bare number.
                     if let Some(cursor) = &mut self.cursor {
                         cursor.epoch = None;
                     }
-                    self.attach(Way::State);
+                    self.attach(AttachMode::State);
                 } else if superseded {
                     self.end(StopCause::Refused(refusal));
                 } else if self.start_anew(refusal) {
-                    self.attach(Way::Create);
+                    self.attach(AttachMode::Create);
                 }
             }
             RecoveryAction::RetryLater | RecoveryAction::Reconnect => {

@@ -155,7 +155,7 @@ impl fmt::Debug for LinkOutput {
 #[derive(Clone, PartialEq)]
 pub enum LinkEvent {
     /// The server has attached this connection to the session.
-    Attached(Attached),
+    Attached(AttachedSession),
     /// The next event of the session's log. Each comes once and in order.
     Logged(ServerFrame),
     /// Events `from_seq … to_seq` will not come. Reported before any later one.
@@ -269,7 +269,7 @@ impl fmt::Debug for LinkEvent {
 
 /// An attachment, as the server confirmed it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Attached {
+pub struct AttachedSession {
     /// The session.
     pub session: String,
     /// The session is new.

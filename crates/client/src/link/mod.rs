@@ -16,13 +16,13 @@ use bowline_protocol::{CloseCode, Cursor, Epoch, ErrorCode, Refusal, Seq};
 use serde_json::Value;
 
 pub use event::{
-    Attached, BACKOFF, GapCause, LinkConfig, LinkEvent, LinkOutput, Moment, ResetCause, SessionTarget, StopCause,
-    Target, WhenGone, WhenHeld,
+    AttachedSession, BACKOFF, GapCause, LinkConfig, LinkEvent, LinkOutput, Moment, ResetCause, SessionTarget,
+    StopCause, Target, WhenGone, WhenHeld,
 };
 
 use crate::frame;
 use requests::PendingRequest;
-use watch::Watch;
+use watch::TaskWatch;
 
 /// Acks are gathered for this long, so that a fast stream costs few of them.
 pub const ACK_EVERY: Duration = Duration::from_millis(200);
@@ -31,7 +31,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The state of a connection.
 #[derive(Debug)]
-enum Phase {
+enum ConnectionPhase {
     /// Not started, or stopped.
     Idle,
     /// Lost; the next attempt is made at this time.
@@ -43,7 +43,7 @@ enum Phase {
     /// The socket is open; the server's first frame has not come yet.
     Greeting,
     /// The session was asked for.
-    Attaching(Way),
+    Attaching(AttachMode),
     /// Another connection holds the session; the application decides.
     Held,
     /// Attached; the owed events are coming. The last of them has this number.
@@ -55,7 +55,7 @@ enum Phase {
 
 /// How the link asks for its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum AttachMode {
     Create,
     Reconnect {
         take_over: bool,
@@ -66,7 +66,7 @@ enum Way {
 }
 
 /// The session that a link is attached to, or wants to be.
-struct Session {
+struct LinkSession {
     id: String,
     resume_token: Option<String>,
     observe: bool,
@@ -89,10 +89,10 @@ pub struct LinkStats {
 /// by itself, asks for what it missed, and sends the requests again that the server may not have got.
 pub struct Link {
     config: LinkConfig,
-    phase: Phase,
+    phase: ConnectionPhase,
     /// The way to take when the socket is open.
-    way: Way,
-    session: Option<Session>,
+    way: AttachMode,
+    session: Option<LinkSession>,
     /// Whether a link to this session was ever live.
     was_live: bool,
     /// The last event that was delivered, in the epoch that the server named when it attached us.
@@ -115,7 +115,7 @@ pub struct Link {
     requesting: bool,
     resend_at: Option<Instant>,
     next_request: u64,
-    watches: Vec<Watch>,
+    watches: Vec<TaskWatch>,
     watch_again_at: Option<Instant>,
     stats: LinkStats,
     outputs: VecDeque<LinkOutput>,
@@ -134,8 +134,8 @@ impl Link {
         Link {
             backoff: config.backoff,
             config,
-            phase: Phase::Idle,
-            way: Way::Create,
+            phase: ConnectionPhase::Idle,
+            way: AttachMode::Create,
             session: None,
             was_live: false,
             cursor: None,
@@ -160,23 +160,23 @@ impl Link {
 
     /// Connects, and attaches to the target. An earlier connection is closed.
     pub fn start(&mut self, target: Target) {
-        if !matches!(self.phase, Phase::Idle | Phase::Waiting { .. }) {
+        if !matches!(self.phase, ConnectionPhase::Idle | ConnectionPhase::Waiting { .. }) {
             self.outputs.push_back(LinkOutput::HangUp);
         }
         self.forget_session();
         match target {
-            Target::New => self.way = Way::Create,
+            Target::New => self.way = AttachMode::Create,
             Target::Session(SessionTarget { id, cursor, resume_token, take_over, observe }) => {
-                self.session = Some(Session { id, resume_token, observe });
+                self.session = Some(LinkSession { id, resume_token, observe });
                 self.cursor = cursor;
-                self.way = Way::Reconnect { take_over };
+                self.way = AttachMode::Reconnect { take_over };
             }
             Target::State { signed_state, last_seq } => {
                 self.signed_state = Some(signed_state);
                 self.cursor = last_seq.and_then(Seq::new).map(Cursor::bare);
-                self.way = Way::State;
+                self.way = AttachMode::State;
             }
-            Target::Tasks => self.way = Way::Tasks,
+            Target::Tasks => self.way = AttachMode::Tasks,
         }
         self.backoff.reset();
         self.dial();
@@ -197,8 +197,8 @@ impl Link {
 
     /// Takes the session from the connection that holds it, after [`LinkEvent::Held`].
     pub fn take_over(&mut self) {
-        if matches!(self.phase, Phase::Held) {
-            self.attach(Way::Reconnect { take_over: true });
+        if matches!(self.phase, ConnectionPhase::Held) {
+            self.attach(AttachMode::Reconnect { take_over: true });
         }
     }
 
@@ -231,18 +231,18 @@ impl Link {
 
     /// Whether requests go out at once.
     pub fn is_live(&self) -> bool {
-        matches!(self.phase, Phase::Live)
+        matches!(self.phase, ConnectionPhase::Live)
     }
 
     /// Whether the connection is attached to the session, live or still replaying.
     pub fn is_attached(&self) -> bool {
-        matches!(self.phase, Phase::Live | Phase::Replaying { .. })
+        matches!(self.phase, ConnectionPhase::Live | ConnectionPhase::Replaying { .. })
     }
 
     /// When the next attempt to return is made, if the connection is lost.
     pub fn retry_at(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Waiting { until } => Some(until),
+            ConnectionPhase::Waiting { until } => Some(until),
             _ => None,
         }
     }
@@ -260,8 +260,8 @@ impl Link {
     /// When to call [`handle_timeout`](Link::handle_timeout), if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Idle | Phase::Dialing => None,
-            Phase::Waiting { until } => Some(until),
+            ConnectionPhase::Idle | ConnectionPhase::Dialing => None,
+            ConnectionPhase::Waiting { until } => Some(until),
             _ => {
                 let silence = self.heard_at.map(|heard| heard + self.silence_max());
                 [silence, self.ack_at, self.resend_at, self.watch_again_at].into_iter().flatten().min()
@@ -273,8 +273,8 @@ impl Link {
     pub fn handle_timeout(&mut self, at: Moment) {
         let due = |time: Option<Instant>| time.is_some_and(|time| at.now >= time);
         match self.phase {
-            Phase::Idle | Phase::Dialing => {}
-            Phase::Waiting { until } => {
+            ConnectionPhase::Idle | ConnectionPhase::Dialing => {}
+            ConnectionPhase::Waiting { until } => {
                 if at.now >= until {
                     self.dial();
                 }
@@ -298,8 +298,8 @@ impl Link {
 
     /// The socket is open.
     pub fn handle_opened(&mut self, at: Moment) {
-        if matches!(self.phase, Phase::Dialing) {
-            self.phase = Phase::Greeting;
+        if matches!(self.phase, ConnectionPhase::Dialing) {
+            self.phase = ConnectionPhase::Greeting;
             self.heard_at = Some(at.now);
         }
     }
@@ -334,7 +334,7 @@ impl Link {
             Some(4100..=4199) => {
                 let refusal = Refusal::new(ErrorCode::SessionInactive, reason);
                 if self.start_anew(refusal) {
-                    self.way = Way::Create;
+                    self.way = AttachMode::Create;
                     self.lose(at, reason);
                 }
             }
@@ -352,11 +352,11 @@ impl Link {
     }
 
     fn is_open(&self) -> bool {
-        !matches!(self.phase, Phase::Idle | Phase::Waiting { .. })
+        !matches!(self.phase, ConnectionPhase::Idle | ConnectionPhase::Waiting { .. })
     }
 
     fn dial(&mut self) {
-        self.phase = Phase::Dialing;
+        self.phase = ConnectionPhase::Dialing;
         self.heartbeat = None;
         self.heard_at = None;
         self.behind_at = None;
@@ -377,7 +377,7 @@ impl Link {
             return self.end(StopCause::GaveUp { reason: reason.to_owned() });
         }
         let until = at.now + delay;
-        self.phase = Phase::Waiting { until };
+        self.phase = ConnectionPhase::Waiting { until };
         self.lose_requests();
         self.lose_watches();
         self.outputs.push_back(LinkOutput::HangUp);
@@ -389,7 +389,7 @@ impl Link {
         if self.is_open() {
             self.outputs.push_back(LinkOutput::HangUp);
         }
-        self.phase = Phase::Idle;
+        self.phase = ConnectionPhase::Idle;
         let refusal = match &cause {
             StopCause::Refused(refusal) => refusal.clone(),
             StopCause::SessionEnded { message, .. } => Refusal::new(ErrorCode::SessionInactive, message.as_str()),

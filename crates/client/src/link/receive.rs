@@ -7,7 +7,7 @@ use bowline_protocol::frame::names;
 use bowline_protocol::{ErrorCode, RecoveryAction, Refusal};
 use serde_json::Value;
 
-use super::{ACK_EVERY, GapCause, Link, LinkEvent, Moment, Phase, StopCause, Way};
+use super::{ACK_EVERY, AttachMode, ConnectionPhase, GapCause, Link, LinkEvent, Moment, StopCause};
 use crate::{ServerFrame, frame};
 
 impl Link {
@@ -81,16 +81,16 @@ impl Link {
         let of_request = self.requesting
             && (refusal.code.action() == RecoveryAction::FixRequest || refusal.code == ErrorCode::AgentBusy);
         match self.phase {
-            Phase::Attaching(way) if !of_request => {
+            ConnectionPhase::Attaching(way) if !of_request => {
                 let about = frame.session_id.as_deref();
-                if about.is_none() || !matches!(way, Way::Reconnect { .. }) || about == self.session() {
+                if about.is_none() || !matches!(way, AttachMode::Reconnect { .. }) || about == self.session() {
                     self.handle_attach_refused(at, way, refusal);
                 }
             }
             _ => match refusal.code {
                 ErrorCode::Unauthorized => self.end(StopCause::Refused(refusal)),
                 // The server finds an ack ahead of what it sent: we disagree about the position.
-                ErrorCode::CursorAhead if self.is_attached() => self.attach(Way::Reconnect { take_over: false }),
+                ErrorCode::CursorAhead if self.is_attached() => self.attach(AttachMode::Reconnect { take_over: false }),
                 _ => self.refuse_request(at, refusal),
             },
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bowline_protocol::{ErrorCode, RecoveryAction, Refusal};
 
-use super::{Link, LinkEvent, Moment, Phase};
+use super::{ConnectionPhase, Link, LinkEvent, Moment};
 use crate::{ClientRequest, RequestId, ServerFrame};
 
 /// How often a request is sent that the server cannot do for the moment.
@@ -28,7 +28,7 @@ impl Link {
         let id = RequestId(self.next_request);
         self.next_request += 1;
         self.requests.push_back(PendingRequest { id, request, was_sent: false, tries: 0 });
-        if matches!(self.phase, Phase::Idle) {
+        if matches!(self.phase, ConnectionPhase::Idle) {
             self.fail_requests(&Refusal::new(ErrorCode::SessionReadOnly, "The client is not connected."));
         }
         self.send_next();
@@ -47,7 +47,7 @@ impl Link {
 
     pub(super) fn send_next(&mut self) {
         let (Some(first), Some(session)) = (self.requests.front_mut(), &self.session) else { return };
-        if !matches!(self.phase, Phase::Live) || self.requesting {
+        if !matches!(self.phase, ConnectionPhase::Live) || self.requesting {
             return;
         }
         first.was_sent = true;

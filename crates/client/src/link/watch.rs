@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use bowline_protocol::{RecoveryAction, Refusal};
 
-use super::{Link, LinkEvent, Moment, Phase};
+use super::{ConnectionPhase, Link, LinkEvent, Moment};
 use crate::frame;
 
 /// A task that cannot be watched for the moment is asked for again after this time, unless the server names another.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct TaskWatch {
     task_id: String,
     resume_token: Option<String>,
     /// The last chunk that came.
@@ -24,7 +24,7 @@ impl Link {
     /// Watches a turn or a task: its chunks come as [`LinkEvent::TaskChunk`], after the chunk `last_id` if one is named.
     pub fn watch(&mut self, task_id: &str, last_id: Option<String>, resume_token: Option<String>) {
         self.unwatch(task_id);
-        self.watches.push(Watch { task_id: task_id.to_owned(), resume_token, last_id, requested: false });
+        self.watches.push(TaskWatch { task_id: task_id.to_owned(), resume_token, last_id, requested: false });
         self.send_watches();
     }
 
@@ -47,7 +47,7 @@ impl Link {
     /// Asks for those that this connection does not bring yet.
     pub(super) fn send_watches(&mut self) {
         self.watch_again_at = None;
-        if !matches!(self.phase, Phase::Live) {
+        if !matches!(self.phase, ConnectionPhase::Live) {
             return;
         }
         let due = self.watches.iter_mut().filter(|watch| !watch.requested);
@@ -84,7 +84,7 @@ impl Link {
     }
 
     pub(super) fn fail_watches(&mut self, refusal: &Refusal) {
-        for Watch { task_id, .. } in std::mem::take(&mut self.watches) {
+        for TaskWatch { task_id, .. } in std::mem::take(&mut self.watches) {
             self.tell(LinkEvent::TaskFailed { task_id, refusal: refusal.clone() });
         }
     }

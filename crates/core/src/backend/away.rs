@@ -10,16 +10,16 @@ pub const TOLD_ATTEMPTS: u32 = 8;
 const TOLD_EVERY: Duration = Duration::from_secs(30 * 60);
 
 #[derive(Debug)]
-pub struct Away {
+pub struct Outage {
     since: Instant,
     /// Dials that were begun in this outage.
     dials: u32,
-    plan: Plan,
+    plan: RetryPlan,
     told_at: Option<Instant>,
 }
 
 #[derive(Debug)]
-enum Plan {
+enum RetryPlan {
     /// `early` is an attempt before the planned one, for calls that wait.
     Wait {
         due: Instant,
@@ -31,28 +31,28 @@ enum Plan {
     },
 }
 
-impl Away {
-    pub fn since(now: Instant) -> Away {
-        Away { since: now, dials: 0, plan: Plan::Wait { due: now, early: None }, told_at: None }
+impl Outage {
+    pub fn since(now: Instant) -> Outage {
+        Outage { since: now, dials: 0, plan: RetryPlan::Wait { due: now, early: None }, told_at: None }
     }
 
     pub fn dialling(&self) -> Option<Generation> {
         match self.plan {
-            Plan::Dial { generation, .. } => Some(generation),
-            Plan::Wait { .. } => None,
+            RetryPlan::Dial { generation, .. } => Some(generation),
+            RetryPlan::Wait { .. } => None,
         }
     }
 
     pub fn due(&self) -> Option<Instant> {
         match self.plan {
-            Plan::Wait { due, early } => Some(early.unwrap_or(due)),
-            Plan::Dial { .. } => None,
+            RetryPlan::Wait { due, early } => Some(early.unwrap_or(due)),
+            RetryPlan::Dial { .. } => None,
         }
     }
 
     /// A call waits: there is an attempt at this time, and the planned one stays.
     pub fn hurry(&mut self, at: Instant) {
-        if let Plan::Wait { due, early } = &mut self.plan {
+        if let RetryPlan::Wait { due, early } = &mut self.plan {
             *early = Some(at).filter(|at| at < due);
         }
     }
@@ -65,39 +65,39 @@ impl Away {
     /// This dial was begun before the outage and is its first attempt.
     pub fn begin_dial(&mut self, generation: Generation) {
         self.dials += 1;
-        self.plan = Plan::Dial { generation, kept: None };
+        self.plan = RetryPlan::Dial { generation, kept: None };
     }
 
     /// Dials now; if that is before its time, the planned time is kept for the attempt after it.
     pub fn dial_early(&mut self, now: Instant, generation: Generation) {
         self.dials += 1;
         let kept = match self.plan {
-            Plan::Wait { due, .. } => Some(due).filter(|due| *due > now),
-            Plan::Dial { .. } => None,
+            RetryPlan::Wait { due, .. } => Some(due).filter(|due| *due > now),
+            RetryPlan::Dial { .. } => None,
         };
-        self.plan = Plan::Dial { generation, kept };
+        self.plan = RetryPlan::Dial { generation, kept };
     }
 
     /// A caller asked for a reconnect: the delays begin again after the dial that is under way.
     pub fn forget_plan(&mut self) {
-        if let Plan::Dial { kept, .. } = &mut self.plan {
+        if let RetryPlan::Dial { kept, .. } = &mut self.plan {
             *kept = None;
         }
     }
 
     /// After a failed dial: whether the attempt that was planned before it still stands.
     pub fn keep_plan(&mut self, now: Instant, retry_after: Option<Duration>) -> bool {
-        let Plan::Dial { kept: Some(due), .. } = self.plan else { return false };
+        let RetryPlan::Dial { kept: Some(due), .. } = self.plan else { return false };
         let stands = due > now && retry_after.is_none_or(|wait| now + wait <= due);
         if stands {
-            self.plan = Plan::Wait { due, early: None };
+            self.plan = RetryPlan::Wait { due, early: None };
         }
         stands
     }
 
     /// Plans the next attempt and says whether it is to be told.
     pub fn plan(&mut self, now: Instant, delay: Duration, attempt: u32) -> bool {
-        self.plan = Plan::Wait { due: now + delay, early: None };
+        self.plan = RetryPlan::Wait { due: now + delay, early: None };
         let quiet_for_long = self.told_at.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EVERY);
         let told = attempt <= TOLD_ATTEMPTS || quiet_for_long;
         if told {

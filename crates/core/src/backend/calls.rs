@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::{CallId, Generation, Status};
+use super::{BackendStatus, CallId, Generation};
 
 /// A call that was never executed is sent this often at most. A backend that takes connections and refuses every call
 /// would otherwise be asked in a circle.
@@ -11,7 +11,7 @@ const SENDS_MAX: u32 = 3;
 
 /// What may be done with a call whose wire broke after it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resend {
+pub enum ResendPolicy {
     /// It may have run, so it is never sent again.
     IfNotExecuted,
     /// The tool says that running it twice does no harm, and the operator allows it.
@@ -19,10 +19,10 @@ pub enum Resend {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct QueuedCall {
     pub id: CallId,
     pub deadline: Instant,
-    pub resend: Resend,
+    pub resend: ResendPolicy,
     sends: u32,
     /// It was sent before and may be sent again: until then it outlasts dials that fail.
     patient_until: Option<Instant>,
@@ -30,9 +30,9 @@ pub struct Call {
     broken: Option<String>,
 }
 
-impl Call {
-    pub fn new(id: CallId, deadline: Instant, resend: Resend) -> Call {
-        Call { id, deadline, resend, sends: 1, patient_until: None, broken: None }
+impl QueuedCall {
+    pub fn new(id: CallId, deadline: Instant, resend: ResendPolicy) -> QueuedCall {
+        QueuedCall { id, deadline, resend, sends: 1, patient_until: None, broken: None }
     }
 
     /// Whether it may be sent once more.
@@ -62,9 +62,9 @@ impl Call {
 
 /// How a call ended without an answer. Each call has exactly one ending.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallFailure {
     /// Never sent: the backend is away.
-    Unavailable { status: Status, attempt: u32, next_retry: Option<Duration>, last_error: Option<String> },
+    Unavailable { status: BackendStatus, attempt: u32, next_retry: Option<Duration>, last_error: Option<String> },
     /// Sent, and the wire broke: it may or may not have run.
     Unknown { reason: String },
     /// Sent, and refused before it could run, each time: the backend could not be reached.
@@ -78,17 +78,17 @@ pub enum Outcome {
 }
 
 #[derive(Debug)]
-pub struct Calls {
-    parked: VecDeque<Call>,
+pub struct BackendCalls {
+    parked: VecDeque<QueuedCall>,
     parked_max: usize,
-    sent: BTreeMap<CallId, (Generation, Call)>,
+    sent: BTreeMap<CallId, (Generation, QueuedCall)>,
     /// Those that are sent again, but not yet.
-    resting: Vec<(Instant, Call)>,
+    resting: Vec<(Instant, QueuedCall)>,
 }
 
-impl Calls {
-    pub fn new(parked_max: usize) -> Calls {
-        Calls { parked: VecDeque::new(), parked_max, sent: BTreeMap::new(), resting: Vec::new() }
+impl BackendCalls {
+    pub fn new(parked_max: usize) -> BackendCalls {
+        BackendCalls { parked: VecDeque::new(), parked_max, sent: BTreeMap::new(), resting: Vec::new() }
     }
 
     pub fn counts(&self) -> (usize, usize) {
@@ -96,7 +96,7 @@ impl Calls {
     }
 
     /// Gives the call back if there is no room.
-    pub fn park(&mut self, call: Call) -> Result<(), Call> {
+    pub fn park(&mut self, call: QueuedCall) -> Result<(), QueuedCall> {
         if self.parked.len() >= self.parked_max {
             return Err(call);
         }
@@ -104,31 +104,31 @@ impl Calls {
         Ok(())
     }
 
-    pub fn rest(&mut self, call: Call, until: Instant) {
+    pub fn rest(&mut self, call: QueuedCall, until: Instant) {
         self.resting.push((until, call));
     }
 
-    pub fn take_rested(&mut self, now: Instant) -> Vec<Call> {
+    pub fn take_rested(&mut self, now: Instant) -> Vec<QueuedCall> {
         let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
         self.resting = resting;
-        let rested: Vec<(Instant, Call)> = rested;
+        let rested: Vec<(Instant, QueuedCall)> = rested;
         rested.into_iter().map(|(_, call)| call).collect()
     }
 
     /// All that wait for a connection.
-    pub fn take_parked(&mut self) -> VecDeque<Call> {
+    pub fn take_parked(&mut self) -> VecDeque<QueuedCall> {
         std::mem::take(&mut self.parked)
     }
 
     /// All that wait for anything.
-    pub fn take_waiting(&mut self) -> VecDeque<Call> {
+    pub fn take_waiting(&mut self) -> VecDeque<QueuedCall> {
         let mut waiting = self.take_parked();
         waiting.extend(self.resting.drain(..).map(|(_, call)| call));
         waiting
     }
 
     /// After a dial that failed: those that do not wait for the next one.
-    pub fn take_impatient(&mut self) -> VecDeque<Call> {
+    pub fn take_impatient(&mut self) -> VecDeque<QueuedCall> {
         self.take_parked_if(|call| call.patient_until.is_none())
     }
 
@@ -136,34 +136,34 @@ impl Calls {
         !self.parked.is_empty()
     }
 
-    pub fn take_overdue(&mut self, now: Instant) -> VecDeque<Call> {
+    pub fn take_overdue(&mut self, now: Instant) -> VecDeque<QueuedCall> {
         self.take_parked_if(|call| call.due() <= now)
     }
 
-    fn take_parked_if(&mut self, taken: impl Fn(&Call) -> bool) -> VecDeque<Call> {
+    fn take_parked_if(&mut self, taken: impl Fn(&QueuedCall) -> bool) -> VecDeque<QueuedCall> {
         let (taken, waiting) = std::mem::take(&mut self.parked).into_iter().partition(taken);
         self.parked = waiting;
         taken
     }
 
     pub fn next_due(&self) -> Option<Instant> {
-        let parked = self.parked.iter().map(Call::due);
+        let parked = self.parked.iter().map(QueuedCall::due);
         parked.chain(self.resting.iter().map(|(until, _)| *until)).min()
     }
 
-    pub fn sent(&mut self, generation: Generation, call: Call) {
+    pub fn sent(&mut self, generation: Generation, call: QueuedCall) {
         self.sent.insert(call.id, (generation, call));
     }
 
-    pub fn take_sent(&mut self, call: CallId, generation: Generation) -> Option<Call> {
+    pub fn take_sent(&mut self, call: CallId, generation: Generation) -> Option<QueuedCall> {
         let ours = self.sent.get(&call).is_some_and(|(on, _)| *on == generation);
         if ours { self.sent.remove(&call).map(|(_, call)| call) } else { None }
     }
 
-    pub fn take_all_sent(&mut self, generation: Generation) -> Vec<Call> {
+    pub fn take_all_sent(&mut self, generation: Generation) -> Vec<QueuedCall> {
         let (gone, kept) = std::mem::take(&mut self.sent).into_iter().partition(|(_, (on, _))| *on == generation);
         self.sent = kept;
-        let gone: BTreeMap<CallId, (Generation, Call)> = gone;
+        let gone: BTreeMap<CallId, (Generation, QueuedCall)> = gone;
         gone.into_values().map(|(_, call)| call).collect()
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::calls::Outcome;
+use super::calls::CallFailure;
 
 /// One transport to the backend, counted from 1. Each dial makes a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,11 +81,11 @@ pub enum Output {
     /// End the call with this.
     Fail {
         call: CallId,
-        outcome: Outcome,
+        outcome: CallFailure,
     },
     /// This transport is not needed any more.
     Retire(Generation),
-    Tell(Told),
+    Tell(BackendNotice),
     /// The dial that this ticket waited for is over.
     Redialled {
         ticket: Ticket,
@@ -95,7 +95,7 @@ pub enum Output {
 
 /// What the sessions are told. In the order in which it is true.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum BackendNotice {
     Connected,
     Disconnected { intentional: bool },
     Reconnecting { attempt: u32, next_retry: Duration },
@@ -104,7 +104,7 @@ pub enum Told {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum BackendStatus {
     Connecting,
     Connected,
     Reconnecting,
@@ -112,14 +112,14 @@ pub enum Status {
     Error,
 }
 
-impl Status {
+impl BackendStatus {
     pub const fn as_str(self) -> &'static str {
         match self {
-            Status::Connecting => "connecting",
-            Status::Connected => "connected",
-            Status::Reconnecting => "reconnecting",
-            Status::Disconnected => "disconnected",
-            Status::Error => "error",
+            BackendStatus::Connecting => "connecting",
+            BackendStatus::Connected => "connected",
+            BackendStatus::Reconnecting => "reconnecting",
+            BackendStatus::Disconnected => "disconnected",
+            BackendStatus::Error => "error",
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct ProjectionIndex<M> {
     since: Seq,
     base: OpenParts<M>,
     #[serde(default)]
-    changes: Vec<(Seq, Change<M>)>,
+    changes: Vec<(Seq, IndexChange<M>)>,
     /// Behind this event nothing is known any more: so much was open that it would not fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     until: Option<Seq>,
@@ -34,7 +34,7 @@ pub struct ProjectionIndex<M> {
 /// What was opened or changed, and what is gone.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent, bound = "M: Serialize + DeserializeOwned")]
-struct Change<M>(BTreeMap<String, Option<M>>);
+struct IndexChange<M>(BTreeMap<String, Option<M>>);
 
 impl<M> fmt::Debug for ProjectionIndex<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,11 +42,11 @@ impl<M> fmt::Debug for ProjectionIndex<M> {
     }
 }
 
-impl<M: Clone + PartialEq + Serialize> Change<M> {
-    fn between(old: &OpenParts<M>, new: &OpenParts<M>) -> Change<M> {
+impl<M: Clone + PartialEq + Serialize> IndexChange<M> {
+    fn between(old: &OpenParts<M>, new: &OpenParts<M>) -> IndexChange<M> {
         let gone = old.0.keys().filter(|key| !new.0.contains_key(*key)).map(|key| (key.clone(), None));
         let put = new.0.iter().filter(|(key, mark)| old.0.get(*key) != Some(mark));
-        Change(gone.chain(put.map(|(key, mark)| (key.clone(), Some(mark.clone())))).collect())
+        IndexChange(gone.chain(put.map(|(key, mark)| (key.clone(), Some(mark.clone())))).collect())
     }
 
     fn apply(&self, open_parts: &mut OpenParts<M>) {
@@ -207,7 +207,7 @@ impl<P: Projection> ProjectionIndexer<P> {
                 self.index = Some(index);
             }
             Some(index) => {
-                let change = Change::between(&self.newest, &open_parts);
+                let change = IndexChange::between(&self.newest, &open_parts);
                 if change.0.is_empty() {
                     return false;
                 }

@@ -23,14 +23,14 @@ pub struct Live<P: Projection, E> {
     projection: P,
     next: Seq,
     /// Oldest first, without holes between them.
-    batches: VecDeque<Kept<P::Output, E>>,
+    batches: VecDeque<KeptBatch<P::Output, E>>,
     readers: usize,
     bytes: usize,
     /// The next event needs what this projection has not seen.
     is_inexact: bool,
 }
 
-struct Kept<O, E> {
+struct KeptBatch<O, E> {
     batch: Arc<LiveBatch<O, E>>,
     /// How many readers have not taken it yet.
     waiting: usize,
@@ -169,14 +169,14 @@ impl<P: Projection, E: Default> Live<P, E> {
             BATCH_BYTES + EVENT_BYTES * ends.len() + outputs.iter().map(|output| 2 * P::len(output)).sum::<usize>();
         self.bytes += bytes;
         let batch = Arc::new(LiveBatch { first, next: self.next, outputs, ends, encoded: E::default() });
-        self.batches.push_back(Kept { batch, waiting: self.readers, bytes });
+        self.batches.push_back(KeptBatch { batch, waiting: self.readers, bytes });
         while self.bytes > bytes_max && self.batches.len() > 1 {
             self.drop_oldest();
         }
     }
 
     /// The batches that a reader at this position has not taken.
-    fn behind(&mut self, at: Seq) -> impl Iterator<Item = &mut Kept<P::Output, E>> {
+    fn behind(&mut self, at: Seq) -> impl Iterator<Item = &mut KeptBatch<P::Output, E>> {
         self.batches.iter_mut().filter(move |kept| kept.batch.next > at)
     }
 

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 pub use index::{INDEX_BYTES_MAX, IndexerState, ProjectionIndex, ProjectionIndexer};
 pub use live::{Live, LiveBatch, Shared};
 pub use registry::{
-    Calls, End, Ending, FrameDialect, Imported, Importer, Owed, StreamIndexer, StreamIndexerState, answer_chunk,
-    message_parts,
+    FrameDialect, Imported, Importer, OperationCalls, OwedChunk, StreamIndexer, StreamIndexerState, UpstreamEnd,
+    UpstreamEnding, answer_chunk, message_parts,
 };
 
 /// Turns the events of one turn or task into the outputs of one dialect, for one reader.
@@ -69,13 +69,13 @@ pub trait Projection: Clone + fmt::Debug + Send + 'static {
     fn framing(&mut self, out: &mut Vec<Self::Output>);
 
     /// Says that events are lost without changing anything else.
-    fn gap_notice(lost: u64, first_retained: Seq, parser: Parser) -> Self::Output;
+    fn gap_notice(lost: u64, first_retained: Seq, parser: ClientParser) -> Self::Output;
 
     /// Events were lost here: says so, and frames the reader's parser anew, with what is open at the first event that is
     /// left if that is known.
     fn gap(
         &mut self,
-        parser: Parser,
+        parser: ClientParser,
         lost: u64,
         first_retained: Seq,
         open: Option<&OpenParts<Self::Mark>>,
@@ -140,7 +140,7 @@ pub trait Fold<O>: Default + fmt::Debug + Send {
 
 /// What the reader reads with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parser {
+pub enum ClientParser {
     /// One that has no message yet. A notice that stays would make one of its own, so it is given one that passes.
     Fresh,
     /// The one that read what came before.

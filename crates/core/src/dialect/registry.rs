@@ -7,7 +7,9 @@ use serde_json::Value;
 use super::{IndexerState, Projection, ProjectionIndex, ProjectionIndexer, ai_sdk, index_key};
 
 /// What producers write, and the message that is kept of a turn.
-pub use ai_sdk::{Calls, End, Ending, Imported, Importer, Owed, answer_chunk, message_parts};
+pub use ai_sdk::{
+    Imported, Importer, OperationCalls, OwedChunk, UpstreamEnd, UpstreamEnding, answer_chunk, message_parts,
+};
 
 /// The dialect of the frames in which a connection gets the tasks that it watches.
 pub type FrameDialect = ai_sdk::Projector;
@@ -19,7 +21,7 @@ pub type FrameDialect = ai_sdk::Projector;
 pub struct StreamIndexer {
     /// The number of the next event.
     next: Seq,
-    ai_sdk: Kept<ai_sdk::Projector>,
+    ai_sdk: KeptIndexer<ai_sdk::Projector>,
 }
 
 /// How far a stream was followed: all that its writer knows of it beside the indexes. Another dialect that is indexed is a
@@ -47,7 +49,7 @@ impl StreamIndexerState {
 
 /// An indexer, and whether its index has changed since it was last taken.
 #[derive(Clone, Debug)]
-struct Kept<P: Projection> {
+struct KeptIndexer<P: Projection> {
     indexer: ProjectionIndexer<P>,
     changed: bool,
 }
@@ -60,18 +62,18 @@ impl StreamIndexer {
 
     /// A stream whose first event will be `first`.
     pub fn new(first: Seq) -> StreamIndexer {
-        StreamIndexer { next: first, ai_sdk: Kept::new(first) }
+        StreamIndexer { next: first, ai_sdk: KeptIndexer::new(first) }
     }
 
     /// A stream of which the beginning is gone: the first event that is left is `retained`. `stored` is what was kept under
     /// its [`keys`](StreamIndexer::keys).
     pub fn late<B: AsRef<[u8]>>(base: &str, stored: &[(String, B)], retained: Seq) -> StreamIndexer {
-        StreamIndexer { next: retained, ai_sdk: Kept::late(base, stored, retained) }
+        StreamIndexer { next: retained, ai_sdk: KeptIndexer::late(base, stored, retained) }
     }
 
     /// A stream that was followed up to its end, with what is kept there under its [`keys`](StreamIndexer::keys).
     pub fn resumed<B: AsRef<[u8]>>(state: StreamIndexerState, base: &str, stored: &[(String, B)]) -> StreamIndexer {
-        StreamIndexer { next: state.next, ai_sdk: Kept::resumed(state.ai_sdk, base, stored) }
+        StreamIndexer { next: state.next, ai_sdk: KeptIndexer::resumed(state.ai_sdk, base, stored) }
     }
 
     /// What has to be kept of it beside its indexes.
@@ -123,17 +125,23 @@ trait Indexed {
     fn take_changed(&mut self, base: &str) -> Option<(String, Vec<u8>)>;
 }
 
-impl<P: Projection> Kept<P> {
-    fn new(first: Seq) -> Kept<P> {
-        Kept { indexer: ProjectionIndexer::new(first), changed: false }
+impl<P: Projection> KeptIndexer<P> {
+    fn new(first: Seq) -> KeptIndexer<P> {
+        KeptIndexer { indexer: ProjectionIndexer::new(first), changed: false }
     }
 
-    fn late<B: AsRef<[u8]>>(base: &str, stored: &[(String, B)], retained: Seq) -> Kept<P> {
-        Kept { indexer: ProjectionIndexer::late(Kept::<P>::stored(base, stored), retained), changed: false }
+    fn late<B: AsRef<[u8]>>(base: &str, stored: &[(String, B)], retained: Seq) -> KeptIndexer<P> {
+        KeptIndexer {
+            indexer: ProjectionIndexer::late(KeptIndexer::<P>::stored(base, stored), retained),
+            changed: false,
+        }
     }
 
-    fn resumed<B: AsRef<[u8]>>(state: IndexerState<P>, base: &str, stored: &[(String, B)]) -> Kept<P> {
-        Kept { indexer: ProjectionIndexer::resumed(state, Kept::<P>::stored(base, stored)), changed: false }
+    fn resumed<B: AsRef<[u8]>>(state: IndexerState<P>, base: &str, stored: &[(String, B)]) -> KeptIndexer<P> {
+        KeptIndexer {
+            indexer: ProjectionIndexer::resumed(state, KeptIndexer::<P>::stored(base, stored)),
+            changed: false,
+        }
     }
 
     fn stored<B: AsRef<[u8]>>(base: &str, stored: &[(String, B)]) -> Option<ProjectionIndex<P::Mark>> {
@@ -143,7 +151,7 @@ impl<P: Projection> Kept<P> {
     }
 }
 
-impl<P: Projection> Indexed for Kept<P> {
+impl<P: Projection> Indexed for KeptIndexer<P> {
     fn handle_event(&mut self, event: &Recorded) {
         self.changed |= self.indexer.handle_event(event);
     }

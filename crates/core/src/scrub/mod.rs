@@ -104,14 +104,14 @@ impl Scrubber {
 
     /// Replaces every secret by a mark. True if there was one.
     pub fn scrub(&self, value: &mut Value) -> bool {
-        let mut found = Found::default();
+        let mut found = FoundSecrets::default();
         self.scrub_at("", value, &mut found);
         !found.0.is_empty()
     }
 
     /// The same for the fields of an object.
     pub fn scrub_fields(&self, fields: &mut Map<String, Value>) -> bool {
-        let mut found = Found::default();
+        let mut found = FoundSecrets::default();
         self.scrub_fields_at("", fields, &mut found);
         !found.0.is_empty()
     }
@@ -119,7 +119,7 @@ impl Scrubber {
     /// Everything in a state that a person, an agent or a tool wrote. The state notes where secrets were, so that a restore
     /// can leave them out instead of handing the mark to an agent.
     pub fn scrub_state(&self, state: &mut State) {
-        let mut found = Found::default();
+        let mut found = FoundSecrets::default();
         found.note_if(state.stage.as_mut().is_some_and(scrub_text), "/stage");
         self.scrub_at("/agent_state", &mut state.agent_state, &mut found);
         self.scrub_at("/plan_context", &mut state.plan_context, &mut found);
@@ -142,7 +142,7 @@ impl Scrubber {
         state.metadata.redacted = found.0;
     }
 
-    fn scrub_at(&self, path: &str, value: &mut Value, found: &mut Found) {
+    fn scrub_at(&self, path: &str, value: &mut Value, found: &mut FoundSecrets) {
         match value {
             Value::String(text) => found.note_if(scrub_text(text), path),
             Value::Array(items) => {
@@ -155,7 +155,7 @@ impl Scrubber {
         }
     }
 
-    fn scrub_fields_at(&self, path: &str, fields: &mut Map<String, Value>, found: &mut Found) {
+    fn scrub_fields_at(&self, path: &str, fields: &mut Map<String, Value>, found: &mut FoundSecrets) {
         for (name, value) in fields {
             let path = format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"));
             if self.is_secret(name) {
@@ -173,9 +173,9 @@ impl Scrubber {
 
 /// Where secrets were found, as JSON Pointers.
 #[derive(Default)]
-struct Found(Vec<String>);
+struct FoundSecrets(Vec<String>);
 
-impl Found {
+impl FoundSecrets {
     fn note_if(&mut self, secret: bool, path: &str) {
         if secret {
             self.0.push(path.to_owned());

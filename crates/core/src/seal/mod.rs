@@ -83,7 +83,7 @@ impl OpenLimits {
 
 /// A state that is ours, its owner's, unaltered and in time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Opened {
+pub struct OpenedState {
     pub state: State,
     /// When it was exported, in Unix seconds.
     pub timestamp: u64,
@@ -123,7 +123,7 @@ impl Ring {
         owner: &Principal,
         now_unix: u64,
         limits: &OpenLimits,
-    ) -> Result<Opened, SealRefusal> {
+    ) -> Result<OpenedState, SealRefusal> {
         let signed = peek(input, Some(self), limits)?;
         let state = self.verify(&signed, owner)?;
         if signed.version != VERSION {
@@ -136,7 +136,7 @@ impl Ring {
             return Err(SealRefusal::FromTheFuture);
         }
         let state = serde_json::from_value(state).map_err(|_| SealRefusal::Structure)?;
-        Ok(Opened { state, timestamp: signed.timestamp, key_id: signed.key_id, signature: signed.signature })
+        Ok(OpenedState { state, timestamp: signed.timestamp, key_id: signed.key_id, signature: signed.signature })
     }
 
     /// The state as it was signed, not as it was written.

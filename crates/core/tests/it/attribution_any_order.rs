@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::attribution::{Attribution, CallNumber, GIVEN_UP_FOR, Listener, Place, Said, Waiting, Whose};
+use bowline_core::attribution::{
+    AttributedRequest, Attribution, CallNumber, ConnectionScope, GIVEN_UP_FOR, Recipient, RequestListener,
+    ServerMessage,
+};
 use proptest::prelude::*;
 
 /// What chance does. Numbers pick among what there is.
@@ -41,8 +44,8 @@ fn client(pick: usize) -> Option<Arc<str>> {
 struct World {
     attribution: Attribution,
     t: Instant,
-    open: BTreeMap<CallNumber, Waiting>,
-    left: BTreeMap<CallNumber, (Waiting, Instant)>,
+    open: BTreeMap<CallNumber, AttributedRequest>,
+    left: BTreeMap<CallNumber, (AttributedRequest, Instant)>,
     tenant: Option<Arc<str>>,
 }
 
@@ -50,7 +53,7 @@ impl World {
     #[allow(clippy::disallowed_methods)]
     fn new() -> World {
         // The machine has no clock, so tests have one.
-        let (attribution, t) = (Attribution::new(Place::Shared), Instant::now());
+        let (attribution, t) = (Attribution::new(ConnectionScope::Shared), Instant::now());
         World { attribution, t, open: BTreeMap::new(), left: BTreeMap::new(), tenant: None }
     }
 
@@ -62,9 +65,14 @@ impl World {
     fn act(&mut self, act: &Act) {
         match *act {
             Act::Send(pick, listener) => {
-                let listener = [Listener::Caller, Listener::Caller, Listener::Subscriber, Listener::Nobody][listener];
-                let client = if listener == Listener::Nobody { None } else { client(pick) };
-                let waiting = Waiting { client, listener, wants_progress: pick % 2 == 0 };
+                let listener = [
+                    RequestListener::Caller,
+                    RequestListener::Caller,
+                    RequestListener::Subscriber,
+                    RequestListener::Absent,
+                ][listener];
+                let client = if listener == RequestListener::Absent { None } else { client(pick) };
+                let waiting = AttributedRequest { client, listener, wants_progress: pick % 2 == 0 };
                 let number = self.attribution.next_number();
                 assert!(self.open.insert(number, waiting.clone()).is_none(), "a number is used once");
                 self.attribution.handle_sent(number, waiting);
@@ -103,15 +111,18 @@ impl World {
     /// An answer without a good name has ended this call: it was the only one of a client, or the only one at all.
     fn ended(&mut self, meant: Option<CallNumber>) {
         let Some(number) = meant else { return };
-        let callers = self.open.values().filter(|call| call.listener == Listener::Caller).count();
+        let callers = self.open.values().filter(|call| call.listener == RequestListener::Caller).count();
         let call = self.open.remove(&number).expect("it was under way");
-        assert!(callers == 1 && call.listener == Listener::Caller || callers == 0 && self.open.is_empty());
+        assert!(callers == 1 && call.listener == RequestListener::Caller || callers == 0 && self.open.is_empty());
     }
 
     /// Everyone who can be meant by what names no call.
     fn could_be_meant(&self) -> Vec<Option<Arc<str>>> {
-        let open = self.open.values().filter(|call| call.listener == Listener::Caller).map(|call| call.client.clone());
-        let counts = |left: &&(Waiting, Instant)| left.0.listener == Listener::Caller && self.t < left.1 + GIVEN_UP_FOR;
+        let open =
+            self.open.values().filter(|call| call.listener == RequestListener::Caller).map(|call| call.client.clone());
+        let counts = |left: &&(AttributedRequest, Instant)| {
+            left.0.listener == RequestListener::Caller && self.t < left.1 + GIVEN_UP_FOR
+        };
         let left = self.left.values().filter(counts).map(|(call, _)| call.client.clone());
         let tenant = self.tenant.clone().map(Some);
         open.chain(left).chain(tenant).collect()
@@ -119,32 +130,36 @@ impl World {
 
     fn check(&mut self) {
         let meant = self.could_be_meant();
-        let unnamed = self.attribution.whose(self.t, Said::Word(None));
+        let unnamed = self.attribution.whose(self.t, ServerMessage::Word(None));
         match unnamed {
-            Whose::Call(number) | Whose::OneOfCalls(number) => {
+            Recipient::Call(number) | Recipient::OneOfCalls(number) => {
                 let owner = &self.open[&number].client;
                 assert!(meant.iter().all(|other| other == owner), "{meant:?} could be meant, and {owner:?} gets it");
                 assert!(owner.is_some() || meant.len() == 1, "two without sessions may be two clients");
             }
-            Whose::Client => assert!(meant.iter().all(|other| *other == self.tenant), "{meant:?}, not only the tenant"),
-            Whose::Nobody => {
-                assert!(self.tenant.is_none() && !self.open.values().any(|call| call.listener == Listener::Caller));
+            Recipient::Client => {
+                assert!(meant.iter().all(|other| *other == self.tenant), "{meant:?}, not only the tenant");
             }
-            Whose::Unclear => assert!(meant.len() > 1, "only {meant:?} can be meant"),
-            Whose::Gone => panic!("it names nobody who could be gone"),
+            Recipient::Unaddressed => {
+                assert!(
+                    self.tenant.is_none() && !self.open.values().any(|call| call.listener == RequestListener::Caller)
+                );
+            }
+            Recipient::Ambiguous => assert!(meant.len() > 1, "only {meant:?} can be meant"),
+            Recipient::Departed => panic!("it names nobody who could be gone"),
         }
-        if self.attribution.whose(self.t, Said::Other) == Whose::Client {
+        if self.attribution.whose(self.t, ServerMessage::Other) == Recipient::Client {
             assert!(
                 meant.iter().all(|other| *other == self.tenant),
                 "{meant:?} could be meant, and the tenant gets it"
             );
         }
         for number in 0..16 {
-            for said in [Said::Word(Some(number)), Said::Progress(Some(number))] {
+            for said in [ServerMessage::Word(Some(number)), ServerMessage::Progress(Some(number))] {
                 match self.attribution.whose(self.t, said) {
-                    Whose::Call(named) => assert!(named == number && self.open.contains_key(&number)),
-                    Whose::Gone => assert!(!self.open.contains_key(&number)),
-                    Whose::Nobody => {}
+                    Recipient::Call(named) => assert!(named == number && self.open.contains_key(&number)),
+                    Recipient::Departed => assert!(!self.open.contains_key(&number)),
+                    Recipient::Unaddressed => {}
                     other => panic!("{said:?} is {other:?}: what names a call is that call's or nobody's"),
                 }
             }

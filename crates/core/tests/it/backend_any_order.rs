@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use bowline_core::backend::{
-    Backend, Call, CallId, DialError, Generation, Outcome, Output, Policy, Resend, Status, Told,
+    BackendMachine, BackendNotice, BackendStatus, CallFailure, CallId, DialError, Generation, Output, Policy,
+    QueuedCall, ResendPolicy,
 };
 use proptest::prelude::*;
 
@@ -53,7 +54,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 /// The world as it really is, beside what the machine believes.
 struct World {
-    backend: Backend,
+    backend: BackendMachine,
     t: Instant,
     next_call: CallId,
     next_ticket: u64,
@@ -75,7 +76,7 @@ impl World {
         #[allow(clippy::disallowed_methods)]
         let t = Instant::now();
         World {
-            backend: Backend::new(Policy { parked_max: 4, ..Policy::default() }),
+            backend: BackendMachine::new(Policy { parked_max: 4, ..Policy::default() }),
             t,
             next_call: 0,
             next_ticket: 0,
@@ -99,7 +100,7 @@ impl World {
                 self.next_call += 1;
                 self.open.insert(self.next_call);
                 let deadline = t + Duration::from_secs(30);
-                self.backend.handle_call(t, Call::new(self.next_call, deadline, Resend::IfNotExecuted));
+                self.backend.handle_call(t, QueuedCall::new(self.next_call, deadline, ResendPolicy::IfNotExecuted));
             }
             Act::Answer(at) => {
                 if let Some((call, _)) = wired(self, *at) {
@@ -119,7 +120,7 @@ impl World {
                 if let Some((call, on)) = wired(self, *at) {
                     self.on_wire.remove(&call);
                     self.backend.handle_refused(on, call, "HTTP 429", None);
-                    let refused = Outcome::Refused { reason: "HTTP 429".into(), retry_after: None };
+                    let refused = CallFailure::Refused { reason: "HTTP 429".into(), retry_after: None };
                     let last = self.backend.poll_output();
                     assert_eq!(last, Some(Output::Fail { call, outcome: refused }), "a refused call ends at once");
                     self.end(call);
@@ -213,30 +214,30 @@ impl World {
         }
     }
 
-    fn told(&mut self, told: &Told) {
+    fn told(&mut self, told: &BackendNotice) {
         assert!(!self.removed, "{told:?} was told after the removal");
         match told {
-            Told::Connected | Told::Reconnected { .. } => {
+            BackendNotice::Connected | BackendNotice::Reconnected { .. } => {
                 assert!(!self.told_connected, "connected was told twice");
                 self.told_connected = true;
             }
-            Told::Disconnected { intentional: true } => self.told_connected = false,
-            Told::Disconnected { intentional: false } => {
+            BackendNotice::Disconnected { intentional: true } => self.told_connected = false,
+            BackendNotice::Disconnected { intentional: false } => {
                 assert!(self.told_connected, "disconnected was told twice");
                 self.told_connected = false;
             }
-            Told::Reconnecting { .. } => {}
-            Told::Removed => self.removed = true,
+            BackendNotice::Reconnecting { .. } => {}
+            BackendNotice::Removed => self.removed = true,
         }
     }
 
     fn check(&self) {
-        let connected = self.backend.status() == Status::Connected;
+        let connected = self.backend.status() == BackendStatus::Connected;
         assert_eq!(connected, self.told_connected, "what was told is what is");
         // One dial at a time that anybody waits for: the others are leftovers of a stop.
         let (parked, sent) = self.backend.calls();
         assert_eq!(parked + sent, self.open.len(), "each open call is somewhere");
-        if self.backend.status() == Status::Reconnecting {
+        if self.backend.status() == BackendStatus::Reconnecting {
             let waits = self.backend.poll_timeout().is_some() || !self.dialling.is_empty();
             assert!(waits, "a backend that is away is either dialled or will be");
         }
@@ -250,7 +251,7 @@ impl World {
                 self.apply(&Act::DialEnds(self.dialling.len() - 1, true));
             } else if !self.on_wire.is_empty() {
                 self.apply(&Act::Answer(0));
-            } else if !self.open.is_empty() || self.backend.status() == Status::Reconnecting {
+            } else if !self.open.is_empty() || self.backend.status() == BackendStatus::Reconnecting {
                 self.apply(&Act::Timeout);
             } else {
                 break;
@@ -259,7 +260,10 @@ impl World {
         assert!(self.open.is_empty(), "calls {:?} never ended", self.open);
         assert!(self.tickets.is_empty(), "reconnects {:?} were never answered", self.tickets);
         let status = self.backend.status();
-        assert!(matches!(status, Status::Connected | Status::Disconnected | Status::Error), "{status:?}");
+        assert!(
+            matches!(status, BackendStatus::Connected | BackendStatus::Disconnected | BackendStatus::Error),
+            "{status:?}"
+        );
     }
 }
 
@@ -283,7 +287,7 @@ proptest! {
         dials in proptest::collection::vec((any::<bool>(), 0u64..20_000, 0.0f64..=1.0), 1..60)
     ) {
         let second = Duration::from_secs(1);
-        let mut backend = Backend::new(Policy::default());
+        let mut backend = BackendMachine::new(Policy::default());
         #[allow(clippy::disallowed_methods)]
         let mut t = Instant::now();
         let (mut generation, mut delays) = (Generation(1), 0u32);

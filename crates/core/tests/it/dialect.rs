@@ -1,6 +1,6 @@
 //! A second dialect, for these tests alone: it is one type, and everything that serves readers serves it as it is.
 
-use bowline_core::dialect::{Fold, Live, OpenParts, Parser, Projection, ProjectionIndexer, Shared};
+use bowline_core::dialect::{ClientParser, Fold, Live, OpenParts, Projection, ProjectionIndexer, Shared};
 use bowline_core::watch::{Output, Start, Watch};
 use bowline_protocol::event::names;
 use bowline_protocol::{Cursor, Epoch, Extent, Recorded, Seq, StreamCursor};
@@ -59,11 +59,11 @@ impl Projection for RawEvents {
 
     fn framing(&mut self, _: &mut Vec<String>) {}
 
-    fn gap_notice(lost: u64, first_retained: Seq, _: Parser) -> String {
+    fn gap_notice(lost: u64, first_retained: Seq, _: ClientParser) -> String {
         format!("event: gap\ndata: {lost} before {first_retained}\n\n")
     }
 
-    fn gap(&mut self, parser: Parser, lost: u64, first: Seq, _: Option<&OpenParts<()>>, out: &mut Vec<String>) {
+    fn gap(&mut self, parser: ClientParser, lost: u64, first: Seq, _: Option<&OpenParts<()>>, out: &mut Vec<String>) {
         out.push(RawEvents::gap_notice(lost, first, parser));
     }
 

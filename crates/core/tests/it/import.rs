@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bowline_core::dialect::Projection as _;
-use bowline_core::dialect::ai_sdk::{Ending, Imported, Importer, Projector};
+use bowline_core::dialect::ai_sdk::{Imported, Importer, Projector, UpstreamEnding};
 use bowline_protocol::chunk::ChunkError;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, json};
@@ -76,7 +76,7 @@ fn logged(chunks: &[&str], restart_at: Option<usize>) -> Log {
         match importer.handle_chunk(chunk).unwrap() {
             Imported::Event(draft) => log.push_draft(&draft),
             Imported::End(end) => {
-                assert_eq!(end.ending, Ending::Finished);
+                assert_eq!(end.ending, UpstreamEnding::Finished);
                 let answer = Draft::new(names::FINAL_ANSWER, "Hé😀A.");
                 log.push_draft(&answer.metadata(&BTreeMap::from([("finish", &end.chunk)])));
             }
@@ -202,9 +202,9 @@ fn an_upstream_ends_once_and_says_how() {
         Imported::End(end) => (end.ending, end.text),
         other => panic!("{other:?}"),
     };
-    assert_eq!(end(r#"{"type":"finish"}"#), (Ending::Finished, None));
-    assert_eq!(end(r#"{"type":"abort","reason":"bored"}"#), (Ending::Cancelled, Some("bored".into())));
-    assert_eq!(end(r#"{"type":"error","errorText":"broken"}"#), (Ending::Failed, Some("broken".into())));
+    assert_eq!(end(r#"{"type":"finish"}"#), (UpstreamEnding::Finished, None));
+    assert_eq!(end(r#"{"type":"abort","reason":"bored"}"#), (UpstreamEnding::Cancelled, Some("bored".into())));
+    assert_eq!(end(r#"{"type":"error","errorText":"broken"}"#), (UpstreamEnding::Failed, Some("broken".into())));
     let mut importer = Importer::new();
     importer.handle_chunk(r#"{"type":"error","errorText":"broken"}"#).unwrap();
     assert!(matches!(importer.handle_chunk(r#"{"type":"finish"}"#), Ok(Imported::Nothing)));

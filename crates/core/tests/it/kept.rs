@@ -1,6 +1,6 @@
 //! What a writer keeps of a stream and goes on with later is what it would know had it read everything.
 
-use bowline_core::dialect::ai_sdk::{Calls, Importer, Indexer, Projector};
+use bowline_core::dialect::ai_sdk::{Importer, Indexer, OperationCalls, Projector};
 use bowline_core::dialect::{IndexerState, ProjectionIndex};
 use bowline_protocol::Recorded;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ use crate::support::written::{number, write};
 /// All that follows a stream as it is written.
 struct Writer {
     importer: Importer,
-    calls: Calls,
+    calls: OperationCalls,
     indexer: Indexer,
 }
 
@@ -31,7 +31,7 @@ impl Writer {
     fn new() -> Writer {
         Writer {
             importer: Importer::producer("m"),
-            calls: Calls::new("c0", Some("t")),
+            calls: OperationCalls::new("c0", Some("t")),
             indexer: Indexer::new(number(0)),
         }
     }
@@ -48,7 +48,7 @@ impl Writer {
     /// What a later process makes of what was kept here, of the events since, and of the index as it is then.
     fn come_back(&self, since: &[Recorded], index: Option<&[u8]>) -> Writer {
         let mut importer = Importer::producer("m").resumed(kept(&self.importer));
-        let mut calls = Calls::new("c0", Some("t")).resumed(kept(&self.calls));
+        let mut calls = OperationCalls::new("c0", Some("t")).resumed(kept(&self.calls));
         let mut state: IndexerState<Projector> = kept(self.indexer.state());
         for event in since {
             importer.follow(event);

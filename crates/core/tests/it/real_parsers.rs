@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use bowline_core::dialect::ai_sdk::{Imported, Importer};
 use bowline_protocol::chunk::DONE;
 use bowline_protocol::event::names;
-use bowline_protocol::{Chunk, Draft, Place, Seq};
+use bowline_protocol::{Chunk, ChunkPosition, Draft, Seq};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
@@ -387,7 +387,7 @@ fn an_operation_is_read_to_its_output_by_every_generation() {
             log.push_draft(&draft);
         }
         [&call].into_iter().chain(last.iter().copied()).for_each(|event| log.push(event));
-        let cut = Seq::new(2).map(|seq| Place { seq, part: None }).unwrap();
+        let cut = Seq::new(2).map(|seq| ChunkPosition { seq, part: None }).unwrap();
         [
             Case::new(format!("producer, {name}"), uncut(&log.events)),
             Case::new(format!("producer, {name}, framed"), resumed(&log.events, cut, true)),

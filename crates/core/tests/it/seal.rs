@@ -1,6 +1,6 @@
 //! Nobody can forge, alter, extend or borrow a sealed state: everything that can be changed is changed here.
 
-use bowline_core::seal::{Form, Key, OpenLimits, Opened, Ring, SealInput, SealRefusal, Signed, peek};
+use bowline_core::seal::{Form, Key, OpenLimits, OpenedState, Ring, SealInput, SealRefusal, Signed, peek};
 use bowline_protocol::{ErrorCode, Principal, SignedState, State};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn object(ring: &Ring, state: &State) -> SignedState {
     }
 }
 
-fn open(input: &str) -> Result<Opened, SealRefusal> {
+fn open(input: &str) -> Result<OpenedState, SealRefusal> {
     ring().open(input, &alice(), NOW, &LIMITS)
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::seats::{FIRST, Guest, SeatId, SeatLimits, Seats, Taken};
+use bowline_core::seats::{FIRST, Guest, SeatId, SeatLimits, Seating, Seats};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ fn owner_of(client: u8) -> Arc<str> {
 #[derive(Debug)]
 struct Call {
     guest: Guest,
-    taken: Taken,
+    taken: Seating,
     number: u64,
 }
 
@@ -66,7 +66,7 @@ impl World {
         self.homes.retain(|_, home| *home != id);
     }
 
-    fn entered(&mut self, guest: Guest, taken: Taken) {
+    fn entered(&mut self, guest: Guest, taken: Seating) {
         self.next += 1;
         let (id, number) = (taken.id(), self.next);
         assert!(!self.gone.contains(&id), "nobody is sent to a process that has ended");
@@ -100,7 +100,7 @@ impl World {
     fn check(&self) {
         let mut askable: BTreeMap<SeatId, BTreeSet<String>> = BTreeMap::new();
         for call in &self.calls {
-            let Taken::Seat(id) = call.taken else { continue };
+            let Seating::Seat(id) = call.taken else { continue };
             let whom = match &call.guest {
                 Guest::Client { name, .. } => name.to_string(),
                 Guest::Alone { .. } => format!("call {}", call.number),
@@ -121,7 +121,7 @@ impl World {
         let (clients, owner) = ([owner * 2, owner * 2 + 1].map(|n| format!("client {n}")), owner_of(owner * 2));
         let kept = self.homes.iter().filter(|(name, _)| clients.iter().any(|its| **its == ***name)).map(|(_, id)| *id);
         let alone = self.calls.iter().filter_map(|call| match (&call.guest, call.taken) {
-            (Guest::Alone { owner: its }, Taken::Seat(id)) if *its == owner => Some(id),
+            (Guest::Alone { owner: its }, Seating::Seat(id)) if *its == owner => Some(id),
             _ => None,
         });
         kept.chain(alone).collect::<BTreeSet<SeatId>>().len()

@@ -5,7 +5,7 @@ use bowline_core::dialect::INDEX_BYTES_MAX;
 use bowline_core::dialect::ai_sdk::Projector;
 use bowline_core::watch::{Output, Start, Watch};
 use bowline_protocol::event::names;
-use bowline_protocol::{Chunk, Cursor, Extent, Place, StreamCursor};
+use bowline_protocol::{Chunk, ChunkPosition, Cursor, Extent, StreamCursor};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
@@ -52,11 +52,11 @@ impl Watched for Written {
     }
 }
 
-fn after(place: Place) -> Start {
+fn after(place: ChunkPosition) -> Start {
     Start::After(cursor(place))
 }
 
-fn cursor(place: Place) -> StreamCursor {
+fn cursor(place: ChunkPosition) -> StreamCursor {
     StreamCursor { cursor: Cursor { epoch: Some(Log::epoch()), seq: place.seq }, part: place.part }
 }
 
@@ -114,7 +114,7 @@ proptest! {
             return Ok(());
         }
         let before = lost.index(retained);
-        let starts = [Start::Fresh, after(Place { seq: number(before), part: None })];
+        let starts = [Start::Fresh, after(ChunkPosition { seq: number(before), part: None })];
         for start in starts.into_iter().filter(|start| *start == Start::Fresh || before + 1 < retained) {
             let seen = written.watched(retained, events, start.clone());
             prop_assert!(seen[0].json.starts_with(br#"{"type":"data-gap""#), "{start:?}");

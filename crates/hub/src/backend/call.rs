@@ -2,25 +2,25 @@
 
 use std::time::Instant;
 
-use bowline_core::backend::{Call, CallId, Outcome, Resend, Status};
+use bowline_core::backend::{BackendStatus, CallFailure, CallId, QueuedCall, ResendPolicy};
 
 use super::Backend;
-use super::dispatcher::{Dispatcher, Report, Verdict};
+use super::dispatcher::{CallReport, CallVerdict, Dispatcher};
 use crate::call::reply::CallEnd;
-use crate::call::{BackendCall, Ending};
+use crate::call::{BackendCall, CallEnding};
 use crate::fields::Raw;
 use crate::message;
 
 /// One request, with one ending. The machine decides when it goes out and whether it goes out again; the wire is waited
 /// for here, so that a call needs no task of its own. Dropping the future takes the call back.
-pub async fn run(backend: &Backend, call: &BackendCall, deadline: Instant, resend: Resend) -> CallEnd {
+pub async fn run(backend: &Backend, call: &BackendCall, deadline: Instant, resend: ResendPolicy) -> CallEnd {
     let id = backend.counts.next_call();
-    let mut open = Open { dispatcher: &backend.dispatcher, id, over: false };
-    let mut verdict = backend.dispatcher.begin(Call::new(id, deadline, resend)).await;
+    let mut open = DispatchedCall { dispatcher: &backend.dispatcher, id, over: false };
+    let mut verdict = backend.dispatcher.begin(QueuedCall::new(id, deadline, resend)).await;
     let end = loop {
         let (generation, transport, mut next) = match verdict {
-            Ok(Verdict::Go { generation, transport, next }) => (generation, transport, next),
-            Ok(Verdict::Failed(outcome)) => break CallEnd::Failed(outcome),
+            Ok(CallVerdict::Go { generation, transport, next }) => (generation, transport, next),
+            Ok(CallVerdict::Failed(outcome)) => break CallEnd::Failed(outcome),
             Err(_) => break CallEnd::Failed(removed()),
         };
         verdict = tokio::select! {
@@ -28,17 +28,17 @@ pub async fn run(backend: &Backend, call: &BackendCall, deadline: Instant, resen
             biased;
             ending = transport.call(call) => {
                 let (report, answered) = match ending {
-                    Ending::Answered { answer, status } => {
+                    CallEnding::Answered { answer, status } => {
                         if answer.is_ok() {
                             backend.renewals.note(call);
                         }
                         let broke = |error: &Raw| message::code_of(error) == message::INTERNAL_ERROR;
                         let well = !answer.as_ref().is_err_and(broke);
-                        (Report::Answered { well }, Some(CallEnd::Answered { answer, status }))
+                        (CallReport::Answered { well }, Some(CallEnd::Answered { answer, status }))
                     }
-                    Ending::NotExecuted(why) => (Report::NotExecuted(why), None),
-                    Ending::Refused { why, retry_after } => (Report::Refused { why, retry_after }, None),
-                    Ending::Broken(why) => (Report::Broken(why), None),
+                    CallEnding::NotExecuted(why) => (CallReport::NotExecuted(why), None),
+                    CallEnding::Refused { why, retry_after } => (CallReport::Refused { why, retry_after }, None),
+                    CallEnding::Broken(why) => (CallReport::Broken(why), None),
                 };
                 backend.dispatcher.ended(generation, id, &report);
                 if let Some(end) = answered {
@@ -54,18 +54,18 @@ pub async fn run(backend: &Backend, call: &BackendCall, deadline: Instant, resen
     end
 }
 
-fn removed() -> Outcome {
+fn removed() -> CallFailure {
     let last_error = Some("the hub has let the server go".into());
-    Outcome::Unavailable { status: Status::Disconnected, attempt: 0, next_retry: None, last_error }
+    CallFailure::Unavailable { status: BackendStatus::Disconnected, attempt: 0, next_retry: None, last_error }
 }
 
-struct Open<'a> {
+struct DispatchedCall<'a> {
     dispatcher: &'a Dispatcher,
     id: CallId,
     over: bool,
 }
 
-impl Drop for Open<'_> {
+impl Drop for DispatchedCall<'_> {
     fn drop(&mut self) {
         if !self.over {
             self.dispatcher.cancelled(self.id);

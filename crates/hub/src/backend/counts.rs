@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::call::outcome::CallOutcome;
 
 #[derive(Default)]
-pub struct Counts {
+pub struct CallCounts {
     next_call: AtomicU64,
     open: AtomicU64,
     ended: [AtomicU64; CallOutcome::ALL.len()],
@@ -18,16 +18,16 @@ pub struct Counts {
     last_micros: AtomicU64,
 }
 
-impl Counts {
+impl CallCounts {
     /// A number for each call.
     pub fn next_call(&self) -> u64 {
         self.next_call.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// A call begins. Dropping what this gives without an ending means that its caller walked away.
-    pub fn begin(&self) -> Counted<'_> {
+    pub fn begin(&self) -> CountedCall<'_> {
         self.open.fetch_add(1, Ordering::Relaxed);
-        Counted { counts: self, began: clock::now() }
+        CountedCall { counts: self, began: clock::now() }
     }
 
     /// Calls that are under way.
@@ -54,12 +54,12 @@ impl Counts {
 
 /// A call that is under way.
 #[derive(Debug)]
-pub struct Counted<'a> {
-    counts: &'a Counts,
+pub struct CountedCall<'a> {
+    counts: &'a CallCounts,
     began: Instant,
 }
 
-impl Counted<'_> {
+impl CountedCall<'_> {
     /// The call has ended so; returns how many seconds it took.
     pub fn end(&self, outcome: CallOutcome) -> f64 {
         let took = self.began.elapsed();
@@ -72,13 +72,13 @@ impl Counted<'_> {
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for CountedCall<'_> {
     fn drop(&mut self) {
         self.counts.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl fmt::Debug for Counts {
+impl fmt::Debug for CallCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Counts({})", self.shown())
     }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn each_call_is_open_until_it_ends_and_counted_under_its_outcome() {
-        let counts = Counts::default();
+        let counts = CallCounts::default();
         let (first, second) = (counts.begin(), counts.begin());
         assert_eq!(counts.shown()["open"], 2);
         first.end(CallOutcome::Unknown);

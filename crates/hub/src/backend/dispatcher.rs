@@ -7,27 +7,29 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bowline_core::Health;
-use bowline_core::backend::{Backend as Machine, Call, CallId, Generation, Outcome, Output, Ticket, Told};
-use bowline_core::health::Pulse;
+use bowline_core::HealthCheck;
+use bowline_core::backend::{
+    BackendMachine, BackendNotice, CallFailure, CallId, Generation, Output, QueuedCall, Ticket,
+};
+use bowline_core::health::HealthEvent;
 use bowline_env::{clock, entropy};
 use tokio::sync::{Notify, oneshot};
 
 use crate::upstream::Transport;
 
 /// What a call that waits is told next.
-pub enum Verdict {
+pub enum CallVerdict {
     /// It goes out on this transport. What comes after that comes by `next`.
     Go {
         generation: Generation,
         transport: Arc<Transport>,
-        next: oneshot::Receiver<Verdict>,
+        next: oneshot::Receiver<CallVerdict>,
     },
-    Failed(Outcome),
+    Failed(CallFailure),
 }
 
 /// How a call ended on a transport, as far as the machine wants to know.
-pub enum Report {
+pub enum CallReport {
     /// `well` if the server answered as one does that is well.
     Answered {
         well: bool,
@@ -41,12 +43,12 @@ pub enum Report {
 }
 
 /// What only the loop can do.
-pub enum Effect {
+pub enum SupervisorAction {
     Dial(Generation),
     Retire(Generation),
     Redialled { ticket: Ticket, success: bool },
-    Tell(Told),
-    TellHealth(Pulse),
+    Tell(BackendNotice),
+    TellHealth(HealthEvent),
 }
 
 pub struct Dispatcher {
@@ -56,18 +58,18 @@ pub struct Dispatcher {
 }
 
 pub struct DispatcherState {
-    pub machine: Machine,
-    pub health: Health,
+    pub machine: BackendMachine,
+    pub health: HealthCheck,
     pub transports: HashMap<Generation, Arc<Transport>>,
     /// The calls that are not over, and how they learn what comes next.
-    calls: HashMap<CallId, oneshot::Sender<Verdict>>,
-    effects: VecDeque<Effect>,
+    calls: HashMap<CallId, oneshot::Sender<CallVerdict>>,
+    effects: VecDeque<SupervisorAction>,
     /// Until when the loop sleeps.
     due: Option<Instant>,
 }
 
 impl Dispatcher {
-    pub fn new(machine: Machine, health: Health) -> Dispatcher {
+    pub fn new(machine: BackendMachine, health: HealthCheck) -> Dispatcher {
         let state = DispatcherState {
             machine,
             health,
@@ -84,7 +86,7 @@ impl Dispatcher {
     }
 
     /// A call begins. Where it may go out at once, its first turn is there already.
-    pub fn begin(&self, call: Call) -> oneshot::Receiver<Verdict> {
+    pub fn begin(&self, call: QueuedCall) -> oneshot::Receiver<CallVerdict> {
         let (verdict, told) = oneshot::channel();
         self.feed(|state| {
             state.calls.insert(call.id, verdict);
@@ -94,18 +96,20 @@ impl Dispatcher {
     }
 
     /// A call ended on a transport. If it has no answer yet, what becomes of it is told by its next turn.
-    pub fn ended(&self, generation: Generation, id: CallId, report: &Report) {
+    pub fn ended(&self, generation: Generation, id: CallId, report: &CallReport) {
         let now = clock::now();
         self.feed(|state| match report {
-            Report::Answered { well } => {
+            CallReport::Answered { well } => {
                 state.calls.remove(&id);
                 state.machine.handle_answered(id);
                 let pulse = if *well { state.health.handle_good(now, entropy::chance()) } else { None };
-                state.effects.extend(pulse.map(Effect::TellHealth));
+                state.effects.extend(pulse.map(SupervisorAction::TellHealth));
             }
-            Report::NotExecuted(why) => state.machine.handle_not_executed(now, generation, id, why, entropy::chance()),
-            Report::Refused { why, retry_after } => state.machine.handle_refused(generation, id, why, *retry_after),
-            Report::Broken(why) => state.machine.handle_broken(now, generation, id, why),
+            CallReport::NotExecuted(why) => {
+                state.machine.handle_not_executed(now, generation, id, why, entropy::chance());
+            }
+            CallReport::Refused { why, retry_after } => state.machine.handle_refused(generation, id, why, *retry_after),
+            CallReport::Broken(why) => state.machine.handle_broken(now, generation, id, why),
         });
     }
 
@@ -118,7 +122,7 @@ impl Dispatcher {
     }
 
     /// The next thing that only the loop can do.
-    pub fn effect(&self) -> Option<Effect> {
+    pub fn effect(&self) -> Option<SupervisorAction> {
         let mut state = self.lock();
         state.settle();
         state.effects.pop_front()
@@ -167,13 +171,15 @@ impl DispatcherState {
                 Output::Send { generation, call } => self.send(generation, call),
                 Output::Fail { call, outcome } => {
                     if let Some(verdict) = self.calls.remove(&call) {
-                        let _ = verdict.send(Verdict::Failed(outcome));
+                        let _ = verdict.send(CallVerdict::Failed(outcome));
                     }
                 }
-                Output::Dial(generation) => self.effects.push_back(Effect::Dial(generation)),
-                Output::Retire(generation) => self.effects.push_back(Effect::Retire(generation)),
-                Output::Redialled { ticket, success } => self.effects.push_back(Effect::Redialled { ticket, success }),
-                Output::Tell(told) => self.effects.push_back(Effect::Tell(told)),
+                Output::Dial(generation) => self.effects.push_back(SupervisorAction::Dial(generation)),
+                Output::Retire(generation) => self.effects.push_back(SupervisorAction::Retire(generation)),
+                Output::Redialled { ticket, success } => {
+                    self.effects.push_back(SupervisorAction::Redialled { ticket, success });
+                }
+                Output::Tell(told) => self.effects.push_back(SupervisorAction::Tell(told)),
             }
         }
     }
@@ -183,7 +189,7 @@ impl DispatcherState {
             return;
         };
         let (later, next) = oneshot::channel();
-        let go = Verdict::Go { generation, transport: transport.clone(), next };
+        let go = CallVerdict::Go { generation, transport: transport.clone(), next };
         let _ = std::mem::replace(verdict, later).send(go);
     }
 

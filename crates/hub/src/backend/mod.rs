@@ -10,17 +10,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::backend::{Outcome, Resend, Status};
+use bowline_core::backend::{BackendStatus, CallFailure, ResendPolicy};
 use bowline_env::clock;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::counts::Counts;
+use self::counts::CallCounts;
 use self::dispatcher::Dispatcher;
 use crate::call::facts::ServerFacts;
 use crate::call::reply::CallEnd;
 use crate::call::{BackendCall, Caller, Exchange};
 use crate::catalogue::Catalogue;
-use crate::config::key::Key;
+use crate::config::key::BackendKey;
 use crate::config::spec::{Reach, ServerSpec};
 use crate::fields::{Fields, Raw};
 use crate::upstream::{Exit, Renewals};
@@ -146,7 +146,7 @@ pub fn notification_data(server: &str, method: &str, params: Option<&Raw>) -> Fi
 /// Where a backend stands now.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    pub status: Status,
+    pub status: BackendStatus,
     pub connected_at_ms: Option<u64>,
     pub last_error: Option<String>,
     pub attempt: u32,
@@ -181,7 +181,7 @@ impl Lists {
 
 impl Snapshot {
     pub fn is_connected(&self) -> bool {
-        self.status == Status::Connected
+        self.status == BackendStatus::Connected
     }
 
     /// As `list_servers` shows it.
@@ -198,7 +198,7 @@ impl Snapshot {
         if let Some(error) = &self.last_error {
             shown.put("lastError", error);
         }
-        if self.status == Status::Reconnecting {
+        if self.status == BackendStatus::Reconnecting {
             shown.put("reconnectAttempt", &self.attempt);
             let left = self.next_retry_at.map(|at| at.saturating_duration_since(clock::now()));
             shown.put("nextRetryMs", &(left.unwrap_or_default().as_millis() as u64));
@@ -218,12 +218,12 @@ impl Snapshot {
 
 /// What is known of a server before it has been reached.
 #[derive(Debug, Default)]
-pub struct Remembered {
+pub struct RememberedServer {
     pub facts: Option<ServerFacts>,
     pub catalogue: Arc<Catalogue>,
 }
 
-pub(crate) enum Command {
+pub(crate) enum BackendCommand {
     Notify {
         caller: Caller,
         method: String,
@@ -239,14 +239,14 @@ pub(crate) enum Command {
 /// A handle on one backend. Clones share it.
 #[derive(Clone)]
 pub struct Backend {
-    pub key: Key,
+    pub key: BackendKey,
     pub spec: Arc<ServerSpec>,
     pub(crate) reach: Reach,
-    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) commands: mpsc::Sender<BackendCommand>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) snapshot: watch::Receiver<Snapshot>,
     pub(crate) renewals: Arc<Renewals>,
-    pub counts: Arc<Counts>,
+    pub counts: Arc<CallCounts>,
 }
 
 impl Backend {
@@ -273,27 +273,27 @@ impl Backend {
     }
 
     /// One request, with one ending. Dropping the future takes the call back.
-    pub async fn call(&self, call: BackendCall, deadline: Instant, resend: Resend) -> CallEnd {
+    pub async fn call(&self, call: BackendCall, deadline: Instant, resend: ResendPolicy) -> CallEnd {
         call::run(self, &call, deadline, resend).await
     }
 
     /// The same for a request that is worth nothing if it is not answered in this time. Once it is sent, a deadline alone would
     /// not end it.
-    pub async fn call_within(&self, call: BackendCall, patience: Duration, resend: Resend) -> CallEnd {
+    pub async fn call_within(&self, call: BackendCall, patience: Duration, resend: ResendPolicy) -> CallEnd {
         let called = self.call(call, clock::now() + patience, resend);
         let silent = |_| {
             let reason = format!("it had not answered after {} s", patience.as_secs());
-            CallEnd::Failed(Outcome::Unknown { reason })
+            CallEnd::Failed(CallFailure::Unknown { reason })
         };
         tokio::time::timeout(patience, called).await.unwrap_or_else(silent)
     }
 
     pub async fn notify(&self, caller: Caller, method: &str, params: Option<Raw>) {
-        let _ = self.commands.send(Command::Notify { caller, method: method.to_owned(), params }).await;
+        let _ = self.commands.send(BackendCommand::Notify { caller, method: method.to_owned(), params }).await;
     }
 
     pub async fn end_backend_session(&self, lane: Arc<str>) {
-        let _ = self.commands.send(Command::EndBackendSession(lane)).await;
+        let _ = self.commands.send(BackendCommand::EndBackendSession(lane)).await;
     }
 
     /// Whether a client has a session of its own there.
@@ -304,14 +304,14 @@ impl Backend {
     /// Returns after the dial, with whether it went well.
     pub async fn reconnect(&self) -> bool {
         let (done, ended) = oneshot::channel();
-        let _ = self.commands.send(Command::Reconnect(done)).await;
+        let _ = self.commands.send(BackendCommand::Reconnect(done)).await;
         ended.await.unwrap_or(false)
     }
 
     /// Fetches the lists anew and waits for them, at most this long.
     pub async fn relist(&self, patience: Duration) {
         let (before, mut snapshot) = (self.snapshot.borrow().fetches, self.snapshot.clone());
-        if self.commands.send(Command::Relist).await.is_ok() {
+        if self.commands.send(BackendCommand::Relist).await.is_ok() {
             let newer = snapshot.wait_for(|now| now.fetches > before);
             let _ = tokio::time::timeout(patience, newer).await;
         }
@@ -321,7 +321,7 @@ impl Backend {
     pub async fn settled(&self, patience: Duration) {
         let mut snapshot = self.snapshot.clone();
         let settled = snapshot.wait_for(|now| {
-            now.lists == Lists::Fetched || !matches!(now.status, Status::Connecting | Status::Connected)
+            now.lists == Lists::Fetched || !matches!(now.status, BackendStatus::Connecting | BackendStatus::Connected)
         });
         let _ = tokio::time::timeout(patience, settled).await;
     }

@@ -6,41 +6,41 @@ use std::pin::Pin;
 
 use tokio::sync::mpsc;
 
-use super::{Inbound, Sink};
-use crate::call::reply::Reply;
+use super::{Inbound, InboundSink};
+use crate::call::reply::CallReply;
 
 /// How many messages a backend may send before the caller reads.
 const INBOUND_MAX: usize = 64;
 
 /// What comes next in a call.
 #[derive(Debug)]
-pub enum Step {
+pub enum ConversationStep {
     Said(Inbound),
-    Ended(Reply),
+    Ended(CallReply),
 }
 
-pub type Work = Pin<Box<dyn Future<Output = Reply> + Send>>;
+pub type CallFuture = Pin<Box<dyn Future<Output = CallReply> + Send>>;
 
 /// A call that is under way. Dropping it takes the call back.
 pub struct Conversation {
     said: mpsc::Receiver<Inbound>,
-    work: Work,
-    ended: Option<Reply>,
+    work: CallFuture,
+    ended: Option<CallReply>,
 }
 
 impl Conversation {
     /// Begins the work that `make` gives; what belongs to it goes to the sink.
-    pub fn begin(make: impl FnOnce(Sink) -> Work) -> Conversation {
+    pub fn begin(make: impl FnOnce(InboundSink) -> CallFuture) -> Conversation {
         let (sink, said) = mpsc::channel(INBOUND_MAX);
         Conversation { said, work: make(sink), ended: None }
     }
 
     /// Everything that was said before the answer comes before the answer.
-    pub async fn next(&mut self) -> Step {
+    pub async fn next(&mut self) -> ConversationStep {
         if self.ended.is_none() {
             tokio::select! {
                 biased;
-                Some(inbound) = self.said.recv() => return Step::Said(inbound),
+                Some(inbound) = self.said.recv() => return ConversationStep::Said(inbound),
                 reply = &mut self.work => {
                     // Senders see from here on that the receiver is gone, and a call that goes on can send elsewhere.
                     self.said.close();
@@ -49,10 +49,10 @@ impl Conversation {
             }
         }
         if let Some(inbound) = self.said.recv().await {
-            return Step::Said(inbound);
+            return ConversationStep::Said(inbound);
         }
         match self.ended.clone() {
-            Some(reply) => Step::Ended(reply),
+            Some(reply) => ConversationStep::Ended(reply),
             None => std::future::pending().await,
         }
     }

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use self::facts::{ClientFacts, our_info};
 use self::server_request::Replier;
 use crate::fields::{Raw, raw};
-use crate::message::{self, Answer};
+use crate::message::{self, RpcResult};
 
 /// Under which a subscription's messages have its id in `_meta`.
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
@@ -38,7 +38,7 @@ pub enum Exchange {
 }
 
 /// Where the messages that belong to a call, or to a client, go.
-pub type Sink = mpsc::Sender<Inbound>;
+pub type InboundSink = mpsc::Sender<Inbound>;
 
 /// Something that a backend says of its own accord.
 pub enum Inbound {
@@ -75,7 +75,7 @@ pub struct Caller {
     /// What the client can do, which is what the backend is told.
     pub client: Arc<ClientFacts>,
     /// Where requests and notifications go that belong to no call.
-    pub inbox: Option<Sink>,
+    pub inbox: Option<InboundSink>,
 }
 
 /// The lane of our own housekeeping, and of everyone whose backend has no sessions.
@@ -128,7 +128,7 @@ pub struct BackendCall {
     pub method: String,
     pub params: Option<Raw>,
     pub caller: Caller,
-    pub sink: Option<Sink>,
+    pub sink: Option<InboundSink>,
     /// The parameters are those of the client's own request. If not, they say nothing of the client.
     pub sent: Option<Sent>,
     /// What else belongs into the headers when they are made up.
@@ -162,9 +162,9 @@ impl BackendCall {
 }
 
 /// How a call on one transport ended.
-pub enum Ending {
+pub enum CallEnding {
     /// With a result or an error of the backend's own; `status` is the HTTP status that came with it.
-    Answered { answer: Answer, status: u16 },
+    Answered { answer: RpcResult, status: u16 },
     /// The backend never saw it: the connection was refused.
     NotExecuted(String),
     /// The backend said that it does not run it, and nothing else is wrong; when it may be asked again, if it said so.
@@ -173,24 +173,24 @@ pub enum Ending {
     Broken(String),
 }
 
-impl Ending {
-    pub fn answered(answer: Answer) -> Ending {
-        Ending::Answered { answer, status: 200 }
+impl CallEnding {
+    pub fn answered(answer: RpcResult) -> CallEnding {
+        CallEnding::Answered { answer, status: 200 }
     }
 
     /// An error that is ours, about this call only.
-    pub fn failed(message: &str) -> Ending {
-        Ending::answered(Err(message::error(message::INTERNAL_ERROR, message)))
+    pub fn failed(message: &str) -> CallEnding {
+        CallEnding::answered(Err(message::error(message::INTERNAL_ERROR, message)))
     }
 }
 
-impl fmt::Debug for Ending {
+impl fmt::Debug for CallEnding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ending::Answered { answer, status } => write!(f, "Answered(ok: {}, {status})", answer.is_ok()),
-            Ending::NotExecuted(why) => write!(f, "NotExecuted({why})"),
-            Ending::Refused { why, .. } => write!(f, "Refused({why})"),
-            Ending::Broken(why) => write!(f, "Broken({why})"),
+            CallEnding::Answered { answer, status } => write!(f, "Answered(ok: {}, {status})", answer.is_ok()),
+            CallEnding::NotExecuted(why) => write!(f, "NotExecuted({why})"),
+            CallEnding::Refused { why, .. } => write!(f, "Refused({why})"),
+            CallEnding::Broken(why) => write!(f, "Broken({why})"),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! What a client is told about a call that has no answer: one honest outcome, in the words of its method.
 
-use bowline_core::backend::{Outcome, Resend, Status};
+use bowline_core::backend::{BackendStatus, CallFailure, ResendPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::reply::{CallEnd, Reply};
+use super::reply::{CallEnd, CallReply};
 use crate::catalogue::{Catalogue, ListKind};
 use crate::fields::{Fields, Raw, raw};
-use crate::message::{self, Answer};
+use crate::message::{self, RpcResult};
 
 /// The code under which an unknown outcome is told.
 pub const OUTCOME_UNKNOWN: &str = "OUTCOME_UNKNOWN";
@@ -49,7 +49,7 @@ impl CallOutcome {
     }
 
     /// The outcome of an answer from a server, whose shape alone says whether it is a result.
-    pub fn of_answer(answer: &Answer) -> CallOutcome {
+    pub fn of_answer(answer: &RpcResult) -> CallOutcome {
         match answer {
             Ok(result) if is_tool_error(result) => CallOutcome::ToolError,
             Ok(_) => CallOutcome::Result,
@@ -58,14 +58,14 @@ impl CallOutcome {
     }
 
     /// That of a call without an answer.
-    const fn of_failure(outcome: &Outcome) -> CallOutcome {
+    const fn of_failure(outcome: &CallFailure) -> CallOutcome {
         match outcome {
-            Outcome::Unknown { .. } => CallOutcome::Unknown,
-            Outcome::Unavailable { .. }
-            | Outcome::NotExecuted { .. }
-            | Outcome::Refused { .. }
-            | Outcome::Busy
-            | Outcome::Deadline => CallOutcome::NotExecuted,
+            CallFailure::Unknown { .. } => CallOutcome::Unknown,
+            CallFailure::Unavailable { .. }
+            | CallFailure::NotExecuted { .. }
+            | CallFailure::Refused { .. }
+            | CallFailure::Busy
+            | CallFailure::Deadline => CallOutcome::NotExecuted,
         }
     }
 
@@ -87,9 +87,9 @@ fn is_tool_error(result: &Raw) -> bool {
 }
 
 /// The facts of an outcome, as `isError` results and errors carry them.
-pub fn facts(server: &str, outcome: &Outcome) -> Value {
+pub fn facts(server: &str, outcome: &CallFailure) -> Value {
     match outcome {
-        Outcome::Unavailable { status, attempt, next_retry, last_error } => json!({
+        CallFailure::Unavailable { status, attempt, next_retry, last_error } => json!({
             "error": sentence(server, *status),
             "code": "SERVER_UNAVAILABLE",
             "outcome": "not_executed",
@@ -99,28 +99,28 @@ pub fn facts(server: &str, outcome: &Outcome) -> Value {
             "nextRetryMs": next_retry.map(|wait| wait.as_millis() as u64),
             "lastError": last_error,
         }),
-        Outcome::Unknown { reason } => json!({
+        CallFailure::Unknown { reason } => json!({
             "error": format!("{server} took the call and did not answer it. It may or may not have run; it was not sent again."),
             "code": OUTCOME_UNKNOWN, "outcome": "unknown", "server": server, "lastError": reason,
         }),
-        Outcome::NotExecuted { reason } => {
+        CallFailure::NotExecuted { reason } => {
             not_executed(server, &format!("{server} refused the call each time. It did not run."), reason)
         }
-        Outcome::Refused { reason, retry_after: None } => {
+        CallFailure::Refused { reason, retry_after: None } => {
             not_executed(server, &format!("{server} refused the call: {reason}. It did not run."), reason)
         }
-        Outcome::Refused { reason, retry_after: Some(wait) } => {
+        CallFailure::Refused { reason, retry_after: Some(wait) } => {
             let seconds = wait.as_secs_f64().ceil();
             let again = format!("It did not run, and may be called again after {seconds} s.");
             let mut facts = not_executed(server, &format!("{server} refused the call: {reason}. {again}"), reason);
             facts["retryAfterMs"] = (wait.as_millis() as u64).into();
             facts
         }
-        Outcome::Busy => json!({
+        CallFailure::Busy => json!({
             "error": format!("Too many calls wait for {server} already. This one did not run."),
             "code": "BUSY", "outcome": "not_executed", "server": server,
         }),
-        Outcome::Deadline => json!({
+        CallFailure::Deadline => json!({
             "error": format!("{server} was away for longer than the call may wait. It did not run."),
             "code": "DEADLINE", "outcome": "not_executed", "server": server,
         }),
@@ -133,10 +133,10 @@ fn not_executed(server: &str, error: &str, reason: &str) -> Value {
     })
 }
 
-fn sentence(server: &str, status: Status) -> String {
+fn sentence(server: &str, status: BackendStatus) -> String {
     match status {
-        Status::Disconnected => format!("{server} is disconnected. The call did not run."),
-        Status::Error => format!("{server} cannot work as it is configured. The call did not run."),
+        BackendStatus::Disconnected => format!("{server} is disconnected. The call did not run."),
+        BackendStatus::Error => format!("{server} cannot work as it is configured. The call did not run."),
         _ => format!("{server} is away and is being reconnected. The call did not run."),
     }
 }
@@ -162,18 +162,18 @@ pub fn in_both_ways(facts: &Raw) -> Fields {
 }
 
 /// The ending of a call as the reply to its method.
-pub fn reply(server: &str, method: &str, end: CallEnd) -> Reply {
+pub fn reply(server: &str, method: &str, end: CallEnd) -> CallReply {
     match end {
-        CallEnd::Answered { answer, status } => Reply::with_status(answer, status),
+        CallEnd::Answered { answer, status } => CallReply::with_status(answer, status),
         CallEnd::Failed(outcome) => unanswered(method, CallOutcome::of_failure(&outcome), &facts(server, &outcome)),
     }
 }
 
-fn unanswered(method: &str, outcome: CallOutcome, facts: &Value) -> Reply {
-    Reply { outcome, ..Reply::new(answer(method, facts)) }
+fn unanswered(method: &str, outcome: CallOutcome, facts: &Value) -> CallReply {
+    CallReply { outcome, ..CallReply::new(answer(method, facts)) }
 }
 
-fn answer(method: &str, facts: &Value) -> Answer {
+fn answer(method: &str, facts: &Value) -> RpcResult {
     if method == "tools/call" {
         return Ok(tool_error(facts));
     }
@@ -182,7 +182,7 @@ fn answer(method: &str, facts: &Value) -> Answer {
 }
 
 /// The hub itself was restarted while a call was under way.
-pub fn cut_by_restart(method: &str) -> Reply {
+pub fn cut_by_restart(method: &str) -> CallReply {
     let facts = json!({
         "error": "The hub was restarted while the call was under way. It may or may not have run; it was not sent again.",
         "code": OUTCOME_UNKNOWN, "outcome": "unknown",
@@ -191,7 +191,7 @@ pub fn cut_by_restart(method: &str) -> Reply {
 }
 
 /// A call that waited for input waits no longer: its time was over, or the hub was restarted.
-pub fn not_waiting(method: &str) -> Reply {
+pub fn not_waiting(method: &str) -> CallReply {
     let facts = json!({
         "error": "The call does not wait for this any more. It may or may not have run; it was not sent again.",
         "code": OUTCOME_UNKNOWN, "outcome": "unknown",
@@ -200,7 +200,7 @@ pub fn not_waiting(method: &str) -> Reply {
 }
 
 /// A backend has lost the task that it made of a call, or we have lost the backend.
-pub fn task_lost(server: &str, why: &str) -> Reply {
+pub fn task_lost(server: &str, why: &str) -> CallReply {
     let facts = json!({
         "error": format!("{server} does not tell what became of its task. It may or may not have run."),
         "code": OUTCOME_UNKNOWN, "outcome": "unknown", "server": server, "lastError": why,
@@ -217,7 +217,7 @@ pub fn too_large_to_keep() -> Raw {
 }
 
 /// The same as the answer to any method.
-pub fn too_large_for(method: &str) -> Answer {
+pub fn too_large_for(method: &str) -> RpcResult {
     if method == "tools/call" {
         return Ok(too_large_to_keep());
     }
@@ -225,7 +225,7 @@ pub fn too_large_for(method: &str) -> Answer {
 }
 
 /// Whether a call may be sent again when it may have run: reading never hurts; a tool must say so, and the operator too.
-pub fn resend(method: &str, params: Option<&Raw>, catalogue: &Catalogue, allow: bool) -> Resend {
+pub fn resend(method: &str, params: Option<&Raw>, catalogue: &Catalogue, allow: bool) -> ResendPolicy {
     let reads = matches!(
         method,
         "tools/list"
@@ -245,7 +245,7 @@ pub fn resend(method: &str, params: Option<&Raw>, catalogue: &Catalogue, allow: 
         ["readOnlyHint", "idempotentHint"].iter().any(|hint| annotations.read(hint) == Some(true))
     };
     let safe = reads || (allow && method == "tools/call" && safe_tool());
-    if safe { Resend::Always } else { Resend::IfNotExecuted }
+    if safe { ResendPolicy::Always } else { ResendPolicy::IfNotExecuted }
 }
 
 #[cfg(test)]
@@ -254,10 +254,10 @@ mod tests {
 
     #[test]
     fn the_outcome_of_a_call_without_an_answer_is_that_of_its_ending_whatever_its_method() {
-        let [gone, busy] = [Outcome::Unknown { reason: "cut".into() }, Outcome::Busy];
-        let refused = Outcome::Refused { reason: "HTTP 429".into(), retry_after: None };
+        let [gone, busy] = [CallFailure::Unknown { reason: "cut".into() }, CallFailure::Busy];
+        let refused = CallFailure::Refused { reason: "HTTP 429".into(), retry_after: None };
         for method in ["tools/call", "resources/read"] {
-            let of = |outcome: &Outcome| reply("b", method, CallEnd::Failed(outcome.clone())).outcome;
+            let of = |outcome: &CallFailure| reply("b", method, CallEnd::Failed(outcome.clone())).outcome;
             assert_eq!(of(&gone), CallOutcome::Unknown, "{method}");
             assert_eq!((of(&busy), of(&refused)), (CallOutcome::NotExecuted, CallOutcome::NotExecuted), "{method}");
         }
@@ -267,7 +267,7 @@ mod tests {
     fn an_answer_in_our_own_words_is_still_the_servers_answer() {
         for (code, word) in [(OUTCOME_UNKNOWN, "unknown"), ("NOT_EXECUTED", "not_executed")] {
             let facts = json!({ "error": "x", "code": code, "outcome": word, "server": "b" });
-            let of = |answer: Answer| reply("b", "tools/call", CallEnd::Answered { answer, status: 200 }).outcome;
+            let of = |answer: RpcResult| reply("b", "tools/call", CallEnd::Answered { answer, status: 200 }).outcome;
             assert_eq!(of(Ok(tool_error(&facts))), CallOutcome::ToolError);
             assert_eq!(of(Ok(in_both_ways(&raw(&facts)).to_raw())), CallOutcome::Result);
             assert_eq!(of(Err(message::error_with(-1, "no", &facts))), CallOutcome::Error);
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_when_to_ask_again_if_the_server_did() {
-        let facts_of = |retry_after| facts("b", &Outcome::Refused { reason: "HTTP 429".into(), retry_after });
+        let facts_of = |retry_after| facts("b", &CallFailure::Refused { reason: "HTTP 429".into(), retry_after });
         let told = facts_of(Some(std::time::Duration::from_secs(7)));
         assert_eq!(
             (&told["code"], &told["server"], &told["retryAfterMs"]),

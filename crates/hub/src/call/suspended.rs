@@ -22,7 +22,7 @@ const PER_PRINCIPAL_MAX: usize = 1000;
 const PREFIX: &str = "bl1";
 
 /// A question of the backend's, with the name under which the client answers it.
-pub struct Question {
+pub struct SuspendedQuestion {
     pub key: String,
     pub server: Arc<str>,
     pub method: String,
@@ -30,13 +30,13 @@ pub struct Question {
     pub reply: Replier,
 }
 
-impl Question {
-    pub fn new(server: Arc<str>, method: String, params: Option<Raw>, reply: Replier) -> Question {
-        Question { key: format!("q{:x}", entropy::u128() as u64), server, method, params, reply }
+impl SuspendedQuestion {
+    pub fn new(server: Arc<str>, method: String, params: Option<Raw>, reply: Replier) -> SuspendedQuestion {
+        SuspendedQuestion { key: format!("q{:x}", entropy::u128() as u64), server, method, params, reply }
     }
 }
 
-impl fmt::Debug for Question {
+impl fmt::Debug for SuspendedQuestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Question({}, {})", self.key, self.method)
     }
@@ -44,7 +44,7 @@ impl fmt::Debug for Question {
 
 pub struct SuspendedCall {
     pub conversation: Conversation,
-    pub questions: Vec<Question>,
+    pub questions: Vec<SuspendedQuestion>,
     /// What came after the questions, for the request that resumes the call.
     pub said: VecDeque<Raw>,
     pub principal: Principal,

@@ -75,7 +75,7 @@ impl ListKind {
 }
 
 /// One list as it was fetched, or why it could not be.
-pub type Fetched = (ListKind, Result<Vec<Raw>, String>);
+pub type FetchedList = (ListKind, Result<Vec<Raw>, String>);
 
 #[derive(Clone, Default)]
 pub struct Catalogue {
@@ -150,7 +150,7 @@ impl Catalogue {
     }
 
     /// With what was fetched. A list that could not be had stays as it is.
-    pub fn with(&self, fetched: Vec<Fetched>) -> Catalogue {
+    pub fn with(&self, fetched: Vec<FetchedList>) -> Catalogue {
         let mut newer = self.clone();
         for (kind, came) in fetched {
             newer.flaws.remove(&kind);

@@ -57,7 +57,7 @@ pub enum Dialect {
 /// The shape that other MCP clients use. Unknown members are theirs and are ignored.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default)]
-struct Written {
+struct WrittenSpec {
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     kind: Option<String>,
     #[serde(alias = "serverUrl", alias = "httpUrl", skip_serializing_if = "Option::is_none")]
@@ -103,7 +103,7 @@ pub enum SpecError {
 impl ServerSpec {
     /// Reads one entry of `mcpServers`. `${NAME}` and `${NAME:-default}` are looked up in `variables`.
     pub fn read(value: &Value, variables: &dyn Fn(&str) -> Option<String>) -> Result<ServerSpec, SpecError> {
-        let written: Written = serde_json::from_value(value.clone()).map_err(|_| SpecError::Shape("server"))?;
+        let written: WrittenSpec = serde_json::from_value(value.clone()).map_err(|_| SpecError::Shape("server"))?;
         let expand = |text: &str| expand(text, variables);
         let expand_all = |map: &BTreeMap<String, String>| -> Result<BTreeMap<String, String>, SpecError> {
             map.iter().map(|(key, text)| Ok((key.clone(), expand(text)?))).collect()
@@ -154,19 +154,24 @@ impl ServerSpec {
     pub fn write(&self) -> Value {
         let era = self.exchange.and_then(revision::setting).map(ToOwned::to_owned);
         let written = match self.target.clone() {
-            Target::Http { url, headers, dialect } => Written {
+            Target::Http { url, headers, dialect } => WrittenSpec {
                 kind: (dialect == Dialect::Sse).then(|| "sse".to_owned()),
                 url: Some(url.into()),
                 headers,
                 disabled: self.disabled,
-                ..Written::default()
+                ..WrittenSpec::default()
             },
-            Target::Stdio { command, args, env, cwd } => {
-                Written { command: Some(command), args, env, cwd, disabled: self.disabled, ..Written::default() }
-            }
-            Target::Invalid { .. } => Written::default(),
+            Target::Stdio { command, args, env, cwd } => WrittenSpec {
+                command: Some(command),
+                args,
+                env,
+                cwd,
+                disabled: self.disabled,
+                ..WrittenSpec::default()
+            },
+            Target::Invalid { .. } => WrittenSpec::default(),
         };
-        serde_json::to_value(&Written { era, ..written }).unwrap_or_default()
+        serde_json::to_value(&WrittenSpec { era, ..written }).unwrap_or_default()
     }
 
     /// What may be shown: the URL without a password or query, or the program. Nothing of an entry that names neither.

@@ -8,20 +8,20 @@ use serde_json::json;
 use super::answer;
 use crate::call::facts::our_info;
 use crate::call::log_level::is_log_level;
-use crate::call::reply::{Reply, done, refuse};
-use crate::call::{Exchange, Sink, capabilities as declared};
+use crate::call::reply::{CallReply, done, refuse};
+use crate::call::{Exchange, InboundSink, capabilities as declared};
 use crate::catalogue::{ListKind, hub_tools};
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
-use crate::message::{self, Request};
-use crate::relay::{Client, call, resubscribe, routing, subscriptions, task_extension};
+use crate::message::{self, RpcRequest};
+use crate::relay::{ClientContext, call, resubscribe, routing, subscriptions, task_extension};
 use crate::revision::v2026;
 use crate::tools;
 
 /// How long a list waits for backends that are being dialled for the first time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub async fn answer(hub: &Arc<Hub>, client: &Client, request: &Request, sink: &Sink) -> Reply {
+pub async fn answer(hub: &Arc<Hub>, client: &ClientContext, request: &RpcRequest, sink: &InboundSink) -> CallReply {
     let params = Fields::of(request.params.as_deref());
     let direct = hub.options.expose.direct();
     let stateless = client.exchange() == Exchange::Stateless;
@@ -82,7 +82,7 @@ pub fn initialize(hub: &Hub, version: &str) -> Raw {
 }
 
 /// The merged list. A server that is away is listed as it was; one that is unknown is named.
-async fn list(hub: &Arc<Hub>, client: &Client, kind: ListKind) -> Reply {
+async fn list(hub: &Arc<Hub>, client: &ClientContext, kind: ListKind) -> CallReply {
     let backends = hub.visible(&client.principal);
     let settle = backends.iter().map(|backend| backend.settled(PATIENCE));
     futures_util::future::join_all(settle).await;
@@ -99,7 +99,13 @@ async fn list(hub: &Arc<Hub>, client: &Client, kind: ListKind) -> Reply {
     done(answer::list(kind.member(), &entries, true, meta))
 }
 
-async fn call_tool(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fields, sink: &Sink) -> Reply {
+async fn call_tool(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    request: &RpcRequest,
+    params: &Fields,
+    sink: &InboundSink,
+) -> CallReply {
     let Some(name) = params.text("name") else {
         return refuse(message::INVALID_PARAMS, "`name` is missing");
     };
@@ -115,12 +121,12 @@ async fn call_tool(hub: &Arc<Hub>, client: &Client, request: &Request, params: &
 /// Passes a request on to the backend that its name leads to, under the name that the backend knows.
 async fn by_name(
     hub: &Arc<Hub>,
-    client: &Client,
-    request: &Request,
+    client: &ClientContext,
+    request: &RpcRequest,
     kind: ListKind,
     params: &Fields,
-    sink: &Sink,
-) -> Reply {
+    sink: &InboundSink,
+) -> CallReply {
     let name = params.text("name").unwrap_or_default();
     let Some((backend, own)) = routing::resolve(hub, client, kind, &name) else {
         return refuse(
@@ -138,11 +144,17 @@ async fn by_name(
     task_extension::created(hub, client, &backend, reply)
 }
 
-async fn by_uri(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fields, sink: &Sink) -> Reply {
+async fn by_uri(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    request: &RpcRequest,
+    params: &Fields,
+    sink: &InboundSink,
+) -> CallReply {
     let uri = params.text("uri").unwrap_or_default();
     let Some(backend) = routing::server_of_resource(hub, client, &uri) else {
         let (code, text) = (message::RESOURCE_NOT_FOUND, "no server here has this resource");
-        return Reply::new(Err(message::error_with(code, text, &json!({ "uri": uri }))));
+        return CallReply::new(Err(message::error_with(code, text, &json!({ "uri": uri }))));
     };
     let reply = if request.method != "resources/read" && !backend.offers(Exchange::Session) {
         subscriptions::subscribe(hub, client, &backend, request)
@@ -153,7 +165,13 @@ async fn by_uri(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fie
     reply
 }
 
-async fn complete(hub: &Arc<Hub>, client: &Client, request: &Request, params: &Fields, sink: &Sink) -> Reply {
+async fn complete(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    request: &RpcRequest,
+    params: &Fields,
+    sink: &InboundSink,
+) -> CallReply {
     let mut reference = params.object("ref");
     let mut params = params.clone();
     let backend = if let Some(name) = reference.text("name") {
@@ -171,7 +189,7 @@ async fn complete(hub: &Arc<Hub>, client: &Client, request: &Request, params: &F
     }
 }
 
-async fn set_level(hub: &Arc<Hub>, client: &Client, params: &Fields, request: &Request) -> Reply {
+async fn set_level(hub: &Arc<Hub>, client: &ClientContext, params: &Fields, request: &RpcRequest) -> CallReply {
     let (level, session) = match (params.text("level"), &client.session) {
         (Some(level), Some(session)) if is_log_level(&level) => (level, session),
         _ => return refuse(message::INVALID_PARAMS, "`level` is missing, or is no log level"),

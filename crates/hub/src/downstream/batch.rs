@@ -9,12 +9,12 @@ use futures_util::{Stream, StreamExt};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::session_http::{self, Outlet};
-use super::streamable_http::{Body, empty, event_stream, json, problem};
+use super::streamable_http::{ResponseBody, empty, event_stream, json, problem};
 use crate::fields::{Raw, raw};
 use crate::hub::Hub;
-use crate::message::{self, Message};
-use crate::requester::{Requester, Role};
-use crate::session::stream_reader::Reader;
+use crate::message::{self, RpcMessage};
+use crate::requester::{Requester, RequesterRole};
+use crate::session::stream_reader::SessionStreamReader;
 use crate::session::{Route, Session};
 use crate::sse;
 
@@ -23,14 +23,20 @@ const VERSION: &str = "2025-03-26";
 /// As many as a client may want at once; each may be a call that is under way for long.
 const MESSAGES_MAX: usize = 100;
 
-type Part = Pin<Box<dyn Stream<Item = Result<Bytes, Infallible>> + Send>>;
+type AnswerStream = Pin<Box<dyn Stream<Item = Result<Bytes, Infallible>> + Send>>;
 
 /// Whether a body is a batch, if it is anything.
 pub fn is_batch(body: &[u8]) -> bool {
     body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
 }
 
-pub async fn post(hub: &Arc<Hub>, who: &Requester, route: &Route, headers: &HeaderMap, body: &[u8]) -> Response<Body> {
+pub async fn post(
+    hub: &Arc<Hub>,
+    who: &Requester,
+    route: &Route,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Response<ResponseBody> {
     let refused = |text: &str| problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text);
     let session = match session_http::find(hub, &who.principal, route, headers).await {
         Ok(session) => session,
@@ -52,13 +58,13 @@ pub async fn post(hub: &Arc<Hub>, who: &Requester, route: &Route, headers: &Head
 }
 
 /// What becomes of one message, if it wants an answer.
-async fn one(hub: &Arc<Hub>, session: &Arc<Session>, role: Role, part: &Raw) -> Option<Outlet> {
-    match Message::parse(part.get()) {
-        Ok(Message::Request(request)) if request.method == "initialize" => {
+async fn one(hub: &Arc<Hub>, session: &Arc<Session>, role: RequesterRole, part: &Raw) -> Option<Outlet> {
+    match RpcMessage::parse(part.get()) {
+        Ok(RpcMessage::Request(request)) if request.method == "initialize" => {
             let error = message::error(message::INVALID_REQUEST, "`initialize` must come alone");
             Some(Outlet::Direct(message::response(&request.id, &Err(error))))
         }
-        Ok(Message::Request(request)) => session_http::begun(hub, session, role, request).await,
+        Ok(RpcMessage::Request(request)) => session_http::begun(hub, session, role, request).await,
         Ok(other) => {
             session_http::heard(hub, session, other).await;
             None
@@ -68,15 +74,15 @@ async fn one(hub: &Arc<Hub>, session: &Arc<Session>, role: Role, part: &Raw) -> 
 }
 
 /// One array if all answers are there, else a stream on which each comes when it is.
-fn respond(session: &Arc<Session>, outlets: Vec<Outlet>) -> Response<Body> {
+fn respond(session: &Arc<Session>, outlets: Vec<Outlet>) -> Response<ResponseBody> {
     let mut direct = Vec::new();
-    let mut streams: Vec<Part> = Vec::new();
+    let mut streams: Vec<AnswerStream> = Vec::new();
     for outlet in outlets {
         match outlet {
             Outlet::Direct(response) => direct.push(response),
             Outlet::Stream(opened) => {
                 let over = session.over.child_token();
-                streams.push(Reader::new(session, &opened.stream, opened.at, over).into_sse(None).boxed());
+                streams.push(SessionStreamReader::new(session, &opened.stream, opened.at, over).into_sse(None).boxed());
             }
             Outlet::Nothing => {}
         }

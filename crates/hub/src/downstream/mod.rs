@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use crate::call::conversation::Conversation;
 use crate::hub::Hub;
-use crate::message::Request;
-use crate::relay::Client;
+use crate::message::RpcRequest;
+use crate::relay::ClientContext;
 use crate::session::Route;
 
 /// Begins whatever the request asks for.
-fn begin(hub: &Arc<Hub>, client: Client, request: Request) -> Conversation {
+fn begin(hub: &Arc<Hub>, client: ClientContext, request: RpcRequest) -> Conversation {
     let hub = hub.clone();
     Conversation::begin(move |sink| {
         Box::pin(async move {

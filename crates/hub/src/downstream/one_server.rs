@@ -9,19 +9,25 @@ use super::answer;
 use crate::backend::Backend;
 use crate::call::facts::our_info;
 use crate::call::log_level::is_log_level;
-use crate::call::reply::{Reply, done, refuse};
-use crate::call::{Exchange, Sink};
+use crate::call::reply::{CallReply, done, refuse};
+use crate::call::{Exchange, InboundSink};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
-use crate::message::{self, Request};
-use crate::relay::{Client, call, resubscribe, subscriptions, task_extension};
+use crate::message::{self, RpcRequest};
+use crate::relay::{ClientContext, call, resubscribe, subscriptions, task_extension};
 use crate::revision::{v2025, v2026};
 
 /// How long the first request waits to learn what a backend is.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub async fn answer(hub: &Arc<Hub>, client: &Client, name: &str, request: &Request, sink: &Sink) -> Reply {
+pub async fn answer(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    name: &str,
+    request: &RpcRequest,
+    sink: &InboundSink,
+) -> CallReply {
     let Some(backend) = hub.find(&client.principal, name) else {
         return refuse(message::NOT_FOUND, "there is no such server");
     };
@@ -63,12 +69,12 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, name: &str, request: &Reque
 /// A list comes from the backend; while that is away, it is the last one known, and never an empty success.
 async fn list(
     hub: &Arc<Hub>,
-    client: &Client,
+    client: &ClientContext,
     backend: &Backend,
     kind: ListKind,
-    request: &Request,
-    sink: &Sink,
-) -> Reply {
+    request: &RpcRequest,
+    sink: &InboundSink,
+) -> CallReply {
     let snapshot = backend.snapshot();
     let first_page = !Fields::of(request.params.as_deref()).has("cursor");
     let remembered = || {
@@ -83,7 +89,7 @@ async fn list(
     if away && snapshot.lists.are_known() && first_page { remembered() } else { reply }
 }
 
-async fn discover(backend: &Backend) -> Reply {
+async fn discover(backend: &Backend) -> CallReply {
     backend.settled(PATIENCE).await;
     done(match backend.snapshot().facts {
         Some(facts) => {
@@ -98,14 +104,14 @@ async fn discover(backend: &Backend) -> Reply {
 }
 
 /// A stateless backend is told the level with each request, so it has no say in it now.
-fn set_level(request: &Request) -> Reply {
+fn set_level(request: &RpcRequest) -> CallReply {
     match level_of(request) {
         Some(level) if is_log_level(&level) => done(empty()),
         _ => refuse(message::INVALID_PARAMS, "`level` is missing, or is no log level"),
     }
 }
 
-fn level_of(request: &Request) -> Option<String> {
+fn level_of(request: &RpcRequest) -> Option<String> {
     Fields::of(request.params.as_deref()).text("level")
 }
 
@@ -117,11 +123,11 @@ pub fn unknown_capabilities() -> Raw {
 }
 
 /// The answer to `initialize`: the backend's own, or what is known of it.
-pub async fn initialize(hub: &Arc<Hub>, client: &Client, name: &str, version: &str) -> Reply {
+pub async fn initialize(hub: &Arc<Hub>, client: &ClientContext, name: &str, version: &str) -> CallReply {
     let Some(backend) = hub.find(&client.principal, name) else {
         return refuse(message::NOT_FOUND, "there is no such server");
     };
-    let request = Request { id: message::Id::number(0), method: "initialize".into(), params: None };
+    let request = RpcRequest { id: message::RpcId::number(0), method: "initialize".into(), params: None };
     let (sink, _said) = tokio::sync::mpsc::channel(1);
     let reply = call::call(hub, client, &backend, &request, &sink).await;
     let mut result = match (reply.answer, backend.snapshot().facts) {

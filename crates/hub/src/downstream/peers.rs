@@ -11,16 +11,16 @@ use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::streamable_http::{self, Body, SESSION, answer, event_stream, json, problem, text};
+use super::streamable_http::{self, ResponseBody, SESSION, answer, event_stream, json, problem, text};
 use crate::call::outcome;
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
-use crate::message::{self, Id, Message};
-use crate::neighbours::{Asker, Heard, Talk};
-use crate::relay::peers::{Answered, Carried, Errand, Question, Told};
+use crate::message::{self, RpcId, RpcMessage};
+use crate::neighbours::{PeerResponder, PeerStream, PeerStreamItem};
+use crate::relay::peers::{Carried, PeerRequest, RemoteQuestion, SessionNotice, WireAnswer};
 use crate::relay::routing;
 use crate::requester::Requester;
-use crate::session::server_request::Pending;
+use crate::session::server_request::PendingServerRequest;
 use crate::session::{self, Route};
 use crate::sse;
 
@@ -30,15 +30,15 @@ const HOPS_MAX: u8 = 4;
 const PART_BYTES: usize = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct ResponseHead {
     status: u16,
     headers: Vec<(String, String)>,
 }
 
 /// The other node where a request can be answered, if it cannot be here.
-pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&Message>) -> Result<Option<Holder>, StoreError> {
+pub async fn home(hub: &Hub, headers: &HeaderMap, message: Option<&RpcMessage>) -> Result<Option<Holder>, StoreError> {
     let Some(neighbours) = &hub.neighbours else { return Ok(None) };
-    let request = message.and_then(Message::request);
+    let request = message.and_then(RpcMessage::request);
     let params = Fields::of(request.and_then(|request| request.params.as_deref()));
     if let Some(state) = params.text("requestState")
         && let Some(node) = hub.suspended.node_of(&state).and_then(Holder::parse)
@@ -62,7 +62,7 @@ pub async fn carry(
     route: Route,
     request: &Request<Bytes>,
     hops: u8,
-) -> Response<Body> {
+) -> Response<ResponseBody> {
     let Some(neighbours) = hub.neighbours.as_ref().filter(|_| hops < HOPS_MAX) else {
         let text = "The session is moving between servers. Try again.";
         return problem(StatusCode::SERVICE_UNAVAILABLE, message::INTERNAL_ERROR, text);
@@ -79,10 +79,10 @@ pub async fn carry(
         body: String::from_utf8_lossy(request.body()).into_owned(),
         hops: hops + 1,
     };
-    let asked = Asked::of(request);
-    let mut talk = neighbours.talk(to, raw(&Errand::Request(carried)));
-    let Heard::Part(head) = talk.next().await else { return asked.lost() };
-    let Ok(head) = serde_json::from_str::<Head>(&head) else { return asked.lost() };
+    let asked = ForwardedRequest::of(request);
+    let mut talk = neighbours.talk(to, raw(&PeerRequest::Request(carried)));
+    let PeerStreamItem::Part(head) = talk.next().await else { return asked.lost() };
+    let Ok(head) = serde_json::from_str::<ResponseHead>(&head) else { return asked.lost() };
     let streamed = head.headers.iter().any(|(name, value)| name == "content-type" && value == sse::CONTENT_TYPE);
     let mut response = if streamed {
         event_stream(rest(talk, asked))
@@ -101,46 +101,49 @@ pub async fn carry(
     response
 }
 
-async fn whole(mut talk: Box<dyn Talk>) -> Option<String> {
+async fn whole(mut talk: Box<dyn PeerStream>) -> Option<String> {
     let mut body = String::new();
     loop {
         match talk.next().await {
-            Heard::Part(part) => body.push_str(&part),
-            Heard::Ended => return Some(body),
-            Heard::Lost => return None,
+            PeerStreamItem::Part(part) => body.push_str(&part),
+            PeerStreamItem::Ended => return Some(body),
+            PeerStreamItem::Lost => return None,
         }
     }
 }
 
 /// The rest of a stream. A client with a session takes it up again elsewhere, if it has seen where it was; any other is
 /// told the end at once.
-fn rest(talk: Box<dyn Talk>, asked: Asked) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
+fn rest(
+    talk: Box<dyn PeerStream>,
+    asked: ForwardedRequest,
+) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
     futures_util::stream::unfold(Some((talk, asked)), |state| async {
         let (mut talk, mut asked) = state?;
         match talk.next().await {
-            Heard::Part(part) => {
+            PeerStreamItem::Part(part) => {
                 asked.can_return = asked.in_session;
                 Some((Ok(Bytes::from(part)), Some((talk, asked))))
             }
-            Heard::Ended => None,
-            Heard::Lost if asked.can_return => None,
-            Heard::Lost => asked.unknown().map(|end| (Ok(Bytes::from(sse::encode(None, end.get()))), None)),
+            PeerStreamItem::Ended => None,
+            PeerStreamItem::Lost if asked.can_return => None,
+            PeerStreamItem::Lost => asked.unknown().map(|end| (Ok(Bytes::from(sse::encode(None, end.get()))), None)),
         }
     })
 }
 
 /// What a client asked, as far as its answer needs it if the other node dies.
-struct Asked {
-    request: Option<(Id, String)>,
+struct ForwardedRequest {
+    request: Option<(RpcId, String)>,
     in_session: bool,
     can_return: bool,
 }
 
-impl Asked {
-    fn of(request: &Request<Bytes>) -> Asked {
-        let message = Message::parse_bytes(request.body()).ok();
-        let named = message.as_ref().and_then(Message::request);
-        Asked {
+impl ForwardedRequest {
+    fn of(request: &Request<Bytes>) -> ForwardedRequest {
+        let message = RpcMessage::parse_bytes(request.body()).ok();
+        let named = message.as_ref().and_then(RpcMessage::request);
+        ForwardedRequest {
             request: named.map(|named| (named.id.clone(), named.method.clone())),
             in_session: request.headers().contains_key(SESSION),
             can_return: false,
@@ -153,7 +156,7 @@ impl Asked {
         Some(message::response(id, &outcome::cut_by_restart(method).answer))
     }
 
-    fn lost(&self) -> Response<Body> {
+    fn lost(&self) -> Response<ResponseBody> {
         match self.unknown() {
             Some(end) => json(StatusCode::OK, &end),
             None => {
@@ -170,16 +173,16 @@ fn listed(headers: &HeaderMap, wanted: impl Fn(&HeaderName) -> bool) -> Vec<(Str
 }
 
 /// Does here what another node asks.
-pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn Asker>) {
+pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn PeerResponder>) {
     match serde_json::from_str(errand) {
-        Ok(Errand::Request(carried)) => respond(hub, carried, &*asker).await,
-        Ok(Errand::Question(question)) => put(hub, question, &*asker).await,
-        Ok(Errand::Tell(Told { principal, session, event, server, data })) => {
+        Ok(PeerRequest::Request(carried)) => respond(hub, carried, &*asker).await,
+        Ok(PeerRequest::Question(question)) => put(hub, question, &*asker).await,
+        Ok(PeerRequest::Tell(SessionNotice { principal, session, event, server, data })) => {
             if let Ok(Some(session)) = hub.sessions.find(&principal, session.as_str()).await {
                 let _ = session.tell(&event, &server, &data).await;
             }
         }
-        Ok(Errand::Cancel { principal, task }) => {
+        Ok(PeerRequest::Cancel { principal, task }) => {
             let known = hub.tasks.find(task.as_str(), &principal).await.is_ok_and(|found| found.is_some());
             let cancelled = known && hub.tasks.cancel(&task).await;
             asker.say(cancelled.to_string()).await;
@@ -188,7 +191,7 @@ pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn Asker>) {
     }
 }
 
-async fn respond(hub: &Arc<Hub>, carried: Carried, asker: &dyn Asker) {
+async fn respond(hub: &Arc<Hub>, carried: Carried, asker: &dyn PeerResponder) {
     let Carried { principal, role, route, method, headers, body, hops } = carried;
     let mut request = Request::builder().method(method.as_str());
     for (name, value) in headers {
@@ -199,7 +202,7 @@ async fn respond(hub: &Arc<Hub>, carried: Carried, asker: &dyn Asker) {
     let answering = answer(hub, &who, route, request, hops);
     let Some(response) = asker.left().run_until_cancelled(answering).await else { return };
     let (parts, mut body) = response.into_parts();
-    let head = Head { status: parts.status.as_u16(), headers: listed(&parts.headers, |_| true) };
+    let head = ResponseHead { status: parts.status.as_u16(), headers: listed(&parts.headers, |_| true) };
     if !asker.say(raw(&head).get().to_owned()).await {
         return;
     }
@@ -223,17 +226,18 @@ fn data(frame: Result<http_body::Frame<Bytes>, Infallible>) -> String {
 }
 
 /// Puts a question of another node's backend to a client whose handle is here.
-async fn put(hub: &Arc<Hub>, question: Question, asker: &dyn Asker) {
-    let Question { principal, handle, server, method, params } = question;
+async fn put(hub: &Arc<Hub>, question: RemoteQuestion, asker: &dyn PeerResponder) {
+    let RemoteQuestion { principal, handle, server, method, params } = question;
     let Ok(Some(session)) = hub.sessions.find(&principal, handle.as_str()).await else { return };
     let (reply, answered) = oneshot::channel();
-    let pending = Pending { foreign: true, ..Pending::new(&server, method, params, reply.into()) };
+    let pending =
+        PendingServerRequest { foreign: true, ..PendingServerRequest::new(&server, method, params, reply.into()) };
     if session.ask(pending, None).await.is_err() {
         return;
     }
     let answer = match asker.left().run_until_cancelled(answered).await {
-        Some(Ok(Ok(result))) => Answered::Result(result),
-        Some(Ok(Err(error))) => Answered::Error(error),
+        Some(Ok(Ok(result))) => WireAnswer::Result(result),
+        Some(Ok(Err(error))) => WireAnswer::Error(error),
         Some(Err(_)) | None => return,
     };
     asker.say(raw(&answer).get().to_owned()).await;

@@ -9,22 +9,22 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
 
 use super::detached::Detached;
-use super::streamable_http::{Body, SESSION, empty, event_stream, json, problem, text, version};
+use super::streamable_http::{ResponseBody, SESSION, empty, event_stream, json, problem, text, version};
 use super::{all_servers, begin, one_server};
-use crate::call::conversation::Step;
+use crate::call::conversation::ConversationStep;
 use crate::call::facts::{no_capabilities, our_info};
-use crate::call::reply::Reply;
+use crate::call::reply::CallReply;
 use crate::call::{Inbound, outcome};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
-use crate::message::{self, Message, Notification, Request};
-use crate::relay::Client;
-use crate::requester::{Requester, Role};
+use crate::message::{self, RpcMessage, RpcNotification, RpcRequest};
+use crate::relay::ClientContext;
+use crate::requester::{Requester, RequesterRole};
 use crate::revision::v2025;
-use crate::session::registry::OpenError;
-use crate::session::server_request::Pending;
-use crate::session::stream_reader::{self, Place, Reader};
-use crate::session::{OWN_STREAM, Opened, Route, Session, SessionRecord};
+use crate::session::registry::SessionOpenError;
+use crate::session::server_request::PendingServerRequest;
+use crate::session::stream_reader::{self, PositionOwner, SessionStreamReader};
+use crate::session::{HubSessionRecord, OWN_STREAM, OpenedStream, Route, Session};
 use crate::sse;
 
 /// A call that is answered within this time is answered directly; a longer one gets a stream that survives its wire.
@@ -40,9 +40,9 @@ pub async fn post(
     who: &Requester,
     route: Route,
     headers: &HeaderMap,
-    message: Message,
-) -> Response<Body> {
-    if let Message::Request(request) = &message
+    message: RpcMessage,
+) -> Response<ResponseBody> {
+    if let RpcMessage::Request(request) = &message
         && request.method == "initialize"
         && !headers.contains_key(SESSION)
     {
@@ -54,7 +54,7 @@ pub async fn post(
     };
     session.touch().await;
     match message {
-        Message::Request(request) => call(hub, &session, who.role, request).await,
+        RpcMessage::Request(request) => call(hub, &session, who.role, request).await,
         other => {
             heard(hub, &session, other).await;
             empty(StatusCode::ACCEPTED)
@@ -63,11 +63,11 @@ pub async fn post(
 }
 
 /// What wants no answer.
-pub(super) async fn heard(hub: &Arc<Hub>, session: &Arc<Session>, message: Message) {
+pub(super) async fn heard(hub: &Arc<Hub>, session: &Arc<Session>, message: RpcMessage) {
     match message {
-        Message::Request(_) => {}
-        Message::Notification(notification) => notified(hub, session, notification).await,
-        Message::Response(response) => {
+        RpcMessage::Request(_) => {}
+        RpcMessage::Notification(notification) => notified(hub, session, notification).await,
+        RpcMessage::Response(response) => {
             if let Some(id) = response.id.and_then(|id| serde_json::from_str::<String>(id.as_json()).ok()) {
                 session.answer(&id, response.answer);
             }
@@ -81,7 +81,7 @@ pub(super) async fn find(
     principal: &Principal,
     route: &Route,
     headers: &HeaderMap,
-) -> Result<Arc<Session>, Box<Response<Body>>> {
+) -> Result<Arc<Session>, Box<Response<ResponseBody>>> {
     let Some(id) = text(headers, &SESSION) else {
         let text = "The Mcp-Session-Id header is missing. Begin with `initialize`.";
         return Err(Box::new(problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text)));
@@ -109,8 +109,8 @@ pub async fn open(
     principal: &Principal,
     route: Route,
     params: &Fields,
-) -> Result<Arc<Session>, OpenError> {
-    let record = SessionRecord {
+) -> Result<Arc<Session>, SessionOpenError> {
+    let record = HubSessionRecord {
         route,
         version: v2025::negotiate(params.text("protocolVersion").as_deref()).to_owned(),
         capabilities: params.get("capabilities").map_or_else(no_capabilities, ToOwned::to_owned),
@@ -121,24 +121,29 @@ pub async fn open(
     hub.sessions.create(principal, record).await
 }
 
-pub async fn greet(hub: &Arc<Hub>, session: &Arc<Session>) -> Reply {
+pub async fn greet(hub: &Arc<Hub>, session: &Arc<Session>) -> CallReply {
     match &session.record.route {
-        Route::All => Reply::new(Ok(all_servers::initialize(hub, &session.record.version))),
+        Route::All => CallReply::new(Ok(all_servers::initialize(hub, &session.record.version))),
         Route::One(name) => {
-            one_server::initialize(hub, &Client::of_session(session), name, &session.record.version).await
+            one_server::initialize(hub, &ClientContext::of_session(session), name, &session.record.version).await
         }
     }
 }
 
-async fn initialize(hub: &Arc<Hub>, principal: &Principal, route: Route, request: &Request) -> Response<Body> {
+async fn initialize(
+    hub: &Arc<Hub>,
+    principal: &Principal,
+    route: Route,
+    request: &RpcRequest,
+) -> Response<ResponseBody> {
     let params = Fields::of(request.params.as_deref());
     let session = match open(hub, principal, route, &params).await {
         Ok(session) => session,
         Err(error) => {
             tracing::warn!(%error, "a session of the hub could not be made");
             let status = match error {
-                OpenError::TooMany => StatusCode::TOO_MANY_REQUESTS,
-                OpenError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+                SessionOpenError::TooMany => StatusCode::TOO_MANY_REQUESTS,
+                SessionOpenError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             };
             return problem(status, message::INTERNAL_ERROR, "A session cannot be made now. Try again later.");
         }
@@ -151,13 +156,13 @@ async fn initialize(hub: &Arc<Hub>, principal: &Principal, route: Route, request
     response
 }
 
-pub async fn notified(hub: &Arc<Hub>, session: &Arc<Session>, notification: Notification) {
-    let Notification { method, params } = notification;
+pub async fn notified(hub: &Arc<Hub>, session: &Arc<Session>, notification: RpcNotification) {
+    let RpcNotification { method, params } = notification;
     match method.as_str() {
         "notifications/initialized" => {}
         "notifications/cancelled" => {
             let fields = Fields::of(params.as_deref());
-            if let Some(id) = fields.get("requestId").and_then(|raw| message::Id::parse(raw.get())) {
+            if let Some(id) = fields.get("requestId").and_then(|raw| message::RpcId::parse(raw.get())) {
                 session.take_back(&id);
             }
         }
@@ -177,34 +182,50 @@ pub async fn notified(hub: &Arc<Hub>, session: &Arc<Session>, notification: Noti
 /// How a call is answered: in the response itself, or on a stream.
 pub(super) enum Outlet {
     Direct(Raw),
-    Stream(Opened),
+    Stream(OpenedStream),
     /// It was taken back.
     Nothing,
 }
 
 /// Begins a call; how it is answered.
-pub(super) async fn begun(hub: &Arc<Hub>, session: &Arc<Session>, role: Role, request: Request) -> Option<Outlet> {
+pub(super) async fn begun(
+    hub: &Arc<Hub>,
+    session: &Arc<Session>,
+    role: RequesterRole,
+    request: RpcRequest,
+) -> Option<Outlet> {
     let (outlet, chosen) = oneshot::channel();
     // The call is not this request's: if its wire breaks, the call goes on, and its answer is in the log.
     Detached::new(run(hub.clone(), session.clone(), role, request, outlet)).until(chosen).await
 }
 
-async fn call(hub: &Arc<Hub>, session: &Arc<Session>, role: Role, request: Request) -> Response<Body> {
+async fn call(
+    hub: &Arc<Hub>,
+    session: &Arc<Session>,
+    role: RequesterRole,
+    request: RpcRequest,
+) -> Response<ResponseBody> {
     match begun(hub, session, role, request).await {
         Some(Outlet::Direct(response)) => json(StatusCode::OK, &response),
         Some(Outlet::Stream(opened)) => {
             let primed = session.record.version.as_str() >= "2025-11-25";
             let first = primed.then(|| format!("{RETRY}{}", sse::encode(Some(&session.event_id(opened.at)), "")));
-            let reader = Reader::new(session, &opened.stream, opened.at, session.over.child_token());
+            let reader = SessionStreamReader::new(session, &opened.stream, opened.at, session.over.child_token());
             event_stream(reader.into_sse(first))
         }
         Some(Outlet::Nothing) | None => empty(StatusCode::ACCEPTED),
     }
 }
 
-async fn run(hub: Arc<Hub>, session: Arc<Session>, role: Role, request: Request, outlet: oneshot::Sender<Outlet>) {
+async fn run(
+    hub: Arc<Hub>,
+    session: Arc<Session>,
+    role: RequesterRole,
+    request: RpcRequest,
+    outlet: oneshot::Sender<Outlet>,
+) {
     let under_way = session.started(&request.id);
-    let mut conversation = begin(&hub, Client::of_session(&session).with_role(role), request.clone());
+    let mut conversation = begin(&hub, ClientContext::of_session(&session).with_role(role), request.clone());
     let mut on_stream = OnStream::new(&session, &request, outlet);
     let direct_until = tokio::time::Instant::now() + DIRECT_FOR;
     loop {
@@ -225,13 +246,13 @@ async fn run(hub: Arc<Hub>, session: Arc<Session>, role: Role, request: Request,
                 on_stream.end(None).await;
                 break;
             }
-            Some(Step::Said(Inbound::Notification { method, params, .. })) => {
+            Some(ConversationStep::Said(Inbound::Notification { method, params, .. })) => {
                 on_stream.say(&message::notification(&method, params.as_ref())).await;
             }
-            Some(Step::Said(Inbound::Request { server, method, params, reply })) => {
-                on_stream.ask(Pending::new(&server, method, params, reply)).await;
+            Some(ConversationStep::Said(Inbound::Request { server, method, params, reply })) => {
+                on_stream.ask(PendingServerRequest::new(&server, method, params, reply)).await;
             }
-            Some(Step::Ended(reply)) => {
+            Some(ConversationStep::Ended(reply)) => {
                 on_stream.end(Some(&reply)).await;
                 break;
             }
@@ -242,7 +263,7 @@ async fn run(hub: Arc<Hub>, session: Arc<Session>, role: Role, request: Request,
 /// A call's way to its client: undecided at first, then a stream.
 struct OnStream<'a> {
     session: &'a Arc<Session>,
-    request: &'a Request,
+    request: &'a RpcRequest,
     outlet: Option<oneshot::Sender<Outlet>>,
     stream: Option<String>,
     /// The store had no stream for it, so it is answered directly, unless something must be said before that.
@@ -250,7 +271,7 @@ struct OnStream<'a> {
 }
 
 impl<'a> OnStream<'a> {
-    fn new(session: &'a Arc<Session>, request: &'a Request, outlet: oneshot::Sender<Outlet>) -> OnStream<'a> {
+    fn new(session: &'a Arc<Session>, request: &'a RpcRequest, outlet: oneshot::Sender<Outlet>) -> OnStream<'a> {
         OnStream { session, request, outlet: Some(outlet), stream: None, refused: false }
     }
 
@@ -285,7 +306,7 @@ impl<'a> OnStream<'a> {
         }
     }
 
-    async fn ask(&mut self, pending: Pending) {
+    async fn ask(&mut self, pending: PendingServerRequest) {
         if self.session.can(&pending.method, pending.params.as_ref()) {
             self.open().await;
             let stream = self.stream.as_deref().unwrap_or(OWN_STREAM);
@@ -295,7 +316,7 @@ impl<'a> OnStream<'a> {
         }
     }
 
-    async fn end(&mut self, reply: Option<&Reply>) {
+    async fn end(&mut self, reply: Option<&CallReply>) {
         let response = reply.map(|reply| message::response(&self.request.id, &reply.answer));
         if let Some(stream) = &self.stream {
             // Nothing can be said on it after the answer. What was asked for the sake of the call is void now, unless the call
@@ -345,7 +366,7 @@ impl<'a> OnStream<'a> {
 }
 
 /// The session's own stream, or any that is taken up again.
-pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: &HeaderMap) -> Response<Body> {
+pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: &HeaderMap) -> Response<ResponseBody> {
     let session = match find(hub, principal, route, headers).await {
         Ok(session) => session,
         Err(response) => return *response,
@@ -364,7 +385,7 @@ pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: 
             if session.offer_again().await.is_err() {
                 tracing::warn!(session = %session.id, "open questions could not be offered again");
             }
-            (Place::Stream(OWN_STREAM.to_owned()), extent.last())
+            (PositionOwner::Stream(OWN_STREAM.to_owned()), extent.last())
         }
         Some(last) => {
             let known = match session.position(last) {
@@ -381,15 +402,22 @@ pub async fn get(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: 
         }
     };
     let reader = match place {
-        Place::Event => Reader::after_event(&session, after, session.take_own_stream()),
-        Place::Stream(own) if own == OWN_STREAM => Reader::new(&session, &own, after, session.take_own_stream()),
-        Place::Stream(stream) => Reader::new(&session, &stream, after, session.over.child_token()),
+        PositionOwner::Event => SessionStreamReader::after_event(&session, after, session.take_own_stream()),
+        PositionOwner::Stream(own) if own == OWN_STREAM => {
+            SessionStreamReader::new(&session, &own, after, session.take_own_stream())
+        }
+        PositionOwner::Stream(stream) => SessionStreamReader::new(&session, &stream, after, session.over.child_token()),
     };
     let first = last.is_none().then(|| format!("{RETRY}: open\n\n"));
     event_stream(reader.into_sse(first))
 }
 
-pub async fn delete(hub: &Arc<Hub>, principal: &Principal, route: &Route, headers: &HeaderMap) -> Response<Body> {
+pub async fn delete(
+    hub: &Arc<Hub>,
+    principal: &Principal,
+    route: &Route,
+    headers: &HeaderMap,
+) -> Response<ResponseBody> {
     match find(hub, principal, route, headers).await {
         Ok(session) => {
             let hub = hub.clone();

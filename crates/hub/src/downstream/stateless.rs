@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::begin;
 use crate::call::capabilities::is_answerable;
-use crate::call::conversation::{Conversation, Step};
+use crate::call::conversation::{Conversation, ConversationStep};
 use crate::call::log_level;
-use crate::call::reply::Reply;
+use crate::call::reply::CallReply;
 use crate::call::server_request::Replier;
-use crate::call::suspended::{Question, SuspendedCall};
+use crate::call::suspended::{SuspendedCall, SuspendedQuestion};
 use crate::call::{Caller, Exchange, Inbound, Sent, outcome};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
-use crate::message::{self, Request};
+use crate::message::{self, RpcRequest};
 use crate::relay::peers::{self, Asking};
-use crate::relay::{Client, routing};
+use crate::relay::{ClientContext, routing};
 use crate::requester::Requester;
 use crate::revision::v2026;
 use crate::session::Route;
@@ -31,9 +31,14 @@ const QUIET_FOR: Duration = Duration::from_secs(15);
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Who sent a request, as far as the request itself says so.
-pub fn client_of(who: &Requester, route: Route, request: &Request, headers: Option<Vec<(String, String)>>) -> Client {
+pub fn client_of(
+    who: &Requester,
+    route: Route,
+    request: &RpcRequest,
+    headers: Option<Vec<(String, String)>>,
+) -> ClientContext {
     let (facts, log_level) = v2026::client(request.params.as_ref());
-    Client {
+    ClientContext {
         principal: who.principal.clone(),
         role: who.role,
         route,
@@ -45,22 +50,22 @@ pub fn client_of(who: &Requester, route: Route, request: &Request, headers: Opti
 }
 
 /// A request that is wrong in itself.
-pub fn refused(code: i64, text: &str) -> Reply {
-    Reply::with_status(Err(message::error(code, text)), 400)
+pub fn refused(code: i64, text: &str) -> CallReply {
+    CallReply::with_status(Err(message::error(code, text)), 400)
 }
 
 /// What comes next in a talk.
 pub enum Next {
     Said(Raw),
     Quiet,
-    Ended(Reply),
+    Ended(CallReply),
 }
 
 /// Dropping it takes the call back.
-pub struct Talk {
+pub struct StatelessCall {
     hub: Arc<Hub>,
-    client: Client,
-    request: Request,
+    client: ClientContext,
+    request: RpcRequest,
     conversation: Conversation,
     /// Messages that the client has not got yet.
     said: VecDeque<Raw>,
@@ -68,9 +73,14 @@ pub struct Talk {
     gone: CancellationToken,
 }
 
-impl Talk {
+impl StatelessCall {
     /// The call as the client means it: a new one, or the rest of one that waits for input.
-    pub fn take_up(hub: &Arc<Hub>, client: Client, request: Request, gone: CancellationToken) -> Result<Talk, Reply> {
+    pub fn take_up(
+        hub: &Arc<Hub>,
+        client: ClientContext,
+        request: RpcRequest,
+        gone: CancellationToken,
+    ) -> Result<StatelessCall, CallReply> {
         let params = Fields::of(request.params.as_deref());
         let state = params.text("requestState").filter(|_| may_wait(&request.method));
         let (conversation, said) = match state {
@@ -87,7 +97,7 @@ impl Talk {
             }
             _ => (begin(hub, client.clone(), request.clone()), VecDeque::new()),
         };
-        Ok(Talk { hub: hub.clone(), client, request, conversation, said, gone })
+        Ok(StatelessCall { hub: hub.clone(), client, request, conversation, said, gone })
     }
 
     pub async fn next(&mut self) -> Next {
@@ -99,21 +109,23 @@ impl Talk {
                 return Next::Quiet;
             };
             match step {
-                Step::Said(Inbound::Notification { method, params, .. }) => self.hear(&method, params.as_ref()),
-                Step::Said(Inbound::Request { server, method, params, reply })
+                ConversationStep::Said(Inbound::Notification { method, params, .. }) => {
+                    self.hear(&method, params.as_ref());
+                }
+                ConversationStep::Said(Inbound::Request { server, method, params, reply })
                     if self.can_answer(&method, params.as_ref()) =>
                 {
-                    return Next::Ended(self.suspend(Question::new(server, method, params, reply)).await);
+                    return Next::Ended(self.suspend(SuspendedQuestion::new(server, method, params, reply)).await);
                 }
-                Step::Said(Inbound::Request { server, method, params, reply }) => {
+                ConversationStep::Said(Inbound::Request { server, method, params, reply }) => {
                     self.elsewhere(&server, method, params, reply).await;
                 }
-                Step::Ended(reply) => return Next::Ended(self.adapt(reply)),
+                ConversationStep::Ended(reply) => return Next::Ended(self.adapt(reply)),
             }
         }
     }
 
-    fn adapt(&self, reply: Reply) -> Reply {
+    fn adapt(&self, reply: CallReply) -> CallReply {
         v2026::reply(&self.request.method, reply)
     }
 
@@ -132,23 +144,25 @@ impl Talk {
     }
 
     /// A backend asks in its session: the call waits, and its questions become the answer.
-    async fn suspend(&mut self, first: Question) -> Reply {
+    async fn suspend(&mut self, first: SuspendedQuestion) -> CallReply {
         let mut questions = vec![first];
         while let Ok(step) = tokio::time::timeout(GATHER, self.conversation.next()).await {
             match step {
-                Step::Said(Inbound::Notification { method, params, .. }) => self.hear(&method, params.as_ref()),
-                Step::Said(Inbound::Request { server, method, params, reply })
+                ConversationStep::Said(Inbound::Notification { method, params, .. }) => {
+                    self.hear(&method, params.as_ref());
+                }
+                ConversationStep::Said(Inbound::Request { server, method, params, reply })
                     if self.can_answer(&method, params.as_ref()) =>
                 {
-                    questions.push(Question::new(server, method, params, reply));
+                    questions.push(SuspendedQuestion::new(server, method, params, reply));
                 }
-                Step::Said(Inbound::Request { server, method, params, reply }) => {
+                ConversationStep::Said(Inbound::Request { server, method, params, reply }) => {
                     self.elsewhere(&server, method, params, reply).await;
                 }
                 // It did not wait for the answers. If it goes on all the same, the tools give them.
-                Step::Ended(reply) => {
+                ConversationStep::Ended(reply) => {
                     if let Some(session) = &reply.goes_on_in {
-                        for Question { server, method, params, reply, .. } in questions {
+                        for SuspendedQuestion { server, method, params, reply, .. } in questions {
                             let handle = Some(session.to_string());
                             let asking = Asking { handle, server: server.to_string(), method, params, reply };
                             peers::ask_by_handle(&self.hub, &self.client.principal, asking).await;
@@ -189,12 +203,12 @@ fn may_wait(method: &str) -> bool {
     matches!(method, "tools/call" | "prompts/get" | "resources/read")
 }
 
-fn stale() -> Reply {
+fn stale() -> CallReply {
     refused(message::INVALID_PARAMS, "`requestState` is not valid for this request, or it is too late")
 }
 
 /// Takes a parked call up with what its client answers. What is still open is asked again.
-fn answered(hub: &Hub, client: &Client, request: &Request, state: &str) -> Result<SuspendedCall, Reply> {
+fn answered(hub: &Hub, client: &ClientContext, request: &RpcRequest, state: &str) -> Result<SuspendedCall, CallReply> {
     let (owner, subject) = (&client.principal, subject(request));
     let Some(mut suspended) = hub.suspended.take(state, owner, &subject) else {
         // It was sent once. A client that is told that its state is wrong would begin again.
@@ -202,7 +216,7 @@ fn answered(hub: &Hub, client: &Client, request: &Request, state: &str) -> Resul
         return Err(if was_sent { outcome::not_waiting(&request.method) } else { stale() });
     };
     let responses = Fields::of(request.params.as_deref()).object("inputResponses");
-    let (answered, open): (Vec<Question>, Vec<Question>) =
+    let (answered, open): (Vec<SuspendedQuestion>, Vec<SuspendedQuestion>) =
         suspended.questions.into_iter().partition(|question| responses.has(&question.key));
     for question in answered {
         if let Some(response) = responses.get(&question.key) {
@@ -214,14 +228,14 @@ fn answered(hub: &Hub, client: &Client, request: &Request, state: &str) -> Resul
 }
 
 /// What a parked call was about; its answers count for nothing else.
-fn subject(request: &Request) -> String {
+fn subject(request: &RpcRequest) -> String {
     let params = Fields::of(request.params.as_deref());
     let name = params.text("name").or_else(|| params.text("uri")).unwrap_or_default();
     format!("{} {name}", request.method)
 }
 
 /// Parks the call and asks its questions.
-fn ask(hub: &Hub, suspended: SuspendedCall) -> Reply {
+fn ask(hub: &Hub, suspended: SuspendedCall) -> CallReply {
     let mut questions = Fields::default();
     for question in &suspended.questions {
         questions
@@ -229,13 +243,13 @@ fn ask(hub: &Hub, suspended: SuspendedCall) -> Reply {
     }
     let here = hub.neighbours.as_ref().map(|neighbours| neighbours.name());
     let Some(state) = hub.suspended.suspend(suspended, here) else {
-        return Reply::new(Err(message::error(message::INTERNAL_ERROR, "too many calls wait for input already")));
+        return CallReply::new(Err(message::error(message::INTERNAL_ERROR, "too many calls wait for input already")));
     };
     let mut result = Fields::default();
     result.put("resultType", "input_required");
     result.set("inputRequests", questions.to_raw());
     result.put("requestState", &state);
-    Reply::new(Ok(result.to_raw()))
+    CallReply::new(Ok(result.to_raw()))
 }
 
 #[cfg(test)]
@@ -243,13 +257,13 @@ mod tests {
     use super::*;
     use crate::call::facts::{no_capabilities, our_info};
     use crate::config::options::Options;
-    use crate::session::SessionRecord;
+    use crate::session::HubSessionRecord;
     use bowline_protocol::Principal;
     use bowline_store::Retention;
     use bowline_store::memory::MemoryStore;
 
-    fn record() -> SessionRecord {
-        SessionRecord {
+    fn record() -> HubSessionRecord {
+        HubSessionRecord {
             route: Route::All,
             version: String::new(),
             capabilities: no_capabilities(),
@@ -266,7 +280,8 @@ mod tests {
         let alice = Principal::parse("alice").unwrap();
         let handle = hub.sessions.create(&alice, record()).await.unwrap();
         let params = v2026::with_meta(None, &raw(&json!({ "elicitation": {} })), &our_info(), None);
-        let request = Request { id: message::Id::number(1), method: "tools/call".to_owned(), params: Some(params) };
+        let request =
+            RpcRequest { id: message::RpcId::number(1), method: "tools/call".to_owned(), params: Some(params) };
         let (reply, mut answered) = tokio::sync::oneshot::channel();
         let goes_on_in = Some(handle.id.clone());
         let conversation = Conversation::begin(|sink| {
@@ -274,12 +289,12 @@ mod tests {
                 let method = "elicitation/create".to_owned();
                 let _ =
                     sink.send(Inbound::Request { server: "b".into(), method, params: None, reply: reply.into() }).await;
-                Reply { goes_on_in, ..Reply::new(Ok(raw(&json!({ "taskId": "t" })))) }
+                CallReply { goes_on_in, ..CallReply::new(Ok(raw(&json!({ "taskId": "t" })))) }
             })
         });
         let client = client_of(&(&alice).into(), Route::All, &request, None);
         let gone = CancellationToken::new();
-        let mut talk = Talk { hub, client, request, conversation, said: VecDeque::new(), gone };
+        let mut talk = StatelessCall { hub, client, request, conversation, said: VecDeque::new(), gone };
         let Next::Ended(reply) = talk.next().await else { panic!("it ends") };
         assert_eq!(Fields::of(reply.answer.ok().as_deref()).text("taskId").as_deref(), Some("t"));
         drop(talk);

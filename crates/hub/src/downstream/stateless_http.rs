@@ -7,16 +7,16 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
 
-use super::stateless::{self, Next, Talk};
-use super::streamable_http::{Body, empty, event_stream, json as json_response, problem, version};
+use super::stateless::{self, Next, StatelessCall};
+use super::streamable_http::{ResponseBody, empty, event_stream, json as json_response, problem, version};
 use crate::call::Exchange;
-use crate::call::reply::Reply;
+use crate::call::reply::CallReply;
 use crate::catalogue::ListKind;
 use crate::catalogue::mirrored_headers::{self, plain_text};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
-use crate::message::{self, Id, Message, Request};
-use crate::relay::{Client, routing, task_extension};
+use crate::message::{self, RpcId, RpcMessage, RpcRequest};
+use crate::relay::{ClientContext, routing, task_extension};
 use crate::requester::Requester;
 use crate::revision::v2026;
 use crate::session::Route;
@@ -30,12 +30,12 @@ pub async fn post(
     who: &Requester,
     route: Route,
     headers: &HeaderMap,
-    message: Message,
-) -> Response<Body> {
+    message: RpcMessage,
+) -> Response<ResponseBody> {
     let request = match message {
-        Message::Request(request) => request,
-        Message::Notification(_) => return empty(StatusCode::ACCEPTED),
-        Message::Response(_) => {
+        RpcMessage::Request(request) => request,
+        RpcMessage::Notification(_) => return empty(StatusCode::ACCEPTED),
+        RpcMessage::Response(_) => {
             let text = "A response is not taken here: questions are answered by asking again.";
             return problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text);
         }
@@ -56,7 +56,7 @@ pub async fn post(
     }
     let id = request.id.clone();
     // Over HTTP any client that knows the state may bring it back, on any connection.
-    let mut talk = match Talk::take_up(hub, client, request, CancellationToken::new()) {
+    let mut talk = match StatelessCall::take_up(hub, client, request, CancellationToken::new()) {
         Ok(talk) => talk,
         Err(reply) => return respond(&id, &reply),
     };
@@ -71,12 +71,12 @@ fn judges_itself(backend: &backend::Backend) -> bool {
     backend.offers(Exchange::Stateless) && !backend.spec.is_stdio()
 }
 
-fn respond(id: &Id, reply: &Reply) -> Response<Body> {
+fn respond(id: &RpcId, reply: &CallReply) -> Response<ResponseBody> {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::OK);
     json_response(status, &message::response(id, &reply.answer))
 }
 
-fn client_of(who: &Requester, route: Route, headers: &HeaderMap, request: &Request) -> Client {
+fn client_of(who: &Requester, route: Route, headers: &HeaderMap, request: &RpcRequest) -> ClientContext {
     let mirrored = headers.iter().filter(|(name, _)| name.as_str().starts_with("mcp-"));
     let mirrored =
         mirrored.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
@@ -84,7 +84,7 @@ fn client_of(who: &Requester, route: Route, headers: &HeaderMap, request: &Reque
 }
 
 /// The headers and the body must say the same, and something that we understand.
-fn check(headers: &HeaderMap, request: &Request) -> Result<(), Reply> {
+fn check(headers: &HeaderMap, request: &RpcRequest) -> Result<(), CallReply> {
     let bad = |text: &str| stateless::refused(message::HEADER_MISMATCH, text);
     let params = Fields::of(request.params.as_deref());
     match (params.object("_meta").text(v2026::META_VERSION), version(headers)) {
@@ -113,7 +113,12 @@ fn check(headers: &HeaderMap, request: &Request) -> Result<(), Reply> {
 }
 
 /// The same for arguments that a tool wants to see in headers.
-fn check_arguments(hub: &Hub, client: &Client, headers: &HeaderMap, request: &Request) -> Result<(), Reply> {
+fn check_arguments(
+    hub: &Hub,
+    client: &ClientContext,
+    headers: &HeaderMap,
+    request: &RpcRequest,
+) -> Result<(), CallReply> {
     let params = Fields::of(request.params.as_deref());
     let (true, Some(name)) = (request.method == "tools/call", params.text("name")) else { return Ok(()) };
     let found = match &client.route {
@@ -131,7 +136,11 @@ fn check_arguments(hub: &Hub, client: &Client, headers: &HeaderMap, request: &Re
 }
 
 /// The rest of the talk as events. Dropping it takes the call back.
-fn stream(talk: Talk, id: Id, first: String) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
+fn stream(
+    talk: StatelessCall,
+    id: RpcId,
+    first: String,
+) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
     futures_util::stream::unfold((Some(talk), id, Some(first)), |(talk, id, first)| async move {
         if let Some(first) = first {
             return Some((Ok(Bytes::from(first)), (talk, id, None)));

@@ -7,21 +7,21 @@ use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::stateless::{self, Next, Talk};
+use super::stateless::{self, Next, StatelessCall};
 use super::{begin, session_http};
 use crate::call::Inbound;
-use crate::call::conversation::Step;
+use crate::call::conversation::ConversationStep;
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
-use crate::lines::{Line, Lines};
-use crate::message::{self, Id, Message, Notification, Request};
-use crate::relay::Client;
+use crate::lines::{InputLine, Lines};
+use crate::message::{self, RpcId, RpcMessage, RpcNotification, RpcRequest};
+use crate::relay::ClientContext;
 use crate::requester::Requester;
 use crate::revision::v2026;
-use crate::scan::Scan;
-use crate::session::cancellation::{Running, UnderWay};
-use crate::session::server_request::Pending;
-use crate::session::stream_reader::{Piece, Reader};
+use crate::scan::JsonScan;
+use crate::session::cancellation::{CallGuard, OpenCalls};
+use crate::session::server_request::PendingServerRequest;
+use crate::session::stream_reader::{SessionStreamItem, SessionStreamReader};
 use crate::session::{OWN_STREAM, Route, Session};
 
 const OUT_MAX: usize = 256;
@@ -51,15 +51,15 @@ where
         line_bytes_max,
         out,
         session: None,
-        running: Running::new(&over),
+        running: OpenCalls::new(&over),
         over,
     };
     let mut lines = Lines::new(input, line_bytes_max);
     let ended = loop {
         match lines.next().await {
-            Ok(Some(Line::Whole(line))) if line.trim_ascii().is_empty() => {}
-            Ok(Some(Line::Whole(line))) => front.take(&line).await,
-            Ok(Some(Line::TooLong(scan))) => front.pass_over(&scan).await,
+            Ok(Some(InputLine::Whole(line))) if line.trim_ascii().is_empty() => {}
+            Ok(Some(InputLine::Whole(line))) => front.take(&line).await,
+            Ok(Some(InputLine::TooLong(scan))) => front.pass_over(&scan).await,
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         }
@@ -87,22 +87,22 @@ struct StdioServer {
     out: mpsc::Sender<Raw>,
     /// Begun by `initialize`.
     session: Option<Arc<Session>>,
-    running: Running,
+    running: OpenCalls,
     over: CancellationToken,
 }
 
 impl StdioServer {
     async fn take(&mut self, line: &[u8]) {
         self.revive().await;
-        match Message::parse_bytes(line) {
+        match RpcMessage::parse_bytes(line) {
             Err(why) => {
                 let text = format!("This is no message: {why}.");
                 let _ = self.out.send(message::nameless_error(why.code(), &text)).await;
             }
-            Ok(Message::Request(request)) if request.method == "initialize" => self.initialize(request).await,
-            Ok(Message::Request(request)) => self.request(request).await,
-            Ok(Message::Notification(notification)) => self.notified(notification).await,
-            Ok(Message::Response(response)) => {
+            Ok(RpcMessage::Request(request)) if request.method == "initialize" => self.initialize(request).await,
+            Ok(RpcMessage::Request(request)) => self.request(request).await,
+            Ok(RpcMessage::Notification(notification)) => self.notified(notification).await,
+            Ok(RpcMessage::Response(response)) => {
                 let id = response.id.and_then(|id| serde_json::from_str::<String>(id.as_json()).ok());
                 if let (Some(session), Some(id)) = (&self.session, id) {
                     session.answer(&id, response.answer);
@@ -125,7 +125,7 @@ impl StdioServer {
     }
 
     /// A line that is too long is refused as the request that it is, as far as that can be seen.
-    async fn pass_over(&self, scan: &Scan) {
+    async fn pass_over(&self, scan: &JsonScan) {
         let text = format!("This line is longer than hub.body_bytes_max ({} bytes).", self.line_bytes_max);
         let refusal = match scan.id().filter(|_| !scan.may_be_response()) {
             Some(id) => message::response(id, &Err(message::error(message::INVALID_REQUEST, &text))),
@@ -134,12 +134,12 @@ impl StdioServer {
         let _ = self.out.send(refusal).await;
     }
 
-    async fn notified(&self, notification: Notification) {
+    async fn notified(&self, notification: RpcNotification) {
         let fields = Fields::of(notification.params.as_deref());
         match (notification.method.as_str(), &self.session) {
             // Here it is the cancel of both exchanges: there is no response that could be closed.
             ("notifications/cancelled", _) => {
-                if let Some(id) = fields.get("requestId").and_then(|raw| Id::parse(raw.get())) {
+                if let Some(id) = fields.get("requestId").and_then(|raw| RpcId::parse(raw.get())) {
                     self.running.take_back(&id);
                 }
             }
@@ -148,7 +148,7 @@ impl StdioServer {
         }
     }
 
-    async fn initialize(&mut self, request: Request) {
+    async fn initialize(&mut self, request: RpcRequest) {
         let params = Fields::of(request.params.as_deref());
         let answer = match session_http::open(&self.hub, &self.who.principal, self.route.clone(), &params).await {
             Ok(session) => {
@@ -165,7 +165,7 @@ impl StdioServer {
         let _ = self.out.send(message::response(&request.id, &answer)).await;
     }
 
-    async fn request(&mut self, request: Request) {
+    async fn request(&mut self, request: RpcRequest) {
         let meta = Fields::of(request.params.as_deref()).object("_meta");
         let stateless = meta.has(v2026::META_VERSION) || request.method == v2026::DISCOVER;
         let answer = match &self.session {
@@ -175,7 +175,7 @@ impl StdioServer {
             },
             Some(session) => {
                 let under_way = self.running.begin(&request.id);
-                let client = Client::of_session(session).with_role(self.who.role);
+                let client = ClientContext::of_session(session).with_role(self.who.role);
                 tokio::spawn(run(self.hub.clone(), session.clone(), client, request, self.out.clone(), under_way));
                 return;
             }
@@ -185,14 +185,14 @@ impl StdioServer {
         let _ = self.out.send(message::response(&request.id, &answer)).await;
     }
 
-    fn begin_stateless(&self, request: Request) {
+    fn begin_stateless(&self, request: RpcRequest) {
         let client = stateless::client_of(&self.who, self.route.clone(), &request, None);
         let under_way = self.running.begin(&request.id);
         let (hub, out, gone) = (self.hub.clone(), self.out.clone(), self.over.clone());
         tokio::spawn(async move {
             let id = request.id.clone();
             let talking = async {
-                match Talk::take_up(&hub, client, request, gone) {
+                match StatelessCall::take_up(&hub, client, request, gone) {
                     Ok(talk) => converse(talk, &id, &out).await,
                     Err(reply) => drop(out.send(message::response(&id, &reply.answer)).await),
                 }
@@ -211,7 +211,7 @@ impl StdioServer {
 }
 
 /// One call of a stateless client.
-async fn converse(mut talk: Talk, id: &Id, out: &mpsc::Sender<Raw>) {
+async fn converse(mut talk: StatelessCall, id: &RpcId, out: &mpsc::Sender<Raw>) {
     loop {
         let message = match talk.next().await {
             Next::Said(said) => said,
@@ -229,23 +229,23 @@ async fn converse(mut talk: Talk, id: &Id, out: &mpsc::Sender<Raw>) {
 async fn run(
     hub: Arc<Hub>,
     session: Arc<Session>,
-    client: Client,
-    request: Request,
+    client: ClientContext,
+    request: RpcRequest,
     out: mpsc::Sender<Raw>,
-    under_way: UnderWay,
+    under_way: CallGuard,
 ) {
     let mut conversation = begin(&hub, client, request.clone());
     while let Some(step) = under_way.token().run_until_cancelled(conversation.next()).await {
         match step {
-            Step::Said(Inbound::Notification { method, params, .. }) => {
+            ConversationStep::Said(Inbound::Notification { method, params, .. }) => {
                 let _ = out.send(message::notification(&method, params.as_ref())).await;
             }
-            Step::Said(Inbound::Request { server, method, params, reply }) => {
+            ConversationStep::Said(Inbound::Request { server, method, params, reply }) => {
                 let native = session.can(&method, params.as_ref());
-                let asked = Pending::new(&server, method, params, reply);
+                let asked = PendingServerRequest::new(&server, method, params, reply);
                 let _ = session.ask(asked, native.then_some(OWN_STREAM)).await;
             }
-            Step::Ended(reply) => {
+            ConversationStep::Ended(reply) => {
                 let _ = out.send(message::response(&request.id, &reply.answer)).await;
                 return;
             }
@@ -257,7 +257,7 @@ async fn run(
 async fn follow(session: Arc<Session>, out: mpsc::Sender<Raw>, over: CancellationToken) {
     let mut reader = loop {
         match session.store().extent(&session.id).await {
-            Ok(extent) => break Reader::new(&session, OWN_STREAM, extent.last(), over),
+            Ok(extent) => break SessionStreamReader::new(&session, OWN_STREAM, extent.last(), over),
             Err(_) if over.is_cancelled() || session.over.is_cancelled() => return,
             Err(_) => tokio::time::sleep(READ_AGAIN).await,
         }
@@ -265,8 +265,8 @@ async fn follow(session: Arc<Session>, out: mpsc::Sender<Raw>, over: Cancellatio
     // There is no other wire that the client could come back on, so what cannot be read now is read later.
     while !reader.is_over() {
         let messages = match reader.next().await {
-            Some(Piece::Messages(messages)) => messages,
-            Some(Piece::Quiet) => continue,
+            Some(SessionStreamItem::Messages(messages)) => messages,
+            Some(SessionStreamItem::Quiet) => continue,
             None => {
                 tokio::time::sleep(READ_AGAIN).await;
                 continue;

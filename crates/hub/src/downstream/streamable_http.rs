@@ -14,13 +14,13 @@ use super::{batch, peers, session_http, stateless_http};
 use crate::call::Exchange;
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
-use crate::message::{self, Message};
+use crate::message::{self, RpcMessage};
 use crate::requester::Requester;
 use crate::revision::{self, v2026};
 use crate::session::Route;
 use crate::sse;
 
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
 pub const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -31,7 +31,7 @@ pub async fn handle(
     who: impl Into<Requester>,
     route: Route,
     request: Request<Bytes>,
-) -> Response<Body> {
+) -> Response<ResponseBody> {
     answer(hub, &who.into(), route, request, 0).await
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn answer(
     route: Route,
     request: Request<Bytes>,
     hops: u8,
-) -> Response<Body> {
+) -> Response<ResponseBody> {
     let principal = &who.principal;
     let headers = request.headers();
     if let Route::One(name) = &route
@@ -88,7 +88,7 @@ pub(super) async fn answer(
     }
 }
 
-fn check_type(headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
+fn check_type(headers: &HeaderMap) -> Result<(), Box<Response<ResponseBody>>> {
     let kind = text(headers, &CONTENT_TYPE).unwrap_or_default();
     if !kind.to_ascii_lowercase().starts_with("application/json") {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
@@ -97,19 +97,19 @@ fn check_type(headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
     Ok(())
 }
 
-fn read(headers: &HeaderMap, body: &Bytes) -> Result<Message, Box<Response<Body>>> {
+fn read(headers: &HeaderMap, body: &Bytes) -> Result<RpcMessage, Box<Response<ResponseBody>>> {
     check_type(headers)?;
-    Message::parse_bytes(body)
+    RpcMessage::parse_bytes(body)
         .map_err(|why| Box::new(problem(StatusCode::BAD_REQUEST, why.code(), &format!("This is no message: {why}."))))
 }
 
 /// Chosen for each request: a session or a handshake shows by itself, everything else says its version.
-fn exchange_of(headers: &HeaderMap, message: &Message) -> Exchange {
+fn exchange_of(headers: &HeaderMap, message: &RpcMessage) -> Exchange {
     if headers.contains_key(SESSION) {
         return Exchange::Session;
     }
     let told = text(headers, &VERSION).and_then(revision::exchange_of);
-    let Message::Request(request) = message else { return told.unwrap_or(Exchange::Session) };
+    let RpcMessage::Request(request) = message else { return told.unwrap_or(Exchange::Session) };
     let meta = Fields::of(request.params.as_deref()).object("_meta");
     match (request.method.as_str(), meta.has(v2026::META_VERSION)) {
         ("initialize", false) => Exchange::Session,
@@ -130,28 +130,28 @@ pub fn version(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// An error without an id, as HTTP says no.
-pub fn problem(status: StatusCode, code: i64, text: &str) -> Response<Body> {
+pub fn problem(status: StatusCode, code: i64, text: &str) -> Response<ResponseBody> {
     json(status, &message::nameless_error(code, text))
 }
 
-pub fn json(status: StatusCode, body: &Raw) -> Response<Body> {
+pub fn json(status: StatusCode, body: &Raw) -> Response<ResponseBody> {
     let mut response = Response::new(full(body.get().to_owned()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     response
 }
 
-pub fn empty(status: StatusCode) -> Response<Body> {
+pub fn empty(status: StatusCode) -> Response<ResponseBody> {
     let mut response = Response::new(full(String::new()));
     *response.status_mut() = status;
     response
 }
 
-pub(super) fn full(text: String) -> Body {
+pub(super) fn full(text: String) -> ResponseBody {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
 
-pub fn event_stream(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response<Body> {
+pub fn event_stream(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response<ResponseBody> {
     let body = StreamBody::new(stream.map(|chunk| chunk.map(http_body::Frame::data)));
     let mut response = Response::new(BodyExt::boxed_unsync(body));
     let headers = response.headers_mut();

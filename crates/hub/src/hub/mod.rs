@@ -17,19 +17,19 @@ use tokio::sync::broadcast;
 use crate::backend::observer::Observer;
 use crate::backend::{Backend, BackendEvent, supervisor};
 use crate::call::suspended::SuspendedCalls;
-use crate::config::key::Key;
+use crate::config::key::BackendKey;
 use crate::config::options::Options;
 use crate::config::spec::SpecError;
 use crate::neighbours::Neighbours;
 use crate::registry::forced_reconnects::ForcedReconnects;
 use crate::registry::remembered::Memory;
-use crate::registry::stored::Kept;
+use crate::registry::stored::StoredChanges;
 use crate::registry::users::Users;
-use crate::registry::wanted::Wanted;
+use crate::registry::wanted::DesiredServers;
 use crate::requester::Requester;
 use crate::session::Session;
-use crate::session::registry::Sessions;
-use crate::tasks::Tasks;
+use crate::session::registry::HubSessions;
+use crate::tasks::HubTasks;
 use crate::tasks::names::TaskNames;
 
 pub use self::servers::RemoveError;
@@ -52,18 +52,18 @@ pub enum AddError {
 }
 
 /// Something that happened to a backend.
-pub type Happening = Arc<(Key, BackendEvent)>;
+pub type Happening = Arc<(BackendKey, BackendEvent)>;
 
 pub struct Hub {
     pub options: Options,
     pub store: Arc<dyn Store>,
     /// Other nodes on the same store, where there can be any.
     pub neighbours: Option<Arc<dyn Neighbours>>,
-    pub(crate) backends: RwLock<BTreeMap<Key, Backend>>,
-    pub sessions: Sessions,
+    pub(crate) backends: RwLock<BTreeMap<BackendKey, Backend>>,
+    pub sessions: HubSessions,
     pub(crate) users: Users,
     pub suspended: SuspendedCalls,
-    pub tasks: Tasks,
+    pub tasks: HubTasks,
     pub task_names: TaskNames,
     pub(crate) context: supervisor::SupervisorContext,
     pub(crate) happenings: broadcast::Sender<Happening>,
@@ -71,9 +71,9 @@ pub struct Hub {
     /// Changes of the list of servers happen under this lock, one at a time.
     pub(crate) changing: tokio::sync::Mutex<()>,
     /// Apart from the lock of changes, which may wait for a store, so that readers do not wait with them.
-    pub(crate) wanted: RwLock<Wanted>,
+    pub(crate) wanted: RwLock<DesiredServers>,
     pub(crate) forced_reconnects: ForcedReconnects,
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) kept: Arc<StoredChanges>,
     pub(crate) memory: Memory,
     /// The configuration was taken for the first time: what comes from now on is new.
     pub(crate) begun: AtomicBool,
@@ -93,7 +93,7 @@ impl Hub {
     }
 
     /// Whether this is what the principal means by the name, also if the backend was removed just now.
-    pub fn sees(&self, principal: &Principal, key: &Key) -> bool {
+    pub fn sees(&self, principal: &Principal, key: &BackendKey) -> bool {
         sees(&self.backends.read().unwrap_or_else(PoisonError::into_inner), principal, key)
     }
 
@@ -103,13 +103,13 @@ impl Hub {
     }
 
     /// Whether this principal alone has used it since we started.
-    pub(crate) fn is_only_used_by(&self, key: &Key, principal: &Principal) -> bool {
+    pub(crate) fn is_only_used_by(&self, key: &BackendKey, principal: &Principal) -> bool {
         self.users.are_only(key, principal)
     }
 
     pub fn find(&self, principal: &Principal, name: &str) -> Option<Backend> {
         let backends = self.backends.read().unwrap_or_else(PoisonError::into_inner);
-        let key = |owner: Option<&Principal>| Key { owner: owner.cloned(), name: name.into() };
+        let key = |owner: Option<&Principal>| BackendKey { owner: owner.cloned(), name: name.into() };
         backends.get(&key(Some(principal))).or_else(|| backends.get(&key(None))).cloned()
     }
 
@@ -141,11 +141,11 @@ impl Hub {
     }
 
     /// Whether the server is in the configuration, and not one that was added at run time.
-    pub fn is_configured(&self, key: &Key) -> bool {
+    pub fn is_configured(&self, key: &BackendKey) -> bool {
         key.owner.is_none() && self.wanted().configured(&key.name).is_some()
     }
 
-    pub(crate) fn backend(&self, key: &Key) -> Option<Backend> {
+    pub(crate) fn backend(&self, key: &BackendKey) -> Option<Backend> {
         self.backends.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
@@ -189,8 +189,8 @@ impl Hub {
     }
 }
 
-fn sees(backends: &BTreeMap<Key, Backend>, principal: &Principal, key: &Key) -> bool {
-    let own = || Key { owner: Some(principal.clone()), name: key.name.clone() };
+fn sees(backends: &BTreeMap<BackendKey, Backend>, principal: &Principal, key: &BackendKey) -> bool {
+    let own = || BackendKey { owner: Some(principal.clone()), name: key.name.clone() };
     match &key.owner {
         Some(owner) => owner == principal,
         None => !backends.contains_key(&own()),

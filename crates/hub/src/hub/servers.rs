@@ -12,14 +12,14 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::{AddError, Hub};
-use crate::backend::{Backend, BackendEvent, Command, supervisor};
+use crate::backend::{Backend, BackendCommand, BackendEvent, supervisor};
 use crate::config::file::FileEntry;
-use crate::config::key::Key;
+use crate::config::key::BackendKey;
 use crate::config::spec::{Reach, ServerSpec, check_name};
 use crate::fields::Fields;
-use crate::registry::stored::{Kept, Noted};
-use crate::registry::wanted::Wanted;
-use crate::requester::{Requester, Role};
+use crate::registry::stored::{Noted, StoredChanges};
+use crate::registry::wanted::DesiredServers;
+use crate::requester::{Requester, RequesterRole};
 use crate::upstream::address_guard;
 
 /// A change whose wake-up was lost is seen after this time.
@@ -92,7 +92,7 @@ impl Hub {
         }
         address_guard::check(&spec, self.reach_of_added())?;
         let _changing = self.changing.lock().await;
-        let key = Key { owner: owner.cloned(), name: name.into() };
+        let key = BackendKey { owner: owner.cloned(), name: name.into() };
         let taken = owner.map_or_else(|| self.backend(&key), |owner| self.find(owner, name));
         if taken.is_some() {
             return Err(AddError::Exists(name.to_owned()));
@@ -114,8 +114,10 @@ impl Hub {
     /// Removes the server that the name means to the requester, whatever its state: its own, or, for an operator, a shared one.
     pub async fn remove(&self, who: &Requester, name: &str) -> Result<(), RemoveError> {
         match (self.remove_of(&who.principal, name).await, who.role) {
-            (Err(RemoveError::Unknown(_)), Role::Operator) => self.remove_for_all(name).await,
-            (Err(RemoveError::Unknown(_)), Role::User) if self.find_anywhere(&who.principal, name).await.is_some() => {
+            (Err(RemoveError::Unknown(_)), RequesterRole::Operator) => self.remove_for_all(name).await,
+            (Err(RemoveError::Unknown(_)), RequesterRole::User)
+                if self.find_anywhere(&who.principal, name).await.is_some() =>
+            {
                 Err(RemoveError::OperatorsOnly(name.to_owned()))
             }
             (done, _) => done,
@@ -127,7 +129,7 @@ impl Hub {
         let unknown = || RemoveError::Unknown(name.to_owned());
         check_name(name).map_err(|_| unknown())?;
         let _changing = self.changing.lock().await;
-        let key = Key::of(owner, name);
+        let key = BackendKey::of(owner, name);
         let noted = self.kept.note(&key, None).await?;
         self.wanted_mut().drop_added(&key);
         self.reconcile(Arrival::Added).await;
@@ -145,7 +147,7 @@ impl Hub {
         }
         {
             let mut wanted = self.wanted_mut();
-            wanted.drop_added(&Key::shared(name));
+            wanted.drop_added(&BackendKey::shared(name));
             if let Some(removal) = removal {
                 wanted.remove(name, removal);
             }
@@ -160,7 +162,7 @@ impl Hub {
             self.learn().await.map_err(AddError::Store)?;
         }
         let _changing = self.changing.lock().await;
-        let key = Key::shared(name);
+        let key = BackendKey::shared(name);
         let Some(removal) = self.wanted().removal(name) else { return Err(AddError::NotRemoved(name.to_owned())) };
         if self.backend(&key).is_some() {
             return Err(AddError::Exists(name.to_owned()));
@@ -174,7 +176,7 @@ impl Hub {
     /// The servers of the configuration that are removed, as operators see them.
     pub fn removed(&self) -> Vec<Fields> {
         let wanted = self.wanted();
-        let gone = wanted.removed().filter(|(name, ..)| self.backend(&Key::shared(name)).is_none());
+        let gone = wanted.removed().filter(|(name, ..)| self.backend(&BackendKey::shared(name)).is_none());
         gone.map(|(name, entry, removal)| {
             let mut shown = Fields::default().and("name", name);
             if let Some((kind, target)) = entry.spec.shown() {
@@ -205,7 +207,7 @@ impl Hub {
         Reach::of_added(self.options.allow_private)
     }
 
-    async fn launch(&self, key: Key, spec: ServerSpec, reach: Reach, arrival: Arrival) -> Backend {
+    async fn launch(&self, key: BackendKey, spec: ServerSpec, reach: Reach, arrival: Arrival) -> Backend {
         let remembered = self.memory.recall(&key, &spec).await;
         let is_new = match arrival {
             Arrival::Restarted => remembered.is_none(),
@@ -232,17 +234,17 @@ impl Hub {
     }
 
     /// The server is no more.
-    async fn stop(&self, key: &Key) {
+    async fn stop(&self, key: &BackendKey) {
         self.halt(key).await;
         self.memory.forget(key).await;
     }
 
-    pub(crate) async fn halt(&self, key: &Key) {
+    pub(crate) async fn halt(&self, key: &BackendKey) {
         let removed = self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(key);
         if let Some(backend) = removed {
             // Its replacement is announced after it.
             let (told, heard) = oneshot::channel();
-            let _ = backend.commands.send(Command::Remove(told)).await;
+            let _ = backend.commands.send(BackendCommand::Remove(told)).await;
             let _ = heard.await;
         }
     }
@@ -265,17 +267,17 @@ impl Hub {
         Ok(())
     }
 
-    pub(super) fn wanted(&self) -> RwLockReadGuard<'_, Wanted> {
+    pub(super) fn wanted(&self) -> RwLockReadGuard<'_, DesiredServers> {
         self.wanted.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wanted_mut(&self) -> RwLockWriteGuard<'_, Wanted> {
+    fn wanted_mut(&self) -> RwLockWriteGuard<'_, DesiredServers> {
         self.wanted.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Takes over what other nodes add and remove.
-pub(crate) async fn follow(hub: Weak<Hub>, kept: Arc<Kept>) {
+pub(crate) async fn follow(hub: Weak<Hub>, kept: Arc<StoredChanges>) {
     let wake = WakeSet::new();
     let _tail = kept.tail(&wake);
     loop {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::backend::BackendEvent;
-use crate::config::key::Key;
+use crate::config::key::BackendKey;
 use crate::fields::Raw;
 use crate::hub::{Happening, Hub};
 use crate::message;
@@ -20,7 +20,7 @@ use crate::session::{OWN_STREAM, Route, Session};
 const TELL_AT_ONCE: usize = 256;
 
 impl Hub {
-    async fn happened(self: &Arc<Self>, key: Key, event: BackendEvent) {
+    async fn happened(self: &Arc<Self>, key: BackendKey, event: BackendEvent) {
         // When the hub itself stops, its servers are let go, and what they offer has not changed.
         if matches!(event, BackendEvent::ListChanged(_)) && self.tasks.closing.is_cancelled() {
             return;
@@ -119,7 +119,7 @@ async fn tell(session: &Session, name: &str, event: &BackendEvent, message: Opti
 }
 
 /// What may stand in our own log: no content, and no line that a child wrote.
-fn shown(event: &BackendEvent, key: &Key) -> Value {
+fn shown(event: &BackendEvent, key: &BackendKey) -> Value {
     match event {
         BackendEvent::Notification { method, .. } => method.as_str().into(),
         BackendEvent::Stderr(_) | BackendEvent::Connected { .. } => Value::Null,
@@ -132,7 +132,7 @@ fn shown(event: &BackendEvent, key: &Key) -> Value {
 }
 
 /// Tells what happens to everyone whom it concerns, in the order in which it happened.
-pub(super) async fn listen(hub: Weak<Hub>, mut told: mpsc::Receiver<(Key, BackendEvent)>) {
+pub(super) async fn listen(hub: Weak<Hub>, mut told: mpsc::Receiver<(BackendKey, BackendEvent)>) {
     while let Some((key, event)) = told.recv().await {
         let Some(hub) = hub.upgrade() else { return };
         hub.happened(key, event).await;

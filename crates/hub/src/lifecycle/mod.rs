@@ -21,14 +21,14 @@ use crate::hub::{Hub, servers};
 use crate::neighbours::Neighbours;
 use crate::registry::forced_reconnects::ForcedReconnects;
 use crate::registry::remembered::Memory;
-use crate::registry::stored::Kept;
+use crate::registry::stored::StoredChanges;
 use crate::registry::users::Users;
 use crate::relay::{resubscribe, task};
 use crate::seal::Seal;
 use crate::session::Session;
-use crate::session::registry::Sessions;
+use crate::session::registry::HubSessions;
 use crate::tasks::names::TaskNames;
-use crate::tasks::{Orphans, Tasks};
+use crate::tasks::{HubTasks, Orphans};
 use crate::upstream::address_guard;
 
 /// Events of backends that may wait to be told.
@@ -65,14 +65,14 @@ impl Hub {
         let (woken, waking) = mpsc::unbounded_channel();
         let seal = Arc::new(Seal::open(&store, &clock).await?);
         let hub = Arc::new(Hub {
-            sessions: Sessions::new(&options, store.clone(), observer.clone(), neighbours.clone(), woken),
-            tasks: Tasks::new(store.clone(), clock, neighbours.clone()),
+            sessions: HubSessions::new(&options, store.clone(), observer.clone(), neighbours.clone(), woken),
+            tasks: HubTasks::new(store.clone(), clock, neighbours.clone()),
             task_names: TaskNames::new(seal.clone()),
             users: Users::default(),
             forced_reconnects: ForcedReconnects::new(options.forced_reconnects_per_minute_max),
             suspended: SuspendedCalls::new(options.ask_timeout, seal),
             options,
-            kept: Arc::new(Kept::open(store.clone(), clock).await?),
+            kept: Arc::new(StoredChanges::open(store.clone(), clock).await?),
             memory: Memory::open(store.clone(), clock).await?,
             begun: AtomicBool::new(false),
             store,

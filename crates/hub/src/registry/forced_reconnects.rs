@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use bowline_core::Bucket;
 use bowline_protocol::Principal;
 
-use crate::config::key::Key;
-use crate::requester::{Requester, Role};
+use crate::config::key::BackendKey;
+use crate::requester::{Requester, RequesterRole};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 pub struct ForcedReconnects {
     per_minute_max: u32,
     /// With the time of the last one. A bucket that was left alone for a minute is full, and need not be kept.
-    buckets: Mutex<HashMap<(Principal, Key), (Bucket, Instant)>>,
+    buckets: Mutex<HashMap<(Principal, BackendKey), (Bucket, Instant)>>,
 }
 
 impl ForcedReconnects {
@@ -25,8 +25,8 @@ impl ForcedReconnects {
     }
 
     /// Takes one, or says how long until there is one. Operators, and owners of what they added, are not limited.
-    pub fn take(&self, who: &Requester, key: &Key, now: Instant) -> Result<(), Duration> {
-        if who.role == Role::Operator || key.owner.is_some() {
+    pub fn take(&self, who: &Requester, key: &BackendKey, now: Instant) -> Result<(), Duration> {
+        if who.role == RequesterRole::Operator || key.owner.is_some() {
             return Ok(());
         }
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,8 +56,9 @@ mod tests {
         let limits = ForcedReconnects::new(2);
         let [alice, bob] = ["alice", "bob"].map(|name| Principal::parse(name).unwrap());
         let (user, other) = (Requester::from(&alice), Requester::from(&bob));
-        let (one, two, t0) = (Key::shared("one"), Key::shared("two"), clock::now());
-        let takes = |who: &Requester, key: &Key, after: u64| limits.take(who, key, t0 + Duration::from_secs(after));
+        let (one, two, t0) = (BackendKey::shared("one"), BackendKey::shared("two"), clock::now());
+        let takes =
+            |who: &Requester, key: &BackendKey, after: u64| limits.take(who, key, t0 + Duration::from_secs(after));
         assert!(takes(&user, &one, 0).is_ok() && takes(&user, &one, 0).is_ok());
         assert_eq!(takes(&user, &one, 0), Err(Duration::from_secs(30)));
         assert!(takes(&other, &one, 0).is_ok() && takes(&user, &two, 0).is_ok(), "each has its own");
@@ -65,7 +66,7 @@ mod tests {
         assert!(takes(&user, &one, 95).is_ok() && takes(&user, &one, 95).is_ok(), "after a minute all are back");
         for _ in 0..9 {
             assert!(takes(&Requester::operator(alice.clone()), &one, 95).is_ok(), "an operator is not limited");
-            assert!(takes(&user, &Key::of(&alice, "mine"), 95).is_ok(), "nor an owner");
+            assert!(takes(&user, &BackendKey::of(&alice, "mine"), 95).is_ok(), "nor an owner");
         }
     }
 }

@@ -10,10 +10,10 @@ use bowline_store::{Clock, Item, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::stored;
-use crate::backend::{Backend, Remembered};
+use crate::backend::{Backend, RememberedServer};
 use crate::call::facts::ServerFacts;
 use crate::catalogue::Catalogue;
-use crate::config::key::Key;
+use crate::config::key::BackendKey;
 use crate::config::spec::ServerSpec;
 use crate::fields::{Raw, raw};
 
@@ -25,11 +25,11 @@ pub struct Memory {
     clock: Clock,
     log: LogId,
     /// Marks of what was written last, so that the same is not written again after each reconnect.
-    written: Mutex<HashMap<Key, u64>>,
+    written: Mutex<HashMap<BackendKey, u64>>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct StoredFacts {
     /// Which configuration this was seen under. Another one leads to another server.
     spec: u64,
     facts: Option<ServerFacts>,
@@ -43,7 +43,7 @@ impl Memory {
     }
 
     /// What was seen of this server under this very configuration. A store that cannot be read knows nothing.
-    pub async fn recall(&self, key: &Key, spec: &ServerSpec) -> Option<Remembered> {
+    pub async fn recall(&self, key: &BackendKey, spec: &ServerSpec) -> Option<RememberedServer> {
         let kept = match self.store.item(&self.log, &stored::item(key)).await {
             Ok(kept) => kept?,
             Err(error) => {
@@ -51,9 +51,9 @@ impl Memory {
                 return None;
             }
         };
-        let written: Written = serde_json::from_slice(&kept).ok()?;
+        let written: StoredFacts = serde_json::from_slice(&kept).ok()?;
         let catalogue = Arc::new(Catalogue::of(written.lists));
-        (written.spec == mark_of(spec)).then_some(Remembered { facts: written.facts, catalogue })
+        (written.spec == mark_of(spec)).then_some(RememberedServer { facts: written.facts, catalogue })
     }
 
     /// Keeps what is known now, if it is something else than before. Lists that were never seen are not empty ones.
@@ -63,7 +63,7 @@ impl Memory {
             return;
         }
         let written =
-            Written { spec: mark_of(spec), facts: now.facts, lists: now.catalogue.lists().map(<[Raw]>::to_vec) };
+            StoredFacts { spec: mark_of(spec), facts: now.facts, lists: now.catalogue.lists().map(<[Raw]>::to_vec) };
         let text = raw(&written);
         let mark = mark_of(text.get());
         if self.written().insert(key.clone(), mark) == Some(mark) {
@@ -77,7 +77,7 @@ impl Memory {
     }
 
     /// The server was removed, and what was known of it with it.
-    pub async fn forget(&self, key: &Key) {
+    pub async fn forget(&self, key: &BackendKey) {
         self.written().remove(key);
         if let Err(error) = stored::change(&self.store, &self.clock, &self.log, &Item::delete(stored::item(key))).await
         {
@@ -85,7 +85,7 @@ impl Memory {
         }
     }
 
-    fn written(&self) -> std::sync::MutexGuard<'_, HashMap<Key, u64>> {
+    fn written(&self) -> std::sync::MutexGuard<'_, HashMap<BackendKey, u64>> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,7 +13,7 @@ use bowline_store::{
 use bytes::Bytes;
 
 use crate::config::file::Removal;
-use crate::config::key::Key;
+use crate::config::key::BackendKey;
 use crate::config::spec::ServerSpec;
 use crate::fields::raw;
 
@@ -22,7 +22,7 @@ const LOG: &str = "hub_servers";
 /// What the items of removals begin with.
 const REMOVED: &str = "removed:";
 
-pub struct Kept {
+pub struct StoredChanges {
     store: Arc<dyn Store>,
     clock: Clock,
     log: LogId,
@@ -38,19 +38,19 @@ pub enum Noted {
 /// What the log holds.
 #[derive(Debug, Default)]
 pub struct Stored {
-    pub added: BTreeMap<Key, ServerSpec>,
+    pub added: BTreeMap<BackendKey, ServerSpec>,
     /// Servers of the configuration that an operator removed, by their names.
     pub removed: BTreeMap<String, Removal>,
 }
 
-impl Kept {
-    pub async fn open(store: Arc<dyn Store>, clock: Clock) -> Result<Kept, StoreError> {
+impl StoredChanges {
+    pub async fn open(store: Arc<dyn Store>, clock: Clock) -> Result<StoredChanges, StoreError> {
         let log = own_log(&store, &clock, LOG).await?;
-        Ok(Kept { store, clock, log })
+        Ok(StoredChanges { store, clock, log })
     }
 
     /// Adds one, or removes it.
-    pub async fn note(&self, key: &Key, spec: Option<&ServerSpec>) -> Result<Noted, StoreError> {
+    pub async fn note(&self, key: &BackendKey, spec: Option<&ServerSpec>) -> Result<Noted, StoreError> {
         let item = item(key);
         self.change(&[&item], |now| match (spec, &now[0]) {
             (Some(spec), None) => vec![Item::put(item.clone(), spec.write().to_string().into_bytes())],
@@ -62,7 +62,7 @@ impl Kept {
 
     /// Removes the shared server of this name: what was added, and with `removal` also the entry of the configuration.
     pub async fn remove_shared(&self, name: &str, removal: Option<&Removal>) -> Result<Noted, StoreError> {
-        let (added, removed) = (item(&Key::shared(name)), removal_item(name));
+        let (added, removed) = (item(&BackendKey::shared(name)), removal_item(name));
         self.change(&[&added], |now| {
             let deleted = now[0].as_ref().map(|_| Item::delete(added.clone()));
             let noted = removal.map(|removal| Item::put(removed.clone(), raw(removal).get().as_bytes().to_vec()));
@@ -142,7 +142,7 @@ impl Kept {
             // Without an owner, all clients share it.
             let owner = if owner.is_empty() { Some(None) } else { Principal::parse(owner).map(Some) };
             match (spec, owner) {
-                (Some(spec), Some(owner)) => drop(stored.added.insert(Key { owner, name: name.into() }, spec)),
+                (Some(spec), Some(owner)) => drop(stored.added.insert(BackendKey { owner, name: name.into() }, spec)),
                 _ => tracing::error!(server = name, "a server that was added before cannot be read; it is left alone"),
             }
         }
@@ -176,7 +176,7 @@ pub(crate) async fn own_log(store: &Arc<dyn Store>, clock: &Clock, name: &str) -
 }
 
 /// What a server's item is called in such a log.
-pub(crate) fn item(key: &Key) -> String {
+pub(crate) fn item(key: &BackendKey) -> String {
     format!("{}/{}", key.name, key.owner.as_ref().map_or("", |owner| owner.as_str()))
 }
 
@@ -195,8 +195,8 @@ fn shared(store: &Arc<dyn Store>, log: &LogId) -> LeasedLog {
     LeasedLog::new(store.clone(), Arc::new(SharedLessor(store.clone())), log.clone())
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for StoredChanges {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Kept")
+        f.write_str("StoredChanges")
     }
 }

@@ -7,43 +7,43 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::Principal;
 
-use crate::config::key::Key;
+use crate::config::key::BackendKey;
 
 /// More than this need not be known. It outlives the server itself, since its last words may come late; there are as many as
 /// an operator has named.
-enum Used {
+enum UsedBy {
     By(Principal),
     BySeveral,
 }
 
 #[derive(Default)]
-pub struct Users(Mutex<HashMap<Key, Used>>);
+pub struct Users(Mutex<HashMap<BackendKey, UsedBy>>);
 
 impl Users {
     /// A principal uses a server. Noted before anything is sent there.
-    pub fn note(&self, key: &Key, principal: &Principal) {
+    pub fn note(&self, key: &BackendKey, principal: &Principal) {
         // A server that a principal added is used by that principal alone.
         if key.owner.is_some() {
             return;
         }
         let mut used = self.lock();
         match used.get_mut(key) {
-            None => drop(used.insert(key.clone(), Used::By(principal.clone()))),
-            Some(Used::By(other)) if other == principal => {}
-            Some(known) => *known = Used::BySeveral,
+            None => drop(used.insert(key.clone(), UsedBy::By(principal.clone()))),
+            Some(UsedBy::By(other)) if other == principal => {}
+            Some(known) => *known = UsedBy::BySeveral,
         }
     }
 
     /// Whether this principal alone has used it.
-    pub fn are_only(&self, key: &Key, principal: &Principal) -> bool {
+    pub fn are_only(&self, key: &BackendKey, principal: &Principal) -> bool {
         match self.lock().get(key) {
             None => true,
-            Some(Used::By(known)) => known == principal,
-            Some(Used::BySeveral) => false,
+            Some(UsedBy::By(known)) => known == principal,
+            Some(UsedBy::BySeveral) => false,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Used>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<BackendKey, UsedBy>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_server_is_one_persons_until_another_has_used_it() {
         let [alice, bob] = ["alice", "bob"].map(|name| Principal::parse(name).unwrap());
-        let (users, key) = (Users::default(), Key { owner: None, name: "b".into() });
+        let (users, key) = (Users::default(), BackendKey { owner: None, name: "b".into() });
         assert!(users.are_only(&key, &alice) && users.are_only(&key, &bob));
         users.note(&key, &alice);
         users.note(&key, &alice);

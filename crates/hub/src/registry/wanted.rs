@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 
 use super::stored::Stored;
 use crate::config::file::{FileEntry, Removal};
-use crate::config::key::Key;
+use crate::config::key::BackendKey;
 use crate::config::spec::{Reach, ServerSpec};
 
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub struct DesiredServers {
     configured: BTreeMap<String, FileEntry>,
     stored: Stored,
 }
 
-impl Wanted {
+impl DesiredServers {
     /// Takes what the store knows now.
     pub fn learn(&mut self, stored: Stored) {
         self.stored = stored;
@@ -37,12 +37,12 @@ impl Wanted {
         outdated
     }
 
-    pub fn add(&mut self, key: Key, spec: ServerSpec) {
+    pub fn add(&mut self, key: BackendKey, spec: ServerSpec) {
         self.stored.added.insert(key, spec);
     }
 
     /// Forgets one that was added.
-    pub fn drop_added(&mut self, key: &Key) {
+    pub fn drop_added(&mut self, key: &BackendKey) {
         self.stored.added.remove(key);
     }
 
@@ -72,10 +72,11 @@ impl Wanted {
     }
 
     /// All servers that should be there, and where each may be. Of an added one and one of the configuration the latter counts.
-    pub fn servers(&self, reach_of_added: Reach) -> BTreeMap<Key, (ServerSpec, Reach)> {
+    pub fn servers(&self, reach_of_added: Reach) -> BTreeMap<BackendKey, (ServerSpec, Reach)> {
         let added = self.stored.added.iter().map(|(key, spec)| (key.clone(), (spec.clone(), reach_of_added)));
         let configured = self.configured.iter().filter(|(name, entry)| !self.is_removed_entry(name, entry));
-        let configured = configured.map(|(name, entry)| (Key::shared(name), (entry.spec.clone(), Reach::Anywhere)));
+        let configured =
+            configured.map(|(name, entry)| (BackendKey::shared(name), (entry.spec.clone(), Reach::Anywhere)));
         added.chain(configured).collect()
     }
 
@@ -95,12 +96,12 @@ mod tests {
         url.map(|url| ("b".to_owned(), entry(url))).into_iter().collect()
     }
 
-    fn removed(wanted: &Wanted) -> Vec<String> {
+    fn removed(wanted: &DesiredServers) -> Vec<String> {
         wanted.removed().map(|(name, ..)| name.to_owned()).collect()
     }
 
-    fn with_removal(url: &str) -> Wanted {
-        let mut wanted = Wanted::default();
+    fn with_removal(url: &str) -> DesiredServers {
+        let mut wanted = DesiredServers::default();
         wanted.configure(file(Some(url)));
         let mark = wanted.configured("b").unwrap().mark.clone();
         wanted.remove("b", Removal { mark, at_ms: 1 });
@@ -130,13 +131,13 @@ mod tests {
     #[test]
     fn after_a_restart_only_an_entry_that_has_changed_meanwhile_comes_back() {
         for (url, comes_back) in [("http://x/", false), ("http://y/", true)] {
-            let mut wanted = Wanted::default();
+            let mut wanted = DesiredServers::default();
             wanted.learn(std::mem::take(&mut with_removal("http://x/").stored));
             wanted.configure(file(Some(url)));
             assert_eq!(wanted.configured("b").is_some(), comes_back, "{url}");
         }
         // A node whose configuration never had the entry says nothing about it.
-        let mut other = Wanted::default();
+        let mut other = DesiredServers::default();
         other.learn(std::mem::take(&mut with_removal("http://x/").stored));
         assert!(other.configure(file(None)).is_empty());
     }
@@ -145,9 +146,9 @@ mod tests {
     fn an_added_server_takes_the_name_of_a_removed_one() {
         let mut wanted = with_removal("http://x/");
         let spec = ServerSpec::read(&json!({ "url": "http://z/" }), &|_| None).unwrap();
-        wanted.add(Key::shared("b"), spec.clone());
-        assert_eq!(wanted.servers(Reach::Public)[&Key::shared("b")], (spec, Reach::Public));
+        wanted.add(BackendKey::shared("b"), spec.clone());
+        assert_eq!(wanted.servers(Reach::Public)[&BackendKey::shared("b")], (spec, Reach::Public));
         wanted.restore("b");
-        assert_eq!(wanted.servers(Reach::Public)[&Key::shared("b")].1, Reach::Anywhere);
+        assert_eq!(wanted.servers(Reach::Public)[&BackendKey::shared("b")].1, Reach::Anywhere);
     }
 }

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::backend::Outcome;
+use bowline_core::backend::CallFailure;
 use bowline_env::clock;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
-use super::Client;
+use super::ClientContext;
 use crate::backend::Backend;
-use crate::call::reply::{CallEnd, Reply};
-use crate::call::{BackendCall, Exchange, Inbound, Sink, outcome};
+use crate::call::reply::{CallEnd, CallReply};
+use crate::call::{BackendCall, Exchange, Inbound, InboundSink, outcome};
 use crate::catalogue::{ListKind, mirrored_headers};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
-use crate::message::{self, Request};
+use crate::message::{self, RpcRequest};
 
 /// A backend that asks more often than this for one call is going round in circles.
 const ROUNDS_MAX: usize = 16;
@@ -24,7 +24,13 @@ const ROUNDS_MAX: usize = 16;
 const RELIST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Calls a backend on behalf of a client.
-pub async fn call(hub: &Hub, client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
+pub async fn call(
+    hub: &Hub,
+    client: &ClientContext,
+    backend: &Backend,
+    request: &RpcRequest,
+    sink: &InboundSink,
+) -> CallReply {
     hub.used(backend, &client.principal);
     let counted = backend.counts.begin();
     let reply = rounds(hub, client, backend, request, sink).await;
@@ -33,19 +39,32 @@ pub async fn call(hub: &Hub, client: &Client, backend: &Backend, request: &Reque
 }
 
 /// The body has another name in it now, so the headers that repeat it are made anew; the others stay.
-pub async fn pass(hub: &Hub, client: &Client, backend: &Backend, method: &str, params: &Fields, sink: &Sink) -> Reply {
+pub async fn pass(
+    hub: &Hub,
+    client: &ClientContext,
+    backend: &Backend,
+    method: &str,
+    params: &Fields,
+    sink: &InboundSink,
+) -> CallReply {
     let params = params.to_raw();
     let mut client = client.clone();
     if let Some(headers) = client.sent.as_mut().and_then(|sent| sent.headers.as_mut()) {
         headers.retain(|(name, _)| name != "mcp-name" && name != "mcp-method");
         headers.extend(mirrored_headers::named_headers(method, Some(&params)));
     }
-    let request = Request { id: message::Id::number(0), method: method.to_owned(), params: Some(params) };
+    let request = RpcRequest { id: message::RpcId::number(0), method: method.to_owned(), params: Some(params) };
     call(hub, &client, backend, &request, sink).await
 }
 
 /// Calls until the backend asks no more.
-async fn rounds(hub: &Hub, client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
+async fn rounds(
+    hub: &Hub,
+    client: &ClientContext,
+    backend: &Backend,
+    request: &RpcRequest,
+    sink: &InboundSink,
+) -> CallReply {
     let mut params = request.params.clone();
     for _ in 0..ROUNDS_MAX {
         let reply = once(hub, client, backend, &request.method, params.as_ref(), sink).await;
@@ -55,15 +74,22 @@ async fn rounds(hub: &Hub, client: &Client, backend: &Backend, request: &Request
         }
         params = match answer_questions(backend, params.as_ref(), result, sink).await {
             Ok(params) => Some(params),
-            Err(error) => return Reply::new(Err(error)),
+            Err(error) => return CallReply::new(Err(error)),
         };
     }
-    Reply::new(Err(message::error(message::INTERNAL_ERROR, "the server asked for input too many times")))
+    CallReply::new(Err(message::error(message::INTERNAL_ERROR, "the server asked for input too many times")))
 }
 
 /// One round. A server that wants to see other headers has refused the call before it looked at it, so the call is made again
 /// once the tool's definition is known anew. Headers that a client made are its own to mend.
-async fn once(hub: &Hub, client: &Client, backend: &Backend, method: &str, params: Option<&Raw>, sink: &Sink) -> Reply {
+async fn once(
+    hub: &Hub,
+    client: &ClientContext,
+    backend: &Backend,
+    method: &str,
+    params: Option<&Raw>,
+    sink: &InboundSink,
+) -> CallReply {
     let reply = send(hub, client, backend, method, params, sink).await;
     let refused = reply.answer.as_ref().is_err_and(|error| message::code_of(error) == message::HEADER_MISMATCH);
     if !refused || reply.status != 400 || method != "tools/call" || has_headers(client) {
@@ -74,11 +100,18 @@ async fn once(hub: &Hub, client: &Client, backend: &Backend, method: &str, param
 }
 
 /// Whether the client itself made the headers of its request.
-fn has_headers(client: &Client) -> bool {
+fn has_headers(client: &ClientContext) -> bool {
     client.sent.as_ref().is_some_and(|sent| sent.headers.is_some())
 }
 
-async fn send(hub: &Hub, client: &Client, backend: &Backend, method: &str, params: Option<&Raw>, sink: &Sink) -> Reply {
+async fn send(
+    hub: &Hub,
+    client: &ClientContext,
+    backend: &Backend,
+    method: &str,
+    params: Option<&Raw>,
+    sink: &InboundSink,
+) -> CallReply {
     let resend = outcome::resend(method, params, &backend.catalogue(), hub.options.retry_idempotent);
     let param_headers = param_headers(backend, method, params);
     let call = BackendCall {
@@ -92,7 +125,7 @@ async fn send(hub: &Hub, client: &Client, backend: &Backend, method: &str, param
     let end = tokio::time::timeout(hub.options.call_limit, called).await;
     let endless = |_| {
         let reason = format!("it had not answered after {} s", hub.options.call_limit.as_secs());
-        CallEnd::Failed(Outcome::Unknown { reason })
+        CallEnd::Failed(CallFailure::Unknown { reason })
     };
     outcome::reply(backend.name(), method, end.unwrap_or_else(endless))
 }
@@ -121,7 +154,12 @@ fn is_question(result: &Raw) -> bool {
 }
 
 /// Asks the client each question and puts the answers where the next round finds them.
-async fn answer_questions(backend: &Backend, params: Option<&Raw>, result: &Raw, sink: &Sink) -> Result<Raw, Raw> {
+async fn answer_questions(
+    backend: &Backend,
+    params: Option<&Raw>,
+    result: &Raw,
+    sink: &InboundSink,
+) -> Result<Raw, Raw> {
     let result = Fields::of(Some(result));
     let responses = ask_each(&backend.key.name, &result.object("inputRequests"), sink).await?;
     let mut params = Fields::of(params.map(|raw| &**raw));
@@ -134,7 +172,7 @@ async fn answer_questions(backend: &Backend, params: Option<&Raw>, result: &Raw,
 }
 
 /// Asks the client each question, in order; the answers under the same keys.
-pub async fn ask_each(server: &Arc<str>, questions: &Fields, sink: &Sink) -> Result<Fields, Raw> {
+pub async fn ask_each(server: &Arc<str>, questions: &Fields, sink: &InboundSink) -> Result<Fields, Raw> {
     let mut responses = Fields::default();
     for (key, question) in questions.iter() {
         let question = Fields::of(Some(question));

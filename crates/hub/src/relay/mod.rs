@@ -17,14 +17,14 @@ use bowline_protocol::Principal;
 
 use crate::call::facts::{ClientFacts, no_capabilities, our_info};
 use crate::call::{Caller, Exchange, Sent};
-use crate::requester::{Requester, Role};
+use crate::requester::{Requester, RequesterRole};
 use crate::session::{Route, Session};
 
 /// Who asks, and how.
 #[derive(Clone)]
-pub struct Client {
+pub struct ClientContext {
     pub principal: Principal,
-    pub role: Role,
+    pub role: RequesterRole,
     pub route: Route,
     pub caller: Caller,
     /// That its requests come in, or that a handle names.
@@ -34,12 +34,12 @@ pub struct Client {
     pub log_level: Option<String>,
 }
 
-impl Client {
-    pub fn of_session(session: &Arc<Session>) -> Client {
-        Client {
+impl ClientContext {
+    pub fn of_session(session: &Arc<Session>) -> ClientContext {
+        ClientContext {
             principal: session.principal.clone(),
             // A session may be used with several credentials; each request brings its own.
-            role: Role::User,
+            role: RequesterRole::User,
             route: session.record.route.clone(),
             caller: session.caller(),
             session: Some(session.clone()),
@@ -49,10 +49,10 @@ impl Client {
     }
 
     /// A client that cannot be asked anything, with a session of its own at each server.
-    pub fn absent(owner: &Principal, lane: String) -> Client {
-        Client {
+    pub fn absent(owner: &Principal, lane: String) -> ClientContext {
+        ClientContext {
             principal: owner.clone(),
-            role: Role::User,
+            role: RequesterRole::User,
             route: Route::All,
             caller: Caller {
                 lane: lane.into(),
@@ -68,8 +68,8 @@ impl Client {
     }
 
     #[must_use]
-    pub fn with_role(self, role: Role) -> Client {
-        Client { role, ..self }
+    pub fn with_role(self, role: RequesterRole) -> ClientContext {
+        ClientContext { role, ..self }
     }
 
     pub fn requester(&self) -> Requester {
@@ -81,7 +81,7 @@ impl Client {
     }
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for ClientContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Client({}, {:?})", self.principal, self.route)
     }

@@ -4,29 +4,30 @@ use std::sync::Arc;
 
 use bowline_protocol::Principal;
 
-use super::{Client, call, resubscribe, subscriptions};
+use super::{ClientContext, call, resubscribe, subscriptions};
 use crate::backend::Backend;
 use crate::call::facts::ClientFacts;
-use crate::call::reply::Reply;
-use crate::call::{Caller, Exchange, Sink, capabilities};
+use crate::call::reply::CallReply;
+use crate::call::{Caller, Exchange, InboundSink, capabilities};
 use crate::fields::Fields;
 use crate::hub::Hub;
-use crate::message::{self, Request};
+use crate::message::{self, RpcRequest};
 use crate::session::Session;
 
 /// Sends a request to a backend as the client, or as the session that stands for it.
 pub async fn to_backend(
     hub: &Arc<Hub>,
-    client: &Client,
+    client: &ClientContext,
     session: Option<&Arc<Session>>,
     backend: &Backend,
     method: &str,
     params: &Fields,
-    sink: &Sink,
-) -> Reply {
+    sink: &InboundSink,
+) -> CallReply {
     let client = acting(client, session);
     let reply = if method.ends_with("subscribe") && !backend.offers(Exchange::Session) {
-        let request = Request { id: message::Id::number(0), method: method.to_owned(), params: Some(params.to_raw()) };
+        let request =
+            RpcRequest { id: message::RpcId::number(0), method: method.to_owned(), params: Some(params.to_raw()) };
         subscriptions::subscribe(hub, &client, backend, &request)
     } else {
         call::pass(hub, &client, backend, method, params, sink).await
@@ -36,7 +37,7 @@ pub async fn to_backend(
 }
 
 /// The client as backends see it when it acts by the hub's tools.
-pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
+pub fn acting(client: &ClientContext, session: Option<&Arc<Session>>) -> ClientContext {
     let mut client = client.clone();
     // The client's own request speaks of our tool, not of the backend's.
     client.sent = None;
@@ -59,24 +60,24 @@ pub fn acting(client: &Client, session: Option<&Arc<Session>>) -> Client {
 }
 
 /// A client that asked for something long ago and may not be connected now.
-pub fn of_owner(owner: &Principal, session: Option<&Arc<Session>>) -> Client {
-    acting(&Client::absent(owner, format!("principal {owner}")), session)
+pub fn of_owner(owner: &Principal, session: Option<&Arc<Session>>) -> ClientContext {
+    acting(&ClientContext::absent(owner, format!("principal {owner}")), session)
 }
 
 /// The same for a client that can answer nothing, as it is.
 pub async fn as_client(
     hub: &Arc<Hub>,
-    client: &Client,
+    client: &ClientContext,
     backend: &Backend,
     method: &str,
     params: &Fields,
-    sink: &Sink,
-) -> Reply {
+    sink: &InboundSink,
+) -> CallReply {
     call::pass(hub, client, backend, method, params, sink).await
 }
 
 /// A client that can answer everything, by itself or by the hub's tools, and for whom the hub follows tasks.
-pub fn all_facts(client: &Client) -> ClientFacts {
+pub fn all_facts(client: &ClientContext) -> ClientFacts {
     let own = &client.caller.client;
     let capabilities = capabilities::with_tasks(&capabilities::with_tools(&own.capabilities));
     ClientFacts { capabilities, info: own.info.clone() }

@@ -13,17 +13,17 @@ use crate::call::server_request::Replier;
 use crate::fields::{Raw, raw};
 use crate::hub::Hub;
 use crate::message;
-use crate::neighbours::Heard;
-use crate::requester::Role;
-use crate::session::server_request::Pending;
+use crate::neighbours::PeerStreamItem;
+use crate::requester::RequesterRole;
+use crate::session::server_request::PendingServerRequest;
 use crate::session::{self, Route};
 
 /// What one node asks of another.
 #[derive(Serialize, Deserialize)]
-pub enum Errand {
+pub enum PeerRequest {
     Request(Carried),
-    Question(Question),
-    Tell(Told),
+    Question(RemoteQuestion),
+    Tell(SessionNotice),
     Cancel { principal: Principal, task: LogId },
 }
 
@@ -32,7 +32,7 @@ pub struct Carried {
     pub principal: Principal,
     /// A node of an older version does not say.
     #[serde(default)]
-    pub role: Role,
+    pub role: RequesterRole,
     pub route: Route,
     pub method: String,
     pub headers: Vec<(String, String)>,
@@ -42,7 +42,7 @@ pub struct Carried {
 
 /// A backend's question, for a client that has its handle on the other node.
 #[derive(Serialize, Deserialize)]
-pub struct Question {
+pub struct RemoteQuestion {
     pub principal: Principal,
     pub handle: LogId,
     pub server: String,
@@ -52,7 +52,7 @@ pub struct Question {
 
 /// An answer as it travels between nodes.
 #[derive(Serialize, Deserialize)]
-pub enum Answered {
+pub enum WireAnswer {
     Result(Box<RawValue>),
     Error(Box<RawValue>),
 }
@@ -73,12 +73,12 @@ pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, asked: Asking)
     let (Some(neighbours), Some(node)) = (&hub.neighbours, there) else {
         // If the question cannot be kept it is dropped, and the backend gets an error.
         if let Ok(Some(session)) = hub.sessions.find(principal, log.as_str()).await {
-            let _ = session.ask(Pending::new(&server, method, params, reply), None).await;
+            let _ = session.ask(PendingServerRequest::new(&server, method, params, reply), None).await;
         }
         return;
     };
-    let question = Question { principal: principal.clone(), handle: log, server, method, params };
-    let mut talk = neighbours.talk(&node, raw(&Errand::Question(question)));
+    let question = RemoteQuestion { principal: principal.clone(), handle: log, server, method, params };
+    let mut talk = neighbours.talk(&node, raw(&PeerRequest::Question(question)));
     tokio::spawn(async move {
         let mut reply = reply;
         let heard = match futures_util::future::select(talk.next(), std::pin::pin!(reply.closed())).await {
@@ -87,12 +87,14 @@ pub async fn ask_by_handle(hub: &Arc<Hub>, principal: &Principal, asked: Asking)
             Either::Right(_) => return,
         };
         let answer = match heard {
-            Heard::Part(part) => match serde_json::from_str(&part) {
-                Ok(Answered::Result(result)) => Ok(result),
-                Ok(Answered::Error(error)) => Err(error),
+            PeerStreamItem::Part(part) => match serde_json::from_str(&part) {
+                Ok(WireAnswer::Result(result)) => Ok(result),
+                Ok(WireAnswer::Error(error)) => Err(error),
                 Err(_) => Err(message::error(message::INTERNAL_ERROR, "the answer cannot be read")),
             },
-            Heard::Ended | Heard::Lost => Err(message::error(message::INTERNAL_ERROR, "no client could be asked")),
+            PeerStreamItem::Ended | PeerStreamItem::Lost => {
+                Err(message::error(message::INTERNAL_ERROR, "no client could be asked"))
+            }
         };
         let _ = reply.send(answer);
     });
@@ -110,7 +112,7 @@ pub struct Asking {
 
 /// Something that a session on another node is to be told.
 #[derive(Serialize, Deserialize)]
-pub struct Told {
+pub struct SessionNotice {
     pub principal: Principal,
     pub session: LogId,
     pub event: String,
@@ -118,9 +120,9 @@ pub struct Told {
     pub data: Value,
 }
 
-impl Told {
-    pub fn new(principal: &Principal, session: &LogId, event: &str, server: &str, data: &Value) -> Told {
-        Told {
+impl SessionNotice {
+    pub fn new(principal: &Principal, session: &LogId, event: &str, server: &str, data: &Value) -> SessionNotice {
+        SessionNotice {
             principal: principal.clone(),
             session: session.clone(),
             event: event.to_owned(),
@@ -130,10 +132,10 @@ impl Told {
     }
 }
 
-pub async fn tell(hub: &Hub, node: &Holder, told: Told) {
+pub async fn tell(hub: &Hub, node: &Holder, told: SessionNotice) {
     if let Some(neighbours) = &hub.neighbours {
-        let mut talk = neighbours.talk(node, raw(&Errand::Tell(told)));
-        while let Heard::Part(_) = talk.next().await {}
+        let mut talk = neighbours.talk(node, raw(&PeerRequest::Tell(told)));
+        while let PeerStreamItem::Part(_) = talk.next().await {}
     }
 }
 
@@ -141,6 +143,6 @@ pub async fn tell(hub: &Hub, node: &Holder, told: Told) {
 pub async fn cancel(hub: &Hub, principal: &Principal, task: &LogId) -> bool {
     let Some(neighbours) = &hub.neighbours else { return false };
     let Ok(Some(node)) = neighbours.elsewhere(task).await else { return false };
-    let errand = Errand::Cancel { principal: principal.clone(), task: task.clone() };
-    neighbours.talk(&node, raw(&errand)).next().await == Heard::Part("true".into())
+    let errand = PeerRequest::Cancel { principal: principal.clone(), task: task.clone() };
+    neighbours.talk(&node, raw(&errand)).next().await == PeerStreamItem::Part("true".into())
 }

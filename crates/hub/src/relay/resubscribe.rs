@@ -3,20 +3,20 @@
 
 use std::sync::Arc;
 
-use bowline_core::backend::Resend;
+use bowline_core::backend::ResendPolicy;
 
-use super::{Client, on_behalf, subscriptions};
+use super::{ClientContext, on_behalf, subscriptions};
 use crate::backend::Backend;
-use crate::call::reply::Reply;
+use crate::call::reply::CallReply;
 use crate::call::{BackendCall, Exchange};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
-use crate::message::{self, Request};
+use crate::message::{self, RpcRequest};
 use crate::session::subscriptions::KeptRequest;
 use crate::session::{Route, Session};
 
 /// Keeps a request that stands, if it was granted. Without a server it is meant for all of them.
-pub async fn note(client: &Client, server: Option<&str>, method: &str, params: Option<&Raw>, reply: &Reply) {
+pub async fn note(client: &ClientContext, server: Option<&str>, method: &str, params: Option<&Raw>, reply: &CallReply) {
     let (Some(session), true) = (&client.session, reply.answer.is_ok()) else { return };
     let standing =
         KeptRequest { server: server.map(ToOwned::to_owned), method: method.to_owned(), params: params.cloned() };
@@ -40,7 +40,7 @@ fn text(params: Option<&Raw>) -> &str {
 }
 
 async fn ask(hub: &Arc<Hub>, session: &Arc<Session>, backend: &Backend, one: KeptRequest) {
-    let mut client = Client::of_session(session);
+    let mut client = ClientContext::of_session(session);
     if session.record.route == Route::All {
         client = on_behalf::acting(&client, Some(session));
     }
@@ -49,14 +49,14 @@ async fn ask(hub: &Arc<Hub>, session: &Arc<Session>, backend: &Backend, one: Kep
         return;
     }
     if !has_sessions {
-        let request = Request { id: message::Id::number(0), method: one.method, params: one.params };
+        let request = RpcRequest { id: message::RpcId::number(0), method: one.method, params: one.params };
         subscriptions::subscribe(hub, &client, backend, &request);
         return;
     }
     let call = BackendCall::new(client.caller, &one.method, one.params);
     hub.used(backend, &session.principal);
     // If the server is lost meanwhile, this is done again when it returns.
-    backend.call_within(call, hub.options.call_timeout, Resend::Always).await;
+    backend.call_within(call, hub.options.call_timeout, ResendPolicy::Always).await;
 }
 
 /// Whether the server takes a log level.

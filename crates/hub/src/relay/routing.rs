@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::Client;
+use super::ClientContext;
 use crate::backend::{Backend, Lists};
 use crate::catalogue::{ListKind, hub_tools};
 use crate::config::options::{Options, Prefix};
 use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
-use crate::message::Request;
+use crate::message::RpcRequest;
 use crate::session::Route;
 
 /// Between a backend's name and that of its tool. No backend's name has it.
 const BETWEEN: &str = "__";
 
 /// One entry of a merged list.
-pub struct Entry {
+pub struct RoutedEntry {
     pub backend: Backend,
     /// What the backend calls it.
     pub own_name: String,
@@ -26,7 +26,7 @@ pub struct Entry {
 }
 
 /// All entries of a kind, under the names that clients see. Where two would have the same, the first keeps it.
-pub fn merged(backends: &[Backend], kind: ListKind, options: &Options) -> Vec<(String, Entry)> {
+pub fn merged(backends: &[Backend], kind: ListKind, options: &Options) -> Vec<(String, RoutedEntry)> {
     let prefix = options.prefix;
     let catalogues: Vec<_> = backends.iter().map(|backend| (backend, backend.catalogue())).collect();
     let mut count: HashMap<String, usize> = HashMap::new();
@@ -57,7 +57,7 @@ pub fn merged(backends: &[Backend], kind: ListKind, options: &Options) -> Vec<(S
                 ListKind::Resources | ListKind::Templates => format!("{} {own_name} {}", backend.name(), all.len()),
             };
             if seen.insert(unique) {
-                all.push((name, Entry { backend: (*backend).clone(), own_name, shown: fields.to_raw() }));
+                all.push((name, RoutedEntry { backend: (*backend).clone(), own_name, shown: fields.to_raw() }));
             }
         }
     }
@@ -70,7 +70,7 @@ pub fn is_shown_of_ours(options: &Options, name: &str) -> bool {
 }
 
 /// Who offers what a client calls by this name, and what it is called there.
-pub fn resolve(hub: &Hub, client: &Client, kind: ListKind, name: &str) -> Option<(Backend, String)> {
+pub fn resolve(hub: &Hub, client: &ClientContext, kind: ListKind, name: &str) -> Option<(Backend, String)> {
     // A prefixed name needs no list, so it works before the lists are there and while the backend is away.
     if let Some((server, own)) = name.split_once(BETWEEN)
         && let Some(backend) = hub.find(&client.principal, server)
@@ -83,7 +83,7 @@ pub fn resolve(hub: &Hub, client: &Client, kind: ListKind, name: &str) -> Option
 }
 
 /// The server that a request is for, on whatever path and by whatever name.
-pub fn target(hub: &Arc<Hub>, client: &Client, request: &Request) -> Option<Backend> {
+pub fn target(hub: &Arc<Hub>, client: &ClientContext, request: &RpcRequest) -> Option<Backend> {
     let params = Fields::of(request.params.as_deref());
     if let Route::One(server) = &client.route {
         return hub.find(&client.principal, server);
@@ -101,7 +101,7 @@ pub fn target(hub: &Arc<Hub>, client: &Client, request: &Request) -> Option<Back
 }
 
 /// Who has this resource: by its address, or by a template that it fits. Of several, the first that is there.
-pub fn server_of_resource(hub: &Arc<Hub>, client: &Client, uri: &str) -> Option<Backend> {
+pub fn server_of_resource(hub: &Arc<Hub>, client: &ClientContext, uri: &str) -> Option<Backend> {
     let mut backends = hub.visible(&client.principal);
     backends.sort_by_key(|backend| !backend.snapshot().is_connected());
     let listed = backends.iter().find(|backend| backend.catalogue().find(ListKind::Resources, uri).is_some());

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::Backoff;
-use bowline_core::backend::{Outcome, Resend};
+use bowline_core::backend::{CallFailure, ResendPolicy};
 use bowline_env::{clock, entropy};
 use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::{Client, routing, task_extension};
+use super::{ClientContext, routing, task_extension};
 use crate::backend::{Backend, BackendEvent};
-use crate::call::reply::{CallEnd, Reply, done, refuse};
-use crate::call::{BackendCall, Exchange, Inbound, SUBSCRIPTION_ID, Sink, outcome};
-use crate::config::key::Key;
+use crate::call::reply::{CallEnd, CallReply, done, refuse};
+use crate::call::{BackendCall, Exchange, Inbound, InboundSink, SUBSCRIPTION_ID, outcome};
+use crate::config::key::BackendKey;
 use crate::fields::{Fields, Raw, empty, raw};
 use crate::hub::Hub;
-use crate::message::{self, Request};
+use crate::message::{self, RpcRequest};
 use crate::session::Subscribing;
 
 pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
@@ -43,7 +43,13 @@ const LISTS: [(&str, &str); 3] = [
 const HUB: &str = "";
 
 /// `subscriptions/listen`: the answer comes when the subscription is over. That is also when we leave.
-pub async fn answer(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, request: &Request, sink: &Sink) -> Reply {
+pub async fn answer(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    only: Option<&Backend>,
+    request: &RpcRequest,
+    sink: &InboundSink,
+) -> CallReply {
     let listening = async {
         match only {
             Some(backend) if backend.offers(Exchange::Stateless) => held(hub, client, backend, request, sink).await,
@@ -57,7 +63,13 @@ pub async fn answer(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, req
 }
 
 /// Passes a stateless backend's subscription on under the client's own id, whatever happens to the wire behind it.
-async fn held(hub: &Hub, client: &Client, backend: &Backend, request: &Request, sink: &Sink) -> Reply {
+async fn held(
+    hub: &Hub,
+    client: &ClientContext,
+    backend: &Backend,
+    request: &RpcRequest,
+    sink: &InboundSink,
+) -> CallReply {
     hub.used(backend, &client.principal);
     let (mut acknowledged, mut again) = (false, AGAIN);
     let params = task_extension::asked_of(hub, client, backend, request.params.as_ref());
@@ -69,7 +81,7 @@ async fn held(hub: &Hub, client: &Client, backend: &Backend, request: &Request, 
             ..BackendCall::new(client.caller.clone(), &request.method, params.clone())
         };
         let began = clock::now();
-        let ended = backend.call(call, began + ROUND, Resend::IfNotExecuted);
+        let ended = backend.call(call, began + ROUND, ResendPolicy::IfNotExecuted);
         let passing = async {
             while let Some(inbound) = said.recv().await {
                 let Inbound::Notification { server, method, params } = inbound else { continue };
@@ -84,14 +96,14 @@ async fn held(hub: &Hub, client: &Client, backend: &Backend, request: &Request, 
         let (end, ()) = futures_util::future::join(ended, passing).await;
         match end {
             CallEnd::Answered { answer: Ok(result), status } if !acknowledged => {
-                return Reply::with_status(Ok(under_id(Some(&result), request)), status);
+                return CallReply::with_status(Ok(under_id(Some(&result), request)), status);
             }
-            CallEnd::Answered { answer: Err(error), status } => return Reply::with_status(Err(error), status),
+            CallEnd::Answered { answer: Err(error), status } => return CallReply::with_status(Err(error), status),
             CallEnd::Answered { answer: Ok(result), .. } => {
-                return Reply::new(Ok(under_id(Some(&result), request)));
+                return CallReply::new(Ok(under_id(Some(&result), request)));
             }
             // One that was granted before is asked for again, below: a server that is busy for a while does not end it.
-            CallEnd::Failed(outcome @ Outcome::Refused { .. }) if !acknowledged => {
+            CallEnd::Failed(outcome @ CallFailure::Refused { .. }) if !acknowledged => {
                 return outcome::reply(backend.name(), &request.method, CallEnd::Failed(outcome));
             }
             CallEnd::Failed(_) => {
@@ -113,7 +125,7 @@ async fn held(hub: &Hub, client: &Client, backend: &Backend, request: &Request, 
 }
 
 /// The subscription's id is the id of the client's own request.
-fn under_id(params: Option<&Raw>, request: &Request) -> Raw {
+fn under_id(params: Option<&Raw>, request: &RpcRequest) -> Raw {
     let mut params = Fields::of(params.map(|raw| &**raw));
     let mut meta = params.object("_meta");
     meta.set(SUBSCRIPTION_ID, request.id.to_raw());
@@ -122,7 +134,13 @@ fn under_id(params: Option<&Raw>, request: &Request) -> Raw {
 }
 
 /// A subscription at the hub itself: changes of lists come from what happens to backends.
-async fn made_up(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, request: &Request, sink: &Sink) -> Reply {
+async fn made_up(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    only: Option<&Backend>,
+    request: &RpcRequest,
+    sink: &InboundSink,
+) -> CallReply {
     let filter = Fields::of(request.params.as_deref()).object("notifications");
     let mut happenings = hub.happenings();
     let wanted: Vec<(&str, &str)> = LISTS.into_iter().filter(|(name, _)| filter.read(name) == Some(true)).collect();
@@ -209,16 +227,16 @@ async fn made_up(hub: &Arc<Hub>, client: &Client, only: Option<&Backend>, reques
 /// A subscription at a backend with sessions.
 struct Subscribed {
     uri: String,
-    _place: Arc<Place>,
+    _place: Arc<SessionSubscription>,
 }
 
 /// What a subscription has at one backend with sessions: a session of its own, which ends with it, also if all was refused.
-struct Place {
+struct SessionSubscription {
     backend: Backend,
     lane: Arc<str>,
 }
 
-impl Drop for Place {
+impl Drop for SessionSubscription {
     fn drop(&mut self) {
         let (backend, lane) = (self.backend.clone(), self.lane.clone());
         tokio::spawn(async move { backend.end_backend_session(lane).await });
@@ -226,7 +244,7 @@ impl Drop for Place {
 }
 
 /// What of a subscription is for one stateless backend.
-struct Part {
+struct StatelessSubscription {
     backend: Backend,
     uris: Vec<String>,
     /// As the client calls them.
@@ -236,13 +254,14 @@ struct Part {
 /// Whose the resources and tasks are: at backends with sessions one by one, at each stateless one together.
 async fn divided(
     hub: &Arc<Hub>,
-    client: &Client,
+    client: &ClientContext,
     only: Option<&Backend>,
     uris: Vec<String>,
     tasks: Vec<String>,
-) -> (Vec<(String, Backend)>, Vec<Part>) {
+) -> (Vec<(String, Backend)>, Vec<StatelessSubscription>) {
     let (mut in_sessions, mut parts) = (Vec::new(), BTreeMap::new());
-    let part = |backend: &Backend| Part { backend: backend.clone(), uris: Vec::new(), tasks: Vec::new() };
+    let part =
+        |backend: &Backend| StatelessSubscription { backend: backend.clone(), uris: Vec::new(), tasks: Vec::new() };
     for uri in uris {
         let found = only.cloned().or_else(|| routing::server_of_resource(hub, client, &uri));
         match found {
@@ -262,12 +281,18 @@ async fn divided(
 }
 
 /// Holds a part of the client's subscription, and says once what its backend agreed to.
-async fn hold(hub: Arc<Hub>, mut client: Client, part: Part, inbox: Sink, acknowledged: oneshot::Sender<Fields>) {
+async fn hold(
+    hub: Arc<Hub>,
+    mut client: ClientContext,
+    part: StatelessSubscription,
+    inbox: InboundSink,
+    acknowledged: oneshot::Sender<Fields>,
+) {
     let filter = json!({ "notifications": { "resourceSubscriptions": part.uris, "taskIds": part.tasks } });
     // This is a request of ours.
     client.sent = None;
     let method = "subscriptions/listen".to_owned();
-    let request = Request { id: message::Id::number(0), method, params: Some(raw(&filter)) };
+    let request = RpcRequest { id: message::RpcId::number(0), method, params: Some(raw(&filter)) };
     let (inner, mut said) = mpsc::channel(SAID_MAX);
     let held = async {
         let _ = held(&hub, &client, &part.backend, &request, &inner).await;
@@ -293,16 +318,16 @@ async fn hold(hub: Arc<Hub>, mut client: Client, part: Part, inbox: Sink, acknow
 /// Subscribes at backends with sessions; which resources were taken.
 async fn subscribe_each(
     hub: &Arc<Hub>,
-    client: &Client,
+    client: &ClientContext,
     wanted: Vec<(String, Backend)>,
-    inbox: &Sink,
+    inbox: &InboundSink,
 ) -> Vec<Subscribed> {
     let mut taken = Vec::new();
-    let mut places: HashMap<Key, Arc<Place>> = HashMap::new();
+    let mut places: HashMap<BackendKey, Arc<SessionSubscription>> = HashMap::new();
     for (uri, backend) in wanted {
         let place = places.entry(backend.key.clone()).or_insert_with(|| {
             let lane = format!("{}+{:x}", client.caller.lane, entropy::u128()).into();
-            Arc::new(Place { backend: backend.clone(), lane })
+            Arc::new(SessionSubscription { backend: backend.clone(), lane })
         });
         let mut caller = client.caller.clone();
         // Updates of this subscription come here and nowhere else.
@@ -310,7 +335,7 @@ async fn subscribe_each(
         caller.inbox = Some(inbox.clone());
         let call = BackendCall::new(caller, "resources/subscribe", Some(raw(&json!({ "uri": uri }))));
         hub.used(&backend, &client.principal);
-        let end = backend.call_within(call, hub.options.call_timeout, Resend::Always).await;
+        let end = backend.call_within(call, hub.options.call_timeout, ResendPolicy::Always).await;
         if matches!(end, CallEnd::Answered { answer: Ok(_), .. }) {
             taken.push(Subscribed { uri, _place: place.clone() });
         }
@@ -319,7 +344,7 @@ async fn subscribe_each(
 }
 
 /// `resources/subscribe` of a client with a session at a backend without: a subscription that lasts as long as the session.
-pub fn subscribe(hub: &Arc<Hub>, client: &Client, backend: &Backend, request: &Request) -> Reply {
+pub fn subscribe(hub: &Arc<Hub>, client: &ClientContext, backend: &Backend, request: &RpcRequest) -> CallReply {
     let (Some(uri), Some(session)) = (Fields::of(request.params.as_deref()).text("uri"), client.session.clone()) else {
         return refuse(message::INVALID_PARAMS, "`uri` is missing");
     };
@@ -333,8 +358,8 @@ pub fn subscribe(hub: &Arc<Hub>, client: &Client, backend: &Backend, request: &R
         let (client, backend, hub) = (client.clone(), backend.clone(), hub.clone());
         tokio::spawn(async move {
             let params = json!({ "notifications": { "resourceSubscriptions": [&uri] } });
-            let (id, method) = (message::Id::number(0), "subscriptions/listen".to_owned());
-            let request = Request { id, method, params: Some(raw(&params)) };
+            let (id, method) = (message::RpcId::number(0), "subscriptions/listen".to_owned());
+            let request = RpcRequest { id, method, params: Some(raw(&params)) };
             let mut client = client.clone();
             client.caller.exchange = Exchange::Stateless;
             let (inner, mut said) = mpsc::channel(SAID_MAX);

@@ -9,39 +9,39 @@ use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::peers::{self, Told};
+use super::peers::{self, SessionNotice};
 use super::{on_behalf, task_polling};
 use crate::backend::notification_data;
-use crate::call::reply::Reply;
-use crate::call::{Inbound, Sink, outcome};
+use crate::call::reply::CallReply;
+use crate::call::{Inbound, InboundSink, outcome};
 use crate::hub::Hub;
 use crate::session::{OWN_STREAM, Session, server_request};
-use crate::tasks::{Orphans, OwnedTask, TaskEnd, TaskRecord, Upstream};
+use crate::tasks::{HubTaskRecord, Orphans, OwnedTask, TaskOutcome, UpstreamTask};
 
 const SAID_MAX: usize = 64;
 
 /// The call behind a task.
-pub struct Work {
+pub struct TaskCall {
     /// `None` if it was cancelled.
-    pub call: JoinHandle<Option<Reply>>,
+    pub call: JoinHandle<Option<CallReply>>,
     /// The task that the backend made of it, once that is known.
-    pub upstream: watch::Receiver<Option<Upstream>>,
+    pub upstream: watch::Receiver<Option<UpstreamTask>>,
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for TaskCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Work")
+        f.write_str("TaskCall")
     }
 }
 
-pub async fn drive(hub: Arc<Hub>, mut task: OwnedTask, mut work: Work) {
+pub async fn drive(hub: Arc<Hub>, mut task: OwnedTask, mut work: TaskCall) {
     let closing = hub.tasks.closing.clone();
     let end = loop {
         tokio::select! {
             () = closing.cancelled() => return,
             ended = &mut work.call => break match ended {
-                Ok(Some(reply)) => TaskEnd::Answered(reply),
-                Ok(None) | Err(_) => TaskEnd::Cancelled,
+                Ok(Some(reply)) => TaskOutcome::Answered(reply),
+                Ok(None) | Err(_) => TaskOutcome::Cancelled,
             },
             Ok(()) = work.upstream.changed() => {
                 let known = work.upstream.borrow_and_update().clone();
@@ -54,7 +54,7 @@ pub async fn drive(hub: Arc<Hub>, mut task: OwnedTask, mut work: Work) {
     end_and_tell(&hub, task, end).await;
 }
 
-async fn end_and_tell(hub: &Hub, task: OwnedTask, end: TaskEnd) {
+async fn end_and_tell(hub: &Hub, task: OwnedTask, end: TaskOutcome) {
     let (id, owner) = (task.id.clone(), task.owner.clone());
     if let Some(record) = hub.tasks.end(task, end).await {
         tell(hub, record.status.event(), &id, &owner, &record).await;
@@ -62,14 +62,14 @@ async fn end_and_tell(hub: &Hub, task: OwnedTask, end: TaskEnd) {
 }
 
 /// Tells the session that asked for the task, if it is still there.
-pub async fn tell(hub: &Hub, event: &str, id: &LogId, owner: &Principal, record: &TaskRecord) {
+pub async fn tell(hub: &Hub, event: &str, id: &LogId, owner: &Principal, record: &HubTaskRecord) {
     let Some(session) = &record.session else { return };
     let data = json!({ "taskId": id, "tool": record.tool });
     let told = match hub.sessions.find(owner, session.as_str()).await {
         Ok(Some(session)) => session.tell(event, &record.server, &data).await.map(drop),
         Ok(None) => Ok(()),
         Err(StoreError::Held(node)) => {
-            peers::tell(hub, &node, Told::new(owner, session, event, &record.server, &data)).await;
+            peers::tell(hub, &node, SessionNotice::new(owner, session, event, &record.server, &data)).await;
             Ok(())
         }
         Err(error) => Err(error),
@@ -93,7 +93,7 @@ pub async fn take_up(hub: &Arc<Hub>, which: Orphans) -> Result<(), StoreError> {
 
 async fn go_on(hub: &Arc<Hub>, task: OwnedTask) -> Result<(), StoreError> {
     let Some(known) = task.record.upstream.clone() else {
-        end_and_tell(hub, task, TaskEnd::Answered(outcome::cut_by_restart("tools/call"))).await;
+        end_and_tell(hub, task, TaskOutcome::Answered(outcome::cut_by_restart("tools/call"))).await;
         return Ok(());
     };
     let session = match &task.record.session {
@@ -115,7 +115,7 @@ async fn go_on(hub: &Arc<Hub>, task: OwnedTask) -> Result<(), StoreError> {
         let followed = task_polling::follow(&following, &client, &server, &known, &sink);
         cancel.run_until_cancelled(followed).await
     });
-    tokio::spawn(drive(hub, task, Work { call, upstream }));
+    tokio::spawn(drive(hub, task, TaskCall { call, upstream }));
     Ok(())
 }
 
@@ -123,7 +123,7 @@ async fn go_on(hub: &Arc<Hub>, task: OwnedTask) -> Result<(), StoreError> {
 /// becomes a task may get only then.
 pub async fn forward(
     mut said: mpsc::Receiver<Inbound>,
-    listening: Sink,
+    listening: InboundSink,
     session: Arc<OnceLock<Arc<Session>>>,
     server: String,
 ) {
@@ -148,7 +148,9 @@ pub async fn forward(
             }
             Inbound::Request { server, method, params, reply } => {
                 let native = session.can(&method, params.as_ref()).then_some(OWN_STREAM);
-                let _ = session.ask(server_request::Pending::new(&server, method, params, reply), native).await;
+                let _ = session
+                    .ask(server_request::PendingServerRequest::new(&server, method, params, reply), native)
+                    .await;
             }
         }
     }

@@ -4,18 +4,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::backend::{Outcome, Resend};
+use bowline_core::backend::{CallFailure, ResendPolicy};
 use serde_json::json;
 
-use super::{Client, call};
+use super::{ClientContext, call};
 use crate::backend::Backend;
-use crate::call::reply::{CallEnd, Reply};
-use crate::call::{BackendCall, Sink, outcome};
+use crate::call::reply::{CallEnd, CallReply};
+use crate::call::{BackendCall, InboundSink, outcome};
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
-use crate::message::{self, Answer};
+use crate::message::{self, RpcResult};
 use crate::session::GONE;
-use crate::tasks::Upstream;
+use crate::tasks::UpstreamTask;
 
 /// What the backend asks for is honoured between these.
 const POLL_MIN_MS: u64 = 50;
@@ -29,25 +29,37 @@ const AWAY: Duration = Duration::from_secs(30);
 const ERRORS_MAX: u32 = 5;
 
 /// The task, if that is what a call was answered with.
-pub fn created(answer: &Answer) -> Option<Upstream> {
+pub fn created(answer: &RpcResult) -> Option<UpstreamTask> {
     let fields = Fields::of(Some(answer.as_ref().ok()?));
     if fields.text("resultType").as_deref() != Some("task") {
         return None;
     }
     let poll_ms = fields.read("pollIntervalMs").unwrap_or(POLL_DEFAULT_MS);
-    Some(Upstream { task_id: fields.text("taskId")?, poll_ms })
+    Some(UpstreamTask { task_id: fields.text("taskId")?, poll_ms })
 }
 
 /// Waits for the end of the task and gives what the call itself would have been answered with. Dropping the future
 /// cancels the task.
-pub async fn follow(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, sink: &Sink) -> Reply {
+pub async fn follow(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    server: &str,
+    task: &UpstreamTask,
+    sink: &InboundSink,
+) -> CallReply {
     let mut open = Open { hub, client, server, task, over: false };
     let reply = poll(hub, client, server, task, sink).await;
     open.over = true;
     reply
 }
 
-async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, sink: &Sink) -> Reply {
+async fn poll(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    server: &str,
+    task: &UpstreamTask,
+    sink: &InboundSink,
+) -> CallReply {
     let (mut questions, mut errors) = (Questions::default(), 0);
     let mut poll_ms = task.poll_ms;
     loop {
@@ -57,7 +69,7 @@ async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, si
         };
         hub.used(&backend, &client.principal);
         let call = about(client, "tasks/get", &raw(&json!({ "taskId": task.task_id })));
-        let state = match backend.call_within(call, hub.options.call_timeout, Resend::Always).await {
+        let state = match backend.call_within(call, hub.options.call_timeout, ResendPolicy::Always).await {
             CallEnd::Answered { answer: Ok(state), .. } => Fields::of(Some(&state)),
             CallEnd::Answered { answer: Err(error), .. } => {
                 errors += 1;
@@ -68,11 +80,11 @@ async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, si
                 continue;
             }
             // It is there, and wants to be asked later.
-            CallEnd::Failed(Outcome::Refused { retry_after: Some(wait), .. }) => {
+            CallEnd::Failed(CallFailure::Refused { retry_after: Some(wait), .. }) => {
                 tokio::time::sleep(wait.min(Duration::from_millis(POLL_MAX_MS))).await;
                 continue;
             }
-            CallEnd::Failed(Outcome::Refused { reason, retry_after: None }) => {
+            CallEnd::Failed(CallFailure::Refused { reason, retry_after: None }) => {
                 errors += 1;
                 if errors >= ERRORS_MAX {
                     return outcome::task_lost(server, &reason);
@@ -89,26 +101,26 @@ async fn poll(hub: &Arc<Hub>, client: &Client, server: &str, task: &Upstream, si
         poll_ms = state.read("pollIntervalMs").unwrap_or(poll_ms);
         match state.text("status").as_deref() {
             Some("completed") => {
-                return Reply::new(Ok(state.get("result").map_or_else(crate::fields::empty, ToOwned::to_owned)));
+                return CallReply::new(Ok(state.get("result").map_or_else(crate::fields::empty, ToOwned::to_owned)));
             }
             Some("failed") => {
                 let unsaid = || message::error(message::INTERNAL_ERROR, "the task failed");
-                return Reply::new(Err(state.get("error").map_or_else(unsaid, ToOwned::to_owned)));
+                return CallReply::new(Err(state.get("error").map_or_else(unsaid, ToOwned::to_owned)));
             }
             Some("cancelled") => {
                 let facts = json!({ "error": format!("{server} cancelled the task."), "code": "CANCELLED" });
-                return Reply::new(Ok(outcome::tool_error(&facts)));
+                return CallReply::new(Ok(outcome::tool_error(&facts)));
             }
             Some("input_required") => {
                 if let Err(error) = questions.ask(&backend, &state.object("inputRequests"), sink).await {
-                    return Reply::new(Err(error));
+                    return CallReply::new(Err(error));
                 }
                 let Some(responses) = questions.unsent() else { continue };
                 let mut params = Fields::default();
                 params.put("taskId", &task.task_id);
                 params.set("inputResponses", responses);
                 let call = about(client, "tasks/update", &params.to_raw());
-                let end = backend.call_within(call, hub.options.call_timeout, Resend::Always).await;
+                let end = backend.call_within(call, hub.options.call_timeout, ResendPolicy::Always).await;
                 if let Some(why) = questions.handle_sent(&end) {
                     return outcome::task_lost(server, &why);
                 }
@@ -128,7 +140,7 @@ struct Questions {
 }
 
 impl Questions {
-    async fn ask(&mut self, backend: &Backend, asked: &Fields, sink: &Sink) -> Result<(), Raw> {
+    async fn ask(&mut self, backend: &Backend, asked: &Fields, sink: &InboundSink) -> Result<(), Raw> {
         let (mut new, mut unsent) = (asked.clone(), Fields::default());
         for (key, _) in asked.iter() {
             if let Some(answer) = self.unsent.get(key) {
@@ -171,17 +183,17 @@ impl Questions {
                 None
             }
             CallEnd::Answered { answer: Err(error), .. } => self.refused(|| message::message_of(error)),
-            CallEnd::Failed(Outcome::Refused { reason, .. }) => self.refused(|| reason.clone()),
+            CallEnd::Failed(CallFailure::Refused { reason, .. }) => self.refused(|| reason.clone()),
             CallEnd::Failed(_) => None,
         }
     }
 }
 
-fn about(client: &Client, method: &str, params: &Raw) -> BackendCall {
+fn about(client: &ClientContext, method: &str, params: &Raw) -> BackendCall {
     BackendCall::new(client.caller.clone(), method, Some(params.clone()))
 }
 
-async fn appeared(hub: &Hub, client: &Client, server: &str) -> Option<Backend> {
+async fn appeared(hub: &Hub, client: &ClientContext, server: &str) -> Option<Backend> {
     // First listen, then look, so that it cannot come in between.
     let mut happenings = hub.happenings();
     let until = tokio::time::Instant::now() + APPEAR;
@@ -198,9 +210,9 @@ async fn appeared(hub: &Hub, client: &Client, server: &str) -> Option<Backend> {
 /// A task whose caller may walk away: the backend is told.
 struct Open<'a> {
     hub: &'a Arc<Hub>,
-    client: &'a Client,
+    client: &'a ClientContext,
     server: &'a str,
-    task: &'a Upstream,
+    task: &'a UpstreamTask,
     over: bool,
 }
 
@@ -213,6 +225,6 @@ impl Drop for Open<'_> {
         let Some(backend) = self.hub.find(&self.client.principal, self.server) else { return };
         let call = about(self.client, "tasks/cancel", &raw(&json!({ "taskId": self.task.task_id })));
         let patience = self.hub.options.call_timeout;
-        tokio::spawn(async move { backend.call_within(call, patience, Resend::Always).await });
+        tokio::spawn(async move { backend.call_within(call, patience, ResendPolicy::Always).await });
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::call::facts::{ClientFacts, ServerFacts, no_capabilities, our_info};
-use crate::call::reply::Reply;
+use crate::call::reply::CallReply;
 use crate::call::{BackendCall, Exchange};
 use crate::catalogue::mirrored_headers::{self, named_headers};
 use crate::fields::{Fields, Raw, empty, raw};
@@ -21,17 +21,17 @@ const META_LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 const META_SERVER: &str = "io.modelcontextprotocol/serverInfo";
 
 /// A request must say which version it speaks, one that we speak too, and what its client can do.
-pub fn check(params: Option<&Raw>) -> Result<(), Reply> {
+pub fn check(params: Option<&Raw>) -> Result<(), CallReply> {
     let meta = Fields::of(params.map(|raw| &**raw)).object("_meta");
     let missing = |name: &str| {
         let error = message::error(message::INVALID_PARAMS, &format!("`_meta` must have {name}"));
-        Reply::with_status(Err(error), 400)
+        CallReply::with_status(Err(error), 400)
     };
     let Some(asked) = meta.text(META_VERSION) else { return Err(missing(META_VERSION)) };
     if !VERSIONS.contains(&asked.as_str()) {
         let data = json!({ "supported": super::versions(), "requested": asked });
         let error = message::error_with(message::UNSUPPORTED_VERSION, "this version is not spoken here", &data);
-        return Err(Reply::with_status(Err(error), 400));
+        return Err(CallReply::with_status(Err(error), 400));
     }
     if meta.get(META_CAPABILITIES).is_none_or(|raw| !raw.get().starts_with('{')) {
         return Err(missing(META_CAPABILITIES));
@@ -147,8 +147,8 @@ pub fn discovered(capabilities: &Raw, info: &Raw, instructions: Option<&Raw>) ->
 }
 
 /// A reply as a client must get it, with the HTTP status that goes with it.
-pub fn reply(method: &str, reply: Reply) -> Reply {
-    let Reply { answer, outcome, status, goes_on_in } = reply;
+pub fn reply(method: &str, reply: CallReply) -> CallReply {
+    let CallReply { answer, outcome, status, goes_on_in } = reply;
     let (answer, status) = match answer {
         Ok(result) => (Ok(complete(method, &result)), 200),
         Err(error) => {
@@ -161,7 +161,7 @@ pub fn reply(method: &str, reply: Reply) -> Reply {
             (Err(error), status)
         }
     };
-    Reply { answer, outcome, status, goes_on_in }
+    CallReply { answer, outcome, status, goes_on_in }
 }
 
 /// A result with what every result must have; what is there already stays.

@@ -5,27 +5,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::message::Id;
+use crate::message::RpcId;
 
 /// A client may use an id twice at once, so each call is also known by its token's place.
-type Calls = Arc<Mutex<Vec<(Id, Arc<CancellationToken>)>>>;
+type CancelTokens = Arc<Mutex<Vec<(RpcId, Arc<CancellationToken>)>>>;
 
 #[derive(Clone)]
-pub struct Running {
-    calls: Calls,
+pub struct OpenCalls {
+    calls: CancelTokens,
     over: CancellationToken,
 }
 
-impl Running {
+impl OpenCalls {
     /// All of them are taken back when `over` fires.
-    pub fn new(over: &CancellationToken) -> Running {
-        Running { calls: Calls::default(), over: over.clone() }
+    pub fn new(over: &CancellationToken) -> OpenCalls {
+        OpenCalls { calls: CancelTokens::default(), over: over.clone() }
     }
 
-    pub fn begin(&self, id: &Id) -> UnderWay {
+    pub fn begin(&self, id: &RpcId) -> CallGuard {
         let token = Arc::new(self.over.child_token());
         lock(&self.calls).push((id.clone(), token.clone()));
-        UnderWay { calls: self.calls.clone(), token }
+        CallGuard { calls: self.calls.clone(), token }
     }
 
     /// How many there are.
@@ -33,31 +33,31 @@ impl Running {
         lock(&self.calls).len()
     }
 
-    pub fn take_back(&self, id: &Id) {
+    pub fn take_back(&self, id: &RpcId) {
         lock(&self.calls).iter().filter(|(known, _)| known == id).for_each(|(_, token)| token.cancel());
     }
 }
 
 /// A call, until it is dropped.
-pub struct UnderWay {
-    calls: Calls,
+pub struct CallGuard {
+    calls: CancelTokens,
     token: Arc<CancellationToken>,
 }
 
-impl UnderWay {
+impl CallGuard {
     /// Fires when the call is taken back.
     pub fn token(&self) -> &CancellationToken {
         &self.token
     }
 }
 
-impl fmt::Debug for UnderWay {
+impl fmt::Debug for CallGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("UnderWay")
+        f.write_str("CallGuard")
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         lock(&self.calls).retain(|(_, token)| !Arc::ptr_eq(token, &self.token));
     }
@@ -67,7 +67,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for OpenCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Running({})", lock(&self.calls).len())
     }
@@ -80,11 +80,11 @@ mod tests {
     #[test]
     fn a_call_is_taken_back_by_its_id_and_forgotten_when_it_is_over() {
         let over = CancellationToken::new();
-        let running = Running::new(&over);
+        let running = OpenCalls::new(&over);
         let (one, same, other) =
-            (running.begin(&Id::number(1)), running.begin(&Id::number(1)), running.begin(&Id::text("1")));
+            (running.begin(&RpcId::number(1)), running.begin(&RpcId::number(1)), running.begin(&RpcId::text("1")));
         drop(one);
-        running.take_back(&Id::number(1));
+        running.take_back(&RpcId::number(1));
         assert!(same.token().is_cancelled() && !other.token().is_cancelled());
         drop(same);
         assert_eq!(format!("{running:?}"), "Running(1)");

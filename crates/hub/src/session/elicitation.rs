@@ -7,11 +7,11 @@ use bowline_env::clock;
 use bowline_store::StoreError;
 use serde_json::json;
 
-use super::server_request::{Kind, Pending};
+use super::server_request::{PendingServerRequest, ServerRequestKind};
 use super::{OWN_STREAM, Session, State};
 use crate::call::outcome::CallOutcome;
 use crate::fields::{Fields, Raw, raw};
-use crate::message::{self, Answer, Id};
+use crate::message::{self, RpcId, RpcResult};
 
 /// Why a question is void whose server is gone.
 pub(crate) const GONE: &str = "Server disconnected";
@@ -19,7 +19,7 @@ pub(crate) const GONE: &str = "Server disconnected";
 impl Session {
     /// Asks the client something on behalf of a backend: natively on a stream, or by the tools. Without either, no client
     /// can answer.
-    pub async fn ask(&self, asked: Pending, stream: Option<&str>) -> Result<(), StoreError> {
+    pub async fn ask(&self, asked: PendingServerRequest, stream: Option<&str>) -> Result<(), StoreError> {
         if stream.is_none()
             && let Some(answer) = self.answer_without_client(&asked.method)
         {
@@ -32,9 +32,11 @@ impl Session {
             format!("bl-{:x}-{}", self.fence.0, state.next)
         };
         let (kind, server) = (asked.kind, asked.server.clone());
-        let request = message::request(&Id::text(&id), &asked.method, asked.params.as_ref());
+        let request = message::request(&RpcId::text(&id), &asked.method, asked.params.as_ref());
         let shown = asked.shown(&id);
-        self.state().pending.insert(id.clone(), Pending { stream: stream.map(ToOwned::to_owned), ..asked });
+        self.state()
+            .pending
+            .insert(id.clone(), PendingServerRequest { stream: stream.map(ToOwned::to_owned), ..asked });
         let put = match stream {
             Some(stream) => self.say(stream, Some(&request), false).await,
             None => self.tell(kind.event(), &server, &shown).await,
@@ -47,7 +49,7 @@ impl Session {
     }
 
     /// What is answered for a client that cannot do so natively, and has no tool for it.
-    fn answer_without_client(&self, method: &str) -> Option<Answer> {
+    fn answer_without_client(&self, method: &str) -> Option<RpcResult> {
         match method {
             "roots/list" => Some(Ok(raw(&json!({ "roots": [] })))),
             _ if self.has_tools => None,
@@ -56,19 +58,19 @@ impl Session {
     }
 
     /// The client answers. An answer counts once.
-    pub fn answer(&self, id: &str, answer: Answer) -> bool {
+    pub fn answer(&self, id: &str, answer: RpcResult) -> bool {
         let pending = self.state().pending.remove(id);
         pending.is_some_and(|pending| pending.reply.send(answer).is_ok())
     }
 
     /// The same by a tool, which is for questions of one kind.
-    pub fn answer_as(&self, kind: Kind, id: &str, answer: Answer) -> bool {
+    pub fn answer_as(&self, kind: ServerRequestKind, id: &str, answer: RpcResult) -> bool {
         let fits = self.state().pending.get(id).is_some_and(|pending| pending.kind == kind);
         fits && self.answer(id, answer)
     }
 
     /// What waits for an answer by the tools.
-    pub fn pending(&self, kind: Option<Kind>) -> Vec<Fields> {
+    pub fn pending(&self, kind: Option<ServerRequestKind>) -> Vec<Fields> {
         let mut state = self.state();
         state.pending.retain(|_, pending| !pending.reply.is_closed());
         let wanted = state.pending.iter().filter(|(_, pending)| kind.is_none_or(|kind| kind == pending.kind));
@@ -111,7 +113,7 @@ impl Session {
     /// A call is over, and what was asked on its stream with it. If its server went away, that is why. What another call of the
     /// client may have asked goes on without the stream.
     pub async fn withdraw(&self, stream: &str, outcome: Option<CallOutcome>) -> Result<(), StoreError> {
-        let asked = |pending: &Pending| pending.stream.as_deref() == Some(stream);
+        let asked = |pending: &PendingServerRequest| pending.stream.as_deref() == Some(stream);
         if !self.state().pending.values().any(asked) {
             return Ok(());
         }
@@ -127,14 +129,14 @@ impl Session {
         self.move_to_own_stream(|pending| pending.stream.as_deref() == Some(stream));
     }
 
-    fn move_to_own_stream(&self, which: impl Fn(&Pending) -> bool) {
+    fn move_to_own_stream(&self, which: impl Fn(&PendingServerRequest) -> bool) {
         for pending in self.state().pending.values_mut().filter(|pending| which(pending)) {
             pending.stream = Some(OWN_STREAM.to_owned());
         }
     }
 
-    async fn void(&self, gone: impl Fn(&Pending) -> bool, reason: &str) -> Result<(), StoreError> {
-        let gone: Vec<(String, Pending)> = {
+    async fn void(&self, gone: impl Fn(&PendingServerRequest) -> bool, reason: &str) -> Result<(), StoreError> {
+        let gone: Vec<(String, PendingServerRequest)> = {
             let mut state = self.state();
             let ids: Vec<String> = state.pending.iter().filter(|(_, p)| gone(p)).map(|(id, _)| id.clone()).collect();
             ids.into_iter().filter_map(|id| state.pending.remove(&id).map(|pending| (id, pending))).collect()
@@ -164,8 +166,8 @@ impl Session {
 }
 
 /// What waits natively on streams that fit, as it was asked.
-fn requests(pending: &HashMap<String, Pending>, mut fits: impl FnMut(&str) -> bool) -> Vec<Raw> {
+fn requests(pending: &HashMap<String, PendingServerRequest>, mut fits: impl FnMut(&str) -> bool) -> Vec<Raw> {
     let living = pending.iter().filter(|(_, pending)| !pending.reply.is_closed());
     let asked = living.filter(|(_, pending)| pending.stream.as_deref().is_some_and(&mut fits));
-    asked.map(|(id, pending)| message::request(&Id::text(id), &pending.method, pending.params.as_ref())).collect()
+    asked.map(|(id, pending)| message::request(&RpcId::text(id), &pending.method, pending.params.as_ref())).collect()
 }

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Session;
-use crate::call::{Inbound, Sink};
+use crate::call::{Inbound, InboundSink};
 
 /// What servers may say to a session before it is written down.
 const INBOX_MAX: usize = 64;
@@ -23,7 +23,7 @@ impl Hearer {
 
 #[derive(Clone, Debug)]
 pub struct Inbox {
-    pub sink: Sink,
+    pub sink: InboundSink,
     pub hearer: Hearer,
     pub closed: CancellationToken,
 }

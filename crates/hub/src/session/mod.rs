@@ -25,20 +25,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use self::cancellation::{Running, UnderWay};
-use self::server_request::Pending;
+use self::cancellation::{CallGuard, OpenCalls};
+use self::server_request::PendingServerRequest;
 use self::subscriptions::{KeptRequest, KeptRequests};
 use crate::call::facts::ClientFacts;
 use crate::call::{Caller, Exchange, capabilities, outcome};
-use crate::config::key::Key;
+use crate::config::key::BackendKey;
 use crate::fields::{Raw, raw};
-use crate::message::{self, Id};
+use crate::message::{self, RpcId};
 use crate::neighbours::{self, Neighbours};
 
 pub(crate) use self::elicitation::GONE;
 pub use self::inbox::{Hearer, Inbox};
-pub use self::readers::Reading;
-pub use self::record::{Route, SessionRecord};
+pub use self::readers::ReadingGuard;
+pub use self::record::{HubSessionRecord, Route};
 
 /// Names of what a session's log holds.
 pub const MESSAGE: &str = "mcp.message";
@@ -60,7 +60,7 @@ pub fn log_of(name: &str) -> Option<LogId> {
 pub struct Session {
     pub id: LogId,
     pub principal: Principal,
-    pub record: SessionRecord,
+    pub record: HubSessionRecord,
     pub client: Arc<ClientFacts>,
     /// What servers are told that it is: once, by whichever of its calls comes first.
     seen: Arc<ClientFacts>,
@@ -80,7 +80,7 @@ pub struct Session {
     touched_ms: AtomicU64,
     /// It cannot go on here, and has to be woken anew, here or on another node.
     lost: AtomicBool,
-    running: Running,
+    running: OpenCalls,
     /// Fires when it has ended for good, which takes its calls back. A session that is only lost has not ended.
     ended: CancellationToken,
     /// What servers are to go on doing for it.
@@ -90,17 +90,17 @@ pub struct Session {
 
 #[derive(Default)]
 struct State {
-    pending: HashMap<String, Pending>,
+    pending: HashMap<String, PendingServerRequest>,
     own_stream: Option<CancellationToken>,
-    readers: readers::Readers,
+    readers: readers::StreamReaders,
     next: u64,
     log_level: Option<String>,
     /// By the server and the address there, since two servers may have a resource of the same address.
-    subscriptions: HashMap<(Key, String), CancellationToken>,
+    subscriptions: HashMap<(BackendKey, String), CancellationToken>,
 }
 
 /// What a session is given by the hub around it.
-pub struct SessionParts {
+pub struct HubSessionParts {
     pub store: Arc<dyn Store>,
     pub clock: Clock,
     pub reading: Arc<ReadBudget>,
@@ -109,7 +109,7 @@ pub struct SessionParts {
     pub has_hub_tools: bool,
 }
 
-impl SessionParts {
+impl HubSessionParts {
     /// The session's log, and the lease under which it is written from now on.
     async fn lease(
         &self,
@@ -134,7 +134,7 @@ pub enum Subscribing {
 
 /// A new stream of answers, and the cursor that stands before its first message.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedStream {
     pub stream: String,
     pub at: Seq,
 }
@@ -142,10 +142,10 @@ pub struct Opened {
 impl Session {
     /// Makes a session that was not there before.
     pub async fn create(
-        parts: SessionParts,
+        parts: HubSessionParts,
         neighbours: Option<&Arc<dyn Neighbours>>,
         principal: Principal,
-        record: SessionRecord,
+        record: HubSessionRecord,
     ) -> Result<Session, StoreError> {
         let prefix = if record.handle { "mcph" } else { "mcp" };
         let id = format!("{prefix}_{:032x}", entropy::u128());
@@ -165,11 +165,11 @@ impl Session {
 
     /// Wakes one from the store, as after a restart.
     pub async fn wake(
-        parts: SessionParts,
+        parts: HubSessionParts,
         neighbours: Option<&Arc<dyn Neighbours>>,
         id: LogId,
         principal: Principal,
-        record: SessionRecord,
+        record: HubSessionRecord,
     ) -> Result<Session, StoreError> {
         let (log, fence) = parts.lease(neighbours, id).await?;
         let epoch = parts.store.extent(log.id()).await?.epoch;
@@ -182,10 +182,10 @@ impl Session {
     }
 
     fn awake(
-        SessionParts { store, clock, reading, inbox, has_hub_tools }: SessionParts,
+        HubSessionParts { store, clock, reading, inbox, has_hub_tools }: HubSessionParts,
         log: LeasedLog,
         principal: Principal,
-        record: SessionRecord,
+        record: HubSessionRecord,
         (fence, epoch): (Fence, Epoch),
     ) -> Session {
         let client = Arc::new(ClientFacts { capabilities: record.capabilities.clone(), info: record.info.clone() });
@@ -211,7 +211,7 @@ impl Session {
             state: Mutex::default(),
             touched_ms: AtomicU64::new(clock.now_ms()),
             lost: AtomicBool::new(false),
-            running: Running::new(&ended),
+            running: OpenCalls::new(&ended),
             ended,
             kept_requests: KeptRequests::default(),
             over: CancellationToken::new(),
@@ -224,7 +224,7 @@ impl Session {
             let request: CutRequest = serde_json::from_slice(&value).unwrap_or_default();
             let stream = key.trim_start_matches("open/").to_owned();
             let answer = outcome::cut_by_restart(&request.method).answer;
-            let id = request.id.and_then(|id| Id::parse(&id)).unwrap_or_else(|| Id::number(0));
+            let id = request.id.and_then(|id| RpcId::parse(&id)).unwrap_or_else(|| RpcId::number(0));
             self.say(&stream, Some(&message::response(&id, &answer)), true).await?;
         }
         Ok(())
@@ -339,7 +339,7 @@ impl Session {
     }
 
     /// Begins the stream of one request. From here on, losing the wire loses nothing.
-    pub async fn open_stream(&self, request: &Id, method: &str) -> Result<Opened, StoreError> {
+    pub async fn open_stream(&self, request: &RpcId, method: &str) -> Result<OpenedStream, StoreError> {
         let stream = {
             let mut state = self.state();
             state.next += 1;
@@ -349,7 +349,7 @@ impl Session {
         let open = Item::put(format!("open/{stream}"), raw(&cut).get().as_bytes().to_vec());
         let event = self.seal(STREAM, raw(&json!(null)), raw(&json!({ "stream": stream })));
         let at = self.commit(vec![event], vec![open]).await?;
-        Ok(Opened { stream, at })
+        Ok(OpenedStream { stream, at })
     }
 
     /// Puts a message on a stream; `last` ends it.
@@ -387,16 +387,16 @@ impl Session {
     }
 
     /// Notes that a request is under way, so that it can be taken back.
-    pub fn started(&self, id: &Id) -> UnderWay {
+    pub fn started(&self, id: &RpcId) -> CallGuard {
         self.running.begin(id)
     }
 
-    pub fn take_back(&self, id: &Id) {
+    pub fn take_back(&self, id: &RpcId) {
         self.running.take_back(id);
     }
 
     /// Begins or ends a subscription of ours.
-    pub fn subscription(&self, server: &Key, uri: &str, wanted: bool) -> Subscribing {
+    pub fn subscription(&self, server: &BackendKey, uri: &str, wanted: bool) -> Subscribing {
         let (mut state, key) = (self.state(), (server.clone(), uri.to_owned()));
         if !wanted {
             if let Some(token) = state.subscriptions.remove(&key) {
@@ -468,7 +468,7 @@ struct CutRequest {
     method: String,
 }
 
-impl fmt::Debug for SessionParts {
+impl fmt::Debug for HubSessionParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SessionParts({:?})", self.clock)
     }

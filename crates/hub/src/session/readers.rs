@@ -8,16 +8,16 @@ use super::Session;
 
 /// The streams that have readers.
 #[derive(Default)]
-pub(super) struct Readers(HashMap<String, Read>);
+pub(super) struct StreamReaders(HashMap<String, ReaderCount>);
 
 #[derive(Default)]
-struct Read {
+struct ReaderCount {
     by: usize,
     /// The client has come back on another wire meanwhile, and was not asked again what was asked here.
     owed: bool,
 }
 
-impl Readers {
+impl StreamReaders {
     /// Whether it has a reader now. That may be a connection of which we do not know yet that it is lost; so what was asked there is
     /// owed to the client that is back, and comes once it has no reader any more.
     pub fn see(&mut self, stream: &str) -> bool {
@@ -43,19 +43,19 @@ impl Readers {
 }
 
 /// A stream has a reader for as long as this exists.
-pub struct Reading {
+pub struct ReadingGuard {
     session: Arc<Session>,
     stream: String,
 }
 
-impl Reading {
-    pub fn new(session: &Arc<Session>, stream: &str) -> Reading {
+impl ReadingGuard {
+    pub fn new(session: &Arc<Session>, stream: &str) -> ReadingGuard {
         session.state().readers.enter(stream);
-        Reading { session: session.clone(), stream: stream.to_owned() }
+        ReadingGuard { session: session.clone(), stream: stream.to_owned() }
     }
 }
 
-impl Drop for Reading {
+impl Drop for ReadingGuard {
     fn drop(&mut self) {
         let owed = self.session.state().readers.leave(&self.stream);
         // Without a runtime there is no client left to ask.
@@ -66,7 +66,7 @@ impl Drop for Reading {
     }
 }
 
-impl fmt::Debug for Reading {
+impl fmt::Debug for ReadingGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Reading({}, {})", self.session.id, self.stream)
     }

@@ -18,7 +18,7 @@ pub enum Route {
 }
 
 #[derive(Clone, Serialize, Deserialize)]
-pub struct SessionRecord {
+pub struct HubSessionRecord {
     pub route: Route,
     /// What its client negotiated. The client of a handle says its version with each request.
     pub version: String,
@@ -30,7 +30,7 @@ pub struct SessionRecord {
     pub handle: bool,
 }
 
-impl SessionRecord {
+impl HubSessionRecord {
     /// As the store keeps it.
     pub(super) fn stored(&self, principal: &Principal, now: u64) -> Record {
         let body = raw(self).get().as_bytes().to_vec();
@@ -38,7 +38,7 @@ impl SessionRecord {
     }
 }
 
-impl fmt::Debug for SessionRecord {
+impl fmt::Debug for HubSessionRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SessionRecord({:?}, {})", self.route, self.version)
     }

@@ -8,8 +8,8 @@ use bowline_protocol::{LogId, Principal};
 use bowline_store::{Clock, Kind, ReadBudget, Store, StoreError};
 use tokio::sync::mpsc;
 
-use super::server_request::Pending;
-use super::{Hearer, Inbox, OWN_STREAM, Route, Session, SessionParts, SessionRecord};
+use super::server_request::PendingServerRequest;
+use super::{Hearer, HubSessionParts, HubSessionRecord, Inbox, OWN_STREAM, Route, Session};
 use crate::backend::notification_data;
 use crate::backend::observer::Observer;
 use crate::call::{Inbound, log_level};
@@ -19,7 +19,7 @@ use crate::fields::{Fields, Raw};
 use crate::message;
 use crate::neighbours::Neighbours;
 
-pub struct Sessions {
+pub struct HubSessions {
     awake: Mutex<HashMap<LogId, Arc<Session>>>,
     per_principal_max: usize,
     clock: Clock,
@@ -35,22 +35,22 @@ pub struct Sessions {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum SessionOpenError {
     #[error("there are as many sessions as one client may have")]
     TooMany,
     #[error("the store cannot keep the session now: {0}")]
     Store(#[from] StoreError),
 }
 
-impl Sessions {
+impl HubSessions {
     pub fn new(
         options: &Options,
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
         neighbours: Option<Arc<dyn Neighbours>>,
         woken: mpsc::UnboundedSender<Arc<Session>>,
-    ) -> Sessions {
-        Sessions {
+    ) -> HubSessions {
+        HubSessions {
             awake: Mutex::default(),
             per_principal_max: options.sessions_per_principal_max,
             clock: options.clock,
@@ -72,10 +72,14 @@ impl Sessions {
         self.lock().len()
     }
 
-    pub async fn create(&self, principal: &Principal, record: SessionRecord) -> Result<Arc<Session>, OpenError> {
+    pub async fn create(
+        &self,
+        principal: &Principal,
+        record: HubSessionRecord,
+    ) -> Result<Arc<Session>, SessionOpenError> {
         if self.store.count(Kind::Mcp, Some(principal)).await? >= self.per_principal_max {
             self.observer.limit_hit("hub.sessions_per_principal_max");
-            return Err(OpenError::TooMany);
+            return Err(SessionOpenError::TooMany);
         }
         let (inbox, said) = Inbox::new();
         let parts = self.parts(inbox);
@@ -107,7 +111,7 @@ impl Sessions {
         if stored.kind != Kind::Mcp || stored.owner != *principal {
             return Ok((None, false));
         }
-        let record = serde_json::from_slice::<SessionRecord>(&stored.body)
+        let record = serde_json::from_slice::<HubSessionRecord>(&stored.body)
             .map_err(|error| StoreError::Io(format!("the record of the session {id} cannot be read: {error}")))?;
         // One that could not go on here leaves its inbox, which servers may know.
         let (inbox, said) = match self.lock().get(&id) {
@@ -137,9 +141,9 @@ impl Sessions {
         Ok(())
     }
 
-    fn parts(&self, inbox: Inbox) -> SessionParts {
+    fn parts(&self, inbox: Inbox) -> HubSessionParts {
         let (store, reading) = (self.store.clone(), self.reading.clone());
-        SessionParts { store, clock: self.clock, reading, inbox, has_hub_tools: self.expose.meta() }
+        HubSessionParts { store, clock: self.clock, reading, inbox, has_hub_tools: self.expose.meta() }
     }
 
     /// One that is awake here. What cannot go on here is not.
@@ -238,7 +242,7 @@ async fn hear(hearer: Hearer, mut said: mpsc::Receiver<Inbound>) {
             }
             Inbound::Request { server, method, params, reply } => {
                 let native = session.can(&method, params.as_ref());
-                let asked = Pending::new(&server, method, params, reply);
+                let asked = PendingServerRequest::new(&server, method, params, reply);
                 session.ask(asked, native.then_some(OWN_STREAM)).await
             }
         };
@@ -248,7 +252,7 @@ async fn hear(hearer: Hearer, mut said: mpsc::Receiver<Inbound>) {
     }
 }
 
-impl fmt::Debug for Sessions {
+impl fmt::Debug for HubSessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Sessions({})", self.count())
     }

@@ -9,38 +9,38 @@ use crate::call::server_request::Replier;
 use crate::fields::{Fields, Raw};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ServerRequestKind {
     Sampling,
     Elicitation,
     Other,
 }
 
-impl Kind {
-    pub fn of(method: &str) -> Kind {
+impl ServerRequestKind {
+    pub fn of(method: &str) -> ServerRequestKind {
         match method {
-            "sampling/createMessage" => Kind::Sampling,
-            "elicitation/create" => Kind::Elicitation,
-            _ => Kind::Other,
+            "sampling/createMessage" => ServerRequestKind::Sampling,
+            "elicitation/create" => ServerRequestKind::Elicitation,
+            _ => ServerRequestKind::Other,
         }
     }
 
     pub const fn event(self) -> &'static str {
         match self {
-            Kind::Sampling => "sampling_request",
-            Kind::Elicitation | Kind::Other => "elicitation_request",
+            ServerRequestKind::Sampling => "sampling_request",
+            ServerRequestKind::Elicitation | ServerRequestKind::Other => "elicitation_request",
         }
     }
 
     pub const fn expired(self) -> &'static str {
         match self {
-            Kind::Sampling => "sampling_expired",
-            Kind::Elicitation | Kind::Other => "elicitation_expired",
+            ServerRequestKind::Sampling => "sampling_expired",
+            ServerRequestKind::Elicitation | ServerRequestKind::Other => "elicitation_expired",
         }
     }
 }
 
-pub struct Pending {
-    pub kind: Kind,
+pub struct PendingServerRequest {
+    pub kind: ServerRequestKind,
     pub server: String,
     pub method: String,
     pub params: Option<Raw>,
@@ -52,10 +52,10 @@ pub struct Pending {
     pub foreign: bool,
 }
 
-impl Pending {
-    pub fn new(server: &str, method: String, params: Option<Raw>, reply: Replier) -> Pending {
-        let kind = Kind::of(&method);
-        Pending {
+impl PendingServerRequest {
+    pub fn new(server: &str, method: String, params: Option<Raw>, reply: Replier) -> PendingServerRequest {
+        let kind = ServerRequestKind::of(&method);
+        PendingServerRequest {
             kind,
             server: server.to_owned(),
             method,
@@ -73,7 +73,7 @@ impl Pending {
     }
 }
 
-impl fmt::Debug for Pending {
+impl fmt::Debug for PendingServerRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pending({} of {})", self.method, self.server)
     }

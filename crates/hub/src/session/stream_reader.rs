@@ -13,7 +13,7 @@ use futures_util::Stream;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{ACTIVITY, MESSAGE, OWN_STREAM, Reading, Route, Session};
+use super::{ACTIVITY, MESSAGE, OWN_STREAM, ReadingGuard, Route, Session};
 use crate::call::log_level;
 use crate::fields::{Fields, Raw};
 use crate::{message, sse};
@@ -33,12 +33,12 @@ pub struct Logged {
     pub timestamp: String,
     pub content: Raw,
     #[serde(default)]
-    pub metadata: Facts,
+    pub metadata: MessageFacts,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub struct Facts {
+pub struct MessageFacts {
     pub stream: Option<String>,
     pub last: bool,
     #[serde(rename = "type")]
@@ -64,12 +64,12 @@ impl Logged {
     }
 }
 
-pub struct Reader {
+pub struct SessionStreamReader {
     session: Arc<Session>,
     stream: String,
     follower: Follower,
     wake: Arc<WakeSet>,
-    _reading: Reading,
+    _reading: ReadingGuard,
     /// Another reader has taken the stream over.
     stop: CancellationToken,
     over: bool,
@@ -79,21 +79,21 @@ pub struct Reader {
 }
 
 /// What comes next on a stream.
-pub enum Piece {
+pub enum SessionStreamItem {
     Messages(Vec<(Seq, Raw)>),
     Quiet,
 }
 
-impl Reader {
+impl SessionStreamReader {
     /// Reads what follows `after`.
-    pub fn new(session: &Arc<Session>, stream: &str, after: Seq, stop: CancellationToken) -> Reader {
+    pub fn new(session: &Arc<Session>, stream: &str, after: Seq, stop: CancellationToken) -> SessionStreamReader {
         let wake = WakeSet::new();
-        Reader {
+        SessionStreamReader {
             session: session.clone(),
             stream: stream.to_owned(),
             follower: session.follow(after, &wake),
             wake,
-            _reading: Reading::new(session, stream),
+            _reading: ReadingGuard::new(session, stream),
             stop,
             over: false,
             from_event: false,
@@ -102,8 +102,8 @@ impl Reader {
     }
 
     /// The same after an event rather than after a message: what follows has the events in it.
-    pub fn after_event(session: &Arc<Session>, after: Seq, stop: CancellationToken) -> Reader {
-        Reader { from_event: true, ..Reader::new(session, OWN_STREAM, after, stop) }
+    pub fn after_event(session: &Arc<Session>, after: Seq, stop: CancellationToken) -> SessionStreamReader {
+        SessionStreamReader { from_event: true, ..SessionStreamReader::new(session, OWN_STREAM, after, stop) }
     }
 
     /// Events are for the stream that belongs to no call, and for those who asked: by a log level that has them, or by
@@ -119,7 +119,7 @@ impl Reader {
     }
 
     /// `None` when the stream has ended, or when it cannot be read now; a reader that can wait may ask again.
-    pub async fn next(&mut self) -> Option<Piece> {
+    pub async fn next(&mut self) -> Option<SessionStreamItem> {
         loop {
             if self.is_over() {
                 return None;
@@ -127,7 +127,7 @@ impl Reader {
             let room = self.room().await?;
             let messages = self.read(room).await.ok()?;
             if !messages.is_empty() {
-                return Some(Piece::Messages(messages));
+                return Some(SessionStreamItem::Messages(messages));
             }
             if self.over {
                 return None;
@@ -136,7 +136,7 @@ impl Reader {
             let (stop, over) = (self.stop.clone(), self.session.over.clone());
             let woken = stop.run_until_cancelled(over.run_until_cancelled(self.wake.woken()));
             if tokio::time::timeout(COMMENT_EVERY, woken).await.is_err() {
-                return Some(Piece::Quiet);
+                return Some(SessionStreamItem::Quiet);
             }
             self.wake.take();
         }
@@ -194,8 +194,8 @@ impl Reader {
                 return Some((Ok(Bytes::from(first)), (reader, None)));
             }
             let bytes = match reader.next().await? {
-                Piece::Quiet => Bytes::from_static(b": still here\n\n"),
-                Piece::Messages(messages) => {
+                SessionStreamItem::Quiet => Bytes::from_static(b": still here\n\n"),
+                SessionStreamItem::Messages(messages) => {
                     let one =
                         |(seq, message): &(Seq, Raw)| sse::encode(Some(&reader.session.event_id(*seq)), message.get());
                     let text: String = messages.iter().map(one).collect();
@@ -217,29 +217,29 @@ fn as_message(event: &Fields) -> Raw {
 }
 
 /// What a position in the log belongs to.
-pub enum Place {
+pub enum PositionOwner {
     Stream(String),
     /// An event, or the beginning, for a reader that has had no event yet.
     Event,
 }
 
 /// What stands at this position; `None` if it is not there any more.
-pub async fn place_of(session: &Session, at: Seq) -> Result<Option<Place>, StoreError> {
+pub async fn place_of(session: &Session, at: Seq) -> Result<Option<PositionOwner>, StoreError> {
     let events = session.record.route == Route::All;
     if at == Seq::ZERO {
         let whole = session.store().extent(&session.id).await?.first == Seq::ZERO.next();
-        return Ok((events && whole).then_some(Place::Event));
+        return Ok((events && whole).then_some(PositionOwner::Event));
     }
     let batch = session.store().read(&session.id, at, ReadLimit { events: 1, bytes: 1 }).await?;
     let event = batch.events.first().filter(|event| event.seq == at);
     let logged = event.and_then(|event| serde_json::from_slice::<Logged>(&event.bytes).ok());
     Ok(match logged {
-        Some(logged) if logged.event == ACTIVITY => events.then_some(Place::Event),
-        logged => logged.and_then(|logged| logged.metadata.stream).map(Place::Stream),
+        Some(logged) if logged.event == ACTIVITY => events.then_some(PositionOwner::Event),
+        logged => logged.and_then(|logged| logged.metadata.stream).map(PositionOwner::Stream),
     })
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for SessionStreamReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Reader({}, {})", self.session.id, self.stream)
     }

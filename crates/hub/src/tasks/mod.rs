@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::call::outcome::{self, CallOutcome};
-use crate::call::reply::Reply;
+use crate::call::reply::CallReply;
 use crate::fields::{Fields, Raw, raw};
 use crate::neighbours::{self, Neighbours};
 
@@ -63,14 +63,14 @@ impl TaskStatus {
 
 /// The task that a backend itself made of the call; it goes on there whatever happens to us.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Upstream {
+pub struct UpstreamTask {
     pub task_id: String,
     pub poll_ms: u64,
 }
 
 /// What is durable about a task besides its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TaskRecord {
+pub struct HubTaskRecord {
     pub server: String,
     pub tool: String,
     pub status: TaskStatus,
@@ -81,18 +81,18 @@ pub struct TaskRecord {
     #[serde(default)]
     pub session: Option<LogId>,
     #[serde(default)]
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<UpstreamTask>,
 }
 
-impl TaskRecord {
+impl HubTaskRecord {
     pub fn new(
         server: &str,
         tool: &str,
         session: Option<LogId>,
-        upstream: Option<Upstream>,
+        upstream: Option<UpstreamTask>,
         now_ms: u64,
-    ) -> TaskRecord {
-        TaskRecord {
+    ) -> HubTaskRecord {
+        HubTaskRecord {
             server: server.to_owned(),
             tool: tool.to_owned(),
             status: TaskStatus::Working,
@@ -110,7 +110,7 @@ impl TaskRecord {
     }
 
     /// Its call has ended so; the answer as it is kept.
-    fn answered(&mut self, reply: &Reply) -> Raw {
+    fn answered(&mut self, reply: &CallReply) -> Raw {
         let completed = reply.outcome == CallOutcome::Result;
         self.status = if completed { TaskStatus::Completed } else { TaskStatus::Failed };
         kept(reply)
@@ -135,7 +135,7 @@ impl TaskRecord {
 pub struct OwnedTask {
     pub id: LogId,
     pub owner: Principal,
-    pub record: TaskRecord,
+    pub record: HubTaskRecord,
     pub cancel: CancellationToken,
     log: LeasedLog,
     ended: watch::Sender<TaskStatus>,
@@ -166,16 +166,16 @@ pub enum Orphans {
 
 /// How a task ends.
 #[derive(Clone)]
-pub enum TaskEnd {
-    Answered(Reply),
+pub enum TaskOutcome {
+    Answered(CallReply),
     Cancelled,
 }
 
-impl fmt::Debug for TaskEnd {
+impl fmt::Debug for TaskOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            TaskEnd::Answered(_) => "Answered",
-            TaskEnd::Cancelled => "Cancelled",
+            TaskOutcome::Answered(_) => "Answered",
+            TaskOutcome::Cancelled => "Cancelled",
         })
     }
 }
@@ -189,14 +189,14 @@ pub enum TaskError {
     Store(#[from] StoreError),
 }
 
-struct Running {
+struct RunningTask {
     cancel: CancellationToken,
     ended: watch::Receiver<TaskStatus>,
 }
 
-type RunningTasks = HashMap<LogId, Running>;
+type RunningTasks = HashMap<LogId, RunningTask>;
 
-pub struct Tasks {
+pub struct HubTasks {
     store: Arc<dyn Store>,
     clock: Clock,
     neighbours: Option<Arc<dyn Neighbours>>,
@@ -207,9 +207,9 @@ pub struct Tasks {
     pub closing: CancellationToken,
 }
 
-impl Tasks {
-    pub fn new(store: Arc<dyn Store>, clock: Clock, neighbours: Option<Arc<dyn Neighbours>>) -> Tasks {
-        Tasks {
+impl HubTasks {
+    pub fn new(store: Arc<dyn Store>, clock: Clock, neighbours: Option<Arc<dyn Neighbours>>) -> HubTasks {
+        HubTasks {
             store,
             clock,
             neighbours,
@@ -230,7 +230,7 @@ impl Tasks {
 
     /// Whether a task that does not run here is an orphan. One that was just made may not have been claimed yet by the
     /// node that made it.
-    async fn is_orphan(&self, id: &LogId, record: &TaskRecord, which: Orphans) -> Result<bool, StoreError> {
+    async fn is_orphan(&self, id: &LogId, record: &HubTaskRecord, which: Orphans) -> Result<bool, StoreError> {
         let is_old = self.clock.now_ms().saturating_sub(record.created_ms) >= CLAIMED_AFTER_MS;
         let is_dropped = is_old || which == Orphans::LeftBehind;
         let Some(neighbours) = &self.neighbours else { return Ok(is_dropped) };
@@ -243,7 +243,7 @@ impl Tasks {
     pub async fn create(
         &self,
         owner: &Principal,
-        record: TaskRecord,
+        record: HubTaskRecord,
         cancel: CancellationToken,
     ) -> Result<OwnedTask, TaskError> {
         if self.store.count(Kind::Hub, Some(owner)).await? >= PER_PRINCIPAL_MAX {
@@ -259,10 +259,10 @@ impl Tasks {
         Ok(self.mine(log, owner.clone(), record, cancel))
     }
 
-    fn mine(&self, log: LeasedLog, owner: Principal, record: TaskRecord, cancel: CancellationToken) -> OwnedTask {
+    fn mine(&self, log: LeasedLog, owner: Principal, record: HubTaskRecord, cancel: CancellationToken) -> OwnedTask {
         let id = log.id().clone();
         let (ended, watched) = watch::channel(record.status);
-        self.running().insert(id.clone(), Running { cancel: cancel.clone(), ended: watched });
+        self.running().insert(id.clone(), RunningTask { cancel: cancel.clone(), ended: watched });
         OwnedTask { id, owner, record, cancel, log, ended, tasks: self.running.clone() }
     }
 
@@ -280,7 +280,7 @@ impl Tasks {
     }
 
     async fn adopt(&self, id: &LogId, stored: &Record, which: Orphans) -> Result<Option<OwnedTask>, StoreError> {
-        let working = |record: &TaskRecord| record.status == TaskStatus::Working;
+        let working = |record: &HubTaskRecord| record.status == TaskStatus::Working;
         let Some(record) = record_of(id, stored)?.filter(working) else { return Ok(None) };
         // When we leave, those who work here stop, and the next process takes over what they worked on.
         if self.running().contains_key(id) || self.closing.is_cancelled() {
@@ -302,7 +302,7 @@ impl Tasks {
     }
 
     /// Keeps which task of the backend's is polled.
-    pub async fn note_upstream(&self, task: &mut OwnedTask, upstream: Upstream) {
+    pub async fn note_upstream(&self, task: &mut OwnedTask, upstream: UpstreamTask) {
         task.record.upstream = Some(upstream);
         if let Err(error) = self.write(task, None).await {
             tracing::warn!(task = %task.id, %error, "a task's upstream could not be kept; a restart would fail it");
@@ -311,10 +311,10 @@ impl Tasks {
 
     /// The task is over. Returns its record once that is in the store; none if it could not be kept, or if another node
     /// has the task by now and ends it.
-    pub async fn end(&self, mut task: OwnedTask, end: TaskEnd) -> Option<TaskRecord> {
+    pub async fn end(&self, mut task: OwnedTask, end: TaskOutcome) -> Option<HubTaskRecord> {
         let mut result = match end {
-            TaskEnd::Answered(reply) => Some(task.record.answered(&reply)),
-            TaskEnd::Cancelled => {
+            TaskOutcome::Answered(reply) => Some(task.record.answered(&reply)),
+            TaskOutcome::Cancelled => {
                 task.record.status = TaskStatus::Cancelled;
                 None
             }
@@ -329,7 +329,7 @@ impl Tasks {
                 }
                 Err(StoreError::Held(_) | StoreError::StaleFence { .. }) => break,
                 Err(StoreError::TooLarge { .. }) => {
-                    result = Some(task.record.answered(&Reply::new(Ok(outcome::too_large_to_keep()))));
+                    result = Some(task.record.answered(&CallReply::new(Ok(outcome::too_large_to_keep()))));
                 }
                 // It may have been written. Under a new lease it is written again, to the same effect.
                 Err(StoreError::InDoubt(_)) => {}
@@ -362,7 +362,7 @@ impl Tasks {
     }
 
     /// The task, if it is this principal's. A stranger's looks like one that never was.
-    pub async fn find(&self, id: &str, owner: &Principal) -> Result<Option<(LogId, TaskRecord)>, StoreError> {
+    pub async fn find(&self, id: &str, owner: &Principal) -> Result<Option<(LogId, HubTaskRecord)>, StoreError> {
         let Some(id) = LogId::parse(id) else { return Ok(None) };
         let stored = self.store.record(&id).await?.filter(|stored| stored.owner == *owner);
         let Some(stored) = stored else { return Ok(None) };
@@ -374,7 +374,7 @@ impl Tasks {
         &self,
         owner: &Principal,
         session: Option<&LogId>,
-    ) -> Result<Vec<(LogId, TaskRecord)>, StoreError> {
+    ) -> Result<Vec<(LogId, HubTaskRecord)>, StoreError> {
         let all = self.store.list(Kind::Hub, Some(owner)).await?.into_iter();
         let mut mine: Vec<_> = all.filter_map(|(id, stored)| Some((record_of(&id, &stored).ok()??, id))).collect();
         mine.retain(|(task, _)| task.is_of(session));
@@ -388,19 +388,19 @@ impl Tasks {
     }
 
     /// What the call was answered with, if it was. Results that an older version kept do not say what became of the call.
-    pub async fn result(&self, id: &LogId) -> Result<Option<Reply>, StoreError> {
+    pub async fn result(&self, id: &LogId) -> Result<Option<CallReply>, StoreError> {
         let kept = self.store.item(id, RESULT).await?;
         let Some(kept) = kept else { return Ok(None) };
         let kept = serde_json::from_slice::<Raw>(&kept).map_err(|error| unreadable(id, &error))?;
         let fields = Fields::of(Some(&kept));
         let result = fields.get("result").map(|result| Ok(result.to_owned()));
         let answer = result.or_else(|| fields.get("error").map(|error| Err(error.to_owned())));
-        let reply = answer.map(Reply::new);
-        Ok(reply.map(|reply| Reply { outcome: fields.read(OUTCOME).unwrap_or(reply.outcome), ..reply }))
+        let reply = answer.map(CallReply::new);
+        Ok(reply.map(|reply| CallReply { outcome: fields.read(OUTCOME).unwrap_or(reply.outcome), ..reply }))
     }
 
     /// Lets go of results that were kept long enough; whose they were.
-    pub async fn expire(&self, ttl: Duration) -> Result<Vec<(LogId, Principal, TaskRecord)>, StoreError> {
+    pub async fn expire(&self, ttl: Duration) -> Result<Vec<(LogId, Principal, HubTaskRecord)>, StoreError> {
         let mut expired = Vec::new();
         for (id, stored) in self.store.list(Kind::Hub, None).await? {
             let Ok(Some(record)) = record_of(&id, &stored) else { continue };
@@ -435,7 +435,7 @@ fn lock(running: &Mutex<RunningTasks>) -> MutexGuard<'_, RunningTasks> {
 
 /// The record of a task; `None` for the other logs of the hub. One that cannot be read is not one that never was: its
 /// caller would do the work again.
-fn record_of(id: &LogId, stored: &Record) -> Result<Option<TaskRecord>, StoreError> {
+fn record_of(id: &LogId, stored: &Record) -> Result<Option<HubTaskRecord>, StoreError> {
     let task = stored.kind == Kind::Hub && id.as_str().starts_with(PREFIX);
     let record = task.then(|| serde_json::from_slice(&stored.body)).transpose();
     record.map_err(|error| unreadable(id, &error))
@@ -446,13 +446,13 @@ fn unreadable(id: &LogId, error: &serde_json::Error) -> StoreError {
     StoreError::Io(format!("what is kept of the task {id} cannot be read"))
 }
 
-fn stored(owner: &Principal, record: &TaskRecord, now: u64) -> Record {
+fn stored(owner: &Principal, record: &HubTaskRecord, now: u64) -> Record {
     let body = raw(record).get().as_bytes().to_vec();
     Record { kind: Kind::Hub, owner: owner.clone(), touched_ms: now, body: body.into() }
 }
 
 /// The answer and, beside it, what became of the call.
-fn kept(reply: &Reply) -> Raw {
+fn kept(reply: &CallReply) -> Raw {
     let mut fields = Fields::default();
     match &reply.answer {
         Ok(result) => fields.set("result", result.clone()),
@@ -462,7 +462,7 @@ fn kept(reply: &Reply) -> Raw {
     fields.to_raw()
 }
 
-impl fmt::Debug for Tasks {
+impl fmt::Debug for HubTasks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tasks({} running)", self.running().len())
     }

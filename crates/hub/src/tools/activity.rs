@@ -7,7 +7,7 @@ use bowline_protocol::Seq;
 use bowline_store::{Followed, Follower, ReadLimit, WakeSet};
 use serde_json::json;
 
-use super::{Call, Outcome};
+use super::{HubToolOutcome, ToolInvocation};
 use crate::call::log_level::{LOG_LEVELS, is_log_level, is_logged};
 use crate::fields::Fields;
 use crate::session::Session;
@@ -18,7 +18,7 @@ const EVENTS_MAX: usize = 200;
 const BEGUN_ANEW: &str = "the session's log has begun anew; ask again without `last_event_id`";
 const READ: ReadLimit = ReadLimit { events: 512, bytes: 1 << 20 };
 
-pub(crate) async fn wait(call: &Call<'_>) -> Result<Outcome, String> {
+pub(crate) async fn wait(call: &ToolInvocation<'_>) -> Result<HubToolOutcome, String> {
     let timeout = call.timeout()?;
     let session = call.session().await?;
     let after = cursor(call, &session).await?;
@@ -47,10 +47,10 @@ pub(crate) async fn wait(call: &Call<'_>) -> Result<Outcome, String> {
     facts.put("pending_client", &session.pending(None));
     facts.put("last_event_id", &session.event_id(past.cursor));
     facts.put("handle", &session.id);
-    Ok(Outcome::Exact(facts.to_raw()))
+    Ok(HubToolOutcome::Exact(facts.to_raw()))
 }
 
-pub(crate) async fn past(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
+pub(crate) async fn past(call: &ToolInvocation<'_>, name: &str) -> Result<HubToolOutcome, String> {
     let logs = name == "get_logs";
     let member = if logs { "logs" } else { "notifications" };
     let (server, level) = (call.arguments.text("server"), call.arguments.text("level"));
@@ -58,7 +58,7 @@ pub(crate) async fn past(call: &Call<'_>, name: &str) -> Result<Outcome, String>
         return Err(format!("`level` must be one of {}", LOG_LEVELS.join(", ")));
     }
     let Some(session) = call.known_session().await? else {
-        return Ok(Outcome::Facts(json!({ member: [], "last_event_id": null })));
+        return Ok(HubToolOutcome::Facts(json!({ member: [], "last_event_id": null })));
     };
     let after = cursor(call, &session).await?;
     let wanted = |event: &Fields| {
@@ -77,11 +77,11 @@ pub(crate) async fn past(call: &Call<'_>, name: &str) -> Result<Outcome, String>
     facts.put(member, &past.events);
     past.tell_gap(&session, &mut facts);
     facts.put("last_event_id", &session.event_id(past.cursor));
-    Ok(Outcome::Exact(facts.to_raw()))
+    Ok(HubToolOutcome::Exact(facts.to_raw()))
 }
 
 /// Where the client is. A position that is not reached yet would skip what comes until then.
-async fn cursor(call: &Call<'_>, session: &Session) -> Result<Seq, String> {
+async fn cursor(call: &ToolInvocation<'_>, session: &Session) -> Result<Seq, String> {
     let Some(text) = call.arguments.text("last_event_id") else { return Ok(Seq::ZERO) };
     let extent = session.store().extent(&session.id).await.map_err(|error| error.to_string())?;
     if !session.is_in(&extent.epoch) {

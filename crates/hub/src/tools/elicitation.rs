@@ -2,16 +2,16 @@
 
 use serde_json::json;
 
-use super::{Call, Outcome};
+use super::{HubToolOutcome, ToolInvocation};
 use crate::fields::{Fields, raw};
 use crate::message;
-use crate::session::server_request::Kind;
+use crate::session::server_request::ServerRequestKind;
 
-fn kind_of(name: &str) -> Kind {
-    if name.contains("sampling") { Kind::Sampling } else { Kind::Elicitation }
+fn kind_of(name: &str) -> ServerRequestKind {
+    if name.contains("sampling") { ServerRequestKind::Sampling } else { ServerRequestKind::Elicitation }
 }
 
-pub(crate) async fn list(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
+pub(crate) async fn list(call: &ToolInvocation<'_>, name: &str) -> Result<HubToolOutcome, String> {
     let server = call.arguments.text("server");
     let pending = match call.known_session().await? {
         Some(session) => session.pending(Some(kind_of(name))),
@@ -19,13 +19,15 @@ pub(crate) async fn list(call: &Call<'_>, name: &str) -> Result<Outcome, String>
     };
     let wanted = |one: &Fields| server.is_none() || one.text("server") == server;
     let pending: Vec<Fields> = pending.into_iter().filter(wanted).collect();
-    Ok(Outcome::Exact(Fields::default().and("requests", &pending).to_raw()))
+    Ok(HubToolOutcome::Exact(Fields::default().and("requests", &pending).to_raw()))
 }
 
-pub(crate) async fn respond(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
+pub(crate) async fn respond(call: &ToolInvocation<'_>, name: &str) -> Result<HubToolOutcome, String> {
     let id = call.text("id")?;
     let result = match kind_of(name) {
-        Kind::Sampling => call.arguments.get("result").map(ToOwned::to_owned).ok_or("`result` is missing")?,
+        ServerRequestKind::Sampling => {
+            call.arguments.get("result").map(ToOwned::to_owned).ok_or("`result` is missing")?
+        }
         _ => {
             let action = call.text("action")?;
             if !["accept", "decline", "cancel"].contains(&action.as_str()) {
@@ -42,21 +44,26 @@ pub(crate) async fn respond(call: &Call<'_>, name: &str) -> Result<Outcome, Stri
     settle(call, kind_of(name), &id, Ok(result)).await
 }
 
-pub(crate) async fn cancel(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
+pub(crate) async fn cancel(call: &ToolInvocation<'_>, name: &str) -> Result<HubToolOutcome, String> {
     let id = call.text("id")?;
     let reason = call.arguments.text("reason").unwrap_or_else(|| "the client refused".into());
     let answer = match kind_of(name) {
-        Kind::Sampling => Err(message::error(-1, &reason)),
+        ServerRequestKind::Sampling => Err(message::error(-1, &reason)),
         _ => Ok(raw(&json!({ "action": "cancel" }))),
     };
     settle(call, kind_of(name), &id, answer).await
 }
 
 /// An answer counts once; the second one gets an error.
-async fn settle(call: &Call<'_>, kind: Kind, id: &str, answer: message::Answer) -> Result<Outcome, String> {
+async fn settle(
+    call: &ToolInvocation<'_>,
+    kind: ServerRequestKind,
+    id: &str,
+    answer: message::RpcResult,
+) -> Result<HubToolOutcome, String> {
     let session = call.known_session().await?.ok_or("`handle` is missing")?;
     if session.answer_as(kind, id, answer) {
-        Ok(Outcome::Facts(json!({ "answered": true, "id": id })))
+        Ok(HubToolOutcome::Facts(json!({ "answered": true, "id": id })))
     } else {
         Err(format!("{id} is not waiting for an answer any more"))
     }

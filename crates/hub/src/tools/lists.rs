@@ -1,13 +1,13 @@
 //! Tools about what the servers offer.
 
-use super::{Call, Outcome};
+use super::{HubToolOutcome, ToolInvocation};
 use crate::call::outcome;
-use crate::call::reply::Reply;
+use crate::call::reply::CallReply;
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
 use crate::relay::{on_behalf, routing};
 
-pub(crate) async fn list(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
+pub(crate) async fn list(call: &ToolInvocation<'_>, name: &str) -> Result<HubToolOutcome, String> {
     let kind = match name {
         "list_tools" => ListKind::Tools,
         "list_resources" => ListKind::Resources,
@@ -43,7 +43,7 @@ pub(crate) async fn list(call: &Call<'_>, name: &str) -> Result<Outcome, String>
     if !failed.is_empty() {
         facts.put("failed", &failed);
     }
-    Ok(Outcome::Exact(facts.to_raw()))
+    Ok(HubToolOutcome::Exact(facts.to_raw()))
 }
 
 /// Whether a name fits a pattern, in which `*` stands for anything. Case does not matter, and no pattern fits all.
@@ -63,7 +63,7 @@ fn fits(pattern: Option<&str>, name: &str) -> bool {
 }
 
 /// Requests that only need to know which server is meant.
-pub(crate) async fn pass(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
+pub(crate) async fn pass(call: &ToolInvocation<'_>, name: &str) -> Result<HubToolOutcome, String> {
     let server = call.text("server")?;
     let backend = call.hub.find_anywhere(&call.client.principal, &server).await;
     let backend = backend.ok_or_else(|| format!("there is no server named {server}"))?;
@@ -98,7 +98,7 @@ pub(crate) async fn pass(call: &Call<'_>, name: &str) -> Result<Outcome, String>
     match reply.answer {
         Ok(result) => {
             let handle = session.filter(|session| session.record.handle && name == "subscribe_resource");
-            Ok(Outcome::Exact(match handle {
+            Ok(HubToolOutcome::Exact(match handle {
                 Some(session) => Fields::of(Some(&result)).and("handle", &session.id).to_raw(),
                 None => result,
             }))
@@ -106,7 +106,7 @@ pub(crate) async fn pass(call: &Call<'_>, name: &str) -> Result<Outcome, String>
         // Our own facts are told as those of a tool are.
         Err(error) if reply.outcome.is_unanswered() => {
             let facts = Fields::of(Some(&error)).object("data").to_raw();
-            Ok(Outcome::Reply(Reply { answer: Ok(outcome::tool_error_as(&facts)), ..reply }))
+            Ok(HubToolOutcome::Reply(CallReply { answer: Ok(outcome::tool_error_as(&facts)), ..reply }))
         }
         Err(error) => {
             let error = Fields::of(Some(&error));
@@ -117,7 +117,7 @@ pub(crate) async fn pass(call: &Call<'_>, name: &str) -> Result<Outcome, String>
                     told.set(member, value.to_owned());
                 }
             }
-            Ok(Outcome::Result(outcome::tool_error_as(&told.to_raw())))
+            Ok(HubToolOutcome::Result(outcome::tool_error_as(&told.to_raw())))
         }
     }
 }

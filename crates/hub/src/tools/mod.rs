@@ -12,38 +12,38 @@ use bowline_protocol::LogId;
 use serde_json::{Value, json};
 
 use crate::call::facts::no_capabilities;
-use crate::call::reply::Reply;
-use crate::call::{Sink, outcome};
+use crate::call::reply::CallReply;
+use crate::call::{InboundSink, outcome};
 use crate::catalogue::hub_tools;
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
-use crate::relay::Client;
-use crate::session::{Route, Session, SessionRecord};
+use crate::relay::ClientContext;
+use crate::session::{HubSessionRecord, Route, Session};
 
 /// What a tool comes to: facts, a server's result as it is, or a reason why not.
-pub(crate) enum Outcome {
+pub(crate) enum HubToolOutcome {
     Facts(Value),
     /// The same of a call that goes on as a task of this session's.
     Task(Value, LogId),
     /// Facts that stay as they were written.
     Exact(Raw),
     Result(Raw),
-    Reply(Reply),
+    Reply(CallReply),
     Refused(String),
     /// A limit of the hub's was reached; the facts say which, and when to try again.
     RateLimited(Value),
 }
 
-pub(crate) struct Call<'a> {
+pub(crate) struct ToolInvocation<'a> {
     pub hub: &'a Arc<Hub>,
-    pub client: &'a Client,
+    pub client: &'a ClientContext,
     pub arguments: &'a Fields,
     /// What the client put into `_meta` besides what its request must have.
     pub meta: &'a Fields,
-    pub sink: &'a Sink,
+    pub sink: &'a InboundSink,
 }
 
-impl Call<'_> {
+impl ToolInvocation<'_> {
     pub fn text(&self, name: &str) -> Result<String, String> {
         self.arguments.text(name).ok_or_else(|| format!("`{name}` is missing or not text"))
     }
@@ -76,7 +76,7 @@ impl Call<'_> {
         if let Some(session) = &self.client.session {
             return Ok(session.clone());
         }
-        let record = SessionRecord {
+        let record = HubSessionRecord {
             route: Route::All,
             version: String::new(),
             capabilities: no_capabilities(),
@@ -98,12 +98,18 @@ impl Call<'_> {
 }
 
 /// Calls one of them, with the parameters of the client's `tools/call`.
-pub async fn call(hub: &Arc<Hub>, client: &Client, name: &str, params: &Fields, sink: &Sink) -> Reply {
+pub async fn call(
+    hub: &Arc<Hub>,
+    client: &ClientContext,
+    name: &str,
+    params: &Fields,
+    sink: &InboundSink,
+) -> CallReply {
     let (arguments, meta) = (&params.object("arguments"), &params.object("_meta"));
     if let Some(flaw) = hub_tools::flaw(name, arguments) {
         return refused(&flaw);
     }
-    let call = Call { hub, client, arguments, meta, sink };
+    let call = ToolInvocation { hub, client, arguments, meta, sink };
     let came_to = match name {
         "add_server" => servers::add(&call).await,
         "remove_server" => servers::remove(&call).await,
@@ -123,19 +129,19 @@ pub async fn call(hub: &Arc<Hub>, client: &Client, name: &str, params: &Fields, 
         "get_task" | "get_task_result" | "cancel_task" => tasks::about(&call, name).await,
         _ => Err(format!("there is no tool {name}")),
     };
-    match came_to.unwrap_or_else(Outcome::Refused) {
-        Outcome::Facts(facts) => Reply::new(Ok(outcome::in_both_ways(&raw(&facts)).to_raw())),
-        Outcome::Task(facts, session) => {
-            Reply { goes_on_in: Some(session), ..Reply::new(Ok(outcome::in_both_ways(&raw(&facts)).to_raw())) }
+    match came_to.unwrap_or_else(HubToolOutcome::Refused) {
+        HubToolOutcome::Facts(facts) => CallReply::new(Ok(outcome::in_both_ways(&raw(&facts)).to_raw())),
+        HubToolOutcome::Task(facts, session) => {
+            CallReply { goes_on_in: Some(session), ..CallReply::new(Ok(outcome::in_both_ways(&raw(&facts)).to_raw())) }
         }
-        Outcome::Exact(facts) => Reply::new(Ok(outcome::in_both_ways(&facts).to_raw())),
-        Outcome::Result(result) => Reply::new(Ok(result)),
-        Outcome::Reply(reply) => reply,
-        Outcome::Refused(why) => refused(&why),
-        Outcome::RateLimited(facts) => Reply::new(Ok(outcome::tool_error(&facts))),
+        HubToolOutcome::Exact(facts) => CallReply::new(Ok(outcome::in_both_ways(&facts).to_raw())),
+        HubToolOutcome::Result(result) => CallReply::new(Ok(result)),
+        HubToolOutcome::Reply(reply) => reply,
+        HubToolOutcome::Refused(why) => refused(&why),
+        HubToolOutcome::RateLimited(facts) => CallReply::new(Ok(outcome::tool_error(&facts))),
     }
 }
 
-fn refused(why: &str) -> Reply {
-    Reply::new(Ok(outcome::tool_error(&json!({ "error": why }))))
+fn refused(why: &str) -> CallReply {
+    CallReply::new(Ok(outcome::tool_error(&json!({ "error": why }))))
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use bowline_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use super::{Call, Outcome};
+use super::{HubToolOutcome, ToolInvocation};
 use crate::backend::Backend;
 use crate::fields::Fields;
 use crate::hub::AddError;
-use crate::requester::Role;
+use crate::requester::RequesterRole;
 
-pub(crate) async fn add(call: &Call<'_>) -> Result<Outcome, String> {
+pub(crate) async fn add(call: &ToolInvocation<'_>) -> Result<HubToolOutcome, String> {
     let name = call.text("name")?;
     let entry: Value = serde_json::from_str(call.arguments.to_raw().get()).unwrap_or_default();
     let restored = restore(call, &name, &entry).await?;
@@ -21,13 +21,13 @@ pub(crate) async fn add(call: &Call<'_>) -> Result<Outcome, String> {
     };
     // Long enough for a server that is there; one that is not goes on being dialled.
     added.settled(Duration::from_secs(10)).await;
-    Ok(Outcome::Exact(added.shown().to_raw()))
+    Ok(HubToolOutcome::Exact(added.shown().to_raw()))
 }
 
 /// The name alone brings back what an operator removed of the configuration, which is the only thing that knows where it leads.
-async fn restore(call: &Call<'_>, name: &str, entry: &Value) -> Result<Option<Backend>, String> {
+async fn restore(call: &ToolInvocation<'_>, name: &str, entry: &Value) -> Result<Option<Backend>, String> {
     let name_alone = entry.as_object().is_some_and(|members| members.keys().all(|member| member == "name"));
-    if !name_alone || call.client.role != Role::Operator {
+    if !name_alone || call.client.role != RequesterRole::Operator {
         return Ok(None);
     }
     match call.hub.restore(name).await {
@@ -37,27 +37,27 @@ async fn restore(call: &Call<'_>, name: &str, entry: &Value) -> Result<Option<Ba
     }
 }
 
-pub(crate) async fn remove(call: &Call<'_>) -> Result<Outcome, String> {
+pub(crate) async fn remove(call: &ToolInvocation<'_>) -> Result<HubToolOutcome, String> {
     let name = call.text("name")?;
     call.hub.remove(&call.client.requester(), &name).await.map_err(|error| error.to_string())?;
-    Ok(Outcome::Facts(json!({ "removed": true, "name": name })))
+    Ok(HubToolOutcome::Facts(json!({ "removed": true, "name": name })))
 }
 
-pub(crate) fn list(call: &Call<'_>) -> Outcome {
+pub(crate) fn list(call: &ToolInvocation<'_>) -> HubToolOutcome {
     let servers: Vec<Fields> = call.hub.visible(&call.client.principal).iter().map(|backend| backend.shown()).collect();
-    Outcome::Exact(Fields::default().and("servers", &servers).to_raw())
+    HubToolOutcome::Exact(Fields::default().and("servers", &servers).to_raw())
 }
 
-pub(crate) async fn reconnect(call: &Call<'_>) -> Result<Outcome, String> {
+pub(crate) async fn reconnect(call: &ToolInvocation<'_>) -> Result<HubToolOutcome, String> {
     let name = call.text("name")?;
     let backend = call.hub.find_anywhere(&call.client.principal, &name).await;
     let backend = backend.ok_or_else(|| format!("there is no server named {name}"))?;
     let success = match call.hub.force_reconnect(&call.client.requester(), &backend).await {
         Ok(success) => success,
-        Err(retry_after) => return Ok(Outcome::RateLimited(limited(&name, retry_after))),
+        Err(retry_after) => return Ok(HubToolOutcome::RateLimited(limited(&name, retry_after))),
     };
     let snapshot = backend.snapshot();
-    Ok(Outcome::Facts(
+    Ok(HubToolOutcome::Facts(
         json!({ "success": success, "status": snapshot.status.as_str(), "lastError": snapshot.last_error }),
     ))
 }

@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Call, Outcome};
-use crate::relay::task::{self, Work};
+use super::{HubToolOutcome, ToolInvocation};
+use crate::relay::task::{self, TaskCall};
 use crate::relay::{on_behalf, peers, task_polling};
 use crate::session::Session;
-use crate::tasks::TaskRecord;
+use crate::tasks::HubTaskRecord;
 
 const SAID_MAX: usize = 64;
 /// An answer waits this long at most for what was said before it; a store may be slow.
 const SAID_WITHIN: Duration = Duration::from_secs(1);
 
-pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
+pub(crate) async fn execute(call: &ToolInvocation<'_>) -> Result<HubToolOutcome, String> {
     let (server, tool) = (call.text("server")?, call.text("tool")?);
     let backend = call.hub.find_anywhere(&call.client.principal, &server).await;
     let backend = backend.ok_or_else(|| format!("there is no server named {server}"))?;
@@ -58,14 +58,14 @@ pub(crate) async fn execute(call: &Call<'_>) -> Result<Outcome, String> {
         let _ = tokio::time::timeout(SAID_WITHIN, forward).await;
         ended
     });
-    let mut work = Work { call: running, upstream: known };
+    let mut work = TaskCall { call: running, upstream: known };
     if !at_once {
         // If the caller goes away before that, so does the call.
         let caller = cancel.clone().drop_guard();
         if let Ok(ended) = tokio::time::timeout(Duration::from_millis(timeout), &mut work.call).await {
             caller.disarm();
             return match ended {
-                Ok(Some(reply)) => Ok(Outcome::Reply(reply)),
+                Ok(Some(reply)) => Ok(HubToolOutcome::Reply(reply)),
                 Ok(None) | Err(_) => Err("the call was cancelled".into()),
             };
         }
@@ -92,15 +92,15 @@ impl Drop for AbortOnDrop {
 
 /// The call goes on by itself; its result is kept.
 async fn become_task(
-    call: &Call<'_>,
+    call: &ToolInvocation<'_>,
     session: &Arc<Session>,
     server: &str,
     tool: &str,
     cancel: CancellationToken,
-    mut work: Work,
-) -> Result<Outcome, String> {
+    mut work: TaskCall,
+) -> Result<HubToolOutcome, String> {
     let upstream = work.upstream.borrow_and_update().clone();
-    let record = TaskRecord::new(server, tool, Some(session.id.clone()), upstream, call.hub.options.clock.now_ms());
+    let record = HubTaskRecord::new(server, tool, Some(session.id.clone()), upstream, call.hub.options.clock.now_ms());
     // Until the task is in the store, it is the caller's call, and goes with the caller.
     let caller = cancel.clone().drop_guard();
     let made = call.hub.tasks.create(&call.client.principal, record, cancel).await;
@@ -121,18 +121,18 @@ async fn become_task(
         task::drive(hub, made, work).await;
     });
     let _ = created.await;
-    Ok(Outcome::Task(facts, goes_on_in))
+    Ok(HubToolOutcome::Task(facts, goes_on_in))
 }
 
-pub(crate) async fn list(call: &Call<'_>) -> Result<Outcome, String> {
+pub(crate) async fn list(call: &ToolInvocation<'_>) -> Result<HubToolOutcome, String> {
     let session = call.known_session().await?;
     let session = session.as_ref().map(|session| &session.id);
     let tasks = call.hub.tasks.list(&call.client.principal, session).await.map_err(|error| error.to_string())?;
     let shown: Vec<Value> = tasks.iter().map(|(id, task)| task.shown(id)).collect();
-    Ok(Outcome::Facts(json!({ "tasks": shown })))
+    Ok(HubToolOutcome::Facts(json!({ "tasks": shown })))
 }
 
-pub(crate) async fn about(call: &Call<'_>, name: &str) -> Result<Outcome, String> {
+pub(crate) async fn about(call: &ToolInvocation<'_>, name: &str) -> Result<HubToolOutcome, String> {
     let id = call.text("task_id")?;
     let tasks = &call.hub.tasks;
     let session = call.known_session().await?;
@@ -140,13 +140,13 @@ pub(crate) async fn about(call: &Call<'_>, name: &str) -> Result<Outcome, String
     let found = found.filter(|(_, task)| task.is_of(session.as_ref().map(|session| &session.id)));
     let (id, task) = found.ok_or_else(|| format!("there is no task {id}; results are kept for a time only"))?;
     match name {
-        "get_task" => Ok(Outcome::Facts(task.shown(&id))),
+        "get_task" => Ok(HubToolOutcome::Facts(task.shown(&id))),
         "cancel_task" => {
             let cancelled = tasks.cancel(&id).await || peers::cancel(call.hub, &call.client.principal, &id).await;
-            Ok(Outcome::Facts(json!({ "taskId": id, "cancelled": cancelled })))
+            Ok(HubToolOutcome::Facts(json!({ "taskId": id, "cancelled": cancelled })))
         }
         _ => match tasks.result(&id).await.map_err(|error| error.to_string())? {
-            Some(reply) => Ok(Outcome::Reply(reply)),
+            Some(reply) => Ok(HubToolOutcome::Reply(reply)),
             None => Err(format!("the task has no result: it is {}", task.status.word())),
         },
     }

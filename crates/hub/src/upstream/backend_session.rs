@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bowline_core::attribution::{Attribution, CallNumber, Listener, Place, Said, Waiting, Whose};
+use bowline_core::attribution::{
+    AttributedRequest, Attribution, CallNumber, ConnectionScope, Recipient, RequestListener, ServerMessage,
+};
 use bowline_env::clock;
 use reqwest::header::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use super::cancellation::AskedByBackend;
-use crate::call::{Caller, SHARED_LANE, Sink};
+use crate::call::{Caller, InboundSink, SHARED_LANE};
 use crate::fields::Raw;
 
 /// Clients without sessions are told apart by what they can do, which they may say anew with each request. This many of one
@@ -71,14 +73,14 @@ fn surplus<S>(lanes: &HashMap<Arc<str>, Arc<BackendSession<S>>>, owner: &str) ->
 pub(super) struct BackendSession<S> {
     pub caller: Caller,
     pub session: tokio::sync::Mutex<Option<Arc<S>>>,
-    calls: Mutex<Calls>,
+    calls: Mutex<SessionCalls>,
     used: Mutex<Instant>,
 }
 
 /// The calls that are under way, for requests that name none, and where those go.
-struct Calls {
+struct SessionCalls {
     attribution: Attribution,
-    sinks: BTreeMap<CallNumber, Sink>,
+    sinks: BTreeMap<CallNumber, InboundSink>,
 }
 
 /// A session over Streamable HTTP.
@@ -97,8 +99,8 @@ pub(super) struct HttpSession {
 impl<S> BackendSession<S> {
     fn new(caller: &Caller) -> BackendSession<S> {
         // Only a client with a session has its place alone. All others share one, and clients without sessions may be many.
-        let place = if caller.inbox.is_some() { Place::OwnSession } else { Place::Shared };
-        let calls = Calls { attribution: Attribution::new(place), sinks: BTreeMap::new() };
+        let place = if caller.inbox.is_some() { ConnectionScope::OwnSession } else { ConnectionScope::Shared };
+        let calls = SessionCalls { attribution: Attribution::new(place), sinks: BTreeMap::new() };
         BackendSession {
             caller: caller.clone(),
             session: tokio::sync::Mutex::default(),
@@ -108,12 +110,12 @@ impl<S> BackendSession<S> {
     }
 
     /// Whose something is that names no call, and where it goes if it is a call's.
-    pub fn whose_word(&self) -> (Whose, Option<Sink>) {
+    pub fn whose_word(&self) -> (Recipient, Option<InboundSink>) {
         let mut calls = lock(&self.calls);
-        let whose = calls.attribution.whose(clock::now(), Said::Word(None));
+        let whose = calls.attribution.whose(clock::now(), ServerMessage::Word(None));
         let sink = match whose {
-            Whose::Call(number) | Whose::OneOfCalls(number) => calls.sinks.get(&number).cloned(),
-            Whose::Client | Whose::Nobody | Whose::Gone | Whose::Unclear => None,
+            Recipient::Call(number) | Recipient::OneOfCalls(number) => calls.sinks.get(&number).cloned(),
+            Recipient::Client | Recipient::Unaddressed | Recipient::Departed | Recipient::Ambiguous => None,
         };
         (whose, sink)
     }
@@ -143,20 +145,25 @@ impl<S> BackendSession<S> {
 }
 
 /// A call that is under way in a lane.
-pub(super) struct Listed<'a, S>(&'a BackendSession<S>, CallNumber);
+pub(super) struct SessionCall<'a, S>(&'a BackendSession<S>, CallNumber);
 
-impl<'a, S> Listed<'a, S> {
-    pub fn new(lane: &'a BackendSession<S>, number: CallNumber, caller: &Caller, sink: Option<Sink>) -> Listed<'a, S> {
+impl<'a, S> SessionCall<'a, S> {
+    pub fn new(
+        lane: &'a BackendSession<S>,
+        number: CallNumber,
+        caller: &Caller,
+        sink: Option<InboundSink>,
+    ) -> SessionCall<'a, S> {
         let client = caller.inbox.is_some().then(|| caller.lane.clone());
-        let listener = if sink.is_some() { Listener::Caller } else { Listener::Nobody };
+        let listener = if sink.is_some() { RequestListener::Caller } else { RequestListener::Absent };
         let mut calls = lock(&lane.calls);
-        calls.attribution.handle_sent(number, Waiting { client, listener, wants_progress: false });
+        calls.attribution.handle_sent(number, AttributedRequest { client, listener, wants_progress: false });
         calls.sinks.extend(sink.map(|sink| (number, sink)));
-        Listed(lane, number)
+        SessionCall(lane, number)
     }
 }
 
-impl<S> Drop for Listed<'_, S> {
+impl<S> Drop for SessionCall<'_, S> {
     fn drop(&mut self) {
         self.0.touch();
         let mut calls = lock(&self.0.calls);
@@ -184,7 +191,7 @@ mod tests {
         let (other, _) = lanes.of(&caller("b", "bob"));
         let (busy, _) = lanes.of(&caller("a busy", "alice"));
         let (sink, _said) = tokio::sync::mpsc::channel(1);
-        let listed = Listed::new(&busy, 1, &busy.caller, Some(sink));
+        let listed = SessionCall::new(&busy, 1, &busy.caller, Some(sink));
         let gone: Vec<_> = (0..20).filter_map(|n| lanes.of(&caller(&format!("a {n}"), "alice")).1).collect();
         let names: Vec<_> = gone.iter().map(|lane| lane.caller.lane.to_string()).collect();
         assert_eq!(names, (0..13).map(|n| format!("a {n}")).collect::<Vec<_>>());
@@ -202,7 +209,7 @@ mod tests {
         let (shared, _) = lanes.of(&Caller::hub());
         let (sink, _said) = tokio::sync::mpsc::channel(1);
         let of_session = |lane: &str| Caller { inbox: Some(sink.clone()), ..caller(lane, "alice") };
-        let list = |number: u64, caller: &Caller| Listed::new(&shared, number, caller, Some(sink.clone()));
+        let list = |number: u64, caller: &Caller| SessionCall::new(&shared, number, caller, Some(sink.clone()));
         let goes = |place: &BackendSession<HttpSession>| place.whose_word().1.is_some();
         let give_up = |number: u64, caller: &Caller| {
             let left = list(number, caller);
@@ -214,7 +221,7 @@ mod tests {
         let second = list(2, &of_session("a"));
         assert!(goes(&shared), "both are one client's");
         let other = list(3, &of_session("b"));
-        assert!(shared.whose_word().0 == Whose::Unclear);
+        assert!(shared.whose_word().0 == Recipient::Ambiguous);
         drop((first, second, other));
         let (one, another) = (list(4, &caller("c", "alice")), list(5, &caller("c", "alice")));
         assert!(!goes(&shared), "without sessions they may be two clients'");
@@ -227,7 +234,7 @@ mod tests {
         drop(only);
         // Clients without sessions that look alike share a place too, one client's own place is its own.
         let (alike, _) = lanes.of(&caller("principal alice {}", "alice"));
-        let number = |number, caller: &Caller| Listed::new(&alike, number, caller, Some(sink.clone()));
+        let number = |number, caller: &Caller| SessionCall::new(&alike, number, caller, Some(sink.clone()));
         let (one, another) = (number(1, &alike.caller), number(2, &alike.caller));
         assert!(!goes(&alike));
         drop(another);

@@ -6,29 +6,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use crate::fields::{Fields, Raw};
-use crate::message::Id;
+use crate::message::RpcId;
 
 pub(super) const TAKEN_BACK: &str = "notifications/cancelled";
 
 #[derive(Default)]
-pub(super) struct AskedByBackend(Mutex<HashMap<Id, CancellationToken>>);
+pub(super) struct AskedByBackend(Mutex<HashMap<RpcId, CancellationToken>>);
 
 impl AskedByBackend {
     /// The token fires when the request is taken back.
-    pub fn begin(&self, id: &Id) -> CancellationToken {
+    pub fn begin(&self, id: &RpcId) -> CancellationToken {
         let token = CancellationToken::new();
         self.lock().insert(id.clone(), token.clone());
         token
     }
 
-    pub fn end(&self, id: &Id) {
+    pub fn end(&self, id: &RpcId) {
         self.lock().remove(id);
     }
 
     /// What the parameters of [`TAKEN_BACK`] name.
     pub fn take_back(&self, params: Option<&Raw>) {
         let fields = Fields::of(params.map(|raw| &**raw));
-        let Some(id) = fields.get("requestId").and_then(|raw| Id::parse(raw.get())) else { return };
+        let Some(id) = fields.get("requestId").and_then(|raw| RpcId::parse(raw.get())) else { return };
         if let Some(token) = self.lock().remove(&id) {
             token.cancel();
         }
@@ -41,7 +41,7 @@ impl AskedByBackend {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, CancellationToken>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RpcId, CancellationToken>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,7 +10,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
 
 use super::Dial;
-use crate::call::Ending;
+use crate::call::CallEnding;
 use crate::catalogue::mirrored_headers::VERSION;
 use crate::config::spec::check_address;
 use crate::message::BYTES_MAX;
@@ -50,12 +50,12 @@ pub(super) fn said(status: StatusCode) -> String {
 }
 
 /// A refusal of one call by its status: the server is there and did not run it.
-pub(super) fn refusal(status: StatusCode, retry_after: Option<Duration>) -> Ending {
+pub(super) fn refusal(status: StatusCode, retry_after: Option<Duration>) -> CallEnding {
     let hint = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; its credentials are missing or wrong",
         _ => "",
     };
-    Ending::Refused { why: format!("{}{hint}", said(status)), retry_after }
+    CallEnding::Refused { why: format!("{}{hint}", said(status)), retry_after }
 }
 
 /// Whether a server or proxy that says so may have run the call before. Of these, [`is_busy`] tells which a server that is still

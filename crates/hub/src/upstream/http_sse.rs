@@ -12,18 +12,18 @@ use reqwest::{Response, StatusCode, Url};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::backend_session::{BackendSession, BackendSessions, Listed};
+use super::backend_session::{BackendSession, BackendSessions, SessionCall};
 use super::http::{is_busy, may_have_run, prepare, refusal, retry_after, said, tell};
 use super::outgoing::Outgoing;
-use super::pending_calls::Kind;
+use super::pending_calls::PipeKind;
 use super::pipe::{OUT_QUEUE, Pipe};
 use super::unreadable::Unread;
 use super::{Dial, TransportEvent, passing};
 use crate::call::facts::ServerFacts;
-use crate::call::{BackendCall, Caller, Ending, Exchange, SHARED_LANE};
+use crate::call::{BackendCall, CallEnding, Caller, Exchange, SHARED_LANE};
 use crate::fields::Raw;
 use crate::message::{self, BYTES_MAX, Malformed};
-use crate::sse::{Parser, Piece};
+use crate::sse::{SseItem, SseParser};
 
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a message may take to be taken before the next one is sent.
@@ -44,7 +44,7 @@ pub struct SseTransport {
 }
 
 /// Why a client has no stream.
-enum OpenError {
+enum StreamOpenError {
     /// The server cannot be reached.
     Unreachable(String),
     /// It is there, and gives no stream.
@@ -55,16 +55,16 @@ enum OpenError {
     Failed(DialError),
 }
 
-impl OpenError {
-    fn failed(reason: impl Into<String>) -> OpenError {
-        OpenError::Failed(passing(reason))
+impl StreamOpenError {
+    fn failed(reason: impl Into<String>) -> StreamOpenError {
+        StreamOpenError::Failed(passing(reason))
     }
 
     fn into_dial_error(self) -> DialError {
         match self {
-            OpenError::Unreachable(reason) => passing(reason),
-            OpenError::Refused { reason, retry_after } => DialError::Passing { reason, retry_after },
-            OpenError::Failed(error) => error,
+            StreamOpenError::Unreachable(reason) => passing(reason),
+            StreamOpenError::Refused { reason, retry_after } => DialError::Passing { reason, retry_after },
+            StreamOpenError::Failed(error) => error,
         }
     }
 }
@@ -72,8 +72,8 @@ impl OpenError {
 pub async fn dial(url: &Url, headers: &BTreeMap<String, String>, dial: Dial) -> Result<Arc<SseTransport>, DialError> {
     let headers = prepare(url, headers, &dial)?;
     let closed = dial.over.child_token();
-    let wire = Wire { url, headers: &headers, dial: &dial };
-    let (own, stream) = wire.open(None, closed.clone()).await.map_err(OpenError::into_dial_error)?;
+    let wire = StreamOpener { url, headers: &headers, dial: &dial };
+    let (own, stream) = wire.open(None, closed.clone()).await.map_err(StreamOpenError::into_dial_error)?;
     let guard = closed.clone().drop_guard();
     own.renew(dial.renewals.of(SHARED_LANE)).await;
     guard.disarm();
@@ -92,30 +92,33 @@ impl SseTransport {
         self.own.facts()
     }
 
-    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> Ending {
+    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         if *call.caller.lane == *SHARED_LANE {
             return self.own.call(call).await;
         }
         let lane = self.lane(&call.caller);
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
-        let _listed = Listed::new(&lane, number, &call.caller, call.sink.clone());
+        let _listed = SessionCall::new(&lane, number, &call.caller, call.sink.clone());
         let mut again = false;
         loop {
             let pipe = match self.session(&lane).await {
                 Ok(pipe) => pipe,
-                Err(OpenError::Unreachable(reason)) => return Ending::NotExecuted(reason),
-                Err(OpenError::Refused { reason, retry_after }) => {
-                    return Ending::Refused { why: format!("the server refused a new session: {reason}"), retry_after };
+                Err(StreamOpenError::Unreachable(reason)) => return CallEnding::NotExecuted(reason),
+                Err(StreamOpenError::Refused { reason, retry_after }) => {
+                    return CallEnding::Refused {
+                        why: format!("the server refused a new session: {reason}"),
+                        retry_after,
+                    };
                 }
-                Err(OpenError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason })) => {
+                Err(StreamOpenError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason })) => {
                     return self.dial.refused_session(&reason);
                 }
             };
             match pipe.call(call).await {
                 // Only this client's stream is gone. Nothing was sent, so the next one may carry it.
-                Ending::NotExecuted(why) if !self.closed.is_cancelled() => {
+                CallEnding::NotExecuted(why) if !self.closed.is_cancelled() => {
                     if again {
-                        return Ending::failed(&format!("the server ends every session: {why}"));
+                        return CallEnding::failed(&format!("the server ends every session: {why}"));
                     }
                     again = true;
                 }
@@ -167,12 +170,12 @@ impl SseTransport {
     }
 
     /// The lane's stream, opened once however many calls want it.
-    async fn session(self: &Arc<Self>, lane: &Arc<BackendSession<Pipe>>) -> Result<Arc<Pipe>, OpenError> {
+    async fn session(self: &Arc<Self>, lane: &Arc<BackendSession<Pipe>>) -> Result<Arc<Pipe>, StreamOpenError> {
         let mut current = lane.session.lock().await;
         if let Some(pipe) = current.as_ref().filter(|pipe| !pipe.is_lost()) {
             return Ok(pipe.clone());
         }
-        let wire = Wire { url: &self.url, headers: &self.headers, dial: &self.dial };
+        let wire = StreamOpener { url: &self.url, headers: &self.headers, dial: &self.dial };
         let closed = self.closed.child_token();
         // The caller may leave before the stream has an owner.
         let guard = closed.clone().drop_guard();
@@ -216,46 +219,53 @@ impl fmt::Debug for SseTransport {
 }
 
 /// Tells why a stream ended; nothing if we ended it.
-type Ended = oneshot::Receiver<String>;
+type StreamEnd = oneshot::Receiver<String>;
 
 /// What is needed to open a stream.
-struct Wire<'a> {
+struct StreamOpener<'a> {
     url: &'a Url,
     headers: &'a HeaderMap,
     dial: &'a Dial,
 }
 
-impl Wire<'_> {
+impl StreamOpener<'_> {
     /// Opens a stream and shakes hands: as the client, or as ourselves.
-    async fn open(&self, client: Option<&Caller>, closed: CancellationToken) -> Result<(Arc<Pipe>, Ended), OpenError> {
+    async fn open(
+        &self,
+        client: Option<&Caller>,
+        closed: CancellationToken,
+    ) -> Result<(Arc<Pipe>, StreamEnd), StreamOpenError> {
         let request = self.dial.http.get(self.url.clone()).headers(self.headers.clone());
         let sent = request.header("accept", "text/event-stream").send().await;
         let response = sent.map_err(|error| {
             let refused = error.is_connect();
             let why = tell(error);
-            if refused { OpenError::Unreachable(why) } else { OpenError::failed(why) }
+            if refused { StreamOpenError::Unreachable(why) } else { StreamOpenError::failed(why) }
         })?;
         if !response.status().is_success() {
             let (reason, retry_after) = (said(response.status()), retry_after(&response));
-            return Err(OpenError::Refused { reason, retry_after });
+            return Err(StreamOpenError::Refused { reason, retry_after });
         }
         let guard = closed.clone().drop_guard();
         let (out, outgoing) = mpsc::channel(OUT_QUEUE);
-        let pipe = Arc::new(Pipe::new(out, self.dial, closed.clone(), client.cloned(), Kind::Session));
+        let pipe = Arc::new(Pipe::new(out, self.dial, closed.clone(), client.cloned(), PipeKind::Session));
         let (endpoint, told) = oneshot::channel();
         let (tell_end, ended) = oneshot::channel();
         let (trouble, in_trouble) = mpsc::channel(1);
         let reading = follow(response, pipe.clone(), endpoint);
         tokio::spawn(live(reading, in_trouble, pipe.clone(), closed.clone(), tell_end));
         let endpoint = tokio::time::timeout(ENDPOINT_TIMEOUT, told).await;
-        let endpoint =
-            endpoint.ok().and_then(Result::ok).ok_or_else(|| OpenError::failed("it named no endpoint for messages"))?;
+        let endpoint = endpoint
+            .ok()
+            .and_then(Result::ok)
+            .ok_or_else(|| StreamOpenError::failed("it named no endpoint for messages"))?;
         let target = self.url.join(&endpoint).ok().filter(|target| target.origin() == self.url.origin());
         // Elsewhere could be anywhere, with our headers.
-        let target = target.ok_or_else(|| OpenError::failed("it named an endpoint on another host"))?;
-        let sender = Sender { http: self.dial.http.clone(), target, headers: self.headers.clone(), pipe: pipe.clone() };
+        let target = target.ok_or_else(|| StreamOpenError::failed("it named an endpoint on another host"))?;
+        let sender =
+            PostSender { http: self.dial.http.clone(), target, headers: self.headers.clone(), pipe: pipe.clone() };
         tokio::spawn(sender.run(outgoing, closed, trouble));
-        pipe.shake_hands(Some(Exchange::Session)).await.map_err(OpenError::Failed)?;
+        pipe.shake_hands(Some(Exchange::Session)).await.map_err(StreamOpenError::Failed)?;
         guard.disarm();
         Ok((pipe, ended))
     }
@@ -286,7 +296,7 @@ async fn live(
 
 async fn follow(mut response: Response, pipe: Arc<Pipe>, endpoint: oneshot::Sender<String>) -> String {
     let mut endpoint = Some(endpoint);
-    let mut parser = Parser::new(BYTES_MAX);
+    let mut parser = SseParser::new(BYTES_MAX);
     loop {
         let chunk = match response.chunk().await {
             Ok(Some(chunk)) => chunk,
@@ -295,12 +305,12 @@ async fn follow(mut response: Response, pipe: Arc<Pipe>, endpoint: oneshot::Send
         };
         for piece in parser.push(&chunk) {
             let event = match piece {
-                Piece::Event(event) => event,
-                Piece::TooLarge(scan) => {
+                SseItem::Event(event) => event,
+                SseItem::TooLarge(scan) => {
                     pipe.pass_over(&scan, Unread::TooLong);
                     continue;
                 }
-                Piece::NotUtf8(scan) => {
+                SseItem::NotUtf8(scan) => {
                     pipe.pass_over(&scan, Unread::Malformed(Malformed::NotUtf8));
                     continue;
                 }
@@ -317,14 +327,14 @@ async fn follow(mut response: Response, pipe: Arc<Pipe>, endpoint: oneshot::Send
 }
 
 /// The way out of one session.
-struct Sender {
+struct PostSender {
     http: reqwest::Client,
     target: Url,
     headers: HeaderMap,
     pipe: Arc<Pipe>,
 }
 
-impl Sender {
+impl PostSender {
     /// Messages leave one after the other. One that is not taken for long may still be, but nothing waits for it any longer.
     async fn run(
         self,

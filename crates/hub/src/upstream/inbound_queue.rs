@@ -8,29 +8,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::{Either, select};
 use tokio::sync::Notify;
 
-use crate::call::{Inbound, Sink};
+use crate::call::{Inbound, InboundSink};
 use crate::message::BYTES_MAX;
 
 /// What may wait for one caller, besides what its sink holds.
 const WAITING_MAX: usize = 256;
 
-pub(super) struct Said {
+pub(super) struct InboundQueue {
     server: Arc<str>,
-    queue: Mutex<Queue>,
+    queue: Mutex<QueuedInbound>,
     more: Notify,
 }
 
 #[derive(Default)]
-struct Queue {
+struct QueuedInbound {
     waiting: VecDeque<Inbound>,
     bytes: usize,
     /// What found no place. A question that finds none is not answered.
     missed: u64,
 }
 
-impl Said {
-    pub fn new(server: &Arc<str>) -> Said {
-        Said { server: server.clone(), queue: Mutex::default(), more: Notify::new() }
+impl InboundQueue {
+    pub fn new(server: &Arc<str>) -> InboundQueue {
+        InboundQueue { server: server.clone(), queue: Mutex::default(), more: Notify::new() }
     }
 
     /// Never waits. When there is no place left, newer progress takes that of older progress, which it includes, and
@@ -50,7 +50,7 @@ impl Said {
     }
 
     /// Waits for the answer. What is said meanwhile goes to the caller, and is with it before the answer is.
-    pub async fn until<T>(&self, answer: impl Future<Output = T>, sink: &Sink) -> T {
+    pub async fn until<T>(&self, answer: impl Future<Output = T>, sink: &InboundSink) -> T {
         let (answer, passing) = (pin!(answer), pin!(self.pass_on(sink)));
         let answer = match select(answer, passing).await {
             Either::Left((answer, _)) => answer,
@@ -62,7 +62,7 @@ impl Said {
         answer
     }
 
-    async fn pass_on(&self, sink: &Sink) -> Infallible {
+    async fn pass_on(&self, sink: &InboundSink) -> Infallible {
         loop {
             if self.lock().waiting.is_empty() {
                 self.more.notified().await;
@@ -73,7 +73,7 @@ impl Said {
     }
 
     /// An item is taken only when there is room for it: a caller that stops waiting loses nothing.
-    async fn pass_one_on(&self, sink: &Sink) {
+    async fn pass_one_on(&self, sink: &InboundSink) {
         let place = sink.reserve().await;
         let next = self.lock().take();
         // A caller that is gone misses nothing.
@@ -82,12 +82,12 @@ impl Said {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, QueuedInbound> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl QueuedInbound {
     fn is_full(&self, next: &Inbound) -> bool {
         let heavy = !self.waiting.is_empty() && self.bytes + bytes(next) > BYTES_MAX;
         heavy || self.waiting.len() >= WAITING_MAX
@@ -117,7 +117,7 @@ fn bytes(inbound: &Inbound) -> usize {
     params.as_ref().map_or(0, |params| params.get().len())
 }
 
-impl Drop for Said {
+impl Drop for InboundQueue {
     fn drop(&mut self) {
         let missed = self.lock().missed;
         if missed > 0 {
@@ -137,7 +137,7 @@ mod tests {
         Inbound::Notification { server: "b".into(), method: method.into(), params: Some(raw(&json!(n))) }
     }
 
-    async fn heard(said: &Said) -> Vec<(String, usize)> {
+    async fn heard(said: &InboundQueue) -> Vec<(String, usize)> {
         let (sink, mut taken) = mpsc::channel(1);
         let read = async {
             let mut all = Vec::new();
@@ -155,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn all_that_finds_a_place_is_heard_in_its_order_and_the_answer_comes_last() {
-        let said = Said::new(&"b".into());
+        let said = InboundQueue::new(&"b".into());
         (0..WAITING_MAX).for_each(|n| said.put(says("notifications/message", n)));
         said.put(says("notifications/message", WAITING_MAX));
         let heard = heard(&said).await;
@@ -165,7 +165,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_progress_that_nobody_reads_the_newest_is_kept_and_nothing_is_missed() {
-        let said = Said::new(&"b".into());
+        let said = InboundQueue::new(&"b".into());
         said.put(says("notifications/progress", 0));
         said.put(says("notifications/message", 7));
         (1..1000).for_each(|n| said.put(says("notifications/progress", n)));
@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_for_one_caller_is_limited_in_bytes_too() {
-        let said = Said::new(&"b".into());
+        let said = InboundQueue::new(&"b".into());
         let large = raw(&"x".repeat(BYTES_MAX / 2));
         for _ in 0..3 {
             let (server, method) = ("b".into(), "notifications/message".into());

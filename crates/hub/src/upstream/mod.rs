@@ -27,11 +27,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::facts::ServerFacts;
-use crate::call::{BackendCall, Caller, Ending, Exchange, Inbound};
+use crate::call::{BackendCall, CallEnding, Caller, Exchange, Inbound};
 use crate::config::secrets::Secrets;
 use crate::config::spec::{Dialect, Reach, ServerSpec, Target};
 use crate::fields::{Fields, Raw};
-use crate::message::Id;
+use crate::message::RpcId;
 use crate::revision::{v2025, v2026};
 
 pub use self::renewals::Renewals;
@@ -92,7 +92,7 @@ impl Transport {
     }
 
     /// Dropping the future cancels the call upstream.
-    pub async fn call(&self, call: &BackendCall) -> Ending {
+    pub async fn call(&self, call: &BackendCall) -> CallEnding {
         match self {
             Transport::Http(transport) => transport.call(call).await,
             Transport::Sse(transport) => transport.call(call).await,
@@ -227,8 +227,8 @@ pub async fn dial(spec: &ServerSpec, dial: Dial) -> Result<Transport, DialError>
 
 impl Dial {
     /// What a caller is told whose session the backend refused, in the backend's own words but for what it was given in confidence.
-    fn refused_session(&self, reason: &str) -> Ending {
-        Ending::failed(&self.secrets.hide(format!("the server refused a new session: {reason}")))
+    fn refused_session(&self, reason: &str) -> CallEnding {
+        CallEnding::failed(&self.secrets.hide(format!("the server refused a new session: {reason}")))
     }
 }
 
@@ -237,7 +237,7 @@ fn passing(reason: impl Into<String>) -> DialError {
 }
 
 /// A notification that takes back a request.
-fn cancelled(id: &Id) -> Raw {
+fn cancelled(id: &RpcId) -> Raw {
     let mut params = Fields::default();
     params.set("requestId", id.to_raw());
     params.put("reason", "the caller does not want it any more");

@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_core::attribution::{self, Attribution, CallNumber, Listener, Place, Said};
+use bowline_core::attribution::{self, Attribution, CallNumber, ConnectionScope, RequestListener, ServerMessage};
 use bowline_env::clock;
 use tokio::sync::oneshot;
 
-use super::inbound_queue::Said as Queue;
-use crate::call::{Caller, Ending, SHARED_LANE, SUBSCRIPTION_ID, Sink};
+use super::inbound_queue::InboundQueue;
+use crate::call::{CallEnding, Caller, InboundSink, SHARED_LANE, SUBSCRIPTION_ID};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
-use crate::message::Id;
-use crate::scan::Scan;
+use crate::message::RpcId;
+use crate::scan::JsonScan;
 
 /// A call that waits for the response to its request.
-pub(super) struct Waiting {
-    pub answered: oneshot::Sender<Ending>,
+pub(super) struct PendingCall {
+    pub answered: oneshot::Sender<CallEnding>,
     /// Where messages go that belong to the call, if its caller listens.
-    pub said: Option<Arc<Queue>>,
+    pub said: Option<Arc<InboundQueue>>,
     /// The client's session; the shared lane if it has none.
     pub lane: Arc<str>,
     /// What the caller called its progress.
@@ -27,35 +27,35 @@ pub(super) struct Waiting {
     pub listens: bool,
 }
 
-impl Waiting {
-    fn attributed(&self) -> attribution::Waiting {
+impl PendingCall {
+    fn attributed(&self) -> attribution::AttributedRequest {
         let listener = match (&self.said, self.listens) {
-            (None, _) => Listener::Nobody,
-            (Some(_), false) => Listener::Caller,
-            (Some(_), true) => Listener::Subscriber,
+            (None, _) => RequestListener::Absent,
+            (Some(_), false) => RequestListener::Caller,
+            (Some(_), true) => RequestListener::Subscriber,
         };
         let client = (self.said.is_some() && *self.lane != *SHARED_LANE).then(|| self.lane.clone());
-        attribution::Waiting { client, listener, wants_progress: self.progress.is_some() }
+        attribution::AttributedRequest { client, listener, wants_progress: self.progress.is_some() }
     }
 }
 
 /// Whose something is that a backend says, and where it goes.
-pub(super) enum Whose {
-    Calls(Arc<Queue>),
+pub(super) enum InboundRecipient {
+    Calls(Arc<InboundQueue>),
     /// One of several calls of one client: the newest, as likely as not.
-    OneOfCalls(Arc<Queue>),
+    OneOfCalls(Arc<InboundQueue>),
     /// The only client's, but none of its calls'.
-    Clients(Sink),
-    Nobodys,
+    Clients(InboundSink),
+    Unaddressed,
     /// It belongs to a client that has left.
-    NobodysAnyMore,
+    Departed,
     /// One of several clients', and nothing says whose.
-    Somebodys,
+    Ambiguous,
 }
 
 /// What is at the other end of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PipeKind {
     /// A process, which knows nothing of others.
     Process,
     /// One of several sessions with one server.
@@ -63,25 +63,25 @@ pub enum Kind {
 }
 
 /// The calls that are under way on one pipe, by the ids that they have there.
-pub(super) struct WaitingRoom(Mutex<Room>);
+pub(super) struct WaitingRoom(Mutex<PendingState>);
 
-struct Room {
+struct PendingState {
     attribution: Attribution,
-    calls: BTreeMap<CallNumber, Waiting>,
+    calls: BTreeMap<CallNumber, PendingCall>,
     /// Where things go that belong to no call: to the client whose pipe this is, or to the only one that is here now.
-    inbox: Option<Sink>,
+    inbox: Option<InboundSink>,
 }
 
 impl WaitingRoom {
     /// Of a pipe that all share, or of one client's own.
-    pub fn new(client: Option<&Caller>, kind: Kind) -> WaitingRoom {
+    pub fn new(client: Option<&Caller>, kind: PipeKind) -> WaitingRoom {
         let inbox = client.and_then(|client| client.inbox.clone());
         let place = match (&inbox, kind) {
-            (None, _) => Place::Shared,
-            (Some(_), Kind::Process) => Place::OwnProcess,
-            (Some(_), Kind::Session) => Place::OwnSession,
+            (None, _) => ConnectionScope::Shared,
+            (Some(_), PipeKind::Process) => ConnectionScope::OwnProcess,
+            (Some(_), PipeKind::Session) => ConnectionScope::OwnSession,
         };
-        WaitingRoom(Mutex::new(Room { attribution: Attribution::new(place), calls: BTreeMap::new(), inbox }))
+        WaitingRoom(Mutex::new(PendingState { attribution: Attribution::new(place), calls: BTreeMap::new(), inbox }))
     }
 
     /// From now on, messages without an addressee go to this client, or to all clients that may see them.
@@ -96,13 +96,13 @@ impl WaitingRoom {
         self.lock().attribution.next_number()
     }
 
-    pub fn enter(&self, number: CallNumber, waiting: Waiting) {
+    pub fn enter(&self, number: CallNumber, waiting: PendingCall) {
         let mut room = self.lock();
         room.attribution.handle_sent(number, waiting.attributed());
         room.calls.insert(number, waiting);
     }
 
-    pub fn leave(&self, number: CallNumber) -> Option<Waiting> {
+    pub fn leave(&self, number: CallNumber) -> Option<PendingCall> {
         let mut room = self.lock();
         room.attribution.handle_ended(number);
         room.calls.remove(&number)
@@ -127,7 +127,7 @@ impl WaitingRoom {
     }
 
     /// The call that it names, or the only one that it can mean.
-    pub fn whose_answer(&self, scan: &Scan) -> Option<Waiting> {
+    pub fn whose_answer(&self, scan: &JsonScan) -> Option<PendingCall> {
         match scan.id() {
             Some(id) => self.leave(id.as_number()?),
             None => self.take(Attribution::handle_nameless_answer),
@@ -135,40 +135,40 @@ impl WaitingRoom {
     }
 
     /// The call that an answer to something that was never asked can mean.
-    pub fn wrongly_named(&self, id: Option<&Id>) -> Option<Waiting> {
-        self.take(|attribution| attribution.handle_stray_answer(id.and_then(Id::as_number)))
+    pub fn wrongly_named(&self, id: Option<&RpcId>) -> Option<PendingCall> {
+        self.take(|attribution| attribution.handle_stray_answer(id.and_then(RpcId::as_number)))
     }
 
-    fn take(&self, meant: impl FnOnce(&mut Attribution) -> Option<CallNumber>) -> Option<Waiting> {
+    fn take(&self, meant: impl FnOnce(&mut Attribution) -> Option<CallNumber>) -> Option<PendingCall> {
         let mut room = self.lock();
         let number = meant(&mut room.attribution)?;
         room.calls.remove(&number)
     }
 
     /// Whose a notification is, and what it says there.
-    pub fn whose_notification(&self, method: &str, params: Option<Raw>) -> (Whose, Option<Raw>) {
+    pub fn whose_notification(&self, method: &str, params: Option<Raw>) -> (InboundRecipient, Option<Raw>) {
         let fields = Fields::of(params.as_deref());
         let changes_list = ListKind::ALL.iter().any(|kind| kind.changed() == method);
         let said = match (fields.object("_meta").read(SUBSCRIPTION_ID), method) {
-            (Some(number), _) => Said::OfSubscription { number, changes_list },
-            _ if changes_list => Said::ListChanged,
+            (Some(number), _) => ServerMessage::OfSubscription { number, changes_list },
+            _ if changes_list => ServerMessage::ListChanged,
             (_, "notifications/progress") => return self.whose_progress(fields, params),
             (_, "notifications/message" | "notifications/elicitation/complete" | "notifications/tasks/status") => {
-                Said::Word(named(&fields))
+                ServerMessage::Word(named(&fields))
             }
-            (_, "notifications/resources/updated") => Said::ResourceUpdated,
-            _ => Said::Other,
+            (_, "notifications/resources/updated") => ServerMessage::ResourceUpdated,
+            _ => ServerMessage::Other,
         };
         (self.lock().whose(said), params)
     }
 
     /// Progress goes to the caller, under the token that the caller gave.
-    fn whose_progress(&self, mut fields: Fields, params: Option<Raw>) -> (Whose, Option<Raw>) {
+    fn whose_progress(&self, mut fields: Fields, params: Option<Raw>) -> (InboundRecipient, Option<Raw>) {
         let (number, mut room) = (fields.read("progressToken"), self.lock());
-        let whose = room.whose(Said::Progress(number));
+        let whose = room.whose(ServerMessage::Progress(number));
         let token = number.and_then(|number| room.calls.get(&number)?.progress.clone());
         match (&whose, token) {
-            (Whose::Calls(_), Some(token)) => {
+            (InboundRecipient::Calls(_), Some(token)) => {
                 fields.set("progressToken", token);
                 (whose, Some(fields.to_raw()))
             }
@@ -178,8 +178,8 @@ impl WaitingRoom {
 
     /// The call that a request or a word of the backend's belongs to: the one whose progress it names, or else as for
     /// everything that names none.
-    pub fn whose_word(&self, params: Option<&Raw>) -> Whose {
-        self.lock().whose(Said::Word(named(&Fields::of(params.map(|raw| &**raw)))))
+    pub fn whose_word(&self, params: Option<&Raw>) -> InboundRecipient {
+        self.lock().whose(ServerMessage::Word(named(&Fields::of(params.map(|raw| &**raw)))))
     }
 
     /// The only client, if no message can be meant for another.
@@ -187,21 +187,27 @@ impl WaitingRoom {
         self.lock().attribution.only_client(clock::now()).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Room> {
+    fn lock(&self) -> MutexGuard<'_, PendingState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Room {
-    fn whose(&mut self, said: Said) -> Whose {
+impl PendingState {
+    fn whose(&mut self, said: ServerMessage) -> InboundRecipient {
         let queue = |number: CallNumber| self.calls.get(&number).and_then(|call| call.said.clone());
         match self.attribution.whose(clock::now(), said) {
-            attribution::Whose::Call(number) => queue(number).map_or(Whose::Nobodys, Whose::Calls),
-            attribution::Whose::OneOfCalls(number) => queue(number).map_or(Whose::Nobodys, Whose::OneOfCalls),
-            attribution::Whose::Client => self.inbox.clone().map_or(Whose::Nobodys, Whose::Clients),
-            attribution::Whose::Nobody => Whose::Nobodys,
-            attribution::Whose::Gone => Whose::NobodysAnyMore,
-            attribution::Whose::Unclear => Whose::Somebodys,
+            attribution::Recipient::Call(number) => {
+                queue(number).map_or(InboundRecipient::Unaddressed, InboundRecipient::Calls)
+            }
+            attribution::Recipient::OneOfCalls(number) => {
+                queue(number).map_or(InboundRecipient::Unaddressed, InboundRecipient::OneOfCalls)
+            }
+            attribution::Recipient::Client => {
+                self.inbox.clone().map_or(InboundRecipient::Unaddressed, InboundRecipient::Clients)
+            }
+            attribution::Recipient::Unaddressed => InboundRecipient::Unaddressed,
+            attribution::Recipient::Departed => InboundRecipient::Departed,
+            attribution::Recipient::Ambiguous => InboundRecipient::Ambiguous,
         }
     }
 }
@@ -217,55 +223,56 @@ mod tests {
     use crate::fields::raw;
     use serde_json::{Value, json};
 
-    fn enter(room: &WaitingRoom, lane: &str) -> (u64, Arc<Queue>) {
-        let (number, said) = (room.number(), Arc::new(Queue::new(&"b".into())));
+    fn enter(room: &WaitingRoom, lane: &str) -> (u64, Arc<InboundQueue>) {
+        let (number, said) = (room.number(), Arc::new(InboundQueue::new(&"b".into())));
         let (answered, _) = oneshot::channel();
-        let waiting = Waiting { answered, said: Some(said.clone()), lane: lane.into(), progress: None, listens: false };
+        let waiting =
+            PendingCall { answered, said: Some(said.clone()), lane: lane.into(), progress: None, listens: false };
         room.enter(number, waiting);
         (number, said)
     }
 
-    fn whose(room: &WaitingRoom, params: &Value) -> Whose {
+    fn whose(room: &WaitingRoom, params: &Value) -> InboundRecipient {
         room.whose_notification("notifications/message", Some(raw(params))).0
     }
 
     #[test]
     fn a_log_line_that_may_be_one_clients_or_anothers_is_told_to_neither() {
-        let room = WaitingRoom::new(None, Kind::Process);
+        let room = WaitingRoom::new(None, PipeKind::Process);
         let line = json!({ "level": "info", "data": "x" });
         assert!(
-            matches!(whose(&room, &line), Whose::Nobodys),
+            matches!(whose(&room, &line), InboundRecipient::Unaddressed),
             "with no call under way it goes to all clients that may see it"
         );
         let (first, alices) = enter(&room, "alice");
-        assert!(matches!(whose(&room, &line), Whose::Calls(said) if Arc::ptr_eq(&said, &alices)));
+        assert!(matches!(whose(&room, &line), InboundRecipient::Calls(said) if Arc::ptr_eq(&said, &alices)));
         let (second, bobs) = enter(&room, "bob");
-        assert!(matches!(whose(&room, &line), Whose::Somebodys));
+        assert!(matches!(whose(&room, &line), InboundRecipient::Ambiguous));
         for (number, of) in [(first, alices), (second, bobs)] {
             let named = json!({ "level": "info", "data": "x", "_meta": { "progressToken": number } });
-            assert!(matches!(whose(&room, &named), Whose::Calls(said) if Arc::ptr_eq(&said, &of)));
+            assert!(matches!(whose(&room, &named), InboundRecipient::Calls(said) if Arc::ptr_eq(&said, &of)));
             room.leave(number);
-            assert!(matches!(whose(&room, &named), Whose::NobodysAnyMore));
+            assert!(matches!(whose(&room, &named), InboundRecipient::Departed));
         }
     }
 
     #[test]
     fn what_belongs_to_no_call_is_the_tenants_unless_it_may_be_anothers() {
-        let room = WaitingRoom::new(None, Kind::Process);
+        let room = WaitingRoom::new(None, PipeKind::Process);
         let line = json!({ "level": "info", "data": "x" });
         let (inbox, _said) = tokio::sync::mpsc::channel(1);
         room.set_tenant(Some(&Caller { lane: "alice".into(), inbox: Some(inbox), ..Caller::hub() }));
-        assert!(matches!(whose(&room, &line), Whose::Clients(_)));
+        assert!(matches!(whose(&room, &line), InboundRecipient::Clients(_)));
         let (first, alices) = enter(&room, "alice");
-        assert!(matches!(whose(&room, &line), Whose::Calls(said) if Arc::ptr_eq(&said, &alices)));
+        assert!(matches!(whose(&room, &line), InboundRecipient::Calls(said) if Arc::ptr_eq(&said, &alices)));
         room.leave(first);
         let (second, _) = enter(&room, "bob");
-        assert!(matches!(whose(&room, &line), Whose::Somebodys), "alice may be meant");
+        assert!(matches!(whose(&room, &line), InboundRecipient::Ambiguous), "alice may be meant");
         room.give_up(second);
-        assert!(matches!(whose(&room, &line), Whose::Somebodys), "bob may still be meant");
+        assert!(matches!(whose(&room, &line), InboundRecipient::Ambiguous), "bob may still be meant");
         let updated = room.whose_notification("notifications/resources/updated", None).0;
-        assert!(matches!(updated, Whose::Nobodys), "others may have subscribed");
+        assert!(matches!(updated, InboundRecipient::Unaddressed), "others may have subscribed");
         room.set_tenant(None);
-        assert!(matches!(whose(&room, &line), Whose::Nobodys));
+        assert!(matches!(whose(&room, &line), InboundRecipient::Unaddressed));
     }
 }

@@ -10,21 +10,21 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::cancellation::{AskedByBackend, TAKEN_BACK};
-use super::inbound_queue::Said;
+use super::inbound_queue::InboundQueue;
 use super::outgoing::{Departure, Outgoing};
-use super::pending_calls::{Kind, Waiting, WaitingRoom, Whose};
-use super::renewals::Kept;
+use super::pending_calls::{InboundRecipient, PendingCall, PipeKind, WaitingRoom};
+use super::renewals::RenewableRequest;
 use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
 use super::unreadable::{Unread, WRONGLY_NAMED};
 use super::{Dial, PROBE_TIMEOUT, RENEWAL_TIMEOUT, TransportEvent, TransportEvents, cancelled, passing};
 use crate::call::facts::ServerFacts;
-use crate::call::server_request::{Question, no_recipient, own_answer};
-use crate::call::{BackendCall, Caller, Ending, Exchange, Inbound, SHARED_LANE, Sink};
+use crate::call::server_request::{AnswerReceiver, no_recipient, own_answer};
+use crate::call::{BackendCall, CallEnding, Caller, Exchange, Inbound, InboundSink, SHARED_LANE};
 use crate::catalogue::ListKind;
 use crate::fields::{Fields, Raw};
-use crate::message::{self, Answer, Id, Message, Notification, Request, Response};
+use crate::message::{self, RpcId, RpcMessage, RpcNotification, RpcRequest, RpcResponse, RpcResult};
 use crate::revision::{v2025, v2026};
-use crate::scan::Scan;
+use crate::scan::JsonScan;
 
 /// A subscription that ends again and again is not asked for faster than this.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl Pipe {
         dial: &Dial,
         closed: CancellationToken,
         client: Option<Caller>,
-        kind: Kind,
+        kind: PipeKind,
     ) -> Pipe {
         Pipe {
             facts: std::sync::OnceLock::new(),
@@ -101,7 +101,7 @@ impl Pipe {
     }
 
     /// After a reconnect: what clients had subscribed to and set, so that no client has to do anything.
-    pub async fn renew(self: &Arc<Self>, kept: Vec<Kept>) {
+    pub async fn renew(self: &Arc<Self>, kept: Vec<RenewableRequest>) {
         if let Some(subscriptions) = &self.subscriptions {
             subscriptions.renewed(&kept).await;
         }
@@ -121,35 +121,35 @@ impl Pipe {
             begun.extend(self.begin(UNSUBSCRIBE, Some(params), &shared_lane, None).await);
         }
         drop(order);
-        let all = futures_util::future::join_all(begun.into_iter().map(Begun::ended));
+        let all = futures_util::future::join_all(begun.into_iter().map(SentRequest::ended));
         let _ = tokio::time::timeout(RENEWAL_TIMEOUT, all).await;
     }
 
     async fn discover(self: &Arc<Self>) -> Result<Option<ServerFacts>, DialError> {
         let probe = BackendCall::of_hub(v2026::DISCOVER, None);
         match self.send(v2026::DISCOVER, Some(v2026::described(&probe)), &probe.caller.lane, None).await {
-            Ending::Answered { answer: Ok(result), .. } => Ok(Some(v2026::server_facts(&result))),
-            Ending::Answered { answer: Err(error), .. } if v2026::is_own_error(&error) => {
+            CallEnding::Answered { answer: Ok(result), .. } => Ok(Some(v2026::server_facts(&result))),
+            CallEnding::Answered { answer: Err(error), .. } if v2026::is_own_error(&error) => {
                 Err(passing(format!("it speaks no version that is known here: {}", message::message_of(&error))))
             }
-            Ending::Answered { .. } => Ok(None),
-            Ending::Refused { why: reason, retry_after } => Err(DialError::Passing { reason, retry_after }),
-            Ending::NotExecuted(why) | Ending::Broken(why) => Err(passing(why)),
+            CallEnding::Answered { .. } => Ok(None),
+            CallEnding::Refused { why: reason, retry_after } => Err(DialError::Passing { reason, retry_after }),
+            CallEnding::NotExecuted(why) | CallEnding::Broken(why) => Err(passing(why)),
         }
     }
 
     async fn initialize(self: &Arc<Self>) -> Result<ServerFacts, DialError> {
         let client = self.client.clone().unwrap_or_else(Caller::hub);
         match self.send("initialize", Some(v2025::initialize(&client)), &SHARED_LANE.into(), None).await {
-            Ending::Answered { answer: Ok(result), .. } => {
+            CallEnding::Answered { answer: Ok(result), .. } => {
                 self.notify("notifications/initialized", None).await;
                 Ok(v2025::server_facts(&result))
             }
-            Ending::Answered { answer: Err(error), .. } => {
+            CallEnding::Answered { answer: Err(error), .. } => {
                 Err(passing(format!("it refused to be initialized: {}", message::message_of(&error))))
             }
-            Ending::Refused { why: reason, retry_after } => Err(DialError::Passing { reason, retry_after }),
-            Ending::NotExecuted(why) | Ending::Broken(why) => Err(passing(why)),
+            CallEnding::Refused { why: reason, retry_after } => Err(DialError::Passing { reason, retry_after }),
+            CallEnding::NotExecuted(why) | CallEnding::Broken(why) => Err(passing(why)),
         }
     }
 
@@ -158,12 +158,12 @@ impl Pipe {
         self.facts.get().expect("a pipe is handed out only after the handshake")
     }
 
-    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> Ending {
+    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         let BackendCall { method, caller, sink, .. } = call;
         if method == "initialize" {
             let facts = self.facts();
             let result = facts.initialized.clone().unwrap_or_else(|| v2025::initialized(facts));
-            return Ending::answered(Ok(result));
+            return CallEnding::answered(Ok(result));
         }
         let params = match self.facts().exchange {
             Exchange::Session => v2025::params(call),
@@ -176,14 +176,14 @@ impl Pipe {
             return self.send(method, params, lane, sink.clone()).await;
         };
         let Some(mut turn) = subscriptions.turn(call).await else {
-            return Ending::answered(Ok(crate::fields::empty()));
+            return CallEnding::answered(Ok(crate::fields::empty()));
         };
         let ending = match self.begin(method, params, lane, sink.clone()).await {
             Ok(begun) => {
                 turn.sent();
                 begun.ended().await
             }
-            Err(why) => Ending::NotExecuted(why),
+            Err(why) => CallEnding::NotExecuted(why),
         };
         turn.ended(ending)
     }
@@ -229,7 +229,7 @@ impl Pipe {
                 let _ = self.events.send((self.generation, TransportEvent::Inbound(changed))).await;
             }
             // It has no subscriptions, or it is gone.
-            let Ending::Answered { answer: Ok(_), .. } = begun.ended().await else { return };
+            let CallEnding::Answered { answer: Ok(_), .. } = begun.ended().await else { return };
             tokio::time::sleep(REOPEN_PAUSE).await;
         }
     }
@@ -242,10 +242,16 @@ impl Pipe {
         self.closed.cancel();
     }
 
-    async fn send(self: &Arc<Self>, method: &str, params: Option<Raw>, lane: &Arc<str>, sink: Option<Sink>) -> Ending {
+    async fn send(
+        self: &Arc<Self>,
+        method: &str,
+        params: Option<Raw>,
+        lane: &Arc<str>,
+        sink: Option<InboundSink>,
+    ) -> CallEnding {
         match self.begin(method, params, lane, sink).await {
             Ok(begun) => begun.ended().await,
-            Err(why) => Ending::NotExecuted(why),
+            Err(why) => CallEnding::NotExecuted(why),
         }
     }
 
@@ -255,36 +261,36 @@ impl Pipe {
         method: &str,
         params: Option<Raw>,
         lane: &Arc<str>,
-        sink: Option<Sink>,
-    ) -> Result<Begun<'a>, String> {
+        sink: Option<InboundSink>,
+    ) -> Result<SentRequest<'a>, String> {
         if self.closed.is_cancelled() {
             return Err("the connection is closed".into());
         }
         let number = self.waiting.number();
         let (params, progress) = own_progress_token(params, number);
         let (answered, ending) = oneshot::channel();
-        let said = sink.map(|sink| (Arc::new(Said::new(&self.name)), sink));
+        let said = sink.map(|sink| (Arc::new(InboundQueue::new(&self.name)), sink));
         let heard = said.as_ref().map(|(said, _)| said.clone());
         let listens = method == "subscriptions/listen";
-        self.waiting.enter(number, Waiting { answered, said: heard, lane: lane.clone(), progress, listens });
-        let outgoing = Outgoing::request(message::request(&Id::number(number), method, params.as_ref()), number);
-        let open = Open { pipe: self, number, departure: outgoing.departure.clone(), over: false };
+        self.waiting.enter(number, PendingCall { answered, said: heard, lane: lane.clone(), progress, listens });
+        let outgoing = Outgoing::request(message::request(&RpcId::number(number), method, params.as_ref()), number);
+        let open = OpenRequest { pipe: self, number, departure: outgoing.departure.clone(), over: false };
         match self.out.send(outgoing).await {
-            Ok(()) => Ok(Begun { open, ending, said }),
+            Ok(()) => Ok(SentRequest { open, ending, said }),
             Err(_) => Err("the connection is closed".into()),
         }
     }
 
     /// A message as it was written.
     pub async fn receive_text(self: &Arc<Self>, text: &[u8]) {
-        match Message::parse_bytes(text) {
+        match RpcMessage::parse_bytes(text) {
             Ok(message) => self.receive(message).await,
-            Err(why) => self.pass_over(&Scan::of(text), Unread::Malformed(why)),
+            Err(why) => self.pass_over(&JsonScan::of(text), Unread::Malformed(why)),
         }
     }
 
     /// A message that cannot be taken hurts only the call that it answers; a request is refused.
-    pub fn pass_over(&self, scan: &Scan, why: Unread) {
+    pub fn pass_over(&self, scan: &JsonScan, why: Unread) {
         if let Some(refusal) = why.refusal(scan) {
             let _ = self.out.try_send(Outgoing::new(refusal));
         }
@@ -292,85 +298,87 @@ impl Pipe {
         match call {
             Some(call) => {
                 tracing::warn!(server = %self.name, %why, "a backend's answer was passed over");
-                let _ = call.answered.send(Ending::failed(&why.to_string()));
+                let _ = call.answered.send(CallEnding::failed(&why.to_string()));
             }
             None => tracing::warn!(server = %self.name, ?why, "a backend wrote something that was passed over"),
         }
     }
 
     /// An answer to something that was never asked.
-    fn answered_wrongly(&self, id: Option<&Id>) {
+    fn answered_wrongly(&self, id: Option<&RpcId>) {
         let call = self.waiting.wrongly_named(id);
         tracing::warn!(server = %self.name, failed = call.is_some(), "a backend answered something that was not asked");
         if let Some(call) = call {
-            let _ = call.answered.send(Ending::failed(WRONGLY_NAMED));
+            let _ = call.answered.send(CallEnding::failed(WRONGLY_NAMED));
         }
     }
 
     /// A call that will get no answer: how it ended, or nothing if it is not known whether it ran.
-    pub fn give_up(&self, number: u64, ending: Option<Ending>) {
+    pub fn give_up(&self, number: u64, ending: Option<CallEnding>) {
         if let (Some(call), Some(ending)) = (self.waiting.leave(number), ending) {
             let _ = call.answered.send(ending);
         }
     }
 
     /// For a request whose answer is not awaited.
-    pub fn spare_id(&self) -> Id {
-        Id::number(self.waiting.number())
+    pub fn spare_id(&self) -> RpcId {
+        RpcId::number(self.waiting.number())
     }
 
     /// Everything that comes in, in its order.
-    pub async fn receive(self: &Arc<Self>, message: Message) {
+    pub async fn receive(self: &Arc<Self>, message: RpcMessage) {
         match message {
-            Message::Response(Response { id, answer }) => {
-                let number = id.as_ref().and_then(Id::as_number);
+            RpcMessage::Response(RpcResponse { id, answer }) => {
+                let number = id.as_ref().and_then(RpcId::as_number);
                 match number.and_then(|number| self.waiting.leave(number)) {
-                    Some(waiting) => drop(waiting.answered.send(Ending::answered(answer))),
+                    Some(waiting) => drop(waiting.answered.send(CallEnding::answered(answer))),
                     None => self.answered_wrongly(id.as_ref()),
                 }
             }
-            Message::Notification(notification) => self.notified(notification).await,
-            Message::Request(request) => self.requested(request),
+            RpcMessage::Notification(notification) => self.notified(notification).await,
+            RpcMessage::Request(request) => self.requested(request),
         }
     }
 
-    async fn notified(self: &Arc<Self>, Notification { method, params }: Notification) {
+    async fn notified(self: &Arc<Self>, RpcNotification { method, params }: RpcNotification) {
         if method == TAKEN_BACK {
             return self.asked.take_back(params.as_ref());
         }
         let (whose, params) = self.waiting.whose_notification(&method, params);
         let inbound = Inbound::Notification { server: self.name.clone(), method, params };
         match whose {
-            Whose::Calls(said) | Whose::OneOfCalls(said) => said.put(inbound),
-            Whose::Clients(inbox) => drop(inbox.send(inbound).await),
-            Whose::Nobodys => drop(self.events.send((self.generation, TransportEvent::Inbound(inbound))).await),
-            Whose::NobodysAnyMore => {}
-            Whose::Somebodys => tracing::debug!(server = %self.name, ?inbound, "nothing says whose this is"),
+            InboundRecipient::Calls(said) | InboundRecipient::OneOfCalls(said) => said.put(inbound),
+            InboundRecipient::Clients(inbox) => drop(inbox.send(inbound).await),
+            InboundRecipient::Unaddressed => {
+                drop(self.events.send((self.generation, TransportEvent::Inbound(inbound))).await);
+            }
+            InboundRecipient::Departed => {}
+            InboundRecipient::Ambiguous => tracing::debug!(server = %self.name, ?inbound, "nothing says whose this is"),
         }
     }
 
-    fn requested(self: &Arc<Self>, Request { id, method, params }: Request) {
+    fn requested(self: &Arc<Self>, RpcRequest { id, method, params }: RpcRequest) {
         let pipe = self.clone();
         let token = self.asked.begin(&id);
         // Where it goes is settled here, so that it stands among what is said before and after it.
-        let answer: BoxFuture<'static, Answer> = match own_answer(&method) {
+        let answer: BoxFuture<'static, RpcResult> = match own_answer(&method) {
             Some(answer) => Box::pin(std::future::ready(answer)),
             None => {
                 let whose = self.waiting.whose_word(params.as_ref());
-                let certain = !matches!(whose, Whose::OneOfCalls(_));
-                let (question, answer) = Question::new(&self.name, method, params, certain);
+                let certain = !matches!(whose, InboundRecipient::OneOfCalls(_));
+                let (question, answer) = AnswerReceiver::new(&self.name, method, params, certain);
                 match whose {
-                    Whose::Calls(said) | Whose::OneOfCalls(said) => {
+                    InboundRecipient::Calls(said) | InboundRecipient::OneOfCalls(said) => {
                         said.put(question);
                         Box::pin(answer.given())
                     }
-                    Whose::Clients(inbox) => Box::pin(async move {
+                    InboundRecipient::Clients(inbox) => Box::pin(async move {
                         match inbox.send(question).await {
                             Ok(()) => answer.given().await,
                             Err(_) => no_recipient(),
                         }
                     }),
-                    Whose::Nobodys | Whose::NobodysAnyMore | Whose::Somebodys => {
+                    InboundRecipient::Unaddressed | InboundRecipient::Departed | InboundRecipient::Ambiguous => {
                         Box::pin(std::future::ready(no_recipient()))
                     }
                 }
@@ -404,14 +412,14 @@ fn own_progress_token(params: Option<Raw>, number: u64) -> (Option<Raw>, Option<
 }
 
 /// A request on its way, or out already.
-struct Begun<'a> {
-    open: Open<'a>,
-    ending: oneshot::Receiver<Ending>,
-    said: Option<(Arc<Said>, Sink)>,
+struct SentRequest<'a> {
+    open: OpenRequest<'a>,
+    ending: oneshot::Receiver<CallEnding>,
+    said: Option<(Arc<InboundQueue>, InboundSink)>,
 }
 
-impl Begun<'_> {
-    async fn ended(mut self) -> Ending {
+impl SentRequest<'_> {
+    async fn ended(mut self) -> CallEnding {
         let ending = match &self.said {
             Some((said, sink)) => said.until(self.ending, sink).await,
             None => self.ending.await,
@@ -420,22 +428,22 @@ impl Begun<'_> {
         match ending {
             Ok(ending) => ending,
             Err(_) if self.open.departure.keep_back() => {
-                Ending::NotExecuted("the connection closed before the call was sent".into())
+                CallEnding::NotExecuted("the connection closed before the call was sent".into())
             }
-            Err(_) => Ending::Broken("the connection closed before the answer".into()),
+            Err(_) => CallEnding::Broken("the connection closed before the answer".into()),
         }
     }
 }
 
 /// A request whose caller may walk away.
-struct Open<'a> {
+struct OpenRequest<'a> {
     pipe: &'a Pipe,
     number: u64,
     departure: Departure,
     over: bool,
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
         // What has not left has nothing to be taken back.
         let given_up = !self.over && !self.departure.keep_back();
@@ -443,7 +451,7 @@ impl Drop for Open<'_> {
             self.pipe.waiting.leave(self.number);
         } else {
             self.pipe.waiting.give_up(self.number);
-            let params = cancelled(&Id::number(self.number));
+            let params = cancelled(&RpcId::number(self.number));
             let taken_back = message::notification(TAKEN_BACK, Some(&params));
             let _ = self.pipe.out.try_send(Outgoing::new(taken_back));
         }
@@ -478,11 +486,11 @@ mod tests {
             limit_hit: Arc::new(|_| {}),
             over: CancellationToken::new(),
         };
-        (Arc::new(Pipe::new(out, &dial, CancellationToken::new(), None, Kind::Process)), outgoing)
+        (Arc::new(Pipe::new(out, &dial, CancellationToken::new(), None, PipeKind::Process)), outgoing)
     }
 
     /// What becomes of a call whose wire is lost after its writer did this.
-    async fn ending(write: impl FnOnce(&Outgoing)) -> (Ending, Outgoing) {
+    async fn ending(write: impl FnOnce(&Outgoing)) -> (CallEnding, Outgoing) {
         let (pipe, mut outgoing) = pipe();
         let lane: Arc<str> = "alice".into();
         let call = pipe.send("tools/call", None, &lane, None);
@@ -498,14 +506,14 @@ mod tests {
     #[tokio::test]
     async fn a_call_of_which_nothing_left_did_not_run_and_any_other_may_have() {
         let (waited, message) = ending(|_| {}).await;
-        assert!(matches!(waited, Ending::NotExecuted(_)), "it waited in the queue");
+        assert!(matches!(waited, CallEnding::NotExecuted(_)), "it waited in the queue");
         assert!(!message.leaves(), "what is sent again elsewhere is not written here any more");
         let refused = |message: &Outgoing| {
             assert!(message.leaves());
             message.stayed();
         };
-        assert!(matches!(ending(refused).await.0, Ending::NotExecuted(_)), "the first byte was refused");
-        assert!(matches!(ending(|message| assert!(message.leaves())).await.0, Ending::Broken(_)));
+        assert!(matches!(ending(refused).await.0, CallEnding::NotExecuted(_)), "the first byte was refused");
+        assert!(matches!(ending(|message| assert!(message.leaves())).await.0, CallEnding::Broken(_)));
     }
 
     #[tokio::test]
@@ -538,7 +546,7 @@ mod tests {
         for id in [2, 1] {
             pipe.receive_text(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#).as_bytes()).await;
         }
-        assert!(matches!(other.ended().await, Ending::Answered { .. }));
+        assert!(matches!(other.ended().await, CallEnding::Answered { .. }));
         let mut last = None;
         let hearing = async {
             while let Some(inbound) = said.recv().await {
@@ -547,7 +555,7 @@ mod tests {
             }
         };
         let (ending, ()) = futures_util::future::join(deaf.ended(), hearing).await;
-        assert!(matches!(ending, Ending::Answered { .. }));
+        assert!(matches!(ending, CallEnding::Answered { .. }));
         assert_eq!(last, Some(1000));
     }
 
@@ -560,7 +568,7 @@ mod tests {
             let facts = r#"{"jsonrpc":"2.0","id":1,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}"#;
             let refusal = r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"no such method"}}"#;
             for answer in [facts, refusal] {
-                pipe.receive(Message::parse(answer).unwrap()).await;
+                pipe.receive(RpcMessage::parse(answer).unwrap()).await;
             }
         };
         let (shaken, ()) = futures_util::future::join(pipe.shake_hands(None), program).await;

@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bowline_core::backend::DialError;
-use bowline_core::seats::{DOUBT, FIRST, Guest, SeatId, Seats, Taken, UNKEPT};
+use bowline_core::seats::{DOUBT, FIRST, Guest, SeatId, Seating, Seats, UNKEPT};
 use bowline_env::clock;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::Dial;
 use super::pipe::Pipe;
-use super::renewals::{Kept, is_subscription};
+use super::renewals::{RenewableRequest, is_subscription};
 use super::stdio::{self, Guests, Program, StartError};
 use crate::call::facts::ServerFacts;
 use crate::call::log_level::{LOG_LEVELS, is_log_level};
-use crate::call::{BackendCall, Caller, Ending, Exchange, SHARED_LANE, capabilities};
+use crate::call::{BackendCall, CallEnding, Caller, Exchange, SHARED_LANE, capabilities};
 use crate::fields::{Fields, Raw, empty};
 use crate::message;
 
@@ -31,11 +31,11 @@ pub struct ProgramTransport {
     dial: Dial,
     /// The process that is always there: it answers for the server, and its end is the loss of the link.
     first: Arc<Pipe>,
-    room: Mutex<Room>,
+    room: Mutex<PoolState>,
     closed: CancellationToken,
 }
 
-struct Room {
+struct PoolState {
     seats: Seats,
     /// The processes besides the first.
     chairs: HashMap<SeatId, Arc<Chair>>,
@@ -63,7 +63,7 @@ enum NoPipe {
 pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramTransport>, DialError> {
     let closed = dial.over.child_token();
     let guard = closed.clone().drop_guard();
-    let started = stdio::start(&program, &dial, Guests::Everybody, dial.exchange, closed.child_token()).await;
+    let started = stdio::start(&program, &dial, Guests::AllClients, dial.exchange, closed.child_token()).await;
     let (first, _) = started.map_err(StartError::into_dial_error)?;
     let apart = first.facts().exchange == Exchange::Session && dial.processes.max > 1;
     // How much each client wants to be told is said where it is.
@@ -72,7 +72,7 @@ pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramTransport>,
     tokio::spawn(first.clone().hold_subscription());
     guard.disarm();
     let seats = Seats::new(dial.processes, clock::now());
-    let room = Mutex::new(Room { seats, chairs: HashMap::new(), crowded_until: None, told: None });
+    let room = Mutex::new(PoolState { seats, chairs: HashMap::new(), crowded_until: None, told: None });
     Ok(Arc::new(ProgramTransport { program, dial, first, room, closed }))
 }
 
@@ -81,13 +81,13 @@ impl ProgramTransport {
         self.first.facts()
     }
 
-    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> Ending {
+    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         let Some(guest) = self.guest(call) else { return self.call_in_passing(call).await };
         let mut why = String::new();
         for _ in 0..TRIES {
             // Its session is over, so a process that is started for it would have no client.
             if call.caller.inbox.as_ref().is_some_and(|inbox| inbox.is_closed()) {
-                return Ending::failed("the client has left");
+                return CallEnding::failed("the client has left");
             }
             let mut visit = self.sit_down(&guest, &call.caller);
             let begun = match self.at_hand(&visit) {
@@ -99,7 +99,7 @@ impl ProgramTransport {
                 Err(none) => {
                     visit.over = true;
                     if self.closed.is_cancelled() {
-                        return Ending::NotExecuted("the connection is closed".into());
+                        return CallEnding::NotExecuted("the connection is closed".into());
                     }
                     if let NoPipe::Failed(error) = none {
                         self.not_started(visit.taken.id(), error);
@@ -111,14 +111,14 @@ impl ProgramTransport {
             visit.over = true;
             match ending {
                 // Only this client's process is gone. Nothing was sent, so the next one may carry it.
-                Ending::NotExecuted(reason) if visit.taken.id() != FIRST && !self.closed.is_cancelled() => {
+                CallEnding::NotExecuted(reason) if visit.taken.id() != FIRST && !self.closed.is_cancelled() => {
                     self.ended(visit.taken.id());
                     why = reason;
                 }
                 ending => return ending,
             }
         }
-        Ending::failed(&format!("the program ends again and again: {why}"))
+        CallEnding::failed(&format!("the program ends again and again: {why}"))
     }
 
     /// Who calls, if it matters where: a stateless program says whose everything is, our own housekeeping takes no seat, and clients
@@ -142,14 +142,14 @@ impl ProgramTransport {
     }
 
     /// A call that is made wherever its client is, and starts nothing.
-    async fn call_in_passing(self: &Arc<Self>, call: &BackendCall) -> Ending {
+    async fn call_in_passing(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         let (seat, shares) = {
             let seats = &self.lock().seats;
             (seats.kept_by(&call.caller.lane), seats.shares(&call.caller.lane))
         };
         if let Some(pipe) = self.running(seat).await {
             match pipe.call(call).await {
-                Ending::NotExecuted(_) if seat != Some(FIRST) => seat.map(|seat| self.ended(seat)),
+                CallEnding::NotExecuted(_) if seat != Some(FIRST) => seat.map(|seat| self.ended(seat)),
                 ending => return ending,
             };
         }
@@ -165,9 +165,9 @@ impl ProgramTransport {
     }
 
     /// A level is kept, and said to the client's process once it has one.
-    fn keep_level(&self, call: &BackendCall) -> Ending {
+    fn keep_level(&self, call: &BackendCall) -> CallEnding {
         let level = Fields::of(call.params.as_deref()).text("level").unwrap_or_default();
-        let error = |code, text: &str| Ending::answered(Err(message::error(code, text)));
+        let error = |code, text: &str| CallEnding::answered(Err(message::error(code, text)));
         if !Fields::of(Some(&self.facts().capabilities)).has("logging") {
             return error(message::METHOD_NOT_FOUND, "the server has no log messages");
         }
@@ -175,7 +175,7 @@ impl ProgramTransport {
             let levels = LOG_LEVELS.join(", ");
             return error(message::INVALID_PARAMS, &format!("`level` must be one of {levels}"));
         }
-        Ending::answered(Ok(empty()))
+        CallEnding::answered(Ok(empty()))
     }
 
     pub async fn notify(&self, caller: &Caller, method: &str, params: Option<Raw>) {
@@ -215,7 +215,7 @@ impl ProgramTransport {
         self.dial.renewals.end_apart(self.dial.generation);
     }
 
-    fn sit_down(self: &Arc<Self>, guest: &Guest, caller: &Caller) -> Visit {
+    fn sit_down(self: &Arc<Self>, guest: &Guest, caller: &Caller) -> ProcessCall {
         let now = clock::now();
         let mut room = self.lock();
         let client = match guest {
@@ -230,9 +230,9 @@ impl ProgramTransport {
         }
         let client = client.filter(|_| !taken.is_crowded());
         match taken {
-            Taken::Crowded(FIRST) => room.crowded_until = Some(now + DOUBT),
-            Taken::Seat(FIRST) => {}
-            Taken::Seat(seat) | Taken::Crowded(seat) => {
+            Seating::Crowded(FIRST) => room.crowded_until = Some(now + DOUBT),
+            Seating::Seat(FIRST) => {}
+            Seating::Seat(seat) | Seating::Crowded(seat) => {
                 room.chairs.entry(seat).or_insert_with(|| {
                     let (pipe, closed) = (tokio::sync::Mutex::default(), self.closed.child_token());
                     Arc::new(Chair { client, pipe, closed })
@@ -241,18 +241,18 @@ impl ProgramTransport {
         }
         if room.crowded_until.is_some_and(|until| until > now) {
             self.first.set_tenant(None);
-        } else if taken == Taken::Seat(FIRST) && caller.inbox.is_some() {
+        } else if taken == Seating::Seat(FIRST) && caller.inbox.is_some() {
             self.first.set_tenant(Some(caller));
         }
         drop(room);
         if let Some(chair) = evicted {
             self.take_back(chair);
         }
-        Visit { transport: self.clone(), taken, is_new, over: false }
+        ProcessCall { transport: self.clone(), taken, is_new, over: false }
     }
 
     /// A client has to share a process although it should have its own.
-    fn note_crowd(&self, room: &mut Room, owner: &str, now: Instant) {
+    fn note_crowd(&self, room: &mut PoolState, owner: &str, now: Instant) {
         if room.seats.is_at_share(owner) {
             (self.dial.limit_hit)("hub.processes_per_principal_max");
         } else if room.seats.is_full() {
@@ -266,7 +266,7 @@ impl ProgramTransport {
     }
 
     /// The process that a client is assigned to, if it runs already.
-    fn at_hand(&self, visit: &Visit) -> Option<Arc<Pipe>> {
+    fn at_hand(&self, visit: &ProcessCall) -> Option<Arc<Pipe>> {
         if visit.taken.id() == FIRST {
             return (!visit.is_new).then(|| self.first.clone());
         }
@@ -278,7 +278,7 @@ impl ProgramTransport {
     /// The same, with whatever has to be done, as long as there is a server at all. Boxed, since it is rare and large.
     fn begin<'a>(
         self: &'a Arc<Self>,
-        visit: &'a Visit,
+        visit: &'a ProcessCall,
         caller: &'a Caller,
     ) -> BoxFuture<'a, Result<Arc<Pipe>, NoPipe>> {
         Box::pin(async move {
@@ -288,7 +288,7 @@ impl ProgramTransport {
     }
 
     /// The process that a client is assigned to; it is started if need be.
-    async fn pipe(self: &Arc<Self>, visit: &Visit, caller: &Caller) -> Result<Arc<Pipe>, NoPipe> {
+    async fn pipe(self: &Arc<Self>, visit: &ProcessCall, caller: &Caller) -> Result<Arc<Pipe>, NoPipe> {
         let seat = visit.taken.id();
         if seat == FIRST {
             if visit.is_new && !visit.taken.is_crowded() {
@@ -340,7 +340,7 @@ impl ProgramTransport {
         Ok(pipe)
     }
 
-    fn kept_by(&self, caller: &Caller, wanted: impl Fn(&Kept) -> bool) -> Vec<Kept> {
+    fn kept_by(&self, caller: &Caller, wanted: impl Fn(&RenewableRequest) -> bool) -> Vec<RenewableRequest> {
         self.dial.renewals.of(&caller.lane).into_iter().filter(|one| wanted(one)).collect()
     }
 
@@ -407,7 +407,7 @@ impl ProgramTransport {
         pipe.filter(|pipe| !pipe.is_lost())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Room> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -426,15 +426,15 @@ async fn sweep(transport: std::sync::Weak<ProgramTransport>, closed: Cancellatio
 }
 
 /// A call at a process, whose caller may walk away.
-struct Visit {
+struct ProcessCall {
     transport: Arc<ProgramTransport>,
-    taken: Taken,
+    taken: Seating,
     /// Its client sits there for the first time.
     is_new: bool,
     over: bool,
 }
 
-impl Drop for Visit {
+impl Drop for ProcessCall {
     fn drop(&mut self) {
         self.transport.lock().seats.leave(self.taken, !self.over, clock::now());
     }

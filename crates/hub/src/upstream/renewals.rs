@@ -13,18 +13,18 @@ use crate::fields::{Fields, Raw};
 const PER_LANE_MAX: usize = 1000;
 
 /// A request that is made again: its method and parameters.
-pub type Kept = (String, Option<Raw>);
+pub type RenewableRequest = (String, Option<Raw>);
 
 /// Whether it is about a resource. All else that is kept is how much a client wants to be told.
-pub(super) fn is_subscription((method, _): &Kept) -> bool {
+pub(super) fn is_subscription((method, _): &RenewableRequest) -> bool {
     method == "resources/subscribe"
 }
 
-type BackendSessions = HashMap<Arc<str>, (Caller, BTreeMap<String, Kept>)>;
+type RenewalsByClient = HashMap<Arc<str>, (Caller, BTreeMap<String, RenewableRequest>)>;
 
 #[derive(Default)]
 pub struct Renewals {
-    lanes: Mutex<BackendSessions>,
+    lanes: Mutex<RenewalsByClient>,
     /// Clients that have something of the backend to themselves, on which transport: what they have subscribed to there is not what
     /// the others have.
     apart: Mutex<HashSet<(Generation, Arc<str>)>>,
@@ -57,11 +57,11 @@ impl Renewals {
         self.lock().remove(lane);
     }
 
-    pub fn of(&self, lane: &str) -> Vec<Kept> {
+    pub fn of(&self, lane: &str) -> Vec<RenewableRequest> {
         self.lock().get(lane).map(|(_, kept)| kept.values().cloned().collect()).unwrap_or_default()
     }
 
-    pub fn all(&self) -> Vec<Kept> {
+    pub fn all(&self) -> Vec<RenewableRequest> {
         self.lock().values().flat_map(|(_, kept)| kept.values().cloned()).collect()
     }
 
@@ -101,7 +101,7 @@ impl Renewals {
         self.lock().values().map(|(caller, _)| caller.clone()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BackendSessions> {
+    fn lock(&self) -> MutexGuard<'_, RenewalsByClient> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -114,7 +114,7 @@ fn key_of(uri: &str) -> String {
     format!("uri {uri}")
 }
 
-fn remove(lanes: &mut BackendSessions, lane: &Arc<str>, key: &str) {
+fn remove(lanes: &mut RenewalsByClient, lane: &Arc<str>, key: &str) {
     let Some((_, kept)) = lanes.get_mut(lane) else { return };
     kept.remove(key);
     if kept.is_empty() {

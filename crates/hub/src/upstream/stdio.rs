@@ -17,13 +17,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::outgoing::Outgoing;
-use super::pending_calls::Kind;
+use super::pending_calls::PipeKind;
 use super::pipe::{OUT_QUEUE, Pipe};
 use super::unreadable::Unread;
 use super::{DIAL_TIMEOUT, Dial, Exit, TransportEvent, passing};
 use crate::call::{Caller, Exchange};
 use crate::config::spec::Reach;
-use crate::lines::{Line, Lines};
+use crate::lines::{InputLine, Lines};
 use crate::message::BYTES_MAX;
 
 /// How long a program may take to leave after its stdin was closed.
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Program {
 #[derive(Clone, Debug)]
 pub enum Guests {
     /// The first process, whose end is the loss of the server.
-    Everybody,
+    AllClients,
     /// One client alone.
     Client(Caller),
     /// Calls of clients that have no session.
@@ -70,7 +70,7 @@ impl Guests {
     fn client(&self) -> Option<&Caller> {
         match self {
             Guests::Client(client) => Some(client),
-            Guests::Everybody | Guests::Visitors => None,
+            Guests::AllClients | Guests::Visitors => None,
         }
     }
 
@@ -80,7 +80,7 @@ impl Guests {
 }
 
 /// Tells how a program ended; nothing if we ended it.
-pub type Ended = oneshot::Receiver<String>;
+pub type ProgramEnd = oneshot::Receiver<String>;
 
 /// Why there is no process.
 pub enum StartError {
@@ -103,7 +103,7 @@ pub async fn start(
     guests: Guests,
     exchange: Option<Exchange>,
     closed: CancellationToken,
-) -> Result<(Arc<Pipe>, Ended), StartError> {
+) -> Result<(Arc<Pipe>, ProgramEnd), StartError> {
     let failed = |reason: String| StartError::Failed(passing(reason));
     let mut command = Command::new(&program.command);
     command.env_clear().envs(inherited(dial.reach)).envs(&program.env).args(&program.args);
@@ -115,18 +115,18 @@ pub async fn start(
     }
     let spawned = command.spawn();
     let mut child = spawned.map_err(|error| failed(format!("cannot start `{}`: {error}", program.command)))?;
-    let group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    let group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let (Some(stdin), Some(stdout), Some(stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
     else {
         return Err(failed("the program has no pipes".into()));
     };
     let (out, outgoing) = mpsc::channel(OUT_QUEUE);
-    let pipe = Arc::new(Pipe::new(out, dial, closed.clone(), guests.client().cloned(), Kind::Process));
+    let pipe = Arc::new(Pipe::new(out, dial, closed.clone(), guests.client().cloned(), PipeKind::Process));
     let guard = closed.clone().drop_guard();
     tokio::spawn(write(stdin, outgoing, closed.clone()));
     tokio::spawn(read_stderr(stderr, dial.clone(), guests.name(), pipe.clone()));
     let (tell, end) = oneshot::channel();
-    let running = Running { child, group, stdout: BufReader::new(stdout), pipe: pipe.clone(), closed };
+    let running = RunningProgram { child, group, stdout: BufReader::new(stdout), pipe: pipe.clone(), closed };
     dial.programs.spawn(live(running, dial.clone(), guests, tell));
     match tokio::time::timeout(DIAL_TIMEOUT, pipe.shake_hands(exchange)).await {
         Ok(Ok(())) => {}
@@ -174,17 +174,17 @@ async fn write(mut stdin: ChildStdin, mut outgoing: mpsc::Receiver<Outgoing>, cl
 }
 
 /// A program that has been started.
-struct Running {
+struct RunningProgram {
     child: Child,
-    group: Group,
+    group: ProcessGroup,
     stdout: BufReader<tokio::process::ChildStdout>,
     pipe: Arc<Pipe>,
     closed: CancellationToken,
 }
 
 /// Reads until the program or we want no more, then sees it out and tells how it ended.
-async fn live(running: Running, dial: Dial, guests: Guests, tell: oneshot::Sender<String>) {
-    let Running { mut child, group, mut stdout, pipe, closed } = running;
+async fn live(running: RunningProgram, dial: Dial, guests: Guests, tell: oneshot::Sender<String>) {
+    let RunningProgram { mut child, group, mut stdout, pipe, closed } = running;
     let reason = {
         let ended = until_ended(&mut child, &mut stdout, &pipe);
         closed.run_until_cancelled(ended).await
@@ -207,7 +207,7 @@ async fn live(running: Running, dial: Dial, guests: Guests, tell: oneshot::Sende
         // One that says nothing more and stays is lost as well; how we make it leave is not how it ended.
         let _ = tell.send(how.clone());
         let event = match guests {
-            Guests::Everybody => Some(TransportEvent::Lost { reason: how, exit }),
+            Guests::AllClients => Some(TransportEvent::Lost { reason: how, exit }),
             // One that never started had no client.
             Guests::Client(client) if pipe.has_begun() => Some(TransportEvent::Exited { client: client.lane, exit }),
             Guests::Client(_) | Guests::Visitors => None,
@@ -244,9 +244,9 @@ async fn read(stdout: &mut BufReader<tokio::process::ChildStdout>, pipe: &Arc<Pi
     loop {
         match lines.next().await {
             Ok(None) => return "the program closed its output".into(),
-            Ok(Some(Line::Whole(line))) if line.trim_ascii().is_empty() => {}
-            Ok(Some(Line::Whole(line))) => pipe.receive_text(&line).await,
-            Ok(Some(Line::TooLong(scan))) => pipe.pass_over(&scan, Unread::TooLong),
+            Ok(Some(InputLine::Whole(line))) if line.trim_ascii().is_empty() => {}
+            Ok(Some(InputLine::Whole(line))) => pipe.receive_text(&line).await,
+            Ok(Some(InputLine::TooLong(scan))) => pipe.pass_over(&scan, Unread::TooLong),
             Err(error) => return format!("the program's output cannot be read: {error}"),
         }
     }
@@ -271,7 +271,7 @@ async fn read_stderr(stderr: tokio::process::ChildStderr, dial: Dial, client: Op
 }
 
 /// Its stdin is closed, and it has stayed: it is asked, then it is made to. Its children go with it.
-async fn make_leave(child: &mut Child, group: &Group) {
+async fn make_leave(child: &mut Child, group: &ProcessGroup) {
     group.signal(Signal::TERM);
     let left = tokio::time::timeout(LEAVE_TIMEOUT, child.wait()).await;
     group.signal(Signal::KILL);
@@ -281,9 +281,9 @@ async fn make_leave(child: &mut Child, group: &Group) {
 }
 
 /// A process group that does not outlive its value.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
+impl ProcessGroup {
     fn signal(&self, signal: Signal) {
         if let Some(pid) = self.0 {
             let _ = kill_process_group(pid, signal);
@@ -291,7 +291,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
     }

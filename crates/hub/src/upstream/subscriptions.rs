@@ -7,8 +7,8 @@ use bowline_core::backend::Generation;
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::renewals::{Kept, Renewals, is_subscription, uri_of};
-use crate::call::{BackendCall, Ending};
+use super::renewals::{RenewableRequest, Renewals, is_subscription, uri_of};
+use crate::call::{BackendCall, CallEnding};
 use crate::fields::{Raw, raw};
 
 pub(super) const UNSUBSCRIBE: &str = "resources/unsubscribe";
@@ -32,11 +32,11 @@ impl Subscriptions {
     }
 
     /// A call's turn to be sent; none if it is not to be sent, because another client still wants the subscription that it would end.
-    pub async fn turn<'a>(&'a self, call: &'a BackendCall) -> Option<Turn<'a>> {
+    pub async fn turn<'a>(&'a self, call: &'a BackendCall) -> Option<SubscriptionTurn<'a>> {
         let subscribes = match call.method.as_str() {
             "resources/subscribe" => true,
             UNSUBSCRIBE => false,
-            _ => return Some(Turn { order: None, claim: None }),
+            _ => return Some(SubscriptionTurn { order: None, claim: None }),
         };
         let uri = uri_of(call.params.as_ref());
         let mut uris = self.uris.lock().await;
@@ -44,18 +44,18 @@ impl Subscriptions {
         let is_new = self.renewals.note(call);
         if subscribes {
             uris.insert(uri);
-            let claim = is_new.then_some(Claim { renewals: &self.renewals, call, granted: false });
-            return Some(Turn { order: Some(uris), claim });
+            let claim = is_new.then_some(SubscriptionClaim { renewals: &self.renewals, call, granted: false });
+            return Some(SubscriptionTurn { order: Some(uris), claim });
         }
         if self.is_wanted(&uri) {
             return None;
         }
         uris.remove(&uri);
-        Some(Turn { order: Some(uris), claim: None })
+        Some(SubscriptionTurn { order: Some(uris), claim: None })
     }
 
     /// What clients had subscribed to is asked for again.
-    pub async fn renewed(&self, kept: &[Kept]) {
+    pub async fn renewed(&self, kept: &[RenewableRequest]) {
         let uris = kept.iter().filter(|one| is_subscription(one));
         self.uris.lock().await.extend(uris.map(|(_, params)| uri_of(params.as_ref())));
     }
@@ -70,33 +70,33 @@ impl Subscriptions {
 }
 
 /// The right to send a call now, and what it claims if it is granted.
-pub(super) struct Turn<'a> {
+pub(super) struct SubscriptionTurn<'a> {
     order: Option<MutexGuard<'a, BTreeSet<String>>>,
-    claim: Option<Claim<'a>>,
+    claim: Option<SubscriptionClaim<'a>>,
 }
 
-impl Turn<'_> {
+impl SubscriptionTurn<'_> {
     /// The call is on its way, and others may follow it.
     pub fn sent(&mut self) {
         self.order = None;
     }
 
-    pub fn ended(mut self, ending: Ending) -> Ending {
+    pub fn ended(mut self, ending: CallEnding) -> CallEnding {
         if let Some(claim) = &mut self.claim {
-            claim.granted = matches!(ending, Ending::Answered { answer: Ok(_), .. });
+            claim.granted = matches!(ending, CallEnding::Answered { answer: Ok(_), .. });
         }
         ending
     }
 }
 
 /// A subscription that was not granted yet. Its caller may walk away.
-struct Claim<'a> {
+struct SubscriptionClaim<'a> {
     renewals: &'a Renewals,
     call: &'a BackendCall,
     granted: bool,
 }
 
-impl Drop for Claim<'_> {
+impl Drop for SubscriptionClaim<'_> {
     fn drop(&mut self) {
         if !self.granted {
             self.renewals.drop_subscription(self.call);
@@ -121,12 +121,12 @@ mod tests {
         for lane in ["a", "b"] {
             let subscribe = call(lane, "resources/subscribe");
             let turn = shared.turn(&subscribe).await.unwrap();
-            drop(turn.ended(Ending::answered(Ok(crate::fields::empty()))));
+            drop(turn.ended(CallEnding::answered(Ok(crate::fields::empty()))));
         }
         assert!(shared.turn(&call("a", UNSUBSCRIBE)).await.is_none(), "b still wants it");
         assert!(shared.unwanted().await.0.is_empty());
         let refused = call("c", "resources/subscribe");
-        drop(shared.turn(&refused).await.unwrap().ended(Ending::failed("no")));
+        drop(shared.turn(&refused).await.unwrap().ended(CallEnding::failed("no")));
         renewals.forget("b");
         assert_eq!(shared.unwanted().await.0.len(), 1, "neither does c, whom it was refused");
         assert!(shared.unwanted().await.0.is_empty(), "it is ended once");
@@ -137,7 +137,7 @@ mod tests {
         let shared = Subscriptions::new(Arc::default(), Generation(1));
         for lane in ["a", "b"] {
             let subscribe = call(lane, "resources/subscribe");
-            drop(shared.turn(&subscribe).await.unwrap().ended(Ending::answered(Ok(crate::fields::empty()))));
+            drop(shared.turn(&subscribe).await.unwrap().ended(CallEnding::answered(Ok(crate::fields::empty()))));
         }
         let (one, other) = (call("a", UNSUBSCRIBE), call("b", UNSUBSCRIBE));
         let (one, other) = (shared.turn(&one).await.is_some(), shared.turn(&other).await.is_some());

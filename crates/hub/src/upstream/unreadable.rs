@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::fields::Raw;
-use crate::message::{self, BYTES_MAX, Id, Malformed};
-use crate::scan::Scan;
+use crate::message::{self, BYTES_MAX, Malformed, RpcId};
+use crate::scan::JsonScan;
 
 /// What is told of a call that was answered under a name that is not its own.
 pub const WRONGLY_NAMED: &str = "it answered another request than the one asked";
@@ -18,7 +18,7 @@ pub enum Unread {
 impl Unread {
     /// Whether such a message can be the answer to a call. A program may also write lines of its own between its messages; those
     /// must not end a call.
-    pub fn may_answer(self, scan: &Scan) -> bool {
+    pub fn may_answer(self, scan: &JsonScan) -> bool {
         let meant = match self {
             Unread::TooLong | Unread::Malformed(Malformed::TooDeep) => true,
             Unread::Malformed(Malformed::NotUtf8 | Malformed::NotJson | Malformed::NotRpc) => {
@@ -30,7 +30,7 @@ impl Unread {
 
     /// Why a call has no answer on the stream that is its alone, if this was to be its answer there. What is not even JSON was
     /// to be something.
-    pub fn spoils(self, scan: &Scan, id: &Id) -> Option<String> {
+    pub fn spoils(self, scan: &JsonScan, id: &RpcId) -> Option<String> {
         let unreadable = matches!(self, Unread::Malformed(Malformed::NotUtf8 | Malformed::NotJson));
         let noise = unreadable && !scan.has_method();
         let wrongly = scan.id().is_some_and(|other| other != id);
@@ -42,7 +42,7 @@ impl Unread {
     }
 
     /// What a backend is told whose request cannot be taken, so that it does not wait for an answer.
-    pub fn refusal(self, scan: &Scan) -> Option<Raw> {
+    pub fn refusal(self, scan: &JsonScan) -> Option<Raw> {
         let id = scan.asks().filter(|_| scan.is_rpc())?;
         let error = message::error(message::INVALID_REQUEST, "the request is larger than is taken, or cannot be read");
         Some(message::response(id, &Err(error)))

@@ -10,7 +10,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::json;
-use crate::position::{Epoch, Place, Seq};
+use crate::position::{ChunkPosition, Epoch, Seq};
 
 pub use kind::ChunkKind;
 pub use view::{ChunkError, ChunkView};
@@ -28,7 +28,7 @@ pub const DONE_DATA: &str = "[DONE]";
 #[derive(Clone, PartialEq, Eq)]
 pub struct Chunk {
     pub json: Bytes,
-    pub at: Option<Place>,
+    pub at: Option<ChunkPosition>,
     /// Where in `json` the text of a delta lies, without its quotes.
     body: Option<(u32, u32)>,
 }
@@ -73,7 +73,7 @@ impl Chunk {
     }
 
     /// A delta whose text lies at `body`.
-    pub fn joined(json: Vec<u8>, body: Range<usize>, at: Option<Place>) -> Chunk {
+    pub fn joined(json: Vec<u8>, body: Range<usize>, at: Option<ChunkPosition>) -> Chunk {
         Chunk { json: json.into(), at, body: narrow(body) }
     }
 
@@ -194,7 +194,7 @@ mod tests {
         let nasty = "\n\ndata: forged\n\nid: 9\r\revent: x\0\u{feff}\u{2028}\u{2029}\u{85}\\n\"";
         let mut chunk =
             ChunkBuilder::new("text-delta", 0).text("id", nasty).delta("delta", &serde_json::to_string(nasty).unwrap());
-        chunk.at = Some(Place { seq: Seq::new(7).unwrap(), part: Some(2) });
+        chunk.at = Some(ChunkPosition { seq: Seq::new(7).unwrap(), part: Some(2) });
         let mut out = Vec::new();
         chunk.encode(&Epoch::parse("e").unwrap(), &mut out);
         let text = String::from_utf8(out).unwrap();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::fields::{Fields, cursor_in, leniently, seq_of, text_of, value_of};
+use super::fields::{ContentFields, cursor_in, leniently, seq_of, text_of, value_of};
 use super::names;
 pub use super::private::{Content, Secret};
 use crate::error::{ErrorCode, Refusal};
@@ -130,7 +130,7 @@ impl std::fmt::Debug for PlanCommand {
 
 /// The outer shape of every client frame. Unknown fields are ignored; `null` is the same as absent.
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct ClientEnvelope<'a> {
     #[serde(borrow)]
     event: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -201,7 +201,7 @@ impl Request {
             let message = format!("The frame nests deeper than {depth_max} levels (limits.json_depth_max).");
             return Err(unreadable(Refusal::new(ErrorCode::InvalidJson, message)));
         }
-        let envelope: Envelope<'_> =
+        let envelope: ClientEnvelope<'_> =
             serde_json::from_str(text).map_err(|error| unreadable(unreadable_json(text, &error)))?;
         envelope.request().map_err(|refusal| BadFrame {
             refusal,
@@ -224,7 +224,7 @@ fn unreadable_json(text: &str, error: &serde_json::Error) -> Refusal {
     }
 }
 
-impl Envelope<'_> {
+impl ClientEnvelope<'_> {
     fn request(&self) -> Result<Request, Refusal> {
         let event = text_of("event", self.event)?.ok_or_else(|| Refusal::field("event", "is missing"))?;
         if event == names::ACK {
@@ -275,10 +275,10 @@ impl Envelope<'_> {
         SessionId::parse(&text).map(Some).ok_or_else(|| Refusal::field("session_id", "is not a session id"))
     }
 
-    fn fields(&self) -> Result<Fields, Refusal> {
+    fn fields(&self) -> Result<ContentFields, Refusal> {
         match value_of("content", self.content)? {
-            Value::Null => Ok(Fields(Map::new())),
-            Value::Object(fields) => Ok(Fields(fields)),
+            Value::Null => Ok(ContentFields(Map::new())),
+            Value::Object(fields) => Ok(ContentFields(fields)),
             _ => Err(Refusal::field("content", "must be an object")),
         }
     }
@@ -396,7 +396,7 @@ impl Envelope<'_> {
     }
 
     /// Tasks in the content, or at the top level, where some clients put them.
-    fn tasks(&self, fields: &mut Fields) -> Result<Option<Value>, Refusal> {
+    fn tasks(&self, fields: &mut ContentFields) -> Result<Option<Value>, Refusal> {
         let inner = fields.0.remove("tasks").filter(|tasks| !tasks.is_null());
         let tasks = inner.map_or_else(|| value_of("tasks", self.tasks), Ok)?;
         Ok(Some(tasks).filter(|tasks| !tasks.is_null()))
@@ -424,7 +424,7 @@ impl Envelope<'_> {
 
     fn task_id(&self) -> Result<String, Refusal> {
         let inner = match value_of("content", self.content)? {
-            Value::Object(fields) => Fields(fields).scalar("task_id"),
+            Value::Object(fields) => ContentFields(fields).scalar("task_id"),
             _ => None,
         };
         let outer = match value_of("task_id", self.task_id)? {

@@ -8,9 +8,9 @@ use crate::id::ClientId;
 use crate::position::{Cursor, Epoch, Seq};
 
 /// The fields of a `content` object.
-pub struct Fields(pub Map<String, Value>);
+pub struct ContentFields(pub Map<String, Value>);
 
-impl Fields {
+impl ContentFields {
     pub fn text(&mut self, key: &str) -> Result<Option<String>, Refusal> {
         match self.0.remove(key) {
             None | Some(Value::Null) => Ok(None),

@@ -23,7 +23,7 @@ pub struct Control {
 }
 
 #[derive(Serialize)]
-struct Wire<'a> {
+struct ControlEnvelope<'a> {
     event: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<&'a SessionId>,
@@ -76,7 +76,7 @@ impl Control {
     }
 
     pub fn encode(&self, timestamp: &str) -> Bytes {
-        let wire = Wire {
+        let wire = ControlEnvelope {
             event: &self.event,
             session_id: self.session.as_ref(),
             timestamp,

@@ -1,7 +1,7 @@
 //! Chunks of the AI SDK as an upstream streams them: each is logged so that readers get it back word for word.
 
 use bowline_api::{AgentError, Answer, Run, UpstreamFinish};
-use bowline_core::dialect::ai_sdk::{End, Ending, Imported, Importer};
+use bowline_core::dialect::ai_sdk::{Imported, Importer, UpstreamEnd, UpstreamEnding};
 use bowline_core::scrub::scrub_text;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, json};
@@ -49,19 +49,19 @@ pub async fn read(
 }
 
 /// What the upstream's own ending means here. Its words go along with ours.
-fn ended(end: End, spoken: &mut Spoken) -> Result<Answer, AgentError> {
+fn ended(end: UpstreamEnd, spoken: &mut Spoken) -> Result<Answer, AgentError> {
     let finish = Some(UpstreamFinish(end.chunk));
     let told = |mut text: String| {
         scrub_text(&mut text);
         text
     };
     match end.ending {
-        Ending::Finished => Ok(Answer { text: spoken.take(), finish, ..Answer::default() }),
-        Ending::Cancelled => {
+        UpstreamEnding::Finished => Ok(Answer { text: spoken.take(), finish, ..Answer::default() }),
+        UpstreamEnding::Cancelled => {
             let why = end.text.map_or_else(|| "The agent's upstream was stopped.".to_owned(), told);
             Err(AgentError { finish, ..AgentError::cancelled(why) })
         }
-        Ending::Failed => {
+        UpstreamEnding::Failed => {
             let why = end.text.map_or_else(|| "The agent's upstream failed.".to_owned(), told);
             Err(AgentError { finish, ..AgentError::failed(why) })
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bowline_client::ACK_EVERY;
 use serde_json::json;
 
-use super::story::{Effect, Happened, Story, failure, sent, shown};
+use super::story::{Story, StoryEffect, StoryInput, failure, sent, shown};
 use super::words::{Options, Show};
 
 #[test]
@@ -15,7 +15,7 @@ fn a_break_in_the_middle_continues_exactly_where_it_was() {
     story.event_with(1, "user.message", json!("hi"), json!({ "message_id": "me-1" }));
     story.event(2, "agent.partial_answer", json!("a"));
     let effects = story.drop_connection();
-    assert!(effects.contains(&Effect::Hangup));
+    assert!(effects.contains(&StoryEffect::Hangup));
     assert_eq!(shown(&effects)[1], Show::Connection("reconnecting (attempt 1, next try in 0.1 s)".into()));
 
     let attach = story.redial();
@@ -46,23 +46,23 @@ fn a_message_that_may_be_lost_is_sent_again_under_the_same_id() {
 #[test]
 fn tries_go_on_for_ever_with_growing_pauses_that_are_counted_down() {
     let mut story = Story::at_a_terminal();
-    let fail = |story: &mut Story| story.tell(Happened::DialFailed { reason: "refused".into(), fatal: false });
+    let fail = |story: &mut Story| story.tell(StoryInput::DialFailed { reason: "refused".into(), fatal: false });
     assert_eq!(shown(&fail(&mut story))[0], Show::Lost("refused".into()));
     let begun = story.now;
-    while !story.wait().contains(&Effect::Dial) {}
+    while !story.wait().contains(&StoryEffect::Dial) {}
     assert_eq!(story.now - begun, Duration::from_millis(125), "the first attempt is immediate but for its jitter");
     fail(&mut story);
     for pause in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
         let begun = story.now;
         let mut redraws = 0;
-        while !story.wait().contains(&Effect::Dial) {
+        while !story.wait().contains(&StoryEffect::Dial) {
             redraws += 1;
         }
         assert_eq!(story.now - begun, Duration::from_secs(pause));
         assert!(redraws as u64 >= pause * 9);
         assert!(!shown(&fail(&mut story)).iter().any(|show| matches!(show, Show::Lost(_))), "told once");
     }
-    let why = failure(&story.tell(Happened::DialFailed { reason: "401".into(), fatal: true }));
+    let why = failure(&story.tell(StoryInput::DialFailed { reason: "401".into(), fatal: true }));
     assert_eq!(why, "401");
 }
 
@@ -89,10 +89,10 @@ fn two_silent_heartbeats_are_a_lost_connection() {
     let mut story = Story::at_a_terminal().created();
     story.wait();
     let heard = story.now;
-    story.tell(Happened::Alive);
+    story.tell(StoryInput::Alive);
     let effects = story.wait();
     assert_eq!(story.now - heard, Duration::from_secs(2));
-    assert!(effects.contains(&Effect::Hangup));
+    assert!(effects.contains(&StoryEffect::Hangup));
     assert_eq!(shown(&effects)[0], Show::Lost("the server has gone silent".into()));
 }
 
@@ -100,17 +100,17 @@ fn two_silent_heartbeats_are_a_lost_connection() {
 fn a_log_that_runs_ahead_while_nothing_comes_is_asked_again() {
     let mut story = Story::at_a_terminal().created();
     let beat = json!({ "event": "system.heartbeat", "metadata": { "seq": 3 } });
-    assert!(!story.frame(beat.clone()).contains(&Effect::Hangup), "the events may be on their way");
+    assert!(!story.frame(beat.clone()).contains(&StoryEffect::Hangup), "the events may be on their way");
     story.event(1, "agent.thinking", json!("…"));
-    assert!(!story.frame(beat.clone()).contains(&Effect::Hangup), "they are");
-    assert!(story.frame(beat).contains(&Effect::Hangup));
+    assert!(!story.frame(beat.clone()).contains(&StoryEffect::Hangup), "they are");
+    assert!(story.frame(beat).contains(&StoryEffect::Hangup));
 }
 
 #[test]
 fn a_hole_is_asked_for_once_and_then_told() {
     let mut story = Story::at_a_terminal().created();
     story.event(1, "agent.thinking", json!("one"));
-    assert!(story.event(4, "agent.thinking", json!("four")).contains(&Effect::Hangup));
+    assert!(story.event(4, "agent.thinking", json!("four")).contains(&StoryEffect::Hangup));
     assert_eq!(story.redial()["content"]["last_event_id"], "e-1");
     story.reconnected("running", json!({ "verdict": "replay", "from_seq": 2 }), 4);
     let shows = shown(&story.event(4, "agent.thinking", json!("four")));
@@ -163,16 +163,16 @@ fn another_epoch_starts_over_at_its_own_numbers() {
 #[test]
 fn close_codes_are_heeded() {
     let closed = |code: u16| {
-        Story::at_a_terminal().created().tell(Happened::Closed { code: Some(code), reason: "because".into() })
+        Story::at_a_terminal().created().tell(StoryInput::Closed { code: Some(code), reason: "because".into() })
     };
     assert!(failure(&closed(4201)).contains("--session sess_1 --take-over"));
     assert!(failure(&closed(4203)).contains("--token"));
     assert!(failure(&closed(4250)).contains("stay away"));
     for code in [1000, 1006, 1012, 4000, 4001] {
-        assert!(closed(code).contains(&Effect::Hangup), "{code}");
+        assert!(closed(code).contains(&StoryEffect::Hangup), "{code}");
     }
     let mut story = Story::at_a_terminal().created();
-    story.tell(Happened::Closed { code: Some(4100), reason: "because".into() });
+    story.tell(StoryInput::Closed { code: Some(4100), reason: "because".into() });
     assert_eq!(story.redial()["event"], "user.create_session");
 }
 
@@ -180,7 +180,7 @@ fn close_codes_are_heeded() {
 fn a_frame_that_the_server_cannot_take_is_not_sent_for_ever() {
     let mut story = Story::at_a_terminal().created();
     story.line("much too long");
-    let effects = story.tell(Happened::Closed { code: Some(1009), reason: "too big".into() });
+    let effects = story.tell(StoryInput::Closed { code: Some(1009), reason: "too big".into() });
     assert!(matches!(&shown(&effects)[0], Show::Error(text) if text.contains("too big")));
     story.redial();
     story.reconnected("idle", json!({ "verdict": "caught_up" }), 0);
@@ -213,7 +213,7 @@ fn a_draining_server_is_given_the_time_that_it_asks_for() {
     let mut story = Story::at_a_terminal().created();
     story.frame(json!({ "event": "system.notice", "content": "Restarting.", "metadata": { "code": "SERVER_DRAINING", "retry_after_ms": 5000 } }));
     let begun = story.now;
-    story.tell(Happened::Closed { code: Some(1012), reason: "restart".into() });
-    while !story.wait().contains(&Effect::Dial) {}
+    story.tell(StoryInput::Closed { code: Some(1012), reason: "restart".into() });
+    while !story.wait().contains(&StoryEffect::Dial) {}
     assert_eq!(story.now - begun, Duration::from_secs(5));
 }

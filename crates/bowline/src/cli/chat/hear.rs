@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use bowline_client::{Attached, GapCause, Link, LinkEvent, RequestId, RequestOutcome, ServerFrame, StopCause};
+use bowline_client::{AttachedSession, GapCause, Link, LinkEvent, RequestId, RequestOutcome, ServerFrame, StopCause};
 use bowline_protocol::event::names as events;
 use bowline_protocol::frame::names;
 use bowline_protocol::{CloseCode, Cursor, ErrorCode, RecoveryAction, Refusal, Seq};
 
 use super::aside;
-use super::state::{Chat, PendingQuestion, Stage};
+use super::state::{Chat, ConnectionStage, PendingQuestion};
 use super::words::Show;
 
 /// How far to look back for the question of a run that waits: it is the last thing that such a run logged.
@@ -26,7 +26,7 @@ impl Chat {
                 match cause {
                     GapCause::NotSent => self.show(Show::Notice(format!("{missing} events are missing"))),
                     // After a return the replay notice says it.
-                    GapCause::NotRetained if self.stage == Stage::Live => {
+                    GapCause::NotRetained if self.stage == ConnectionStage::Live => {
                         let notice = format!("{missing} events are no longer kept and cannot be shown");
                         self.show(Show::Notice(notice));
                     }
@@ -34,7 +34,7 @@ impl Chat {
                 }
             }
             LinkEvent::Lost { reason, attempt, .. } => {
-                self.stage = Stage::Away;
+                self.stage = ConnectionStage::Away;
                 self.attempt = attempt;
                 if attempt == 1 {
                     self.show(Show::Lost(reason));
@@ -64,7 +64,7 @@ impl Chat {
         }
     }
 
-    fn handle_attached(&mut self, link: &mut Link, attached: &Attached) {
+    fn handle_attached(&mut self, link: &mut Link, attached: &AttachedSession) {
         let known = std::mem::replace(&mut self.placed, true);
         if attached.created {
             return self.show(Show::Notice(format!("session {}", attached.session)));
@@ -75,7 +75,7 @@ impl Chat {
             let seq = Seq::new(attached.last_seq.saturating_sub(LOOK_BACK_EVENTS)).unwrap_or(Seq::ZERO);
             return link.restart_from(Cursor { epoch, seq });
         }
-        self.stage = Stage::Replaying;
+        self.stage = ConnectionStage::Replaying;
         self.running = attached.state != "idle";
         if !self.running {
             self.drop_questions(link);
@@ -83,7 +83,7 @@ impl Chat {
     }
 
     fn handle_live(&mut self) {
-        self.stage = Stage::Live;
+        self.stage = ConnectionStage::Live;
         let is_first = !std::mem::replace(&mut self.was_live, true);
         if is_first && self.running && self.questions.is_empty() {
             self.show(Show::Notice("the agent is at work".into()));
@@ -106,7 +106,7 @@ impl Chat {
         if !self.options.interactive {
             return self.fail("another connection holds this session; add --take-over to take it".into());
         }
-        self.stage = Stage::Held;
+        self.stage = ConnectionStage::Held;
         self.show(Show::Notice("another connection holds this session".into()));
         self.show(Show::Question("Take it over? [y/n]".into()));
     }
@@ -143,7 +143,7 @@ impl Chat {
                 let step_id = event.step_id.clone().unwrap_or_default();
                 self.running = true;
                 self.questions.push_back(PendingQuestion { step_id, text: event.text().to_owned(), answer: None });
-                if self.questions.len() == 1 && self.stage == Stage::Live {
+                if self.questions.len() == 1 && self.stage == ConnectionStage::Live {
                     self.show_readiness();
                 }
             }
@@ -217,7 +217,7 @@ impl Chat {
 
     /// The session is gone, and the link creates another. What was typed and not accepted goes there.
     fn handle_replaced(&mut self, link: &mut Link, refusal: &Refusal) {
-        self.stage = Stage::Away;
+        self.stage = ConnectionStage::Away;
         self.show(Show::Notice(format!("{}; starting a new session", refusal.message.trim_end_matches('.'))));
         (self.running, self.cancelling) = (false, false);
         self.streamed.clear();

@@ -19,13 +19,13 @@ use tokio::time::sleep_until;
 use super::out;
 use screen::Screen;
 use state::Chat;
-use words::{ChatInput, Effect, Leave, Options};
+use words::{ChatEffect, ChatInput, Leave, Options};
 
 /// Lines that may wait for a slow connection; beyond it the script waits.
 const QUEUE_MAX: usize = 256;
 
 #[derive(Debug)]
-pub struct Start {
+pub struct ChatStart {
     pub address: Address,
     /// The URL, if it is not the default one: then the way back needs it too.
     pub named_url: Option<String>,
@@ -59,7 +59,7 @@ fn link_config(options: &Options) -> LinkConfig {
     LinkConfig { create, when_gone, ..LinkConfig::new(options.client_id.clone()) }
 }
 
-pub async fn run(start: Start) -> anyhow::Result<ExitCode> {
+pub async fn run(start: ChatStart) -> anyhow::Result<ExitCode> {
     let interactive = std::io::stdin().is_terminal() && out::is_terminal();
     let (inputs, mut inbox) = mpsc::channel(QUEUE_MAX);
     spawn_stdin(inputs.clone())?;
@@ -90,8 +90,8 @@ pub async fn run(start: Start) -> anyhow::Result<ExitCode> {
         let mut leave = None;
         for effect in chat.handle(client.link(), clock::now(), input) {
             match effect {
-                Effect::Show(show) => screen.show(&show)?,
-                Effect::Leave(why) => leave = leave.or(Some(why)),
+                ChatEffect::Show(show) => screen.show(&show)?,
+                ChatEffect::Leave(why) => leave = leave.or(Some(why)),
             }
         }
         if let Some(leave) = leave {

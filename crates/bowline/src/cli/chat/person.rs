@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bowline_client::{ClientRequest, Link};
 
-use super::state::{Chat, Stage};
+use super::state::{Chat, ConnectionStage};
 use super::words::Show;
 
 impl Chat {
@@ -16,7 +16,7 @@ impl Chat {
         if word == "/quit" {
             return self.leave(link);
         }
-        if self.stage == Stage::Held {
+        if self.stage == ConnectionStage::Held {
             return match yes_or_no(word) {
                 Some(true) => link.take_over(),
                 Some(false) => self.leave(link),
@@ -38,7 +38,7 @@ impl Chat {
     }
 
     pub(super) fn handle_interrupt(&mut self, link: &mut Link) {
-        let attached = matches!(self.stage, Stage::Live | Stage::Replaying);
+        let attached = matches!(self.stage, ConnectionStage::Live | ConnectionStage::Replaying);
         if self.running && !self.cancelling && attached {
             self.cancelling = true;
             link.request(ClientRequest::Cancel { reason: Some("Ctrl-C".into()) });

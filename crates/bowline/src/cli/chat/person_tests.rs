@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::story::{Effect, Happened, Story, failure, left, sent, shown};
+use super::story::{Story, StoryEffect, StoryInput, failure, left, sent, shown};
 use super::words::{Leave, Options, Show};
 
 #[test]
@@ -49,7 +49,7 @@ fn a_new_process_finds_the_question_of_a_waiting_run() {
     });
     assert_eq!(story.greet()["content"].get("last_event_id"), None);
     let effects = story.reconnected("waiting", json!({ "verdict": "caught_up" }), 30);
-    assert_eq!(effects, [Effect::Hangup, Effect::Dial]);
+    assert_eq!(effects, [StoryEffect::Hangup, StoryEffect::Dial]);
     assert_eq!(story.greet()["content"]["last_event_id"], "e-22");
     story.reconnected("waiting", json!({ "verdict": "replay", "from_seq": 23, "to_seq": 30 }), 30);
     for seq in 23..30 {
@@ -64,12 +64,12 @@ fn ctrl_c_cancels_a_run_and_the_second_one_leaves() {
     let mut story = Story::at_a_terminal().created();
     story.line("hi");
     story.event_with(1, "user.message", json!("hi"), json!({ "message_id": "me-1" }));
-    assert_eq!(sent(&story.tell(Happened::Interrupt))[0]["event"], "user.cancel");
-    let effects = story.tell(Happened::Interrupt);
+    assert_eq!(sent(&story.tell(StoryInput::Interrupt))[0]["event"], "user.cancel");
+    let effects = story.tell(StoryInput::Interrupt);
     assert_eq!(left(&effects), Some(Leave::Done));
     assert_eq!(sent(&effects)[0]["event"], "user.ack", "what was shown is acknowledged before leaving");
     let mut idle = Story::at_a_terminal().created();
-    assert_eq!(left(&idle.tell(Happened::Interrupt)), Some(Leave::Done));
+    assert_eq!(left(&idle.tell(StoryInput::Interrupt)), Some(Leave::Done));
     assert_eq!(left(&Story::at_a_terminal().created().line("/quit")), Some(Leave::Done));
 }
 
@@ -96,7 +96,7 @@ fn a_script_gets_its_answers_one_by_one_and_leaves_after_the_last() {
     let mut story = Story::in_a_pipe();
     assert!(story.line("one").is_empty());
     story.line("two");
-    assert_eq!(left(&story.tell(Happened::NoMoreLines)), None);
+    assert_eq!(left(&story.tell(StoryInput::NoMoreLines)), None);
     story = story.created();
     story.event_with(1, "user.message", json!("one"), json!({ "message_id": "me-1" }));
     let effects = story.event(2, "agent.final_answer", json!("1"));
@@ -109,7 +109,7 @@ fn a_script_gets_its_answers_one_by_one_and_leaves_after_the_last() {
 fn a_script_does_not_leave_before_the_replay_has_brought_its_answer() {
     let mut story = Story::in_a_pipe();
     story.line("one");
-    story.tell(Happened::NoMoreLines);
+    story.tell(StoryInput::NoMoreLines);
     story = story.created();
     story.event_with(1, "user.message", json!("one"), json!({ "message_id": "me-1" }));
     assert_eq!(left(&story.drop_connection()), None);
@@ -123,7 +123,7 @@ fn a_script_does_not_leave_before_the_replay_has_brought_its_answer() {
 fn a_script_that_got_an_error_says_so_in_its_exit_code() {
     let mut story = Story::in_a_pipe();
     story.line("/fail");
-    story.tell(Happened::NoMoreLines);
+    story.tell(StoryInput::NoMoreLines);
     story = story.created();
     story.event_with(1, "user.message", json!("/fail"), json!({ "message_id": "me-1" }));
     assert_eq!(left(&story.event(2, "agent.error", json!("it failed"))), Some(Leave::AfterErrors));
@@ -135,7 +135,7 @@ fn a_script_answers_questions_with_its_next_line_and_declines_otherwise() {
         let mut story = Story::in_a_pipe();
         story.line("/confirm it");
         lines.iter().for_each(|line| drop(story.line(line)));
-        story.tell(Happened::NoMoreLines);
+        story.tell(StoryInput::NoMoreLines);
         story = story.created();
         story.event_with(1, "user.message", json!("/confirm it"), json!({ "message_id": "me-1" }));
         let answer = sent(&story.event(2, "agent.user_confirm", json!("it?"))).pop().unwrap();

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use bowline_client::{ClientRequest, Link, RequestId};
 use serde_json::json;
 
-use super::words::{ChatInput, Effect, Leave, Options, Show};
+use super::words::{ChatEffect, ChatInput, Leave, Options, Show};
 
 /// How often the line that counts down to the next attempt is redrawn.
 const COUNTDOWN_EVERY: Duration = Duration::from_millis(100);
 
 /// The connection, as far as the link has reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ConnectionStage {
     /// Not attached.
     Away,
     /// Attached; the owed events are coming.
@@ -43,7 +43,7 @@ pub(super) struct PendingQuestion {
 #[derive(Debug)]
 pub struct Chat {
     pub(super) options: Options,
-    pub(super) stage: Stage,
+    pub(super) stage: ConnectionStage,
     /// Whether this process was ever live; the first refusal is the user's, later ones are news.
     pub(super) was_live: bool,
     /// Whether a position in the log is known, or was looked for.
@@ -59,14 +59,14 @@ pub struct Chat {
     message_count: u64,
     pub(super) input_ended: bool,
     pub(super) failed: bool,
-    pub(super) effects: Vec<Effect>,
+    pub(super) effects: Vec<ChatEffect>,
 }
 
 impl Chat {
     pub fn new(options: Options) -> Chat {
         Chat {
             options,
-            stage: Stage::Away,
+            stage: ConnectionStage::Away,
             was_live: false,
             placed: false,
             attempt: 0,
@@ -90,7 +90,7 @@ impl Chat {
     }
 
     /// Takes what happened. What it asks of the session goes to the link.
-    pub fn handle(&mut self, link: &mut Link, now: Instant, input: ChatInput) -> Vec<Effect> {
+    pub fn handle(&mut self, link: &mut Link, now: Instant, input: ChatInput) -> Vec<ChatEffect> {
         match input {
             ChatInput::Link(event) => self.handle_event(link, now, event),
             ChatInput::Line(line) => self.handle_line(link, now, line),
@@ -109,7 +109,7 @@ impl Chat {
 
     /// Does whatever the current state allows: answers, sends the next line, or leaves a script that is through.
     fn advance(&mut self, link: &mut Link) {
-        if self.stage != Stage::Live || self.is_leaving() {
+        if self.stage != ConnectionStage::Live || self.is_leaving() {
             return self.leave_if_idle(link);
         }
         if !self.options.interactive {
@@ -131,7 +131,7 @@ impl Chat {
     fn leave_if_idle(&mut self, link: &mut Link) {
         let busy = self.running || self.in_flight.is_some() || !self.lines.is_empty();
         // During a replay the server's "idle" is already true while the last answer is still on its way.
-        let owed = self.stage == Stage::Replaying;
+        let owed = self.stage == ConnectionStage::Replaying;
         let settled = !owed && (self.was_live || self.options.session.is_none());
         if self.input_ended && !busy && settled {
             self.leave(link);
@@ -162,7 +162,7 @@ impl Chat {
                 let question = format!("{} [y/n]", question.text);
                 self.show(Show::Question(question));
             }
-            None if !self.running && self.stage == Stage::Live => self.show(Show::Prompt),
+            None if !self.running && self.stage == ConnectionStage::Live => self.show(Show::Prompt),
             None => {}
         }
     }
@@ -183,18 +183,18 @@ impl Chat {
         }
         link.acknowledge();
         let leave = if self.failed && !self.options.interactive { Leave::AfterErrors } else { Leave::Done };
-        self.effects.push(Effect::Leave(leave));
+        self.effects.push(ChatEffect::Leave(leave));
     }
 
     fn is_leaving(&self) -> bool {
-        self.effects.iter().any(|effect| matches!(effect, Effect::Leave(_)))
+        self.effects.iter().any(|effect| matches!(effect, ChatEffect::Leave(_)))
     }
 
     pub(super) fn show(&mut self, show: Show) {
-        self.effects.push(Effect::Show(show));
+        self.effects.push(ChatEffect::Show(show));
     }
 
     pub(super) fn fail(&mut self, why: String) {
-        self.effects.push(Effect::Leave(Leave::Failed(why)));
+        self.effects.push(ChatEffect::Leave(Leave::Failed(why)));
     }
 }

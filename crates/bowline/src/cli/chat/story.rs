@@ -15,7 +15,7 @@ use super::{link_config, target};
 
 /// What can happen to the client: to its socket, or at its terminal.
 #[derive(Clone, Debug)]
-pub enum Happened {
+pub enum StoryInput {
     Start,
     Opened,
     DialFailed { reason: String, fatal: bool },
@@ -30,7 +30,7 @@ pub enum Happened {
 
 /// What the client does: its link's outputs and the chat's, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum StoryEffect {
     Dial,
     Hangup,
     Send(String),
@@ -49,7 +49,7 @@ impl Story {
     pub fn new(options: Options) -> Story {
         let (link, chat) = (Link::new(link_config(&options)), Chat::new(options.clone()));
         let mut story = Story { link, chat, options, now: clock::now() };
-        assert_eq!(story.tell(Happened::Start), [Effect::Dial]);
+        assert_eq!(story.tell(StoryInput::Start), [StoryEffect::Dial]);
         story
     }
 
@@ -61,20 +61,20 @@ impl Story {
         Story::new(Options { client_id: "me".into(), ..Options::default() })
     }
 
-    pub fn tell(&mut self, input: Happened) -> Vec<Effect> {
+    pub fn tell(&mut self, input: StoryInput) -> Vec<StoryEffect> {
         let at = Moment { now: self.now, jitter: 0.5 };
         let mut effects = Vec::new();
         match input {
-            Happened::Start => self.link.start(target(&self.options)),
-            Happened::Opened => self.link.handle_opened(at),
-            Happened::DialFailed { reason, fatal } => self.link.handle_dial_failed(at, &reason, fatal),
-            Happened::Frame(text) => self.link.handle_frame(at, &text),
-            Happened::Alive => self.link.handle_alive(at),
-            Happened::Closed { code, reason } => self.link.handle_closed(at, code, &reason),
-            Happened::Line(line) => self.chat(ChatInput::Line(line), &mut effects),
-            Happened::NoMoreLines => self.chat(ChatInput::NoMoreLines, &mut effects),
-            Happened::Interrupt => self.chat(ChatInput::Interrupt, &mut effects),
-            Happened::Timeout => {
+            StoryInput::Start => self.link.start(target(&self.options)),
+            StoryInput::Opened => self.link.handle_opened(at),
+            StoryInput::DialFailed { reason, fatal } => self.link.handle_dial_failed(at, &reason, fatal),
+            StoryInput::Frame(text) => self.link.handle_frame(at, &text),
+            StoryInput::Alive => self.link.handle_alive(at),
+            StoryInput::Closed { code, reason } => self.link.handle_closed(at, code, &reason),
+            StoryInput::Line(line) => self.chat(ChatInput::Line(line), &mut effects),
+            StoryInput::NoMoreLines => self.chat(ChatInput::NoMoreLines, &mut effects),
+            StoryInput::Interrupt => self.chat(ChatInput::Interrupt, &mut effects),
+            StoryInput::Timeout => {
                 self.link.handle_timeout(at);
                 if self.chat.poll_timeout(&self.link).is_some_and(|due| due <= self.now) {
                     self.chat(ChatInput::Timeout, &mut effects);
@@ -83,19 +83,19 @@ impl Story {
         }
         while let Some(output) = self.link.poll_output() {
             match output {
-                LinkOutput::Dial => effects.push(Effect::Dial),
-                LinkOutput::HangUp => effects.push(Effect::Hangup),
-                LinkOutput::Send(frame) => effects.push(Effect::Send(frame)),
+                LinkOutput::Dial => effects.push(StoryEffect::Dial),
+                LinkOutput::HangUp => effects.push(StoryEffect::Hangup),
+                LinkOutput::Send(frame) => effects.push(StoryEffect::Send(frame)),
                 LinkOutput::Event(event) => self.chat(ChatInput::Link(event), &mut effects),
             }
         }
         effects
     }
 
-    fn chat(&mut self, input: ChatInput, effects: &mut Vec<Effect>) {
+    fn chat(&mut self, input: ChatInput, effects: &mut Vec<StoryEffect>) {
         effects.extend(self.chat.handle(&mut self.link, self.now, input).into_iter().map(|effect| match effect {
-            words::Effect::Show(show) => Effect::Show(show),
-            words::Effect::Leave(leave) => Effect::Leave(leave),
+            words::ChatEffect::Show(show) => StoryEffect::Show(show),
+            words::ChatEffect::Leave(leave) => StoryEffect::Leave(leave),
         }));
     }
 
@@ -104,27 +104,27 @@ impl Story {
         [self.link.poll_timeout(), self.chat.poll_timeout(&self.link)].into_iter().flatten().min()
     }
 
-    pub fn frame(&mut self, frame: Value) -> Vec<Effect> {
-        self.tell(Happened::Frame(frame.to_string()))
+    pub fn frame(&mut self, frame: Value) -> Vec<StoryEffect> {
+        self.tell(StoryInput::Frame(frame.to_string()))
     }
 
-    pub fn line(&mut self, text: &str) -> Vec<Effect> {
-        self.tell(Happened::Line(text.into()))
+    pub fn line(&mut self, text: &str) -> Vec<StoryEffect> {
+        self.tell(StoryInput::Line(text.into()))
     }
 
     /// Logged event number `seq`.
-    pub fn event(&mut self, seq: u64, name: &str, content: Value) -> Vec<Effect> {
+    pub fn event(&mut self, seq: u64, name: &str, content: Value) -> Vec<StoryEffect> {
         self.event_with(seq, name, content, json!({}))
     }
 
-    pub fn event_with(&mut self, seq: u64, name: &str, content: Value, metadata: Value) -> Vec<Effect> {
+    pub fn event_with(&mut self, seq: u64, name: &str, content: Value, metadata: Value) -> Vec<StoryEffect> {
         self.frame(json!({ "event": name, "session_id": "sess_1", "seq": seq, "event_id": format!("e-{seq}"), "step_id": "step_1",
             "content": content, "metadata": metadata }))
     }
 
     /// Opens the socket and says hello; returns what the machine asks for.
     pub fn greet(&mut self) -> Value {
-        assert!(self.tell(Happened::Opened).is_empty());
+        assert!(self.tell(StoryInput::Opened).is_empty());
         let effects = self.frame(json!({ "event": "system.connected", "content": { "heartbeat_interval_ms": 1000 } }));
         sent(&effects).pop().expect("the client asks for a session")
     }
@@ -139,34 +139,34 @@ impl Story {
         self
     }
 
-    pub fn refuse(&mut self, code: &str) -> Vec<Effect> {
+    pub fn refuse(&mut self, code: &str) -> Vec<StoryEffect> {
         self.frame(json!({ "event": "agent.error", "session_id": "sess_1", "content": "No.", "metadata": { "error_code": code } }))
     }
 
-    pub fn reconnected(&mut self, state: &str, resume: Value, last_seq: u64) -> Vec<Effect> {
+    pub fn reconnected(&mut self, state: &str, resume: Value, last_seq: u64) -> Vec<StoryEffect> {
         self.frame(json!({ "event": "agent.session_created", "session_id": "sess_1", "content": "Session reconnected successfully",
             "metadata": { "reconnected": true, "epoch": "e", "last_seq": last_seq, "session_state": state, "resume": resume } }))
     }
 
-    pub fn replayed(&mut self, count: u64) -> Vec<Effect> {
+    pub fn replayed(&mut self, count: u64) -> Vec<StoryEffect> {
         self.frame(json!({ "event": "system.notice", "session_id": "sess_1", "content": "…",
             "metadata": { "action": "replay", "replayed": count } }))
     }
 
-    pub fn drop_connection(&mut self) -> Vec<Effect> {
-        self.tell(Happened::Closed { code: None, reason: String::new() })
+    pub fn drop_connection(&mut self) -> Vec<StoryEffect> {
+        self.tell(StoryInput::Closed { code: None, reason: String::new() })
     }
 
     /// Lets the time come that the machine waits for.
-    pub fn wait(&mut self) -> Vec<Effect> {
+    pub fn wait(&mut self) -> Vec<StoryEffect> {
         self.now = self.poll_timeout().expect("something is waited for");
-        self.tell(Happened::Timeout)
+        self.tell(StoryInput::Timeout)
     }
 
     /// Waits out the backoff and opens the socket again.
     pub fn redial(&mut self) -> Value {
         for _ in 0..1000 {
-            if self.wait().contains(&Effect::Dial) {
+            if self.wait().contains(&StoryEffect::Dial) {
                 return self.greet();
             }
         }
@@ -174,30 +174,30 @@ impl Story {
     }
 }
 
-pub fn sent(effects: &[Effect]) -> Vec<Value> {
+pub fn sent(effects: &[StoryEffect]) -> Vec<Value> {
     let frames = effects.iter().filter_map(|effect| match effect {
-        Effect::Send(text) => serde_json::from_str(text).ok(),
+        StoryEffect::Send(text) => serde_json::from_str(text).ok(),
         _ => None,
     });
     frames.collect()
 }
 
-pub fn shown(effects: &[Effect]) -> Vec<Show> {
+pub fn shown(effects: &[StoryEffect]) -> Vec<Show> {
     let shows = effects.iter().filter_map(|effect| match effect {
-        Effect::Show(show) => Some(show.clone()),
+        StoryEffect::Show(show) => Some(show.clone()),
         _ => None,
     });
     shows.collect()
 }
 
-pub fn left(effects: &[Effect]) -> Option<Leave> {
+pub fn left(effects: &[StoryEffect]) -> Option<Leave> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Leave(leave) => Some(leave.clone()),
+        StoryEffect::Leave(leave) => Some(leave.clone()),
         _ => None,
     })
 }
 
-pub fn failure(effects: &[Effect]) -> String {
+pub fn failure(effects: &[StoryEffect]) -> String {
     match left(effects) {
         Some(Leave::Failed(why)) => why,
         other => panic!("expected to leave with an error, not {other:?}"),

@@ -28,7 +28,7 @@ pub enum ChatInput {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum ChatEffect {
     Show(Show),
     Leave(Leave),
 }

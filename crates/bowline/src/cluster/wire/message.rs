@@ -18,7 +18,7 @@ pub enum NodeMessage {
     Session {
         session: SessionId,
         asker: Principal,
-        from: Sender,
+        from: RemoteSender,
         ask: SessionAsk,
         hops: u8,
     },
@@ -26,7 +26,7 @@ pub enum NodeMessage {
     Returned {
         session: SessionId,
         asker: Principal,
-        from: Sender,
+        from: RemoteSender,
         ask: SessionAsk,
         hops: u8,
     },
@@ -43,12 +43,12 @@ pub enum NodeMessage {
     },
     Answer {
         number: u64,
-        answer: Answer,
+        answer: NodeAnswer,
     },
     /// Of a talk, which goes on over many messages. The number is that of the node which began it.
     Talk {
         number: u64,
-        turn: Turn,
+        turn: NodeStreamMessage,
     },
     /// Are you reading? Any message answers.
     Ping,
@@ -70,9 +70,9 @@ impl NodeMessage {
     /// Whether this node waits for what comes of it.
     pub fn is_awaited(&self) -> bool {
         match self {
-            NodeMessage::Session { from, ask, .. } => ask.is_awaited() && !matches!(from, Sender::Nobody),
+            NodeMessage::Session { from, ask, .. } => ask.is_awaited() && !matches!(from, RemoteSender::Nobody),
             NodeMessage::Task { number, .. } => *number > 0,
-            NodeMessage::Talk { turn, .. } => matches!(turn, Turn::Ask(_)),
+            NodeMessage::Talk { turn, .. } => matches!(turn, NodeStreamMessage::Ask(_)),
             _ => false,
         }
     }
@@ -80,7 +80,7 @@ impl NodeMessage {
 
 /// Who asks, as the node knows them that they came to.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Sender {
+pub enum RemoteSender {
     Connection { party: Party, admitted: bool },
     Request { number: u64, proof: Option<Presented> },
     Nobody,
@@ -88,7 +88,7 @@ pub enum Sender {
 
 /// What either side of a talk says.
 #[derive(Serialize, Deserialize)]
-pub enum Turn {
+pub enum NodeStreamMessage {
     Ask(Box<RawValue>),
     Part(String),
     /// That was all.
@@ -115,7 +115,7 @@ pub enum TaskEnding {
 }
 
 #[derive(Serialize, Deserialize)]
-pub enum Answer {
+pub enum NodeAnswer {
     Session(Result<SessionOutcome, Refusal>),
     Appended(Result<TaskAppended, Refusal>),
     Ended(Result<Box<TaskEnded>, Refusal>),
@@ -137,17 +137,17 @@ pub struct TaskEnded {
     last_message_id: String,
 }
 
-impl Answer {
-    pub fn of_session(answered: Answered) -> Answer {
-        Answer::Session(answered.map(Into::into))
+impl NodeAnswer {
+    pub fn of_session(answered: Answered) -> NodeAnswer {
+        NodeAnswer::Session(answered.map(Into::into))
     }
 
-    pub fn of_append(appended: Result<Appended, Refusal>) -> Answer {
-        Answer::Appended(appended.map(|Appended { last_message_id }| TaskAppended { last_message_id }))
+    pub fn of_append(appended: Result<Appended, Refusal>) -> NodeAnswer {
+        NodeAnswer::Appended(appended.map(|Appended { last_message_id }| TaskAppended { last_message_id }))
     }
 
-    pub fn of_end(ended: Result<Box<Ended>, Refusal>) -> Answer {
-        Answer::Ended(ended.map(|ended| {
+    pub fn of_end(ended: Result<Box<Ended>, Refusal>) -> NodeAnswer {
+        NodeAnswer::Ended(ended.map(|ended| {
             let Ended { by_this, record, last, last_message_id } = *ended;
             Box::new(TaskEnded { by_this, record, last, last_message_id })
         }))

@@ -9,13 +9,13 @@
 mod message;
 mod session;
 
-use bowline_core::exchange::Stamp;
+use bowline_core::exchange::MessageStamp;
 use bowline_protocol::{Draft, Recorded};
 use bowline_store::Holder;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use message::{Answer, NodeMessage, Sender, TaskAsk, Turn};
+pub use message::{NodeAnswer, NodeMessage, NodeStreamMessage, RemoteSender, TaskAsk};
 pub use session::{SessionAsk, SessionMail};
 
 /// The version that this node writes, and the newest that it reads.
@@ -25,7 +25,7 @@ pub const VERSION: u32 = 1;
 const LETTER: &str = "node.letter";
 
 #[derive(Serialize)]
-struct Outgoing<'a> {
+struct OutgoingEnvelope<'a> {
     version: u32,
     from: &'a str,
     incarnation: u64,
@@ -57,17 +57,17 @@ struct Incoming {
 #[derive(Debug)]
 pub struct Envelope {
     pub from: Holder,
-    pub stamp: Stamp,
+    pub stamp: MessageStamp,
     /// What it says, or why that cannot be read.
     pub message: Result<NodeMessage, String>,
 }
 
-pub fn write(from: &Holder, stamp: &Stamp, message: &NodeMessage) -> Draft {
-    let &Stamp { incarnation, to_incarnation, since, number, read } = stamp;
+pub fn write(from: &Holder, stamp: &MessageStamp, message: &NodeMessage) -> Draft {
+    let &MessageStamp { incarnation, to_incarnation, since, number, read } = stamp;
     let from = from.as_str();
     Draft::new(
         LETTER,
-        &Outgoing { version: VERSION, from, incarnation, to_incarnation, since, number, read, parcel: message },
+        &OutgoingEnvelope { version: VERSION, from, incarnation, to_incarnation, since, number, read, parcel: message },
     )
 }
 
@@ -83,7 +83,7 @@ pub fn read(event: &Recorded) -> Option<Envelope> {
 fn parse(text: &str) -> Option<Envelope> {
     let Incoming { version, from, incarnation, to_incarnation, since, number, read, parcel } =
         serde_json::from_str(text).ok()?;
-    let stamp = Stamp { incarnation, to_incarnation, since, number, read };
+    let stamp = MessageStamp { incarnation, to_incarnation, since, number, read };
     let message = match version {
         0..=VERSION => serde_json::from_str(parcel.get()).map_err(|error| format!("it cannot be read: {error}")),
         newer => Err(format!("it is of version {newer}, and this node reads up to {VERSION}: upgrade this node")),

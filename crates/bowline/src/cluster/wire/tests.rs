@@ -13,7 +13,7 @@ fn read_text(text: &str) -> Envelope {
 fn what_nodes_wrote_before_there_were_versions_is_read() {
     let envelope = read_text(r#"{"from":"node_a","number":7,"parcel":{"Answer":{"number":3,"answer":"Gone"}}}"#);
     assert_eq!(envelope.from.as_str(), "node_a");
-    assert_eq!(envelope.stamp, Stamp { incarnation: 0, to_incarnation: 0, since: 0, number: 7, read: 0 });
+    assert_eq!(envelope.stamp, MessageStamp { incarnation: 0, to_incarnation: 0, since: 0, number: 7, read: 0 });
     assert!(matches!(envelope.message, Ok(NodeMessage::Answer { number: 3, .. })));
 }
 
@@ -102,11 +102,11 @@ fn through(message: NodeMessage) -> NodeMessage {
         NodeMessage::Mail { party, mail } => {
             NodeMessage::Mail { party, mail: Box::new(SessionMail::from(&Mail::from(*mail))) }
         }
-        NodeMessage::Answer { number, answer: Answer::Session(answered) } => {
-            NodeMessage::Answer { number, answer: Answer::of_session(answered.map(Outcome::from)) }
+        NodeMessage::Answer { number, answer: NodeAnswer::Session(answered) } => {
+            NodeMessage::Answer { number, answer: NodeAnswer::of_session(answered.map(Outcome::from)) }
         }
-        NodeMessage::Answer { number, answer: Answer::Appended(appended) } => {
-            NodeMessage::Answer { number, answer: Answer::of_append(appended.map(Appended::from)) }
+        NodeMessage::Answer { number, answer: NodeAnswer::Appended(appended) } => {
+            NodeMessage::Answer { number, answer: NodeAnswer::of_append(appended.map(Appended::from)) }
         }
         NodeMessage::Task { task, asker, number, ask: TaskAsk::End(ending), hops } => {
             NodeMessage::Task { task, asker, number, ask: TaskAsk::End(Ending::from(ending).into()), hops }

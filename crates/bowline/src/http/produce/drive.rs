@@ -13,7 +13,7 @@ use futures_util::{FutureExt, SinkExt, StreamExt};
 use tokio::sync::oneshot;
 
 use crate::auth::validity::ended;
-use crate::auth::{AuthError, Credential, Presented};
+use crate::auth::{AuthError, Credential, PresentedCredential};
 use crate::config::Ownership;
 use crate::http::chat::Owner;
 use crate::http::produce::{About, Frame, ProduceContext, answer, renewal, renewed};
@@ -192,7 +192,8 @@ pub async fn drive(context: Arc<ProduceContext>, socket: WebSocket, owner: Owner
 
 /// A new credential for the same principal, in place of the one that the connection came with.
 async fn renew(context: &ProduceContext, owner: &Owner, token: &Secret) -> Result<Credential, Refusal> {
-    let credential = context.auth.admit(&Presented::from(token), clock::unix_seconds()).await.map_err(Refusal::from)?;
+    let credential =
+        context.auth.admit(&PresentedCredential::from(token), clock::unix_seconds()).await.map_err(Refusal::from)?;
     if credential.identity.principal != owner.principal {
         let message = "This token is another principal's. Open a connection of its own for it.";
         return Err(Refusal::new(ErrorCode::Unauthorized, message));

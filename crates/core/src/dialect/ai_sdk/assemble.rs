@@ -13,29 +13,29 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::events::body_of;
-use super::parts::Flow;
-use super::tool_part::{ToolUpdate, Tools};
+use super::parts::TextKind;
+use super::tool_part::{ToolParts, ToolUpdate};
 
-pub(super) type Fields = Map<String, Value>;
+pub(super) type PartFields = Map<String, Value>;
 
 /// Builds one message.
 #[derive(Default)]
 pub struct Assembler {
     message_id: Option<String>,
     metadata: Option<Value>,
-    parts: Vec<Part>,
+    parts: Vec<MessagePart>,
     /// Where the parts of the current step begin.
     step: usize,
     /// Data that later data of the same type and id replaces.
     data: BTreeMap<(String, String), usize>,
     active_texts: BTreeMap<String, usize>,
     active_thoughts: BTreeMap<String, usize>,
-    tools: Tools,
+    tools: ToolParts,
 }
 
 /// One part of the message.
-pub(super) struct Part {
-    pub fields: Fields,
+pub(super) struct MessagePart {
+    pub fields: PartFields,
     pub growing: Growing,
 }
 
@@ -48,9 +48,9 @@ pub(super) enum Growing {
     Input,
 }
 
-impl Part {
-    pub fn new(fields: Fields) -> Part {
-        Part { fields, growing: Growing::Nothing }
+impl MessagePart {
+    pub fn new(fields: PartFields) -> MessagePart {
+        MessagePart { fields, growing: Growing::Nothing }
     }
 
     pub fn kind(&self) -> &str {
@@ -91,10 +91,10 @@ impl Assembler {
         match view.kind {
             // The hot ones need no tree.
             ChunkKind::TextDelta if view.fields.provider_metadata.is_none() => {
-                return self.grow(Flow::Text, &view.id(), body_of(delta));
+                return self.grow(TextKind::Text, &view.id(), body_of(delta));
             }
             ChunkKind::ReasoningDelta if view.fields.provider_metadata.is_none() => {
-                return self.grow(Flow::Reasoning, &view.id(), body_of(delta));
+                return self.grow(TextKind::Reasoning, &view.id(), body_of(delta));
             }
             _ => {}
         }
@@ -112,18 +112,18 @@ impl Assembler {
             ChunkKind::ResetStep => self.reset_step(),
             // The parsers of two generations forget their open texts here; a legal stream does not notice.
             ChunkKind::FinishStep | ChunkKind::Abort | ChunkKind::Error => {}
-            ChunkKind::TextStart => self.start(Flow::Text, &view.id(), &fields),
-            ChunkKind::ReasoningStart => self.start(Flow::Reasoning, &view.id(), &fields),
+            ChunkKind::TextStart => self.start(TextKind::Text, &view.id(), &fields),
+            ChunkKind::ReasoningStart => self.start(TextKind::Reasoning, &view.id(), &fields),
             ChunkKind::TextDelta => {
-                self.grow(Flow::Text, &view.id(), body_of(delta));
-                self.annotate(Flow::Text, &view.id(), &fields);
+                self.grow(TextKind::Text, &view.id(), body_of(delta));
+                self.annotate(TextKind::Text, &view.id(), &fields);
             }
             ChunkKind::ReasoningDelta => {
-                self.grow(Flow::Reasoning, &view.id(), body_of(delta));
-                self.annotate(Flow::Reasoning, &view.id(), &fields);
+                self.grow(TextKind::Reasoning, &view.id(), body_of(delta));
+                self.annotate(TextKind::Reasoning, &view.id(), &fields);
             }
-            ChunkKind::TextEnd => self.end(Flow::Text, &view.id(), &fields),
-            ChunkKind::ReasoningEnd => self.end(Flow::Reasoning, &view.id(), &fields),
+            ChunkKind::TextEnd => self.end(TextKind::Text, &view.id(), &fields),
+            ChunkKind::ReasoningEnd => self.end(TextKind::Reasoning, &view.id(), &fields),
             ChunkKind::File | ChunkKind::ReasoningFile => {
                 self.push(picked(view.kind.as_str(), &fields, &["mediaType", "url", "providerMetadata"]));
             }
@@ -144,38 +144,39 @@ impl Assembler {
         }
     }
 
-    fn push(&mut self, fields: Fields) {
-        self.parts.push(Part::new(fields));
+    fn push(&mut self, fields: PartFields) {
+        self.parts.push(MessagePart::new(fields));
     }
 
-    fn active(&mut self, flow: Flow) -> &mut BTreeMap<String, usize> {
+    fn active(&mut self, flow: TextKind) -> &mut BTreeMap<String, usize> {
         match flow {
-            Flow::Text => &mut self.active_texts,
-            Flow::Reasoning => &mut self.active_thoughts,
+            TextKind::Text => &mut self.active_texts,
+            TextKind::Reasoning => &mut self.active_thoughts,
         }
     }
 
-    fn active_part(&mut self, flow: Flow, id: &str) -> Option<&mut Part> {
+    fn active_part(&mut self, flow: TextKind, id: &str) -> Option<&mut MessagePart> {
         let at = *self.active(flow).get(id)?;
         self.parts.get_mut(at)
     }
 
-    fn start(&mut self, flow: Flow, id: &str, chunk: &Fields) {
-        let keys: &[&str] = if flow == Flow::Reasoning { &["id", "providerMetadata"] } else { &["providerMetadata"] };
+    fn start(&mut self, flow: TextKind, id: &str, chunk: &PartFields) {
+        let keys: &[&str] =
+            if flow == TextKind::Reasoning { &["id", "providerMetadata"] } else { &["providerMetadata"] };
         let mut fields = picked(flow.prefix(), chunk, keys);
         fields.insert("state".into(), "streaming".into());
         let at = self.parts.len();
-        self.parts.push(Part { fields, growing: Growing::Text(String::new()) });
+        self.parts.push(MessagePart { fields, growing: Growing::Text(String::new()) });
         self.active(flow).insert(id.to_owned(), at);
     }
 
-    fn grow(&mut self, flow: Flow, id: &str, body: &str) {
-        if let Some(Part { growing: Growing::Text(text), .. }) = self.active_part(flow, id) {
+    fn grow(&mut self, flow: TextKind, id: &str, body: &str) {
+        if let Some(MessagePart { growing: Growing::Text(text), .. }) = self.active_part(flow, id) {
             text.push_str(body);
         }
     }
 
-    fn annotate(&mut self, flow: Flow, id: &str, chunk: &Fields) {
+    fn annotate(&mut self, flow: TextKind, id: &str, chunk: &PartFields) {
         if let Some(part) = self.active_part(flow, id) {
             for key in ["citations", "providerMetadata"] {
                 if let Some(value) = chunk.get(key).filter(|value| !value.is_null()) {
@@ -185,7 +186,7 @@ impl Assembler {
         }
     }
 
-    fn end(&mut self, flow: Flow, id: &str, chunk: &Fields) {
+    fn end(&mut self, flow: TextKind, id: &str, chunk: &PartFields) {
         self.annotate(flow, id, chunk);
         if let Some(part) = self.active_part(flow, id) {
             part.fields.insert("state".into(), "done".into());
@@ -193,7 +194,7 @@ impl Assembler {
         self.active(flow).remove(id);
     }
 
-    fn data(&mut self, fields: Fields) {
+    fn data(&mut self, fields: PartFields) {
         if fields.get("transient") == Some(&Value::Bool(true)) {
             return;
         }
@@ -216,7 +217,7 @@ impl Assembler {
         self.tools.reset_step(&mut self.parts, self.step);
     }
 
-    fn render(&self, part: &Part) -> Value {
+    fn render(&self, part: &MessagePart) -> Value {
         let mut fields = part.fields.clone();
         match &part.growing {
             Growing::Nothing => {}
@@ -236,7 +237,7 @@ impl Assembler {
 }
 
 /// Puts `new` over `base`, object by object.
-fn merge(base: &mut Fields, new: &Fields) {
+fn merge(base: &mut PartFields, new: &PartFields) {
     for (key, value) in new {
         match (base.get_mut(key), value) {
             _ if matches!(key.as_str(), "__proto__" | "constructor" | "prototype") => {}
@@ -247,8 +248,8 @@ fn merge(base: &mut Fields, new: &Fields) {
 }
 
 /// A part with these fields of a chunk.
-fn picked(kind: &str, chunk: &Fields, keys: &[&str]) -> Fields {
-    let mut fields = Fields::new();
+fn picked(kind: &str, chunk: &PartFields, keys: &[&str]) -> PartFields {
+    let mut fields = PartFields::new();
     fields.insert("type".into(), kind.into());
     for key in keys {
         set(&mut fields, key, chunk.get(*key));
@@ -257,7 +258,7 @@ fn picked(kind: &str, chunk: &Fields, keys: &[&str]) -> Fields {
 }
 
 /// What is undefined in JavaScript is absent in JSON.
-pub(super) fn set(fields: &mut Fields, key: &str, value: Option<&Value>) {
+pub(super) fn set(fields: &mut PartFields, key: &str, value: Option<&Value>) {
     match value {
         Some(value) => drop(fields.insert(key.to_owned(), value.clone())),
         None => drop(fields.remove(key)),
@@ -269,7 +270,7 @@ fn text_of(value: &Value) -> Option<String> {
 }
 
 /// The fields of a chunk. Its texts may have halves of pairs, which a tree cannot hold.
-fn object(text: &str) -> Fields {
+fn object(text: &str) -> PartFields {
     serde_json::from_str(text).unwrap_or_else(|_| {
         let mut whole = String::with_capacity(text.len());
         let mut rest = text;

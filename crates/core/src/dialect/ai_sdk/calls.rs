@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::events::{Facts, text_of};
+use super::events::{EventFacts, text_of};
 
 /// Calls of one stream that are remembered. An operation has one call of its own; more of its tool are calls within it.
 const CALLS_MAX: usize = 64;
@@ -19,23 +19,23 @@ const CALLS_MAX: usize = 64;
 /// Follows the calls in the stream of an operation that may be the operation's own: those with its id, and those of its
 /// tool, since a producer may give its call an id of its own.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Calls {
+pub struct OperationCalls {
     #[serde(skip)]
     id: Box<str>,
     #[serde(skip)]
     tool: Option<Box<str>>,
     /// Oldest first.
-    known: VecDeque<Call>,
+    known: VecDeque<OperationCall>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
-struct Call {
+struct OperationCall {
     id: Box<str>,
-    standing: Standing,
+    standing: CallState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Standing {
+enum CallState {
     /// Its output is still to come.
     Open,
     /// It was answered with the value that has this hash.
@@ -45,7 +45,7 @@ enum Standing {
 
 /// What a stream still lacks of the operation's call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Owed {
+pub enum OwedChunk {
     Nothing,
     /// The output of the call with this id.
     Output(Box<str>),
@@ -53,15 +53,15 @@ pub enum Owed {
     Call(Box<str>),
 }
 
-impl Calls {
+impl OperationCalls {
     /// The calls of an operation whose own call is called `id`, and its tool so.
-    pub fn new(id: &str, tool: Option<&str>) -> Calls {
-        Calls { id: id.into(), tool: tool.map(Into::into), known: VecDeque::new() }
+    pub fn new(id: &str, tool: Option<&str>) -> OperationCalls {
+        OperationCalls { id: id.into(), tool: tool.map(Into::into), known: VecDeque::new() }
     }
 
     /// The same, with what was kept of the calls in its stream.
-    pub fn resumed(self, kept: Calls) -> Calls {
-        Calls { known: kept.known, ..self }
+    pub fn resumed(self, kept: OperationCalls) -> OperationCalls {
+        OperationCalls { known: kept.known, ..self }
     }
 
     /// Takes the next event of the stream.
@@ -73,7 +73,7 @@ impl Calls {
 
     /// The same, before the event is encoded.
     pub fn handle_view(&mut self, view: &EventView<'_>) {
-        let facts = || Facts::of(view.metadata);
+        let facts = || EventFacts::of(view.metadata);
         let step = || view.step_id.and_then(text_of).unwrap_or_default();
         match view.event {
             names::TOOL_CALL => {
@@ -85,7 +85,7 @@ impl Calls {
                 // An upstream's own chunk says it best, where there is one.
                 let said = facts.chunk.and_then(|chunk| ChunkView::parse(chunk.get()).ok()?.fields.output);
                 let output = said.or(facts.data).unwrap_or(view.content);
-                self.end(&step(), if failed { Standing::Failed } else { Standing::Answered(hash_of(output)) });
+                self.end(&step(), if failed { CallState::Failed } else { CallState::Answered(hash_of(output)) });
             }
             names::CHUNK => {
                 if let Ok(chunk) = ChunkView::parse(view.content.get()) {
@@ -103,10 +103,10 @@ impl Calls {
             }
             ChunkKind::ToolOutputAvailable if !chunk.is_preliminary() => {
                 let output = chunk.fields.output.unwrap_or(RawValue::NULL);
-                self.end(&chunk.tool_call_id(), Standing::Answered(hash_of(output)));
+                self.end(&chunk.tool_call_id(), CallState::Answered(hash_of(output)));
             }
             ChunkKind::ToolOutputError | ChunkKind::ToolInputError | ChunkKind::ToolOutputDenied => {
-                self.end(&chunk.tool_call_id(), Standing::Failed);
+                self.end(&chunk.tool_call_id(), CallState::Failed);
             }
             _ => {}
         }
@@ -117,33 +117,37 @@ impl Calls {
             return;
         }
         self.known.retain(|call| *call.id != *id);
-        self.known.push_back(Call { id: id.into(), standing: Standing::Open });
+        self.known.push_back(OperationCall { id: id.into(), standing: CallState::Open });
         if self.known.len() > CALLS_MAX {
             self.known.pop_front();
         }
     }
 
-    fn end(&mut self, id: &str, standing: Standing) {
+    fn end(&mut self, id: &str, standing: CallState) {
         if let Some(call) = self.known.iter_mut().find(|call| *call.id == *id) {
             call.standing = standing;
         } else if *id == *self.id {
             // Its beginning is gone.
-            self.known.push_back(Call { id: id.into(), standing });
+            self.known.push_back(OperationCall { id: id.into(), standing });
         }
     }
 
     /// What the stream lacks if the operation ends with this result, or without one because it failed.
-    pub fn owed(&self, result: Option<&Value>) -> Owed {
+    pub fn owed(&self, result: Option<&Value>) -> OwedChunk {
         // Under the operation's own id, whatever was told counts. Under another, only what is the same.
         if let Some(own) = self.known.iter().find(|call| *call.id == *self.id) {
-            return if own.standing == Standing::Open { Owed::Output(own.id.clone()) } else { Owed::Nothing };
+            return if own.standing == CallState::Open {
+                OwedChunk::Output(own.id.clone())
+            } else {
+                OwedChunk::Nothing
+            };
         }
-        let told = result.map_or(Standing::Failed, |result| Standing::Answered(hash(result)));
+        let told = result.map_or(CallState::Failed, |result| CallState::Answered(hash(result)));
         if self.known.iter().any(|call| call.standing == told) {
-            return Owed::Nothing;
+            return OwedChunk::Nothing;
         }
-        let open = self.known.iter().rev().find(|call| call.standing == Standing::Open);
-        open.map_or_else(|| Owed::Call(self.id.clone()), |call| Owed::Output(call.id.clone()))
+        let open = self.known.iter().rev().find(|call| call.standing == CallState::Open);
+        open.map_or_else(|| OwedChunk::Call(self.id.clone()), |call| OwedChunk::Output(call.id.clone()))
     }
 }
 
@@ -171,7 +175,7 @@ fn hash_text(text: &str) -> u64 {
 }
 
 /// Names are a person's.
-impl fmt::Debug for Calls {
+impl fmt::Debug for OperationCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Calls({} known)", self.known.len())
     }
@@ -183,8 +187,8 @@ mod tests {
 
     use super::*;
 
-    fn followed(events: &[Value]) -> Calls {
-        let mut calls = Calls::new("op_1", Some("render"));
+    fn followed(events: &[Value]) -> OperationCalls {
+        let mut calls = OperationCalls::new("op_1", Some("render"));
         for event in events {
             calls.handle_event(&Recorded { seq: Seq::ZERO.next(), bytes: event.to_string().into_bytes().into() });
         }
@@ -208,25 +212,29 @@ mod tests {
         let value = json!({ "a": 1, "b": [2] });
         let output = |id: &str, metadata: &Value| [call(id, "render"), result(id, metadata)];
         let owed = |events: &[Value], result: Option<&Value>| followed(events).owed(result);
-        let own = || Owed::Call("op_1".into());
+        let own = || OwedChunk::Call("op_1".into());
         assert_eq!(owed(&[], Some(&value)), own());
         assert_eq!(owed(&[call("c", "other")], Some(&value)), own(), "another tool's call is another call");
-        assert_eq!(owed(&[call("c", "render")], Some(&value)), Owed::Output("c".into()));
+        assert_eq!(owed(&[call("c", "render")], Some(&value)), OwedChunk::Output("c".into()));
         assert_eq!(
             owed(&[call("op_1", "x")], None),
-            Owed::Output("op_1".into()),
+            OwedChunk::Output("op_1".into()),
             "its own, whatever its tool is called"
         );
         let told = json!({ "status": "success", "data": { "b": [2], "a": 1 } });
-        assert_eq!(owed(&output("c", &told), Some(&value)), Owed::Nothing);
+        assert_eq!(owed(&output("c", &told), Some(&value)), OwedChunk::Nothing);
         assert_eq!(owed(&output("c", &told), Some(&json!(1))), own(), "another result was not told");
-        assert_eq!(owed(&output("op_1", &told), Some(&json!(1))), Owed::Nothing, "under its id, it was");
+        assert_eq!(owed(&output("op_1", &told), Some(&json!(1))), OwedChunk::Nothing, "under its id, it was");
         assert_eq!(owed(&output("c", &told), None), own(), "and neither was a failure");
-        assert_eq!(owed(&output("c", &json!({})), Some(&json!("seven"))), Owed::Nothing, "a text is the content");
-        assert_eq!(owed(&output("c", &json!({ "status": "unknown" })), None), Owed::Nothing);
+        assert_eq!(owed(&output("c", &json!({})), Some(&json!("seven"))), OwedChunk::Nothing, "a text is the content");
+        assert_eq!(owed(&output("c", &json!({ "status": "unknown" })), None), OwedChunk::Nothing);
         let verbatim = json!({ "chunk": { "type": "tool-output-available", "toolCallId": "c", "output": null } });
-        assert_eq!(owed(&output("c", &verbatim), Some(&Value::Null)), Owed::Nothing);
-        assert_eq!(owed(&[result("op_1", &json!({}))], Some(&value)), Owed::Nothing, "though its beginning is gone");
+        assert_eq!(owed(&output("c", &verbatim), Some(&Value::Null)), OwedChunk::Nothing);
+        assert_eq!(
+            owed(&[result("op_1", &json!({}))], Some(&value)),
+            OwedChunk::Nothing,
+            "though its beginning is gone"
+        );
     }
 
     #[test]
@@ -237,11 +245,11 @@ mod tests {
                 json!({ "type": "tool-output-available", "toolCallId": "c", "output": 7, "preliminary": preliminary });
             chunk(&chunk_of)
         };
-        assert_eq!(followed(std::slice::from_ref(&begun)).owed(Some(&json!(7))), Owed::Output("c".into()));
-        assert_eq!(followed(&[begun.clone(), output(true)]).owed(Some(&json!(7))), Owed::Output("c".into()));
-        assert_eq!(followed(&[begun.clone(), output(false)]).owed(Some(&json!(7))), Owed::Nothing);
+        assert_eq!(followed(std::slice::from_ref(&begun)).owed(Some(&json!(7))), OwedChunk::Output("c".into()));
+        assert_eq!(followed(&[begun.clone(), output(true)]).owed(Some(&json!(7))), OwedChunk::Output("c".into()));
+        assert_eq!(followed(&[begun.clone(), output(false)]).owed(Some(&json!(7))), OwedChunk::Nothing);
         let denied = chunk(&json!({ "type": "tool-output-denied", "toolCallId": "c" }));
-        assert_eq!(followed(&[begun, denied]).owed(None), Owed::Nothing);
+        assert_eq!(followed(&[begun, denied]).owed(None), OwedChunk::Nothing);
     }
 
     #[test]
@@ -249,6 +257,6 @@ mod tests {
         let events: Vec<Value> = (0..1000).map(|n| call(&n.to_string(), "render")).collect();
         let calls = followed(&events);
         assert_eq!(calls.known.len(), CALLS_MAX);
-        assert_eq!(calls.owed(None), Owed::Output("999".into()), "the newest");
+        assert_eq!(calls.owed(None), OwedChunk::Output("999".into()), "the newest");
     }
 }

@@ -8,17 +8,17 @@ use bowline_protocol::{Chunk, ChunkKind, EventView, json};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::parts::{Ends, Flow};
+use super::parts::{Ends, TextKind};
 use super::sanitize::sanitized;
 use super::streamed::{Rest, rest_after};
-use super::{Numbers, Projector, Stage, end};
+use super::{ChunkStage, Numbers, Projector, end};
 
 /// What a call is named if nothing says its tool. A parser needs some name.
 const UNNAMED_TOOL: &str = "unknown";
 
 /// What the mapping looks at in an event's metadata; each as it was written, and `null` as good as absent.
 #[derive(Clone, Copy, Default, Deserialize)]
-pub struct Facts<'a> {
+pub struct EventFacts<'a> {
     #[serde(borrow, default)]
     pub index: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -51,15 +51,15 @@ pub struct Facts<'a> {
     pub streamed: Option<&'a RawValue>,
 }
 
-impl<'a> Facts<'a> {
-    pub fn of(metadata: Option<&'a RawValue>) -> Facts<'a> {
+impl<'a> EventFacts<'a> {
+    pub fn of(metadata: Option<&'a RawValue>) -> EventFacts<'a> {
         metadata.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
     }
 }
 
 /// The fields of an event's content that name what it is about.
 #[derive(Default, Deserialize)]
-struct Subject<'a> {
+struct EventSubject<'a> {
     #[serde(borrow, default)]
     task_id: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -72,8 +72,8 @@ struct Subject<'a> {
     operation_id: Option<&'a RawValue>,
 }
 
-impl<'a> Subject<'a> {
-    fn of(content: &'a RawValue) -> Subject<'a> {
+impl<'a> EventSubject<'a> {
+    fn of(content: &'a RawValue) -> EventSubject<'a> {
         // A list would be read as a struct too.
         let object = content.get().starts_with('{');
         object.then(|| serde_json::from_str(content.get()).ok()).flatten().unwrap_or_default()
@@ -81,7 +81,7 @@ impl<'a> Subject<'a> {
 }
 
 impl Projector {
-    pub(super) fn handle_view(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
+    pub(super) fn handle_view(&mut self, view: &EventView<'_>, facts: &EventFacts<'_>) {
         match view.event {
             names::THINKING => self.thinking(view, facts),
             names::PARTIAL_ANSWER => self.partial_answer(view, facts),
@@ -96,7 +96,7 @@ impl Projector {
         }
     }
 
-    fn thinking(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
+    fn thinking(&mut self, view: &EventView<'_>, facts: &EventFacts<'_>) {
         if facts.chunk.is_some_and(|chunk| self.verbatim(chunk, facts)) {
             return;
         }
@@ -106,22 +106,22 @@ impl Projector {
         if whole {
             self.end_implicit();
         }
-        self.extend(Flow::Reasoning, part.as_deref(), &text_literal(view.content));
+        self.extend(TextKind::Reasoning, part.as_deref(), &text_literal(view.content));
         if whole {
             self.end_implicit();
         }
     }
 
-    fn partial_answer(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
+    fn partial_answer(&mut self, view: &EventView<'_>, facts: &EventFacts<'_>) {
         if facts.chunk.is_some_and(|chunk| self.verbatim(chunk, facts)) {
             return;
         }
         let part = facts.part.and_then(text_of);
-        self.extend(Flow::Text, part.as_deref(), &text_literal(view.content));
+        self.extend(TextKind::Text, part.as_deref(), &text_literal(view.content));
     }
 
     /// A delta, in the part that an upstream named, or in our own.
-    fn extend(&mut self, flow: Flow, part: Option<&str>, literal: &str) {
+    fn extend(&mut self, flow: TextKind, part: Option<&str>, literal: &str) {
         let (id, ends) = match (part, self.parts.implicit()) {
             (Some(part), _) => (part.into(), Ends::ByName),
             (None, Some(open)) if open.flow == flow => (open.id.clone(), Ends::Implicitly),
@@ -132,12 +132,12 @@ impl Projector {
     }
 
     /// The id of a part of ours that begins with this event.
-    fn part_id(&self, flow: Flow) -> Box<str> {
+    fn part_id(&self, flow: TextKind) -> Box<str> {
         format!("{}-{}", flow.prefix(), self.output.seq).into()
     }
 
     /// Begins the part unless it is open, and ends the one that this delta does not extend.
-    pub(super) fn ensure_open(&mut self, flow: Flow, id: &str, ends: Ends) {
+    pub(super) fn ensure_open(&mut self, flow: TextKind, id: &str, ends: Ends) {
         if self.parts.implicit().is_some_and(|open| open.flow != flow || *open.id != *id) {
             self.end_implicit();
         }
@@ -147,16 +147,16 @@ impl Projector {
         }
     }
 
-    pub(super) fn start(&mut self, flow: Flow, id: &str, ends: Ends, start: Chunk) {
+    pub(super) fn start(&mut self, flow: TextKind, id: &str, ends: Ends, start: Chunk) {
         self.parts.open(flow, id, ends, start.json.clone());
-        if flow == Flow::Text {
+        if flow == TextKind::Text {
             self.streamed.begin_part();
         }
         self.own(start);
     }
 
-    pub(super) fn delta(&mut self, flow: Flow, delta: Chunk, literal: &str) {
-        if flow == Flow::Text {
+    pub(super) fn delta(&mut self, flow: TextKind, delta: Chunk, literal: &str) {
+        if flow == TextKind::Text {
             self.streamed.push(body_of(literal));
         }
         self.own(delta);
@@ -169,7 +169,7 @@ impl Projector {
         self.own(end(flow, &id));
     }
 
-    fn tool_call(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
+    fn tool_call(&mut self, view: &EventView<'_>, facts: &EventFacts<'_>) {
         if facts.chunk.is_some_and(|chunk| self.verbatim(chunk, facts)) {
             return;
         }
@@ -180,7 +180,7 @@ impl Projector {
         self.own(input);
     }
 
-    fn tool_result(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
+    fn tool_result(&mut self, view: &EventView<'_>, facts: &EventFacts<'_>) {
         if facts.chunk.is_some_and(|chunk| self.verbatim(chunk, facts)) {
             return;
         }
@@ -198,7 +198,7 @@ impl Projector {
     }
 
     /// Makes up the input of a call that the reader's parser does not have, or its output would be refused.
-    pub(super) fn ensure_tool(&mut self, id: &str, facts: &Facts<'_>, dynamic: bool) {
+    pub(super) fn ensure_tool(&mut self, id: &str, facts: &EventFacts<'_>, dynamic: bool) {
         if !self.parts.is_tool_known(id) {
             self.inexact |= self.parts.has_forgotten_calls();
             let input = tool_input(id, &tool_name(facts.tool), facts.args, dynamic);
@@ -212,11 +212,11 @@ impl Projector {
         step_id.and_then(text_of).unwrap_or_else(|| format!("call-{}", self.output.seq).into())
     }
 
-    fn operation_started(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
+    fn operation_started(&mut self, view: &EventView<'_>, facts: &EventFacts<'_>) {
         self.end_implicit();
-        let subject = Subject::of(view.content);
+        let subject = EventSubject::of(view.content);
         let id = self.call_id(view.step_id.or(facts.tool_call_id).or(subject.operation_id));
-        let facts = &Facts { tool: subject.tool_name.or(facts.tool), ..*facts };
+        let facts = &EventFacts { tool: subject.tool_name.or(facts.tool), ..*facts };
         if view.step_id.is_some() {
             self.ensure_tool(&id, facts, false);
         } else {
@@ -230,7 +230,7 @@ impl Projector {
         self.own(tool_output(&id, view.content));
     }
 
-    fn upstream_chunk(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
+    fn upstream_chunk(&mut self, view: &EventView<'_>, facts: &EventFacts<'_>) {
         if !self.verbatim(view.content, facts) {
             self.data(view);
         }
@@ -256,22 +256,22 @@ impl Projector {
         self.own(chunk.raw("data", &String::from_utf8_lossy(&data)).done());
     }
 
-    fn final_answer(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
+    fn final_answer(&mut self, view: &EventView<'_>, facts: &EventFacts<'_>) {
         let literal = text_literal(view.content);
         match self.rest(body_of(&literal), facts) {
             Rest::Nothing => {}
             Rest::Tail(tail) => {
                 let literal = format!("\"{tail}\"");
                 match self.parts.newest_text().map(|part| part.id.clone()) {
-                    Some(id) => self.delta(Flow::Text, delta_chunk(Flow::Text, &id, &literal), &literal),
-                    None => self.extend(Flow::Text, None, &literal),
+                    Some(id) => self.delta(TextKind::Text, delta_chunk(TextKind::Text, &id, &literal), &literal),
+                    None => self.extend(TextKind::Text, None, &literal),
                 }
             }
             Rest::Everything => {
                 self.output.told_whole = true;
                 self.end_implicit();
                 if !body_of(&literal).is_empty() {
-                    self.extend(Flow::Text, None, &literal);
+                    self.extend(TextKind::Text, None, &literal);
                 }
             }
         }
@@ -285,11 +285,11 @@ impl Projector {
         }
         let finish = upstream_end(facts, ChunkKind::Finish).unwrap_or_else(|| finish(facts));
         self.own(finish);
-        self.stage = Stage::Over;
+        self.stage = ChunkStage::Over;
     }
 
     /// What of a whole answer was not streamed yet. Its event says so, and then every reader says the same.
-    fn rest<'a>(&mut self, body: &'a str, facts: &Facts<'_>) -> Rest<'a> {
+    fn rest<'a>(&mut self, body: &'a str, facts: &EventFacts<'_>) -> Rest<'a> {
         match facts.streamed.map(|raw| raw.get().parse().ok()) {
             Some(Some(bytes)) => rest_after(body, bytes),
             Some(None) => Rest::Everything,
@@ -314,25 +314,25 @@ impl Projector {
             return;
         }
         let start = ChunkBuilder::new(ChunkKind::TextStart.as_str(), id.len()).text("id", &id).done();
-        for chunk in [start, delta_chunk(Flow::Text, &id, literal), end(Flow::Text, &id)] {
+        for chunk in [start, delta_chunk(TextKind::Text, &id, literal), end(TextKind::Text, &id)] {
             self.made_up(chunk);
         }
     }
 
-    fn cancelled(&mut self, facts: &Facts<'_>) {
+    fn cancelled(&mut self, facts: &EventFacts<'_>) {
         self.end_all();
         let abort = upstream_end(facts, ChunkKind::Abort).unwrap_or_else(|| Chunk::bare(ChunkKind::Abort));
         self.own(abort);
-        self.stage = Stage::Over;
+        self.stage = ChunkStage::Over;
     }
 
-    fn error(&mut self, view: &EventView<'_>, facts: &Facts<'_>) {
+    fn error(&mut self, view: &EventView<'_>, facts: &EventFacts<'_>) {
         self.end_all();
         let said = || ChunkBuilder::new(ChunkKind::Error.as_str(), 0).raw("errorText", &text_literal(view.content));
         let error = upstream_end(facts, ChunkKind::Error).unwrap_or_else(|| said().done());
         self.own(error);
         self.own(Chunk::bare(ChunkKind::Finish));
-        self.stage = Stage::Over;
+        self.stage = ChunkStage::Over;
     }
 
     fn end_all(&mut self) {
@@ -344,13 +344,13 @@ impl Projector {
 }
 
 /// The upstream's own last chunk, if it was one of this kind.
-fn upstream_end(facts: &Facts<'_>, kind: ChunkKind) -> Option<Chunk> {
+fn upstream_end(facts: &EventFacts<'_>, kind: ChunkKind) -> Option<Chunk> {
     let raw = sanitized(facts.finish?.get());
     let fits = ChunkView::parse(&raw).is_ok_and(|view| view.kind == kind);
     fits.then(|| Chunk::verbatim(&raw))
 }
 
-fn finish(facts: &Facts<'_>) -> Chunk {
+fn finish(facts: &EventFacts<'_>) -> Chunk {
     let known = [("usage", facts.usage), ("model", facts.model)];
     let fields: Vec<String> =
         known.into_iter().filter_map(|(key, raw)| Some(format!("\"{key}\":{}", sanitized(raw?.get())))).collect();
@@ -362,7 +362,7 @@ fn finish(facts: &Facts<'_>) -> Chunk {
     }
 }
 
-pub(super) fn delta_chunk(flow: Flow, id: &str, literal: &str) -> Chunk {
+pub(super) fn delta_chunk(flow: TextKind, id: &str, literal: &str) -> Chunk {
     let delta = ChunkBuilder::new(flow.delta().as_str(), id.len() + literal.len());
     delta.text("id", id).delta("delta", literal)
 }
@@ -404,11 +404,11 @@ fn data_type(event: &str) -> String {
 /// Events about one solver share an id, so that the SDK keeps one part for it.
 fn solver_id(view: &EventView<'_>) -> Option<String> {
     view.event.starts_with("solver.").then_some(())?;
-    let subject = Subject::of(view.content);
+    let subject = EventSubject::of(view.content);
     let task = subject.task_id.or_else(|| {
         let task = subject.task?;
         // A task is an object with an id, or the id.
-        if task.get().starts_with('{') { Subject::of(task).id } else { Some(task) }
+        if task.get().starts_with('{') { EventSubject::of(task).id } else { Some(task) }
     })?;
     match task.get().as_bytes().first()? {
         b'"' => text_of(task).map(|id| format!("solver-{id}")),

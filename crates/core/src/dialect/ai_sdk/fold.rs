@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bowline_protocol::{Chunk, Place};
+use bowline_protocol::{Chunk, ChunkPosition};
 
 use crate::dialect::Fold;
 
@@ -15,10 +15,10 @@ pub const FOLDED_BYTES_MAX: usize = 64 * 1024;
 /// joined as they were written, escapes and all: what is between two JSON quotes can be put end to end.
 #[derive(Debug, Default)]
 pub struct DeltaFold {
-    held: Option<Held>,
+    held: Option<FoldedChunk>,
 }
 
-enum Held {
+enum FoldedChunk {
     /// One delta; it may stay alone, and then its bytes are passed on as they are.
     One(Chunk),
     Many(Joined),
@@ -29,14 +29,14 @@ struct Joined {
     json: Vec<u8>,
     head: usize,
     tail: Vec<u8>,
-    at: Option<Place>,
+    at: Option<ChunkPosition>,
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for FoldedChunk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Held::One(chunk) => chunk.fmt(f),
-            Held::Many(joined) => write!(f, "Joined({} bytes)", joined.json.len()),
+            FoldedChunk::One(chunk) => chunk.fmt(f),
+            FoldedChunk::Many(joined) => write!(f, "Joined({} bytes)", joined.json.len()),
         }
     }
 }
@@ -76,26 +76,26 @@ impl Fold<Chunk> for DeltaFold {
             return out.push(chunk);
         }
         let mut joined = match self.held.take() {
-            None => return self.held = Some(Held::One(chunk)),
-            Some(Held::Many(joined)) => joined,
-            Some(Held::One(first)) => match Joined::of(&first) {
+            None => return self.held = Some(FoldedChunk::One(chunk)),
+            Some(FoldedChunk::Many(joined)) => joined,
+            Some(FoldedChunk::One(first)) => match Joined::of(&first) {
                 Some(joined) => joined,
                 None => return out.push(first),
             },
         };
         if joined.join(&chunk) {
-            self.held = Some(Held::Many(joined));
+            self.held = Some(FoldedChunk::Many(joined));
         } else {
             out.push(joined.finish());
-            self.held = Some(Held::One(chunk));
+            self.held = Some(FoldedChunk::One(chunk));
         }
     }
 
     fn flush(&mut self, out: &mut Vec<Chunk>) {
         match self.held.take() {
             None => {}
-            Some(Held::One(chunk)) => out.push(chunk),
-            Some(Held::Many(joined)) => out.push(joined.finish()),
+            Some(FoldedChunk::One(chunk)) => out.push(chunk),
+            Some(FoldedChunk::Many(joined)) => out.push(joined.finish()),
         }
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     use bowline_protocol::Seq;
 
     fn chunk(json: &str, seq: u64) -> Chunk {
-        let at = (seq > 0).then(|| Place { seq: Seq::new(seq).unwrap(), part: None });
+        let at = (seq > 0).then(|| ChunkPosition { seq: Seq::new(seq).unwrap(), part: None });
         let mut chunk = Chunk::verbatim(json);
         chunk.at = at;
         chunk

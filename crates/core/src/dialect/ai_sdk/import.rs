@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::events::{Facts, delta_chunk, text_of, tool_error, tool_input, tool_output};
-use super::parts::Flow;
+use super::events::{EventFacts, delta_chunk, text_of, tool_error, tool_input, tool_output};
+use super::parts::TextKind;
 
 /// How deep a chunk may nest. Readers of the log build trees of it, and it lies two levels down in its event.
 pub const DEPTH_MAX: usize = 64;
@@ -24,14 +24,14 @@ pub enum Imported {
     /// Nothing to log: what it says, our own stream says.
     Nothing,
     /// The upstream ended. The run or task is to be ended likewise, by this alone.
-    End(End),
+    End(UpstreamEnd),
     /// The upstream's stream is complete.
     Done,
 }
 
 /// How an upstream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum UpstreamEnding {
     Finished,
     Cancelled,
     Failed,
@@ -42,14 +42,14 @@ pub enum Ending {
 /// The event that ends the run (`agent.final_answer`, `agent.cancelled`, `agent.error`) keeps `chunk` in its metadata as
 /// `finish`; readers then get it word for word. It must be written there as it is: a tree in between would sort its keys.
 #[derive(Clone)]
-pub struct End {
-    pub ending: Ending,
+pub struct UpstreamEnd {
+    pub ending: UpstreamEnding,
     /// What went wrong, for people, or why it was stopped.
     pub text: Option<String>,
     pub chunk: Box<RawValue>,
 }
 
-impl fmt::Debug for End {
+impl fmt::Debug for UpstreamEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "End({:?}, {} bytes)", self.ending, self.chunk.get().len())
     }
@@ -61,7 +61,7 @@ impl fmt::Debug for End {
 /// and kept, so that only what was logged since has to be read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Importer {
-    stage: Stage,
+    stage: ImportStage,
     sight: Sight,
     /// What the message is called if its upstream does not name it; none if the message is not the upstream's to begin.
     #[serde(skip)]
@@ -81,7 +81,7 @@ pub struct Importer {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum Stage {
+enum ImportStage {
     /// Nothing was said yet. Our own first step stands for the upstream's.
     #[default]
     Before,
@@ -182,7 +182,7 @@ impl Importer {
     }
 
     fn handle_line(&mut self, line: &RawValue, view: &ChunkView<'_>) -> Result<Imported, ChunkError> {
-        if self.stage == Stage::Ended {
+        if self.stage == ImportStage::Ended {
             return Ok(Imported::Nothing);
         }
         self.check_begun(view)?;
@@ -204,12 +204,12 @@ impl Importer {
                 Some(metadata) => Imported::Event(metadata_chunk(metadata)),
                 None => Imported::Nothing,
             },
-            ChunkKind::StartStep if self.stage == Stage::Before && self.message_id.is_none() => Imported::Nothing,
-            ChunkKind::Finish => end(Ending::Finished, None, line),
-            ChunkKind::Abort => end(Ending::Cancelled, view.fields.reason, line),
-            ChunkKind::Error => end(Ending::Failed, view.fields.error_text, line),
-            ChunkKind::TextDelta => Imported::Event(self.delta(Flow::Text, line, view)),
-            ChunkKind::ReasoningDelta => Imported::Event(self.delta(Flow::Reasoning, line, view)),
+            ChunkKind::StartStep if self.stage == ImportStage::Before && self.message_id.is_none() => Imported::Nothing,
+            ChunkKind::Finish => end(UpstreamEnding::Finished, None, line),
+            ChunkKind::Abort => end(UpstreamEnding::Cancelled, view.fields.reason, line),
+            ChunkKind::Error => end(UpstreamEnding::Failed, view.fields.error_text, line),
+            ChunkKind::TextDelta => Imported::Event(self.delta(TextKind::Text, line, view)),
+            ChunkKind::ReasoningDelta => Imported::Event(self.delta(TextKind::Reasoning, line, view)),
             _ => Imported::Event(self.tool(line, view).unwrap_or_else(|| self.upstream_chunk(line, view))),
         }
     }
@@ -225,10 +225,10 @@ impl Importer {
         Draft::new(names::CHUNK, named.as_deref().unwrap_or(line))
     }
 
-    fn delta(&self, flow: Flow, line: &RawValue, view: &ChunkView<'_>) -> Draft {
+    fn delta(&self, flow: TextKind, line: &RawValue, view: &ChunkView<'_>) -> Draft {
         let (name, index) = match flow {
-            Flow::Text => (names::PARTIAL_ANSWER, self.texts),
-            Flow::Reasoning => (names::THINKING, self.thoughts),
+            TextKind::Text => (names::PARTIAL_ANSWER, self.texts),
+            TextKind::Reasoning => (names::THINKING, self.thoughts),
         };
         let part = view.id();
         let literal = view.delta_text().unwrap_or(RawValue::NULL);
@@ -294,7 +294,7 @@ impl Importer {
     pub fn follow(&mut self, event: &Recorded) {
         let Some(view) = event.view() else { return };
         self.started = true;
-        let facts = Facts::of(view.metadata);
+        let facts = EventFacts::of(view.metadata);
         let part = || facts.part.and_then(text_of).map(|part| part.as_ref().into());
         match view.event {
             names::PARTIAL_ANSWER => {
@@ -320,24 +320,24 @@ impl Importer {
                 // One that was logged was not the first.
             }
             names::TOOL_RESULT => {}
-            name if names::TERMINAL.contains(&name) => return self.stage = Stage::Ended,
+            name if names::TERMINAL.contains(&name) => return self.stage = ImportStage::Ended,
             // Not from an upstream.
             _ => return,
         }
-        self.stage = Stage::Within;
+        self.stage = ImportStage::Within;
     }
 
     /// Whether the upstream has ended, so that what it says now is not logged.
     pub fn is_ended(&self) -> bool {
-        self.stage == Stage::Ended
+        self.stage == ImportStage::Ended
     }
 
     /// Some of the log is gone, so what came before cannot be known. From now on nothing is refused for not having begun.
     pub fn lose(&mut self) {
         self.sight = Sight::Lost;
         self.started = true;
-        if self.stage != Stage::Ended {
-            self.stage = Stage::Within;
+        if self.stage != ImportStage::Ended {
+            self.stage = ImportStage::Within;
         }
     }
 
@@ -385,11 +385,11 @@ impl Importer {
             _ => {}
         }
         self.stage = match (view.kind, self.stage) {
-            (ChunkKind::Finish | ChunkKind::Abort | ChunkKind::Error, _) => Stage::Ended,
-            (ChunkKind::StartStep, Stage::Before) => Stage::StepBegun,
+            (ChunkKind::Finish | ChunkKind::Abort | ChunkKind::Error, _) => ImportStage::Ended,
+            (ChunkKind::StartStep, ImportStage::Before) => ImportStage::StepBegun,
             // What says something about the message only, may come before its first step.
             (ChunkKind::Start | ChunkKind::MessageMetadata, stage) => stage,
-            _ => Stage::Within,
+            _ => ImportStage::Within,
         };
     }
 }
@@ -409,7 +409,7 @@ fn raw_of(chunk: &Chunk) -> Box<RawValue> {
     serde_json::from_slice(&chunk.json).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
-fn end(ending: Ending, text: Option<&RawValue>, line: &RawValue) -> Imported {
+fn end(ending: UpstreamEnding, text: Option<&RawValue>, line: &RawValue) -> Imported {
     let text = text.and_then(text_of).map(|text| text.into_owned());
-    Imported::End(End { ending, text, chunk: line.to_owned() })
+    Imported::End(UpstreamEnd { ending, text, chunk: line.to_owned() })
 }

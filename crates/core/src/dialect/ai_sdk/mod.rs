@@ -17,21 +17,21 @@ mod verbatim;
 use bowline_protocol::chunk::{ChunkBuilder, DONE};
 use bowline_protocol::event::names;
 use bowline_protocol::frame::server::TaskChunk;
-use bowline_protocol::{Chunk, ChunkKind, Epoch, EventView, Place, Recorded, Seq, json};
+use bowline_protocol::{Chunk, ChunkKind, ChunkPosition, Epoch, EventView, Recorded, Seq, json};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{FrameProjection, FrameTask, OpenParts, Parser, Projection, ProjectionIndexer};
-use events::Facts;
-use parts::{Flow, Parts};
+use super::{ClientParser, FrameProjection, FrameTask, OpenParts, Projection, ProjectionIndexer};
+use events::EventFacts;
+use parts::{Parts, TextKind};
 use streamed::Streamed;
 
 pub use assemble::Assembler;
-pub use calls::{Calls, Owed, answer_chunk};
+pub use calls::{OperationCalls, OwedChunk, answer_chunk};
 pub use fold::DeltaFold;
-pub use import::{End, Ending, Imported, Importer};
-pub use open_parts::Mark;
+pub use import::{Imported, Importer, UpstreamEnd, UpstreamEnding};
+pub use open_parts::OpenPart;
 
 /// Turns the events of one turn or task into chunks, for one reader.
 ///
@@ -40,7 +40,7 @@ pub use open_parts::Mark;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Projector {
     message_id: Box<str>,
-    stage: Stage,
+    stage: ChunkStage,
     numbers: Numbers,
     parts: Parts,
     streamed: Streamed,
@@ -54,7 +54,7 @@ pub struct Projector {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Stage {
+enum ChunkStage {
     /// Before the first event.
     Before,
     /// Events were lost, and the next one must be framed anew.
@@ -90,7 +90,7 @@ struct EventOutput {
 
 impl Projection for Projector {
     type Output = Chunk;
-    type Mark = Mark;
+    type Mark = OpenPart;
     type Fold = DeltaFold;
 
     // The first dialect; its key has no ending of its own.
@@ -101,7 +101,7 @@ impl Projection for Projector {
     fn new(name: &str) -> Projector {
         Projector {
             message_id: name.into(),
-            stage: Stage::Before,
+            stage: ChunkStage::Before,
             numbers: Numbers::EachChunk,
             parts: Parts::default(),
             streamed: Streamed::default(),
@@ -111,12 +111,17 @@ impl Projection for Projector {
         }
     }
 
-    fn resumed(name: &str, open: &OpenParts<Mark>) -> Projector {
-        Projector { stage: Stage::Within, parts: Parts::of(open), streamed: Streamed::blind(), ..Projector::new(name) }
+    fn resumed(name: &str, open: &OpenParts<OpenPart>) -> Projector {
+        Projector {
+            stage: ChunkStage::Within,
+            parts: Parts::of(open),
+            streamed: Streamed::blind(),
+            ..Projector::new(name)
+        }
     }
 
-    fn can_frame(open: &OpenParts<Mark>) -> bool {
-        open.0.values().all(Mark::is_whole)
+    fn can_frame(open: &OpenParts<OpenPart>) -> bool {
+        open.0.values().all(OpenPart::is_whole)
     }
 
     fn handle_event(&mut self, event: &Recorded, out: &mut Vec<Chunk>) {
@@ -148,7 +153,7 @@ impl Projection for Projector {
         }
         self.output = EventOutput { seq: event.seq, has, framed, ..EventOutput::default() };
         self.project(event);
-        if self.stage == Stage::Over && self.output.own <= self.output.has {
+        if self.stage == ChunkStage::Over && self.output.own <= self.output.has {
             // The reader stands behind the terminal: nothing follows, and nothing is framed.
             self.output.chunks.clear();
         }
@@ -160,29 +165,29 @@ impl Projection for Projector {
     fn framing(&mut self, out: &mut Vec<Chunk>) {
         match self.stage {
             // The next event brings its own, or nothing follows.
-            Stage::Before | Stage::Lost | Stage::Over => {}
-            Stage::Within => {
+            ChunkStage::Before | ChunkStage::Lost | ChunkStage::Over => {}
+            ChunkStage::Within => {
                 out.push(self.parts.message_start(&self.message_id));
                 out.append(&mut self.parts.framing());
             }
         }
     }
 
-    fn gap_notice(lost: u64, first_retained: Seq, parser: Parser) -> Chunk {
-        Chunk::gap(lost, first_retained, parser == Parser::Fresh)
+    fn gap_notice(lost: u64, first_retained: Seq, parser: ClientParser) -> Chunk {
+        Chunk::gap(lost, first_retained, parser == ClientParser::Fresh)
     }
 
     /// With the open parts, what is open keeps its name, and numbers stay those of all readers.
     fn gap(
         &mut self,
-        parser: Parser,
+        parser: ClientParser,
         lost: u64,
         first_retained: Seq,
-        open: Option<&OpenParts<Mark>>,
+        open: Option<&OpenParts<OpenPart>>,
         out: &mut Vec<Chunk>,
     ) {
         self.lose();
-        if self.stage != Stage::Lost {
+        if self.stage != ChunkStage::Lost {
             return;
         }
         out.push(Projector::gap_notice(lost, first_retained, parser));
@@ -201,13 +206,13 @@ impl Projection for Projector {
         self.numbers = Numbers::WholeEvents;
         self.streamed = Streamed::default();
         self.has_gap = true;
-        if self.stage != Stage::Over {
-            self.stage = Stage::Lost;
+        if self.stage != ChunkStage::Over {
+            self.stage = ChunkStage::Lost;
         }
     }
 
     fn is_over(&self) -> bool {
-        self.stage == Stage::Over
+        self.stage == ChunkStage::Over
     }
 
     fn is_inexact(&self) -> bool {
@@ -215,13 +220,13 @@ impl Projection for Projector {
     }
 
     fn is_shareable(&self) -> bool {
-        let follows = matches!(self.stage, Stage::Before | Stage::Within);
+        let follows = matches!(self.stage, ChunkStage::Before | ChunkStage::Within);
         // A reader that saw everything would lose that if it went on with a projection that did not.
         let saw_all = !self.has_gap && !self.streamed.is_blind();
         follows && saw_all && self.numbers == Numbers::EachChunk && self.parts.are_known()
     }
 
-    fn open_parts(&self) -> OpenParts<Mark> {
+    fn open_parts(&self) -> OpenParts<OpenPart> {
         self.parts.open_parts()
     }
 
@@ -288,10 +293,10 @@ impl Projector {
     }
 
     fn project_view(&mut self, view: &EventView<'_>) {
-        if self.stage == Stage::Over || view.event == names::SESSION_END {
+        if self.stage == ChunkStage::Over || view.event == names::SESSION_END {
             return;
         }
-        if self.stage != Stage::Within {
+        if self.stage != ChunkStage::Within {
             let start = verbatim::message_start(view);
             let is_start = start.is_some();
             self.begin(start);
@@ -301,18 +306,18 @@ impl Projector {
         }
         // A message begins the stream and says nothing else; a second one belongs to the next turn.
         if view.event != names::USER_MESSAGE {
-            self.handle_view(view, &Facts::of(view.metadata));
+            self.handle_view(view, &EventFacts::of(view.metadata));
         }
     }
 
     /// Begins the message: as its upstream did, or else with a start and a step of ours.
     fn begin(&mut self, start: Option<Chunk>) {
-        if self.stage == Stage::Lost {
+        if self.stage == ChunkStage::Lost {
             for part in self.parts.lose() {
                 self.own(end(part.flow, &part.id));
             }
         }
-        self.stage = Stage::Within;
+        self.stage = ChunkStage::Within;
         if let Some(start) = start {
             self.parts.begin_message(start.json);
         }
@@ -326,7 +331,7 @@ impl Projector {
     /// A chunk that every reader gets. What it opens or closes is noted before, so that framing behind it is right.
     fn own(&mut self, mut chunk: Chunk) {
         self.output.own += 1;
-        chunk.at = Some(Place { seq: self.output.seq, part: Some(self.output.own) });
+        chunk.at = Some(ChunkPosition { seq: self.output.seq, part: Some(self.output.own) });
         if self.output.own > self.output.has {
             self.output.chunks.push(chunk);
         } else if self.output.own == self.output.has && self.output.framed {
@@ -345,7 +350,7 @@ impl Projector {
 
     /// Gives the chunks of this event their final places.
     fn number(&mut self) {
-        let whole = Some(Place { seq: self.output.seq, part: None });
+        let whole = Some(ChunkPosition { seq: self.output.seq, part: None });
         match self.numbers {
             Numbers::EachChunk if self.output.own > 1 => {}
             Numbers::EachChunk => {
@@ -362,6 +367,6 @@ impl Projector {
 }
 
 /// The chunk that ends a part.
-fn end(flow: Flow, id: &str) -> Chunk {
+fn end(flow: TextKind, id: &str) -> Chunk {
     ChunkBuilder::new(flow.end().as_str(), id.len()).text("id", id).done()
 }

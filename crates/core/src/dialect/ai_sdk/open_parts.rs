@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::OpenParts;
 use super::events::{text_of, tool_input};
-use super::parts::{Approval, Ends, Flow, Part, Parts, Progress, Tool};
+use super::parts::{Approval, Ends, Parts, Progress, TextKind, TextPart, Tool};
 
 /// Longer chunks of a call, or beginnings of a part, are kept without what makes them long. Only a fresh parser notices:
 /// the call that it is shown has no input until its output comes.
@@ -20,7 +20,7 @@ const CALLS_DONE_MAX: usize = 64;
 
 /// One thing that is open, or was; without its text.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Mark {
+pub enum OpenPart {
     #[serde(rename = "s")]
     Step { within: bool, number: u64 },
     /// An upstream began the message, with this chunk.
@@ -66,13 +66,13 @@ pub enum CallProgress {
     Done,
 }
 
-impl Mark {
+impl OpenPart {
     /// Whether a fresh parser can be shown all that the events before would show it.
     pub(super) fn is_whole(&self) -> bool {
         match self {
-            Mark::Step { .. } | Mark::Approval { .. } => true,
-            Mark::Message { short, .. } | Mark::Part { short, .. } => !short,
-            Mark::Call { progress, whole, .. } => match progress {
+            OpenPart::Step { .. } | OpenPart::Approval { .. } => true,
+            OpenPart::Message { short, .. } | OpenPart::Part { short, .. } => !short,
+            OpenPart::Call { progress, whole, .. } => match progress {
                 CallProgress::Streaming => false,
                 CallProgress::Waiting { .. } => *whole,
                 CallProgress::Done => true,
@@ -81,19 +81,19 @@ impl Mark {
     }
 
     fn is_done_call(&self) -> bool {
-        matches!(self, Mark::Call { progress: CallProgress::Done, .. })
+        matches!(self, OpenPart::Call { progress: CallProgress::Done, .. })
     }
 }
 
 /// Its chunks hold what people wrote.
-impl fmt::Debug for Mark {
+impl fmt::Debug for OpenPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Mark::Step { .. } => "Step",
-            Mark::Message { .. } => "Message",
-            Mark::Part { .. } => "Part",
-            Mark::Call { .. } => "Call",
-            Mark::Approval { .. } => "Approval",
+            OpenPart::Step { .. } => "Step",
+            OpenPart::Message { .. } => "Message",
+            OpenPart::Part { .. } => "Part",
+            OpenPart::Call { .. } => "Call",
+            OpenPart::Approval { .. } => "Approval",
         })
     }
 }
@@ -101,15 +101,15 @@ impl fmt::Debug for Mark {
 const STEP: &str = "s";
 const MESSAGE: &str = "m";
 
-fn part_key(flow: Flow, id: &str) -> String {
+fn part_key(flow: TextKind, id: &str) -> String {
     match flow {
-        Flow::Text => format!("t{id}"),
-        Flow::Reasoning => format!("r{id}"),
+        TextKind::Text => format!("t{id}"),
+        TextKind::Reasoning => format!("r{id}"),
     }
 }
 
 /// The chunk that begins a part, unless an upstream wrote another.
-pub(super) fn plain_start(flow: Flow, id: &str) -> Bytes {
+pub(super) fn plain_start(flow: TextKind, id: &str) -> Bytes {
     ChunkBuilder::new(flow.start().as_str(), id.len()).text("id", id).done().json
 }
 
@@ -118,18 +118,18 @@ fn text(json: &Bytes) -> String {
 }
 
 impl Parts {
-    pub(super) fn open_parts(&self) -> OpenParts<Mark> {
+    pub(super) fn open_parts(&self) -> OpenParts<OpenPart> {
         let mut marks = BTreeMap::new();
-        marks.insert(STEP.to_owned(), Mark::Step { within: self.in_step, number: self.steps });
+        marks.insert(STEP.to_owned(), OpenPart::Step { within: self.in_step, number: self.steps });
         if let Some(start) = &self.start {
             let short = start.len() > CHUNK_BYTES_MAX;
-            marks.insert(MESSAGE.to_owned(), Mark::Message { start: short_start(start), short });
+            marks.insert(MESSAGE.to_owned(), OpenPart::Message { start: short_start(start), short });
         }
         for (opened, part) in &self.parts {
             let differs = part.start != plain_start(part.flow, &part.id);
             let short = differs && part.start.len() > CHUNK_BYTES_MAX;
             let start = (differs && !short).then(|| text(&part.start));
-            let mark = Mark::Part { at: *opened, named: part.ends == Ends::ByName, start, short };
+            let mark = OpenPart::Part { at: *opened, named: part.ends == Ends::ByName, start, short };
             marks.insert(part_key(part.flow, &part.id), mark);
         }
         let mut done: Vec<u64> = self.tools.values().filter(|tool| tool.is_done()).map(|tool| tool.opened).collect();
@@ -140,34 +140,34 @@ impl Parts {
         }
         for (id, approval) in &self.approvals {
             let (call, request) = (approval.call.to_string(), text(&approval.request));
-            marks.insert(format!("a{id}"), Mark::Approval { call, request });
+            marks.insert(format!("a{id}"), OpenPart::Approval { call, request });
         }
         OpenParts(marks)
     }
 
     /// What a parser has that has read everything up to there.
-    pub(super) fn of(open_parts: &OpenParts<Mark>) -> Parts {
+    pub(super) fn of(open_parts: &OpenParts<OpenPart>) -> Parts {
         let done = open_parts.0.values().filter(|mark| mark.is_done_call()).count();
         let mut parts = Parts::default();
-        let mut opened: Vec<(u64, Part)> = Vec::new();
+        let mut opened: Vec<(u64, TextPart)> = Vec::new();
         for (key, mark) in &open_parts.0 {
             let id = key.get(1..).unwrap_or_default();
             match mark {
-                Mark::Step { within, number } => (parts.in_step, parts.steps) = (*within, *number),
-                Mark::Message { start, .. } => parts.start = Some(start.clone().into()),
-                Mark::Part { at, named, start, .. } => {
-                    let flow = if key.starts_with('r') { Flow::Reasoning } else { Flow::Text };
+                OpenPart::Step { within, number } => (parts.in_step, parts.steps) = (*within, *number),
+                OpenPart::Message { start, .. } => parts.start = Some(start.clone().into()),
+                OpenPart::Part { at, named, start, .. } => {
+                    let flow = if key.starts_with('r') { TextKind::Reasoning } else { TextKind::Text };
                     let ends = if *named { Ends::ByName } else { Ends::Implicitly };
                     let start = start.as_ref().map_or_else(|| plain_start(flow, id), |start| start.clone().into());
-                    opened.push((*at, Part { flow, id: id.into(), ends, start }));
+                    opened.push((*at, TextPart { flow, id: id.into(), ends, start }));
                 }
-                Mark::Call { at, step, progress, chunks, .. } => {
+                OpenPart::Call { at, step, progress, chunks, .. } => {
                     let chunks: Vec<Bytes> = chunks.iter().map(|chunk| chunk.clone().into()).collect();
                     let tool = Tool { progress: progress.begun(chunks), known: true, opened: *at, step: *step };
                     parts.opened = parts.opened.max(*at);
                     parts.tools.insert(id.into(), tool);
                 }
-                Mark::Approval { call, request } => {
+                OpenPart::Approval { call, request } => {
                     let request = request.clone().into();
                     parts.approvals.insert(id.into(), Approval { call: call.as_str().into(), request, known: true });
                 }
@@ -184,7 +184,7 @@ impl Tool {
         matches!(self.progress, Progress::Done)
     }
 
-    fn mark(&self) -> Mark {
+    fn mark(&self) -> OpenPart {
         let (progress, chunks, whole) = match &self.progress {
             Progress::Streaming { start, .. } => (CallProgress::Streaming, vec![text(start)], false),
             Progress::Waiting { chunks, preliminary } => {
@@ -196,7 +196,7 @@ impl Tool {
             }
             Progress::Done => (CallProgress::Done, Vec::new(), false),
         };
-        Mark::Call { at: self.opened, step: self.step, progress, chunks, whole }
+        OpenPart::Call { at: self.opened, step: self.step, progress, chunks, whole }
     }
 }
 

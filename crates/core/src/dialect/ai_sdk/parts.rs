@@ -12,38 +12,38 @@ use super::kept;
 
 /// The two kinds of text that grow by deltas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Flow {
+pub enum TextKind {
     Text,
     Reasoning,
 }
 
-impl Flow {
+impl TextKind {
     pub fn start(self) -> ChunkKind {
         match self {
-            Flow::Text => ChunkKind::TextStart,
-            Flow::Reasoning => ChunkKind::ReasoningStart,
+            TextKind::Text => ChunkKind::TextStart,
+            TextKind::Reasoning => ChunkKind::ReasoningStart,
         }
     }
 
     pub fn delta(self) -> ChunkKind {
         match self {
-            Flow::Text => ChunkKind::TextDelta,
-            Flow::Reasoning => ChunkKind::ReasoningDelta,
+            TextKind::Text => ChunkKind::TextDelta,
+            TextKind::Reasoning => ChunkKind::ReasoningDelta,
         }
     }
 
     pub fn end(self) -> ChunkKind {
         match self {
-            Flow::Text => ChunkKind::TextEnd,
-            Flow::Reasoning => ChunkKind::ReasoningEnd,
+            TextKind::Text => ChunkKind::TextEnd,
+            TextKind::Reasoning => ChunkKind::ReasoningEnd,
         }
     }
 
     /// What the ids of our own parts begin with.
     pub fn prefix(self) -> &'static str {
         match self {
-            Flow::Text => "text",
-            Flow::Reasoning => "reasoning",
+            TextKind::Text => "text",
+            TextKind::Reasoning => "reasoning",
         }
     }
 }
@@ -58,8 +58,8 @@ pub enum Ends {
 }
 
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Part {
-    pub flow: Flow,
+pub struct TextPart {
+    pub flow: TextKind,
     pub id: Box<str>,
     pub ends: Ends,
     /// The chunk that began it.
@@ -67,7 +67,7 @@ pub struct Part {
     pub(super) start: Bytes,
 }
 
-impl fmt::Debug for Part {
+impl fmt::Debug for TextPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Part({:?}, {:?}, {} bytes)", self.flow, self.ends, self.start.len())
     }
@@ -132,7 +132,7 @@ impl fmt::Debug for Approval {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Parts {
     /// By when they were opened.
-    pub(super) parts: BTreeMap<u64, Part>,
+    pub(super) parts: BTreeMap<u64, TextPart>,
     /// Where an id is found among them.
     texts: BTreeMap<Box<str>, u64>,
     thoughts: BTreeMap<Box<str>, u64>,
@@ -202,30 +202,30 @@ impl Parts {
         self.approvals.retain(|_, approval| self.tools.contains_key(&approval.call));
     }
 
-    fn take_parts(&mut self) -> BTreeMap<u64, Part> {
+    fn take_parts(&mut self) -> BTreeMap<u64, TextPart> {
         self.texts.clear();
         self.thoughts.clear();
         self.implicit = None;
         std::mem::take(&mut self.parts)
     }
 
-    fn ids(&mut self, flow: Flow) -> &mut BTreeMap<Box<str>, u64> {
+    fn ids(&mut self, flow: TextKind) -> &mut BTreeMap<Box<str>, u64> {
         match flow {
-            Flow::Text => &mut self.texts,
-            Flow::Reasoning => &mut self.thoughts,
+            TextKind::Text => &mut self.texts,
+            TextKind::Reasoning => &mut self.thoughts,
         }
     }
 
-    pub fn open(&mut self, flow: Flow, id: &str, ends: Ends, start: Bytes) {
+    pub fn open(&mut self, flow: TextKind, id: &str, ends: Ends, start: Bytes) {
         // An id that is opened twice means the newer part from then on, in every parser.
         self.close(flow, id);
         self.changed = true;
         let opened = self.next_opened();
-        self.reopen(opened, Part { flow, id: id.into(), ends, start });
+        self.reopen(opened, TextPart { flow, id: id.into(), ends, start });
     }
 
     /// Puts a part where it was.
-    pub(super) fn reopen(&mut self, opened: u64, part: Part) {
+    pub(super) fn reopen(&mut self, opened: u64, part: TextPart) {
         self.opened = self.opened.max(opened);
         self.ids(part.flow).insert(part.id.clone(), opened);
         if part.ends == Ends::Implicitly {
@@ -234,28 +234,28 @@ impl Parts {
         self.parts.insert(opened, part);
     }
 
-    pub fn is_open(&self, flow: Flow, id: &str) -> bool {
+    pub fn is_open(&self, flow: TextKind, id: &str) -> bool {
         match flow {
-            Flow::Text => self.texts.contains_key(id),
-            Flow::Reasoning => self.thoughts.contains_key(id),
+            TextKind::Text => self.texts.contains_key(id),
+            TextKind::Reasoning => self.thoughts.contains_key(id),
         }
     }
 
     /// The part that the next other thing ends.
-    pub fn implicit(&self) -> Option<&Part> {
+    pub fn implicit(&self) -> Option<&TextPart> {
         self.parts.get(&self.implicit?)
     }
 
-    pub fn newest_text(&self) -> Option<&Part> {
-        self.parts.values().rev().find(|part| part.flow == Flow::Text)
+    pub fn newest_text(&self) -> Option<&TextPart> {
+        self.parts.values().rev().find(|part| part.flow == TextKind::Text)
     }
 
-    pub fn oldest(&self) -> Option<&Part> {
+    pub fn oldest(&self) -> Option<&TextPart> {
         self.parts.values().next()
     }
 
     /// False if there was nothing to close.
-    pub fn close(&mut self, flow: Flow, id: &str) -> bool {
+    pub fn close(&mut self, flow: TextKind, id: &str) -> bool {
         let Some(opened) = self.ids(flow).remove(id) else { return false };
         self.changed = true;
         self.implicit = self.implicit.filter(|implicit| *implicit != opened);
@@ -375,7 +375,7 @@ impl Parts {
 
     /// After a gap it is not known what is open. What the reader's parser still has open is returned, to be ended; the
     /// calls that it has, it keeps, but an input that was arriving has a hole in it, and nothing is added to it.
-    pub fn lose(&mut self) -> impl Iterator<Item = Part> + use<> {
+    pub fn lose(&mut self) -> impl Iterator<Item = TextPart> + use<> {
         self.in_step = false;
         self.tools.retain(|_, tool| tool.known);
         self.approvals.retain(|_, approval| approval.known && self.tools.contains_key(&approval.call));

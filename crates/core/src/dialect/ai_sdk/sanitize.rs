@@ -31,7 +31,7 @@ pub fn sanitized(text: &str) -> Cow<'_, str> {
 fn copy(text: &str, out: &mut String, changed: &mut bool) {
     match text.as_bytes().first() {
         Some(b'{') => {
-            let Ok(Members(members)) = serde_json::from_str(text) else { return out.push_str(text) };
+            let Ok(RawMembers(members)) = serde_json::from_str(text) else { return out.push_str(text) };
             out.push('{');
             let mut first = true;
             for (name, value) in members {
@@ -65,8 +65,8 @@ fn copy(text: &str, out: &mut String, changed: &mut bool) {
 
 fn is_forbidden(name: &RawValue, value: &RawValue) -> bool {
     let has_prototype = || {
-        let members: Option<Members<'_>> = serde_json::from_str(value.get()).ok();
-        members.is_some_and(|Members(members)| members.iter().any(|(name, _)| is_name(name, "prototype")))
+        let members: Option<RawMembers<'_>> = serde_json::from_str(value.get()).ok();
+        members.is_some_and(|RawMembers(members)| members.iter().any(|(name, _)| is_name(name, "prototype")))
     };
     is_name(name, "__proto__") || (is_name(name, "constructor") && has_prototype())
 }
@@ -78,12 +78,12 @@ fn is_name(literal: &RawValue, name: &str) -> bool {
 }
 
 /// The members of an object in their order, each as it was written. Names too: one that is no text must not hide another.
-struct Members<'a>(Vec<(&'a RawValue, &'a RawValue)>);
+struct RawMembers<'a>(Vec<(&'a RawValue, &'a RawValue)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for RawMembers<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
+        struct MembersReader;
+        impl<'de> Visitor<'de> for MembersReader {
             type Value = Vec<(&'de RawValue, &'de RawValue)>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,7 +98,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
                 Ok(members)
             }
         }
-        deserializer.deserialize_map(Reader).map(Members)
+        deserializer.deserialize_map(MembersReader).map(RawMembers)
     }
 }
 

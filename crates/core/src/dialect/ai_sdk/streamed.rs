@@ -34,9 +34,9 @@ impl fmt::Debug for Rest<'_> {
 /// is recognised, or a reader would see the text twice.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Streamed {
-    all: Digest,
+    all: TextDigest,
     /// None as long as the last part is all there is.
-    last_part: Option<Digest>,
+    last_part: Option<TextDigest>,
     /// Some of it was not seen, so nothing can be compared with it.
     blind: bool,
 }
@@ -51,7 +51,7 @@ impl Streamed {
     }
 
     pub fn begin_part(&mut self) {
-        self.last_part = (!self.all.is_empty()).then(Digest::default);
+        self.last_part = (!self.all.is_empty()).then(TextDigest::default);
     }
 
     /// Takes the body of a JSON string.
@@ -62,7 +62,7 @@ impl Streamed {
 
     /// How many bytes of a whole answer, the body of a JSON string, were streamed; none if that was something else.
     pub fn count(&self, body: &str) -> Option<usize> {
-        let streamed = |digest: &Digest| match digest.rest(body) {
+        let streamed = |digest: &TextDigest| match digest.rest(body) {
             Rest::Everything => None,
             Rest::Nothing | Rest::Tail(_) => Some(digest.bytes),
         };
@@ -110,7 +110,7 @@ fn rest_from(body: &str, cut: usize) -> Rest<'_> {
 }
 
 #[derive(Clone, Default, Serialize, Deserialize)]
-struct Digest {
+struct TextDigest {
     #[serde(serialize_with = "keep_hash", deserialize_with = "kept_hash")]
     hash: Sha256,
     bytes: usize,
@@ -142,7 +142,7 @@ fn byte(digits: &[u8]) -> Option<u8> {
     u8::try_from(value(*high)? << 4 | value(*low)?).ok()
 }
 
-impl Digest {
+impl TextDigest {
     fn is_empty(&self) -> bool {
         self.bytes == 0 && self.half.is_none()
     }
@@ -183,7 +183,7 @@ impl Digest {
     }
 }
 
-impl fmt::Debug for Digest {
+impl fmt::Debug for TextDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Digest({} bytes)", self.bytes)
     }

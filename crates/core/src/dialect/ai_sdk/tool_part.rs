@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bowline_protocol::{ChunkKind, json};
 use serde_json::{Map, Value};
 
-use super::assemble::{Fields, Growing, Part, set};
+use super::assemble::{Growing, MessagePart, PartFields, set};
 use super::partial_json;
 
 /// A chunk about a tool call.
@@ -14,21 +14,21 @@ pub struct ToolUpdate<'a> {
     pub id: &'a str,
     /// More of its input, the body of a JSON string.
     pub delta: &'a str,
-    pub fields: &'a Fields,
+    pub fields: &'a PartFields,
 }
 
 /// What is known of the calls besides their parts.
 #[derive(Default)]
-pub struct Tools {
+pub struct ToolParts {
     /// The calls whose input streams in: the chunk that began each, and the text so far.
-    streaming: BTreeMap<String, (Fields, String)>,
+    streaming: BTreeMap<String, (PartFields, String)>,
     /// Where the parts of each call are.
     places: BTreeMap<String, Vec<usize>>,
 }
 
-impl Tools {
+impl ToolParts {
     /// `step` is where the parts of the current step begin.
-    pub fn handle(&mut self, parts: &mut Vec<Part>, step: usize, update: &ToolUpdate<'_>) {
+    pub fn handle(&mut self, parts: &mut Vec<MessagePart>, step: usize, update: &ToolUpdate<'_>) {
         match update.kind {
             ChunkKind::ToolInputStart => {
                 self.freeze(parts, update.id);
@@ -73,7 +73,7 @@ impl Tools {
     }
 
     /// The parts from `step` on are gone.
-    pub fn reset_step(&mut self, parts: &mut [Part], step: usize) {
+    pub fn reset_step(&mut self, parts: &mut [MessagePart], step: usize) {
         self.places.values_mut().for_each(|places| places.retain(|at| *at < step));
         let ids: Vec<String> = self.streaming.keys().cloned().collect();
         ids.iter().for_each(|id| self.freeze(parts, id));
@@ -81,7 +81,7 @@ impl Tools {
     }
 
     /// An input that nothing will be added to stays as it is.
-    fn freeze(&self, parts: &mut [Part], id: &str) {
+    fn freeze(&self, parts: &mut [MessagePart], id: &str) {
         for at in self.places(id) {
             if matches!(parts[at].growing, Growing::Input) {
                 self.settle(&mut parts[at].fields);
@@ -100,11 +100,11 @@ impl Tools {
     }
 
     /// The call of the current step with this id, if it is dynamic or not as the chunk says.
-    fn find(&self, parts: &[Part], step: usize, update: &ToolUpdate<'_>) -> Option<usize> {
+    fn find(&self, parts: &[MessagePart], step: usize, update: &ToolUpdate<'_>) -> Option<usize> {
         self.places(update.id).find(|at| *at >= step && is_dynamic(&parts[*at]) == says_dynamic(update.fields))
     }
 
-    fn grow(&mut self, parts: &mut Vec<Part>, step: usize, update: &ToolUpdate<'_>) {
+    fn grow(&mut self, parts: &mut Vec<MessagePart>, step: usize, update: &ToolUpdate<'_>) {
         let Some((begun, body)) = self.streaming.get_mut(update.id) else { return };
         body.push_str(update.delta);
         let begun = begun.clone();
@@ -115,7 +115,7 @@ impl Tools {
     }
 
     /// What the SDK makes of an input that has come so far.
-    pub fn settle(&self, fields: &mut Fields) {
+    pub fn settle(&self, fields: &mut PartFields) {
         let id = fields.get("toolCallId").and_then(Value::as_str).unwrap_or_default();
         let Some((_, body)) = self.streaming.get(id) else { return };
         let text = json::unescaped(body);
@@ -128,17 +128,17 @@ impl Tools {
     /// Writes `options` into the call's part, or into a new one. Says where it is.
     fn write(
         &mut self,
-        parts: &mut Vec<Part>,
+        parts: &mut Vec<MessagePart>,
         known: Option<usize>,
         update: &ToolUpdate<'_>,
-        options: &Fields,
+        options: &PartFields,
     ) -> usize {
         let dynamic = known.map_or_else(|| says_dynamic(update.fields), |at| is_dynamic(&parts[at]));
         let at = known.unwrap_or_else(|| {
-            let mut fields = Fields::new();
+            let mut fields = PartFields::new();
             fields.insert("toolCallId".into(), update.id.into());
             self.places.entry(update.id.to_owned()).or_default().push(parts.len());
-            parts.push(Part::new(fields));
+            parts.push(MessagePart::new(fields));
             parts.len() - 1
         });
         let part = &mut parts[at];
@@ -167,7 +167,14 @@ impl Tools {
     }
 
     /// An output keeps what is known of its call.
-    fn output(&mut self, parts: &mut Vec<Part>, step: usize, update: &ToolUpdate<'_>, state: &str, keys: &[&str]) {
+    fn output(
+        &mut self,
+        parts: &mut Vec<MessagePart>,
+        step: usize,
+        update: &ToolUpdate<'_>,
+        state: &str,
+        keys: &[&str],
+    ) {
         let Some(at) = self.find_any(step, update.id) else { return };
         let part = &mut parts[at];
         if matches!(part.growing, Growing::Input) {
@@ -187,8 +194,8 @@ impl Tools {
 }
 
 /// What the SDK's update of a part is given: its state, and some fields of the chunk.
-fn options(state: &str, chunk: &Fields, keys: &[&str]) -> Fields {
-    let mut options = Fields::new();
+fn options(state: &str, chunk: &PartFields, keys: &[&str]) -> PartFields {
+    let mut options = PartFields::new();
     options.insert("state".into(), state.into());
     for key in keys {
         set(&mut options, key, chunk.get(*key));
@@ -196,15 +203,15 @@ fn options(state: &str, chunk: &Fields, keys: &[&str]) -> Fields {
     options
 }
 
-fn is_dynamic(part: &Part) -> bool {
+fn is_dynamic(part: &MessagePart) -> bool {
     part.kind() == "dynamic-tool"
 }
 
-fn says_dynamic(chunk: &Fields) -> bool {
+fn says_dynamic(chunk: &PartFields) -> bool {
     chunk.get("dynamic") == Some(&Value::Bool(true))
 }
 
-fn request(part: &mut Part, chunk: &Fields) {
+fn request(part: &mut MessagePart, chunk: &PartFields) {
     let mut approval = Map::new();
     let keys = [
         ("id", "approvalId"),
@@ -229,8 +236,8 @@ fn request(part: &mut Part, chunk: &Fields) {
     part.fields.insert("approval".into(), Value::Object(approval));
 }
 
-fn response(parts: &mut [Part], chunk: &Fields) {
-    let asked = |part: &&mut Part| {
+fn response(parts: &mut [MessagePart], chunk: &PartFields) {
+    let asked = |part: &&mut MessagePart| {
         part.fields.get("approval").and_then(|approval| approval.get("id")) == chunk.get("approvalId")
     };
     let Some(part) = parts.iter_mut().find(asked) else { return };

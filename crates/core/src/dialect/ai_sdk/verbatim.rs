@@ -6,8 +6,8 @@ use bowline_protocol::{Chunk, ChunkKind, EventView, json};
 use serde_json::value::RawValue;
 
 use super::Projector;
-use super::events::{Facts, body_of};
-use super::parts::{Ends, Flow};
+use super::events::{EventFacts, body_of};
+use super::parts::{Ends, TextKind};
 use super::sanitize::sanitized;
 
 /// The chunk with which an upstream begins its message, if this event is that.
@@ -26,7 +26,7 @@ impl Projector {
     ///
     /// What no parser would take is not sent: the end of a part that is not open, the rest of an input that has lost its
     /// beginning, a name that reaches into a prototype.
-    pub(super) fn verbatim(&mut self, raw: &RawValue, facts: &Facts<'_>) -> bool {
+    pub(super) fn verbatim(&mut self, raw: &RawValue, facts: &EventFacts<'_>) -> bool {
         let line = json::one_line(raw.get());
         let line = sanitized(&line);
         let Ok(view) = ChunkView::parse(&line) else { return false };
@@ -34,12 +34,12 @@ impl Projector {
         match view.kind {
             // The stream has one beginning and one end, and neither is an upstream's.
             ChunkKind::Start | ChunkKind::Finish | ChunkKind::Abort | ChunkKind::Error => return false,
-            ChunkKind::TextStart => self.upstream_start(Flow::Text, &view, chunk),
-            ChunkKind::ReasoningStart => self.upstream_start(Flow::Reasoning, &view, chunk),
-            ChunkKind::TextDelta => self.upstream_delta(Flow::Text, &view, chunk),
-            ChunkKind::ReasoningDelta => self.upstream_delta(Flow::Reasoning, &view, chunk),
-            ChunkKind::TextEnd => self.upstream_end(Flow::Text, &view, chunk),
-            ChunkKind::ReasoningEnd => self.upstream_end(Flow::Reasoning, &view, chunk),
+            ChunkKind::TextStart => self.upstream_start(TextKind::Text, &view, chunk),
+            ChunkKind::ReasoningStart => self.upstream_start(TextKind::Reasoning, &view, chunk),
+            ChunkKind::TextDelta => self.upstream_delta(TextKind::Text, &view, chunk),
+            ChunkKind::ReasoningDelta => self.upstream_delta(TextKind::Reasoning, &view, chunk),
+            ChunkKind::TextEnd => self.upstream_end(TextKind::Text, &view, chunk),
+            ChunkKind::ReasoningEnd => self.upstream_end(TextKind::Reasoning, &view, chunk),
             ChunkKind::StartStep => {
                 self.end_implicit();
                 self.parts.begin_step();
@@ -77,18 +77,18 @@ impl Projector {
         true
     }
 
-    fn upstream_start(&mut self, flow: Flow, view: &ChunkView<'_>, chunk: Chunk) {
+    fn upstream_start(&mut self, flow: TextKind, view: &ChunkView<'_>, chunk: Chunk) {
         self.end_implicit();
         self.start(flow, &view.id(), Ends::ByName, chunk);
     }
 
-    fn upstream_delta(&mut self, flow: Flow, view: &ChunkView<'_>, chunk: Chunk) {
+    fn upstream_delta(&mut self, flow: TextKind, view: &ChunkView<'_>, chunk: Chunk) {
         let literal = view.delta_text().map_or("\"\"", RawValue::get);
         self.ensure_open(flow, &view.id(), Ends::ByName);
         self.delta(flow, chunk, literal);
     }
 
-    fn upstream_end(&mut self, flow: Flow, view: &ChunkView<'_>, chunk: Chunk) {
+    fn upstream_end(&mut self, flow: TextKind, view: &ChunkView<'_>, chunk: Chunk) {
         let id = view.id();
         if self.parts.implicit().is_some_and(|open| open.flow != flow || *open.id != *id) {
             self.end_implicit();
@@ -98,7 +98,7 @@ impl Projector {
         }
     }
 
-    fn upstream_tool(&mut self, view: &ChunkView<'_>, chunk: Chunk, facts: &Facts<'_>) {
+    fn upstream_tool(&mut self, view: &ChunkView<'_>, chunk: Chunk, facts: &EventFacts<'_>) {
         let id = view.tool_call_id();
         let json = chunk.json.clone();
         match view.kind {

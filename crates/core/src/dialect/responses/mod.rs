@@ -19,7 +19,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Fold, OpenParts, Parser, Projection};
+use super::{ClientParser, Fold, OpenParts, Projection};
 use object::{Head, State, unix_seconds};
 use output::Output;
 use text::string;
@@ -234,12 +234,12 @@ impl Projection for ResponseProjector {
 
     fn framing(&mut self, _: &mut Vec<ResponseEvent>) {}
 
-    fn gap_notice(lost: u64, first_retained: Seq, _: Parser) -> ResponseEvent {
+    fn gap_notice(lost: u64, first_retained: Seq, _: ClientParser) -> ResponseEvent {
         ResponseEvent::error(0, ErrorCode::ReplayGap, &gap_message(lost, first_retained))
     }
 
     /// Where the beginning is gone there are no numbers, so the stream ends here.
-    fn gap(&mut self, _: Parser, lost: u64, first: Seq, _: Option<&OpenParts<()>>, out: &mut Vec<ResponseEvent>) {
+    fn gap(&mut self, _: ClientParser, lost: u64, first: Seq, _: Option<&OpenParts<()>>, out: &mut Vec<ResponseEvent>) {
         if self.is_over() {
             return;
         }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use bowline_core::dialect::ai_sdk::{Assembler, DeltaFold, Projector};
-use bowline_core::dialect::{Fold as _, Parser, Projection as _};
-use bowline_protocol::{Chunk, Place, Recorded, Seq};
+use bowline_core::dialect::{ClientParser, Fold as _, Projection as _};
+use bowline_protocol::{Chunk, ChunkPosition, Recorded, Seq};
 use serde_json::Value;
 
 pub const MESSAGE_ID: &str = "msg_1";
@@ -17,7 +17,7 @@ pub fn uncut(events: &[Recorded]) -> Vec<Chunk> {
 }
 
 /// With a cursor: what follows it, and before that, for a fresh parser, the framing.
-pub fn resumed(events: &[Recorded], cursor: Place, framed: bool) -> Vec<Chunk> {
+pub fn resumed(events: &[Recorded], cursor: ChunkPosition, framed: bool) -> Vec<Chunk> {
     let (mut projector, mut out) = (Projector::new(MESSAGE_ID), Vec::new());
     let mut framing_due = framed;
     for event in events {
@@ -50,7 +50,7 @@ pub fn gapped(events: &[Recorded], lost: Range<usize>) -> Vec<Chunk> {
             break;
         }
         if at == lost.start && !lost.is_empty() {
-            let parser = if at == 0 { Parser::Fresh } else { Parser::Same };
+            let parser = if at == 0 { ClientParser::Fresh } else { ClientParser::Same };
             projector.gap(parser, lost.len() as u64, Seq::new(lost.end as u64 + 1).unwrap(), None, &mut out);
         }
         if !lost.contains(&at) {
@@ -63,7 +63,7 @@ pub fn gapped(events: &[Recorded], lost: Range<usize>) -> Vec<Chunk> {
 /// A fresh parser, when the first `lost` events are gone.
 pub fn late(events: &[Recorded], lost: usize) -> Vec<Chunk> {
     let (mut projector, mut out) = (Projector::new(MESSAGE_ID), Vec::new());
-    projector.gap(Parser::Fresh, lost as u64, Seq::new(lost as u64 + 1).unwrap(), None, &mut out);
+    projector.gap(ClientParser::Fresh, lost as u64, Seq::new(lost as u64 + 1).unwrap(), None, &mut out);
     events[lost..].iter().for_each(|event| projector.handle_event(event, &mut out));
     out
 }
@@ -77,7 +77,7 @@ pub fn late_untold(events: &[Recorded], lost: usize) -> Vec<Chunk> {
 }
 
 /// With a cursor, when the first `lost` events are gone, all of which the reader has.
-pub fn forgotten(events: &[Recorded], lost: usize, cursor: Place) -> Vec<Chunk> {
+pub fn forgotten(events: &[Recorded], lost: usize, cursor: ChunkPosition) -> Vec<Chunk> {
     let (mut projector, mut out) = (Projector::new(MESSAGE_ID), Vec::new());
     projector.lose();
     for event in &events[lost..] {

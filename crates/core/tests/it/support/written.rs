@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bowline_core::dialect::ProjectionIndex;
-use bowline_core::dialect::ai_sdk::{Indexer, Mark};
+use bowline_core::dialect::ai_sdk::{Indexer, OpenPart};
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, EventName, Recorded, Seq};
 use serde_json::value::RawValue;
@@ -17,7 +17,7 @@ pub fn number(index: usize) -> Seq {
 /// A turn as a server writes it, with its index as it was after each event.
 pub struct Written {
     pub events: Vec<Recorded>,
-    pub indexes: Vec<ProjectionIndex<Mark>>,
+    pub indexes: Vec<ProjectionIndex<OpenPart>>,
 }
 
 /// The event that brings the answer says how much of it was streamed; the log keeps everything else as it is.

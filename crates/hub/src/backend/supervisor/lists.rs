@@ -7,10 +7,10 @@ use bowline_core::backend::Generation;
 use bowline_env::{clock, entropy};
 use futures_util::future::join_all;
 
-use super::{Driver, Note};
+use super::{Note, Supervisor};
 use crate::backend::{BackendEvent, Lists};
-use crate::call::{BackendCall, Ending};
-use crate::catalogue::{Fetched, ListKind, mirrored_headers};
+use crate::call::{BackendCall, CallEnding};
+use crate::catalogue::{FetchedList, ListKind, mirrored_headers};
 use crate::fields::{Fields, Raw};
 use crate::message::{self, BYTES_MAX};
 use crate::upstream::Transport;
@@ -23,7 +23,7 @@ const ENTRIES_MAX: usize = 10_000;
 /// All pages of one list together; what one message may have.
 const LIST_BYTES_MAX: usize = BYTES_MAX;
 
-impl Driver {
+impl Supervisor {
     pub(super) fn want_lists(&mut self) {
         if self.listing.handle_wanted(clock::now()) {
             self.fetch();
@@ -47,7 +47,7 @@ impl Driver {
         });
     }
 
-    pub(super) fn listed(&mut self, generation: Generation, mut fetched: Vec<Fetched>) {
+    pub(super) fn listed(&mut self, generation: Generation, mut fetched: Vec<FetchedList>) {
         if !self.dispatcher.is_live(generation) {
             return;
         }
@@ -83,7 +83,7 @@ impl Driver {
 }
 
 /// Fetches one of the lists. A backend that does not say that it has it has an empty one.
-async fn fetch_one(transport: &Transport, kind: ListKind, patience: Duration) -> Fetched {
+async fn fetch_one(transport: &Transport, kind: ListKind, patience: Duration) -> FetchedList {
     if !Fields::of(Some(&transport.facts().capabilities)).has(kind.capability()) {
         return (kind, Ok(Vec::new()));
     }
@@ -118,13 +118,17 @@ async fn fetch_list(transport: &Transport, kind: ListKind) -> Result<Vec<Raw>, S
         }
         let params = (!params.is_empty()).then(|| params.to_raw());
         let result = match transport.call(&BackendCall::of_hub(kind.method(), params)).await {
-            Ending::Answered { answer: Ok(result), .. } => Fields::of(Some(&result)),
+            CallEnding::Answered { answer: Ok(result), .. } => Fields::of(Some(&result)),
             // A server that has resources need not have templates.
-            Ending::Answered { answer: Err(error), .. } if message::code_of(&error) == message::METHOD_NOT_FOUND => {
+            CallEnding::Answered { answer: Err(error), .. }
+                if message::code_of(&error) == message::METHOD_NOT_FOUND =>
+            {
                 break;
             }
-            Ending::Answered { answer: Err(error), .. } => return Err(message::message_of(&error)),
-            Ending::NotExecuted(why) | Ending::Refused { why, .. } | Ending::Broken(why) => return Err(why),
+            CallEnding::Answered { answer: Err(error), .. } => return Err(message::message_of(&error)),
+            CallEnding::NotExecuted(why) | CallEnding::Refused { why, .. } | CallEnding::Broken(why) => {
+                return Err(why);
+            }
         };
         let Some(page) = result.read::<Vec<Raw>>(kind.member()) else {
             return Err(format!("the answer to {} has no list `{}`", kind.method(), kind.member()));

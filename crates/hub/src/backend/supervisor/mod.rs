@@ -7,22 +7,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::backend::{Backend as Machine, DialError, Generation, Policy, Told};
-use bowline_core::health::Pulse;
+use bowline_core::backend::{BackendMachine, BackendNotice, DialError, Generation, Policy};
+use bowline_core::health::HealthEvent;
 use bowline_core::seats::SeatLimits;
-use bowline_core::{Health, Listing};
+use bowline_core::{HealthCheck, Listing};
 use bowline_env::{clock, entropy};
 use bowline_store::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::dispatcher::{Dispatcher, Effect};
+use super::dispatcher::{Dispatcher, SupervisorAction};
 use super::observer::Observer;
-use super::{Backend, BackendEvent, Command, Lists, Remembered, Snapshot};
-use crate::call::{BackendCall, Ending, Exchange, Inbound};
-use crate::catalogue::{Catalogue, Fetched, ListKind};
-use crate::config::key::Key;
+use super::{Backend, BackendCommand, BackendEvent, Lists, RememberedServer, Snapshot};
+use crate::call::{BackendCall, CallEnding, Exchange, Inbound};
+use crate::catalogue::{Catalogue, FetchedList, ListKind};
+use crate::config::key::BackendKey;
 use crate::config::secrets::Secrets;
 use crate::config::spec::{Reach, ServerSpec};
 use crate::fields::{Fields, Raw, empty};
@@ -42,7 +42,7 @@ pub struct SupervisorContext {
     pub health_interval: Duration,
     pub health_timeout: Duration,
     pub http: reqwest::Client,
-    pub events: mpsc::Sender<(Key, BackendEvent)>,
+    pub events: mpsc::Sender<(BackendKey, BackendEvent)>,
     /// Programs, from their start until they are gone.
     pub programs: TaskTracker,
     /// How many processes of one program there may be.
@@ -60,7 +60,7 @@ impl fmt::Debug for SupervisorContext {
 enum Note {
     Dialled(Generation, Result<Arc<Transport>, DialError>),
     /// Some of its lists, and then that this was all of them.
-    Listed(Generation, Vec<Fetched>),
+    Listed(Generation, Vec<FetchedList>),
     Fetched(Generation),
     Checked(Generation, Result<(), Ailment>),
 }
@@ -73,8 +73,8 @@ enum Ailment {
     Gone(String),
 }
 
-struct Driver {
-    key: Key,
+struct Supervisor {
+    key: BackendKey,
     spec: Arc<ServerSpec>,
     secrets: Arc<Secrets>,
     reach: Reach,
@@ -101,16 +101,16 @@ struct Driver {
 
 /// Starts a backend's loop and returns the handle on it.
 pub fn start(
-    key: Key,
+    key: BackendKey,
     spec: ServerSpec,
     reach: Reach,
     context: SupervisorContext,
-    remembered: Option<Remembered>,
+    remembered: Option<RememberedServer>,
 ) -> Backend {
     let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
     let (notes, noted) = mpsc::channel(NOTES_MAX);
     let (transport_events, transport_said) = mpsc::channel(NOTES_MAX);
-    let machine = Machine::new(context.policy);
+    let machine = BackendMachine::new(context.policy);
     let first = Snapshot {
         status: machine.status(),
         connected_at_ms: None,
@@ -126,12 +126,15 @@ pub fn start(
     };
     let (snapshot, shown) = watch::channel(first);
     let spec = Arc::new(spec);
-    let mut driver = Driver {
+    let mut driver = Supervisor {
         key: key.clone(),
         secrets: Arc::new(Secrets::of(&spec)),
         spec: spec.clone(),
         reach,
-        dispatcher: Arc::new(Dispatcher::new(machine, Health::new(context.health_interval, context.health_timeout))),
+        dispatcher: Arc::new(Dispatcher::new(
+            machine,
+            HealthCheck::new(context.health_interval, context.health_timeout),
+        )),
         listing: Listing::new(context.policy.retry_first, context.policy.retry_max, context.policy.retry_jitter),
         context,
         reconnects: HashMap::new(),
@@ -156,10 +159,10 @@ pub fn start(
     Backend { key, spec, reach, commands, dispatcher, snapshot: shown, renewals, counts: Arc::default() }
 }
 
-impl Driver {
+impl Supervisor {
     async fn drive(
         mut self,
-        mut commands: mpsc::Receiver<Command>,
+        mut commands: mpsc::Receiver<BackendCommand>,
         mut notes: mpsc::Receiver<Note>,
         mut transports: mpsc::Receiver<(Generation, TransportEvent)>,
     ) {
@@ -203,28 +206,28 @@ impl Driver {
         }
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, command: BackendCommand) {
         let now = clock::now();
         match command {
-            Command::Notify { caller, method, params } => {
+            BackendCommand::Notify { caller, method, params } => {
                 if let Some((_, transport)) = self.dispatcher.live() {
                     tokio::spawn(async move { transport.notify(&caller, &method, params).await });
                 }
             }
-            Command::EndBackendSession(lane) => {
+            BackendCommand::EndBackendSession(lane) => {
                 self.renewals.forget(&lane);
                 for transport in self.dispatcher.lock().transports.values() {
                     let (transport, lane) = (transport.clone(), lane.clone());
                     tokio::spawn(async move { transport.end_backend_session(&lane).await });
                 }
             }
-            Command::Reconnect(done) => {
+            BackendCommand::Reconnect(done) => {
                 self.next_ticket += 1;
                 self.reconnects.insert(self.next_ticket, done);
                 self.dispatcher.lock().machine.handle_reconnect(now, self.next_ticket);
             }
-            Command::Relist => self.want_lists(),
-            Command::Remove(told) => {
+            BackendCommand::Relist => self.want_lists(),
+            BackendCommand::Remove(told) => {
                 self.told_removed = Some(told);
                 self.dispatcher.lock().machine.remove(now);
             }
@@ -330,22 +333,22 @@ impl Driver {
         while let Some(effect) = self.dispatcher.effect() {
             self.changed = true;
             match effect {
-                Effect::Dial(generation) => self.dial(generation),
-                Effect::Retire(generation) => {
+                SupervisorAction::Dial(generation) => self.dial(generation),
+                SupervisorAction::Retire(generation) => {
                     let gone = self.dispatcher.lock().transports.remove(&generation);
                     if let Some(transport) = gone {
                         transport.close();
                     }
                 }
-                Effect::Redialled { ticket, success } => {
+                SupervisorAction::Redialled { ticket, success } => {
                     // The waiting caller reads the status next, so the status must be set first.
                     self.publish();
                     if let Some(done) = self.reconnects.remove(&ticket) {
                         let _ = done.send(success);
                     }
                 }
-                Effect::Tell(told) => self.told(told).await,
-                Effect::TellHealth(pulse) => self.tell_health(&pulse),
+                SupervisorAction::Tell(told) => self.told(told).await,
+                SupervisorAction::TellHealth(pulse) => self.tell_health(&pulse),
             }
         }
         if self.changed {
@@ -377,17 +380,17 @@ impl Driver {
         });
     }
 
-    async fn told(&mut self, told: Told) {
+    async fn told(&mut self, told: BackendNotice) {
         let capabilities =
             self.dispatcher.live().map_or_else(empty, |(_, transport)| transport.facts().capabilities.clone());
         let event = match told {
-            Told::Connected => BackendEvent::Connected { capabilities },
-            Told::Reconnected { attempts_taken, down } => {
+            BackendNotice::Connected => BackendEvent::Connected { capabilities },
+            BackendNotice::Reconnected { attempts_taken, down } => {
                 BackendEvent::Reconnected { capabilities, attempts_taken, down }
             }
-            Told::Disconnected { intentional } => BackendEvent::Disconnected { intentional },
-            Told::Reconnecting { attempt, next_retry } => BackendEvent::Reconnecting { attempt, next_retry },
-            Told::Removed => BackendEvent::Removed,
+            BackendNotice::Disconnected { intentional } => BackendEvent::Disconnected { intentional },
+            BackendNotice::Reconnecting { attempt, next_retry } => BackendEvent::Reconnecting { attempt, next_retry },
+            BackendNotice::Removed => BackendEvent::Removed,
         };
         match &event {
             BackendEvent::Connected { .. } | BackendEvent::Reconnected { .. } => self.connected(),
@@ -416,9 +419,9 @@ impl Driver {
         tokio::spawn(async move { transport.warm().await });
     }
 
-    fn pulse(&mut self, pulse: &Pulse) {
+    fn pulse(&mut self, pulse: &HealthEvent) {
         self.changed = true;
-        if *pulse != Pulse::Ask {
+        if *pulse != HealthEvent::Ask {
             return self.tell_health(pulse);
         }
         let Some((generation, transport)) = self.dispatcher.live() else { return };
@@ -427,26 +430,26 @@ impl Driver {
             let call = BackendCall::of_hub(transport.health_method(), None);
             let checked = match tokio::time::timeout(timeout, transport.call(&call)).await {
                 // That it does not know the question is an answer; that it broke on it is none.
-                Ok(Ending::Answered { answer: Err(error), .. })
+                Ok(CallEnding::Answered { answer: Err(error), .. })
                     if message::code_of(&error) == message::INTERNAL_ERROR =>
                 {
                     Err(Ailment::Sick(message::message_of(&error)))
                 }
-                Ok(Ending::Answered { .. }) => Ok(()),
-                Ok(Ending::NotExecuted(why)) => Err(Ailment::Gone(why)),
-                Ok(Ending::Broken(why) | Ending::Refused { why, .. }) => Err(Ailment::Sick(why)),
+                Ok(CallEnding::Answered { .. }) => Ok(()),
+                Ok(CallEnding::NotExecuted(why)) => Err(Ailment::Gone(why)),
+                Ok(CallEnding::Broken(why) | CallEnding::Refused { why, .. }) => Err(Ailment::Sick(why)),
                 Err(_) => Err(Ailment::Sick("the check was not answered in time".to_owned())),
             };
             let _ = notes.send(Note::Checked(generation, checked)).await;
         });
     }
 
-    fn tell_health(&mut self, pulse: &Pulse) {
+    fn tell_health(&mut self, pulse: &HealthEvent) {
         self.changed = true;
         let event = match pulse {
-            Pulse::Ask => return,
-            Pulse::Restored => BackendEvent::HealthRestored,
-            Pulse::Degraded { failures, last_error } => {
+            HealthEvent::Ask => return,
+            HealthEvent::Restored => BackendEvent::HealthRestored,
+            HealthEvent::Degraded { failures, last_error } => {
                 BackendEvent::HealthDegraded { failures: *failures, last_error: last_error.clone() }
             }
         };

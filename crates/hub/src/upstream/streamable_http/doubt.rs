@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use reqwest::{Response, StatusCode};
 
-use super::response::{self, Reading};
+use super::response::{self, ResponseOutcome};
 use super::{HttpTransport, PostError};
-use crate::call::{BackendCall, Ending, Exchange};
-use crate::message::{self, Id};
+use crate::call::{BackendCall, CallEnding, Exchange};
+use crate::message::{self, RpcId};
 use crate::revision::{v2025, v2026};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::{BackendSession, HttpSession};
@@ -24,7 +24,7 @@ enum Pinged {
     Answered,
     /// It answered something else.
     Refused(StatusCode),
-    Nobody,
+    Unreachable,
 }
 
 impl HttpTransport {
@@ -34,7 +34,7 @@ impl HttpTransport {
         status: StatusCode,
         retry_after: Option<Duration>,
         session: Option<&Arc<HttpSession>>,
-    ) -> Ending {
+    ) -> CallEnding {
         let own_word = !may_have_run(status) || (is_busy(status) && self.still_answers(session).await);
         if own_word { refusal(status, retry_after) } else { self.broken(said(status)) }
     }
@@ -58,16 +58,16 @@ impl HttpTransport {
         self.pinged(&id, self.post(&ping, &[], session.map(|session| &**session)).await).await
     }
 
-    async fn pinged(self: &Arc<Self>, id: &Id, posted: Result<Response, PostError>) -> Pinged {
-        let Ok(response) = posted else { return Pinged::Nobody };
+    async fn pinged(self: &Arc<Self>, id: &RpcId, posted: Result<Response, PostError>) -> Pinged {
+        let Ok(response) = posted else { return Pinged::Unreachable };
         let status = response.status();
         match response::read_response(response, id, None, self, None).await {
             // In a session the status says whether the session is good. A stateless server may refuse us and be well.
-            Reading::Answer(_) if status.is_success() || self.facts().exchange == Exchange::Stateless => {
+            ResponseOutcome::Answer(_) if status.is_success() || self.facts().exchange == Exchange::Stateless => {
                 Pinged::Answered
             }
-            Reading::Answer(_) => Pinged::Refused(status),
-            Reading::Other(_) | Reading::Ended { .. } => Pinged::Refused(status),
+            ResponseOutcome::Answer(_) => Pinged::Refused(status),
+            ResponseOutcome::Other(_) | ResponseOutcome::Ended { .. } => Pinged::Refused(status),
         }
     }
 
@@ -111,9 +111,9 @@ impl HttpTransport {
     }
 
     /// The wire broke under a call. Whether the backend is gone is found out by asking it.
-    pub(super) fn broken(self: &Arc<Self>, why: String) -> Ending {
+    pub(super) fn broken(self: &Arc<Self>, why: String) -> CallEnding {
         self.suspect(&why);
-        Ending::Broken(why)
+        CallEnding::Broken(why)
     }
 
     pub(super) fn suspect(self: &Arc<Self>, why: &str) {
@@ -146,7 +146,7 @@ impl HttpTransport {
         };
         match pinged {
             Pinged::Answered => true,
-            Pinged::Nobody => false,
+            Pinged::Unreachable => false,
             // These three are what a proxy says of one that is not there.
             Pinged::Refused(
                 StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT,

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_core::attribution::Whose;
+use bowline_core::attribution::Recipient;
 use bowline_env::clock;
 use reqwest::{Response, StatusCode};
 
 use super::response::{
-    OPEN_TIMEOUT, REOPEN_PAUSE, RETRY_MAX, RETRY_MIN, Reading, is_stream, pass_on, read_response, refuse,
+    OPEN_TIMEOUT, REOPEN_PAUSE, RETRY_MAX, RETRY_MIN, ResponseOutcome, is_stream, pass_on, read_response, refuse,
 };
 use super::{HttpTransport, PostError};
 use crate::call::{BackendCall, Inbound};
 use crate::catalogue::ListKind;
-use crate::message::{BYTES_MAX, Malformed, Message};
+use crate::message::{BYTES_MAX, Malformed, RpcMessage};
 use crate::revision::v2026;
-use crate::scan::Scan;
-use crate::sse::{Parser, Piece};
+use crate::scan::JsonScan;
+use crate::sse::{SseItem, SseParser};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::{BackendSession, HttpSession};
 use crate::upstream::http::said;
@@ -39,24 +39,24 @@ impl Opening<'_> {
     }
 
     /// The response, if there is one in time. If not, whether the server is still there is asked.
-    async fn wait(&mut self, asking: impl Future<Output = Result<Response, PostError>>) -> Asked {
+    async fn wait(&mut self, asking: impl Future<Output = Result<Response, PostError>>) -> HeldStreamAnswer {
         match tokio::time::timeout(self.patience, asking).await {
-            Ok(Ok(response)) => Asked::Answered(response),
+            Ok(Ok(response)) => HeldStreamAnswer::Answered(response),
             Ok(Err(PostError::Refused(why) | PostError::Broken(why))) if !self.was_open => {
                 // One that refuses streams in its own way and answers all the same never offered them.
                 if !self.transport.confirm_in_time().await {
                     self.transport.lost(&why).await;
                 }
-                Asked::NotOffered
+                HeldStreamAnswer::NotOffered
             }
             Ok(Err(PostError::Refused(why) | PostError::Broken(why))) => {
                 self.refused(&why).await;
-                Asked::Again
+                HeldStreamAnswer::Again
             }
             Err(_) => {
                 self.transport.suspect("its stream was not opened in time");
                 self.patience = (self.patience * 2).min(OPEN_TIMEOUT_MAX);
-                Asked::Again
+                HeldStreamAnswer::Again
             }
         }
     }
@@ -76,7 +76,7 @@ impl Opening<'_> {
 }
 
 /// What asking for a held stream came to.
-enum Asked {
+enum HeldStreamAnswer {
     Answered(Response),
     Again,
     /// Calls and checks will notice a loss.
@@ -95,9 +95,9 @@ pub(super) async fn hold_get(
         loop {
             let asked = clock::now();
             let response = match opening.wait(transport.get(&session, last_id.as_deref())).await {
-                Asked::Answered(response) => response,
-                Asked::Again => continue,
-                Asked::NotOffered => return,
+                HeldStreamAnswer::Answered(response) => response,
+                HeldStreamAnswer::Again => continue,
+                HeldStreamAnswer::NotOffered => return,
             };
             match response.status() {
                 status if status.is_success() => {
@@ -136,16 +136,15 @@ async fn follow(
     lane: &Arc<BackendSession<HttpSession>>,
     session: &Arc<HttpSession>,
 ) -> (Option<String>, Option<Duration>) {
-    let mut parser = Parser::new(BYTES_MAX);
+    let mut parser = SseParser::new(BYTES_MAX);
     while let Ok(Some(chunk)) = response.chunk().await {
         for piece in parser.push(&chunk) {
             let read = match piece {
-                Piece::TooLarge(scan) => Err((scan, Unread::TooLong)),
-                Piece::NotUtf8(scan) => Err((scan, Unread::Malformed(Malformed::NotUtf8))),
-                Piece::Event(event) if event.data.is_empty() => continue,
-                Piece::Event(event) => {
-                    Message::parse(&event.data).map_err(|why| (Scan::of(event.data.as_bytes()), Unread::Malformed(why)))
-                }
+                SseItem::TooLarge(scan) => Err((scan, Unread::TooLong)),
+                SseItem::NotUtf8(scan) => Err((scan, Unread::Malformed(Malformed::NotUtf8))),
+                SseItem::Event(event) if event.data.is_empty() => continue,
+                SseItem::Event(event) => RpcMessage::parse(&event.data)
+                    .map_err(|why| (JsonScan::of(event.data.as_bytes()), Unread::Malformed(why))),
             };
             let message = match read {
                 Ok(message) => message,
@@ -159,14 +158,16 @@ async fn follow(
             // a session, it may have no recipient.
             let (whose, newest) = lane.whose_word();
             let sink = match &message {
-                Message::Request(_) => newest.or_else(|| lane.caller.inbox.clone()),
+                RpcMessage::Request(_) => newest.or_else(|| lane.caller.inbox.clone()),
                 // Nor does a log line say whose it is.
-                Message::Notification(line) if line.method == "notifications/message" && whose == Whose::Unclear => {
+                RpcMessage::Notification(line)
+                    if line.method == "notifications/message" && whose == Recipient::Ambiguous =>
+                {
                     continue;
                 }
                 _ => lane.caller.inbox.clone(),
             };
-            pass_on(message, sink, !matches!(whose, Whose::OneOfCalls(_)), transport, Some(session.clone())).await;
+            pass_on(message, sink, !matches!(whose, Recipient::OneOfCalls(_)), transport, Some(session.clone())).await;
         }
     }
     (parser.last_id().map(ToOwned::to_owned), parser.retry())
@@ -182,9 +183,9 @@ pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
             let call = BackendCall::of_hub("subscriptions/listen", Some(v2026::every_list()));
             let (body, headers) = transport.stateless_request(&id, &call);
             let response = match opening.wait(transport.post(&body, &headers, None)).await {
-                Asked::Answered(response) => response,
-                Asked::Again => continue,
-                Asked::NotOffered => return,
+                HeldStreamAnswer::Answered(response) => response,
+                HeldStreamAnswer::Again => continue,
+                HeldStreamAnswer::NotOffered => return,
             };
             let opens = response.status().is_success() && is_stream(&response);
             if opens && opening.was_open {
@@ -192,9 +193,9 @@ pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
                 look_again(&transport).await;
             }
             let refused = match read_response(response, &id, None, &transport, None).await {
-                Reading::Answer(Err(_)) => true,
+                ResponseOutcome::Answer(Err(_)) => true,
                 // What cannot be read ends a stream that was granted, and another one may be had.
-                Reading::Other(_) | Reading::Answer(Ok(_)) | Reading::Ended { .. } => !opens,
+                ResponseOutcome::Other(_) | ResponseOutcome::Answer(Ok(_)) | ResponseOutcome::Ended { .. } => !opens,
             };
             if refused && !opening.was_open {
                 // It has no subscriptions; calls and checks will notice a loss.

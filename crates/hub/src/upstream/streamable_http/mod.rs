@@ -18,18 +18,18 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
 
-use self::open_call::Open;
+use self::open_call::OpenCall;
 pub(super) use self::request::PostError;
-use self::response::Reading;
-use super::backend_session::{BackendSession, BackendSessions, HttpSession, Listed};
+use self::response::ResponseOutcome;
+use super::backend_session::{BackendSession, BackendSessions, HttpSession, SessionCall};
 use super::cancellation::AskedByBackend;
 use super::http::{Delay, SESSION, delay, is_busy, prepare, refusal, retry_after, said, session_headers};
 use super::subscriptions::Subscriptions;
 use super::{Dial, PROBE_TIMEOUT, passing};
 use crate::call::facts::ServerFacts;
-use crate::call::{BackendCall, Caller, Ending, Exchange};
+use crate::call::{BackendCall, CallEnding, Caller, Exchange};
 use crate::fields::{Fields, Raw};
-use crate::message::{self, Id};
+use crate::message::{self, RpcId};
 use crate::revision::{v2025, v2026};
 
 /// How long a client's session may take to begin. Its calls wait for it.
@@ -131,16 +131,20 @@ impl HttpTransport {
         }
     }
 
-    async fn judge_probe(self: &Arc<Self>, response: Response, id: &Id) -> Result<Option<ServerFacts>, HttpDialError> {
+    async fn judge_probe(
+        self: &Arc<Self>,
+        response: Response,
+        id: &RpcId,
+    ) -> Result<Option<ServerFacts>, HttpDialError> {
         let status = response.status();
         let retry_after = retry_after(&response);
         let reading = response::read_response(response, id, None, self, None).await;
         match reading {
-            Reading::Answer(Ok(result)) if Fields::of(Some(&result)).has("supportedVersions") => {
+            ResponseOutcome::Answer(Ok(result)) if Fields::of(Some(&result)).has("supportedVersions") => {
                 let facts = v2026::server_facts(&result);
                 Ok(Some(ServerFacts { has_sessions: facts.has_sessions && !self.dial.only_exchange, ..facts }))
             }
-            Reading::Answer(Err(error)) if v2026::is_own_error(&error) => {
+            ResponseOutcome::Answer(Err(error)) if v2026::is_own_error(&error) => {
                 let why = format!("it speaks no version that is known here: {}", message::message_of(&error));
                 Err(HttpDialError::Failed(DialError::Passing { reason: why, retry_after }))
             }
@@ -174,13 +178,13 @@ impl HttpTransport {
         let retry_after = retry_after(&response);
         let session = response.headers().get(SESSION).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
         let result = match response::read_response(response, &id, None, self, None).await {
-            Reading::Answer(Ok(result)) => result,
+            ResponseOutcome::Answer(Ok(result)) => result,
             // When to come back is said in the headers, whatever the body is.
-            Reading::Answer(Err(error)) => {
+            ResponseOutcome::Answer(Err(error)) => {
                 let reason = message::message_of(&error);
                 return Err(HttpDialError::Failed(DialError::Passing { reason, retry_after }));
             }
-            Reading::Other(why) | Reading::Ended { why, .. } => {
+            ResponseOutcome::Other(why) | ResponseOutcome::Ended { why, .. } => {
                 let reason = if status.is_success() { why } else { said(status) };
                 return Err(match status {
                     StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
@@ -252,23 +256,23 @@ impl HttpTransport {
         Ok(session)
     }
 
-    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> Ending {
+    pub async fn call(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         match self.facts().exchange_with(call.caller.exchange) {
             Exchange::Session => self.call_shared(call).await,
             Exchange::Stateless => self.call_stateless(call).await,
         }
     }
 
-    async fn call_stateless(self: &Arc<Self>, call: &BackendCall) -> Ending {
+    async fn call_stateless(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         if call.method == "initialize" && call.caller.exchange == Exchange::Session {
-            return Ending::answered(Ok(v2025::initialized(self.facts())));
+            return CallEnding::answered(Ok(v2025::initialized(self.facts())));
         }
         let (mut id, mut delays) = (self.own_id(), 0);
         let response = loop {
             let (body, headers) = self.stateless_request(&id, call);
             let response = match self.post(&body, &headers, None).await {
                 Ok(response) => response,
-                Err(PostError::Refused(why)) => return Ending::NotExecuted(why),
+                Err(PostError::Refused(why)) => return CallEnding::NotExecuted(why),
                 Err(PostError::Broken(why)) => return self.broken(why),
             };
             match delay(&response, delays) {
@@ -287,24 +291,24 @@ impl HttpTransport {
     /// What a call came to, by the status of its response, the time to come back that it named, and what was read.
     async fn ending(
         self: &Arc<Self>,
-        reading: Reading,
+        reading: ResponseOutcome,
         (status, retry_after): (StatusCode, Option<Duration>),
         session: Option<&Arc<HttpSession>>,
-    ) -> Ending {
+    ) -> CallEnding {
         match reading {
             // An error under the status of a server that runs nothing just now is the reason for that, and not the tool's.
-            Reading::Answer(Err(error)) if is_busy(status) => {
+            ResponseOutcome::Answer(Err(error)) if is_busy(status) => {
                 let why = self.dial.secrets.hide(format!("{}: {}", said(status), message::message_of(&error)));
-                Ending::Refused { why, retry_after }
+                CallEnding::Refused { why, retry_after }
             }
-            Reading::Answer(answer) => Ending::Answered { answer, status: status.as_u16() },
-            Reading::Other(_) if !status.is_success() => self.refused(status, retry_after, session).await,
-            Reading::Other(why) => Ending::failed(&why),
-            Reading::Ended { why, .. } => self.broken(why),
+            ResponseOutcome::Answer(answer) => CallEnding::Answered { answer, status: status.as_u16() },
+            ResponseOutcome::Other(_) if !status.is_success() => self.refused(status, retry_after, session).await,
+            ResponseOutcome::Other(why) => CallEnding::failed(&why),
+            ResponseOutcome::Ended { why, .. } => self.broken(why),
         }
     }
 
-    pub(super) async fn call_in_session(self: &Arc<Self>, call: &BackendCall) -> Ending {
+    pub(super) async fn call_in_session(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         // A backend without sessions does not know its clients apart, so they share ours.
         let sessionless = self.shared.session.lock().await.as_ref().is_some_and(|session| session.id.is_none());
         let lane = if sessionless { self.shared.clone() } else { self.lane(&call.caller) };
@@ -312,17 +316,20 @@ impl HttpTransport {
         let id = self.own_id();
         let body = message::request(&id, &call.method, params.as_ref());
         let number = id.as_number().unwrap_or_default();
-        let _listed = Listed::new(&lane, number, &call.caller, call.sink.clone());
+        let _listed = SessionCall::new(&lane, number, &call.caller, call.sink.clone());
         let (mut suspected, mut delays) = (false, 0);
         loop {
             let session = match self.session(&lane).await {
                 Ok(session) => session,
-                Err(HttpDialError::Unreachable { reason, .. }) => return Ending::NotExecuted(reason),
+                Err(HttpDialError::Unreachable { reason, .. }) => return CallEnding::NotExecuted(reason),
                 Err(HttpDialError::OlderTransport) => {
-                    return Ending::Refused { why: "the server refused a new session".into(), retry_after: None };
+                    return CallEnding::Refused { why: "the server refused a new session".into(), retry_after: None };
                 }
                 Err(HttpDialError::Refused { reason, retry_after }) => {
-                    return Ending::Refused { why: format!("the server refused a new session: {reason}"), retry_after };
+                    return CallEnding::Refused {
+                        why: format!("the server refused a new session: {reason}"),
+                        retry_after,
+                    };
                 }
                 Err(HttpDialError::Failed(DialError::Passing { reason, .. } | DialError::Fatal { reason })) => {
                     return self.dial.refused_session(&reason);
@@ -330,15 +337,15 @@ impl HttpTransport {
             };
             if call.method == "initialize" {
                 // The session is the answer: it was made for this client, with what this client can do.
-                return Ending::answered(Ok(session.initialized.clone()));
+                return CallEnding::answered(Ok(session.initialized.clone()));
             }
             // From here on the backend may know of the call, so a caller that leaves has it cancelled.
-            let mut open = Open { transport: self, lane: &lane, session: &session, id: &id, over: false };
+            let mut open = OpenCall { transport: self, lane: &lane, session: &session, id: &id, over: false };
             let posted = self.post(&body, &[], Some(&session)).await;
             open.over = !posted.as_ref().is_ok_and(|response| response.status().is_success());
             let response = match posted {
                 Ok(response) => response,
-                Err(PostError::Refused(why)) => return Ending::NotExecuted(why),
+                Err(PostError::Refused(why)) => return CallEnding::NotExecuted(why),
                 Err(PostError::Broken(why)) => return self.broken(why),
             };
             let (status, retry_after) = (response.status(), retry_after(&response));
@@ -353,16 +360,16 @@ impl HttpTransport {
             }
             let sink = call.sink.as_ref();
             let mut reading = response::read_response(response, &id, sink, self, Some(&session)).await;
-            while let Reading::Ended { last_id: Some(last_id), retry, why } = reading {
+            while let ResponseOutcome::Ended { last_id: Some(last_id), retry, why } = reading {
                 reading = response::resume(self, &session, &id, &last_id, retry, call.sink.as_ref(), why).await;
             }
             open.over = true;
             // Any refusal that is not an answer makes the session suspect, and so does 404, which is how the protocol says
             // that it is over. If the session is still known, that was not it, and the call may have run.
             let suspect = match &reading {
-                Reading::Answer(Err(_)) => status == StatusCode::NOT_FOUND,
-                Reading::Other(_) => !status.is_success(),
-                Reading::Answer(Ok(_)) | Reading::Ended { .. } => false,
+                ResponseOutcome::Answer(Err(_)) => status == StatusCode::NOT_FOUND,
+                ResponseOutcome::Other(_) => !status.is_success(),
+                ResponseOutcome::Answer(Ok(_)) | ResponseOutcome::Ended { .. } => false,
             };
             if suspect && session.id.is_some() && !suspected && self.has_forgotten(&session).await {
                 suspected = true;
@@ -371,7 +378,7 @@ impl HttpTransport {
                 if status.is_client_error() {
                     // If it does not know us either, it is another server now, and is met as one before it is used.
                     if lane.is_shared() || !self.confirm_in_time().await {
-                        return Ending::NotExecuted("the server does not know its sessions any more".into());
+                        return CallEnding::NotExecuted("the server does not know its sessions any more".into());
                     }
                     continue;
                 }
@@ -425,8 +432,8 @@ impl HttpTransport {
         });
     }
 
-    pub(super) fn own_id(&self) -> Id {
-        Id::number(self.next_id.fetch_add(1, Ordering::Relaxed))
+    pub(super) fn own_id(&self) -> RpcId {
+        RpcId::number(self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 }
 

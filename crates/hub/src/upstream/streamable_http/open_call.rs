@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use super::HttpTransport;
-use crate::message::{self, Id};
+use crate::message::{self, RpcId};
 use crate::upstream::backend_session::{BackendSession, HttpSession};
 use crate::upstream::cancelled;
 
-pub(super) struct Open<'a> {
+pub(super) struct OpenCall<'a> {
     pub transport: &'a Arc<HttpTransport>,
     pub lane: &'a BackendSession<HttpSession>,
     pub session: &'a Arc<HttpSession>,
-    pub id: &'a Id,
+    pub id: &'a RpcId,
     pub over: bool,
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         if !self.over {
             self.lane.give_up(self.id.as_number().unwrap_or_default());

@@ -6,7 +6,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use super::HttpTransport;
 use crate::call::BackendCall;
 use crate::fields::Raw;
-use crate::message::{self, Id};
+use crate::message::{self, RpcId};
 use crate::revision::v2026;
 use crate::upstream::backend_session::HttpSession;
 use crate::upstream::http::tell;
@@ -62,7 +62,11 @@ impl HttpTransport {
     }
 
     /// A request that stands alone, and its headers: the client's own, or what they should be.
-    pub(in crate::upstream) fn stateless_request(&self, id: &Id, call: &BackendCall) -> (Raw, Vec<(String, String)>) {
+    pub(in crate::upstream) fn stateless_request(
+        &self,
+        id: &RpcId,
+        call: &BackendCall,
+    ) -> (Raw, Vec<(String, String)>) {
         let sent = call.sent.as_ref().and_then(|sent| sent.headers.clone());
         let (params, headers) = match sent {
             Some(headers) => (call.params.clone(), headers),

@@ -7,13 +7,13 @@ use bowline_env::clock;
 use reqwest::Response;
 
 use super::{HttpTransport, PostError};
-use crate::call::server_request::{Question, ask, own_answer};
-use crate::call::{Inbound, Sink};
+use crate::call::server_request::{AnswerReceiver, ask, own_answer};
+use crate::call::{Inbound, InboundSink};
 use crate::catalogue::ListKind;
-use crate::message::{self, Answer, BYTES_MAX, Id, Malformed, Message, Request};
+use crate::message::{self, BYTES_MAX, Malformed, RpcId, RpcMessage, RpcRequest, RpcResult};
 use crate::revision::v2026;
-use crate::scan::Scan;
-use crate::sse::{Parser, Piece};
+use crate::scan::JsonScan;
+use crate::sse::{SseItem, SseParser};
 use crate::upstream::TransportEvent;
 use crate::upstream::backend_session::HttpSession;
 use crate::upstream::cancellation::TAKEN_BACK;
@@ -30,8 +30,8 @@ pub(super) const RETRY_MAX: Duration = Duration::from_secs(30);
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What reading a response came to.
-pub(super) enum Reading {
-    Answer(Answer),
+pub(super) enum ResponseOutcome {
+    Answer(RpcResult),
     /// Not an answer at all: garbage, or a refusal.
     Other(String),
     /// The stream ended before the answer. With an id it may be taken up again.
@@ -45,45 +45,49 @@ pub(super) enum Reading {
 /// Reads until the answer to `id`. What comes before it goes to `sink`.
 pub(super) async fn read_response(
     response: Response,
-    id: &Id,
-    sink: Option<&Sink>,
+    id: &RpcId,
+    sink: Option<&InboundSink>,
     transport: &Arc<HttpTransport>,
     session: Option<&Arc<HttpSession>>,
-) -> Reading {
+) -> ResponseOutcome {
     if response.status().is_success() && is_stream(&response) {
         return read_stream(response, id, sink, transport, session).await;
     }
     let status = response.status();
     let bytes = match body(response).await {
         Ok(bytes) => bytes,
-        Err(BodyError::Broken(why)) => return Reading::Ended { last_id: None, retry: None, why },
-        Err(BodyError::TooLong) => return Reading::Other(Unread::TooLong.to_string()),
+        Err(BodyError::Broken(why)) => return ResponseOutcome::Ended { last_id: None, retry: None, why },
+        Err(BodyError::TooLong) => return ResponseOutcome::Other(Unread::TooLong.to_string()),
     };
-    match Message::parse_bytes(&bytes) {
-        Ok(Message::Response(response)) if response.id.as_ref() == Some(id) => Reading::Answer(response.answer),
-        // Over HTTP an error without an id can only mean this request, unless its session is what is wrong.
-        Ok(Message::Response(response)) if response.id.is_none() && status.is_success() => {
-            Reading::Answer(response.answer)
+    match RpcMessage::parse_bytes(&bytes) {
+        Ok(RpcMessage::Response(response)) if response.id.as_ref() == Some(id) => {
+            ResponseOutcome::Answer(response.answer)
         }
-        Ok(Message::Response(response))
+        // Over HTTP an error without an id can only mean this request, unless its session is what is wrong.
+        Ok(RpcMessage::Response(response)) if response.id.is_none() && status.is_success() => {
+            ResponseOutcome::Answer(response.answer)
+        }
+        Ok(RpcMessage::Response(response))
             if response.id.is_none() && response.answer.as_ref().is_err_and(v2026::is_own_error) =>
         {
-            Reading::Answer(response.answer)
+            ResponseOutcome::Answer(response.answer)
         }
-        Ok(Message::Response(_)) => Reading::Other(WRONGLY_NAMED.into()),
-        Err(why) if status.is_success() && !bytes.is_empty() => Reading::Other(Unread::Malformed(why).to_string()),
-        Ok(_) | Err(_) => Reading::Other(format!("{} and no answer", said(status))),
+        Ok(RpcMessage::Response(_)) => ResponseOutcome::Other(WRONGLY_NAMED.into()),
+        Err(why) if status.is_success() && !bytes.is_empty() => {
+            ResponseOutcome::Other(Unread::Malformed(why).to_string())
+        }
+        Ok(_) | Err(_) => ResponseOutcome::Other(format!("{} and no answer", said(status))),
     }
 }
 
 async fn read_stream(
     mut response: Response,
-    id: &Id,
-    sink: Option<&Sink>,
+    id: &RpcId,
+    sink: Option<&InboundSink>,
     transport: &Arc<HttpTransport>,
     session: Option<&Arc<HttpSession>>,
-) -> Reading {
-    let mut parser = Parser::new(BYTES_MAX);
+) -> ResponseOutcome {
+    let mut parser = SseParser::new(BYTES_MAX);
     let why = loop {
         let chunk = match response.chunk().await {
             Ok(Some(chunk)) => chunk,
@@ -92,38 +96,44 @@ async fn read_stream(
         };
         for piece in parser.push(&chunk) {
             let unread = match piece {
-                Piece::TooLarge(scan) => (scan, Unread::TooLong),
-                Piece::NotUtf8(scan) => (scan, Unread::Malformed(Malformed::NotUtf8)),
-                Piece::Event(event) if event.data.is_empty() => continue,
-                Piece::Event(event) => match Message::parse(&event.data) {
-                    Ok(Message::Response(message::Response { id: Some(other), answer })) if other == *id => {
-                        return Reading::Answer(answer);
+                SseItem::TooLarge(scan) => (scan, Unread::TooLong),
+                SseItem::NotUtf8(scan) => (scan, Unread::Malformed(Malformed::NotUtf8)),
+                SseItem::Event(event) if event.data.is_empty() => continue,
+                SseItem::Event(event) => match RpcMessage::parse(&event.data) {
+                    Ok(RpcMessage::Response(message::RpcResponse { id: Some(other), answer })) if other == *id => {
+                        return ResponseOutcome::Answer(answer);
                     }
                     // As in a body: an error without an id can only mean this request.
-                    Ok(Message::Response(message::Response { id: None, answer })) => return Reading::Answer(answer),
-                    Ok(Message::Response(_)) => return Reading::Other(WRONGLY_NAMED.into()),
+                    Ok(RpcMessage::Response(message::RpcResponse { id: None, answer })) => {
+                        return ResponseOutcome::Answer(answer);
+                    }
+                    Ok(RpcMessage::Response(_)) => return ResponseOutcome::Other(WRONGLY_NAMED.into()),
                     Ok(message) => {
                         pass_on(message, sink.cloned(), true, transport, session.cloned()).await;
                         continue;
                     }
                     // Events of other kinds are no messages.
                     Err(_) if event.kind.as_deref().is_some_and(|kind| kind != "message") => continue,
-                    Err(why) => (Scan::of(event.data.as_bytes()), Unread::Malformed(why)),
+                    Err(why) => (JsonScan::of(event.data.as_bytes()), Unread::Malformed(why)),
                 },
             };
             let (scan, why) = &unread;
             tracing::warn!(?why, "a backend sent something that was passed over");
             if let Some(why) = why.spoils(scan, id) {
-                return Reading::Other(why);
+                return ResponseOutcome::Other(why);
             }
             refuse(&unread, transport, session);
         }
     };
-    Reading::Ended { last_id: parser.last_id().map(ToOwned::to_owned), retry: parser.retry(), why }
+    ResponseOutcome::Ended { last_id: parser.last_id().map(ToOwned::to_owned), retry: parser.retry(), why }
 }
 
 /// A request that cannot be taken is answered all the same.
-pub(super) fn refuse((scan, why): &(Scan, Unread), transport: &Arc<HttpTransport>, session: Option<&Arc<HttpSession>>) {
+pub(super) fn refuse(
+    (scan, why): &(JsonScan, Unread),
+    transport: &Arc<HttpTransport>,
+    session: Option<&Arc<HttpSession>>,
+) {
     let Some(refusal) = why.refusal(scan) else { return };
     let (transport, session) = (transport.clone(), session.cloned());
     tokio::spawn(async move { transport.post(&refusal, &[], session.as_deref()).await.map(drop) });
@@ -134,12 +144,12 @@ pub(super) fn refuse((scan, why): &(Scan, Unread), transport: &Arc<HttpTransport
 pub(super) async fn resume(
     transport: &Arc<HttpTransport>,
     session: &Arc<HttpSession>,
-    id: &Id,
+    id: &RpcId,
     last_id: &str,
     retry: Option<Duration>,
-    sink: Option<&Sink>,
+    sink: Option<&InboundSink>,
     why: String,
-) -> Reading {
+) -> ResponseOutcome {
     let mut last_id = last_id.to_owned();
     let mut pause = retry;
     loop {
@@ -147,10 +157,10 @@ pub(super) async fn resume(
             let pause = tokio::time::sleep(pause.clamp(RETRY_MIN, RETRY_MAX));
             // If the server is lost meanwhile, there is nothing to wait for.
             if transport.closed.run_until_cancelled(pause).await.is_none() {
-                return Reading::Ended { last_id: None, retry: None, why };
+                return ResponseOutcome::Ended { last_id: None, retry: None, why };
             }
         }
-        let ended = |why: String| Reading::Ended { last_id: None, retry: None, why };
+        let ended = |why: String| ResponseOutcome::Ended { last_id: None, retry: None, why };
         let asked = tokio::time::timeout(OPEN_TIMEOUT, transport.get(session, Some(&last_id))).await;
         let response = match asked {
             Ok(Ok(response)) if response.status().is_success() => response,
@@ -162,7 +172,7 @@ pub(super) async fn resume(
         };
         let began = clock::now();
         match read_stream(response, id, sink, transport, Some(session)).await {
-            Reading::Ended { last_id: newer, retry, .. } => {
+            ResponseOutcome::Ended { last_id: newer, retry, .. } => {
                 last_id = newer.unwrap_or(last_id);
                 let hasty = began.elapsed() < REOPEN_PAUSE;
                 pause = retry.or(pause).or_else(|| hasty.then_some(REOPEN_PAUSE));
@@ -174,24 +184,24 @@ pub(super) async fn resume(
 
 /// A notification goes where it belongs; a request too, and its answer goes back to the backend.
 pub(super) async fn pass_on(
-    message: Message,
-    sink: Option<Sink>,
+    message: RpcMessage,
+    sink: Option<InboundSink>,
     certain: bool,
     transport: &Arc<HttpTransport>,
     session: Option<Arc<HttpSession>>,
 ) {
     match message {
         // It is called by the backend's own name, which tells the client nothing; who is asked hears of it otherwise.
-        Message::Notification(message::Notification { method, params }) if method == TAKEN_BACK => {
+        RpcMessage::Notification(message::RpcNotification { method, params }) if method == TAKEN_BACK => {
             if let Some(session) = &session {
                 session.asked.take_back(params.as_ref());
             }
         }
-        Message::Notification(notification) => {
+        RpcMessage::Notification(notification) => {
             // A backend with sessions tells each of them of a change; whether there is one is found out once, for all.
             let changed = session.is_some() && ListKind::ALL.iter().any(|kind| kind.changed() == notification.method);
             let sink = sink.filter(|_| !changed);
-            let message::Notification { method, params } = notification;
+            let message::RpcNotification { method, params } = notification;
             let inbound = Inbound::Notification { server: transport.dial.name.clone(), method, params };
             match sink {
                 Some(sink) => drop(sink.send(inbound).await),
@@ -200,14 +210,14 @@ pub(super) async fn pass_on(
                 ),
             }
         }
-        Message::Request(request) => answer(request, sink, certain, transport, session),
-        Message::Response(_) => {}
+        RpcMessage::Request(request) => answer(request, sink, certain, transport, session),
+        RpcMessage::Response(_) => {}
     }
 }
 
 fn answer(
-    request: Request,
-    sink: Option<Sink>,
+    request: RpcRequest,
+    sink: Option<InboundSink>,
     certain: bool,
     transport: &Arc<HttpTransport>,
     session: Option<Arc<HttpSession>>,
@@ -218,7 +228,7 @@ fn answer(
         let answer = match own_answer(&request.method) {
             Some(answer) => Some(answer),
             None => {
-                let question = Question::new(&transport.dial.name, request.method, request.params, certain);
+                let question = AnswerReceiver::new(&transport.dial.name, request.method, request.params, certain);
                 let asked = ask(sink.as_ref(), question);
                 let asked = taken_back.run_until_cancelled(asked);
                 transport.closed.run_until_cancelled(asked).await.flatten()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{HttpTransport, response};
-use crate::call::{BackendCall, Ending};
+use crate::call::{BackendCall, CallEnding};
 use crate::fields::Raw;
 use crate::message;
 use crate::upstream::RENEWAL_TIMEOUT;
@@ -12,12 +12,12 @@ use crate::upstream::subscriptions::UNSUBSCRIBE;
 
 impl HttpTransport {
     /// A call in a session, which may concern others than its caller.
-    pub(super) async fn call_shared(self: &Arc<Self>, call: &BackendCall) -> Ending {
+    pub(super) async fn call_shared(self: &Arc<Self>, call: &BackendCall) -> CallEnding {
         if self.sessionless().await.is_none() {
             return self.call_in_session(call).await;
         }
         let Some(mut turn) = self.subscriptions.turn(call).await else {
-            return Ending::answered(Ok(crate::fields::empty()));
+            return CallEnding::answered(Ok(crate::fields::empty()));
         };
         // Each request is a connection of its own, so the order in which they arrive is not defined.
         turn.sent();

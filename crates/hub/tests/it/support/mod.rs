@@ -144,7 +144,7 @@ pub struct Client {
 pub struct Answer {
     pub status: u16,
     pub headers: http::HeaderMap,
-    pub body: downstream::streamable_http::Body,
+    pub body: downstream::streamable_http::ResponseBody,
 }
 
 impl Answer {
@@ -176,16 +176,16 @@ impl Answer {
 }
 
 /// An event that is not too large for a test.
-fn whole(piece: bowline_hub::sse::Piece) -> bowline_hub::sse::Event {
+fn whole(piece: bowline_hub::sse::SseItem) -> bowline_hub::sse::Event {
     match piece {
-        bowline_hub::sse::Piece::Event(event) => event,
+        bowline_hub::sse::SseItem::Event(event) => event,
         piece => panic!("{piece:?}"),
     }
 }
 
 /// The ids and data of Server-Sent Events.
 pub fn events(text: &str) -> Vec<(Option<String>, String)> {
-    let mut parser = bowline_hub::sse::Parser::new(1 << 24);
+    let mut parser = bowline_hub::sse::SseParser::new(1 << 24);
     parser.push(text.as_bytes()).into_iter().map(whole).map(|event| (event.id, event.data)).collect()
 }
 
@@ -277,8 +277,8 @@ pub async fn modern(
 
 /// Reads a stream piece by piece.
 pub struct Pieces {
-    body: http_body_util::BodyStream<downstream::streamable_http::Body>,
-    parser: bowline_hub::sse::Parser,
+    body: http_body_util::BodyStream<downstream::streamable_http::ResponseBody>,
+    parser: bowline_hub::sse::SseParser,
     ready: std::collections::VecDeque<bowline_hub::sse::Event>,
 }
 
@@ -287,7 +287,7 @@ impl Pieces {
         assert!(answer.is_stream());
         Pieces {
             body: http_body_util::BodyStream::new(answer.body),
-            parser: bowline_hub::sse::Parser::new(1 << 24),
+            parser: bowline_hub::sse::SseParser::new(1 << 24),
             ready: std::collections::VecDeque::new(),
         }
     }
