@@ -21,6 +21,7 @@ def plain(response):
     for item in fields["output"]:
         for part in item.get("content") or []:
             part.pop("parsed", None)
+        item.pop("parsed_arguments", None)
     return fields
 
 
@@ -64,6 +65,23 @@ holds(request.type == "mcp_approval_request")
 answer = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
 answered = client.responses.create(model="demo", previous_response_id=asked.id, input=[answer])
 holds(answered.output_text == "confirmed: launch")
+
+tools = [{"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}, "strict": False}]
+called = client.responses.create(model="demo", input='/call weather {"city": "Rome"} weather {"city": "Oslo"}', tools=tools)
+calls = [item for item in called.output if item.type == "function_call"]
+holds([(call.name, call.status) for call in calls] == [("weather", "completed")] * 2)
+same(client.responses.retrieve(called.id), called)
+results = [{"type": "function_call_output", "call_id": call.call_id, "output": call.arguments} for call in calls]
+with client.responses.stream(model="demo", previous_response_id=called.id, input=results, tools=tools) as stream:
+    numbers = [event.sequence_number for event in stream]
+    returned = stream.get_final_response()
+holds(numbers == list(range(len(numbers))), numbers)
+holds(returned.output_text == 'weather: {"city": "Rome"}\nweather: {"city": "Oslo"}', returned.output_text)
+same(client.responses.retrieve(returned.id), returned)
+with client.responses.stream(response_id=called.id) as stream:
+    same(stream.get_final_response(), called)
+items = client.responses.input_items.list(returned.id, order="asc").data
+holds([item.call_id for item in items] == [call.call_id for call in calls])
 
 try:
     client.responses.retrieve("resp_1_sess_nobody")

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use serde_json::Value;
 
-use crate::{AgentError, OpenQuestion, Operation, Reply, Run, RunResult};
+use crate::{AgentError, FunctionOutputs, OpenCalls, OpenQuestion, Operation, Reply, Run, RunResult};
 
 /// Something that answers messages.
 ///
@@ -20,6 +20,16 @@ pub trait Agent: Send + Sync + 'static {
 
     /// Goes on from [`OpenQuestion::state`]: a person replied after the process that asked had ended.
     async fn answered(&self, run: Run, question: OpenQuestion, reply: Reply) -> RunResult;
+
+    /// Whether it calls functions of its caller's: only then does the server take a request that brings some.
+    fn calls_functions(&self) -> bool {
+        false
+    }
+
+    /// Goes on from [`OpenCalls::state`]: the outputs came after the process that called the functions had ended.
+    async fn returned(&self, _run: Run, _calls: OpenCalls, _outputs: FunctionOutputs) -> RunResult {
+        Err(AgentError::failed("This agent calls no functions, so it has no use for their outputs."))
+    }
 
     /// Names of the background operations that clients may start.
     fn operations(&self) -> Vec<&str> {

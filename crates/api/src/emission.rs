@@ -6,7 +6,7 @@ use bowline_protocol::{Draft, MessageId, OperationId, Refusal, StepId, TaskId, j
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::Reply;
+use crate::{FunctionCall, FunctionOutputs, Reply};
 
 /// One thing that a run emitted. [`Emitter`](crate::Emitter) makes it; the server takes it.
 #[derive(Debug)]
@@ -25,6 +25,17 @@ pub enum Emission {
         state: Value,
         /// Where the reply goes if this process is still there.
         reply: oneshot::Sender<Reply>,
+    },
+    /// Calls of functions of the caller's, for whose outputs the run waits.
+    Call {
+        /// The calls; the run waits under the step of the last.
+        calls: Vec<FunctionCall>,
+        /// The events that show them, one each.
+        drafts: Vec<Draft>,
+        /// What the agent needs to go on after a crash.
+        state: Value,
+        /// Where the outputs go if this process is still there.
+        reply: oneshot::Sender<FunctionOutputs>,
     },
     /// The agent's work as it stands, its plan, stored beside the log.
     Work(Value),
@@ -45,6 +56,9 @@ impl Emission {
         match self {
             Emission::Event(draft) | Emission::Partial(draft, _) => draft.len_hint(),
             Emission::Ask { draft, state, .. } => draft.len_hint() + json::raw(state).get().len(),
+            Emission::Call { drafts, state, .. } => {
+                drafts.iter().map(Draft::len_hint).sum::<usize>() + json::raw(state).get().len()
+            }
             Emission::Work(value) | Emission::State(value) => json::raw(value).get().len(),
             Emission::Operate { request, .. } => json::raw(&request.args).get().len(),
         }

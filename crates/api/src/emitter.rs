@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, EventName, MessageId, Refusal, StepId, json};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json as object};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    Confirm, Delta, Emission, Host, OperationRequest, PendingReply, Reply, StartedOperation, Stopped, ToolOutcome,
+    Confirm, Delta, Emission, FunctionCall, FunctionOutputs, Host, OperationRequest, PendingReply, Reply,
+    StartedOperation, Stopped, ToolOutcome,
 };
 
 /// Writes events into the log of a session, or of a background operation.
@@ -146,6 +148,31 @@ impl Emitter {
         Ok(PendingReply { step, reply })
     }
 
+    /// Calls functions of the caller's, all at once, and waits for their outputs. `calls` are names with arguments as JSON
+    /// text; `state` is what [`Agent::returned`](crate::Agent::returned) needs if this process is gone when the outputs
+    /// come. Who watches the session sees calls that wait.
+    pub async fn call_functions(
+        &self,
+        calls: impl IntoIterator<Item = (String, String)>,
+        state: Value,
+    ) -> Result<FunctionOutputs, Stopped> {
+        let calls = calls.into_iter().map(|(name, arguments)| {
+            let step_id = self.host.step_id();
+            FunctionCall { step_id, name, arguments }
+        });
+        let calls: Vec<FunctionCall> = calls.collect();
+        let steps: Vec<&StepId> = calls.iter().map(|call| &call.step_id).collect();
+        let draft = |(at, call): (usize, &FunctionCall)| {
+            // The last call says for which outputs the run waits.
+            let awaits = (at + 1 == calls.len()).then_some(&*steps);
+            call_draft(call, awaits)
+        };
+        let drafts = calls.iter().enumerate().map(draft).collect();
+        let (sender, outputs) = oneshot::channel();
+        self.send(Emission::Call { calls, drafts, state, reply: sender }).await?;
+        outputs.await.map_err(|_gone| Stopped)
+    }
+
     /// Stores a small state of the agent's own. The next run finds it in [`Run::state`](crate::Run::state), also after a
     /// crash, and after a restore from a signed state. It replaces the state that was stored before.
     pub async fn save_state(&self, state: Value) -> Result<(), Stopped> {
@@ -185,4 +212,22 @@ impl Emitter {
         let draft = Draft { name, step_id: None, content: json::raw(content), metadata: Some(json::raw(metadata)) };
         self.draft(draft).await.map(|()| true)
     }
+}
+
+/// The event that shows a call of a function of the caller's.
+fn call_draft(call: &FunctionCall, awaits: Option<&[&StepId]>) -> Draft {
+    #[derive(Serialize)]
+    struct Shown<'a> {
+        tool: &'a str,
+        args: Box<RawValue>,
+        status: &'static str,
+        caller: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        awaits: Option<&'a [&'a StepId]>,
+    }
+    let args = RawValue::from_string(json::one_line(&call.arguments).into_owned())
+        .unwrap_or_else(|_| json::raw(&call.arguments));
+    let shown = Shown { tool: &call.name, args, status: "waiting", caller: true, awaits };
+    let text = format!("Calling {} of the caller's", call.name);
+    Draft::new(names::TOOL_CALL, &text).step(call.step_id.clone()).metadata(&shown)
 }

@@ -67,6 +67,7 @@
 //! | fail | return [`AgentError`]; `?` turns [`Stopped`] into one |
 //! | ask a person | [`Emitter::confirm`], and [`Agent::answered`] for a reply that comes after a crash |
 //! | call a tool | [`Run::tools`], between [`Emitter::tool_call`] and [`Emitter::tool_ended`] |
+//! | call a function of the caller's | [`Run::functions`], [`Emitter::call_functions`], and [`Agent::returned`] for outputs that come after a crash |
 //! | work in the background | [`Emitter::start_operation`] and [`Agent::operate`] |
 //! | remember something | [`Emitter::save_state`], found again in [`Run::state`] |
 //! | plan | [`Agent::plans`], the `plan_…`, `solver_…` and `aggregate_…` events, [`Run::commands`] |
@@ -78,6 +79,7 @@ mod agent;
 mod answer;
 mod emission;
 mod emitter;
+mod function;
 mod host;
 mod message;
 mod operation;
@@ -90,6 +92,7 @@ pub use agent::Agent;
 pub use answer::{AgentError, Answer, RunResult, Stopped, UpstreamFinish};
 pub use emission::{Delta, Emission, OperationRequest, StartedOperation};
 pub use emitter::Emitter;
+pub use function::{FunctionCall, FunctionChoice, FunctionOutput, FunctionOutputs, FunctionSpec, Functions, OpenCalls};
 pub use host::Host;
 pub use message::{Message, Role};
 pub use operation::Operation;

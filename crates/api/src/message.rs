@@ -6,6 +6,8 @@ use bowline_protocol::Seq;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::Functions;
+
 /// Who wrote a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -37,6 +39,9 @@ pub struct Message {
     /// What the agent is to keep to while it answers this message, beside what it is configured with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
+    /// What its sender lets the agent call while it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub functions: Option<Functions>,
     /// What it consists of, if that is more than its text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Value>,

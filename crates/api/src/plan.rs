@@ -168,7 +168,11 @@ impl RunProgress {
                 self.tasks = Some(tasks.collect());
             }
             Emission::Event(draft) => self.handle_event(draft.name.as_str(), draft.content.get()),
-            Emission::Partial(..) | Emission::Ask { .. } | Emission::Operate { .. } | Emission::State(_) => {}
+            Emission::Partial(..)
+            | Emission::Ask { .. }
+            | Emission::Call { .. }
+            | Emission::Operate { .. }
+            | Emission::State(_) => {}
         }
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Emitter, Message, Stopped, Tools};
+use crate::{Emitter, Functions, Message, Stopped, Tools};
 
 /// One execution of an agent.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub struct Run {
     pub emit: Emitter,
     /// Plan commands of the client, while the run goes on.
     pub commands: mpsc::Receiver<PlanCommand>,
+    /// What the run may call of its caller's, with [`Emitter::call_functions`].
+    pub functions: Functions,
     /// The tools that the run may call.
     pub tools: Arc<dyn Tools>,
 }

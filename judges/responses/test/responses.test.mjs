@@ -191,11 +191,29 @@ test('many turns follow each other, and none of them follows twice', async (t) =
     assert.equal(last.output_text, '/echo one');
 });
 
-test('the scenarios of the Open Responses suite that need no tools of the caller, written anew', async (t) => {
+test('of many that follow the same response at once exactly one does, and the others are told', async (t) => {
+    const openai = client(await Server.start(t, { BOWLINE_SESSION__WHEN_BUSY: 'queue' }));
+    for (const input of ['/echo one', '/long 20 20']) {
+        const background = input !== '/echo one';
+        const first = await openai.responses.create({ model: 'demo', input, background });
+        const follow = (n) => openai.responses.create({ model: 'demo', input: `/echo ${n}`, previous_response_id: first.id });
+        const tried = await Promise.allSettled([...Array(8).keys()].map(follow));
+        const won = tried.filter(({ status }) => status === 'fulfilled');
+        assert.equal(won.length, 1);
+        for (const { reason } of tried.filter(({ status }) => status === 'rejected')) {
+            assert.deepEqual([reason.status, reason.code, reason.param], [400, 'NOT_SUPPORTED', 'previous_response_id']);
+        }
+        const recall = { model: 'demo', input: '/recall', previous_response_id: won[0].value.id };
+        assert.equal((await openai.responses.create(recall)).output_text.split('\n').length, 2);
+    }
+});
+
+test('the five scenarios of the Open Responses suite without tools of the caller, written anew', async (t) => {
     const openai = client(await Server.start(t));
     const image_url = 'data:image/png;base64,iVBORw0KGgo=';
     const content = [{ type: 'input_text', text: 'What is this?' }, { type: 'input_image', image_url, detail: 'auto' }];
     const asked = {
+        streaming: [{ type: 'message', role: 'user', content: 'Count from 1 to 5.' }],
         basic: [{ type: 'message', role: 'user', content: 'Say hello in exactly 3 words.' }],
         system: [
             { type: 'message', role: 'system', content: 'You are a pirate.' },
@@ -251,8 +269,6 @@ test('what goes wrong is an error of the SDK\'s own, with our code', async (t) =
     await refused(openai.responses.retrieve('nonsense'), 404, 'TASK_NOT_FOUND');
     await refused(openai.responses.create({ model: 'nobody', input: 'hi' }), 400, 'INVALID_PAYLOAD', 'model');
     await refused(openai.responses.create({ model: 'demo' }), 400, 'INVALID_PAYLOAD', 'input');
-    const tools = [{ type: 'function', name: 'f', parameters: {}, strict: false }];
-    await refused(openai.responses.create({ model: 'demo', input: 'hi', tools }), 400, 'NOT_SUPPORTED', 'tools');
     const kept = await openai.responses.create({ model: 'demo', input: '/echo gone' });
     await openai.responses.delete(kept.id);
     await refused(openai.responses.retrieve(kept.id), 410, 'TASK_EXPIRED');

@@ -89,5 +89,7 @@ export function endsRun(event: LoggedEvent): boolean {
 export function runStateAfter(event: LoggedEvent, before: RunState): RunState {
   if (endsRun(event)) return "idle";
   if (event.event === "agent.user_confirm") return "waiting";
+  // A call of a function that only another client has: the run waits for what that returns.
+  if (event.event === "agent.tool_call" && word(event, "status") === "waiting") return "waiting";
   return event.event === "user.message" || event.event === "user.response" || event.event === "plan.start" ? "running" : before;
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_api::{
-    Agent, AgentError, Answer, Confirm, Input, OpenQuestion, Operation, Reply, Role, Run, RunResult, Stopped, ToolCall,
+    Agent, AgentError, Answer, Confirm, FunctionCall, FunctionChoice, FunctionOutputs, Functions, Input, OpenCalls,
+    OpenQuestion, Operation, Reply, Role, Run, RunResult, Stopped, ToolCall,
 };
 use bowline_env::clock;
 use serde_json::{Map, Value, json};
@@ -19,6 +20,7 @@ pub const DIRECTIVES: &[(&str, &str)] = &[
     ("/fail [N]", "fails after N words"),
     ("/recall", "repeats your earlier messages"),
     ("/tool SERVER TOOL JSON", "calls a tool of an MCP server and says what it answered"),
+    ("/call NAME JSON …", "calls functions of yours (`tools` of the Responses API) and says what they returned"),
     ("/op NAME N [MS]", "starts work of N steps in the background, MS milliseconds apart (100 if left out)"),
     ("/echo TEXT", "says TEXT"),
 ];
@@ -60,9 +62,13 @@ impl Demo {
             "/fail" => self.fail(&run, rest).await,
             "/recall" => Ok(Answer::text(recall(&run))),
             "/tool" => call_tool(&run, rest).await,
+            "/call" => call_functions(&run, calls_in(&run.functions, rest)?).await,
             "/op" => self.begin_operation(&run, rest).await,
             "/echo" => Ok(Answer::text(rest)),
-            _ => self.friendly(&run).await,
+            _ => match demanded(&run.functions) {
+                Some(name) => call_functions(&run, vec![(name, "{}".to_owned())]).await,
+                None => self.friendly(&run).await,
+            },
         }
     }
 
@@ -141,6 +147,19 @@ impl Agent for Demo {
         Ok(confirmed(asked.state["text"].as_str().unwrap_or_default(), &reply))
     }
 
+    fn calls_functions(&self) -> bool {
+        true
+    }
+
+    async fn returned(&self, run: Run, calls: OpenCalls, outputs: FunctionOutputs) -> RunResult {
+        let OpenCalls { calls, state, .. } = calls;
+        let unreadable = || AgentError::failed("What it kept of its calls cannot be read.");
+        let mut said: Vec<String> = serde_json::from_value(state["said"].clone()).map_err(|_| unreadable())?;
+        let left = serde_json::from_value(state["left"].clone()).map_err(|_| unreadable())?;
+        said.extend(results(calls.iter().map(|call: &FunctionCall| call.name.as_str()), &outputs));
+        call_each(&run, outputs.functions, left, said).await
+    }
+
     fn operations(&self) -> Vec<&str> {
         vec![OPERATION]
     }
@@ -200,6 +219,63 @@ async fn call_tool(run: &Run, rest: &str) -> RunResult {
     let outcome = run.tools.call(call, run.cancel.clone()).await;
     let outcome = run.emit.tool_ended(step, tool, outcome, started.elapsed().as_millis() as u64).await?;
     Ok(Answer::text(outcome.text()))
+}
+
+/// A function's name and its arguments, as JSON text.
+type NamedCall = (String, String);
+
+/// `NAME {…} NAME {…}`: arguments may be left out.
+fn calls_in(functions: &Functions, mut rest: &str) -> Result<Vec<NamedCall>, AgentError> {
+    let usage = || AgentError::failed("It goes like this: /call NAME {\"name\": \"value\"}");
+    let mut calls = Vec::new();
+    loop {
+        rest = rest.trim_start();
+        let end = rest.find([' ', '{']).unwrap_or(rest.len());
+        let (name, behind) = rest.split_at(end);
+        if name.is_empty() {
+            return if rest.is_empty() && !calls.is_empty() { Ok(calls) } else { Err(usage()) };
+        }
+        if functions.find(name).is_none() {
+            return Err(AgentError::failed(format!("You have no function `{name}`, or take no calls.")));
+        }
+        rest = behind.trim_start();
+        let mut arguments = "{}";
+        if rest.starts_with('{') {
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<&serde_json::value::RawValue>();
+            arguments = values.next().and_then(Result::ok).ok_or_else(usage)?.get();
+            rest = &rest[arguments.len()..];
+        }
+        calls.push((name.to_owned(), arguments.to_owned()));
+    }
+}
+
+/// The function that has to be called, if one has to.
+fn demanded(functions: &Functions) -> Option<String> {
+    match &functions.choice {
+        FunctionChoice::Auto => None,
+        FunctionChoice::Required => functions.list.first().map(|function| function.name.clone()),
+        FunctionChoice::Function(name) => Some(name.clone()),
+    }
+}
+
+async fn call_functions(run: &Run, calls: Vec<NamedCall>) -> RunResult {
+    call_each(run, run.functions.clone(), calls, Vec::new()).await
+}
+
+/// Makes calls, all at once or one after the other as the caller wants them, and says what each returned.
+async fn call_each(run: &Run, mut functions: Functions, mut left: Vec<NamedCall>, mut said: Vec<String>) -> RunResult {
+    while !left.is_empty() {
+        let at_once = if functions.parallel { left.len() } else { 1 };
+        let now: Vec<NamedCall> = left.drain(..at_once).collect();
+        let outputs = run.emit.call_functions(now.clone(), json!({ "said": said, "left": left })).await?;
+        said.extend(results(now.iter().map(|(name, _)| name.as_str()), &outputs));
+        functions = outputs.functions;
+    }
+    Ok(Answer::text(said.join("\n")))
+}
+
+fn results<'a>(names: impl Iterator<Item = &'a str>, outputs: &FunctionOutputs) -> Vec<String> {
+    names.zip(&outputs.outputs).map(|(name, output)| format!("{name}: {}", output.text)).collect()
 }
 
 fn confirmed(text: &str, reply: &Reply) -> Answer {

@@ -239,7 +239,7 @@ impl Connection {
             let message = format!("The message is {bytes} bytes long; limits.message_bytes_max is {max}.");
             return self.refuse(session, &Refusal::new(ErrorCode::MessageTooLarge, message));
         }
-        self.command(session, identity, Ask::Message { message_id, also: None, content }).await;
+        self.command(session, identity, Ask::Message { message_id, also: None, behind: None, content }).await;
     }
 
     /// Sends a command to a session, or says why not.

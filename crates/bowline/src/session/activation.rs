@@ -18,7 +18,7 @@ use super::actor::{Presence, SessionActor};
 use super::command::Answered;
 use super::record::keys;
 use super::registry::{Sessions, goes_by};
-use super::run::{Cancel, End};
+use super::run::{Cancel, End, Entry};
 use super::{Caller, Command, Life, Mail, Outcome, SessionRecord};
 use crate::actor::{ActivationError, Actor, Directory, Place, Process, Router, RunEvent};
 use crate::logs::placement::Location;
@@ -360,7 +360,7 @@ impl SessionActor {
             let logged = self.logged_since(active.started).await?;
             let (input, conversation) = self.input_and_past().await?;
             let logged = logged.iter().filter_map(Recorded::decode).collect();
-            self.launch(active.run, input, conversation, logged, None).await;
+            self.launch(active.run, input, conversation, Entry::Continued(logged)).await;
             return Ok(());
         }
         self.end_run(End::lost()).await

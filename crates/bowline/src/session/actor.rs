@@ -112,12 +112,13 @@ impl SessionActor {
             return self.settle(from, Err(refusal));
         }
         let answered = match ask {
-            Ask::Message { message_id, also, content } => {
+            Ask::Message { message_id, also, behind, content } => {
                 let also = also.filter(|also| message_id.as_ref() != Some(also));
-                self.message(&from, Queued { content, message_id, also }).await
+                self.message(&from, Queued { content, message_id, also }, behind).await
             }
             Ask::Regenerate { by, replaces } => self.regenerate(&from, by, replaces).await,
             Ask::Response { step_id, reply, request } => self.response(&from, &step_id, reply, request).await,
+            Ask::Returned(returned) => self.returned(&from, *returned).await,
             Ask::Cancel { by, reason, turn } => self.cancel(&from, by, reason, turn).await,
             Ask::Command { by, command } => self.command(&from, by, command).await,
             Ask::Operate(order) => self.operate(&from, *order).await,

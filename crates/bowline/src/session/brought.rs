@@ -1,6 +1,7 @@
-//! What a message may bring besides its text: messages that came before it elsewhere, and instructions for its answer alone.
+//! What a message may bring besides its text: messages that came before it elsewhere, and instructions and functions for its
+//! answer alone.
 
-use bowline_api::Role;
+use bowline_api::{Functions, Role};
 use bowline_protocol::frame::client::Content;
 use serde::Deserialize;
 
@@ -11,6 +12,9 @@ pub struct Brought {
     pub before: Vec<Earlier>,
     #[serde(default)]
     pub instructions: Option<String>,
+    /// What the agent may call of the sender's.
+    #[serde(default)]
+    pub functions: Option<Functions>,
 }
 
 /// A message of the conversation that the session does not have yet.

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::export::ExportOptions;
+use super::functions::Returned;
 use super::operations::Order;
 use super::restore::Restored;
 use crate::reply;
@@ -42,6 +43,8 @@ pub enum Ask {
         message_id: Option<MessageId>,
         /// Another key under which the same message may come again.
         also: Option<MessageId>,
+        /// The turn that it follows: it is taken only if that is the newest, and nothing follows it yet.
+        behind: Option<Seq>,
         content: Content,
     },
     /// Answers the last message anew; the new turn takes the place of the last one.
@@ -56,6 +59,8 @@ pub enum Ask {
         /// What else the one who replies asked for, as the log is to keep it.
         request: Option<Content>,
     },
+    /// The outputs of functions that a run has called.
+    Returned(Box<Returned>),
     Cancel {
         by: String,
         reason: Option<String>,

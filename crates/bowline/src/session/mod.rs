@@ -7,6 +7,7 @@ pub mod background;
 mod brought;
 mod command;
 pub mod export;
+mod functions;
 pub mod operations;
 pub mod record;
 pub mod registry;
@@ -21,5 +22,6 @@ pub use attach::capabilities;
 pub use command::{
     Answered, Approach, Ask, Caller, Claimant, Command, Grant, Inbox, Mail, Mailbox, Outcome, Request, Way,
 };
+pub use functions::Returned;
 pub use record::{Life, SessionRecord};
 pub use registry::Sessions;

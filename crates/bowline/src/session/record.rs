@@ -194,6 +194,11 @@ pub mod keys {
         format!("{CONFIRMATIONS}{step}")
     }
 
+    /// The calls for whose outputs a run waits under this step.
+    pub fn calls(step: &StepId) -> String {
+        format!("f/{step}")
+    }
+
     /// The turn that began with this event.
     pub fn turn(started: Seq) -> String {
         format!("{TURNS}{:016}", started.get())

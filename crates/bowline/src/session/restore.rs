@@ -167,6 +167,7 @@ async fn rebuild(
             interrupted: message.interrupted,
             turn: None,
             instructions: None,
+            functions: None,
             parts: None,
         };
         put(keys::message(number as u64), &kept);

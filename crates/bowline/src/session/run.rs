@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use bowline_api::{
-    AgentError, Answer, Emission, Emitter, Input, Message, OpenQuestion, Reply, Role, Run, RunProgress, RunResult,
-    UpstreamFinish,
+    AgentError, Answer, Emission, Emitter, FunctionOutputs, Input, Message, OpenCalls, OpenQuestion, Reply, Role, Run,
+    RunProgress, RunResult, UpstreamFinish,
 };
 use bowline_env::{clock, entropy};
 use bowline_protocol::event::names;
@@ -34,6 +34,8 @@ pub struct LiveRun {
     pub commands: mpsc::Sender<PlanCommand>,
     /// Those who wait in this process for a person's answer.
     pub answers: HashMap<StepId, oneshot::Sender<Reply>>,
+    /// Those who wait in this process for outputs of functions.
+    pub calls: HashMap<StepId, oneshot::Sender<FunctionOutputs>>,
     /// What was streamed so far, for the conversation if the run is cut short.
     pub partial: String,
     /// Whether it has said nothing but pieces of its answer, and all of them to this process.
@@ -60,6 +62,7 @@ impl LiveRun {
             process,
             commands,
             answers: HashMap::new(),
+            calls: HashMap::new(),
             partial: String::new(),
             plain: true,
             progress: RunProgress::default(),
@@ -68,6 +71,15 @@ impl LiveRun {
             started: clock::now(),
         }
     }
+}
+
+/// How a run comes to its process.
+pub(super) enum Entry {
+    Started,
+    /// After a crash, with what it had logged.
+    Continued(Vec<LoggedEvent>),
+    Answered(OpenQuestion, Reply),
+    Returned(OpenCalls, FunctionOutputs),
 }
 
 impl SessionActor {
@@ -83,29 +95,33 @@ impl SessionActor {
         change.record.turn.start(id.clone(), started, self.shared.logs.clock.now_ms());
         change.put(keys::INPUT, &input);
         self.commit(change).await?;
-        self.launch(id, input, conversation, Vec::new(), None).await;
+        self.launch(id, input, conversation, Entry::Started).await;
         Ok(started)
     }
 
     /// Gives a run its process.
-    pub(super) async fn launch(
-        &mut self,
-        id: RunId,
-        input: Input,
-        conversation: Vec<Message>,
-        logged: Vec<LoggedEvent>,
-        answered: Option<(OpenQuestion, Reply)>,
-    ) {
-        let first = answered.is_none() && logged.is_empty();
+    pub(super) async fn launch(&mut self, id: RunId, input: Input, conversation: Vec<Message>, mut entry: Entry) {
+        let logged = match &mut entry {
+            Entry::Continued(logged) => std::mem::take(logged),
+            Entry::Started | Entry::Answered(..) | Entry::Returned(..) => Vec::new(),
+        };
+        let first = matches!(entry, Entry::Started | Entry::Continued(_)) && logged.is_empty();
         let (emit, emissions) = mpsc::channel(EMISSIONS_MAX);
         let (commands, commands_in) = mpsc::channel(16);
         let cancel = CancellationToken::new();
         let kept = self.certain(keys::AGENT_STATE).await;
+        let message = self.message_for(&input).await;
+        let functions = match &entry {
+            Entry::Returned(_, outputs) => Some(outputs.functions.clone()),
+            Entry::Started | Entry::Continued(_) | Entry::Answered(..) => {
+                message.as_ref().and_then(|message| message.functions.clone())
+            }
+        };
         let run = Run {
             session: self.id.clone(),
             id: id.clone(),
             owner: self.owner.clone(),
-            message: self.message_for(&input).await,
+            message,
             input,
             conversation,
             plan: self.item(keys::WORK).await.ok().flatten(),
@@ -119,6 +135,7 @@ impl SessionActor {
                 agent_host(&self.shared.metrics.limits_hit),
             ),
             commands: commands_in,
+            functions: functions.unwrap_or_default(),
             tools: self.shared.tools.clone(),
         };
         let agent = self.shared.agents.get(&self.record.agent).cloned();
@@ -128,10 +145,12 @@ impl SessionActor {
                 // To run without its state would be to run as another agent.
                 return Err(AgentError::failed(format!("What the agent kept cannot be read: {}", refusal.message)));
             }
-            match (agent, answered) {
-                (None, _) => Err(AgentError::failed(format!("The agent `{name}` is no longer configured."))),
-                (Some(agent), None) => agent.run(run).await,
-                (Some(agent), Some((asked, reply))) => agent.answered(run, asked, reply).await,
+            let no_agent = || AgentError::failed(format!("The agent `{name}` is no longer configured."));
+            let agent = agent.ok_or_else(no_agent)?;
+            match entry {
+                Entry::Started | Entry::Continued(_) => agent.run(run).await,
+                Entry::Answered(asked, reply) => agent.answered(run, asked, reply).await,
+                Entry::Returned(calls, outputs) => agent.returned(run, calls, outputs).await,
             }
         });
         self.shared.metrics.runs_active.inc();
@@ -220,6 +239,15 @@ impl SessionActor {
                 };
                 change.put(keys::confirmation(step), &asked);
             }
+            Emission::Call { calls, drafts, state, .. } => {
+                let Some(last) = calls.last() else { return Err("It called no function, and waits for it.".into()) };
+                let pending = change.record.turn.active().map_or(0, |active| active.pending.len());
+                if pending >= limits.confirmations_max || !change.record.turn.ask(run, last.step_id.clone()) {
+                    self.shared.metrics.limits_hit.inc("limits.confirmations_max");
+                    return Err("It waits for too much at once.".into());
+                }
+                SessionActor::take_calls(change, calls, drafts, state, self.shared.logs.clock.now_ms());
+            }
         }
         Ok(())
     }
@@ -234,6 +262,10 @@ impl SessionActor {
             match emission {
                 Emission::Partial(_, delta) => run.partial.push_str(&delta.0),
                 Emission::Ask { step, reply, .. } => drop(run.answers.insert(step, reply)),
+                Emission::Call { mut calls, reply, .. } => {
+                    let waits = calls.pop().map(|call| call.step_id);
+                    waits.map(|step| run.calls.insert(step, reply));
+                }
                 Emission::Operate { reply, .. } => {
                     let outcome = begun.next().map(|prepared| prepared.map(Prepared::start));
                     // An agent that no longer listens has ended meanwhile; its operation goes on.
@@ -327,6 +359,7 @@ impl SessionActor {
         change.delete(keys::INPUT);
         for step in &active.pending {
             change.delete(keys::confirmation(step));
+            change.delete(keys::calls(step));
         }
         self.close_turn(&mut change, &active, ended, &end).await?;
         self.commit(change).await?;

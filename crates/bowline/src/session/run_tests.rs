@@ -191,7 +191,7 @@ async fn a_cancel_that_is_owed_outlives_a_commit_in_doubt() {
         config: serde_json::Map::new(),
     };
     let (id, _) = sessions.create_unheld(new, None, None).await.unwrap();
-    let message = Ask::Message { message_id: None, also: None, content: Content(json::raw("work")) };
+    let message = Ask::Message { message_id: None, also: None, behind: None, content: Content(json::raw("work")) };
     assert!(matches!(sessions.ask(&id, &owner, None, message).await, Ok(Outcome::Started { .. })));
     agent.began.notified().await;
 

@@ -7,7 +7,7 @@ use bowline_protocol::event::names;
 use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::{Draft, ErrorCode, MessageId, Refusal, RunId, Seq, StepId};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -16,6 +16,7 @@ use super::background::Background;
 use super::brought::Brought;
 use super::command::Answered;
 use super::record::{Accepted, Queued, keys};
+use super::run::Entry;
 use super::turns::TurnEntry;
 use super::{Caller, Outcome, taken};
 use crate::config::WhenBusy;
@@ -26,7 +27,7 @@ use crate::refusals;
 const TITLE_CHARS: usize = 80;
 
 impl SessionActor {
-    pub(super) async fn message(&mut self, from: &Caller, message: Queued) -> Answered {
+    pub(super) async fn message(&mut self, from: &Caller, message: Queued, behind: Option<Seq>) -> Answered {
         self.may_write(from)?;
         let digest = digest(&message.content);
         if let Some((id, known)) = self.accepted(&message).await? {
@@ -34,6 +35,9 @@ impl SessionActor {
         }
         if self.shared.is_draining() {
             return Err(refusals::draining());
+        }
+        if let Some(behind) = behind {
+            self.is_newest(behind).await?;
         }
         let queue_max = match self.shared.config.session.when_busy {
             WhenBusy::Reject => 0,
@@ -59,6 +63,24 @@ impl SessionActor {
                 Err(Refusal::new(ErrorCode::AgentBusy, message).retry_after_ms(1000))
             }
         }
+    }
+
+    /// Whether this turn is the newest, waits for nobody, and no message is queued behind it.
+    async fn is_newest(&self, turn: Seq) -> Result<(), Refusal> {
+        if self.record.turn.active().is_some_and(|active| !active.pending.is_empty()) {
+            let message =
+                "The agent waits for an answer to its question, or for outputs of functions: send that first.";
+            return Err(Refusal::new(ErrorCode::AgentBusy, message));
+        }
+        let newest = match self.record.messages.checked_sub(1) {
+            None => None,
+            Some(last) => self.item::<Message>(&keys::message(last)).await?.and_then(|message| message.turn),
+        };
+        if self.record.queue.is_empty() && newest.is_none_or(|newest| newest == turn) {
+            return Ok(());
+        }
+        let message = "Another message follows this turn already. Name the newest of the conversation.";
+        Err(Refusal::new(ErrorCode::NotSupported, message).details(json!({ "field": "behind" })))
     }
 
     /// The message that was accepted under one of the keys of this one, and what it is called. A key that is new to it is
@@ -120,7 +142,7 @@ impl SessionActor {
         let started = self.next_seq().await?;
         let mut change = self.change();
         change.event(&draft);
-        let Brought { before, instructions } = Brought::of(content);
+        let Brought { before, instructions, functions } = Brought::of(content);
         let brought = before.len() as u64;
         for earlier in before {
             let message = message_of(earlier.role, earlier.content, None);
@@ -129,7 +151,7 @@ impl SessionActor {
         }
         let parts = content.parts();
         let said = message_of(Role::User, text.clone(), message_id.as_ref());
-        push_message(&mut change, Message { turn: Some(started), parts, instructions, ..said });
+        push_message(&mut change, Message { turn: Some(started), parts, instructions, functions, ..said });
         remember(&mut change, &message, digest, Some(started));
         if let Some(number) = queue_item {
             change.delete(keys::queued(number));
@@ -279,7 +301,17 @@ fn remember(change: &mut Change, message: &Queued, digest: &str, started: Option
 /// A message as it is kept, before it has a place in the conversation.
 pub(super) fn message_of(role: Role, content: String, id: Option<&MessageId>) -> Message {
     let message_id = id.map(|id| id.as_str().to_owned());
-    Message { role, content, at_ms: 0, message_id, interrupted: false, turn: None, instructions: None, parts: None }
+    Message {
+        role,
+        content,
+        at_ms: 0,
+        message_id,
+        interrupted: false,
+        turn: None,
+        instructions: None,
+        functions: None,
+        parts: None,
+    }
 }
 
 /// Adds a message at the end of the conversation, and says which number it has there.
@@ -306,7 +338,9 @@ impl SessionActor {
     ) -> Answered {
         self.may_write(from)?;
         let mut change = self.change();
-        if !change.record.turn.answer(step) {
+        let calls = self.certain::<IgnoredAny>(&keys::calls(step)).await?;
+        // Outputs of functions are the caller's to give, and no person can answer for it.
+        if calls.is_some() || !change.record.turn.answer(step) {
             let message = format!("No confirmation `{step}` is waiting for an answer.");
             return Err(Refusal::new(ErrorCode::UnknownStep, message));
         }
@@ -339,7 +373,7 @@ impl SessionActor {
             // An agent that no longer listens has ended meanwhile, and says so itself.
             let _ = waiting.send(reply);
         } else if let Some(Reentry { run, input, conversation, asked }) = reentry {
-            self.launch(run, input, conversation, Vec::new(), Some((asked, reply))).await;
+            self.launch(run, input, conversation, Entry::Answered(asked, reply)).await;
         }
         Ok(Outcome::Done)
     }

@@ -33,8 +33,9 @@ impl TaskActor {
             match emission {
                 Emission::Event(draft) | Emission::Partial(draft, _) => drafts.push(draft),
                 Emission::Work(_) => {}
-                Emission::Ask { .. } | Emission::Operate { .. } | Emission::State(_) => {
-                    let message = "A background operation can neither ask, start another, nor save a state.";
+                Emission::Ask { .. } | Emission::Call { .. } | Emission::Operate { .. } | Emission::State(_) => {
+                    let message =
+                        "A background operation can neither ask, call functions, start another, nor save a state.";
                     return self.end(Ending::failed(ErrorCode::AgentFailed, message)).await;
                 }
             }

@@ -1,10 +1,10 @@
 //! A response is the same for everyone who reads it: streamed, cut anywhere and resumed, together or alone, or asked for at its end.
 
-use bowline_core::dialect::responses::{QuestionId, ResponseEvent, ResponseId, ResponseProjector};
+use bowline_core::dialect::responses::{CallId, QuestionId, ResponseEvent, ResponseId, ResponseProjector, Wait};
 use bowline_core::dialect::{Live, Projection as _, Shared};
 use bowline_core::watch::{Output, Start, Watch};
 use bowline_protocol::event::names;
-use bowline_protocol::{Extent, LogId, Recorded, Seq};
+use bowline_protocol::{Extent, LogId, Recorded, Seq, StepId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -101,7 +101,9 @@ fn accumulated(events: &[Value]) -> Vec<Value> {
             "response.output_text.delta" => add("content", "text", "content_index"),
             "response.refusal.delta" => add("content", "refusal", "content_index"),
             "response.reasoning_summary_text.delta" => add("summary", "text", "summary_index"),
-            "response.mcp_call_arguments.delta" => output[at.unwrap()]["arguments"] = event["delta"].clone(),
+            "response.mcp_call_arguments.delta" | "response.function_call_arguments.delta" => {
+                output[at.unwrap()]["arguments"] = event["delta"].clone();
+            }
             _ => {}
         }
     }
@@ -254,6 +256,50 @@ fn a_tool_of_the_hub_is_a_call_that_the_server_made() {
     );
     assert_eq!(response["output"].as_array().unwrap().len(), 3, "what was streamed is not said again");
     assert_eq!(Value::from(accumulated(&whole)), response["output"]);
+}
+
+#[test]
+fn calls_of_the_callers_functions_complete_a_response_and_their_outputs_begin_the_next() {
+    let call = |name: &str, awaits: Option<&[&str]>| {
+        let mut facts = json!({ "tool": name, "args": { "city": "Rome" }, "status": "waiting", "caller": true });
+        if let Some(steps) = awaits {
+            facts["awaits"] = json!(steps);
+        }
+        facts
+    };
+    let output = json!({ "tool": "weather", "status": "success", "caller": true });
+    let log = all(&[
+        event(names::USER_MESSAGE, "hi"),
+        said("Looking."),
+        with(step_event(names::TOOL_CALL, "a", "Calling"), &call("weather", None)),
+        with(step_event(names::TOOL_CALL, "b", "Calling"), &call("time", Some(&["a", "b"]))),
+        step_event(names::USER_RESPONSE, "b", json!({ "outputs": 2, "response": { "metadata": { "n": "2" } } })),
+        with(step_event(names::TOOL_RESULT, "a", "sunny"), &output),
+        with(step_event(names::TOOL_RESULT, "b", "noon"), &output),
+        said(" Sunny."),
+        with(event(names::FINAL_ANSWER, "Looking. Sunny."), &json!({ "streamed": 15 })),
+    ]);
+    let (whole, first) = streamed(&id(1, None), &log.events);
+    let first = first.unwrap();
+    assert_eq!(Value::from(accumulated(&whole)), first["output"]);
+    assert_eq!((&first["status"], first["output"].as_array().unwrap().len()), (&json!("completed"), 3));
+    let called = json!({
+        "type": "function_call", "id": "fc_3_sess_1", "status": "completed", "call_id": "call_3_sess_1",
+        "name": "weather", "arguments": "{\"city\":\"Rome\"}",
+    });
+    assert_eq!(first["output"][1], called);
+    assert_eq!(CallId::parse("call_4_sess_1").unwrap().called, number(4));
+    let steps = ["a", "b"].map(|step| StepId::parse(step).unwrap());
+    let waits: Vec<Option<Wait>> = log.events[2..5].iter().map(|event| Wait::of(&event.view().unwrap())).collect();
+    assert_eq!(waits, [None, Some(Wait::Outputs(steps.to_vec())), None]);
+    let (whole, second) = streamed(&id(1, Some(4)), &log.events);
+    let second = second.unwrap();
+    assert_eq!((&second["id"], &second["metadata"]), (&json!("resp_1-4_sess_1"), &json!({ "n": "2" })));
+    assert_eq!(second["output"].as_array().unwrap().len(), 1, "what the caller sent is not told back");
+    assert_eq!(second["output"][0]["content"][0]["text"], " Sunny.");
+    for at in 0..whole.len() {
+        assert_eq!(resumed(&id(1, Some(4)), &log.events, at as u64 + 1), whole[at + 1..]);
+    }
 }
 
 #[test]

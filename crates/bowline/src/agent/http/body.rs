@@ -104,6 +104,7 @@ mod tests {
             interrupted: true,
             turn: None,
             instructions: None,
+            functions: None,
             parts: Some(parts.clone()),
         };
         let told = spoken(&message);

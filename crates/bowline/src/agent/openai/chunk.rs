@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A model that calls more tools than this at once means none of them.
@@ -30,7 +31,7 @@ impl fmt::Debug for Piece {
 }
 
 /// A tool call as the model wrote it. The arguments should be JSON, and may not be.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     pub(super) index: Option<u64>,
     pub id: String,

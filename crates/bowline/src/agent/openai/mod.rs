@@ -6,14 +6,18 @@ mod request;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bowline_api::{Agent, AgentError, Answer, Host, Input, OpenQuestion, Reply, Run, RunResult, ToolCall, ToolOutcome};
+use bowline_api::{
+    Agent, AgentError, Answer, FunctionOutputs, Functions, Host, Input, OpenCalls, OpenQuestion, Reply, Run, RunResult,
+    ToolCall, ToolOutcome,
+};
 use bowline_core::scrub::scrub_text;
 use bowline_env::clock;
 use reqwest::Url;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use self::chunk::{Gathered, Piece, Unusable, Wanted};
-use self::request::Toolbox;
+use self::request::{Calls, Toolbox};
 use super::spoken::Spoken;
 use super::trouble::{Resend, Trouble};
 use super::upstream::{Fault, Received, Upstream};
@@ -80,42 +84,149 @@ impl OpenAi {
 #[async_trait]
 impl Agent for OpenAi {
     async fn run(&self, run: Run) -> RunResult {
+        let dialogue = self.dialogue(&run)?;
+        self.converse(&run, dialogue, run.functions.clone()).await
+    }
+
+    async fn answered(&self, _run: Run, _asked: OpenQuestion, _reply: Reply) -> RunResult {
+        Err(AgentError::failed("It asks no questions, so it has no use for an answer."))
+    }
+
+    fn calls_functions(&self) -> bool {
+        true
+    }
+
+    async fn returned(&self, run: Run, calls: OpenCalls, outputs: FunctionOutputs) -> RunResult {
+        let mut dialogue = self.dialogue(&run)?;
+        let unreadable = |_| AgentError::failed("What it kept of its calls cannot be read.");
+        let Kept { since, spoken, usage, model, steps, called, left } =
+            serde_json::from_value(calls.state).map_err(unreadable)?;
+        dialogue.messages.extend(since);
+        dialogue.spoken.keep(&spoken)?;
+        (dialogue.usage, dialogue.model, dialogue.steps) = (usage, model, steps);
+        let functions = dialogue.take_outputs(&called, outputs);
+        let functions = self.call_functions(&run, &mut dialogue, left, functions).await?;
+        self.converse(&run, dialogue, functions).await
+    }
+}
+
+/// What a model and its tools have said in a run.
+struct Dialogue {
+    messages: Vec<Value>,
+    /// How many of the messages are the conversation before the run, and its input.
+    given: usize,
+    spoken: Spoken,
+    usage: Option<Value>,
+    model: Option<String>,
+    /// Requests that were made.
+    steps: u32,
+}
+
+/// The same, as it is kept while the run waits for outputs. The conversation is the session's to keep.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    since: Vec<Value>,
+    spoken: String,
+    usage: Option<Value>,
+    model: Option<String>,
+    steps: u32,
+    /// The model's ids of the calls that are waited for, in their order.
+    called: Vec<String>,
+    /// Calls that come after them.
+    left: Vec<Wanted>,
+}
+
+impl Dialogue {
+    fn kept(&self, called: &[Wanted], left: &[Wanted]) -> Value {
+        let kept = Kept {
+            since: self.messages[self.given..].to_vec(),
+            spoken: self.spoken.text().to_owned(),
+            usage: self.usage.clone(),
+            model: self.model.clone(),
+            steps: self.steps,
+            called: called.iter().map(|call| call.id.clone()).collect(),
+            left: left.to_vec(),
+        };
+        serde_json::json!(kept)
+    }
+
+    /// Tells the model what its calls returned. What may be called from now on comes back.
+    fn take_outputs(&mut self, called: &[String], outputs: FunctionOutputs) -> Functions {
+        let said = called.iter().zip(&outputs.outputs);
+        self.messages.extend(said.map(|(id, output)| request::tool_message(id, &output.text)));
+        outputs.functions
+    }
+}
+
+impl OpenAi {
+    fn dialogue(&self, run: &Run) -> Result<Dialogue, AgentError> {
         let Input::Message { text } = &run.input else {
             return Err(AgentError::failed("It takes messages only."));
         };
-        let toolbox = Toolbox::new(run.tools.list(&run.owner).await);
         let instructions = run.message.as_ref().and_then(|message| message.instructions.as_deref());
         let system = [self.config.system.as_deref(), instructions];
-        let mut messages = request::conversation(&system, &run.conversation, text);
-        let mut spoken = Spoken::new(self.config.wire.answer_bytes_max, self.host.clone());
-        let (mut usage, mut model) = (None, None);
-        for number in 1..=self.config.max_steps {
-            spoken.paragraph(&run.emit).await?;
-            let (said, last) = (spoken.text().len(), number == self.config.max_steps);
-            let body = request::body(&self.config.model, &messages, &toolbox, last);
-            let mut gathered = Box::pin(self.step(&run, &body, &mut spoken)).await?;
-            chunk::add_usage(&mut usage, gathered.usage.take());
-            model = gathered.model.take().or(model);
+        let messages = request::conversation(&system, &run.conversation, text);
+        let spoken = Spoken::new(self.config.wire.answer_bytes_max, self.host.clone());
+        Ok(Dialogue { given: messages.len(), messages, spoken, usage: None, model: None, steps: 0 })
+    }
+
+    /// Requests and calls, until the model answers.
+    async fn converse(&self, run: &Run, mut dialogue: Dialogue, mut functions: Functions) -> RunResult {
+        let specs = run.tools.list(&run.owner).await;
+        // What the caller chose holds for the first request of each of its own.
+        let mut allowed = Calls::AsChosen;
+        while dialogue.steps < self.config.max_steps {
+            dialogue.steps += 1;
+            let toolbox = Toolbox::new(specs.clone(), &functions);
+            dialogue.spoken.paragraph(&run.emit).await?;
+            let (said, last) = (dialogue.spoken.text().len(), dialogue.steps == self.config.max_steps);
+            let calls = if last { Calls::None } else { std::mem::replace(&mut allowed, Calls::AsItLikes) };
+            let body = request::body(&self.config.model, &dialogue.messages, &toolbox, &functions, calls);
+            let mut gathered = Box::pin(self.step(run, &body, &mut dialogue.spoken)).await?;
+            chunk::add_usage(&mut dialogue.usage, gathered.usage.take());
+            dialogue.model = gathered.model.take().or(dialogue.model);
             let finish = gathered.finish.take();
             let calls = gathered.into_calls();
             if calls.is_empty() {
-                return Ok(answer(spoken.take(), usage, model, finish));
+                return Ok(answer(dialogue.spoken.take(), dialogue.usage, dialogue.model, finish));
             }
             if last {
                 break;
             }
-            messages.push(request::called(&spoken.text()[said..], &calls));
-            for wanted in &calls {
-                let outcome = self.call(&run, &toolbox, wanted).await?;
-                messages.push(request::answered(wanted, &outcome));
+            dialogue.messages.push(request::called(&dialogue.spoken.text()[said..], &calls));
+            let (callers, ours): (Vec<Wanted>, Vec<Wanted>) =
+                calls.into_iter().partition(|call| functions.find(&call.name).is_some());
+            for wanted in &ours {
+                let outcome = self.call(run, &toolbox, wanted).await?;
+                dialogue.messages.push(request::answered(wanted, &outcome));
+            }
+            if !callers.is_empty() {
+                functions = self.call_functions(run, &mut dialogue, callers, functions).await?;
+                allowed = Calls::AsChosen;
             }
         }
         let why = format!("It was still calling tools after {} steps (`max_steps`).", self.config.max_steps);
         Err(AgentError::failed(why))
     }
 
-    async fn answered(&self, _run: Run, _asked: OpenQuestion, _reply: Reply) -> RunResult {
-        Err(AgentError::failed("It asks no questions, so it has no use for an answer."))
+    /// Calls functions of the caller's, at once or one after the other as it wants them, and tells the model what they
+    /// returned.
+    async fn call_functions(
+        &self,
+        run: &Run,
+        dialogue: &mut Dialogue,
+        mut left: Vec<Wanted>,
+        mut functions: Functions,
+    ) -> Result<Functions, AgentError> {
+        while !left.is_empty() {
+            let at_once = if functions.parallel { left.len() } else { 1 };
+            let now: Vec<Wanted> = left.drain(..at_once).collect();
+            let calls = now.iter().map(|call| (call.name.clone(), call.arguments.clone()));
+            let outputs = run.emit.call_functions(calls, dialogue.kept(&now, &left)).await?;
+            let called: Vec<String> = now.into_iter().map(|call| call.id).collect();
+            functions = dialogue.take_outputs(&called, outputs);
+        }
+        Ok(functions)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bowline_api::{Message, Role, ToolOutcome, ToolSpec};
+use bowline_api::{FunctionChoice, FunctionSpec, Functions, Message, Role, ToolOutcome, ToolSpec};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -46,7 +46,12 @@ pub fn answered(call: &Wanted, outcome: &ToolOutcome) -> Value {
              unless that is harmless; say that its outcome is unknown."
         ),
     };
-    json!({ "role": "tool", "tool_call_id": call.id, "content": content })
+    tool_message(&call.id, &content)
+}
+
+/// What the call of this id has returned.
+pub fn tool_message(call: &str, content: &str) -> Value {
+    json!({ "role": "tool", "tool_call_id": call, "content": content })
 }
 
 /// The arguments of a call; none of them is an empty object.
@@ -61,21 +66,60 @@ pub fn arguments(call: &Wanted) -> Option<Map<String, Value>> {
     }
 }
 
-/// The request. In the last step no tool may be called any more, so that the model has to answer.
-pub fn body(model: &str, messages: &[Value], toolbox: &Toolbox, last: bool) -> Bytes {
+/// Which tools a model may call in one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// The first after the caller said what has to be called.
+    AsChosen,
+    AsItLikes,
+    /// No tool may be called any more, so that the model has to answer.
+    None,
+}
+
+/// The request.
+pub fn body(model: &str, messages: &[Value], toolbox: &Toolbox, functions: &Functions, calls: Calls) -> Bytes {
     let mut body = json!({
         "model": model,
         "messages": messages,
         "stream": true,
         "stream_options": { "include_usage": true },
     });
-    if !toolbox.specs.is_empty() {
-        body["tools"] = toolbox.functions();
-        if last {
-            body["tool_choice"] = "none".into();
+    let tools: Vec<Value> = functions.list.iter().map(function).chain(toolbox.functions()).collect();
+    if !tools.is_empty() {
+        body["tools"] = tools.into();
+        match (calls, &functions.choice) {
+            (Calls::None, _) => body["tool_choice"] = "none".into(),
+            (Calls::AsItLikes, _) | (Calls::AsChosen, FunctionChoice::Auto) => {}
+            (Calls::AsChosen, FunctionChoice::Required) => body["tool_choice"] = "required".into(),
+            (Calls::AsChosen, FunctionChoice::Function(name)) => {
+                body["tool_choice"] = json!({ "type": "function", "function": { "name": name } });
+            }
+        }
+        if !functions.parallel {
+            body["parallel_tool_calls"] = false.into();
         }
     }
     body.to_string().into()
+}
+
+/// A function of the caller's, under its own name.
+fn function(spec: &FunctionSpec) -> Value {
+    let mut function = json!({ "name": spec.name, "parameters": schema(&spec.parameters) });
+    if let Some(description) = &spec.description {
+        function["description"] = description.as_str().into();
+    }
+    if let Some(strict) = spec.strict {
+        function["strict"] = strict.into();
+    }
+    json!({ "type": "function", "function": function })
+}
+
+/// A function without parameters still has to say so.
+fn schema(written: &Value) -> Value {
+    match written {
+        schema @ Value::Object(_) => schema.clone(),
+        _ => json!({ "type": "object", "properties": {} }),
+    }
 }
 
 /// The tools of a run under names that the protocol allows.
@@ -85,12 +129,14 @@ pub struct Toolbox {
 }
 
 impl Toolbox {
-    pub fn new(specs: Vec<ToolSpec>) -> Toolbox {
+    /// A function of the caller's keeps its name.
+    pub fn new(specs: Vec<ToolSpec>, functions: &Functions) -> Toolbox {
         let mut named = BTreeMap::new();
         for spec in specs {
             let name = allowed(&spec.name);
             // Two names that become one are told apart by what they were.
-            let name = if named.contains_key(&name) { marked(&name, &spec.name) } else { name };
+            let is_taken = named.contains_key(&name) || functions.find(&name).is_some();
+            let name = if is_taken { marked(&name, &spec.name) } else { name };
             named.insert(name, spec);
         }
         Toolbox { specs: named }
@@ -100,17 +146,12 @@ impl Toolbox {
         self.specs.get(name)
     }
 
-    fn functions(&self) -> Value {
-        let one = |(name, spec): (&String, &ToolSpec)| {
-            // A function without parameters still has to say so.
-            let schema = match &spec.input_schema {
-                schema @ Value::Object(_) => schema.clone(),
-                _ => json!({ "type": "object", "properties": {} }),
-            };
-            let function = json!({ "name": name, "description": spec.description, "parameters": schema });
+    fn functions(&self) -> impl Iterator<Item = Value> + '_ {
+        self.specs.iter().map(|(name, spec)| {
+            let parameters = schema(&spec.input_schema);
+            let function = json!({ "name": name, "description": spec.description, "parameters": parameters });
             json!({ "type": "function", "function": function })
-        };
-        self.specs.iter().map(one).collect()
+        })
     }
 }
 
@@ -146,7 +187,7 @@ mod tests {
     fn every_tool_has_a_name_of_its_own_that_the_protocol_allows() {
         let long = format!("files__{}", "x".repeat(100));
         let names = ["files__read", "files__re.ad", "files__re/ad", &long, &format!("{long}y"), "größe__maß"];
-        let toolbox = Toolbox::new(names.iter().map(|name| spec(name)).collect());
+        let toolbox = Toolbox::new(names.iter().map(|name| spec(name)).collect(), &Functions::default());
         let given: Vec<&String> = toolbox.specs.keys().collect();
         assert_eq!(given.len(), names.len(), "{given:?}");
         for name in &given {
@@ -169,13 +210,32 @@ mod tests {
         assert_eq!(called("", &[call("")])["tool_calls"][0]["function"]["arguments"], "{}");
     }
 
+    fn read(toolbox: &Toolbox, functions: &Functions, calls: Calls) -> Value {
+        serde_json::from_slice(&body("m", &[], toolbox, functions, calls)).unwrap()
+    }
+
     #[test]
     fn the_last_step_may_call_nothing() {
-        let toolbox = Toolbox::new(vec![spec("a__b")]);
-        let read = |last: bool| serde_json::from_slice::<Value>(&body("m", &[], &toolbox, last)).unwrap();
-        assert_eq!(read(true)["tool_choice"], "none");
-        assert!(read(false)["tool_choice"].is_null());
-        let bare = serde_json::from_slice::<Value>(&body("m", &[], &Toolbox::default(), true)).unwrap();
+        let (toolbox, none) = (Toolbox::new(vec![spec("a__b")], &Functions::default()), Functions::default());
+        assert_eq!(read(&toolbox, &none, Calls::None)["tool_choice"], "none");
+        assert!(read(&toolbox, &none, Calls::AsItLikes)["tool_choice"].is_null());
+        let bare = read(&Toolbox::default(), &none, Calls::None);
         assert!(bare["tools"].is_null() && bare["tool_choice"].is_null());
+    }
+
+    #[test]
+    fn functions_of_the_caller_keep_their_names_and_are_called_as_it_chose() {
+        let function =
+            FunctionSpec { name: "a__b".into(), description: None, parameters: Value::Null, strict: Some(true) };
+        let choice = FunctionChoice::Function("a__b".into());
+        let functions = Functions { list: vec![function], choice, parallel: false };
+        let toolbox = Toolbox::new(vec![spec("a__b")], &functions);
+        assert!(toolbox.find("a__b").is_none(), "a tool of the hub gives way");
+        let chosen = read(&toolbox, &functions, Calls::AsChosen);
+        assert_eq!(chosen["tools"].as_array().unwrap().len(), 2);
+        assert_eq!(chosen["tools"][0]["function"]["parameters"], json!({ "type": "object", "properties": {} }));
+        assert_eq!(chosen["tool_choice"], json!({ "type": "function", "function": { "name": "a__b" } }));
+        assert_eq!(chosen["parallel_tool_calls"], false);
+        assert!(read(&toolbox, &functions, Calls::AsItLikes)["tool_choice"].is_null());
     }
 }

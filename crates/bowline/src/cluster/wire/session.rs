@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bowline_api::Reply;
+use bowline_api::{FunctionOutput, Functions, Reply};
 use bowline_core::Resume;
 use bowline_env::clock;
 use bowline_protocol::frame::client::Content;
@@ -17,7 +17,7 @@ use crate::secret::Presented;
 use crate::session::export::ExportOptions;
 use crate::session::operations::{Order, OrderedBy};
 use crate::session::restore::{Restored, Source};
-use crate::session::{Approach, Ask, Grant, Mail, Outcome, Way};
+use crate::session::{Approach, Ask, Grant, Mail, Outcome, Returned, Way};
 use crate::task::Begun;
 
 #[derive(Serialize, Deserialize)]
@@ -29,6 +29,8 @@ pub enum SessionAsk {
         message_id: Option<MessageId>,
         #[serde(default)]
         also: Option<MessageId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        behind: Option<Seq>,
         content: Content,
     },
     Regenerate {
@@ -41,6 +43,7 @@ pub enum SessionAsk {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request: Option<Content>,
     },
+    Returned(Box<ReturnedOutputs>),
     Cancel {
         by: String,
         reason: Option<String>,
@@ -112,6 +115,14 @@ pub struct PersonReply {
     confirmed: bool,
     tasks: Option<Value>,
     reason: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct ReturnedOutputs {
+    step_id: StepId,
+    outputs: Vec<FunctionOutput>,
+    functions: Functions,
+    request: Content,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -212,14 +223,24 @@ impl From<&Ask> for SessionAsk {
             Ask::Attach(approach) => SessionAsk::Attach(Box::new((&**approach).into())),
             Ask::Detach => SessionAsk::Detach,
             Ask::Alive => SessionAsk::Alive,
-            Ask::Message { message_id, also, content } => {
-                SessionAsk::Message { message_id: message_id.clone(), also: also.clone(), content: content.clone() }
+            Ask::Message { message_id, also, behind, content } => {
+                let (message_id, also) = (message_id.clone(), also.clone());
+                SessionAsk::Message { message_id, also, behind: *behind, content: content.clone() }
             }
             Ask::Regenerate { by, replaces } => SessionAsk::Regenerate { by: by.clone(), replaces: replaces.clone() },
             Ask::Response { step_id, reply, request } => {
                 let Reply { confirmed, tasks, reason } = reply.clone();
                 let reply = PersonReply { confirmed, tasks, reason };
                 SessionAsk::Response { step_id: step_id.clone(), reply, request: request.clone() }
+            }
+            Ask::Returned(returned) => {
+                let Returned { step_id, outputs, functions, request } = &**returned;
+                SessionAsk::Returned(Box::new(ReturnedOutputs {
+                    step_id: step_id.clone(),
+                    outputs: outputs.clone(),
+                    functions: functions.clone(),
+                    request: request.clone(),
+                }))
             }
             Ask::Cancel { by, reason, turn } => {
                 SessionAsk::Cancel { by: by.clone(), reason: reason.clone(), turn: *turn }
@@ -248,10 +269,16 @@ impl From<SessionAsk> for Ask {
             SessionAsk::Attach(attach) => Ask::Attach(Box::new((*attach).into())),
             SessionAsk::Detach => Ask::Detach,
             SessionAsk::Alive => Ask::Alive,
-            SessionAsk::Message { message_id, also, content } => Ask::Message { message_id, also, content },
+            SessionAsk::Message { message_id, also, behind, content } => {
+                Ask::Message { message_id, also, behind, content }
+            }
             SessionAsk::Regenerate { by, replaces } => Ask::Regenerate { by, replaces },
             SessionAsk::Response { step_id, reply: PersonReply { confirmed, tasks, reason }, request } => {
                 Ask::Response { step_id, reply: Reply { confirmed, tasks, reason }, request }
+            }
+            SessionAsk::Returned(returned) => {
+                let ReturnedOutputs { step_id, outputs, functions, request } = *returned;
+                Ask::Returned(Box::new(Returned { step_id, outputs, functions, request }))
             }
             SessionAsk::Cancel { by, reason, turn } => Ask::Cancel { by, reason, turn },
             SessionAsk::Plan { by, command } => Ask::Command { by, command },

@@ -62,7 +62,7 @@ pub async fn submit(
             let content = limits.content("messages", &content)?;
             let message_id = message_id.unwrap_or_else(|| MessageId::from_random(entropy::u128()));
             let key = Some(message_id.clone());
-            let command = Ask::Message { message_id: key, also, content };
+            let command = Ask::Message { message_id: key, also, behind: None, content };
             (owner.ask(&streams.sessions, &session, command).await?, Some(message_id))
         }
         Trigger::Regenerate { replaces } => {

@@ -163,7 +163,7 @@ pub async fn start(
     // A message that has to wait needs a name by which its turn is found.
     let also = header.clone().filter(|_| named.is_some());
     let message_id = named.or(header).unwrap_or_else(|| MessageId::from_random(entropy::u128()));
-    let command = Ask::Message { message_id: Some(message_id.clone()), also, content };
+    let command = Ask::Message { message_id: Some(message_id.clone()), also, behind: None, content };
     let outcome = owner.ask(&streams.sessions, &session, command).await?;
     turn_of(&streams, &owner, &session, outcome, Some(message_id)).await
 }

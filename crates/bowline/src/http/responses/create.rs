@@ -1,4 +1,5 @@
-//! `POST /v1/responses`: a message to an agent, or the answer to its question, and the response to that.
+//! `POST /v1/responses`: a message to an agent, the answer to its question or outputs of functions that it called, and the
+//! response to that.
 
 use std::sync::Arc;
 
@@ -6,10 +7,9 @@ use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
-use bowline_api::{Message, Reply};
-use bowline_core::dialect::responses::{QuestionId, ResponseId};
+use bowline_api::{FunctionOutput, Functions, Reply};
+use bowline_core::dialect::responses::{CallId, QuestionId, ResponseId, Wait};
 use bowline_env::entropy;
-use bowline_protocol::event::names;
 use bowline_protocol::frame::client::{Content, Secret};
 use bowline_protocol::{ErrorCode, LogId, MessageId, Refusal, Seq, SessionId};
 use bowline_store::WakeSet;
@@ -20,14 +20,14 @@ use super::super::chat::{Owner, RESUME_TOKEN, sdk, sessions, sse};
 use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
 use super::found::{Found, object, streamed};
-use super::input::Input;
+use super::input::{CallOutput, Input};
 use super::request::{Delivery, ResponseRequest};
 use crate::alias::Naming;
 use crate::decode::decode;
 use crate::refusals;
 use crate::session::record::{Accepted, SessionRecord, keys};
 use crate::session::registry::NewSession;
-use crate::session::{Ask, Outcome};
+use crate::session::{Ask, Outcome, Returned};
 use crate::stream::Streams;
 
 type Answer = Result<Response, Problem>;
@@ -37,6 +37,8 @@ struct Place {
     session: SessionId,
     owner: Owner,
     token: Option<Secret>,
+    /// The turn that it is to follow.
+    behind: Option<Seq>,
 }
 
 pub async fn create(
@@ -48,7 +50,7 @@ pub async fn create(
     body: Body,
 ) -> Answer {
     let key = read::idempotency_key(&headers)?;
-    let ResponseRequest { model, input, delivery, previous, conversation, is_kept, echoed } =
+    let ResponseRequest { model, input, delivery, previous, conversation, is_kept, functions, echoed } =
         ResponseRequest::read(body.fields())?;
     model.as_deref().map_or(Ok(()), |model| streams.sessions.knows(model, "model"))?;
     if delivery == Delivery::Streamed {
@@ -61,17 +63,35 @@ pub async fn create(
             })?;
             let request = limits.fits(&Value::Object(echoed.0))?;
             let found = answer(&streams, &owner, &previous, &question, reply, request).await?;
-            let place = Place { session: found.session.clone(), owner, token: None };
+            let place = Place { session: found.session.clone(), owner, token: None, behind: None };
+            (found, place)
+        }
+        Input::Outputs(outputs) => {
+            let request = limits.fits(&Value::Object(echoed.0))?;
+            let found = returned(&streams, &owner, previous.as_deref(), outputs, functions, request).await?;
+            let place = Place { session: found.session.clone(), owner, token: None, behind: None };
             (found, place)
         }
         Input::Message(mut content) => {
             content.insert("response".into(), Value::Object(echoed.0));
+            let is_new = previous.is_none() && conversation.is_none();
+            if !functions.list.is_empty() {
+                if is_new {
+                    can_call(&streams, model.as_deref().unwrap_or(&streams.config.default_agent))?;
+                }
+                content.insert("functions".into(), serde_json::json!(functions));
+            }
             let content = limits.content("input", &Value::Object(content))?;
             let place = match (&previous, &conversation) {
-                (Some(previous), _) => behind(&streams, owner, previous, model.as_deref(), key.as_ref()).await?,
+                (Some(previous), _) => behind(&streams, owner, previous, model.as_deref()).await?,
                 (None, Some(name)) => named(&naming, &streams, owner, name, model.as_deref()).await?,
                 (None, None) => unnamed(&naming, &streams, owner, model, key.as_ref()).await?,
             };
+            if !is_new && !functions.list.is_empty() {
+                let (_, record) =
+                    streams.sessions.own(&place.session, &place.owner.principal, place.owner.proof.as_ref()).await?;
+                can_call(&streams, &record.agent)?;
+            }
             (message(&streams, &place, key, content).await?, place)
         }
     };
@@ -100,63 +120,13 @@ pub async fn create(
     Ok(response)
 }
 
-/// A response that follows another: in the same session, and only behind its newest turn.
-async fn behind(
-    streams: &Streams,
-    owner: Owner,
-    previous: &str,
-    model: Option<&str>,
-    key: Option<&MessageId>,
-) -> Result<Place, Refusal> {
+/// A response that follows another: in the same session, which takes it only behind its newest turn.
+async fn behind(streams: &Streams, owner: Owner, previous: &str, model: Option<&str>) -> Result<Place, Refusal> {
     let found = Found::find(streams, &owner, previous).await?;
-    let (log, record) = streams.sessions.own(&found.session, &owner.principal, owner.proof.as_ref()).await?;
+    let (_, record) = streams.sessions.own(&found.session, &owner.principal, owner.proof.as_ref()).await?;
     is_with(&record, model)?;
-    // What was accepted before is not begun again, whatever came behind it since.
-    let is_repeated = match key {
-        Some(key) => streams
-            .readers
-            .logs
-            .store
-            .item(&log, &keys::idempotency(key))
-            .await
-            .map_err(|error| refusals::of_store(&error))?
-            .is_some(),
-        None => false,
-    };
-    if !is_repeated {
-        check_is_newest(streams, &log, &record, &found.id).await?;
-    }
-    Ok(Place { session: found.session, owner, token: None })
-}
-
-async fn check_is_newest(
-    streams: &Streams,
-    log: &LogId,
-    record: &SessionRecord,
-    previous: &ResponseId,
-) -> Result<(), Refusal> {
-    if record.turn.active().is_some_and(|active| !active.pending.is_empty()) {
-        let message = "The agent waits for an answer to its question: send an `mcp_approval_response`.";
-        return Err(Refusal::new(ErrorCode::AgentBusy, message));
-    }
-    let newest = match record.messages.checked_sub(1) {
-        None => None,
-        Some(last) => {
-            let item = streams
-                .readers
-                .logs
-                .store
-                .item(log, &keys::message(last))
-                .await
-                .map_err(|error| refusals::of_store(&error))?;
-            item.and_then(|bytes| serde_json::from_slice::<Message>(&bytes).ok()).and_then(|message| message.turn)
-        }
-    };
-    if newest.is_none_or(|newest| newest == previous.turn) {
-        return Ok(());
-    }
-    let message = "Another response follows this one already. Name the newest of the conversation.";
-    Err(Refusal::new(ErrorCode::NotSupported, message).details(serde_json::json!({ "field": "previous_response_id" })))
+    let behind = Some(found.id.turn);
+    Ok(Place { session: found.session, owner, token: None, behind })
 }
 
 /// A session has one agent.
@@ -165,6 +135,15 @@ fn is_with(record: &SessionRecord, model: Option<&str>) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::field("model", &format!("must be `{}`, with whom the conversation is", record.agent)))
+}
+
+/// What an agent would not call is not taken.
+fn can_call(streams: &Streams, agent: &str) -> Result<(), Refusal> {
+    if streams.sessions.agents.get(agent).is_none_or(|agent| agent.calls_functions()) {
+        return Ok(());
+    }
+    let message = format!("`tools`: the agent `{agent}` calls no functions of its caller's.");
+    Err(Refusal::new(ErrorCode::NotSupported, message).details(serde_json::json!({ "field": "tools" })))
 }
 
 /// A conversation that the caller names: a session by its own id, or whatever chat it calls so.
@@ -185,7 +164,7 @@ async fn named(
     };
     let (_, record) = streams.sessions.own(&session, &owner.principal, owner.proof.as_ref()).await?;
     is_with(&record, model)?;
-    Ok(Place { session, owner, token })
+    Ok(Place { session, owner, token, behind: None })
 }
 
 /// A conversation of its own. With a key, the same request finds it again.
@@ -200,7 +179,7 @@ async fn unnamed(
         let name = format!("response {key}");
         let (session, owner, token) =
             sdk::session_of_chat(naming, streams, owner, "Idempotency-Key", &name, model).await?;
-        return Ok(Place { session, owner, token });
+        return Ok(Place { session, owner, token, behind: None });
     }
     let new = NewSession {
         owner: owner.principal.clone(),
@@ -210,21 +189,30 @@ async fn unnamed(
         config: Map::new(),
     };
     let made = sessions::make(&streams.sessions, streams.config.session.ownership, new, owner.own_secret()).await?;
-    Ok(Place { session: made.id, owner: owner.of_made(made.token.as_ref()), token: made.token })
+    Ok(Place { session: made.id, owner: owner.of_made(made.token.as_ref()), token: made.token, behind: None })
 }
 
 /// Sends the message, and waits for its turn if another runs.
 async fn message(streams: &Streams, place: &Place, key: Option<MessageId>, content: Content) -> Result<Found, Refusal> {
-    let Place { session, owner, .. } = place;
+    let Place { session, owner, behind, .. } = place;
     let message_id = key.unwrap_or_else(|| MessageId::from_random(entropy::u128()));
-    let ask = Ask::Message { message_id: Some(message_id.clone()), also: None, content };
-    let outcome = owner.ask(&streams.sessions, session, ask).await?;
+    let ask = Ask::Message { message_id: Some(message_id.clone()), also: None, behind: *behind, content };
+    let outcome = owner.ask(&streams.sessions, session, ask).await.map_err(in_our_words)?;
     let (log, _) = streams.sessions.own(session, &owner.principal, owner.proof.as_ref()).await?;
     let turn = match outcome {
         Outcome::Started { turn } | Outcome::Repeated { turn: Some(turn), .. } => turn,
         _ => turn_of(streams, &log, &message_id).await?,
     };
     Found::at(streams, owner, ResponseId::of_turn(log, turn)).await
+}
+
+/// A session knows nothing of responses.
+fn in_our_words(refusal: Refusal) -> Refusal {
+    if refusal.details.as_ref().is_none_or(|details| details["field"] != "behind") {
+        return refusal;
+    }
+    let message = "Another response follows this one already. Name the newest of the conversation.";
+    Refusal::new(refusal.code, message).details(serde_json::json!({ "field": "previous_response_id" }))
 }
 
 /// The turn of a message in the queue, once it has one.
@@ -259,11 +247,11 @@ async fn answer(
 ) -> Result<Found, Refusal> {
     let before = Found::find(streams, owner, previous).await?;
     let wrong = || Refusal::field("input", "answers no question of `previous_response_id`");
-    if before.id.log != question.log || question.asked <= before.id.first() {
+    let (asked, wait) = before.waits(streams).await?.ok_or_else(wrong)?;
+    if before.id.log != question.log || asked.seq != question.asked || wait != Wait::Question {
         return Err(wrong());
     }
-    let asked = before.event(streams, question.asked).await?.filter(|event| event.event == names::USER_CONFIRM);
-    let step_id = asked.and_then(|event| event.step_id).ok_or_else(wrong)?;
+    let step_id = asked.step_id.ok_or_else(wrong)?;
     let id = ResponseId { question: Some(question.asked), ..before.id.clone() };
     let confirmed = reply.confirmed;
     let ask = Ask::Response { step_id, reply, request: Some(request) };
@@ -272,6 +260,62 @@ async fn answer(
         Err(refusal) if refusal.code == ErrorCode::UnknownStep => {
             let known = before.reply(streams, question.asked).await?;
             if known.is_some_and(|known| known.content["confirmed"] == confirmed) {
+                return Found::at(streams, owner, id).await;
+            }
+            Err(refusal)
+        }
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// Gives a run the outputs of the functions that it called; what follows is the response. The same outputs again find the
+/// same response.
+async fn returned(
+    streams: &Streams,
+    owner: &Owner,
+    previous: Option<&str>,
+    given: Vec<CallOutput>,
+    functions: Functions,
+    request: Content,
+) -> Result<Found, Refusal> {
+    let wrong = || Refusal::field("input", "holds an output of no call that `previous_response_id` made");
+    let before = match (previous, given.first()) {
+        (Some(previous), _) => Found::find(streams, owner, previous).await?,
+        (None, Some(first)) => Found::that_called(streams, owner, &first.call).await?,
+        (None, None) => return Err(wrong()),
+    };
+    let (asked, wait) = before.waits(streams).await?.ok_or_else(wrong)?;
+    let (Wait::Outputs(steps), Some(step_id)) = (wait, asked.step_id) else { return Err(wrong()) };
+    // Calls that are made together are events one after the other.
+    let first = (asked.seq.get() + 1).checked_sub(steps.len() as u64).ok_or_else(wrong)?;
+    let mut outputs = Vec::new();
+    for CallOutput { call, text, data } in given {
+        let at = call.called.get().checked_sub(first).filter(|_| call.log == before.id.log).ok_or_else(wrong)?;
+        let step = steps.get(at as usize).ok_or_else(wrong)?;
+        outputs.push(FunctionOutput { step_id: step.clone(), text, data });
+    }
+    for (at, step) in steps.iter().enumerate() {
+        if outputs.iter().filter(|output| output.step_id == *step).count() != 1 {
+            let call = Seq::new(first + at as u64).map(|called| CallId { log: before.id.log.clone(), called });
+            let call = call.map(|call| call.to_string()).unwrap_or_default();
+            return Err(Refusal::field("input", &format!("must hold one output for the call `{call}`")));
+        }
+    }
+    let id = ResponseId { question: Some(asked.seq), ..before.id.clone() };
+    let sent = outputs.clone();
+    let ask = Ask::Returned(Box::new(Returned { step_id, outputs, functions, request }));
+    match owner.ask(&streams.sessions, &before.session, ask).await {
+        Ok(_) => Found::at(streams, owner, id).await,
+        Err(refusal) if refusal.code == ErrorCode::UnknownStep => {
+            let known = before.outputs(streams, asked.seq).await?;
+            let is_same = |output: &FunctionOutput| {
+                let event = known.iter().find(|event| event.step_id.as_ref() == Some(&output.step_id));
+                event.is_some_and(|event| {
+                    let data = event.metadata.get("data");
+                    event.content == output.text.as_str() && data == output.data.as_ref()
+                })
+            };
+            if sent.iter().all(is_same) {
                 return Found::at(streams, owner, id).await;
             }
             Err(refusal)

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bowline_core::dialect::Projection as _;
-use bowline_core::dialect::responses::{ResponseId, ResponseProjector};
+use bowline_core::dialect::responses::{CallId, ResponseId, ResponseProjector, Wait};
 use bowline_core::watch::Start;
 use bowline_protocol::event::names;
 use bowline_protocol::{ErrorCode, LoggedEvent, Recorded, Refusal, Seq, SessionId, TaskId};
@@ -16,6 +16,7 @@ use super::super::chat::sse;
 use crate::drive::stream::Stream;
 use crate::refusals;
 use crate::session::Life;
+use crate::session::record::keys;
 use crate::stream::{Streams, Watched};
 
 /// What is read of a log at a time.
@@ -76,13 +77,61 @@ impl Found {
         Ok(found)
     }
 
+    /// The event that ended this response because the turn waits, and for what; none if nothing did.
+    pub async fn waits(&self, streams: &Streams) -> Result<Option<(LoggedEvent, Wait)>, Refusal> {
+        let first = self.id.first();
+        self.each(streams, first, |event| {
+            let view = event.view().filter(|_| event.seq > first)?;
+            let wait = Wait::of(&view);
+            let is_over = names::TERMINAL.contains(&view.event);
+            match wait {
+                Some(wait) => Some(event.decode().map(|event| (event, wait))),
+                None => is_over.then_some(None),
+            }
+        })
+        .await
+        .map(Option::flatten)
+    }
+
+    /// The response that made this call, for a caller that does not name it.
+    pub async fn that_called(streams: &Streams, owner: &Owner, call: &CallId) -> Result<Found, Refusal> {
+        let turns = streams.readers.logs.store.items(&call.log, keys::TURNS).await;
+        let turns = turns.map_err(|error| strange(refusals::of_task(&error)))?;
+        let begun = turns.iter().filter_map(|(key, _)| key.strip_prefix(keys::TURNS)?.parse().ok().and_then(Seq::new));
+        let turn = begun.filter(|turn| *turn < call.called).max().ok_or_else(not_found)?;
+        let mut found =
+            Found::at(streams, owner, ResponseId::of_turn(call.log.clone(), turn)).await.map_err(strange)?;
+        loop {
+            let (event, _) = found.waits(streams).await?.ok_or_else(not_found)?;
+            if event.seq >= call.called {
+                return Ok(found);
+            }
+            let next = ResponseId { question: Some(event.seq), ..found.id.clone() };
+            found = Found::at(streams, owner, next).await?;
+        }
+    }
+
+    /// The outputs with which the caller answered the calls that this event is the last of; none if it did not yet.
+    pub async fn outputs(&self, streams: &Streams, asked: Seq) -> Result<Vec<LoggedEvent>, Refusal> {
+        let Some(reply) = self.reply(streams, asked).await? else { return Ok(Vec::new()) };
+        let count = reply.content["outputs"].as_u64().unwrap_or_default() as usize;
+        let mut outputs = Vec::new();
+        self.each(streams, reply.seq.next(), |event| {
+            outputs.extend(event.decode().filter(|_| outputs.len() < count));
+            (outputs.len() >= count).then_some(())
+        })
+        .await?;
+        Ok(outputs)
+    }
+
     /// What was replied to the question of this turn that this event is; none if nothing was yet.
     pub async fn reply(&self, streams: &Streams, question: Seq) -> Result<Option<LoggedEvent>, Refusal> {
         let mut step = None;
         self.each(streams, question, |event| {
+            let is_wait = event.view().is_some_and(|view| Wait::of(&view).is_some());
             let event = event.decode()?;
             match &step {
-                None if event.event == names::USER_CONFIRM => step = Some(event.step_id.clone()),
+                None if is_wait => step = Some(event.step_id.clone()),
                 None => return Some(None),
                 Some(asked) if event.event == names::USER_RESPONSE && event.step_id == *asked => {
                     return Some(Some(event));

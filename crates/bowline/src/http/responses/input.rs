@@ -1,14 +1,14 @@
-//! What a caller brings: text, messages with images and files, or the answer to a question.
+//! What a caller brings: text, messages with images and files, the answer to a question, or outputs of functions.
 
 use std::fmt;
 
 use bowline_api::Reply;
-use bowline_core::dialect::responses::QuestionId;
+use bowline_core::dialect::responses::{CallId, QuestionId};
 use bowline_protocol::{ErrorCode, Refusal};
 use serde_json::{Map, Value, json};
 
 /// Output that callers give back with their next message. The server made it, and has it.
-const OWN_OUTPUT: [&str; 4] = ["reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request"];
+const OWN_OUTPUT: [&str; 5] = ["reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request", "function_call"];
 
 /// What a response is to answer.
 pub enum Input {
@@ -18,6 +18,16 @@ pub enum Input {
         question: QuestionId,
         reply: Reply,
     },
+    /// At least one.
+    Outputs(Vec<CallOutput>),
+}
+
+/// What a function of the caller's returned.
+pub struct CallOutput {
+    pub call: CallId,
+    pub text: String,
+    /// The parts of it, if it came in parts.
+    pub data: Option<Value>,
 }
 
 /// It holds what a person wrote.
@@ -26,6 +36,7 @@ impl fmt::Debug for Input {
         match self {
             Input::Message(fields) => write!(f, "Message({} fields)", fields.len()),
             Input::Answer { question, reply } => write!(f, "Answer({question:?}, {reply:?})"),
+            Input::Outputs(outputs) => write!(f, "Outputs({})", outputs.len()),
         }
     }
 }
@@ -49,14 +60,26 @@ impl Input {
             None => return Err(wrong("is missing")),
         };
         let mut messages = Messages::new(instructions);
-        let mut answers = Vec::new();
+        let (mut answers, mut outputs) = (Vec::new(), Vec::new());
         for item in &items {
             match item["type"].as_str().unwrap_or("message") {
-                "message" => messages.add(item)?,
+                "message" => {
+                    messages.add(item)?;
+                    // Outputs that a message follows were taken before.
+                    outputs.clear();
+                }
                 "mcp_approval_response" => answers.push(answer(item)?),
+                "function_call_output" => outputs.push(item),
                 kind if OWN_OUTPUT.contains(&kind) => {}
                 kind => return Err(unsupported(&format!("items of the type `{kind}` are not taken."))),
             }
+        }
+        if !outputs.is_empty() {
+            if !answers.is_empty() {
+                return Err(unsupported("an answer to a question stands alone."));
+            }
+            // What stands before them is what the run has answered so far, which the session has.
+            return Ok(Input::Outputs(outputs.into_iter().map(output).collect::<Result<_, _>>()?));
         }
         match (answers.pop(), messages.last.take()) {
             (None, Some(last)) => Ok(Input::Message(messages.into_content(last))),
@@ -77,6 +100,21 @@ fn answer(item: &Value) -> Result<Input, Refusal> {
     let confirmed = item["approve"].as_bool().ok_or_else(|| wrong("says not whether to `approve`"))?;
     let reason = item["reason"].as_str().map(str::to_owned);
     Ok(Input::Answer { question, reply: Reply { confirmed, tasks: None, reason } })
+}
+
+/// `{type: "function_call_output", call_id, output}`, where the output is text or a list of parts.
+fn output(item: &Value) -> Result<CallOutput, Refusal> {
+    let call = item["call_id"].as_str().and_then(CallId::parse);
+    let call = call.ok_or_else(|| wrong("has an output whose `call_id` names no call of this server's"))?;
+    match &item["output"] {
+        Value::String(text) => Ok(CallOutput { call, text: text.clone(), data: None }),
+        list @ Value::Array(parts) => {
+            let text = parts.iter().map(part).collect::<Result<Vec<Value>, Refusal>>()?;
+            let text = text.iter().filter_map(|part| part["text"].as_str()).collect();
+            Ok(CallOutput { call, text, data: Some(list.clone()) })
+        }
+        _ => Err(wrong("has an `output` that is neither text nor a list")),
+    }
 }
 
 /// The messages of a request: all but the last came before.
@@ -251,6 +289,28 @@ mod tests {
         let content = message(json!([{ "role": "user", "content": [text, image, file] }]));
         assert_eq!((&content["text"], &content["parts"][1]["mediaType"]), (&json!("look"), &json!("image/png")));
         assert_eq!(items("x", &content)[0]["content"], json!([text, image, file]));
+    }
+
+    #[test]
+    fn outputs_at_the_end_are_for_the_run_that_waits_and_others_are_history() {
+        let called = json!({ "type": "function_call", "call_id": "call_3_sess_1", "name": "f", "arguments": "{}" });
+        let output = json!({ "type": "function_call_output", "call_id": "call_3_sess_1", "output": "sunny" });
+        let message = json!({ "role": "user", "content": "hi" });
+        for input in [json!([output]), json!([message, called, output])] {
+            match Input::read(Some(input), None) {
+                Ok(Input::Outputs(outputs)) => {
+                    assert_eq!((outputs[0].call.called.get(), outputs[0].text.as_str()), (3, "sunny"));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let history = Input::read(Some(json!([message, called, output, message])), None);
+        assert!(matches!(history, Ok(Input::Message(_))));
+        for output in [json!({ "call_id": "call_of_another", "output": "x" }), json!({ "call_id": "call_3_sess_1" })] {
+            let mut output = output;
+            output["type"] = "function_call_output".into();
+            assert!(Input::read(Some(json!([output])), None).is_err());
+        }
     }
 
     #[test]

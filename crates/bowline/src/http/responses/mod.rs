@@ -7,6 +7,7 @@ mod input;
 mod models;
 mod request;
 mod show;
+mod tools;
 
 use axum::routing::{get, post};
 

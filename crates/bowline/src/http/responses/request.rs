@@ -1,11 +1,13 @@
 //! A request for a response: what is answered, how the answer is wanted, and what the response repeats.
 
+use bowline_api::Functions;
 use bowline_core::dialect::responses::ECHOED;
 use bowline_protocol::{ErrorCode, Refusal};
 use serde_json::{Map, Value, json};
 
 use super::super::chat::read::Fields;
 use super::input::Input;
+use super::tools;
 
 /// The API's own limits on what callers may attach.
 const METADATA_MAX: usize = 16;
@@ -21,6 +23,8 @@ pub struct ResponseRequest {
     pub conversation: Option<String>,
     /// Whether it can be asked for again once it was delivered.
     pub is_kept: bool,
+    /// What the agent may call of the caller's.
+    pub functions: Functions,
     /// What the response repeats of this.
     pub echoed: Echoed,
 }
@@ -54,6 +58,7 @@ impl ResponseRequest {
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         check_metadata(echoed.get("metadata"))?;
+        let functions = tools::functions(&fields.0)?;
         let stream = fields.flag("stream")?.unwrap_or(false);
         let background = fields.flag("background")?.unwrap_or(false);
         let conversation = conversation(fields.take("conversation"))?;
@@ -76,6 +81,7 @@ impl ResponseRequest {
             previous,
             conversation,
             is_kept: fields.flag("store")?.unwrap_or(true),
+            functions,
             echoed: Echoed(echoed),
         })
     }
@@ -117,9 +123,6 @@ fn refuse_what_would_be_ignored(fields: &Map<String, Value>) -> Result<(), Refus
         Err(refusal.details(json!({ "field": field })))
     };
     let has = |field: &str| fields.get(field).is_some_and(|value| !value.is_null());
-    if fields.get("tools").is_some_and(|tools| tools.as_array().is_none_or(|tools| !tools.is_empty())) {
-        return unsupported("tools", "of the caller are not passed on: the agent has its own, and those of the hub.");
-    }
     if fields.get("text").is_some_and(|text| !text["format"].is_null() && text["format"]["type"] != "text") {
         return unsupported("text", "can have the format `text` only.");
     }
@@ -159,7 +162,7 @@ mod tests {
         );
         assert_eq!(request.delivery, Delivery::Whole);
         for (field, value) in [
-            ("tools", json!([{ "type": "function", "name": "f" }])),
+            ("tools", json!([{ "type": "web_search" }])),
             ("text", json!({ "format": { "type": "json_schema" } })),
             ("prompt", json!({ "id": "p" })),
             ("metadata", json!({ "a": 1 })),

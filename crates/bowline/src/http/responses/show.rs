@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, Refusal};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::chat::Owner;
@@ -135,10 +135,36 @@ pub async fn input_items(
     Ok(Json(list).into_response())
 }
 
+/// What a function of the caller's returned, as it came.
+#[derive(Serialize)]
+struct OutputItem<'a> {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    status: &'static str,
+    call_id: String,
+    output: &'a Value,
+}
+
 async fn asked(streams: &Streams, found: &Found) -> Result<Vec<Value>, Refusal> {
     let id = found.id.to_string();
     if let Some(question) = found.id.question {
         let Some(reply) = found.reply(streams, question).await? else { return Ok(Vec::new()) };
+        if reply.content.get("outputs").is_some() {
+            let outputs = found.outputs(streams, question).await?;
+            // The calls are the events before the one that waits, in the same order.
+            let first = (question.get() + 1).saturating_sub(outputs.len() as u64);
+            let shown = outputs.iter().enumerate().map(|(at, output)| {
+                json!(OutputItem {
+                    id: format!("in_{at}_{id}"),
+                    kind: "function_call_output",
+                    status: "completed",
+                    call_id: format!("call_{}_{}", first + at as u64, found.id.log),
+                    output: output.metadata.get("data").unwrap_or(&output.content),
+                })
+            });
+            return Ok(shown.collect());
+        }
         return Ok(vec![json!({
             "id": format!("in_0_{id}"),
             "type": "mcp_approval_response",

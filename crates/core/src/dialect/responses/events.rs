@@ -10,7 +10,7 @@ use super::item::{Flow, ItemStatus, OutputItem, Part};
 use super::object::{Failure, Incomplete, State, Usage};
 use super::output::{Call, CallResult, OpenText};
 use super::text::{Text, rest, string};
-use super::{ResponseProjector, date_of};
+use super::{ResponseProjector, Wait, date_of};
 
 /// What a call is named if nothing says its tool.
 const UNNAMED_TOOL: &str = "unknown";
@@ -36,6 +36,9 @@ struct Facts<'a> {
     status: Option<&'a RawValue>,
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
+    /// Whether the function is the caller's.
+    #[serde(borrow, default)]
+    caller: Option<&'a RawValue>,
     #[serde(borrow, default)]
     scope: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -59,6 +62,10 @@ struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
+    fn is_callers(&self) -> bool {
+        self.caller.is_some_and(|raw| raw.get() == "true")
+    }
+
     fn of(metadata: Option<&'a RawValue>) -> Facts<'a> {
         let object = metadata.filter(|raw| raw.get().starts_with('{'));
         object.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
@@ -124,6 +131,8 @@ struct ArgumentsEvent<'a> {
     delta: Option<&'a Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments: Option<&'a Text>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
 }
 
 impl ResponseProjector {
@@ -136,7 +145,10 @@ impl ResponseProjector {
                 let flow = if refuses { Flow::Refusal } else { Flow::Text };
                 self.speak(event, flow, facts.part, &Text::of(view.content));
             }
+            names::TOOL_CALL if facts.is_callers() => self.function_call(event, view, &facts),
             names::TOOL_CALL => self.tool_call(event, view, &facts),
+            // The caller knows what it sent.
+            names::TOOL_RESULT if facts.is_callers() => {}
             names::TOOL_RESULT => self.tool_result(event, view, &facts),
             names::OPERATION_STARTED => self.operation_started(event, view, &facts),
             names::USER_CONFIRM => self.question(event, view, &facts),
@@ -254,7 +266,8 @@ impl ResponseProjector {
         let item = call.item(ItemStatus::InProgress, &empty, CallResult::None);
         self.say("response.output_item.added", &ItemEvent { output_index: index, item: &item });
         self.say("response.mcp_call.in_progress", &At { item_id: &call.id, output_index: index });
-        let bare = || ArgumentsEvent { item_id: &call.id, output_index: index, delta: None, arguments: None };
+        let bare =
+            || ArgumentsEvent { item_id: &call.id, output_index: index, delta: None, arguments: None, name: None };
         self.say("response.mcp_call_arguments.delta", &ArgumentsEvent { delta: Some(&call.arguments), ..bare() });
         self.say("response.mcp_call_arguments.done", &ArgumentsEvent { arguments: Some(&call.arguments), ..bare() });
         call
@@ -319,6 +332,31 @@ impl ResponseProjector {
         self.say("response.output_item.added", &ItemEvent { output_index: index, item: &item });
         self.finish_item(index, &item);
         self.complete(event, None, None);
+    }
+
+    /// A call that the caller is to make. The last of those that are made together ends the response: their outputs begin the
+    /// next one.
+    fn function_call(&mut self, event: &Recorded, view: &EventView<'_>, facts: &Facts<'_>) {
+        self.end_spoken(ItemStatus::Completed);
+        let (id, index) = self.output.open("fc", event.seq);
+        let call_id = self.output.name("call", event.seq);
+        let name = facts.tool.and_then(string);
+        let name = name.as_deref().unwrap_or(UNNAMED_TOOL);
+        let arguments = facts.args.map_or_else(|| Text::plain("{}"), Text::of);
+        let empty = Text::default();
+        let item = |status, arguments| OutputItem::FunctionCall { id: &id, status, call_id: &call_id, name, arguments };
+        let begun = item(ItemStatus::InProgress, &empty);
+        self.say("response.output_item.added", &ItemEvent { output_index: index, item: &begun });
+        let bare = || ArgumentsEvent { item_id: &id, output_index: index, delta: None, arguments: None, name: None };
+        let told = ArgumentsEvent { delta: Some(&arguments), ..bare() };
+        self.say("response.function_call_arguments.delta", &told);
+        let told = ArgumentsEvent { arguments: Some(&arguments), name: Some(name), ..bare() };
+        self.say("response.function_call_arguments.done", &told);
+        self.finish_item(index, &item(ItemStatus::Completed, &arguments));
+        if Wait::of(view).is_some() {
+            self.close_all();
+            self.complete(event, None, None);
+        }
     }
 
     fn final_answer(&mut self, event: &Recorded, view: &EventView<'_>, facts: &Facts<'_>) {

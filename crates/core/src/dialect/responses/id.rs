@@ -6,6 +6,7 @@ use bowline_protocol::{LogId, Seq};
 
 const RESPONSE: &str = "resp_";
 const QUESTION: &str = "mcpr_";
+const CALL: &str = "call_";
 
 /// One response: a turn of a session up to its first question or its end, or what follows such a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +63,27 @@ impl QuestionId {
     }
 }
 
+/// Which call of a function an output is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallId {
+    pub log: LogId,
+    /// The event that shows the call.
+    pub called: Seq,
+}
+
+impl CallId {
+    pub fn parse(text: &str) -> Option<CallId> {
+        let (called, log) = text.strip_prefix(CALL)?.split_once('_')?;
+        Some(CallId { log: LogId::parse(log)?, called: number(called)? })
+    }
+}
+
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{CALL}{}_{}", self.called, self.log)
+    }
+}
+
 /// The name of an item that began with this event.
 pub(super) fn item(prefix: &str, seq: Seq, log: &str) -> Box<str> {
     format!("{prefix}_{seq}_{log}").into()
@@ -89,6 +111,8 @@ mod tests {
         }
         let asked = QuestionId { log, asked: Seq::new(15).unwrap() };
         assert_eq!(QuestionId::parse("mcpr_15_sess_1"), Some(asked));
+        let call = CallId::parse("call_16_sess_1").unwrap();
+        assert_eq!((call.called, call.to_string().as_str()), (Seq::new(16).unwrap(), "call_16_sess_1"));
     }
 
     #[test]
@@ -100,6 +124,7 @@ mod tests {
         }
         for text in ["mcpr_1", "mcpr_01_x", "msg_1_x", "mcpr_1_"] {
             assert_eq!(QuestionId::parse(text), None, "{text}");
+            assert_eq!(CallId::parse(&text.replace("mcpr", "call")), None, "{text}");
         }
     }
 }

@@ -21,6 +21,7 @@ pub enum OutputItem<'a> {
     Message { id: &'a str, status: ItemStatus, role: &'static str, content: Vec<Part<'a>> },
     Reasoning { id: &'a str, status: ItemStatus, summary: Vec<Part<'a>> },
     McpCall(CallItem<'a>),
+    FunctionCall { id: &'a str, status: ItemStatus, call_id: &'a str, name: &'a str, arguments: &'a Text },
     McpApprovalRequest { id: &'a str, server_label: &'a str, name: &'a str, arguments: &'a Text },
 }
 

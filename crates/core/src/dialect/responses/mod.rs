@@ -1,6 +1,7 @@
 //! Agent events as the OpenAI Responses API streams them, and the response that they add up to.
 //!
-//! A response is a turn up to its first question or its end; an answer to that question begins the next response. Events are
+//! A response is a turn up to its end, its first question, or its first call of a function of the caller's; the answer to that
+//! question, or the outputs of such calls, begin the next response. Events are
 //! numbered from 0 without holes, and the numbers are the same for every reader: nothing is merged, left out or made up, so a
 //! reader that lacks the beginning cannot be served, and is told so.
 
@@ -10,6 +11,7 @@ mod item;
 mod object;
 mod output;
 mod text;
+mod wait;
 
 use std::fmt;
 
@@ -24,8 +26,9 @@ use object::{Head, State, unix_seconds};
 use output::Output;
 use text::string;
 
-pub use id::{QuestionId, ResponseId};
+pub use id::{CallId, QuestionId, ResponseId};
 pub use object::ECHOED;
+pub use wait::Wait;
 
 /// One event of the stream.
 #[derive(Clone)]
@@ -79,7 +82,7 @@ pub struct ResponseProjector {
 enum Stage {
     /// Before the first event.
     Before,
-    /// The question was seen, and the answer to it begins the response. What was said in between belongs to it.
+    /// The question or call was seen, and the answer to it begins the response. What was said in between belongs to it.
     Asked {
         step: Box<str>,
         held: Vec<Recorded>,
@@ -116,7 +119,7 @@ impl ResponseProjector {
         let Some(view) = event.view() else { return };
         match &mut self.stage {
             Stage::Over(_) | Stage::Lost => {}
-            Stage::Before if view.event == names::USER_CONFIRM => {
+            Stage::Before if Wait::of(&view).is_some() => {
                 let step = view.step_id.and_then(string).unwrap_or_default();
                 self.stage = Stage::Asked { step: step.into(), held: Vec::new() };
             }

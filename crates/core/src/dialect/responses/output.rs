@@ -96,6 +96,11 @@ impl Output {
         (id::item(prefix, seq, &self.log), self.items.len() - 1)
     }
 
+    /// Another name of what begins with this event.
+    pub fn name(&self, prefix: &str, seq: Seq) -> Box<str> {
+        id::item(prefix, seq, &self.log)
+    }
+
     /// The item is whole.
     pub fn close(&mut self, index: usize, item: &OutputItem<'_>) {
         if let Some(place) = self.items.get_mut(index) {
