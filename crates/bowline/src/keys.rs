@@ -84,7 +84,7 @@ impl Keys {
         Ok(Some(Keys { ring: file.ring()?, origin: Origin::File(dir.join(FILE_NAME)) }))
     }
 
-    /// What the operator should be told at the start, if anything.
+    /// A warning for the operator at the start, if there is one.
     pub fn warning(&self) -> Option<&'static str> {
         (self.origin == Origin::Volatile).then_some(
             "The key that signs states lives only as long as this process: after a restart, no state that clients hold can \

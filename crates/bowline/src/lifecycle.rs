@@ -7,11 +7,11 @@ use tokio_util::task::TaskTracker;
 
 #[derive(Debug, Default)]
 pub struct Lifecycle {
-    /// Fires when the server wants to leave: clients are told, nothing new is accepted.
+    /// Fires when the server drains: clients are notified, nothing new is accepted.
     pub draining: CancellationToken,
     /// Fires when it does leave: connections close.
     pub closing: CancellationToken,
-    /// Every open WebSocket, so that the server leaves only after each was told.
+    /// Every open WebSocket, so that the server stops only after each was notified.
     pub connections: TaskTracker,
     recovered: AtomicBool,
 }

@@ -396,7 +396,7 @@ fn task_of(log: &LogId, stored: &Record) -> Option<(TaskId, TaskRecord)> {
 }
 
 /// Does the same to many logs, some at a time, so that the store can write them in one piece. What fails is tried again
-/// with the next sweep; the first failure is told.
+/// with the next sweep; the first failure is returned.
 async fn each<F: Future<Output = Result<(), StoreError>>>(
     logs: Vec<LogId>,
     act: impl Fn(LogId) -> F,

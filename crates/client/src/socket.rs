@@ -99,7 +99,7 @@ async fn connect(address: &Address, token: Option<&str>) -> Result<WebSocket, So
                 true,
             ),
             404 | 405 | 426 => {
-                failed(format!("there is no Bowline at {url} ({}); the door is usually /ws", response.status()), true)
+                failed(format!("there is no Bowline at {url} ({}); the endpoint is usually /ws", response.status()), true)
             }
             _ => failed(format!("{url} answered {}", response.status()), false),
         }),

@@ -1,4 +1,4 @@
-//! The life of one backend: when to dial, what becomes of each call, and what is told. It never touches a wire.
+//! The life of one backend: when to dial, what becomes of each call, and which notices are sent. It never touches a socket.
 //!
 //! Every transport has a [`Generation`]. What an old one says late is about that one only and cannot hurt its successor.
 
@@ -113,7 +113,7 @@ impl BackendMachine {
         }
     }
 
-    /// Whether attempts are still few enough for each to be told.
+    /// Whether attempts are still few enough for each to be announced.
     pub fn tells_each_attempt(&self) -> bool {
         self.backoff.attempt() <= away::TOLD_ATTEMPTS
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Failures in a row before it is told. One or two are a hiccup.
+/// Failures in a row before it is announced. One or two are a hiccup.
 const FAILURES_MAX: u32 = 3;
 /// The share of the interval that chance may add or take away, so that many backends are not asked at once.
 const JITTER: f64 = 0.1;

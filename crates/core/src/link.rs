@@ -51,7 +51,7 @@ pub enum Output {
         verdict: Resume,
         replayed: u64,
     },
-    /// A live reader was trimmed past; it has been told.
+    /// A live reader was trimmed past; the gap has been reported to it.
     Skipped {
         lost: u64,
     },

@@ -141,7 +141,7 @@ impl<P: Projection> Watch<P> {
         }
     }
 
-    /// The numbers of this reader's cursor mean nothing here. It is told so, with how much is known to be lost, and gets
+    /// The numbers of this reader's cursor mean nothing here. It gets a notice with how much is known to be lost, and
     /// everything from the first event that is left.
     fn begin_anew(&mut self, from: Seq, lost: u64, index: Option<&WatchIndex<P>>) {
         if self.first < from {
@@ -234,7 +234,7 @@ impl<P: Projection> Watch<P> {
         }
     }
 
-    /// Whether the reader was told of a gap since the last time this was asked.
+    /// Whether a gap was reported to the reader since this was last asked.
     pub fn take_gap(&mut self) -> bool {
         std::mem::take(&mut self.gap)
     }

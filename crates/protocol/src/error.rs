@@ -23,7 +23,7 @@ macro_rules! codes {
                 match self { $(ErrorCode::$variant => RecoveryAction::$action,)* }
             }
 
-            /// The HTTP status that goes with the code where it is told over HTTP.
+            /// The HTTP status of this code.
             pub const fn status(self) -> u16 {
                 match self { $(ErrorCode::$variant => $http,)* }
             }

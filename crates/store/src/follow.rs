@@ -137,7 +137,7 @@ impl Follower {
                 Look::Store => self.store.extent(&self.log).await?,
             };
             if extent.epoch != self.epoch {
-                // What all followers share may be older than what this reader was told, so the store itself must say.
+                // What all followers share may be older than what this reader knows, so the store itself is asked.
                 extent = self.store.extent(&self.log).await?;
             }
             if extent.epoch != self.epoch {

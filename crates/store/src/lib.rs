@@ -49,8 +49,8 @@
 //! |---|---|
 //! | the end of the newest segment, and nothing says that it was ever synced | torn: it is cut. No caller was answered |
 //! | the end of the newest segment, because the file is shorter than it was made and the store was not closed | numbers may have been given out that are gone: every log goes on in a new epoch |
-//! | anything else | damage: told in `Health`, and only the logs that it touches suffer, as follows |
-//! | a log's events | gap: the log begins behind them now, and its readers are told |
+//! | anything else | damage: reported in `Health`; it affects only the logs that it touches, as follows |
+//! | a log's events | gap: the log begins after them now, and its readers get a gap notice |
 //! | a log's record or an item, or a frame that changed them | quarantine: the log is set aside and answers `Quarantined`; all others go on |
 //! | frames whose log is unknown | every log without a newer frame may have lost its end, and goes on in a new epoch |
 //! | the header of a segment, both copies | as above for all that was in it; the file is renamed and kept |

@@ -28,7 +28,7 @@ use crate::config::WireConfig;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an upstream that has said everything may take to finish, undisturbed.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
-/// How much of a refusal is read, and how much of it is told.
+/// How much of a refusal is read, and how much of it is reported.
 const REFUSAL_BYTES_MAX: usize = 16 << 10;
 const REFUSAL_CHARS_MAX: usize = 500;
 /// The first wait before another try, and the longest.
@@ -129,7 +129,7 @@ impl Upstream {
                 }
             }
         };
-        // What there is by then is told.
+        // What has arrived by then is reported.
         let _ = tokio::time::timeout(LEAVE_PATIENCE, read).await;
         let mut message = refusal_text(&body);
         for secret in self.secrets.iter().filter(|secret| !secret.expose().is_empty()) {

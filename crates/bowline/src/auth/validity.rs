@@ -89,7 +89,7 @@ impl std::fmt::Debug for AcceptedCredential {
     }
 }
 
-/// What a client is told whose credential is good no more.
+/// What a client gets whose credential is not valid any more.
 pub fn ended(why: AuthError) -> Refusal {
     let message = match why {
         AuthError::Expired => "Your credential has expired. Connect with a new one.",

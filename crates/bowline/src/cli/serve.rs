@@ -6,7 +6,7 @@ use crate::config::{AuthMode, Config, Loaded, Ownership};
 use crate::node::Node;
 use crate::origin::is_loopback;
 
-/// Serves until it is told to stop.
+/// Serves until it gets a signal to stop.
 pub async fn run(loaded: Loaded) -> anyhow::Result<()> {
     raise_descriptor_limit();
     let node = Node::start(loaded).await?;

@@ -81,7 +81,7 @@ struct State {
     peers: Peers<Holder>,
     exchange: NodeExchange<Holder>,
     lanes: HashMap<Holder, Lane>,
-    /// The beats of nodes that are dead to this one, as they were seen last: if one moves, its node has to be told.
+    /// The beats of nodes that are dead to this one, as they were seen last: if one moves, its node has to be notified.
     dead_beats: HashMap<Holder, u64>,
     /// When this node last gave a sign of life, and why it could not since.
     shown: Instant,

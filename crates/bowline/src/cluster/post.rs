@@ -64,8 +64,8 @@ impl Cluster {
             let mut commit = Commit::to(log.clone(), Fence::OPEN, now_ms);
             commit.events = vec![letter.seal(&SessionId::from(&log), &clock::timestamp())];
             if let Err(error) = store.commit(commit).await {
-                // It is told again when it shows a sign of life.
-                tracing::debug!(%log, %error, "a dead node could not be told");
+                // It is notified again when it shows a sign of life.
+                tracing::debug!(%log, %error, "cannot notify a node that was declared dead");
             }
         });
     }

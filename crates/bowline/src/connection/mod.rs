@@ -28,7 +28,7 @@ use crate::session::{self, Ask, Caller, Command, Grant, Inbox, Mail, Mailbox, Wa
 
 /// An empty outbox that once held more frames than this gives its memory back.
 const OUTBOX_FRAMES_KEPT: usize = 256;
-/// Sessions that a connection lost and is still told the truth about. One that loses more is told of the oldest that there is no
+/// Sessions that a connection lost and still gets a precise error for. For the oldest of more, the error is that there is no
 /// such session, which is true for all it can do with it.
 const LOST_MAX: usize = 64;
 /// About what an answer takes, for answers that are still on their way from a session.
@@ -261,7 +261,7 @@ impl Connection {
                     json!({ "code": code.as_str(), "action": "taken_over", "recovery_action": code.action().as_str() });
                 self.say(&Control::notice(Some(session), "Another connection has taken the session over.", facts));
             }
-            // It comes back by itself, with its position, and is told what became of its session.
+            // The client reconnects by itself with its cursor, and learns then what became of its session.
             Mail::Cut { session } => {
                 if self.is_linked(&session) {
                     self.cut(&session).await;
@@ -342,8 +342,8 @@ impl Connection {
         self.lost.push(session.clone());
     }
 
-    /// A log that is gone or set aside cannot be followed: its reader is told so and let go. After any other trouble, or in
-    /// another epoch, the client keeps its position, and comes back for the rest and for what it is told about it.
+    /// A log that is gone or set aside cannot be followed: its reader gets an error and is detached. After any other failure, or in
+    /// another epoch, the client keeps its position, and reconnects for the rest and for the verdict on it.
     async fn cannot_read(&mut self, at: usize, error: &FollowError) {
         let session = self.links[at].link.session().clone();
         let error = match error {
@@ -428,7 +428,7 @@ impl Connection {
             let session = attached.link.session().clone();
             self.lose(&session);
             if attached.skipped {
-                // It was told of the gap; this is what stood at its end.
+                // The gap was reported; this is the event at its end.
                 let text = "The session is over.".into();
                 self.say(&Control::new(event::names::SESSION_END, Some(session.clone()), text, json!({})));
             }

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Attached, Connection, Standing};
 use crate::auth::{AuthError, validity};
 
-/// A client whose credential is about to expire is told this long before.
+/// A client gets a warning this long before its credential expires.
 const EXPIRY_WARNING: Duration = Duration::from_secs(60);
 
 impl Connection {
@@ -60,7 +60,7 @@ impl Connection {
 
     fn beat(&mut self) {
         if self.taken_over && self.links.is_empty() && self.attaching.is_empty() {
-            // It was told, and nothing keeps it here any more.
+            // The client was notified, and nothing keeps the connection open any more.
             return self.close(CloseCode::TakenOver);
         }
         self.ping_due = true;

@@ -64,7 +64,7 @@ impl<P: Projection> Stream<P> {
         Ok(stream)
     }
 
-    /// It is told when this reader has all that it missed.
+    /// Notified when this reader has all that it missed.
     pub fn tell(&mut self, resuming: Option<ResumeMetrics>) {
         self.resuming = resuming.map(|resuming| resuming.admitted(&self.readers.metrics));
     }

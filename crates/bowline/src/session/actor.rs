@@ -41,7 +41,7 @@ pub struct SessionActor {
     pub(super) claims: HashMap<Party, Claimant>,
     pub(super) mark: Option<Cursor>,
     pub(super) run: Option<Box<LiveRun>>,
-    /// A run whose cancel the store has not taken, although its caller was told that it stops: who cancelled it, and why.
+    /// A run whose cancel the store has not taken, although its caller got the answer that it stops: who cancelled it, and why.
     pub(super) cancel_owed: Option<Box<(RunId, Cancel)>>,
     /// Follows the active turn as it is written.
     pub(super) indexer: Option<Box<TurnIndexer>>,

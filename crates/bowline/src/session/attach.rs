@@ -284,7 +284,7 @@ fn as_restored(extent: Extent, restored: Option<&Restored>) -> Extent {
     }
 }
 
-/// What this server can do, as clients are told.
+/// The capabilities of this server, as clients get them.
 pub fn capabilities() -> Value {
     json!([
         "reconnect",

@@ -394,7 +394,7 @@ impl Caller {
 }
 
 impl Outcome {
-    /// What a connection is told, where the log does not say it.
+    /// What a connection is sent, where the log does not say it.
     fn notice(self, state: &str) -> Option<(String, Value)> {
         match self {
             Outcome::Queued { position, message_id } => Some((

@@ -1,4 +1,4 @@
-//! Background operations of a session: begun once for each key, at work in a task of their own, and their end is told.
+//! Background operations of a session: begun once for each key, at work in a task of their own, and their end is logged.
 
 use std::sync::Arc;
 

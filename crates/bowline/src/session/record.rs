@@ -55,7 +55,7 @@ pub struct SessionRecord {
     /// How many background operations it has had; the newest of them are kept as items.
     #[serde(default)]
     pub operations: u64,
-    /// How many of them have not ended, as far as the session was told; not known if an older version wrote this.
+    /// How many of them have not ended, as far as the session knows; not known if an older version wrote this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations_running: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -432,7 +432,7 @@ pub(super) fn goes_by(
         return Ok(());
     }
     if sessions.config.session.ownership == Ownership::Token && !admitted {
-        // A name proves nothing there, so it is told nothing.
+        // A name proves nothing there, so the answer says nothing.
         return Err(refusals::session_not_found());
     }
     let message = "The session goes on under a new id.";

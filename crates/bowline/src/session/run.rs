@@ -43,7 +43,7 @@ pub struct LiveRun {
     pub progress: RunProgress,
     /// Who called its work off: then it is they who cancelled the run, and not the agent that obeys.
     pub called_off_by: Option<String>,
-    /// Who cancelled it, if the store could not be told yet.
+    /// Who cancelled it, if that is not stored yet.
     pub cancelled: Option<Cancel>,
     pub started: Instant,
 }

@@ -1,4 +1,4 @@
-//! A cancel that its caller was told of stops its run, whatever becomes of the commit that says so.
+//! A cancel that was confirmed to its caller stops its run, whatever becomes of the commit that says so.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};

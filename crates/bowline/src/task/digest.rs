@@ -1,4 +1,4 @@
-//! What the chunks of an append are told apart by: the same chunks written otherwise are the same chunks.
+//! What distinguishes the chunks of an append: the same chunks written otherwise are the same chunks.
 
 use serde_json::Value;
 use serde_json::value::RawValue;

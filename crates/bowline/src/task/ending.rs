@@ -1,4 +1,4 @@
-//! How a task ends: exactly once, with its terminal event, and its session is told.
+//! How a task ends: exactly once, with its terminal event, and its session is notified.
 
 use std::sync::atomic::Ordering;
 
@@ -169,7 +169,7 @@ impl TaskActor {
             Ok(()) | Err(_) => self.commit(&[], Vec::new(), Some(record)).await.map(drop),
         };
         if let Err(refusal) = stored {
-            tracing::debug!(task = %self.id, %refusal, "a session cannot be told of an operation's end yet");
+            tracing::debug!(task = %self.id, %refusal, "cannot notify a session of an operation's end yet");
             self.retry_at = Some(clock::now() + RETRY_EVERY);
         }
     }

@@ -18,7 +18,7 @@ const FEW: u64 = 8;
 /// What the items begin with; those of earlier versions are JSON.
 const VERSION: u8 = 2;
 
-/// What the chunks of an append are told apart by.
+/// What distinguishes the chunks of an append.
 pub type Digest = [u8; 8];
 
 /// What the store keeps of a producer, since its last full block.

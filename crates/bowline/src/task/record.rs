@@ -40,7 +40,7 @@ pub struct TaskRecord {
     /// What proves a task without a session to be its maker's, where a name does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_token: Option<ResumeToken>,
-    /// Its session still has to be told that it has ended.
+    /// Its session still has to be notified that it has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub untold: bool,
     /// Its stream was let go; what is left is a tombstone.

@@ -81,7 +81,7 @@ impl Tasks {
         }
     }
 
-    /// Sets, once, who is told of operations that have ended.
+    /// Sets, once, the listener for operations that have ended.
     pub fn listen(&self, listener: Weak<dyn OperationListener>) {
         let _ = self.listener.set(listener);
     }

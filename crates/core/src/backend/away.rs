@@ -1,4 +1,4 @@
-//! An outage: since when, how often it was tried, when it will be tried again, and how much of that is told.
+//! An outage: since when, how often it was tried, when it will be tried again, and how much of that is announced.
 
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ impl Outage {
         stands
     }
 
-    /// Plans the next attempt and says whether it is to be told.
+    /// Plans the next attempt and says whether it is to be announced.
     pub fn plan(&mut self, now: Instant, delay: Duration, attempt: u32) -> bool {
         self.plan = RetryPlan::Wait { due: now + delay, early: None };
         let quiet_for_long = self.told_at.is_none_or(|told| now.saturating_duration_since(told) >= TOLD_EVERY);

@@ -1,4 +1,4 @@
-//! How calls go out, wait and end: what each is told, once, and what may still become of it.
+//! How calls go out, wait and end: each gets one answer, and what may still become of it.
 
 use std::time::{Duration, Instant};
 

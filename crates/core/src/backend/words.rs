@@ -1,4 +1,4 @@
-//! The words of a backend's life: what it is told, what it wants, and by which numbers it lives.
+//! The types of a backend's machine: its inputs, its outputs and its policy.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ pub enum Output {
     },
 }
 
-/// What the sessions are told. In the order in which it is true.
+/// What the sessions are notified of, in the order in which it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackendNotice {
     Connected,

@@ -148,7 +148,7 @@ impl<P: Projection> ProjectionIndexer<P> {
             return ProjectionIndexer { state, index: None, newest: OpenParts::default(), bytes: 0 };
         };
         let projection = P::resumed("", &newest);
-        // What happened since is about to be told once more.
+        // What happened since is about to be replayed.
         let index = index.map(|mut index| {
             index.changes.retain(|(at, _)| *at < next);
             index

@@ -49,7 +49,7 @@ impl SealRefusal {
         }
     }
 
-    /// What the client is told.
+    /// The sentence for the client.
     pub const fn sentence(self) -> &'static str {
         match self {
             SealRefusal::TooLarge => "The signed state is too large.",

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::upstream::Transport;
 
-/// What a call that waits is told next.
+/// What a waiting call does next.
 pub enum CallVerdict {
     /// It goes out on this transport. What comes after that comes by `next`.
     Go {
@@ -95,7 +95,7 @@ impl Dispatcher {
         told
     }
 
-    /// A call ended on a transport. If it has no answer yet, what becomes of it is told by its next turn.
+    /// A call ended on a transport. If it has no answer yet, its next verdict says what becomes of it.
     pub fn ended(&self, generation: Generation, id: CallId, report: &CallReport) {
         let now = clock::now();
         self.feed(|state| match report {

@@ -72,7 +72,7 @@ pub struct Caller {
     pub lane: Arc<str>,
     pub owner: Arc<str>,
     pub exchange: Exchange,
-    /// What the client can do, which is what the backend is told.
+    /// The client's capabilities, as the backend gets them.
     pub client: Arc<ClientFacts>,
     /// Where requests and notifications go that belong to no call.
     pub inbox: Option<InboundSink>,
@@ -82,7 +82,7 @@ pub struct Caller {
 pub const SHARED_LANE: &str = "";
 
 impl Caller {
-    /// A client without a session. What it can do is part of its name: a backend with sessions is told that once for each.
+    /// A client without a session. What it can do is part of its name: a backend with sessions gets them once for each.
     pub fn without_session(principal: &Principal, client: ClientFacts) -> Caller {
         Caller {
             lane: format!("principal {principal} {}", client.capabilities).into(),

@@ -1,4 +1,4 @@
-//! What a client is told about a call that has no answer: one honest outcome, in the words of its method.
+//! The answer to a call that got none from its server: one honest outcome, in the form of its method.
 
 use bowline_core::backend::{BackendStatus, CallFailure, ResendPolicy};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::catalogue::{Catalogue, ListKind};
 use crate::fields::{Fields, Raw, raw};
 use crate::message::{self, RpcResult};
 
-/// The code under which an unknown outcome is told.
+/// The error code of an unknown outcome.
 pub const OUTCOME_UNKNOWN: &str = "OUTCOME_UNKNOWN";
 
 /// What became of a call. It is decided where the call ends and travels beside the answer, so that metrics, tasks and agents never

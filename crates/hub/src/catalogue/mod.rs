@@ -65,7 +65,7 @@ impl ListKind {
         }
     }
 
-    /// The lists whose changes are told together.
+    /// The lists whose changes are announced together.
     pub const GROUPS: [&'static [ListKind]; 3] =
         [&[ListKind::Tools], &[ListKind::Resources, ListKind::Templates], &[ListKind::Prompts]];
 

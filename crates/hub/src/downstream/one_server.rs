@@ -103,7 +103,7 @@ async fn discover(backend: &Backend) -> CallReply {
     })
 }
 
-/// A stateless backend is told the level with each request, so it has no say in it now.
+/// A stateless backend gets the level with each request, so nothing is sent to it now.
 fn set_level(request: &RpcRequest) -> CallReply {
     match level_of(request) {
         Some(level) if is_log_level(&level) => done(empty()),

@@ -253,7 +253,7 @@ async fn run(
     }
 }
 
-/// What a session is told outside of its calls.
+/// What a session is sent outside of its calls.
 async fn follow(session: Arc<Session>, out: mpsc::Sender<Raw>, over: CancellationToken) {
     let mut reader = loop {
         match session.store().extent(&session.id).await {

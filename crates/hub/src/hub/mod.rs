@@ -166,7 +166,7 @@ impl Hub {
     /// servers from here any more.
     pub(crate) async fn settle_lost_sessions(&self) {
         for session in self.sessions.settle_lost().await {
-            // Not waited for: a server may wait itself until what it said has been told.
+            // Not waited for: a server may itself wait until its message has been delivered.
             tokio::spawn(self.end_at_servers(&session));
         }
     }

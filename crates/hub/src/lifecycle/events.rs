@@ -16,7 +16,7 @@ use crate::relay::resubscribe;
 use crate::session::registry::wants;
 use crate::session::{OWN_STREAM, Route, Session};
 
-/// Sessions that are told of one event at the same time.
+/// Sessions that are notified of one event at the same time.
 const TELL_AT_ONCE: usize = 256;
 
 impl Hub {
@@ -83,7 +83,7 @@ impl Hub {
         let telling = futures_util::stream::iter(concerned).for_each_concurrent(TELL_AT_ONCE, |session| async move {
             let message = self.as_it_is(&session, event, program);
             if let Err(error) = tell(&session, &key.name, event, message.as_ref()).await {
-                tracing::warn!(session = %session.id, %error, "a session could not be told");
+                tracing::warn!(session = %session.id, %error, "cannot notify a session");
             }
         });
         telling.await;

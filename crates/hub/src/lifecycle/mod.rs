@@ -31,7 +31,7 @@ use crate::tasks::names::TaskNames;
 use crate::tasks::{HubTasks, Orphans};
 use crate::upstream::address_guard;
 
-/// Events of backends that may wait to be told.
+/// Events of backends that may wait to be announced.
 const EVENTS_MAX: usize = 4096;
 /// How long we wait for our programs when we leave; twice what it takes to ask one and then to kill it.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);

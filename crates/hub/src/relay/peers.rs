@@ -110,7 +110,7 @@ pub struct Asking {
     pub reply: Replier,
 }
 
-/// Something that a session on another node is to be told.
+/// A notification for a session on another node.
 #[derive(Serialize, Deserialize)]
 pub struct SessionNotice {
     pub principal: Principal,

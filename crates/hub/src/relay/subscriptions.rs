@@ -33,7 +33,7 @@ const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), AGAIN_MAX, 0.1);
 /// One that lasted as long as this was a good one.
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 const SAID_MAX: usize = 64;
-/// What a client asks for, and what it is told then. Templates are resources.
+/// What a client subscribes to, and what it gets then. Templates are resources.
 const LISTS: [(&str, &str); 3] = [
     ("toolsListChanged", "notifications/tools/list_changed"),
     ("promptsListChanged", "notifications/prompts/list_changed"),

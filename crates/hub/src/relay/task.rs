@@ -75,7 +75,7 @@ pub async fn tell(hub: &Hub, event: &str, id: &LogId, owner: &Principal, record:
         Err(error) => Err(error),
     };
     if let Err(error) = told {
-        tracing::warn!(%session, %error, "a session could not be told of its task");
+        tracing::warn!(%session, %error, "cannot notify a session of its task");
     }
 }
 
@@ -97,7 +97,7 @@ async fn go_on(hub: &Arc<Hub>, task: OwnedTask) -> Result<(), StoreError> {
         return Ok(());
     };
     let session = match &task.record.session {
-        // One that is on another node is told how it ends, but not of the way there.
+        // A session on another node is notified of the end, but not of the progress.
         Some(session) => match hub.sessions.find(&task.owner, session.as_str()).await {
             Err(StoreError::Held(_)) => None,
             found => found?,

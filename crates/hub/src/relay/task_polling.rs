@@ -207,7 +207,7 @@ async fn appeared(hub: &Hub, client: &ClientContext, server: &str) -> Option<Bac
     }
 }
 
-/// A task whose caller may walk away: the backend is told.
+/// A task whose caller may leave: then it is cancelled at the backend.
 struct Open<'a> {
     hub: &'a Arc<Hub>,
     client: &'a ClientContext,

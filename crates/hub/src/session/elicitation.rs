@@ -105,7 +105,7 @@ impl Session {
         Ok(())
     }
 
-    /// A backend is gone: what it had asked is void, and the client is told.
+    /// A backend is gone: what it had asked is void, and the client is notified.
     pub async fn reject(&self, server: &str) -> Result<(), StoreError> {
         self.void(|pending| pending.server == server && !pending.foreign, GONE).await
     }

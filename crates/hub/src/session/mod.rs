@@ -62,7 +62,7 @@ pub struct Session {
     pub principal: Principal,
     pub record: HubSessionRecord,
     pub client: Arc<ClientFacts>,
-    /// What servers are told that it is: once, by whichever of its calls comes first.
+    /// What servers know of the client: sent once, with the first of its calls.
     seen: Arc<ClientFacts>,
     /// It has the hub's tools, and can answer with them what it cannot answer itself.
     pub has_tools: bool,

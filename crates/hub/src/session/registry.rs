@@ -30,7 +30,7 @@ pub struct HubSessions {
     store: Arc<dyn Store>,
     observer: Arc<dyn Observer>,
     neighbours: Option<Arc<dyn Neighbours>>,
-    /// Who is told of each session that wakes up.
+    /// Notified of each session that is activated.
     woken: mpsc::UnboundedSender<Arc<Session>>,
 }
 
@@ -247,7 +247,7 @@ async fn hear(hearer: Hearer, mut said: mpsc::Receiver<Inbound>) {
             }
         };
         if let Err(error) = written {
-            tracing::warn!(session = %session.id, %error, "a session could not be told");
+            tracing::warn!(session = %session.id, %error, "cannot notify a session");
         }
     }
 }

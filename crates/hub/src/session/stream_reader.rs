@@ -73,7 +73,7 @@ pub struct SessionStreamReader {
     /// Another reader has taken the stream over.
     stop: CancellationToken,
     over: bool,
-    /// Where it began, it was told as an event; so its client wants the events that follow.
+    /// Its cursor is that of an event; so its client wants the events that follow.
     from_event: bool,
     pacer: Pacer,
 }

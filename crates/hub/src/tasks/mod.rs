@@ -50,7 +50,7 @@ impl TaskStatus {
         }
     }
 
-    /// What its session is told.
+    /// What its session is notified of.
     pub const fn event(self) -> &'static str {
         match self {
             TaskStatus::Working => "task_created",
@@ -77,7 +77,7 @@ pub struct HubTaskRecord {
     pub created_ms: u64,
     #[serde(default)]
     pub ended_ms: Option<u64>,
-    /// The session whose it is, and that is told what becomes of it.
+    /// Its session, which is notified of what becomes of it.
     #[serde(default)]
     pub session: Option<LogId>,
     #[serde(default)]

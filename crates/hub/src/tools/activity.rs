@@ -106,7 +106,7 @@ impl Past {
         Past { follower: session.follow(cursor, wake), cursor, gap: None, events: Vec::new() }
     }
 
-    /// What cannot be read any more is told, never passed over.
+    /// What cannot be read any more is reported, never skipped silently.
     fn tell_gap(&self, session: &Session, facts: &mut Fields) {
         if let Some((lost, first)) = self.gap {
             facts.put("gap", &json!({ "lost": lost, "first_retained": session.event_id(first) }));

@@ -103,7 +103,7 @@ pub(crate) async fn pass(call: &ToolInvocation<'_>, name: &str) -> Result<HubToo
                 None => result,
             }))
         }
-        // Our own facts are told as those of a tool are.
+        // Our own facts have the same form as those of a tool.
         Err(error) if reply.outcome.is_unanswered() => {
             let facts = Fields::of(Some(&error)).object("data").to_raw();
             Ok(HubToolOutcome::Reply(CallReply { answer: Ok(outcome::tool_error_as(&facts)), ..reply }))

@@ -226,7 +226,7 @@ pub async fn dial(spec: &ServerSpec, dial: Dial) -> Result<Transport, DialError>
 }
 
 impl Dial {
-    /// What a caller is told whose session the backend refused, in the backend's own words but for what it was given in confidence.
+    /// The error for a caller whose session the backend refused, in the backend's own words but for what it was given in confidence.
     fn refused_session(&self, reason: &str) -> CallEnding {
         CallEnding::failed(&self.secrets.hide(format!("the server refused a new session: {reason}")))
     }

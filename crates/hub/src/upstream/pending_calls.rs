@@ -115,7 +115,7 @@ impl WaitingRoom {
         room.calls.remove(&number);
     }
 
-    /// Everyone who waits is told at once, by the loss of their sender.
+    /// All waiting callers are woken at once, by dropping their senders.
     pub fn clear(&self) {
         let mut room = self.lock();
         room.attribution.clear();

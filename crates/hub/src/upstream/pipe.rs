@@ -208,7 +208,7 @@ impl Pipe {
         self.closed.is_cancelled()
     }
 
-    /// Holds one subscription at a stateless backend, so that changes of its lists are told. What it says comes in like
+    /// Holds one subscription at a stateless backend, so that changes of its lists are noticed. What it says comes in like
     /// everything else; its answer is its end.
     pub async fn hold_subscription(self: Arc<Self>) {
         if self.facts().exchange != Exchange::Stateless {
@@ -393,7 +393,7 @@ impl Pipe {
         });
     }
 
-    /// The wire is gone: everyone who waits is told at once, by the loss of their sender.
+    /// The connection is lost: all waiting callers are woken at once, by dropping their senders.
     pub fn lost(&self) {
         self.closed.cancel();
         self.waiting.clear();

@@ -15,7 +15,7 @@ const PER_LANE_MAX: usize = 1000;
 /// A request that is made again: its method and parameters.
 pub type RenewableRequest = (String, Option<Raw>);
 
-/// Whether it is about a resource. All else that is kept is how much a client wants to be told.
+/// Whether it is about a resource. All else that is kept is the log level that a client has set.
 pub(super) fn is_subscription((method, _): &RenewableRequest) -> bool {
     method == "resources/subscribe"
 }

@@ -6,7 +6,7 @@ use crate::fields::Raw;
 use crate::message::{self, BYTES_MAX, Malformed, RpcId};
 use crate::scan::JsonScan;
 
-/// What is told of a call that was answered under a name that is not its own.
+/// The error of a call that was answered under another id.
 pub const WRONGLY_NAMED: &str = "it answered another request than the one asked";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Unread {
         }
     }
 
-    /// What a backend is told whose request cannot be taken, so that it does not wait for an answer.
+    /// The error for a backend whose request cannot be read, so that it does not wait for an answer.
     pub fn refusal(self, scan: &JsonScan) -> Option<Raw> {
         let id = scan.asks().filter(|_| scan.is_rpc())?;
         let error = message::error(message::INVALID_REQUEST, "the request is larger than is taken, or cannot be read");

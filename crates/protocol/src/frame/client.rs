@@ -45,7 +45,7 @@ pub enum Request {
         gap_detected: bool,
     },
     Reconnect(Attach),
-    /// The long way back, without state: as `Reconnect`, but failures are told as `error.recovery_failed`.
+    /// A recovery without state: as `Reconnect`, but failures are sent as `error.recovery_failed`.
     Recover(Attach),
     /// The long way back, with state.
     Restore {

@@ -26,7 +26,7 @@ impl Content {
     }
 
     /// How long it is: a text as UTF-8, whatever its JSON looks like; anything else as compact JSON. So it does not depend on
-    /// who wrote it down, or by which door it came.
+    /// who wrote it down, or by which endpoint it came.
     pub fn bytes(&self) -> usize {
         match serde_json::from_str::<Value>(self.0.get()) {
             Ok(Value::String(text)) => text.len(),

@@ -74,7 +74,7 @@ pub async fn of_many_claimants_one_is_granted_each_fence(fixture: &dyn Fixture) 
             }
         }
         let [(fence, winner)] = &winners[..] else { panic!("one of them, and not {winners:?}") };
-        assert!(told.iter().all(|by| by == winner), "the others are told who");
+        assert!(told.iter().all(|by| by == winner), "the others learn who");
         assert_eq!(store.holder(&id("log")).await.as_ref(), Ok(&Some(winner.clone())));
         assert!(fences.keys().all(|earlier| earlier < fence));
         for stale in fences.keys() {

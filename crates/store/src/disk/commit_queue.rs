@@ -32,7 +32,7 @@ pub enum Request {
     GiveBack(LogId, Holder, Fence, Answer<()>),
 }
 
-/// Who waits for a group, and what they will be told if it reaches the disk.
+/// Who waits for a group, and their answers if it reaches the disk.
 pub enum Waiting {
     Commit(Answer<Committed>, Result<Committed, StoreError>),
     Lease(LogId, Claim, Answer<Leased>, Result<Leased, StoreError>),

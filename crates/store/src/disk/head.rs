@@ -84,7 +84,7 @@ impl Head {
         Ok(())
     }
 
-    /// The log after an admitted commit, what the frame will say (but for the lengths), and what the caller is told.
+    /// The log after an admitted commit, what the frame will say (but for the lengths), and the caller's answer.
     pub fn after(
         before: Option<Head>,
         commit: &Commit,

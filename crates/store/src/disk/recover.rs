@@ -1,6 +1,6 @@
 //! Reading the segments back into an index: frame by frame, telling a torn tail from damage.
 //!
-//! Torn is what was never answered: it is cut. Damage is what was: it is told, and only the logs it touches suffer.
+//! Torn is what was never answered: it is cut. Damage is what was: it is reported, and affects only the logs that it touches.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

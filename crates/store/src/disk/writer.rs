@@ -151,7 +151,7 @@ impl Writer {
                 }
                 WriterCommand::Sync => self.sync(),
                 WriterCommand::Close(answer) => {
-                    // What came before the door was closed and had to wait is done first.
+                    // What was queued before the close is done first.
                     loop {
                         self.release();
                         let (taken, _) = self.queue.hold();

@@ -224,7 +224,7 @@ impl Listener {
         let logs = self.tails.logs();
         let ask = |log: &LogId| Operation::command("HMGET", &self.keys.of(log).head()).arg("e").arg("f").arg("n");
         let operations: Vec<Operation> = logs.iter().map(ask).collect();
-        // A store that is away is told by others.
+        // The health check reports a store that is away.
         let Ok(answers) = self.topology.call_each(&operations).await else { return };
         for (log, answer) in logs.into_iter().zip(answers) {
             if self.seen.get(&log) != Some(&answer) {

@@ -27,7 +27,7 @@ pub struct LocalCache {
 }
 
 impl LocalCache {
-    /// A server that has changed may have forgotten what it was told, so what is known of it counts no more.
+    /// A server that has changed may have lost what was written, so what is known of it counts no more.
     pub fn note_changes(&self, changes: u64) {
         if self.changes.swap(changes, Ordering::AcqRel) != changes {
             lock(&self.listed).clear();

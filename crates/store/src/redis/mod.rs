@@ -14,7 +14,7 @@
 //!
 //! **A write queue** per server takes what is queued, at most one operation for each log, sends it in one piece and
 //! waits. When an answer is lost, the log's newest commit is thus the only one in doubt, and the log remembers that one
-//! by its id: sent again, it is answered as it was. If its time runs out first, the caller is told `InDoubt`, and its
+//! by its id: sent again, it is answered as it was. If its time runs out first, the caller gets `InDoubt`, and its
 //! fence is burnt: a writer that wants to go on needs a new lease, which shuts the doubtful commit out wherever it may still
 //! be under way, and then looks. A session or task whose commit is in doubt begins anew from the store, as after a
 //! crash. The crate's own cluster client repeats what it lost, which would commit twice; that is why slots are routed
@@ -43,7 +43,7 @@
 //! 64 MiB of events: when the connection is lost, so is everything that was known by it. Wake-ups say how far the log
 //! has come, only to spare a reader that knows that already a look. All other reads ask Redis, which alone knows whether the
 //! log is still what it was: `read` and `extent` are the truth, `follow` and `glance` are at least as new as the
-//! reader's last wake-up, and as anything that this node was told.
+//! reader's last wake-up, and as anything that this node has read.
 
 mod commit_script;
 mod follow;

@@ -53,7 +53,7 @@ pub struct Facts {
     pub promoted: bool,
 }
 
-/// How the server keeps what it was told.
+/// How the server persists what was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Keeping {
     /// Nothing survives its end.

@@ -65,7 +65,7 @@ impl WriteQueue {
         WriteQueue { queue }
     }
 
-    /// Queues a write at once; what it came to is told later. The number of callers is bounded elsewhere.
+    /// Queues a write at once; its outcome comes later. The number of callers is bounded elsewhere.
     pub fn send(
         &self,
         log: &LogId,

@@ -81,7 +81,7 @@ struct Words {
 }
 
 impl Words {
-    /// What can be told once this is there too.
+    /// What can be emitted once this is there too.
     fn push(&mut self, body: &str) -> String {
         let waited = !self.held.is_empty();
         self.held.push_str(body);

@@ -48,7 +48,7 @@ pub struct BenchArgs {
 
 /// A server that does not take a connection for so long is not there.
 const DIAL_PATIENCE: Duration = Duration::from_secs(10);
-/// How often a person is told how far it is.
+/// How often progress is printed.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
 /// Fails if any client saw an event twice, missed one, or could not go on.

@@ -60,7 +60,7 @@ pub enum Show {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leave {
     Done,
-    /// A script that is through, but not every message got an answer; each was told when it happened.
+    /// A script that is through, but not every message got an answer; each was reported when it happened.
     AfterErrors,
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! Whether the stream of an operation has told the operation's own call and its output, so that each is told once.
+//! Whether the stream of an operation has sent the operation's own call and its output, so that each is sent once.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -134,7 +134,7 @@ impl OperationCalls {
 
     /// What the stream lacks if the operation ends with this result, or without one because it failed.
     pub fn owed(&self, result: Option<&Value>) -> OwedChunk {
-        // Under the operation's own id, whatever was told counts. Under another, only what is the same.
+        // Under the operation's own id, whatever was sent counts. Under another, only what is the same.
         if let Some(own) = self.known.iter().find(|call| *call.id == *self.id) {
             return if own.standing == CallState::Open {
                 OwedChunk::Output(own.id.clone())

@@ -99,7 +99,7 @@ enum Sight {
     Lost,
 }
 
-/// What an event of ours keeps besides, so that the upstream's chunk can be told from it word for word.
+/// What an event of ours keeps besides, so that the upstream's chunk can be reproduced byte for byte.
 #[derive(Serialize)]
 struct DeltaFacts<'a> {
     index: u64,

@@ -47,7 +47,7 @@ pub struct Projector {
     /// Nothing of it outlives its event.
     #[serde(skip)]
     output: EventOutput,
-    /// The reader was told that it lacks something, so its texts may have holes.
+    /// The reader got a gap notice, so its texts may have holes.
     has_gap: bool,
     /// The last event would have become other chunks, had everything before it been seen.
     inexact: bool,

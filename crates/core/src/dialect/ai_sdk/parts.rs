@@ -193,7 +193,7 @@ impl Parts {
         self.take_parts();
     }
 
-    /// The newest generation can take back what it was told in this step.
+    /// The newest generation of the SDK can retract what it got in this step.
     pub fn reset_step(&mut self) {
         self.changed = true;
         let step = self.steps;

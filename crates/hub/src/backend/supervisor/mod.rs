@@ -281,7 +281,7 @@ impl Supervisor {
             TransportEvent::Lost { reason, exit } => {
                 let reason = self.secrets.hide(reason);
                 self.dispatcher.lock().machine.handle_lost(clock::now(), generation, &reason, entropy::chance());
-                // A program that dies again and again while it is dialled is told of with the same restraint as the dials.
+                // A program that dies again and again while it is dialled is announced as rarely as the dials.
                 let was_connected = self.connected == Some(generation);
                 let told = was_connected || self.dispatcher.lock().machine.tells_each_attempt();
                 if let Some(exit) = exit.filter(|_| told) {

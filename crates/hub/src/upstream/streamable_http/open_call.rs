@@ -1,4 +1,4 @@
-//! A call in a session that is under way over HTTP: if its caller walks away, the backend is told.
+//! A call in a session that is under way over HTTP: if its caller leaves, the call is cancelled at the backend.
 
 use std::sync::Arc;
 

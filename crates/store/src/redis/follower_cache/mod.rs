@@ -29,7 +29,7 @@ type Outcome = Option<Result<(), StoreError>>;
 
 pub struct FollowerCache {
     logs: Mutex<Logs>,
-    /// Commits of this node that are under way. What they change is told by them.
+    /// Commits of this node that are under way. They report what they change.
     own: Mutex<HashSet<String>>,
     bytes_max: usize,
 }
