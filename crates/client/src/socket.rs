@@ -98,9 +98,10 @@ async fn connect(address: &Address, token: Option<&str>) -> Result<WebSocket, So
                 format!("{url} refused us ({}). Give a valid token with --token or BOWLINE_TOKEN.", response.status()),
                 true,
             ),
-            404 | 405 | 426 => {
-                failed(format!("there is no Bowline at {url} ({}); the endpoint is usually /ws", response.status()), true)
-            }
+            404 | 405 | 426 => failed(
+                format!("there is no Bowline at {url} ({}); the endpoint is usually /ws", response.status()),
+                true,
+            ),
             _ => failed(format!("{url} answered {}", response.status()), false),
         }),
         Ok(Err(error)) => Err(failed(format!("cannot reach {url}: {error}"), false)),
