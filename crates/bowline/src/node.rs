@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bowline_api::{Agent, Tools};
+use bowline_env::net::Listener;
 use bowline_env::{clock, entropy};
 use bowline_store::disk::{DiskOptions, DiskStore, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{Directory, RedisOptions, RedisStore, Retention, Retentions, Store};
-use tokio::net::TcpListener;
 
 use crate::actor::Router;
 use crate::agent;
@@ -88,7 +88,7 @@ pub struct Node {
     member: Option<Arc<ClusterMember>>,
     auth: Arc<Authenticator>,
     acceptor: Acceptor,
-    listener: TcpListener,
+    listener: Box<dyn Listener>,
     reread: Option<Reread>,
 }
 
@@ -106,7 +106,7 @@ impl Node {
         let clock = bowline_store::clock_of(store.as_ref()).await?;
         format::check(&store, clock.now_ms()).await?;
         let listen = config.listen;
-        let listener = TcpListener::bind(listen)
+        let listener = config.env.network.listen(listen)
             .await
             .with_context(|| format!("cannot listen on {listen}: choose another address with --listen"))?;
         let address = listener.local_addr()?;
@@ -318,11 +318,12 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     let hot_bytes = config.limits.half_of_read_memory();
     match &config.store.url {
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::new(retention))),
-        StoreUrl::Disk(dir) => open_disk(dir.clone(), config.store.sync, retention, hot_bytes).await,
+        StoreUrl::Disk(dir) => open_disk(dir.clone(), config, retention, hot_bytes).await,
         StoreUrl::Redis(url) => {
             let StoreConfig { wait_replicas, timeout, .. } = config.store;
+            let network = config.env.network.clone();
             let options =
-                RedisOptions { wait_replicas, timeout, hot_bytes, ..RedisOptions::new(url.clone(), retention) };
+                RedisOptions { wait_replicas, timeout, hot_bytes, network, ..RedisOptions::new(url.clone(), retention) };
             let store = RedisStore::open(options).await?;
             tracing::info!(%url, logs = store.health().logs, "opened the store");
             Ok(Arc::new(store))
@@ -332,15 +333,15 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
 
 async fn open_disk(
     dir: PathBuf,
-    sync: SyncMode,
+    config: &Config,
     retention: Retentions,
     hot_bytes: usize,
 ) -> anyhow::Result<Arc<dyn Store>> {
-    let sync = match sync {
+    let sync = match config.store.sync {
         SyncMode::Always => Sync::Always,
         SyncMode::Interval => Sync::Interval { every: SYNC_INTERVAL },
     };
-    let options = DiskOptions { sync, hot_bytes, ..DiskOptions::new(dir, retention) };
+    let options = DiskOptions { sync, hot_bytes, files: config.env.files.clone(), ..DiskOptions::new(dir, retention) };
     let (store, report) = tokio::task::spawn_blocking(move || DiskStore::open(options)).await??;
     tracing::info!(
         logs = report.logs,

@@ -1,12 +1,8 @@
 //! Where a server is, as people write it: `wss://host/ws`, `http://host:port`, or just `host:port`.
 
+use bowline_env::net::{self, Network, Socket};
+use bowline_env::tls;
 use http::Uri;
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_util::either::Either;
-
-use crate::tls;
 
 /// The WebSocket endpoint of a server on this machine with default settings.
 pub const DEFAULT_WS: &str = "ws://127.0.0.1:8080/ws";
@@ -66,21 +62,13 @@ impl Address {
     }
 
     /// Opens a connection, with TLS if the address says so.
-    pub async fn dial(&self) -> std::io::Result<Wire> {
-        let stream = TcpStream::connect(&self.authority).await?;
-        let _ = stream.set_nodelay(true);
-        if !self.secure {
-            return Ok(Either::Left(stream));
-        }
-        let host = self.authority.rsplit_once(':').map_or(self.authority.as_str(), |(host, _)| host);
-        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(std::io::Error::other)?;
-        let connector = tls::connector().map_err(std::io::Error::other)?;
-        connector.connect(name, stream).await.map(|stream| Either::Right(Box::new(stream)))
+    pub async fn dial(&self, network: &dyn Network) -> std::io::Result<Socket> {
+        let (host, port) = self.authority.rsplit_once(':').unwrap_or((&self.authority, ""));
+        let (host, port) = (host.trim_matches(['[', ']']), port.parse().map_err(std::io::Error::other)?);
+        let socket = net::dial(network, host, port).await?;
+        if self.secure { tls::secure(host, socket).await } else { Ok(socket) }
     }
 }
-
-/// A connection to a server, plain or with TLS.
-pub type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// An id as part of a path.
 pub fn segment(text: &str) -> String {

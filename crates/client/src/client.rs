@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 
-use bowline_env::{clock, entropy};
+use bowline_env::net::OsNetwork;
+use bowline_env::{Network, clock, entropy};
 use serde_json::{Value, json};
 use tokio::time::{sleep_until, timeout_at};
 
@@ -20,6 +22,7 @@ pub type Tap = Box<dyn FnMut(bool, &str) + Send>;
 /// [`next`](Client::next) drives it: it opens sockets, sends, receives, waits and comes back, and returns what happened.
 /// While it is not awaited, nothing moves; the server waits, or keeps the events in its log.
 pub struct Client {
+    network: Arc<dyn Network>,
     address: Address,
     token: Option<String>,
     link: Link,
@@ -38,7 +41,13 @@ impl fmt::Debug for Client {
 impl Client {
     /// A client that is not connected yet.
     pub fn new(address: Address, token: Option<String>, config: LinkConfig) -> Client {
-        Client { address, token, link: Link::new(config), socket: None, closing: VecDeque::new(), tap: None }
+        let (network, link) = (Arc::new(OsNetwork), Link::new(config));
+        Client { network, address, token, link, socket: None, closing: VecDeque::new(), tap: None }
+    }
+
+    /// Dials through another network than the operating system's.
+    pub fn through(self, network: Arc<dyn Network>) -> Client {
+        Client { network, ..self }
     }
 
     /// Connects, and attaches to the target.
@@ -115,7 +124,10 @@ impl Client {
         loop {
             while let Some(output) = self.link.poll_output() {
                 match output {
-                    LinkOutput::Dial => self.socket = Some(Socket::dial(self.address.clone(), self.token.clone())),
+                    LinkOutput::Dial => {
+                        let (network, address) = (self.network.clone(), self.address.clone());
+                        self.socket = Some(Socket::dial(network, address, self.token.clone()));
+                    }
                     LinkOutput::HangUp => self.hang_up(),
                     LinkOutput::Send(frame) => self.send(frame),
                     LinkOutput::Event(event) => return Some(event),

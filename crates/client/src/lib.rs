@@ -60,7 +60,6 @@ mod http_client;
 mod link;
 mod request;
 mod socket;
-mod tls;
 
 pub use address::{Address, AddressError, DEFAULT_HTTP, DEFAULT_WS, segment};
 pub use client::{Client, Tap};

@@ -1,7 +1,9 @@
 //! One WebSocket of a client: opened, read and written by tasks of its own, so that a slow or dead one holds nothing up.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_env::{Network, net};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use tokio::sync::mpsc;
@@ -11,7 +13,7 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::address::{Address, Wire};
+use crate::address::Address;
 
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A socket that does not take a small frame for this long is lost.
@@ -47,11 +49,11 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    pub fn dial(address: Address, token: Option<String>) -> Socket {
+    pub fn dial(network: Arc<dyn Network>, address: Address, token: Option<String>) -> Socket {
         let (report, events) = mpsc::channel(QUEUE_MAX);
         let (frames, outgoing) = mpsc::unbounded_channel();
         let task = async move {
-            match connect(&address, token.as_deref()).await {
+            match connect(&*network, &address, token.as_deref()).await {
                 Ok(socket) => run(socket, report, outgoing).await,
                 Err(failed) => drop(report.send(failed).await),
             }
@@ -79,9 +81,9 @@ impl Socket {
     }
 }
 
-type WebSocket = WebSocketStream<Wire>;
+type WebSocket = WebSocketStream<net::Socket>;
 
-async fn connect(address: &Address, token: Option<&str>) -> Result<WebSocket, SocketEvent> {
+async fn connect(network: &dyn Network, address: &Address, token: Option<&str>) -> Result<WebSocket, SocketEvent> {
     let url = &address.ws_url();
     let failed = |reason: String, permanent: bool| SocketEvent::DialFailed { reason, permanent };
     let mut request = url.as_str().into_client_request().map_err(|error| failed(format!("{url}: {error}"), true))?;
@@ -90,7 +92,7 @@ async fn connect(address: &Address, token: Option<&str>) -> Result<WebSocket, So
         let value = value.map_err(|_| failed("the token holds characters that no header can carry".into(), true))?;
         request.headers_mut().insert(http::header::AUTHORIZATION, value);
     }
-    let dialled = async { client_async(request, address.dial().await?).await };
+    let dialled = async { client_async(request, address.dial(network).await?).await };
     match timeout(DIAL_TIMEOUT, dialled).await {
         Ok(Ok((socket, _))) => Ok(socket),
         Ok(Err(WsError::Http(response))) => Err(match response.status().as_u16() {

@@ -1,12 +1,31 @@
-//! What a node takes from the machine it runs on: time and randomness, each asked for in one place; and the one choice of
-//! cryptography for TLS.
+//! What a node takes from the machine it runs on: time, randomness, files and the network, each asked for in one place;
+//! and the one choice of cryptography for TLS.
 //!
-//! All other crates take these from here, and `clippy.toml` refuses the ways around it. So a whole node can be run with a
-//! time and a randomness of the caller's choice: [`clock::simulate`] and [`entropy::seed`] replace them for one thread,
-//! and a node on a single-threaded runtime never leaves that thread.
+//! All other crates take these from here, and `clippy.toml` refuses the ways around it. So a whole node can be run in a
+//! world of the caller's choice: [`clock::simulate`] and [`entropy::seed`] replace time and randomness for one thread,
+//! which a node on a single-threaded runtime never leaves; [`Env`] brings files and a network.
 
 pub mod clock;
 pub mod entropy;
+pub mod files;
+pub mod net;
 pub mod tls;
 
+use std::sync::Arc;
+
 pub use clock::Clock;
+pub use files::Files;
+pub use net::Network;
+
+/// The files and the network of a node. By default they are the operating system's.
+#[derive(Clone, Debug)]
+pub struct Env {
+    pub files: Arc<dyn Files>,
+    pub network: Arc<dyn Network>,
+}
+
+impl Default for Env {
+    fn default() -> Env {
+        Env { files: Arc::new(files::OsFiles), network: Arc::new(net::OsNetwork) }
+    }
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use bowline_env::Env;
 use serde_json::json;
 
 use super::Config;
@@ -77,6 +78,8 @@ pub struct Surroundings {
     pub variables: BTreeMap<String, String>,
     /// Where relative paths and `bowline.toml` are looked for.
     pub dir: PathBuf,
+    /// The files that are read, and what the node gets besides them.
+    pub env: Env,
 }
 
 impl Surroundings {
@@ -85,7 +88,7 @@ impl Surroundings {
         let unicode = |(name, text): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, text.into_string().ok()?))
         };
-        Surroundings { variables: std::env::vars_os().filter_map(unicode).collect(), dir: PathBuf::new() }
+        Surroundings { variables: std::env::vars_os().filter_map(unicode).collect(), ..Surroundings::default() }
     }
 
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {

@@ -26,7 +26,11 @@ impl Scene {
     }
 
     fn load(&self) -> Result<Loaded, ConfigError> {
-        let around = Surroundings { variables: self.variables.clone(), dir: self.dir.path().to_owned() };
+        let around = Surroundings {
+            variables: self.variables.clone(),
+            dir: self.dir.path().to_owned(),
+            ..Surroundings::default()
+        };
         Config::load_from(&self.flags, &around)
     }
 

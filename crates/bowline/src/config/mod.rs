@@ -24,6 +24,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use bowline_env::Env;
+
 pub use agents::{AgentConfig, AgentKind, Format, HttpConfig, OpenAiConfig, WireConfig};
 pub use auth::{AuthConfig, AuthMode, JWT_SECRET_BYTES_MIN, JwtConfig, JwtKeys, StaticToken};
 pub use choice::{LogFormat, Ownership, SyncMode, WhenBusy};
@@ -61,6 +63,8 @@ pub struct Config {
     pub lease: LeaseConfig,
     pub drain: DrainConfig,
     pub log: LogConfig,
+    /// No setting: the files and the network that the settings come with, and that a node with them uses.
+    pub env: Env,
 }
 
 /// Where the certificate and its key are, in PEM.
@@ -106,6 +110,7 @@ impl ReadSection for Config {
             lease: ReadSection::read(resolver)?,
             drain: ReadSection::read(resolver)?,
             log: ReadSection::read(resolver)?,
+            env: resolver.around.env.clone(),
         };
         resolver.check_state_fits(&config.state, &config.limits)?;
         Ok(config)

@@ -30,11 +30,10 @@ use axum::http::header::DATE;
 use axum::middleware::{from_fn, from_fn_with_state, map_response, map_response_with_state};
 use axum::response::Response;
 use bowline_env::clock;
+use bowline_env::net::{Listener, Socket};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -54,9 +53,6 @@ use crate::tls::Tls;
 
 /// Plain HTTP requests that may be open beside the WebSockets and the streams.
 const OTHER_CONNECTIONS_MAX: usize = 1024;
-/// What the kernel takes for one connection beyond what is on its way. Left to itself it takes megabytes for each client
-/// that takes nothing, and they count as this server's.
-const UNSENT_BYTES_MAX: u32 = 128 << 10;
 /// How long to wait when there are no descriptors left, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// That is told so often: a log that is full of it helps nobody, and may fill the disk.
@@ -160,7 +156,7 @@ impl fmt::Debug for Acceptor {
 
 impl Acceptor {
     /// Accepts connections until the server closes, then waits for those that are open to end.
-    pub async fn serve(self, listener: TcpListener) {
+    pub async fn serve(self, listener: Box<dyn Listener>) {
         let limits = &self.config.limits;
         let places = limits.connections_max + limits.streams_max + OTHER_CONNECTIONS_MAX;
         let places = Arc::new(Semaphore::new(places));
@@ -169,13 +165,11 @@ impl Acceptor {
         let accept = async {
             loop {
                 match listener.accept().await {
-                    Ok((stream, _)) => {
+                    Ok(socket) => {
                         let Ok(place) = places.clone().try_acquire_owned() else {
                             self.metrics.limits_hit.inc("limits.connections_max");
                             continue;
                         };
-                        let _ = stream.set_nodelay(true);
-                        let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
                         let door = Door {
                             router: self.router.clone(),
                             header_timeout: limits.header_timeout,
@@ -184,11 +178,11 @@ impl Acceptor {
                         // Apart, because a connection keeps room for the larger of the two as long as it lasts.
                         match self.tls.clone() {
                             None => tracker.spawn(async move {
-                                door.serve(stream).await;
+                                door.serve(socket).await;
                                 drop(place);
                             }),
                             Some(tls) => tracker.spawn(async move {
-                                door.serve_tls(tls, stream).await;
+                                door.serve_tls(tls, socket).await;
                                 drop(place);
                             }),
                         };
@@ -217,9 +211,9 @@ struct Door {
 }
 
 impl Door {
-    async fn serve_tls(self, tls: Arc<Tls>, stream: TcpStream) {
+    async fn serve_tls(self, tls: Arc<Tls>, socket: Socket) {
         let acceptor = Box::pin(tls.acceptor()).await;
-        match tokio::time::timeout(self.header_timeout, acceptor.accept(stream)).await {
+        match tokio::time::timeout(self.header_timeout, acceptor.accept(socket)).await {
             Ok(Ok(stream)) => self.serve(stream).await,
             Ok(Err(error)) => tracing::debug!(%error, "a connection did not become TLS"),
             Err(_) => tracing::debug!("a connection did not become TLS in time"),

@@ -46,7 +46,7 @@ fn jwt(seconds: u64) -> String {
 /// The settings in a file, with these tokens in it.
 fn settings(dir: &Path, tokens: &str) -> Loaded {
     let path = write_settings(dir, tokens);
-    let around = Surroundings { variables: BTreeMap::new(), dir: dir.to_owned() };
+    let around = Surroundings { dir: dir.to_owned(), ..Surroundings::default() };
     Config::load_from(&Flags { config: Some(path), ..Flags::default() }, &around).unwrap()
 }
 
@@ -351,6 +351,7 @@ async fn without_auth_the_admin_token_makes_an_admin() {
         let around = Surroundings {
             variables: BTreeMap::from([("ADMIN".to_owned(), token.to_owned())]),
             dir: dir.path().to_owned(),
+            ..Surroundings::default()
         };
         Config::load_from(&Flags::default(), &around).unwrap()
     };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backend::Policy;
+use bowline_env::Env;
 use bowline_store::{Clock, ReadBudget};
 
 /// What `/mcp` shows.
@@ -39,6 +40,8 @@ pub enum Prefix {
 pub struct Options {
     /// What lifetimes count on. All parts of a node share it.
     pub clock: Clock,
+    /// How servers are reached, and where their file is read.
+    pub env: Env,
     /// What readers may hold in memory, those of the server around the hub included.
     pub reading: Arc<ReadBudget>,
     pub expose: Expose,
@@ -75,6 +78,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             clock: Clock::start(),
+            env: Env::default(),
             reading: ReadBudget::new(64 << 20),
             expose: Expose::Both,
             prefix: Prefix::Always,

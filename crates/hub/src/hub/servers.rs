@@ -216,7 +216,7 @@ impl Hub {
         };
         let mut context = self.context.clone();
         if reach != Reach::Anywhere {
-            context.http = address_guard::client(reach);
+            context.http = address_guard::client(reach, &self.options.env.network);
         }
         if key.owner.is_some() {
             // Its only user takes nothing from others.

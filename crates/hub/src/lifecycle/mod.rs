@@ -53,7 +53,7 @@ impl Hub {
             policy: options.policy,
             health_interval: options.health_interval,
             health_timeout: options.health_timeout,
-            http: address_guard::client(Reach::Anywhere),
+            http: address_guard::client(Reach::Anywhere, &options.env.network),
             events,
             programs: TaskTracker::new(),
             processes: SeatLimits {

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_env::Network;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 
@@ -13,7 +14,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Redirects are not followed: they could lead anywhere, with our headers.
 #[allow(clippy::expect_used)]
-pub fn client(reach: Reach) -> reqwest::Client {
+pub fn client(reach: Reach, network: &Arc<dyn Network>) -> reqwest::Client {
     let builder = || {
         bowline_env::tls::http_client()
             .redirect(Policy::none())
@@ -22,7 +23,7 @@ pub fn client(reach: Reach) -> reqwest::Client {
             .pool_max_idle_per_host(64)
             .no_proxy()
             .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
-            .dns_resolver(Arc::new(Resolver { reach }))
+            .dns_resolver(Arc::new(Resolver { reach, network: network.clone() }))
     };
     builder().build().unwrap_or_else(|error| {
         // A small image may have no certificates. Backends without TLS need none, and the others will say so.
@@ -58,14 +59,14 @@ fn is_localhost(host: &str) -> bool {
 #[derive(Debug)]
 struct Resolver {
     reach: Reach,
+    network: Arc<dyn Network>,
 }
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let reach = self.reach;
+        let (reach, network) = (self.reach, self.network.clone());
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await;
-            let allowed = allowed(found.map(Iterator::collect), reach)?;
+            let allowed = allowed(network.resolve(name.as_str(), 0).await, reach)?;
             Ok(Box::new(allowed.into_iter()) as Addrs)
         })
     }

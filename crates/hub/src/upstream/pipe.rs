@@ -477,7 +477,10 @@ mod tests {
             exchange: None,
             only_exchange: false,
             events,
-            http: crate::upstream::address_guard::client(crate::config::spec::Reach::Anywhere),
+            http: crate::upstream::address_guard::client(
+                crate::config::spec::Reach::Anywhere,
+                &bowline_env::Env::default().network,
+            ),
             reach: crate::config::spec::Reach::Anywhere,
             renewals: Arc::default(),
             secrets: Arc::default(),

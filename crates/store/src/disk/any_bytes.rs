@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use bowline_env::files::OsFiles;
 use bowline_protocol::{Epoch, LogId, Seq};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::files::{DataDir, OsFiles};
+use super::data_dir::DataDir;
 use super::frame::{Flags, HEADER_BYTES, Header, Meta, encode_frame};
 use super::open::settle;
 use super::recover::{LastRun, Recovered, recover};

@@ -4,7 +4,7 @@
 
 use bowline_protocol::LogId;
 
-use super::files::DataDir;
+use super::data_dir::DataDir;
 use super::frame::{Flags, RecordHead};
 use super::group::{Copied, Group};
 use super::index::{Index, SHARDS};

@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use super::files::{Allocated, Files, Lock, OsFiles, ReadableFile, WritableFile};
+use bowline_env::files::{Allocated, Files, Lock, OsFiles, ReadableFile, WritableFile};
+
 use crate::tail::lock;
 
 /// Disks keep or lose whole sectors.

@@ -10,10 +10,9 @@ mod any_bytes;
 mod cached_frame;
 mod commit_queue;
 mod compact;
+mod data_dir;
 #[doc(hidden)]
 pub mod faults;
-#[doc(hidden)]
-pub mod files;
 mod frame;
 mod group;
 mod head;
@@ -43,7 +42,7 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
 use self::commit_queue::{CommitQueue, Request, WriterCommand};
-use self::files::DataDir;
+use self::data_dir::DataDir;
 use self::log::Log;
 use self::read::{FetchError, ItemPlan, Plan};
 use self::shared::Shared;

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use bowline_env::files::{Files, Lock, OsFiles};
 use bowline_env::clock;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::commit_queue::{CommitQueue, WriterCommand};
-use super::files::{DataDir, Files, Lock, OsFiles};
+use super::data_dir::DataDir;
 use super::group::Group;
 use super::hot::Hot;
 use super::judge::{Verdict, judge};

@@ -2,9 +2,10 @@
 
 use std::{fmt, io};
 
+use bowline_env::files::{Allocated, WritableFile, is_full};
 use bowline_env::entropy;
 
-use super::files::{Allocated, DataDir, WritableFile, is_full};
+use super::data_dir::DataDir;
 use super::frame::{HEADER_BYTES, Header};
 use super::segment::{FORMAT, SEGMENT_HEADER_BYTES, SegmentHeader, draft_path, segment_path};
 use crate::StoreError;

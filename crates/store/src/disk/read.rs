@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 
+use bowline_env::files::{ReadableFile, read_start};
 use bowline_protocol::{Epoch, Recorded, Seq};
 use bytes::Bytes;
 
 use super::cached_frame::CachedFrame;
-use super::files::{DataDir, ReadableFile, read_start};
+use super::data_dir::DataDir;
 use super::frame::{Meta, decode_frame};
 use super::log::{Log, Slot, Value};
 use super::segment::{Place, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, segment_path};

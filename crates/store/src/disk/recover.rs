@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::{io, thread};
 
-use super::files::{DataDir, read_start};
+use bowline_env::files::read_start;
+
+use super::data_dir::DataDir;
 use super::frame::{Flags, HEADER_BYTES, Header, Meta, Names};
 use super::index::Index;
 use super::log::Applied;

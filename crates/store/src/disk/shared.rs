@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bowline_protocol::LogId;
 
-use super::files::DataDir;
+use super::data_dir::DataDir;
 use super::index::Index;
 use crate::tail::{Tails, lock};
 use crate::{Health, StoreError};

@@ -4,9 +4,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bowline_env::files::{Files, WritableFile, read};
 use bowline_env::entropy;
 
-use super::files::{DataDir, Files, WritableFile, read};
+use super::data_dir::DataDir;
 use super::segment::FORMAT;
 
 /// The small file beside the segments, replaced as a whole when the store opens and when it closes.
@@ -157,7 +158,8 @@ mod tests {
     use std::fs;
     use std::sync::Arc;
 
-    use super::super::files::OsFiles;
+    use bowline_env::files::OsFiles;
+
     use super::*;
 
     #[test]

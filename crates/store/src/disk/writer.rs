@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::commit_queue::{CommitQueue, Taken, Waiting, Work, WriterCommand};
 use super::compact::{Compaction, Step};
-use super::files::DataDir;
+use super::data_dir::DataDir;
 use super::frame::Flags;
 use super::group::Group;
 use super::hot::Hot;

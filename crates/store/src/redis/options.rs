@@ -1,7 +1,11 @@
 //! Where Redis is and how it is to be used.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+
+use bowline_env::Network;
+use bowline_env::net::OsNetwork;
 
 use crate::Retentions;
 
@@ -19,6 +23,8 @@ pub struct RedisOptions {
     pub timeout: Duration,
     /// How much memory the newest events of logs that are followed may take.
     pub hot_bytes: usize,
+    /// How servers are reached.
+    pub network: Arc<dyn Network>,
 }
 
 impl RedisOptions {
@@ -29,6 +35,7 @@ impl RedisOptions {
             wait_replicas: 0,
             timeout: Duration::from_secs(5),
             hot_bytes: 64 << 20,
+            network: Arc::new(OsNetwork),
         }
     }
 }

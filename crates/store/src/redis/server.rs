@@ -6,14 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bowline_env::{clock, entropy};
+use bowline_env::{clock, entropy, net, tls};
 use redis::aio::{MultiplexedConnection, SendError};
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind,
-    RedisConnectionInfo, Value,
-};
+use redis::{AsyncConnectionConfig, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, Value};
+use tokio::task::JoinSet;
 
-use super::options::{Address, RedisUrl};
+use super::options::{Address, RedisOptions};
 use super::reply::{Refused, list, server_error, text};
 use super::script::{Hashes, Script};
 use crate::tail::lock;
@@ -35,6 +33,8 @@ const REFUSAL_COUNTS: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct Wire {
     connection: MultiplexedConnection,
+    /// What reads and writes for it, and ends with its last clone.
+    _driver: Arc<JoinSet<()>>,
     pub facts: Facts,
     hashes: Hashes,
     gone: Arc<AtomicBool>,
@@ -196,8 +196,7 @@ pub enum Way {
 
 pub struct Server {
     way: Way,
-    url: RedisUrl,
-    timeout: Duration,
+    options: RedisOptions,
     reader: tokio::sync::Mutex<Reader>,
     /// Why it cannot be reached, and since when.
     trouble: Mutex<Option<(Instant, String)>>,
@@ -218,11 +217,10 @@ struct Reader {
 }
 
 impl Server {
-    pub fn new(way: Way, url: RedisUrl, timeout: Duration, changes: Arc<AtomicU64>) -> Server {
+    pub fn new(way: Way, options: RedisOptions, changes: Arc<AtomicU64>) -> Server {
         Server {
             way,
-            url,
-            timeout,
+            options,
             changes,
             reader: tokio::sync::Mutex::default(),
             trouble: Mutex::default(),
@@ -234,8 +232,8 @@ impl Server {
 
     /// A connection of its own, with the scripts loaded.
     pub async fn dial(&self, push: Option<&Push>) -> Result<Wire, String> {
-        let dialled = tokio::time::timeout(self.timeout, self.try_each(push)).await;
-        let dialled = dialled.unwrap_or_else(|_| Err(format!("no answer within {} ms", self.timeout.as_millis())));
+        let dialled = tokio::time::timeout(self.options.timeout, self.try_each(push)).await;
+        let dialled = dialled.unwrap_or_else(|_| Err(format!("no answer within {} ms", self.options.timeout.as_millis())));
         match dialled {
             Ok(wire) => {
                 self.note_fine();
@@ -255,7 +253,7 @@ impl Server {
             Way::Hosts(hosts) => hosts.clone(),
             Way::Sentinels(sentinels, name) => vec![self.ask_sentinels(sentinels, name).await?],
         };
-        let share = self.timeout / hosts.len().max(1) as u32;
+        let share = self.options.timeout / hosts.len().max(1) as u32;
         let mut why = String::from("no host is known");
         for host in &hosts {
             match tokio::time::timeout(share, self.shake_hands(host, push)).await {
@@ -269,45 +267,50 @@ impl Server {
 
     async fn shake_hands(&self, host: &Address, push: Option<&Push>) -> Result<Wire, String> {
         let gone = Arc::new(AtomicBool::new(false));
-        let connection = self.connect(host, self.url.db, watch(&gone, push.cloned())).await?;
-        let mut wire = Wire { connection, facts: Facts::default(), hashes: Hashes::default(), gone };
-        wire.facts = wire.ask(&self.url.era, self.timeout).await?;
-        wire.load(self.timeout).await?;
+        let (connection, driver) = self.connect(host, self.options.url.db, watch(&gone, push.cloned())).await?;
+        let (facts, hashes) = (Facts::default(), Hashes::default());
+        let mut wire = Wire { connection, _driver: Arc::new(driver), facts, hashes, gone };
+        wire.facts = wire.ask(&self.options.url.era, self.options.timeout).await?;
+        wire.load(self.options.timeout).await?;
         Ok(wire)
     }
 
-    async fn connect(&self, host: &Address, db: i64, push: Push) -> Result<MultiplexedConnection, String> {
-        let addr = match self.url.tls {
-            false => ConnectionAddr::Tcp(host.host.clone(), host.port),
-            true => {
-                // The client takes the provider of the process.
-                bowline_env::tls::provider();
-                let host = host.clone();
-                ConnectionAddr::TcpTls { host: host.host, port: host.port, insecure: false, tls_params: None }
-            }
-        };
+    /// A connection, and the task that reads and writes for it.
+    async fn connect(
+        &self,
+        host: &Address,
+        db: i64,
+        push: Push,
+    ) -> Result<(MultiplexedConnection, JoinSet<()>), String> {
+        let dialled = net::dial(&*self.options.network, &host.host, host.port).await;
+        let mut socket = dialled.map_err(|error| error.to_string())?;
+        if self.options.url.tls {
+            socket = tls::secure(&host.host, socket).await.map_err(|error| error.to_string())?;
+        }
         let who = RedisConnectionInfo::default().set_db(db).set_protocol(ProtocolVersion::RESP3);
         // Servers before 7.2 do not know how to note a library's name, and users with few rights may not.
         let mut who = who.set_skip_set_lib_name();
-        if let Some(user) = &self.url.user {
+        if let Some(user) = &self.options.url.user {
             who = who.set_username(user);
         }
-        if let Some(password) = &self.url.password {
+        if let Some(password) = &self.options.url.password {
             who = who.set_password(password);
         }
-        let info = addr.into_connection_info().map_err(|error| error.to_string())?.set_redis_settings(who);
-        let client = Client::open(info).map_err(|error| error.to_string())?;
-        // Each use has a timeout of its own; the connection's would be half a second for everything.
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(self.timeout)).set_response_timeout(None);
+        // Each use has a timeout of its own, as this one; the connection's would be half a second for everything.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let config = config.set_push_sender(move |info| -> Result<(), SendError> {
             push(info);
             Ok(())
         });
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(|error| error.to_string())
+        let made = MultiplexedConnection::new_with_config(&who, socket, config).await;
+        let (connection, drive) = made.map_err(|error| error.to_string())?;
+        let mut driver = JoinSet::new();
+        driver.spawn(drive);
+        Ok((connection, driver))
     }
 
     async fn ask_sentinels(&self, sentinels: &[Address], name: &str) -> Result<Address, String> {
-        let share = self.timeout / (2 * sentinels.len().max(1)) as u32;
+        let share = self.options.timeout / (2 * sentinels.len().max(1)) as u32;
         let mut why = String::from("no sentinel is known");
         for sentinel in sentinels {
             match tokio::time::timeout(share, self.ask_sentinel(sentinel, name)).await {
@@ -320,7 +323,7 @@ impl Server {
     }
 
     async fn ask_sentinel(&self, sentinel: &Address, name: &str) -> Result<Address, String> {
-        let mut connection = self.connect(sentinel, 0, Arc::new(drop)).await?;
+        let (mut connection, _driver) = self.connect(sentinel, 0, Arc::new(drop)).await?;
         let command = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
         let answer = connection.send_packed_command(&command).await.map_err(|error| error.to_string())?;
         let mut parts = list(answer).into_iter().map(text);

@@ -57,7 +57,7 @@ impl Topology {
         };
         Arc::new_cyclic(|topology| {
             let changes = Arc::default();
-            let server = Arc::new(Server::new(way, options.url.clone(), options.timeout, Arc::clone(&changes)));
+            let server = Arc::new(Server::new(way, options.clone(), Arc::clone(&changes)));
             let queue = WriteQueue::start(topology.clone(), server.clone(), &options);
             let home = Arc::new(Master { server, queue });
             Topology { options, home, changes, map: Mutex::default(), moved: Notify::new() }
@@ -120,8 +120,7 @@ impl Topology {
     fn master_in(self: &Arc<Self>, map: &mut Map, address: &Address) -> Arc<Master> {
         let new = || {
             let way = Way::Hosts(vec![address.clone()]);
-            let server =
-                Arc::new(Server::new(way, self.options.url.clone(), self.options.timeout, self.changes.clone()));
+            let server = Arc::new(Server::new(way, self.options.clone(), self.changes.clone()));
             let queue = WriteQueue::start(Arc::downgrade(self), server.clone(), &self.options);
             Arc::new(Master { server, queue })
         };

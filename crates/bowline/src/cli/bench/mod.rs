@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bowline_client::{Address, DEFAULT_WS};
 use bowline_env::clock;
+use bowline_env::net::OsNetwork;
 use clap::Args;
 use tokio::task::JoinSet;
 
@@ -84,7 +85,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
 
 /// Figures of a server that is not there would only be zeros.
 async fn reach(address: &Address) -> anyhow::Result<()> {
-    let dialled = tokio::time::timeout(DIAL_PATIENCE, address.dial()).await;
+    let dialled = tokio::time::timeout(DIAL_PATIENCE, address.dial(&OsNetwork)).await;
     let why = match dialled {
         Ok(Ok(_)) => return Ok(()),
         Ok(Err(error)) => error.to_string(),

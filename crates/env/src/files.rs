@@ -7,7 +7,6 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -84,13 +83,6 @@ pub enum Allocated {
     Reserved,
     /// The file system cannot reserve; the file just grows.
     Unsupported,
-}
-
-/// The directory of a store, and the files that it is made of.
-#[derive(Clone, Debug)]
-pub struct DataDir {
-    pub path: PathBuf,
-    pub files: Arc<dyn Files>,
 }
 
 /// Reads the beginning of a file, up to `len` bytes, into `out`, in place of what that holds.
