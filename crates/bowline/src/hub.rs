@@ -70,7 +70,7 @@ pub async fn start(
         seconds_of: metrics.backend_call_seconds.clone(),
     };
     let neighbours = cluster.map(|cluster| Arc::new(HubNeighbours(cluster.clone())) as Arc<dyn Neighbours>);
-    let reading = ReadBudget::new(config.limits.half_of_read_memory());
+    let reading = ReadBudget::new(config.half_of_read_memory());
     let options = Options { clock, reading, env: config.env.clone(), ..config.hub.options.clone() };
     let hub = Hub::start(options, store, Some(Box::new(counts)), neighbours).await?;
     if let Some(path) = &config.hub.servers_file {

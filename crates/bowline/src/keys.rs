@@ -1,14 +1,13 @@
 //! The key ring of a server: from the settings, or made once and kept beside the data, readable by its owner alone.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bowline_core::seal::{KEY_BYTES_MIN, Key, Ring, RingError};
+use bowline_env::files::{Files, read_text};
 use bowline_env::{clock, entropy};
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +57,7 @@ impl Keys {
         match (Keys::find(config)?, &config.store.url) {
             (Some(keys), _) => Ok(keys),
             (None, StoreUrl::Disk(dir)) => {
-                let file = KeyFile::change(dir, |file| {
+                let file = KeyFile::change(&*config.env.files, dir, |file| {
                     // Another process may have made one since we looked.
                     if file.keys.is_empty() {
                         file.keys.push(StoredKey::random());
@@ -80,7 +79,7 @@ impl Keys {
             return Ok(Some(Keys { ring: Ring::new(config.state.keys.clone())?, origin: Origin::Settings }));
         }
         let StoreUrl::Disk(dir) = &config.store.url else { return Ok(None) };
-        let Some(file) = KeyFile::read(dir)? else { return Ok(None) };
+        let Some(file) = KeyFile::read(&*config.env.files, dir)? else { return Ok(None) };
         Ok(Some(Keys { ring: file.ring()?, origin: Origin::File(dir.join(FILE_NAME)) }))
     }
 
@@ -115,19 +114,18 @@ pub struct StoredKey {
 
 impl KeyFile {
     /// The ring of this data directory, if it has one.
-    pub fn read(dir: &Path) -> Result<Option<KeyFile>, KeysError> {
+    pub fn read(files: &dyn Files, dir: &Path) -> Result<Option<KeyFile>, KeysError> {
         let path = dir.join(FILE_NAME);
         let failed = |error| KeysError::Io { path: path.clone(), error };
-        let file = match File::open(&path) {
-            Ok(file) => file,
+        let mode = match files.look(&path) {
+            Ok(look) => look.mode,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(KeysError::Exposed { path, mode });
         }
-        let text = io::read_to_string(file).map_err(failed)?;
+        let text = read_text(files, &path).map_err(failed)?;
         let unreadable = |reason: &str| KeysError::Unreadable { path: path.clone(), reason: reason.to_owned() };
         // The parser's own words could hold a piece of a secret.
         let file: KeyFile = serde_json::from_str(&text).map_err(|_| unreadable("it is damaged"))?;
@@ -139,32 +137,20 @@ impl KeyFile {
 
     /// Reads the ring, or begins an empty one, changes it and keeps it. Only one at a time.
     pub fn change(
+        files: &dyn Files,
         dir: &Path,
         change: impl FnOnce(&mut KeyFile) -> Result<(), KeysError>,
     ) -> Result<KeyFile, KeysError> {
         let path = dir.join(FILE_NAME);
         let failed = |error| KeysError::Io { path: path.clone(), error };
-        fs::create_dir_all(dir).map_err(failed)?;
-        let lock = File::open(dir).map_err(failed)?;
-        lock.lock().map_err(failed)?;
+        files.make_dir(dir).map_err(failed)?;
+        let _lock = files.lock_dir(dir).map_err(failed)?;
         let empty = KeyFile { version: FILE_VERSION, keys: Vec::new() };
-        let mut file = KeyFile::read(dir)?.unwrap_or(empty);
+        let mut file = KeyFile::read(files, dir)?.unwrap_or(empty);
         change(&mut file)?;
-        file.write(&path).and_then(|()| lock.sync_all()).map_err(failed)?;
+        let text = serde_json::to_string_pretty(&file).map_err(|error| failed(error.into()))?;
+        files.replace(&path, text.as_bytes()).map_err(failed)?;
         Ok(file)
-    }
-
-    /// Replaces the file, all or nothing. It is never readable by others, not even while it is written.
-    fn write(&self, path: &Path) -> io::Result<()> {
-        let draft = path.with_extension("json.new");
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        file.write_all(serde_json::to_string_pretty(self)?.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&draft, path)
     }
 
     pub fn ring(&self) -> Result<Ring, KeysError> {

@@ -1,5 +1,10 @@
 //! The ring on disk: made once, kept, readable by its owner alone.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use bowline_env::files::OsFiles;
+
 use super::*;
 
 fn on_disk(dir: &Path) -> Config {
@@ -50,11 +55,11 @@ fn the_newest_signs_older_verify_and_the_last_one_cannot_be_retired() {
     let dir = tempfile::tempdir().unwrap();
     let config = on_disk(dir.path());
     let old = signer(&Keys::load(&config).unwrap());
-    let retire = |id: &str| KeyFile::change(dir.path(), |file| file.retire(id));
+    let retire = |id: &str| KeyFile::change(&OsFiles, dir.path(), |file| file.retire(id));
     assert!(matches!(retire(&old), Err(KeysError::LastKey(_))));
     assert!(matches!(retire("k_none"), Err(KeysError::NoSuchKey(_))));
     let mut new = String::new();
-    KeyFile::change(dir.path(), |file| {
+    KeyFile::change(&OsFiles, dir.path(), |file| {
         new = file.add();
         Ok(())
     })

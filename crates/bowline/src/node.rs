@@ -106,7 +106,10 @@ impl Node {
         let clock = bowline_store::clock_of(store.as_ref()).await?;
         format::check(&store, clock.now_ms()).await?;
         let listen = config.listen;
-        let listener = config.env.network.listen(listen)
+        let listener = config
+            .env
+            .network
+            .listen(listen)
             .await
             .with_context(|| format!("cannot listen on {listen}: choose another address with --listen"))?;
         let address = listener.local_addr()?;
@@ -142,11 +145,11 @@ impl Node {
             tasks: tasks.clone(),
             agents: configured.into_iter().chain(own.agents).collect(),
             tools: own.tools.unwrap_or_else(|| Arc::new(HubTools(hub.clone()))),
-            ring: LiveRing::new(load_keys(&config)?),
+            ring: LiveRing::new(load_keys(&config)?, config.env.files.clone()),
             draining,
         });
         let auth = Arc::new(Authenticator::new(&config)?);
-        let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
+        let tls = config.tls.clone().map(|tls| Tls::load(tls, &config.env.files)).transpose()?.map(Arc::new);
         let maintenance = Arc::new(Maintenance {
             config: config.clone(),
             logs: logs.clone(),
@@ -315,15 +318,20 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
         tasks: Retention { events_max: config.stream.events_max, age_max_ms: u64::MAX },
         nodes: Retention::NODES,
     };
-    let hot_bytes = config.limits.half_of_read_memory();
+    let hot_bytes = config.half_of_read_memory();
     match &config.store.url {
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::new(retention))),
         StoreUrl::Disk(dir) => open_disk(dir.clone(), config, retention, hot_bytes).await,
         StoreUrl::Redis(url) => {
             let StoreConfig { wait_replicas, timeout, .. } = config.store;
             let network = config.env.network.clone();
-            let options =
-                RedisOptions { wait_replicas, timeout, hot_bytes, network, ..RedisOptions::new(url.clone(), retention) };
+            let options = RedisOptions {
+                wait_replicas,
+                timeout,
+                hot_bytes,
+                network,
+                ..RedisOptions::new(url.clone(), retention)
+            };
             let store = RedisStore::open(options).await?;
             tracing::info!(%url, logs = store.health().logs, "opened the store");
             Ok(Arc::new(store))

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bowline_env::clock;
+use bowline_env::files::{Files, Look};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -16,25 +17,28 @@ use crate::config::TlsConfig;
 
 /// The files are looked at this often, when somebody connects.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A chain of certificates has some kilobytes.
+const PEM_BYTES_MAX: u64 = 4 << 20;
 
 /// What serves TLS.
 pub struct Tls {
-    files: TlsConfig,
+    paths: TlsConfig,
+    files: Arc<dyn Files>,
     current: Mutex<Current>,
 }
 
 struct Current {
     config: Arc<ServerConfig>,
-    /// When the files were last changed, as far as that was seen.
-    changed: Option<[SystemTime; 2]>,
+    /// How the files looked when they were read.
+    look: Option<[Look; 2]>,
     looked: Instant,
 }
 
 impl Tls {
-    pub fn load(files: TlsConfig) -> anyhow::Result<Tls> {
-        let changed = changed(&files);
-        let current = Current { config: read(&files)?, changed, looked: clock::now() };
-        Ok(Tls { files, current: Mutex::new(current) })
+    pub fn load(paths: TlsConfig, files: &Arc<dyn Files>) -> anyhow::Result<Tls> {
+        let look = look(&**files, &paths);
+        let current = Current { config: read(&**files, &paths)?, look, looked: clock::now() };
+        Ok(Tls { paths, files: files.clone(), current: Mutex::new(current) })
     }
 
     /// For the next connection.
@@ -46,24 +50,24 @@ impl Tls {
     /// Takes a renewed certificate, once a second at most, on a thread that may wait for a slow disk. While its two files do
     /// not fit each other, the old one stays.
     async fn look(&self) {
-        let (files, known) = {
+        let (files, paths, known) = {
             let mut current = self.current();
             if current.looked.elapsed() < LOOK_EVERY {
                 return;
             }
             current.looked = clock::now();
-            (self.files.clone(), current.changed)
+            (self.files.clone(), self.paths.clone(), current.look)
         };
         let renewed = tokio::task::spawn_blocking(move || {
-            let changed = changed(&files).filter(|changed| Some(*changed) != known)?;
-            Some(read(&files).map(|config| (config, changed)))
+            let look = look(&*files, &paths).filter(|look| Some(*look) != known)?;
+            Some(read(&*files, &paths).map(|config| (config, look)))
         });
         // It fails only when the runtime ends.
         match renewed.await.ok().flatten() {
             None => {}
-            Some(Ok((config, changed))) => {
+            Some(Ok((config, look))) => {
                 let mut current = self.current();
-                (current.config, current.changed) = (config, Some(changed));
+                (current.config, current.look) = (config, Some(look));
                 tracing::info!("took the renewed certificate");
             }
             Some(Err(error)) => tracing::warn!(%error, "the renewed certificate cannot be used; the old one stays"),
@@ -78,22 +82,21 @@ impl Tls {
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tls({})", self.files.cert.display())
+        write!(f, "Tls({})", self.paths.cert.display())
     }
 }
 
-fn changed(files: &TlsConfig) -> Option<[SystemTime; 2]> {
-    let at = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified()).ok();
-    Some([at(&files.cert)?, at(&files.key)?])
+fn look(files: &dyn Files, paths: &TlsConfig) -> Option<[Look; 2]> {
+    Some([files.look(&paths.cert).ok()?, files.look(&paths.key).ok()?])
 }
 
-fn read(files: &TlsConfig) -> anyhow::Result<Arc<ServerConfig>> {
-    let cert = files.cert.display();
-    let chain: Result<Vec<CertificateDer>, _> = CertificateDer::pem_file_iter(&files.cert).and_then(Iterator::collect);
-    let chain = chain.with_context(|| format!("`tls.cert`: {cert} cannot be read as certificates in PEM"))?;
+fn read(files: &dyn Files, paths: &TlsConfig) -> anyhow::Result<Arc<ServerConfig>> {
+    let cert = paths.cert.display();
+    let chain = certificates(files, &paths.cert)
+        .with_context(|| format!("`tls.cert`: {cert} cannot be read as certificates in PEM"))?;
     anyhow::ensure!(!chain.is_empty(), "`tls.cert`: there is no certificate in {cert}");
-    let key = PrivateKeyDer::from_pem_file(&files.key)
-        .with_context(|| format!("`tls.key`: {} cannot be read as a private key in PEM", files.key.display()))?;
+    let key = private_key(files, &paths.key)
+        .with_context(|| format!("`tls.key`: {} cannot be read as a private key in PEM", paths.key.display()))?;
     let mut config = ServerConfig::builder_with_provider(bowline_env::tls::provider())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
@@ -101,4 +104,12 @@ fn read(files: &TlsConfig) -> anyhow::Result<Arc<ServerConfig>> {
         .with_context(|| format!("`tls.key` does not fit the certificate in {cert}"))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+fn certificates(files: &dyn Files, path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    Ok(CertificateDer::pem_slice_iter(&files.read(path, PEM_BYTES_MAX)?).collect::<Result<_, _>>()?)
+}
+
+fn private_key(files: &dyn Files, path: &Path) -> anyhow::Result<PrivateKeyDer<'static>> {
+    Ok(PrivateKeyDer::from_pem_slice(&files.read(path, PEM_BYTES_MAX)?)?)
 }

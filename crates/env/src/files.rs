@@ -1,11 +1,13 @@
-//! The seam to the file system: every file of the store is made, read, written and removed through here, so that tests
-//! can make it fail and a simulation can put a model of a disk in its place.
+//! The seam to the file system: every file of a node is made, read, written and removed through here, so that tests can
+//! make it fail and a simulation can put a model of a disk in its place.
+//!
+//! The store works on files that it holds open; settings, keys and certificates are small, read whole and looked at again.
 
 use std::any::Any;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -15,6 +17,10 @@ use rustix::io::Errno;
 const WITNESS_DIR: &str = "/dev/shm";
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
+/// What is read whole as text is written by hand or by other programs, and far smaller.
+const TEXT_BYTES_MAX: u64 = 64 << 20;
+
+/// The files that a node sees.
 pub trait Files: Send + Sync + fmt::Debug {
     /// Makes the directory and those above it, for this user alone; it may exist.
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
@@ -25,6 +31,15 @@ pub trait Files: Send + Sync + fmt::Debug {
     /// Takes the lock that this file stands for, and makes the file if need be. It is held until the guard is dropped or
     /// the process ends. `None` if another has it.
     fn lock(&self, path: &Path) -> io::Result<Option<Lock>>;
+
+    /// Takes the lock of a directory that exists, when those who came before have let it go.
+    fn lock_dir(&self, dir: &Path) -> io::Result<Lock>;
+
+    /// What can be seen of a file without reading it.
+    fn look(&self, path: &Path) -> io::Result<Look>;
+
+    /// A file from its beginning, up to `bytes_max` bytes. It may be one without a length, such as a pipe.
+    fn read(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>>;
 
     /// Makes a new file for writing; it must not exist.
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>>;
@@ -37,7 +52,7 @@ pub trait Files: Send + Sync + fmt::Debug {
 
     fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn ReadableFile>>;
 
-    /// Puts `bytes` in the place of what is at `path`, durably, all or nothing.
+    /// Puts `bytes` in the place of what is at `path`, durably, all or nothing. Only this user can read them, at any moment.
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     fn remove(&self, path: &Path) -> io::Result<()>;
@@ -53,6 +68,20 @@ pub trait Files: Send + Sync + fmt::Debug {
 
 /// A lock that is held for as long as this lives.
 pub type Lock = Box<dyn Any + Send>;
+
+/// How a file looks from outside. Two looks that are alike mean that it was neither written nor replaced between them, nor
+/// given other permissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    pub len: u64,
+    /// Who may read and write it, in the nine bits of Unix.
+    pub mode: u32,
+    pub inode: u64,
+    /// Seconds and nanoseconds of the last write.
+    pub modified: (i64, i64),
+    /// Seconds and nanoseconds of the last change of anything.
+    pub changed: (i64, i64),
+}
 
 /// A file that is written.
 pub trait WritableFile: Send {
@@ -94,11 +123,13 @@ pub fn read_start(file: &dyn ReadableFile, len: u64, out: &mut Vec<u8>) -> io::R
     file.read_exact_at(out, 0)
 }
 
-/// A small file, whole.
-pub fn read(files: &dyn Files, path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    read_start(&*files.open_to_read(path)?, u64::MAX, &mut bytes)?;
-    Ok(bytes)
+/// A text, whole.
+pub fn read_text(files: &dyn Files, path: &Path) -> io::Result<String> {
+    let bytes = files.read(path, TEXT_BYTES_MAX + 1)?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is far too large"));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
 /// Whether an error means "no space", which heals, rather than "broken", which may not.
@@ -128,6 +159,29 @@ impl Files for OsFiles {
         }
     }
 
+    fn lock_dir(&self, dir: &Path) -> io::Result<Lock> {
+        let file = File::open(dir)?;
+        file.lock()?;
+        Ok(Box::new(file))
+    }
+
+    fn look(&self, path: &Path) -> io::Result<Look> {
+        let seen = fs::metadata(path)?;
+        Ok(Look {
+            len: seen.len(),
+            mode: seen.mode() & 0o777,
+            inode: seen.ino(),
+            modified: (seen.mtime(), seen.mtime_nsec()),
+            changed: (seen.ctime(), seen.ctime_nsec()),
+        })
+    }
+
+    fn read(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
         Ok(Box::new(OsFile(file)))
@@ -149,7 +203,12 @@ impl Files for OsFiles {
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let draft = path.with_extension("new");
-        let mut file = File::create(&draft)?;
+        // One that was left behind could be readable by others.
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&draft, path)?;

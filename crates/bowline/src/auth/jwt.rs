@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bowline_env::Env;
 use bowline_protocol::Principal;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Validation, decode, decode_header};
@@ -35,7 +36,7 @@ enum Keys {
 
 impl JwtVerifier {
     /// `changes` hears of it when keys come or go.
-    pub fn new(config: &JwtConfig, changes: &Changes) -> anyhow::Result<JwtVerifier> {
+    pub fn new(config: &JwtConfig, env: &Env, changes: &Changes) -> anyhow::Result<JwtVerifier> {
         signature::install();
         let keys = match &config.keys {
             JwtKeys::Secret(secret) => {
@@ -47,7 +48,7 @@ impl JwtVerifier {
                 Keys::One(Arc::new(VerifyingKey::secret(bytes)))
             }
             JwtKeys::Pem(pem) => Keys::One(Arc::new(VerifyingKey::pem(pem)?)),
-            JwtKeys::JwksFile(path) => Keys::File(KeyFile::open(path, changes)?),
+            JwtKeys::JwksFile(path) => Keys::File(KeyFile::open(&env.files, path, changes)?),
             JwtKeys::JwksUrl { url, refresh } => Keys::Remote(RemoteKeys::new(url, *refresh, changes)?),
         };
         Ok(JwtVerifier {

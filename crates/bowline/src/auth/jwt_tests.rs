@@ -147,7 +147,7 @@ fn config(keys: JwtKeys) -> JwtConfig {
 }
 
 fn with_secret() -> JwtVerifier {
-    JwtVerifier::new(&config(JwtKeys::Secret(Secret::new(SECRET))), &Changes::default()).unwrap()
+    JwtVerifier::new(&config(JwtKeys::Secret(Secret::new(SECRET))), &Env::default(), &Changes::default()).unwrap()
 }
 
 fn hs256(claims: &Value) -> String {
@@ -200,7 +200,7 @@ fn claims_are_checked() {
 fn issuer_and_audience_are_required_once_they_are_configured() {
     let mut config = config(JwtKeys::Secret(Secret::new(SECRET)));
     (config.issuer, config.audience) = (Some("https://id.example".into()), Some("bowline".into()));
-    let verifier = JwtVerifier::new(&config, &Changes::default()).unwrap();
+    let verifier = JwtVerifier::new(&config, &Env::default(), &Changes::default()).unwrap();
     let verify = |iss: Value, aud: Value| {
         let mut claims = json!({ "sub": "a", "exp": NOW + 9, "iss": iss, "aud": aud });
         claims.as_object_mut().unwrap().retain(|_, value| !value.is_null());
@@ -257,8 +257,10 @@ fn a_tampered_token_is_refused() {
 #[test]
 fn the_algorithm_follows_from_the_key_and_not_from_the_token() {
     let (rsa, ec) = (rsa(), ec());
-    let by_rsa = JwtVerifier::new(&config(JwtKeys::Pem(rsa.public_pem.clone())), &Changes::default()).unwrap();
-    let by_ec = JwtVerifier::new(&config(JwtKeys::Pem(ec.public_pem.clone())), &Changes::default()).unwrap();
+    let by_rsa =
+        JwtVerifier::new(&config(JwtKeys::Pem(rsa.public_pem.clone())), &Env::default(), &Changes::default()).unwrap();
+    let by_ec =
+        JwtVerifier::new(&config(JwtKeys::Pem(ec.public_pem.clone())), &Env::default(), &Changes::default()).unwrap();
     assert!(by_rsa.verify(&rsa.sign(None, &alice()), NOW).is_ok());
     assert!(by_ec.verify(&ec.sign(None, &alice()), NOW).is_ok());
 
@@ -293,9 +295,12 @@ fn a_key_is_good_for_every_algorithm_of_its_kind() {
     strict["alg"] = "RS384".into();
     let set = json!({ "keys": [any, strict, p256.jwk("p256"), p384.jwk("p384"), { "kty": "RSA", "kid": "half" }] });
     std::fs::write(file.path(), set.to_string()).unwrap();
-    let by_set = JwtVerifier::new(&config(JwtKeys::JwksFile(file.path().to_owned())), &Changes::default()).unwrap();
-    let by_pem =
-        |key: &TestKey| JwtVerifier::new(&config(JwtKeys::Pem(key.public_pem.clone())), &Changes::default()).unwrap();
+    let by_set =
+        JwtVerifier::new(&config(JwtKeys::JwksFile(file.path().to_owned())), &Env::default(), &Changes::default())
+            .unwrap();
+    let by_pem = |key: &TestKey| {
+        JwtVerifier::new(&config(JwtKeys::Pem(key.public_pem.clone())), &Env::default(), &Changes::default()).unwrap()
+    };
     for algorithm in [Algorithm::RS256, Algorithm::RS384, Algorithm::RS512] {
         let sign = |kid: Option<&str>| encode(algorithm, kid, &alice(), &rsa.signing);
         assert!(by_pem(&rsa).verify(&sign(None), NOW).is_ok(), "{algorithm:?}");
@@ -317,7 +322,9 @@ fn the_key_id_selects_and_a_foreign_one_selects_nothing() {
     let shared = json!({ "kty": "oct", "kid": "shared", "k": URL_SAFE_NO_PAD.encode(SECRET) });
     let set = json!({ "keys": [rsa.jwk("one"), ec.jwk("two"), shared, { "kty": "new", "kid": "x" }] });
     std::fs::write(file.path(), set.to_string()).unwrap();
-    let verifier = JwtVerifier::new(&config(JwtKeys::JwksFile(file.path().to_owned())), &Changes::default()).unwrap();
+    let verifier =
+        JwtVerifier::new(&config(JwtKeys::JwksFile(file.path().to_owned())), &Env::default(), &Changes::default())
+            .unwrap();
     let verify = |token: String| verifier.verify(&token, NOW).map(|identity| identity.principal.to_string());
 
     assert_eq!(verify(rsa.sign(Some("one"), &alice())), Ok("alice".into()));
@@ -341,7 +348,9 @@ async fn a_changed_key_set_is_taken_up_within_a_second_and_a_broken_one_is_not()
         std::fs::File::options().write(true).open(file.path()).unwrap().set_modified(when).unwrap();
     };
     write(json!({ "keys": [old.jwk("old")] }).to_string(), 3);
-    let verifier = JwtVerifier::new(&config(JwtKeys::JwksFile(file.path().to_owned())), &Changes::default()).unwrap();
+    let verifier =
+        JwtVerifier::new(&config(JwtKeys::JwksFile(file.path().to_owned())), &Env::default(), &Changes::default())
+            .unwrap();
     let (by_old, by_new) = (old.sign(Some("old"), &alice()), new.sign(Some("new"), &alice()));
     verifier.look(NOW).await;
     assert!(verifier.verify(&by_old, NOW).is_ok());
@@ -366,9 +375,12 @@ fn keys_that_cannot_be_used_are_refused_at_the_start() {
     let missing = JwtKeys::JwksFile("/nonexistent/jwks.json".into());
     let private = JwtKeys::Pem("-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----".into());
     for keys in [JwtKeys::Secret(Secret::new("short")), JwtKeys::Pem("nonsense".into()), private, missing] {
-        assert!(JwtVerifier::new(&config(keys.clone()), &Changes::default()).is_err(), "{keys:?}");
+        assert!(JwtVerifier::new(&config(keys.clone()), &Env::default(), &Changes::default()).is_err(), "{keys:?}");
     }
     let empty = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(empty.path(), r#"{"keys": []}"#).unwrap();
-    assert!(JwtVerifier::new(&config(JwtKeys::JwksFile(empty.path().to_owned())), &Changes::default()).is_err());
+    assert!(
+        JwtVerifier::new(&config(JwtKeys::JwksFile(empty.path().to_owned())), &Env::default(), &Changes::default())
+            .is_err()
+    );
 }

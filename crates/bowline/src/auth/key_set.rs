@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use anyhow::Context;
+use bowline_env::Files;
+use bowline_env::files::{Look, read_text};
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
@@ -89,6 +90,7 @@ pub fn find(keys: &KeySet, id: Option<&str>) -> Option<Arc<VerifyingKey>> {
 /// A key set on disk. Looked at once a second at most, and read again when it has changed.
 #[derive(Debug)]
 pub struct KeyFile {
+    files: Arc<dyn Files>,
     path: PathBuf,
     state: Mutex<KeyFileState>,
     changes: Changes,
@@ -97,18 +99,15 @@ pub struct KeyFile {
 #[derive(Debug)]
 struct KeyFileState {
     keys: KeySet,
-    version: Version,
+    look: Look,
     checked_at_unix: u64,
 }
 
-/// What changes when a file is written or replaced.
-type Version = (SystemTime, u64);
-
 impl KeyFile {
-    pub fn open(path: &Path, changes: &Changes) -> anyhow::Result<KeyFile> {
-        let version = version_of(path).with_context(|| format!("cannot read the key set {}", path.display()))?;
-        let state = Mutex::new(KeyFileState { keys: read_file(path)?, version, checked_at_unix: 0 });
-        Ok(KeyFile { path: path.to_owned(), state, changes: changes.clone() })
+    pub fn open(files: &Arc<dyn Files>, path: &Path, changes: &Changes) -> anyhow::Result<KeyFile> {
+        let look = files.look(path).with_context(|| format!("cannot read the key set {}", path.display()))?;
+        let state = Mutex::new(KeyFileState { keys: read_file(&**files, path)?, look, checked_at_unix: 0 });
+        Ok(KeyFile { files: files.clone(), path: path.to_owned(), state, changes: changes.clone() })
     }
 
     /// A key as the file was at the last [`look`](KeyFile::look).
@@ -119,26 +118,26 @@ impl KeyFile {
     /// Takes the file as it is now, on a thread that may wait for a slow disk. Keeps the old keys if the new file cannot
     /// be used: a half-written file must not lock everyone out.
     pub async fn look(&self, now_unix: u64) {
-        let (path, known) = {
+        let (files, path, known) = {
             let mut state = self.state();
             if state.checked_at_unix == now_unix {
                 return;
             }
             state.checked_at_unix = now_unix;
-            (self.path.clone(), state.version)
+            (self.files.clone(), self.path.clone(), state.look)
         };
         let changed = tokio::task::spawn_blocking(move || {
-            let version = version_of(&path)?;
-            if version == known { Ok(None) } else { read_file(&path).map(|keys| Some((keys, version))) }
+            let look = files.look(&path)?;
+            if look == known { Ok(None) } else { read_file(&*files, &path).map(|keys| Some((keys, look))) }
         });
         // It fails only when the runtime ends.
         let Ok(changed) = changed.await else { return };
         match changed {
             Ok(None) => {}
-            Ok(Some((keys, version))) => {
+            Ok(Some((keys, look))) => {
                 tracing::info!(path = %self.path.display(), keys = keys.len(), "the key set has changed");
                 let mut state = self.state();
-                (state.keys, state.version) = (keys, version);
+                (state.keys, state.look) = (keys, look);
                 self.changes.announce();
             }
             Err(error) => {
@@ -153,12 +152,7 @@ impl KeyFile {
     }
 }
 
-fn version_of(path: &Path) -> std::io::Result<Version> {
-    let metadata = std::fs::metadata(path)?;
-    Ok((metadata.modified()?, metadata.len()))
-}
-
-fn read_file(path: &Path) -> anyhow::Result<KeySet> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the key set {}", path.display()))?;
+fn read_file(files: &dyn Files, path: &Path) -> anyhow::Result<KeySet> {
+    let text = read_text(files, path).with_context(|| format!("cannot read the key set {}", path.display()))?;
     read(&text).with_context(|| path.display().to_string())
 }

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use bowline_env::clock;
+use bowline_env::{Env, clock};
 use bowline_protocol::{ErrorCode, Principal, Refusal};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
@@ -90,6 +90,7 @@ impl From<AuthError> for Refusal {
 #[derive(Debug)]
 pub struct Authenticator {
     listen: SocketAddr,
+    env: Env,
     mode: RwLock<Arc<Mode>>,
     changes: Changes,
     /// Wakes what keeps the mode's keys new, when there is another mode.
@@ -155,14 +156,14 @@ impl std::fmt::Debug for KnownToken {
 }
 
 impl Mode {
-    fn new(auth: &AuthConfig, listen: &SocketAddr, changes: &Changes) -> anyhow::Result<Mode> {
+    fn new(auth: &AuthConfig, listen: &SocketAddr, env: &Env, changes: &Changes) -> anyhow::Result<Mode> {
         Ok(match &auth.mode {
             AuthMode::None => {
                 let local = Principal::parse(LOCAL).ok_or_else(|| anyhow::anyhow!("`{LOCAL}` is not a principal"))?;
                 Mode::None(local, Operators::new(auth, listen))
             }
             AuthMode::Tokens(tokens) => Mode::Tokens(tokens.iter().map(KnownToken::new).collect()),
-            AuthMode::Jwt(jwt) => Mode::Jwt(Box::new(JwtVerifier::new(jwt, changes)?)),
+            AuthMode::Jwt(jwt) => Mode::Jwt(Box::new(JwtVerifier::new(jwt, env, changes)?)),
         })
     }
 
@@ -197,8 +198,8 @@ impl Authenticator {
     /// Prepares the keys. Fails if a key cannot be used, so that a server never starts with a lock it cannot open.
     pub fn new(config: &Config) -> anyhow::Result<Authenticator> {
         let changes = Changes::default();
-        let mode = RwLock::new(Arc::new(Mode::new(&config.auth, &config.listen, &changes)?));
-        Ok(Authenticator { listen: config.listen, mode, changes, replaced: Notify::new() })
+        let mode = RwLock::new(Arc::new(Mode::new(&config.auth, &config.listen, &config.env, &changes)?));
+        Ok(Authenticator { listen: config.listen, env: config.env.clone(), mode, changes, replaced: Notify::new() })
     }
 
     fn mode(&self) -> Arc<Mode> {
@@ -207,7 +208,7 @@ impl Authenticator {
 
     /// Checks against these settings from now on. A client whose credential they no longer accept is notified.
     pub async fn replace(&self, auth: &AuthConfig) -> anyhow::Result<()> {
-        let mode = Mode::new(auth, &self.listen, &self.changes)?;
+        let mode = Mode::new(auth, &self.listen, &self.env, &self.changes)?;
         // Keys that lie elsewhere are fetched first: without them every client would be sent away.
         anyhow::ensure!(mode.begin().await, "the key set cannot be fetched");
         *self.mode.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(mode);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use bowline_env::clock;
+use bowline_env::files::OsFiles;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -53,14 +54,14 @@ pub fn run(command: &KeysCommand) -> anyhow::Result<()> {
     match command {
         KeysCommand::New(args) => {
             let mut id = String::new();
-            KeyFile::change(&editable(&args.load()?)?, |file| {
+            KeyFile::change(&OsFiles, &editable(&args.load()?)?, |file| {
                 id = file.add();
                 Ok(())
             })?;
             say(args, &json!({ "made": id }), &format!("{id} was made. It signs from now on."))
         }
         KeysCommand::Retire { key_id, ring } => {
-            KeyFile::change(&editable(&ring.load()?)?, |file| file.retire(key_id))?;
+            KeyFile::change(&OsFiles, &editable(&ring.load()?)?, |file| file.retire(key_id))?;
             let text = format!("{key_id} is retired. States that it signed are refused from now on.");
             say(ring, &json!({ "retired": key_id }), &text)
         }
@@ -80,7 +81,7 @@ fn list(args: &RingArgs) -> anyhow::Result<()> {
     }
     let dir = data_dir(&loaded)?;
     let path = dir.join(FILE_NAME);
-    let Some(file) = KeyFile::read(&dir)? else {
+    let Some(file) = KeyFile::read(&OsFiles, &dir)? else {
         let text = format!("There is no {} yet. The server makes it at its first start.", path.display());
         return say(args, &json!({ "keys": [], "source": path.display().to_string() }), &text);
     };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use bowline_env::files::OsFiles;
 use bowline_hub::{Requester, Route, downstream, file};
 use bowline_protocol::Principal;
 use bowline_store::Store;
@@ -27,7 +28,7 @@ pub async fn run(loaded: Loaded, server: Option<String>) -> anyhow::Result<()> {
     let config = loaded.config;
     if let Some(path) = &config.hub.servers_file {
         // Run for one client, this prints at once what a server would only write to its log.
-        file::read(path).context("the servers cannot be known")?;
+        file::read(&OsFiles, path).context("the servers cannot be known")?;
     }
     let store = open_store(&config).await?;
     let clock = bowline_store::clock_of(store.as_ref()).await?;

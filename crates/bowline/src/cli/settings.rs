@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
+use bowline_env::files::OsFiles;
 use bowline_hub::{Target, file};
 use serde_json::json;
 
@@ -25,7 +26,7 @@ pub fn check(flags: &Flags, json: bool) -> anyhow::Result<()> {
     let checked = Config::load(flags).map_err(anyhow::Error::from).and_then(|loaded| {
         Authenticator::new(&loaded.config).context("the keys of `auth` cannot be used")?;
         Keys::find(&loaded.config)?;
-        loaded.config.tls.clone().map(Tls::load).transpose()?;
+        loaded.config.tls.clone().map(|tls| Tls::load(tls, &loaded.config.env.files)).transpose()?;
         if let Some(path) = &loaded.config.hub.servers_file {
             check_servers(path)?;
         }
@@ -48,7 +49,7 @@ pub fn check(flags: &Flags, json: bool) -> anyhow::Result<()> {
 
 /// A server starts without the file too, and looks for it again; but a file that is named should be there.
 fn check_servers(path: &Path) -> anyhow::Result<()> {
-    let servers = file::read(path).context("`hub.servers_file` cannot be taken")?;
+    let servers = file::read(&OsFiles, path).context("`hub.servers_file` cannot be taken")?;
     let wrong = servers.iter().filter_map(|(name, entry)| match &entry.spec.target {
         Target::Invalid { reason, .. } => Some(format!("`{name}`: {reason}")),
         Target::Http { .. } | Target::Stdio { .. } => None,

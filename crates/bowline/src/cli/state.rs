@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use bowline_core::seal::{self, OpenLimits, OpenedState, Ring, SealRefusal};
 use bowline_env::clock;
+use bowline_env::files::{Files, OsFiles};
 use bowline_protocol::{Principal, SignedState, json as json_text};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -130,7 +131,7 @@ fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
     if path == Path::new("-") {
         io::stdin().lock().take(bytes_max).read_to_end(&mut bytes)?;
     } else {
-        std::fs::File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
+        bytes = OsFiles.read(path, bytes_max)?;
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

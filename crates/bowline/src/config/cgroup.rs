@@ -1,14 +1,16 @@
 //! How much memory the operating system allows this process, if it is in a cgroup with a limit.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use bowline_env::Files;
+use bowline_env::files::read_text;
+
 /// The limit of the cgroup that we are in, or of the nearest one above it that has any.
-pub fn memory_max() -> Option<usize> {
-    let ours = fs::read_to_string("/proc/self/cgroup").ok()?;
+pub fn memory_max(files: &dyn Files) -> Option<usize> {
+    let ours = read_text(files, Path::new("/proc/self/cgroup")).ok()?;
     ours.lines()
         .filter_map(|line| folder_of(line, Path::new("/sys/fs/cgroup")))
-        .filter_map(|folder| limit_of(&folder))
+        .filter_map(|folder| limit_of(files, &folder))
         .min()
 }
 
@@ -23,11 +25,11 @@ fn folder_of(line: &str, root: &Path) -> Option<PathBuf> {
 }
 
 /// In a container the path may be that of the host, and what counts is then at the root of what we see.
-fn limit_of(folder: &Path) -> Option<usize> {
+fn limit_of(files: &dyn Files, folder: &Path) -> Option<usize> {
     let limits = folder.ancestors().take_while(|folder| folder.starts_with("/sys/fs/cgroup"));
     limits
         .flat_map(|folder| ["memory.max", "memory.limit_in_bytes"].map(|file| folder.join(file)))
-        .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
+        .filter_map(|file| read_text(files, &file).ok()?.trim().parse().ok())
         .min()
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bowline_env::Env;
+use bowline_env::files::read_text;
 use serde_json::json;
 
 use super::Config;
@@ -116,7 +117,7 @@ impl Config {
 
 fn read_file(flags: &Flags, around: &Surroundings, written: &mut Written) -> Result<Option<PathBuf>, ConfigError> {
     let path = flags.config.clone().unwrap_or_else(|| FILE_NAME.into());
-    match std::fs::read_to_string(around.path(&path)) {
+    match read_text(&*around.env.files, &around.path(&path)) {
         Ok(text) => {
             written.add_file(&path, &text)?;
             Ok(Some(path))

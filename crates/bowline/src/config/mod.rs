@@ -128,9 +128,10 @@ impl Resolver<'_> {
     }
 }
 
-impl Limits {
+impl Config {
     /// What readers, and as much the newest events, may take here: a small cgroup must have room for the rest.
     pub fn half_of_read_memory(&self) -> usize {
-        cgroup::memory_max().map_or(self.read_memory_bytes_max, |max| self.read_memory_bytes_max.min(max / 4)) / 2
+        let wanted = self.limits.read_memory_bytes_max;
+        cgroup::memory_max(&*self.env.files).map_or(wanted, |max| wanted.min(max / 4)) / 2
     }
 }

@@ -1,7 +1,8 @@
 //! Settings that are read again while the server runs: from which files, and whether those have changed.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+
+use bowline_env::files::Look;
 
 use super::Config;
 use super::error::ConfigError;
@@ -18,8 +19,8 @@ pub struct Reread {
     files: Vec<PathBuf>,
 }
 
-/// What changes when a file is written or replaced; none while it cannot be looked at.
-pub type Versions = Vec<Option<(SystemTime, u64)>>;
+/// How the files look; none while one cannot be looked at.
+pub type Looks = Vec<Option<Look>>;
 
 impl Reread {
     pub(super) fn new(flags: &Flags, around: &Surroundings, file: Option<&Path>, written: &Written) -> Reread {
@@ -49,12 +50,8 @@ impl Reread {
         self.files == other.files
     }
 
-    pub fn versions(&self) -> Versions {
-        let version = |path: &PathBuf| {
-            let metadata = std::fs::metadata(path).ok()?;
-            Some((metadata.modified().ok()?, metadata.len()))
-        };
-        self.files.iter().map(version).collect()
+    pub fn look(&self) -> Looks {
+        self.files.iter().map(|path| self.around.env.files.look(path).ok()).collect()
     }
 }
 

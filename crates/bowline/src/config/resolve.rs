@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bowline_env::files::read_text;
 use bowline_protocol::frame::client::Secret;
 
 use super::error::ConfigError;
@@ -52,7 +53,8 @@ impl Resolver<'_> {
 
     pub fn read(&self, path: &str) -> Result<String> {
         let path = self.around.path(path);
-        std::fs::read_to_string(&path).map_err(|error| ConfigError::Unreadable { path, reason: error.to_string() })
+        let text = read_text(&*self.around.env.files, &path);
+        text.map_err(|error| ConfigError::Unreadable { path, reason: error.to_string() })
     }
 
     pub fn wrong(&self, key: &str, expected: &str) -> ConfigError {

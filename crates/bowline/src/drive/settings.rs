@@ -15,12 +15,12 @@ pub async fn follow(auth: Arc<Authenticator>, reread: Reread, in_force: AuthConf
     let (mut seen, mut trouble) = (None, None);
     loop {
         let looking = reread.clone();
-        let Ok(versions) = tokio::task::spawn_blocking(move || looking.versions()).await else { return };
+        let Ok(looks) = tokio::task::spawn_blocking(move || looking.look()).await else { return };
         // Also at the first look: the file may have changed since it was read.
-        if seen.as_ref() != Some(&versions) {
+        if seen.as_ref() != Some(&looks) {
             match take_up(&auth, &reread, &mut in_force).await {
                 Ok(next) => {
-                    (seen, trouble) = (Some(versions), None);
+                    (seen, trouble) = (Some(looks), None);
                     if let Some(next) = next.filter(|next| !next.has_same_files(&reread)) {
                         // Other files hold the credentials now, and have not been looked at.
                         (reread, seen) = (next, None);

@@ -146,7 +146,7 @@ fn sessions(store: Arc<dyn Store>, agent: Arc<Endless>) -> (Arc<Sessions>, Arc<L
     let alone = Arc::new(SingleNode(store.clone()));
     let logs = Arc::new(Logs::new(store, Clock::start(), alone.clone(), metrics.clone()));
     let tasks = Tasks::new(config.clone(), logs.clone(), metrics.clone(), alone.clone(), draining.clone());
-    let ring = LiveRing::new(Keys::load(&config).unwrap());
+    let ring = LiveRing::new(Keys::load(&config).unwrap(), config.env.files.clone());
     let agents: BTreeMap<String, Arc<dyn Agent>> = [("endless".to_owned(), agent as Arc<dyn Agent>)].into();
     let (tasks, tools, router) = (Arc::new(tasks), Arc::new(NoTools), alone);
     let parts = SessionParts { config, logs: logs.clone(), metrics, router, tasks, agents, tools, ring, draining };

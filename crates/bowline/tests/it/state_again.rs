@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bowline::config::{Config, StoreUrl};
 use bowline::keys::KeyFile;
+use bowline_env::files::OsFiles;
 use bowline_protocol::{Epoch, LogId, Seq};
 use bowline_store::{Commit, Fence, Kind, Record, Start};
 use serde_json::{Value, json};
@@ -158,7 +159,7 @@ async fn keys_are_made_and_retired_under_a_running_server() {
     let (mut client, _) = server.session().await;
     let old = state_of(&mut client).await;
     let mut made = String::new();
-    KeyFile::change(dir.path(), |file| {
+    KeyFile::change(&OsFiles, dir.path(), |file| {
         made = file.add();
         Ok(())
     })
@@ -168,7 +169,7 @@ async fn keys_are_made_and_retired_under_a_running_server() {
     drop(client);
     let mut client = server.connect().await;
     restore(&mut client, &old, Value::Null).await;
-    KeyFile::change(dir.path(), |file| file.retire(old["key_id"].as_str().unwrap())).unwrap();
+    KeyFile::change(&OsFiles, dir.path(), |file| file.retire(old["key_id"].as_str().unwrap())).unwrap();
     drop(client);
     let mut client = server.connect().await;
     send_state(&mut client, &old, Value::Null).await;

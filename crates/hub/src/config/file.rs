@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use bowline_core::canonical::canonical;
+use bowline_env::Files;
+use bowline_env::files::read_text;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -65,9 +67,9 @@ fn mark_of(entry: &Value) -> String {
 }
 
 /// The servers that a file names. An entry that can never work is there too, with its reason.
-pub fn read(path: &Path) -> Result<BTreeMap<String, FileEntry>, FileError> {
+pub fn read(files: &dyn Files, path: &Path) -> Result<BTreeMap<String, FileEntry>, FileError> {
     let unreadable = |error| FileError::Unreadable { path: path.to_owned(), error };
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let text = read_text(files, path).map_err(unreadable)?;
     let value: Value =
         serde_json::from_str(&text).map_err(|error| FileError::NotJson { path: path.to_owned(), error })?;
     let servers = value.get("mcpServers").or_else(|| value.get("servers")).and_then(Value::as_object);
@@ -79,6 +81,8 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, FileEntry>, FileError> {
 
 #[cfg(test)]
 mod tests {
+    use bowline_env::files::OsFiles;
+
     use super::*;
     use crate::config::spec::Target;
 
@@ -88,11 +92,11 @@ mod tests {
         let path = dir.path().join("mcp.json");
         let text = r#"{"mcpServers":{"good":{"command":"true"},"bad":{"url":"ftp://x"},"b__d":{"command":"x"}}}"#;
         std::fs::write(&path, text).unwrap();
-        let servers = read(&path).unwrap();
+        let servers = read(&OsFiles, &path).unwrap();
         assert!(servers["good"].spec.is_stdio());
         assert!(matches!(servers["bad"].spec.target, Target::Invalid { .. }));
         assert!(matches!(servers["b__d"].spec.target, Target::Invalid { .. }));
         std::fs::write(&path, "{}").unwrap();
-        assert!(matches!(read(&path), Err(FileError::NoServers { .. })));
+        assert!(matches!(read(&OsFiles, &path), Err(FileError::NoServers { .. })));
     }
 }

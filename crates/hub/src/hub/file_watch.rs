@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
+
+use bowline_env::Files;
+use bowline_env::files::Look;
 
 use super::Hub;
 use crate::config::file::read;
@@ -12,10 +15,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Takes changes of the file over until the hub is gone, beginning with those since it was `seen`. A file that cannot be read
 /// changes nothing.
-pub async fn follow(hub: Weak<Hub>, path: PathBuf, mut seen: Stamp) {
+pub async fn follow(hub: Weak<Hub>, path: PathBuf, mut seen: Option<Look>) {
+    let Some(files) = hub.upgrade().map(|hub| hub.options.env.files.clone()) else { return };
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        if stamp_of(&path).await == seen {
+        if look(&files, &path).await == seen {
             continue;
         }
         let Some(hub) = hub.upgrade() else { return };
@@ -23,13 +27,14 @@ pub async fn follow(hub: Weak<Hub>, path: PathBuf, mut seen: Stamp) {
     }
 }
 
-/// Takes the file over as it is now. What it gives is the file's stamp from before it was read: whatever is written
-/// meanwhile looks newer than that, and is not missed.
-pub async fn take(hub: &Arc<Hub>, path: &Path) -> Stamp {
-    let seen = stamp_of(path).await;
+/// Takes the file over as it is now. What it gives is how the file looked before it was read: whatever is written meanwhile
+/// looks different, and is not missed.
+pub async fn take(hub: &Arc<Hub>, path: &Path) -> Option<Look> {
+    let files = hub.options.env.files.clone();
+    let seen = look(&files, path).await;
     let file = path.to_owned();
     // It fails only when the runtime ends.
-    let Ok(servers) = tokio::task::spawn_blocking(move || read(&file)).await else { return seen };
+    let Ok(servers) = tokio::task::spawn_blocking(move || read(&*files, &file)).await else { return seen };
     match servers {
         Ok(servers) => {
             tracing::info!(file = %path.display(), servers = servers.len(), "took the servers from the file");
@@ -40,19 +45,8 @@ pub async fn take(hub: &Arc<Hub>, path: &Path) -> Stamp {
     seen
 }
 
-/// Tells one content of the file from another without reading it. A file that is replaced within a second has another inode or
-/// length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp(Option<(SystemTime, u64, u64)>);
-
 /// Looked at on a thread that may wait for a slow disk.
-async fn stamp_of(path: &Path) -> Stamp {
-    let file = path.to_owned();
-    tokio::task::spawn_blocking(move || stamp(&file)).await.unwrap_or(Stamp(None))
-}
-
-fn stamp(path: &Path) -> Stamp {
-    use std::os::unix::fs::MetadataExt;
-    let facts = std::fs::metadata(path).ok();
-    Stamp(facts.and_then(|facts| Some((facts.modified().ok()?, facts.len(), facts.ino()))))
+async fn look(files: &Arc<dyn Files>, path: &Path) -> Option<Look> {
+    let (files, path) = (files.clone(), path.to_owned());
+    tokio::task::spawn_blocking(move || files.look(&path).ok()).await.unwrap_or_default()
 }

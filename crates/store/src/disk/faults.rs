@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use bowline_env::files::{Allocated, Files, Lock, OsFiles, ReadableFile, WritableFile};
+use bowline_env::files::{Allocated, Files, Lock, Look, OsFiles, ReadableFile, WritableFile, read_start};
 
 use crate::tail::lock;
 
@@ -156,6 +156,22 @@ impl Files for FaultyFiles {
     fn lock(&self, path: &Path) -> io::Result<Option<Lock>> {
         let _plan = self.checked()?;
         OsFiles.lock(path)
+    }
+
+    fn lock_dir(&self, dir: &Path) -> io::Result<Lock> {
+        let _plan = self.checked()?;
+        OsFiles.lock_dir(dir)
+    }
+
+    fn look(&self, path: &Path) -> io::Result<Look> {
+        let _plan = self.checked()?;
+        OsFiles.look(path)
+    }
+
+    fn read(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        read_start(&*self.open_to_read(path)?, bytes_max, &mut bytes)?;
+        Ok(bytes)
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn WritableFile>> {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use bowline_env::files::{Files, Lock, OsFiles};
 use bowline_env::clock;
+use bowline_env::files::{Files, Lock, OsFiles};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, mpsc};
 

@@ -2,8 +2,8 @@
 
 use std::{fmt, io};
 
-use bowline_env::files::{Allocated, WritableFile, is_full};
 use bowline_env::entropy;
+use bowline_env::files::{Allocated, WritableFile, is_full};
 
 use super::data_dir::DataDir;
 use super::frame::{HEADER_BYTES, Header};

@@ -4,11 +4,14 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bowline_env::files::{Files, WritableFile, read};
 use bowline_env::entropy;
+use bowline_env::files::{Files, WritableFile};
 
 use super::data_dir::DataDir;
 use super::segment::FORMAT;
+
+/// One line of a few numbers; more is none of ours.
+const STATE_BYTES_MAX: u64 = 4096;
 
 /// The small file beside the segments, replaced as a whole when the store opens and when it closes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +48,7 @@ impl State {
     }
 
     pub fn load(dir: &DataDir) -> io::Result<Found> {
-        match read(&*dir.files, &path(&dir.path)) {
+        match dir.files.read(&path(&dir.path), STATE_BYTES_MAX) {
             Ok(bytes) => Ok(State::parse(&bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
             Err(error) => Err(error),
@@ -112,7 +115,7 @@ impl Witness {
 
     /// What the run with this state saw last, if its witness is still there.
     pub fn last_lsn(files: &dyn Files, state: &State) -> Option<u64> {
-        let bytes = read(files, &Witness::path(files, state.instance)?).ok()?;
+        let bytes = files.read(&Witness::path(files, state.instance)?, WITNESS_BYTES as u64 + 1).ok()?;
         let (numbers, crc) = bytes.split_at_checked(WITNESS_BYTES - 4)?;
         let generation = u64::from_le_bytes(numbers[..8].try_into().ok()?);
         let lsn = u64::from_le_bytes(numbers[8..].try_into().ok()?);

@@ -233,7 +233,8 @@ impl Server {
     /// A connection of its own, with the scripts loaded.
     pub async fn dial(&self, push: Option<&Push>) -> Result<Wire, String> {
         let dialled = tokio::time::timeout(self.options.timeout, self.try_each(push)).await;
-        let dialled = dialled.unwrap_or_else(|_| Err(format!("no answer within {} ms", self.options.timeout.as_millis())));
+        let dialled =
+            dialled.unwrap_or_else(|_| Err(format!("no answer within {} ms", self.options.timeout.as_millis())));
         match dialled {
             Ok(wire) => {
                 self.note_fine();
