@@ -1,5 +1,6 @@
 //! Puts the console's built files into the binary: a table of them, each with its kind, a tag for caches, and itself in gzip.
 #![allow(clippy::print_stdout, reason = "this is how a build script speaks to cargo")]
+#![allow(clippy::disallowed_methods, reason = "a build script is no part of a node")]
 
 use std::collections::hash_map::DefaultHasher;
 use std::error::Error;

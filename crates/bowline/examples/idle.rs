@@ -1,6 +1,7 @@
 //! What an idle attached session costs: starts the server, attaches N sessions, and reads the server's memory.
 //!
 //! `cargo run --release -p bowline --example idle -- 10000` (build the binary first: `cargo build --release`).
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "an example is no part of a node")]
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,

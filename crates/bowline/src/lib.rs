@@ -27,6 +27,7 @@
 //! | [`node`], [`lifecycle`], `readiness`, `upkeep`, [`tombstones`], `format` | start, recovery, sweeps, drain and stop; what is kept of what has ended; the version of what is stored |
 //! | `alias`, `decode`, `refusals`, `reply` | names that clients choose; reading records back; refusals with one wording; the way back for an answer |
 //! | [`cli`] | the command line |
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
 pub mod actor;
 pub mod agent;

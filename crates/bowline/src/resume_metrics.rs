@@ -52,7 +52,7 @@ impl ResumeMetrics {
     /// It has all that it missed.
     pub fn caught_up(self, metrics: &Metrics) {
         let ResumeMetrics { task, resume, replayed, since } = self;
-        let elapsed = since.elapsed();
+        let elapsed = clock::since(since);
         metrics.events_replayed.inc_by(replayed);
         metrics.reconnect_seconds.observe(elapsed.as_secs_f64());
         let ms = elapsed.as_secs_f64() * 1000.0;

@@ -52,7 +52,7 @@ impl Tls {
     async fn look(&self) {
         let (files, paths, known) = {
             let mut current = self.current();
-            if current.looked.elapsed() < LOOK_EVERY {
+            if clock::since(current.looked) < LOOK_EVERY {
                 return;
             }
             current.looked = clock::now();

@@ -89,7 +89,7 @@ impl Maintenance {
             }
         }
         let tasks = self.recover_tasks().await?;
-        let ms = started.elapsed().as_millis() as u64;
+        let ms = clock::since(started).as_millis() as u64;
         tracing::info!(sessions, woken, tasks, ms, "recovered");
         Ok(())
     }

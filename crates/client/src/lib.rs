@@ -50,6 +50,7 @@
 //!
 //! [`Link`] decides and [`Client`] waits: the link is a machine without socket, clock or randomness, and everything that
 //! `conformance/` demands of a client is tested against it alone.
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 #![warn(missing_docs)]
 
 mod address;

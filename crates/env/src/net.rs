@@ -2,6 +2,7 @@
 //!
 //! A node is given its [`Network`] when it starts. [`OsNetwork`] is the operating system's; a simulation gives another, and
 //! then decides which connections come about, what they carry and when they break.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "this is the one place that opens sockets")]
 
 use std::fmt;
 use std::io;

@@ -38,6 +38,7 @@
 //! Around these: [`agent`] is what agents inside the server call, [`catalogue`] the lists of a server as they were last seen, `lifecycle` the
 //! start and the end of the hub, [`neighbours`] the other nodes, `requester` who asks, `seal` what clients bring back. [`fields`], [`sse`],
 //! `lines` and `scan` read JSON, Server-Sent Events and lines of limited length.
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
 pub mod agent;
 pub mod backend;

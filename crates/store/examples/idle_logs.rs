@@ -1,6 +1,7 @@
 //! What a log costs in memory while nobody uses it.
 //!
 //! `cargo run --release -p bowline-store --example idle_logs -- [directory]`
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "an example is no part of a node")]
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "this prints a table, and may just stop")]
 
 use bowline_protocol::{Epoch, LogId, Principal, Seq};

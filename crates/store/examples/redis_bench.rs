@@ -4,6 +4,7 @@
 //!
 //! `cargo run --release -p bowline-store --example redis_bench -- [DIR]`. It starts `redis-server`s of its own. `DIR` is on
 //! the disk that is to be measured. On a busy machine rates say little; processor time per event still does.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "an example is no part of a node")]
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "this prints tables, and may just stop")]
 
 use std::path::Path;

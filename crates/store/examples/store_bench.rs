@@ -5,6 +5,7 @@
 //! index, nothing that could be read or recovered. *Raw*: the same writes and syncs, and nobody who waits.
 //!
 //! `cargo run --release -p bowline-store --example store_bench -- [directory [1|100|1000|reopen]]`
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "an example is no part of a node")]
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "this prints a table, and may just stop")]
 
 use std::fs::File;

@@ -79,6 +79,7 @@
 //! about pages that the kernel has already dropped; `Quarantined` concerns one log; `Unavailable` did nothing and heals
 //! when Redis is back, and `InDoubt` may have done something (see [`redis`]). `Health` tells the operator, and says in one
 //! sentence what a crash or a power cut can lose.
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
 pub mod budget;
 pub mod commit;

@@ -217,7 +217,7 @@ async fn call_tool(run: &Run, rest: &str) -> RunResult {
         to_the_end: false,
     };
     let outcome = run.tools.call(call, run.cancel.clone()).await;
-    let outcome = run.emit.tool_ended(step, tool, outcome, started.elapsed().as_millis() as u64).await?;
+    let outcome = run.emit.tool_ended(step, tool, outcome, clock::since(started).as_millis() as u64).await?;
     Ok(Answer::text(outcome.text()))
 }
 

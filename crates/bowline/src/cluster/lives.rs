@@ -124,7 +124,7 @@ impl Cluster {
     /// Why the other nodes may take this one for dead, if they may.
     pub fn mute(&self) -> Option<String> {
         let state = self.state();
-        let silent = state.shown.elapsed();
+        let silent = clock::since(state.shown);
         match &state.mute {
             Some(why) => Some(format!("no sign of life can be given: {why}")),
             None if silent >= self.ttl * 3 / 4 => Some(format!("no sign of life was given for {} s", silent.as_secs())),

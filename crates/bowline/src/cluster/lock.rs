@@ -133,7 +133,7 @@ impl Cluster {
                 Ok(true) => state.doubted_locks.get(&name).copied().flatten().or_else(|| Some(clock::now())),
                 Ok(false) | Err(_) => None,
             };
-            if free_since.is_some_and(|since| since.elapsed() >= self.ttl) {
+            if free_since.is_some_and(|since| clock::since(since) >= self.ttl) {
                 state.doubted_locks.remove(&name);
             } else {
                 state.doubted_locks.insert(name, free_since);

@@ -393,7 +393,7 @@ impl Connection {
                     events.into_iter().for_each(|event| self.push(own(event.bytes)));
                 }
                 Some(Output::Replayed { verdict, replayed }) => {
-                    let elapsed = self.links[at].since.elapsed();
+                    let elapsed = clock::since(self.links[at].since);
                     self.context.metrics.events_replayed.inc_by(replayed);
                     self.context.metrics.reconnect_seconds.observe(elapsed.as_secs_f64());
                     let (session, ms) = (self.links[at].link.session(), elapsed.as_secs_f64() * 1000.0);

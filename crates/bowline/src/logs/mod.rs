@@ -50,7 +50,7 @@ impl Logs {
     ) -> Result<Committed, StoreError> {
         let started = clock::now();
         let committed = commit.await;
-        self.metrics.store_commit_seconds.observe(started.elapsed().as_secs_f64());
+        self.metrics.store_commit_seconds.observe(clock::since(started).as_secs_f64());
         committed.inspect_err(|error| self.metrics.store_errors.inc(error_kind(error)))
     }
 
@@ -69,7 +69,7 @@ impl Logs {
         let started = clock::now();
         let followed = follower.next(limit).await;
         if followed != Ok(Followed::Idle) {
-            self.metrics.store_read_seconds.observe(started.elapsed().as_secs_f64());
+            self.metrics.store_read_seconds.observe(clock::since(started).as_secs_f64());
         }
         followed
     }

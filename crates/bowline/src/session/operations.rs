@@ -382,7 +382,7 @@ async fn call_tool(tools: &dyn Tools, owner: Principal, operation: Operation) ->
     let call = ToolCall { name: tool.clone(), args: fields, owner, session, run, step: step.clone(), to_the_end: true };
     let began = clock::now();
     let outcome = tools.call(call, cancel).await;
-    let outcome = emit.tool_ended(step, &tool, outcome, began.elapsed().as_millis() as u64).await?;
+    let outcome = emit.tool_ended(step, &tool, outcome, clock::since(began).as_millis() as u64).await?;
     match outcome {
         ToolOutcome::Success { text, data } => Ok(data.unwrap_or(Value::String(text))),
         ToolOutcome::Failed { error, .. } => Err(AgentError::failed(error)),

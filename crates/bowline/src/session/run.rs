@@ -314,7 +314,7 @@ impl SessionActor {
     /// The agent returned.
     pub(super) async fn finish(&mut self, ending: RunResult) {
         let Some(run) = self.run.as_deref() else { return };
-        let duration_ms = run.started.elapsed().as_millis() as u64;
+        let duration_ms = clock::since(run.started).as_millis() as u64;
         let end = match (ending.clone(), &run.cancelled) {
             (_, Some(Cancel { by, reason })) => End::cancelled(by, reason.as_deref()),
             (Ok(answer), None) if answer.text.len() > ANSWER_BYTES_MAX => {

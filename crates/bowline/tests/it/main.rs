@@ -7,6 +7,7 @@
     clippy::print_stderr,
     reason = "a test may panic and print"
 )]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node")]
 
 mod agent_http;
 mod agent_openai;
@@ -20,6 +21,7 @@ mod deploy;
 mod docs;
 mod edges;
 mod frames;
+mod given_world;
 mod hub;
 mod jwks;
 mod lifetimes;

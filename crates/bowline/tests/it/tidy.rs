@@ -274,14 +274,6 @@ fn words_that_do_something(source: &Source) -> Vec<String> {
     })
 }
 
-fn time_or_randomness_from_the_machine(source: &Source) -> Vec<String> {
-    if source.is_in(&["env/src/"]) {
-        return Vec::new();
-    }
-    source
-        .complaints(|line| line.contains("Instant::now") && !line.contains("tokio::time") || line.contains("getrandom"))
-}
-
 /// Unlike the others, this one also looks into tests. A test that starts a program which is not part of Rust is left to `./test programs`.
 fn unfinished(source: &Source) -> Vec<String> {
     let marks = ["todo!", "unimplemented!", "dbg!", "#[ignore"];
@@ -400,14 +392,6 @@ fn the_machines_have_no_clock_no_dice_and_nothing_to_wait_for() {
 #[test]
 fn the_words_do_nothing() {
     hold(words_that_do_something, "`protocol` is types only. Move what acts into `store` or `bowline`:");
-}
-
-#[test]
-fn time_and_randomness_come_from_one_crate() {
-    hold(
-        time_or_randomness_from_the_machine,
-        "A simulation could not steer this. Ask `bowline_env::clock` or `bowline_env::entropy` instead:",
-    );
 }
 
 #[test]
@@ -598,8 +582,6 @@ fn each_rule_can_fail() {
         ("async core", machines_that_do_more_than_decide, "core/src/link.rs", "pub async fn f() {}"),
         ("clock in core", machines_that_do_more_than_decide, "core/src/link.rs", "let now = Instant::now();"),
         ("doing words", words_that_do_something, "protocol/src/id.rs", "use tokio::sync::mpsc;"),
-        ("time", time_or_randomness_from_the_machine, "hub/src/lib.rs", "let now = Instant::now();"),
-        ("randomness", time_or_randomness_from_the_machine, "store/src/lib.rs", "getrandom::fill(&mut bytes)"),
         ("todo", unfinished, "store/src/memory.rs", "todo!()"),
         ("ignored test", unfinished, "core/tests/x.rs", "#[ignore = \"slow\"]"),
         ("display", private_types_that_show_themselves, "bowline/src/auth/mod.rs", "impl fmt::Display for Secret {"),

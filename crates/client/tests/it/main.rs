@@ -6,5 +6,6 @@
     clippy::print_stdout,
     reason = "a test may panic and print"
 )]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node")]
 
 mod scenarios;

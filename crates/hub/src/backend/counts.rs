@@ -62,7 +62,7 @@ pub struct CountedCall<'a> {
 impl CountedCall<'_> {
     /// The call has ended so; returns how many seconds it took.
     pub fn end(&self, outcome: CallOutcome) -> f64 {
-        let took = self.began.elapsed();
+        let took = clock::since(self.began);
         if let Some(at) = CallOutcome::ALL.iter().position(|known| *known == outcome) {
             self.counts.ended[at].fetch_add(1, Ordering::Relaxed);
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_env::clock;
 use bowline_protocol::Principal;
 use bowline_store::StoreError;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -227,13 +228,13 @@ async fn run(
     let under_way = session.started(&request.id);
     let mut conversation = begin(&hub, ClientContext::of_session(&session).with_role(role), request.clone());
     let mut on_stream = OnStream::new(&session, &request, outlet);
-    let direct_until = tokio::time::Instant::now() + DIRECT_FOR;
+    let direct_until = clock::now() + DIRECT_FOR;
     loop {
         let next = under_way.token().run_until_cancelled(conversation.next());
         let step = if on_stream.is_settled() {
             next.await
         } else {
-            match tokio::time::timeout_at(direct_until, next).await {
+            match tokio::time::timeout_at(direct_until.into(), next).await {
                 Ok(step) => step,
                 Err(_) => {
                     on_stream.open().await;

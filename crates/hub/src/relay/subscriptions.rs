@@ -110,7 +110,7 @@ async fn held(
                 let mut snapshot = backend.snapshot.clone();
                 // One that is lost is waited for below. One that is there and does not keep the subscription would be asked
                 // without end.
-                if began.elapsed() >= AGAIN_MAX || !snapshot.borrow().is_connected() {
+                if clock::since(began) >= AGAIN_MAX || !snapshot.borrow().is_connected() {
                     again = AGAIN;
                 }
                 if snapshot.borrow().is_connected() {
@@ -162,10 +162,10 @@ async fn made_up(
         .collect();
     let mut uris: Vec<String> = subscribed.iter().map(|one| one.uri.clone()).collect();
     let mut tasks: Vec<String> = Vec::new();
-    let until = tokio::time::Instant::now() + PATIENCE;
+    let until = clock::now() + PATIENCE;
     for part in acknowledged {
         // What is away, or refuses, is not agreed on.
-        if let Ok(Ok(part)) = tokio::time::timeout_at(until, part).await {
+        if let Ok(Ok(part)) = tokio::time::timeout_at(until.into(), part).await {
             uris.extend(part.read::<Vec<String>>("resourceSubscriptions").unwrap_or_default());
             tasks.extend(part.read::<Vec<String>>("taskIds").unwrap_or_default());
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backend::{CallFailure, ResendPolicy};
+use bowline_env::clock;
 use serde_json::json;
 
 use super::{ClientContext, call};
@@ -196,12 +197,12 @@ fn about(client: &ClientContext, method: &str, params: &Raw) -> BackendCall {
 async fn appeared(hub: &Hub, client: &ClientContext, server: &str) -> Option<Backend> {
     // First listen, then look, so that it cannot come in between.
     let mut happenings = hub.happenings();
-    let until = tokio::time::Instant::now() + APPEAR;
+    let until = clock::now() + APPEAR;
     loop {
         if let Some(backend) = hub.find(&client.principal, server) {
             return Some(backend);
         }
-        if tokio::time::timeout_at(until, happenings.recv()).await.is_err() {
+        if tokio::time::timeout_at(until.into(), happenings.recv()).await.is_err() {
             return None;
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_env::clock;
 use bowline_protocol::Seq;
 use bowline_store::{Followed, Follower, ReadLimit, WakeSet};
 use serde_json::json;
@@ -23,7 +24,7 @@ pub(crate) async fn wait(call: &ToolInvocation<'_>) -> Result<HubToolOutcome, St
     let session = call.session().await?;
     let after = cursor(call, &session).await?;
     let wake = WakeSet::new();
-    let deadline = tokio::time::Instant::now() + Duration::from_millis(timeout);
+    let deadline = clock::now() + Duration::from_millis(timeout);
     let mut past = Past::after(&session, after, &wake);
     let triggered_by = loop {
         past.read(&session, |_| true).await?;
@@ -33,7 +34,7 @@ pub(crate) async fn wait(call: &ToolInvocation<'_>) -> Result<HubToolOutcome, St
         if let Some(first) = past.events.first() {
             break first.text("type").unwrap_or_default();
         }
-        match tokio::time::timeout_at(deadline, wake.woken()).await {
+        match tokio::time::timeout_at(deadline.into(), wake.woken()).await {
             Ok(()) => drop(wake.take()),
             Err(_) => break "timeout".to_owned(),
         }

@@ -7,6 +7,7 @@
     clippy::print_stderr,
     reason = "a test may panic and print"
 )]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node")]
 
 mod apart;
 mod batches;

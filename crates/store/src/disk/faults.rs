@@ -1,4 +1,5 @@
 //! Files that fail on demand, for tests: the nth read, write or sync, a full disk, a power cut.
+#![allow(clippy::disallowed_methods, reason = "it breaks real files")]
 
 use std::collections::HashMap;
 use std::fs;

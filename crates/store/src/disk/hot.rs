@@ -47,7 +47,7 @@ impl Hot {
 
     /// Lets go of what has been here for long.
     pub fn cool(&mut self, index: &Index) {
-        while self.groups.front().is_some_and(|group| group.since.elapsed() >= KEPT_FOR) {
+        while self.groups.front().is_some_and(|group| clock::since(group.since) >= KEPT_FOR) {
             self.cool_one(index);
         }
         if self.groups.is_empty() {

@@ -159,7 +159,7 @@ impl DiskStore {
         writer.release();
         let (shared, queue) = (writer.shared.clone(), writer.queue.clone());
         let running = run(writer, guard, options.runs).map_err(failed)?;
-        report.elapsed = started.elapsed();
+        report.elapsed = clock::since(started);
         let cold_reads = Arc::new(Semaphore::new(COLD_READS_MAX));
         let store = DiskStore { shared, queue, runs: options.runs, writer: Mutex::new(Some(running)), cold_reads };
         Ok((store, report))

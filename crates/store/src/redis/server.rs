@@ -390,7 +390,7 @@ impl Server {
 
     pub fn note_fine(&self) {
         if let Some((since, _)) = lock(&self.trouble).take() {
-            tracing::info!(server = %self, away_ms = since.elapsed().as_millis() as u64, "the store is back");
+            tracing::info!(server = %self, away_ms = clock::since(since).as_millis() as u64, "the store is back");
         }
     }
 
@@ -409,7 +409,7 @@ impl Server {
 
     pub fn refusal(&self) -> Option<String> {
         let refusal = lock(&self.refusal);
-        refusal.as_ref().filter(|(then, _)| then.elapsed() < REFUSAL_COUNTS).map(|(_, why)| why.clone())
+        refusal.as_ref().filter(|(then, _)| clock::since(*then) < REFUSAL_COUNTS).map(|(_, why)| why.clone())
     }
 
     /// Since when and why it cannot be used.

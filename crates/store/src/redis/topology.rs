@@ -240,7 +240,7 @@ impl Topology {
                 }
             };
             // Once it is known to be away for long, waiting would not help.
-            let away = master.server.trouble().is_some_and(|(since, _)| since.elapsed() > self.options.timeout);
+            let away = master.server.trouble().is_some_and(|(since, _)| clock::since(since) > self.options.timeout);
             if away || clock::now() + rest(0) >= until {
                 return Err(StoreError::Unavailable(why));
             }

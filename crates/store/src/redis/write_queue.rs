@@ -169,7 +169,7 @@ impl Driver {
             self.held.push_back(write);
         }
         let now = clock::now();
-        let away = self.server.trouble().is_some_and(|(since, _)| since.elapsed() > self.timeout);
+        let away = self.server.trouble().is_some_and(|(since, _)| clock::since(since) > self.timeout);
         for write in std::mem::take(&mut self.held) {
             if write.until <= now || (away && !write.in_doubt) {
                 write.give_up(why);

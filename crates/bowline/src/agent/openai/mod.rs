@@ -77,7 +77,7 @@ impl OpenAi {
                 run.tools.call(call, run.cancel.clone()).await
             }
         };
-        Ok(run.emit.tool_ended(step, name, outcome, started.elapsed().as_millis() as u64).await?)
+        Ok(run.emit.tool_ended(step, name, outcome, clock::since(started).as_millis() as u64).await?)
     }
 }
 

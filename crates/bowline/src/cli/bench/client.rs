@@ -92,7 +92,7 @@ impl LoadClient {
         while !ended || self.cut.is_some() {
             match self.next().await? {
                 LinkEvent::Logged(event) => {
-                    first.get_or_insert_with(|| sent.elapsed());
+                    first.get_or_insert_with(|| clock::since(sent));
                     seen += 1;
                     ended |= matches!(event.event.as_str(), events::FINAL_ANSWER | events::CANCELLED);
                     if !ended && cut_after.is_some_and(|events| seen > events) {
@@ -102,13 +102,13 @@ impl LoadClient {
                     }
                 }
                 LinkEvent::Replayed { .. } => {
-                    self.tally.returns.extend(self.cut.take().map(|cut| cut.elapsed()));
+                    self.tally.returns.extend(self.cut.take().map(clock::since));
                 }
                 _ => {}
             }
         }
         self.tally.firsts.extend(first);
-        self.tally.answers.push(sent.elapsed());
+        self.tally.answers.push(clock::since(sent));
         Ok(())
     }
 

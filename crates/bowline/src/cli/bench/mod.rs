@@ -74,7 +74,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     }
     progress.abort();
     clear_progress();
-    let report = tally.report(started.elapsed());
+    let report = tally.report(clock::since(started));
     if args.json {
         out::line(&report.to_json().to_string())?;
     } else {

@@ -209,7 +209,7 @@ impl SessionAsk {
 }
 
 fn micros_since(since: Instant) -> u64 {
-    since.elapsed().as_micros() as u64
+    clock::since(since).as_micros() as u64
 }
 
 fn instant_before(micros: u64) -> Instant {

@@ -121,7 +121,7 @@ pub(super) async fn hold_get(
             match retry {
                 // It may only want to be asked again later; a server that died must not be waited for so long.
                 Some(pause) => tokio::time::sleep(pause.clamp(RETRY_MIN, REOPEN_PAUSE)).await,
-                None if asked.elapsed() < REOPEN_PAUSE => tokio::time::sleep(REOPEN_PAUSE).await,
+                None if clock::since(asked) < REOPEN_PAUSE => tokio::time::sleep(REOPEN_PAUSE).await,
                 None => {}
             }
         }
@@ -207,7 +207,7 @@ pub(super) async fn hold_listen(transport: Arc<HttpTransport>) {
             }
             opening.opened();
             transport.suspect("its subscription ended");
-            if asked.elapsed() < REOPEN_PAUSE {
+            if clock::since(asked) < REOPEN_PAUSE {
                 tokio::time::sleep(REOPEN_PAUSE).await;
             }
         }

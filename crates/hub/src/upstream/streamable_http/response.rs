@@ -174,7 +174,7 @@ pub(super) async fn resume(
         match read_stream(response, id, sink, transport, Some(session)).await {
             ResponseOutcome::Ended { last_id: newer, retry, .. } => {
                 last_id = newer.unwrap_or(last_id);
-                let hasty = began.elapsed() < REOPEN_PAUSE;
+                let hasty = clock::since(began) < REOPEN_PAUSE;
                 pause = retry.or(pause).or_else(|| hasty.then_some(REOPEN_PAUSE));
             }
             reading => return reading,
