@@ -2,13 +2,13 @@
 #![no_main]
 
 use bowline_core::seal::{Form, OpenLimits, SealInput};
-use bowline_core::{Key, Ring};
+use bowline_core::{SealKey, Keyring};
 use bowline_protocol::{Principal, State};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let ring = Ring::new(vec![Key::new("k1", &[7; 32], false).expect("a long key")]).expect("a ring of one");
+    let ring = Keyring::new(vec![SealKey::new("k1", &[7; 32], false).expect("a long key")]).expect("a ring of one");
     let owner = Principal::parse("local").expect("a name");
     let limits = OpenLimits { bytes_max: 100_000, depth_max: 64, ttl_seconds: 600, future_seconds: 60 };
     // As it came: nobody forges a signature by chance.

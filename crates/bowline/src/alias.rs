@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bowline_env::entropy;
 use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq};
-use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
+use bowline_store::{Commit, Fence, LogKind, Record, Start, StoreError};
 
 use crate::decode::unreadable;
 use crate::logs::Logs;
@@ -50,7 +50,7 @@ pub async fn targets<T>(
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<Vec<String>, Refusal> {
     let alias = logs.store.record(log).await.map_err(|error| refusals::of_store(&error))?;
-    let Some(alias) = alias.filter(|alias| alias.kind == Kind::Alias && alias.owner == *owner) else {
+    let Some(alias) = alias.filter(|alias| alias.kind == LogKind::Alias && alias.owner == *owner) else {
         return Ok(Vec::new());
     };
     let named = listed(&alias);
@@ -124,6 +124,6 @@ fn naming(logs: &Logs, log: &LogId, owner: &Principal, target: &str) -> Commit {
     let now_ms = logs.clock.now_ms();
     let mut commit = Commit::to(log.clone(), Fence::default(), now_ms);
     let body = target.as_bytes().to_vec().into();
-    commit.record = Some(Record { kind: Kind::Alias, owner: owner.clone(), touched_ms: now_ms, body });
+    commit.record = Some(Record { kind: LogKind::Alias, owner: owner.clone(), touched_ms: now_ms, body });
     commit
 }

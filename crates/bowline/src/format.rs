@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use bowline_env::entropy;
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Commit, Fence, Kind, Record, Start, Store, StoreError};
+use bowline_store::{Commit, Fence, LogKind, Record, Start, Store, StoreError};
 
 /// Counted up when something is stored in a way that the version before would misread.
 pub const FORMAT: u32 = 2;
@@ -35,7 +35,7 @@ pub async fn check(store: &Arc<dyn Store>, now_ms: u64) -> anyhow::Result<()> {
     let mut commit = Commit::to(log.clone(), Fence::OPEN, now_ms);
     commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });
     let body = FORMAT.to_string().into_bytes().into();
-    commit.record = Some(Record { kind: Kind::Hub, owner, touched_ms: now_ms, body });
+    commit.record = Some(Record { kind: LogKind::Hub, owner, touched_ms: now_ms, body });
     match store.commit(commit).await {
         Ok(_) => Ok(()),
         Err(StoreError::Exists) => match store.record(&log).await? {

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bowline_api::{ToolCall, ToolOutcome, ToolSpec, Tools};
 use bowline_env::clock;
 use bowline_hub::agent::{self, AgentEnd, Patience};
-use bowline_hub::neighbours::Neighbours;
 use bowline_hub::outcome::CallOutcome;
+use bowline_hub::peers::PeerNodes;
 use bowline_hub::{Backend, Hub, Observer, Options, file_watch};
 use bowline_protocol::Principal;
 use bowline_store::{Clock, ReadBudget, Store, StoreError};
@@ -16,7 +16,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::{Cluster, HubNeighbours};
+use crate::cluster::{Cluster, HubPeers};
 use crate::config::Config;
 use crate::metrics::{ByServer, Labelled, Metrics};
 
@@ -69,7 +69,7 @@ pub async fn start(
         calls_of: metrics.backend_calls.clone(),
         seconds_of: metrics.backend_call_seconds.clone(),
     };
-    let neighbours = cluster.map(|cluster| Arc::new(HubNeighbours(cluster.clone())) as Arc<dyn Neighbours>);
+    let neighbours = cluster.map(|cluster| Arc::new(HubPeers(cluster.clone())) as Arc<dyn PeerNodes>);
     let reading = ReadBudget::new(config.half_of_read_memory());
     let options = Options { clock, reading, env: config.env.clone(), ..config.hub.options.clone() };
     let hub = Hub::start(options, store, Some(Box::new(counts)), neighbours).await?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bowline_core::seal::{KEY_BYTES_MIN, Key, Ring, RingError};
+use bowline_core::seal::{KEY_BYTES_MIN, Keyring, KeyringError, SealKey};
 use bowline_env::files::{Files, read_text};
 use bowline_env::{clock, entropy};
 use serde::{Deserialize, Serialize};
@@ -20,13 +20,13 @@ const FILE_VERSION: u32 = 1;
 
 /// A ring, and where it came from.
 #[derive(Clone, Debug)]
-pub struct Keys {
-    pub ring: Ring,
-    pub origin: Origin,
+pub struct LoadedKeys {
+    pub ring: Keyring,
+    pub origin: KeyOrigin,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum KeyOrigin {
     /// From `state.keys`.
     Settings,
     /// From the data directory.
@@ -44,17 +44,17 @@ pub enum KeysError {
     #[error("others can read the key ring {} (mode {mode:o}). Run `chmod 600` on it; if others may have seen it, make a new key and retire the old one with `bowline keys`", path.display())]
     Exposed { path: PathBuf, mode: u32 },
     #[error("the key ring: {0}")]
-    Ring(#[from] RingError),
+    Ring(#[from] KeyringError),
     #[error("there is no key `{0}` in the ring")]
     NoSuchKey(String),
     #[error("`{0}` is the only key that may sign. Make another with `bowline keys new` first")]
     LastKey(String),
 }
 
-impl Keys {
+impl LoadedKeys {
     /// What a server needs to start: the configured ring, else the one that is kept, else a new one.
-    pub fn load(config: &Config) -> Result<Keys, KeysError> {
-        match (Keys::find(config)?, &config.store.url) {
+    pub fn load(config: &Config) -> Result<LoadedKeys, KeysError> {
+        match (LoadedKeys::find(config)?, &config.store.url) {
             (Some(keys), _) => Ok(keys),
             (None, StoreUrl::Disk(dir)) => {
                 let file = KeyFile::change(&*config.env.files, dir, |file| {
@@ -64,28 +64,31 @@ impl Keys {
                     }
                     Ok(())
                 })?;
-                Ok(Keys { ring: file.ring()?, origin: Origin::File(dir.join(FILE_NAME)) })
+                Ok(LoadedKeys { ring: file.ring()?, origin: KeyOrigin::File(dir.join(FILE_NAME)) })
             }
             (None, StoreUrl::Memory | StoreUrl::Redis(_)) => {
                 let key = StoredKey::random().key()?;
-                Ok(Keys { ring: Ring::new(vec![key])?, origin: Origin::Volatile })
+                Ok(LoadedKeys { ring: Keyring::new(vec![key])?, origin: KeyOrigin::Volatile })
             }
         }
     }
 
     /// The ring that is there already; makes none.
-    pub fn find(config: &Config) -> Result<Option<Keys>, KeysError> {
+    pub fn find(config: &Config) -> Result<Option<LoadedKeys>, KeysError> {
         if !config.state.keys.is_empty() {
-            return Ok(Some(Keys { ring: Ring::new(config.state.keys.clone())?, origin: Origin::Settings }));
+            return Ok(Some(LoadedKeys {
+                ring: Keyring::new(config.state.keys.clone())?,
+                origin: KeyOrigin::Settings,
+            }));
         }
         let StoreUrl::Disk(dir) = &config.store.url else { return Ok(None) };
         let Some(file) = KeyFile::read(&*config.env.files, dir)? else { return Ok(None) };
-        Ok(Some(Keys { ring: file.ring()?, origin: Origin::File(dir.join(FILE_NAME)) }))
+        Ok(Some(LoadedKeys { ring: file.ring()?, origin: KeyOrigin::File(dir.join(FILE_NAME)) }))
     }
 
     /// A warning for the operator at the start, if there is one.
     pub fn warning(&self) -> Option<&'static str> {
-        (self.origin == Origin::Volatile).then_some(
+        (self.origin == KeyOrigin::Volatile).then_some(
             "The key that signs states lives only as long as this process: after a restart, no state that clients hold can \
              be restored. Set `state.keys`, or use a store on disk.",
         )
@@ -153,9 +156,9 @@ impl KeyFile {
         Ok(file)
     }
 
-    pub fn ring(&self) -> Result<Ring, KeysError> {
-        let keys: Vec<Key> = self.keys.iter().map(StoredKey::key).collect::<Result<_, _>>()?;
-        Ok(Ring::new(keys)?)
+    pub fn ring(&self) -> Result<Keyring, KeysError> {
+        let keys: Vec<SealKey> = self.keys.iter().map(StoredKey::key).collect::<Result<_, _>>()?;
+        Ok(Keyring::new(keys)?)
     }
 
     /// Puts a new key in front, which signs from now on. Returns its id.
@@ -187,10 +190,10 @@ impl StoredKey {
         }
     }
 
-    fn key(&self) -> Result<Key, RingError> {
+    fn key(&self) -> Result<SealKey, KeyringError> {
         // What is not base64 is as good as an empty key, and is refused like one.
         let secret = STANDARD.decode(&self.secret).unwrap_or_default();
-        Key::new(&self.id, &secret, self.retired_at.is_some())
+        SealKey::new(&self.id, &secret, self.retired_at.is_some())
     }
 }
 

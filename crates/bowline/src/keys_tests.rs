@@ -13,7 +13,7 @@ fn on_disk(dir: &Path) -> Config {
     config
 }
 
-fn signer(keys: &Keys) -> String {
+fn signer(keys: &LoadedKeys) -> String {
     keys.ring.signer().id().to_owned()
 }
 
@@ -21,22 +21,22 @@ fn signer(keys: &Keys) -> String {
 fn a_ring_is_made_once_and_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let config = on_disk(&dir.path().join("not/there/yet"));
-    assert!(Keys::find(&config).unwrap().is_none(), "looking makes nothing");
-    let first = Keys::load(&config).unwrap();
-    assert_eq!((signer(&first), first.warning()), (signer(&Keys::load(&config).unwrap()), None));
+    assert!(LoadedKeys::find(&config).unwrap().is_none(), "looking makes nothing");
+    let first = LoadedKeys::load(&config).unwrap();
+    assert_eq!((signer(&first), first.warning()), (signer(&LoadedKeys::load(&config).unwrap()), None));
     let path = dir.path().join("not/there/yet").join(FILE_NAME);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(first.origin, Origin::File(path));
+    assert_eq!(first.origin, KeyOrigin::File(path));
 }
 
 #[test]
 fn a_ring_that_others_can_read_or_that_is_damaged_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let config = on_disk(dir.path());
-    Keys::load(&config).unwrap();
+    LoadedKeys::load(&config).unwrap();
     let path = dir.path().join(FILE_NAME);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-    assert!(matches!(Keys::load(&config), Err(KeysError::Exposed { mode: 0o640, .. })));
+    assert!(matches!(LoadedKeys::load(&config), Err(KeysError::Exposed { mode: 0o640, .. })));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     for (text, problem) in [
         ("", "damaged"),
@@ -45,7 +45,7 @@ fn a_ring_that_others_can_read_or_that_is_damaged_is_refused() {
         ("{\"version\":1,\"keys\":[{\"id\":\"k\",\"secret\":7,\"made_at\":1}]}", "damaged"),
     ] {
         fs::write(&path, text).unwrap();
-        let error = Keys::load(&config).unwrap_err().to_string();
+        let error = LoadedKeys::load(&config).unwrap_err().to_string();
         assert!(error.contains(problem) && !error.contains("c2hv"), "{error}");
     }
 }
@@ -54,7 +54,7 @@ fn a_ring_that_others_can_read_or_that_is_damaged_is_refused() {
 fn the_newest_signs_older_verify_and_the_last_one_cannot_be_retired() {
     let dir = tempfile::tempdir().unwrap();
     let config = on_disk(dir.path());
-    let old = signer(&Keys::load(&config).unwrap());
+    let old = signer(&LoadedKeys::load(&config).unwrap());
     let retire = |id: &str| KeyFile::change(&OsFiles, dir.path(), |file| file.retire(id));
     assert!(matches!(retire(&old), Err(KeysError::LastKey(_))));
     assert!(matches!(retire("k_none"), Err(KeysError::NoSuchKey(_))));
@@ -64,10 +64,10 @@ fn the_newest_signs_older_verify_and_the_last_one_cannot_be_retired() {
         Ok(())
     })
     .unwrap();
-    assert_eq!(signer(&Keys::load(&config).unwrap()), new);
+    assert_eq!(signer(&LoadedKeys::load(&config).unwrap()), new);
     retire(&old).unwrap();
     retire(&old).unwrap();
-    let keys = Keys::load(&config).unwrap();
+    let keys = LoadedKeys::load(&config).unwrap();
     assert!(keys.ring.keys().iter().any(|key| key.id() == old && key.is_retired()));
     assert_eq!(signer(&keys), new);
     assert!(matches!(retire(&new), Err(KeysError::LastKey(_))));
@@ -78,7 +78,7 @@ fn many_who_start_at_once_agree_on_one_key() {
     let dir = tempfile::tempdir().unwrap();
     let config = on_disk(dir.path());
     let ids: Vec<String> = std::thread::scope(|scope| {
-        let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| signer(&Keys::load(&config).unwrap()))).collect();
+        let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| signer(&LoadedKeys::load(&config).unwrap()))).collect();
         starts.into_iter().map(|start| start.join().unwrap()).collect()
     });
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
@@ -88,12 +88,12 @@ fn many_who_start_at_once_agree_on_one_key() {
 fn a_store_in_memory_has_a_key_that_is_warned_about_and_settings_win() {
     let mut config = Config::default();
     config.store.url = StoreUrl::Memory;
-    let keys = Keys::load(&config).unwrap();
-    assert!(keys.origin == Origin::Volatile && keys.warning().is_some());
-    assert_ne!(signer(&keys), signer(&Keys::load(&config).unwrap()));
-    config.state.keys = vec![Key::new("mine", &[1; 32], false).unwrap()];
-    let keys = Keys::load(&config).unwrap();
-    assert_eq!((signer(&keys), keys.origin.clone(), keys.warning()), ("mine".into(), Origin::Settings, None));
+    let keys = LoadedKeys::load(&config).unwrap();
+    assert!(keys.origin == KeyOrigin::Volatile && keys.warning().is_some());
+    assert_ne!(signer(&keys), signer(&LoadedKeys::load(&config).unwrap()));
+    config.state.keys = vec![SealKey::new("mine", &[1; 32], false).unwrap()];
+    let keys = LoadedKeys::load(&config).unwrap();
+    assert_eq!((signer(&keys), keys.origin.clone(), keys.warning()), ("mine".into(), KeyOrigin::Settings, None));
 }
 
 #[test]

@@ -22,9 +22,9 @@
 //! |---|---|
 //! | [`config`] | settings: the table with names and defaults is `config/table` |
 //! | [`auth`], `origin`, [`tls`] | credentials, origins and hosts of web pages, certificates |
-//! | [`secret`], [`keys`], `ring` | resume tokens; the keys that sign states, and the ring that is in use |
+//! | [`secret`], [`keys`], `live_keyring` | resume tokens; the keys that sign states, and the keyring that is in use |
 //! | [`metrics`], `resume_metrics` | everything that is counted; reconnects among it |
-//! | [`node`], [`lifecycle`], `readiness`, `upkeep`, [`tombstones`], `format` | start, recovery, sweeps, drain and stop; what is kept of what has ended; the version of what is stored |
+//! | [`node`], [`lifecycle`], `readiness`, `maintenance`, [`tombstones`], `format` | start, recovery, sweeps, drain and stop; what is kept of what has ended; the version of what is stored |
 //! | `alias`, `decode`, `refusals`, `reply` | names that clients choose; reading records back; refusals with one wording; the way back for an answer |
 //! | [`cli`] | the command line |
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
@@ -45,8 +45,10 @@ pub mod http;
 pub mod hub;
 pub mod keys;
 pub mod lifecycle;
+mod live_keyring;
 pub mod live_streams;
 pub mod logs;
+mod maintenance;
 pub mod metrics;
 pub mod node;
 mod origin;
@@ -54,11 +56,9 @@ mod readiness;
 mod refusals;
 mod reply;
 mod resume_metrics;
-mod ring;
 pub mod secret;
 pub mod session;
 pub mod stream;
 pub mod task;
 pub mod tls;
 pub mod tombstones;
-mod upkeep;

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use bowline_core::dialect::{Live, LiveBatch, Projection, Shared};
+use bowline_core::dialect::{Live, LiveBatch, Projection, SharedOutputs};
 use bowline_core::watch::Watch;
 use bowline_protocol::{Epoch, LogId, Recorded, Seq, SessionId};
 use bowline_store::ReadBudget;
-use bowline_store::budget::Held;
+use bowline_store::budget::HeldBytes;
 use bytes::Bytes;
 
 /// The most that is kept of one stream for readers that have not taken it yet. One that is slower reads the log again.
@@ -30,7 +30,7 @@ struct LiveStream<P: Projection> {
 struct State<P: Projection> {
     live: Live<P, Encoded>,
     /// What it keeps counts against the memory of all readers.
-    held: Held,
+    held: HeldBytes,
 }
 
 pub type StreamBatch<P> = LiveBatch<<P as Projection>::Output, Encoded>;
@@ -78,7 +78,7 @@ impl LiveStreams {
                 stream
             }
             None => {
-                let state = State { live: Live::new(watch.into_projection(), at), held: Held::new(budget) };
+                let state = State { live: Live::new(watch.into_projection(), at), held: HeldBytes::new(budget) };
                 let stream = Arc::new(LiveStream { epoch: epoch.clone(), state: Mutex::new(state) });
                 let any: Arc<dyn Any + Send + Sync> = stream.clone();
                 streams.insert(key.clone(), Arc::downgrade(&any));
@@ -96,10 +96,10 @@ impl<P: Projection> LiveReader<P> {
         self.at
     }
 
-    pub fn read(&mut self) -> Shared<P::Output, Encoded> {
+    pub fn read(&mut self) -> SharedOutputs<P::Output, Encoded> {
         let mut state = lock(&self.stream.state);
         let found = state.live.read(self.at);
-        if let Shared::Outputs { batch, .. } = &found {
+        if let SharedOutputs::Outputs { batch, .. } = &found {
             self.at = batch.next();
         }
         state.count();

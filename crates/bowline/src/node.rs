@@ -36,13 +36,14 @@ use crate::http::servers::ServersState;
 use crate::http::ws::WsState;
 use crate::http::{Acceptor, Doors};
 use crate::hub::HubTools;
-use crate::keys::Keys;
+use crate::keys::LoadedKeys;
 use crate::lifecycle::Lifecycle;
+use crate::live_keyring::LiveKeyring;
 use crate::logs::Logs;
 use crate::logs::placement::{Placement, SingleNode};
+use crate::maintenance::Maintenance;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
-use crate::ring::LiveRing;
 use crate::session::Sessions;
 use crate::session::actor::SessionActor;
 use crate::session::registry::SessionParts;
@@ -51,7 +52,6 @@ use crate::stream::reader::Readers;
 use crate::task::Tasks;
 use crate::task::actor::TaskActor;
 use crate::tls::Tls;
-use crate::upkeep::Maintenance;
 use crate::{drive, format, hub};
 
 /// With `store.sync = "interval"`, how much a power cut can lose.
@@ -145,7 +145,7 @@ impl Node {
             tasks: tasks.clone(),
             agents: configured.into_iter().chain(own.agents).collect(),
             tools: own.tools.unwrap_or_else(|| Arc::new(HubTools(hub.clone()))),
-            ring: LiveRing::new(load_keys(&config)?, config.env.files.clone()),
+            ring: LiveKeyring::new(load_keys(&config)?, config.env.files.clone()),
             draining,
         });
         let auth = Arc::new(Authenticator::new(&config)?);
@@ -300,8 +300,8 @@ impl Node {
     }
 }
 
-fn load_keys(config: &Config) -> anyhow::Result<Keys> {
-    let keys = Keys::load(config)?;
+fn load_keys(config: &Config) -> anyhow::Result<LoadedKeys> {
+    let keys = LoadedKeys::load(config)?;
     if let Some(warning) = keys.warning() {
         tracing::warn!("{warning}");
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep_until, timeout_at};
 
 use crate::address::Address;
-use crate::link::{Link, LinkConfig, LinkEvent, LinkOutput, LinkStats, Moment, Target};
+use crate::link::{AttachTarget, ClientLink, LinkConfig, LinkEvent, LinkOutput, LinkStats, Moment};
 use crate::request::{ClientRequest, RequestId};
 use crate::socket::{Socket, SocketEvent};
 
@@ -25,7 +25,7 @@ pub struct Client {
     network: Arc<dyn Network>,
     address: Address,
     token: Option<String>,
-    link: Link,
+    link: ClientLink,
     socket: Option<Socket>,
     /// Sockets that are being closed while others are used already.
     closing: VecDeque<tokio::task::JoinHandle<()>>,
@@ -41,7 +41,7 @@ impl fmt::Debug for Client {
 impl Client {
     /// A client that is not connected yet.
     pub fn new(address: Address, token: Option<String>, config: LinkConfig) -> Client {
-        let (network, link) = (Arc::new(OsNetwork), Link::new(config));
+        let (network, link) = (Arc::new(OsNetwork), ClientLink::new(config));
         Client { network, address, token, link, socket: None, closing: VecDeque::new(), tap: None }
     }
 
@@ -51,7 +51,7 @@ impl Client {
     }
 
     /// Connects, and attaches to the target.
-    pub fn start(&mut self, target: Target) {
+    pub fn start(&mut self, target: AttachTarget) {
         self.link.start(target);
     }
 
@@ -93,7 +93,7 @@ impl Client {
     }
 
     /// The state of the connection, and what else can be done with it.
-    pub fn link(&mut self) -> &mut Link {
+    pub fn link(&mut self) -> &mut ClientLink {
         &mut self.link
     }
 

@@ -21,7 +21,7 @@ pub struct EventFollower {
 
 /// What a follower reports.
 #[derive(Debug)]
-pub enum Followed {
+pub enum FollowEvent {
     /// The next event of the log.
     Event(StreamEvent),
     /// The connection is lost, or none can be made; the follower tries again after the delay.
@@ -48,8 +48,8 @@ impl EventFollower {
         EventFollower { client, log: log.into(), cursor, backoff: BACKOFF, stream: None }
     }
 
-    /// What happens next. After [`Followed::Lost`] the caller sleeps for the delay and asks again. `jitter` is uniform in 0..1.
-    pub async fn next(&mut self, jitter: f64) -> Result<Followed, HttpError> {
+    /// What happens next. After [`FollowEvent::Lost`] the caller sleeps for the delay and asks again. `jitter` is uniform in 0..1.
+    pub async fn next(&mut self, jitter: f64) -> Result<FollowEvent, HttpError> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => match self.client.get_events(&self.path()).await {
@@ -65,23 +65,23 @@ impl EventFollower {
         };
         self.backoff.reset();
         match event.name.as_str() {
-            "end" => Ok(Followed::End),
+            "end" => Ok(FollowEvent::End),
             "error" => {
                 let told: Value = serde_json::from_str(&event.data).unwrap_or_default();
                 let message = told["message"].as_str().unwrap_or("the server ended the stream").to_owned();
-                Ok(Followed::Refused { message })
+                Ok(FollowEvent::Refused { message })
             }
             _ => {
                 self.cursor = event.id.clone().or(self.cursor.take());
-                Ok(Followed::Event(event))
+                Ok(FollowEvent::Event(event))
             }
         }
     }
 
-    fn lost(&mut self, reason: &impl ToString, jitter: f64) -> Followed {
+    fn lost(&mut self, reason: &impl ToString, jitter: f64) -> FollowEvent {
         self.stream = None;
         let delay = self.backoff.next(jitter);
-        Followed::Lost { reason: reason.to_string(), delay, attempt: self.backoff.attempt() }
+        FollowEvent::Lost { reason: reason.to_string(), delay, attempt: self.backoff.attempt() }
     }
 
     fn path(&self) -> String {

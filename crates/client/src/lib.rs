@@ -30,11 +30,11 @@
 //!
 //! # To come back in another process
 //!
-//! Keep [`Link::session`], [`Link::cursor`] and [`Link::resume_token`], and start with [`Target::Session`]. With the same
+//! Keep [`ClientLink::session`], [`ClientLink::cursor`] and [`ClientLink::resume_token`], and start with [`AttachTarget::Session`]. With the same
 //! [`LinkConfig::client_id`] the server knows that it is the same client, and does not make it wait for its old
 //! connection. To come back to a server that has lost the session, keep a signed state
 //! ([`ClientRequest::RequestState`], or [`LinkEvent::Checkpoint`] with `config: {"checkpoints": true}`) and start with
-//! [`Target::State`].
+//! [`AttachTarget::State`].
 //!
 //! # What is where
 //!
@@ -42,13 +42,13 @@
 //! |---|---|
 //! | send a message, reply to a question, cancel | [`Client::message`], [`Client::respond`], [`Client::cancel`]; the answers are [`LinkEvent::Done`] and [`LinkEvent::Failed`] |
 //! | read a session that another client holds | [`SessionTarget::observe`] |
-//! | take it over | [`LinkEvent::Held`], then [`Link::take_over`] |
+//! | take it over | [`LinkEvent::Held`], then [`ClientLink::take_over`] |
 //! | watch a turn or a task as chunks | [`Client::watch`] |
 //! | call HTTP endpoints | [`HttpClient`] |
 //! | follow a log over the admin API | [`EventFollower`] |
-//! | use another runtime, or none | [`Link`], which has no I/O |
+//! | use another runtime, or none | [`ClientLink`], which has no I/O |
 //!
-//! [`Link`] decides and [`Client`] waits: the link is a machine without socket, clock or randomness, and everything that
+//! [`ClientLink`] decides and [`Client`] waits: the link is a machine without socket, clock or randomness, and everything that
 //! `conformance/` demands of a client is tested against it alone.
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 #![warn(missing_docs)]
@@ -64,11 +64,11 @@ mod socket;
 
 pub use address::{Address, AddressError, DEFAULT_HTTP, DEFAULT_WS, segment};
 pub use client::{Client, Tap};
-pub use follow::{EventFollower, Followed};
+pub use follow::{EventFollower, FollowEvent};
 pub use frame::ServerFrame;
 pub use http_client::{EventStream, HttpClient, HttpError, StreamEvent};
 pub use link::{
-    ACK_EVERY, AttachedSession, BACKOFF, GapCause, Link, LinkConfig, LinkEvent, LinkOutput, LinkStats, Moment,
-    ResetCause, SessionTarget, StopCause, Target, WhenGone, WhenHeld,
+    ACK_EVERY, AttachTarget, AttachedSession, BACKOFF, ClientLink, GapCause, LinkConfig, LinkEvent, LinkOutput,
+    LinkStats, Moment, ResetCause, SessionTarget, StopCause, WhenGone, WhenHeld,
 };
 pub use request::{ClientRequest, RequestId, RequestOutcome};

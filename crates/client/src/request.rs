@@ -85,7 +85,7 @@ pub enum RequestOutcome {
     },
     /// The signed state, as text or as an object, with the metadata that came with it.
     State {
-        /// To be kept as it is, and given to [`Target::State`](crate::Target::State).
+        /// To be kept as it is, and given to [`Target::State`](crate::AttachTarget::State).
         signed_state: Value,
         /// What `PROTOCOL.md` says of `agent.state_exported`.
         metadata: Value,

@@ -2,22 +2,22 @@
 //!
 //! Every transport has a [`Generation`]. What an old one says late is about that one only and cannot hurt its successor.
 
-mod away;
 mod calls;
 mod dying;
 mod endings;
-mod words;
+mod interface;
+mod outage;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 pub use calls::{CallFailure, QueuedCall, ResendPolicy};
-pub use words::{BackendNotice, BackendStatus, CallId, DialError, Generation, Output, Policy, Ticket};
+pub use interface::{BackendNotice, BackendStatus, CallId, DialError, Generation, Output, Policy, Ticket};
 
 use crate::backoff::Backoff;
-use away::Outage;
 use calls::BackendCalls;
 use dying::Dying;
+use outage::Outage;
 
 #[derive(Debug)]
 enum State {
@@ -115,7 +115,7 @@ impl BackendMachine {
 
     /// Whether attempts are still few enough for each to be announced.
     pub fn tells_each_attempt(&self) -> bool {
-        self.backoff.attempt() <= away::TOLD_ATTEMPTS
+        self.backoff.attempt() <= outage::TOLD_ATTEMPTS
     }
 
     pub fn last_error(&self) -> Option<&str> {

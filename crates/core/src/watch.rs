@@ -10,7 +10,7 @@ const READ_EVENTS_MAX: usize = 512;
 
 /// Where a reader wants to begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum WatchStart {
     /// With a fresh parser: everything.
     Fresh,
     /// With the parser that has seen everything up to here: exactly what follows.
@@ -92,11 +92,11 @@ impl<P: Projection> Watch<P> {
         name: &str,
         first: Seq,
         extent: &Extent,
-        start: Start,
+        start: WatchStart,
         fold: bool,
         index: Option<&WatchIndex<P>>,
     ) -> Watch<P> {
-        let parser = if matches!(start, Start::After(_)) { ClientParser::Same } else { ClientParser::Fresh };
+        let parser = if matches!(start, WatchStart::After(_)) { ClientParser::Same } else { ClientParser::Fresh };
         let mut watch = Watch {
             name: name.into(),
             first,
@@ -115,15 +115,15 @@ impl<P: Projection> Watch<P> {
             parser,
         };
         match start {
-            Start::Fresh => watch.begin_at(extent.first, index),
-            Start::Index(count) => {
+            WatchStart::Fresh => watch.begin_at(extent.first, index),
+            WatchStart::Index(count) => {
                 // Outputs that are gone cannot be counted, so the reader begins with what is left.
                 watch.begin_at(extent.first, index);
                 if first >= extent.first {
                     watch.has = Has::Outputs(count);
                 }
             }
-            Start::After(cursor) | Start::Framed(cursor) => {
+            WatchStart::After(cursor) | WatchStart::Framed(cursor) => {
                 match Resume::within(Span { first, last: None }, extent, &cursor) {
                     Resume::OtherEpoch { first: from, lost } => watch.begin_anew(from, lost, index),
                     _ => watch.come_back(cursor, extent.first, index),

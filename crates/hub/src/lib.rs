@@ -36,7 +36,7 @@
 //! the two a request has one form ([`call::BackendCall`]), and what decides is how the two sides exchange messages ([`Exchange`]).
 //!
 //! Around these: [`agent`] is what agents inside the server call, [`catalogue`] the lists of a server as they were last seen, `lifecycle` the
-//! start and the end of the hub, [`neighbours`] the other nodes, `requester` who asks, `seal` what clients bring back. [`fields`], [`sse`],
+//! start and the end of the hub, [`peers`] the other nodes, `requester` who asks, `seal` what clients bring back. [`fields`], [`sse`],
 //! `lines` and `scan` read JSON, Server-Sent Events and lines of limited length.
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
@@ -51,7 +51,7 @@ pub mod hub;
 mod lifecycle;
 mod lines;
 pub mod message;
-pub mod neighbours;
+pub mod peers;
 mod registry;
 mod relay;
 mod requester;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bowline_env::entropy;
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Clock, Commit, Fence, Kind, Record, Start, Store, StoreError};
+use bowline_store::{Clock, Commit, Fence, LogKind, Record, Start, Store, StoreError};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -29,7 +29,7 @@ impl Seal {
         let body = [entropy::u128().to_be_bytes(), entropy::u128().to_be_bytes()].concat();
         let mut commit = Commit::to(log.clone(), Fence::default(), now);
         commit.create = Some(Start { epoch: Epoch::from_random(entropy::u128() as u64), after: Seq::ZERO });
-        commit.record = Some(Record { kind: Kind::Hub, owner: hub_principal, touched_ms: now, body: body.into() });
+        commit.record = Some(Record { kind: LogKind::Hub, owner: hub_principal, touched_ms: now, body: body.into() });
         match store.commit(commit).await {
             // Another node was faster; all nodes use its key.
             Ok(_) | Err(StoreError::Exists | StoreError::StaleFence { .. }) => {}

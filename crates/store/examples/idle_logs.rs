@@ -5,7 +5,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "this prints a table, and may just stop")]
 
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Commit, DiskOptions, DiskStore, EventLog, Fence, Item, Kind, Record, Retention, Start};
+use bowline_store::{Commit, DiskOptions, DiskStore, EventLog, Fence, Item, LogKind, Record, Retention, Start};
 
 const LOGS: u64 = 10_000;
 const KEEP: Retention = Retention { events_max: 10_000, age_max_ms: u64::MAX };
@@ -20,7 +20,7 @@ fn resident_bytes() -> u64 {
 fn commit(n: u64) -> Commit {
     let log = LogId::parse(&format!("sess_{n:032x}")).unwrap();
     let record = Record {
-        kind: Kind::Session,
+        kind: LogKind::Session,
         owner: Principal::parse(&format!("user-{}@example.org", n % 1_000)).unwrap(),
         touched_ms: n,
         body: vec![b'r'; 300].into(),

@@ -39,14 +39,14 @@ impl ReadBudget {
 
 /// What one reader holds, until this is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldBytes {
     budget: Arc<ReadBudget>,
     bytes: usize,
 }
 
-impl Held {
-    pub fn new(budget: &Arc<ReadBudget>) -> Held {
-        Held { budget: budget.clone(), bytes: 0 }
+impl HeldBytes {
+    pub fn new(budget: &Arc<ReadBudget>) -> HeldBytes {
+        HeldBytes { budget: budget.clone(), bytes: 0 }
     }
 
     pub fn set(&mut self, bytes: usize) {
@@ -59,7 +59,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -71,7 +71,7 @@ impl Drop for Held {
 pub struct Pacer {
     budget: Arc<ReadBudget>,
     turns: Arc<Semaphore>,
-    turn: Option<(OwnedSemaphorePermit, Held)>,
+    turn: Option<(OwnedSemaphorePermit, HeldBytes)>,
 }
 
 impl Pacer {
@@ -84,7 +84,7 @@ impl Pacer {
         if self.turn.is_none() {
             // The semaphore is never closed.
             let Ok(permit) = self.turns.clone().acquire_owned().await else { return WINDOW_BYTES_MIN.min(most) };
-            self.turn = Some((permit, Held::new(&self.budget)));
+            self.turn = Some((permit, HeldBytes::new(&self.budget)));
         }
         let window = self.budget.window(most);
         if let Some((_, held)) = &mut self.turn {
@@ -103,17 +103,17 @@ impl Pacer {
         let bytes = bytes.into();
         let Some((permit, mut held)) = self.turn.take() else { return bytes };
         held.set(bytes.len());
-        Bytes::from_owner(Piece { bytes, _held: held, _permit: permit })
+        Bytes::from_owner(BudgetedBytes { bytes, _held: held, _permit: permit })
     }
 }
 
-struct Piece {
+struct BudgetedBytes {
     bytes: Bytes,
-    _held: Held,
+    _held: HeldBytes,
     _permit: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for BudgetedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -129,9 +129,9 @@ mod tests {
     fn readers_that_keep_all_they_get_stay_within_the_budget_and_a_little_each() {
         let budget = ReadBudget::new(8 << 20);
         assert_eq!(budget.window(MOST), MOST, "one reader alone is not held back");
-        let stuck: Vec<Held> = (0..1000)
+        let stuck: Vec<HeldBytes> = (0..1000)
             .map(|_| {
-                let mut held = Held::new(&budget);
+                let mut held = HeldBytes::new(&budget);
                 held.set(budget.window(MOST));
                 held
             })

@@ -89,7 +89,7 @@ impl Leased {
 /// What a log is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum LogKind {
     Session = 1,
     Task = 2,
     /// Another name of a session's log.
@@ -104,16 +104,16 @@ pub enum Kind {
     Node = 7,
 }
 
-impl Kind {
-    pub fn from_byte(byte: u8) -> Option<Kind> {
+impl LogKind {
+    pub fn from_byte(byte: u8) -> Option<LogKind> {
         match byte {
-            1 => Some(Kind::Session),
-            2 => Some(Kind::Task),
-            3 => Some(Kind::Alias),
-            4 => Some(Kind::Restored),
-            5 => Some(Kind::Mcp),
-            6 => Some(Kind::Hub),
-            7 => Some(Kind::Node),
+            1 => Some(LogKind::Session),
+            2 => Some(LogKind::Task),
+            3 => Some(LogKind::Alias),
+            4 => Some(LogKind::Restored),
+            5 => Some(LogKind::Mcp),
+            6 => Some(LogKind::Hub),
+            7 => Some(LogKind::Node),
             _ => None,
         }
     }
@@ -122,7 +122,7 @@ impl Kind {
 /// What the directory knows of a log. `body` is the caller's own; the store only keeps it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
-    pub kind: Kind,
+    pub kind: LogKind,
     pub owner: Principal,
     /// When it was last touched, in milliseconds since 1970, as the caller says.
     pub touched_ms: u64,

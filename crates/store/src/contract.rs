@@ -12,7 +12,8 @@ use bowline_protocol::{Epoch, LogId, Principal, Seq, SessionId, Unnumbered};
 use bytes::Bytes;
 
 use crate::{
-    Claim, Commit, Committed, Fence, Kind, Leased, ReadLimit, Record, Retention, Retentions, Start, Store, StoreError,
+    Claim, Commit, Committed, Fence, Leased, LogKind, ReadLimit, Record, Retention, Retentions, Start, Store,
+    StoreError,
 };
 
 pub use directory::*;
@@ -48,7 +49,7 @@ pub fn event(text: &str) -> Unnumbered {
 
 pub fn record(owner: &str, body: &str) -> Record {
     Record {
-        kind: Kind::Session,
+        kind: LogKind::Session,
         owner: Principal::parse(owner).expect("tests use sound names"),
         touched_ms: 5,
         body: Bytes::copy_from_slice(body.as_bytes()),

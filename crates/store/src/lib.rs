@@ -68,7 +68,7 @@
 //! pile up. What is alive in it is carried to the head first, in steps of 1 MiB between groups of commits. Strictly
 //! oldest first, so that a deletion in the oldest segment has nothing older left to kill, and may be dropped with it.
 //!
-//! **The hot tail.** The newest 64 MiB of events stay in memory, as the bytes that were written. Older ones are read
+//! **The tail cache.** The newest 64 MiB of events stay in memory, as the bytes that were written. Older ones are read
 //! from the segments and checked against their checksum each time. Records and values up to 64 bytes are always in
 //! memory.
 //!
@@ -101,8 +101,8 @@ use bytes::Bytes;
 pub use bowline_env::Clock;
 pub use budget::ReadBudget;
 pub use commit::{
-    Batch, Claim, Commit, Committed, Fence, Holder, Item, Kind, Leased, ReadLimit, Record, Release, Start, StoreError,
-    Trimmed,
+    Batch, Claim, Commit, Committed, Fence, Holder, Item, Leased, LogKind, ReadLimit, Record, Release, Start,
+    StoreError, Trimmed,
 };
 pub use disk::{DiskOptions, DiskStore, OpenError, OpenReport};
 pub use follow::{FollowError, Followed, Follower};
@@ -171,10 +171,10 @@ pub trait Directory: Send + Sync {
     async fn items_at(&self, log: &LogId, keys: &[String]) -> Result<Vec<(String, Bytes)>, StoreError>;
 
     /// Records of one kind, of one owner or of all, in no particular order.
-    async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError>;
+    async fn list(&self, kind: LogKind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError>;
 
     /// How many records [`list`](Directory::list) would give, without fetching them.
-    async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError>;
+    async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError>;
 
     /// The right to write to a log, if it has no holder, or the claimant is the holder, or the one whom it names. Each grant is
     /// higher than all before it, and shuts the earlier ones out.
@@ -247,11 +247,13 @@ pub struct Retentions {
 }
 
 impl Retentions {
-    pub fn of(&self, kind: Option<Kind>) -> Retention {
+    pub fn of(&self, kind: Option<LogKind>) -> Retention {
         match kind {
-            Some(Kind::Task) => self.tasks,
-            Some(Kind::Node) => self.nodes,
-            None | Some(Kind::Session | Kind::Alias | Kind::Restored | Kind::Mcp | Kind::Hub) => self.sessions,
+            Some(LogKind::Task) => self.tasks,
+            Some(LogKind::Node) => self.nodes,
+            None | Some(LogKind::Session | LogKind::Alias | LogKind::Restored | LogKind::Mcp | LogKind::Hub) => {
+                self.sessions
+            }
         }
     }
 }

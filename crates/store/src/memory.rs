@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::tail::{Tails, lock};
 use crate::{
-    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Kind, Leased, ReadLimit, Record,
+    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Leased, LogKind, ReadLimit, Record,
     Release, Retentions, StoreError, TailGuard, Trimmed, WakeSet,
 };
 
@@ -37,7 +37,7 @@ impl Log {
         self.first.plus(self.events.len() as u64)
     }
 
-    fn kind(&self) -> Option<Kind> {
+    fn kind(&self) -> Option<LogKind> {
         self.record.as_ref().map(|record| record.kind)
     }
 
@@ -188,7 +188,7 @@ impl Directory for MemoryStore {
         Ok(keys.iter().filter_map(|key| log.items.get(key).map(|value| (key.clone(), value.clone()))).collect())
     }
 
-    async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
+    async fn list(&self, kind: LogKind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
         let logs = lock(&self.logs);
         let records = logs.iter().filter_map(|(id, log)| log.record.as_ref().map(|record| (id, record)));
         let wanted =
@@ -196,7 +196,7 @@ impl Directory for MemoryStore {
         Ok(wanted.map(|(id, record)| (id.clone(), record.clone())).collect())
     }
 
-    async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError> {
+    async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError> {
         let logs = lock(&self.logs);
         let records = logs.values().filter_map(|log| log.record.as_ref());
         Ok(records.filter(|record| record.kind == kind && owner.is_none_or(|owner| *owner == record.owner)).count())

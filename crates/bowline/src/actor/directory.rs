@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bowline_protocol::{Principal, Refusal};
 use tokio::sync::mpsc;
 
-use super::{Actor, Place, drive};
+use super::{Actor, ActorLocation, drive};
 
 /// Commands that may wait for one actor before their senders wait too.
 const COMMANDS_MAX: usize = 64;
 /// An actor that leaves at the moment in which it is written to is activated again. That cannot go on for long.
 const TRIES: usize = 100;
 
-pub struct Directory<A: Actor> {
+pub struct ActorDirectory<A: Actor> {
     awake: Mutex<HashMap<A::Id, AwakeActor<A>>>,
 }
 
@@ -24,13 +24,13 @@ struct AwakeActor<A: Actor> {
     presence: Arc<A::Presence>,
 }
 
-impl<A: Actor> Default for Directory<A> {
-    fn default() -> Directory<A> {
-        Directory { awake: Mutex::default() }
+impl<A: Actor> Default for ActorDirectory<A> {
+    fn default() -> ActorDirectory<A> {
+        ActorDirectory { awake: Mutex::default() }
     }
 }
 
-impl<A: Actor> Directory<A> {
+impl<A: Actor> ActorDirectory<A> {
     fn awake(&self) -> MutexGuard<'_, HashMap<A::Id, AwakeActor<A>>> {
         self.awake.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,8 +102,8 @@ impl<A: Actor> Directory<A> {
                 Some(Ok(commands)) => commands,
                 Some(Err(refusal)) => return Err((command, refusal)),
                 None => match A::find(host, id, asker, &command).await {
-                    Ok(Place::Here(actor)) => Directory::install(actor),
-                    Ok(Place::There(node)) => return A::router(host).forward(&node, id, asker, command),
+                    Ok(ActorLocation::Here(actor)) => ActorDirectory::install(actor),
+                    Ok(ActorLocation::There(node)) => return A::router(host).forward(&node, id, asker, command),
                     Err(refusal) => return Err((command, refusal)),
                 },
             };
@@ -124,7 +124,7 @@ impl<A: Actor> Directory<A> {
     }
 }
 
-impl<A: Actor> fmt::Debug for Directory<A> {
+impl<A: Actor> fmt::Debug for ActorDirectory<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Directory({} awake)", self.awake().len())
     }

@@ -9,12 +9,12 @@ use bowline_protocol::{Principal, Refusal};
 use tokio::sync::mpsc;
 
 use super::process::EMISSIONS_MAX;
-use super::{ActivationError, Actor, Directory, Process, RunEvent};
+use super::{ActivationError, Actor, ActorDirectory, Process, RunEvent};
 
 /// How often an actor whose last commit is in doubt looks whether the store can tell.
 const DOUBT_RETRY: Duration = Duration::from_millis(250);
 
-enum Happened<A: Actor> {
+enum ActorEvent<A: Actor> {
     Commands(Vec<A::Command>),
     RunEvent(RunEvent<A::Emission, A::Ending>),
     Time,
@@ -44,17 +44,17 @@ pub async fn drive<A: Actor>(mut actor: Box<A>, mut inbox: mpsc::Receiver<A::Com
             count = inbox.recv_many(&mut commands, A::COMMANDS_AT_ONCE) => match count {
                 // The directory holds a sender for as long as the actor is in it.
                 0 => return,
-                _ => Happened::<A>::Commands(commands),
+                _ => ActorEvent::<A>::Commands(commands),
             },
-            event = next_event(actor.process()) => Happened::RunEvent(event),
-            () = sleep_until(deadline) => Happened::Time,
-            () = &mut drains, if !is_draining => Happened::Draining,
+            event = next_event(actor.process()) => ActorEvent::RunEvent(event),
+            () = sleep_until(deadline) => ActorEvent::Time,
+            () = &mut drains, if !is_draining => ActorEvent::Draining,
         };
         match happened {
-            Happened::Commands(commands) => Box::pin(actor.handle(commands)).await,
-            Happened::RunEvent(event) => Box::pin(actor.handle_run_event(event)).await,
-            Happened::Time => Box::pin(actor.handle_timeout(clock::now())).await,
-            Happened::Draining => {}
+            ActorEvent::Commands(commands) => Box::pin(actor.handle(commands)).await,
+            ActorEvent::RunEvent(event) => Box::pin(actor.handle_run_event(event)).await,
+            ActorEvent::Time => Box::pin(actor.handle_timeout(clock::now())).await,
+            ActorEvent::Draining => {}
         }
         if actor.is_in_doubt()
             && let Err(error) = Box::pin(reactivate(&mut *actor, &mut inbox)).await
@@ -78,7 +78,7 @@ async fn leave<A: Actor>(mut actor: Box<A>, mut inbox: mpsc::Receiver<A::Command
 /// A function of its own that waits for nothing: sending may activate an actor, whose task would otherwise hold itself.
 fn send_again<A: Actor>(host: Arc<A::Host>, id: A::Id, owner: Principal, command: A::Command) {
     let sending: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-        if let Err((command, refusal)) = Directory::<A>::send(&host, &id, &owner, command).await {
+        if let Err((command, refusal)) = ActorDirectory::<A>::send(&host, &id, &owner, command).await {
             A::refuse(&id, command, &refusal);
         }
     });

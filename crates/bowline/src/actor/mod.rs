@@ -17,7 +17,7 @@ use bowline_protocol::{Principal, Refusal};
 use bowline_store::{Holder, StoreError};
 use tokio_util::sync::CancellationToken;
 
-pub use directory::Directory;
+pub use directory::ActorDirectory;
 pub use process::{EMISSIONS_MAX, Process, RunEvent};
 pub use router::Router;
 
@@ -37,7 +37,7 @@ pub trait Actor: Sized + Send + 'static {
     /// Commands that are handled together.
     const COMMANDS_AT_ONCE: usize;
 
-    fn directory(host: &Self::Host) -> &Directory<Self>;
+    fn directory(host: &Self::Host) -> &ActorDirectory<Self>;
 
     fn router(host: &Self::Host) -> &dyn Router<Self>;
 
@@ -59,7 +59,7 @@ pub trait Actor: Sized + Send + 'static {
         id: &Self::Id,
         asker: &Principal,
         command: &Self::Command,
-    ) -> impl Future<Output = Result<Place<Self>, Refusal>> + Send;
+    ) -> impl Future<Output = Result<ActorLocation<Self>, Refusal>> + Send;
 
     /// Answers the one who waits for what comes of a command.
     fn refuse(id: &Self::Id, command: Self::Command, refusal: &Refusal);
@@ -105,7 +105,7 @@ pub trait Actor: Sized + Send + 'static {
 
 /// Where an actor can be had.
 #[derive(Debug)]
-pub enum Place<A> {
+pub enum ActorLocation<A> {
     /// Here: this one, once it is activated.
     Here(A),
     There(Holder),

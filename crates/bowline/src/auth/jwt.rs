@@ -10,7 +10,7 @@ use jsonwebtoken::{Validation, decode, decode_header};
 use serde_json::{Map, Value};
 
 use super::changes::Changes;
-use super::key_set::{KeyFile, VerifyingKey};
+use super::key_set::{KeySetFile, VerifyingKey};
 use super::remote::RemoteKeys;
 use super::{AuthError, Identity, signature};
 use crate::config::{JWT_SECRET_BYTES_MIN, JwtConfig, JwtKeys};
@@ -20,7 +20,7 @@ pub const LEEWAY_SECONDS: u64 = 30;
 
 #[derive(Debug)]
 pub struct JwtVerifier {
-    keys: Keys,
+    keys: VerifyingKeys,
     issuer: Option<String>,
     audience: Option<String>,
     principal_claim: String,
@@ -28,9 +28,9 @@ pub struct JwtVerifier {
 }
 
 #[derive(Debug)]
-enum Keys {
+enum VerifyingKeys {
     One(Arc<VerifyingKey>),
-    File(KeyFile),
+    File(KeySetFile),
     Remote(RemoteKeys),
 }
 
@@ -45,11 +45,11 @@ impl JwtVerifier {
                     bytes.len() >= JWT_SECRET_BYTES_MIN,
                     "the JWT secret must have at least {JWT_SECRET_BYTES_MIN} bytes"
                 );
-                Keys::One(Arc::new(VerifyingKey::secret(bytes)))
+                VerifyingKeys::One(Arc::new(VerifyingKey::secret(bytes)))
             }
-            JwtKeys::Pem(pem) => Keys::One(Arc::new(VerifyingKey::pem(pem)?)),
-            JwtKeys::JwksFile(path) => Keys::File(KeyFile::open(&env.files, path, changes)?),
-            JwtKeys::JwksUrl { url, refresh } => Keys::Remote(RemoteKeys::new(url, *refresh, changes)?),
+            JwtKeys::Pem(pem) => VerifyingKeys::One(Arc::new(VerifyingKey::pem(pem)?)),
+            JwtKeys::JwksFile(path) => VerifyingKeys::File(KeySetFile::open(&env.files, path, changes)?),
+            JwtKeys::JwksUrl { url, refresh } => VerifyingKeys::Remote(RemoteKeys::new(url, *refresh, changes)?),
         };
         Ok(JwtVerifier {
             keys,
@@ -63,9 +63,9 @@ impl JwtVerifier {
     pub fn verify(&self, token: &str, now_unix: u64) -> Result<Identity, AuthError> {
         let header = decode_header(token).map_err(|error| told(&error))?;
         let key = match &self.keys {
-            Keys::One(key) => key.clone(),
-            Keys::File(file) => file.find(header.kid.as_deref()).ok_or(AuthError::UnknownKey)?,
-            Keys::Remote(remote) => remote.find(header.kid.as_deref()).ok_or(AuthError::UnknownKey)?,
+            VerifyingKeys::One(key) => key.clone(),
+            VerifyingKeys::File(file) => file.find(header.kid.as_deref()).ok_or(AuthError::UnknownKey)?,
+            VerifyingKeys::Remote(remote) => remote.find(header.kid.as_deref()).ok_or(AuthError::UnknownKey)?,
         };
         let claims = decode::<Map<String, Value>>(token, &key.key, &self.validation(&key));
         let claims = claims.map_err(|error| told(&error))?.claims;
@@ -77,7 +77,7 @@ impl JwtVerifier {
 
     /// Looks whether a key set on disk has changed, once a second at most.
     pub async fn look(&self, now_unix: u64) {
-        if let Keys::File(file) = &self.keys {
+        if let VerifyingKeys::File(file) = &self.keys {
             file.look(now_unix).await;
         }
     }
@@ -85,8 +85,8 @@ impl JwtVerifier {
     /// The key set, if it is behind a URL.
     pub fn remote(&self) -> Option<&RemoteKeys> {
         match &self.keys {
-            Keys::Remote(remote) => Some(remote),
-            Keys::One(_) | Keys::File(_) => None,
+            VerifyingKeys::Remote(remote) => Some(remote),
+            VerifyingKeys::One(_) | VerifyingKeys::File(_) => None,
         }
     }
 

@@ -89,7 +89,7 @@ pub fn find(keys: &KeySet, id: Option<&str>) -> Option<Arc<VerifyingKey>> {
 
 /// A key set on disk. Looked at once a second at most, and read again when it has changed.
 #[derive(Debug)]
-pub struct KeyFile {
+pub struct KeySetFile {
     files: Arc<dyn Files>,
     path: PathBuf,
     state: Mutex<KeyFileState>,
@@ -103,14 +103,14 @@ struct KeyFileState {
     checked_at_unix: u64,
 }
 
-impl KeyFile {
-    pub fn open(files: &Arc<dyn Files>, path: &Path, changes: &Changes) -> anyhow::Result<KeyFile> {
+impl KeySetFile {
+    pub fn open(files: &Arc<dyn Files>, path: &Path, changes: &Changes) -> anyhow::Result<KeySetFile> {
         let look = files.look(path).with_context(|| format!("cannot read the key set {}", path.display()))?;
         let state = Mutex::new(KeyFileState { keys: read_file(&**files, path)?, look, checked_at_unix: 0 });
-        Ok(KeyFile { files: files.clone(), path: path.to_owned(), state, changes: changes.clone() })
+        Ok(KeySetFile { files: files.clone(), path: path.to_owned(), state, changes: changes.clone() })
     }
 
-    /// A key as the file was at the last [`look`](KeyFile::look).
+    /// A key as the file was at the last [`look`](KeySetFile::look).
     pub fn find(&self, id: Option<&str>) -> Option<Arc<VerifyingKey>> {
         find(&self.state().keys, id)
     }

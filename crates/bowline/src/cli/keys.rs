@@ -72,7 +72,7 @@ pub fn run(command: &KeysCommand) -> anyhow::Result<()> {
 fn list(args: &RingArgs) -> anyhow::Result<()> {
     let loaded = args.load()?;
     if let Some(source) = configured(&loaded) {
-        let ids: Vec<&str> = loaded.config.state.keys.iter().map(bowline_core::Key::id).collect();
+        let ids: Vec<&str> = loaded.config.state.keys.iter().map(bowline_core::SealKey::id).collect();
         let facts: Vec<Value> =
             ids.iter().enumerate().map(|(at, id)| json!({ "id": id, "does": does(at == 0, false) })).collect();
         let lines = ids.iter().enumerate().map(|(at, id)| format!("{id:<12}  {}\n", does(at == 0, false)));

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::out;
 use crate::auth::Authenticator;
 use crate::config::{Config, Flags, Loaded};
-use crate::keys::Keys;
+use crate::keys::LoadedKeys;
 use crate::tls::Tls;
 
 pub fn print(flags: &Flags, json: bool) -> anyhow::Result<()> {
@@ -25,7 +25,7 @@ pub fn print(flags: &Flags, json: bool) -> anyhow::Result<()> {
 pub fn check(flags: &Flags, json: bool) -> anyhow::Result<()> {
     let checked = Config::load(flags).map_err(anyhow::Error::from).and_then(|loaded| {
         Authenticator::new(&loaded.config).context("the keys of `auth` cannot be used")?;
-        Keys::find(&loaded.config)?;
+        LoadedKeys::find(&loaded.config)?;
         loaded.config.tls.clone().map(|tls| Tls::load(tls, &loaded.config.env.files)).transpose()?;
         if let Some(path) = &loaded.config.hub.servers_file {
             check_servers(path)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use bowline_core::seal::{self, OpenLimits, OpenedState, Ring, SealRefusal};
+use bowline_core::seal::{self, Keyring, OpenLimits, OpenedState, SealRefusal};
 use bowline_env::clock;
 use bowline_env::files::{Files, OsFiles};
 use bowline_protocol::{Principal, SignedState, json as json_text};
@@ -16,7 +16,7 @@ use super::keys::RingArgs;
 use super::out;
 use crate::auth::LOCAL;
 use crate::config::Config;
-use crate::keys::Keys;
+use crate::keys::LoadedKeys;
 
 #[derive(Debug, Subcommand)]
 pub enum StateCommand {
@@ -120,8 +120,8 @@ impl Subject {
         Ok(Subject { input, limits, config })
     }
 
-    fn ring(&self) -> anyhow::Result<Option<Ring>> {
-        Ok(Keys::find(&self.config)?.map(|keys| keys.ring))
+    fn ring(&self) -> anyhow::Result<Option<Keyring>> {
+        Ok(LoadedKeys::find(&self.config)?.map(|keys| keys.ring))
     }
 }
 

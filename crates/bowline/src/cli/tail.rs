@@ -1,7 +1,7 @@
 //! `bowline tail`: follows the events of one session or task, and comes back by itself to where it was.
 
 use anyhow::bail;
-use bowline_client::{EventFollower, Followed, HttpClient, HttpError, StreamEvent};
+use bowline_client::{EventFollower, FollowEvent, HttpClient, HttpError, StreamEvent};
 use bowline_env::entropy;
 use http::StatusCode;
 use serde_json::Value;
@@ -21,8 +21,8 @@ impl TailCommand {
         let mut follower = EventFollower::new(self.client, self.session.as_str(), self.from);
         loop {
             match follower.next(entropy::chance()).await {
-                Ok(Followed::Event(event)) => show(&event, self.json)?,
-                Ok(Followed::Lost { reason, delay, attempt }) => {
+                Ok(FollowEvent::Event(event)) => show(&event, self.json)?,
+                Ok(FollowEvent::Lost { reason, delay, attempt }) => {
                     out::error(&out::dim(&format!(
                         "· {}; trying again in {:.1} s (attempt {attempt})",
                         reason.trim_end_matches('.'),
@@ -30,8 +30,8 @@ impl TailCommand {
                     )));
                     tokio::time::sleep(delay).await;
                 }
-                Ok(Followed::Refused { message }) => bail!("{}", out::harmless(&message)),
-                Ok(Followed::End) => return Ok(()),
+                Ok(FollowEvent::Refused { message }) => bail!("{}", out::harmless(&message)),
+                Ok(FollowEvent::End) => return Ok(()),
                 Err(HttpError::Refused { status: StatusCode::NOT_FOUND, .. }) => {
                     bail!("there is no session or task `{}`; `bowline status` lists those there are", self.session)
                 }

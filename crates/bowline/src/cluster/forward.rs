@@ -9,7 +9,7 @@ use bowline_protocol::{Principal, Refusal, SessionId, TaskId};
 use bowline_store::Holder;
 
 use super::wire::{NodeAnswer, NodeMessage, RemoteSender, SessionAsk, TaskAsk};
-use super::{Abroad, AwaitedAnswer, Cluster, ROUTES_MAX, RemoteConnection, unreachable};
+use super::{AwaitedAnswer, Cluster, ROUTES_MAX, RemoteConnection, RemoteSession, unreachable};
 use crate::session::Request;
 use crate::session::{Ask, Caller, Command, Mailbox};
 use crate::task::command::Append;
@@ -126,19 +126,19 @@ impl Cluster {
         match ask {
             Ask::Detach => drop(away.sessions.remove(session)),
             Ask::Attach(approach) => {
-                let coming = |abroad: &&mut Abroad| abroad.node == *to && abroad.coming.is_some();
+                let coming = |abroad: &&mut RemoteSession| abroad.node == *to && abroad.coming.is_some();
                 match away.sessions.get_mut(session).filter(coming) {
                     // It asks twice, and what it asked in between is not forgotten.
                     Some(abroad) => abroad.keep(ask),
                     None => {
-                        let mut abroad = Abroad::coming_to(to, approach.way);
+                        let mut abroad = RemoteSession::coming_to(to, approach.way);
                         abroad.keep(ask);
                         away.sessions.insert(session.clone(), abroad);
                     }
                 }
             }
             _ => {
-                let abroad = away.sessions.entry(session.clone()).or_insert_with(|| Abroad::at(to));
+                let abroad = away.sessions.entry(session.clone()).or_insert_with(|| RemoteSession::at(to));
                 abroad.node = to.clone();
                 abroad.keep(ask);
             }

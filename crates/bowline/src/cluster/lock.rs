@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bowline_env::{clock, entropy};
 use bowline_protocol::{Epoch, LogId, Refusal, Seq};
-use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, Start, StoreError};
+use bowline_store::{Commit, Fence, Holder, LogKind, Record, Release, Start, StoreError};
 
 use super::{Cluster, SETTLED_AT_ONCE, unreachable};
 use crate::logs::placement;
@@ -80,7 +80,7 @@ impl Cluster {
         let mut commit = Commit::to(name.clone(), Fence::OPEN, now_ms);
         commit.create = Some(Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO });
         let body = self.name.as_str().as_bytes().to_vec().into();
-        commit.record = Some(Record { kind: Kind::Restored, owner: self.owner.clone(), touched_ms: now_ms, body });
+        commit.record = Some(Record { kind: LogKind::Restored, owner: self.owner.clone(), touched_ms: now_ms, body });
         match self.store.commit(commit).await {
             Ok(_) => return Ok(true),
             Err(StoreError::Exists) => {}

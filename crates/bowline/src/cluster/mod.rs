@@ -8,14 +8,14 @@
 //! connections that waited for it, and they come back.
 
 mod forward;
-mod lives;
+mod liveness;
 mod lock;
-mod post;
+mod node_stream;
+mod outbox;
+mod peer_connections;
 mod receive;
 mod record;
 mod router;
-mod talk;
-mod visitors;
 mod wire;
 
 use std::collections::{HashMap, HashSet};
@@ -24,8 +24,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bowline_core::exchange::Overdue;
 use bowline_core::hold::Party;
+use bowline_core::node_exchange::Overdue;
 use bowline_core::{NodeExchange, Peers};
 use bowline_env::{Clock, clock, entropy};
 use bowline_protocol::{ErrorCode, LogId, Principal, Refusal, SessionId};
@@ -35,14 +35,14 @@ use tokio::sync::Notify;
 
 use crate::logs::placement::Location;
 use crate::session::{Ask, Mail, Mailbox, Way};
-pub use lives::Seen;
-use post::Lane;
+pub use liveness::Seen;
+pub use node_stream::HubPeers;
+use node_stream::NodeStreams;
+use outbox::SendQueue;
+use peer_connections::PeerConnections;
 pub use receive::{PeerCommand, RemoteAsk};
 pub use record::NodeRecord;
 pub use router::ClusterRouter;
-pub use talk::HubNeighbours;
-use talk::Talks;
-use visitors::Visitors;
 pub(crate) use wire::{Envelope, VERSION as WIRE_VERSION, read as read_envelope};
 use wire::{NodeAnswer, NodeMessage, SessionAsk};
 
@@ -80,7 +80,7 @@ pub struct Cluster {
 struct State {
     peers: Peers<Holder>,
     exchange: NodeExchange<Holder>,
-    lanes: HashMap<Holder, Lane>,
+    lanes: HashMap<Holder, SendQueue>,
     /// The beats of nodes that are dead to this one, as they were seen last: if one moves, its node has to be notified.
     dead_beats: HashMap<Holder, u64>,
     /// When this node last gave a sign of life, and why it could not since.
@@ -97,12 +97,12 @@ struct State {
     /// Connections here with a session elsewhere.
     away: HashMap<Party, RemoteConnection>,
     /// Connections of other nodes whose session is here.
-    visitors: Visitors,
+    visitors: PeerConnections,
     /// Where sessions were found last, and whose they are.
     routes: HashMap<SessionId, (Holder, Principal)>,
     /// Nodes that owe us an answer since then.
     silent: HashMap<Holder, Instant>,
-    talks: Talks,
+    talks: NodeStreams,
 }
 
 struct AwaitedAnswer {
@@ -113,11 +113,11 @@ struct AwaitedAnswer {
 
 struct RemoteConnection {
     mailbox: Mailbox,
-    sessions: HashMap<SessionId, Abroad>,
+    sessions: HashMap<SessionId, RemoteSession>,
 }
 
 /// A session as a connection of another node knows it.
-struct Abroad {
+struct RemoteSession {
     node: Holder,
     /// What it asked when it came and right behind that, until the first of it is answered: it can be asked of another
     /// node. None if there is nothing like that, or something among it that must not be done twice.
@@ -126,13 +126,13 @@ struct Abroad {
     way: Option<Way>,
 }
 
-impl Abroad {
-    fn at(node: &Holder) -> Abroad {
-        Abroad { node: node.clone(), coming: None, way: None }
+impl RemoteSession {
+    fn at(node: &Holder) -> RemoteSession {
+        RemoteSession { node: node.clone(), coming: None, way: None }
     }
 
-    fn coming_to(node: &Holder, way: Way) -> Abroad {
-        Abroad { node: node.clone(), coming: Some(Vec::new()), way: Some(way) }
+    fn coming_to(node: &Holder, way: Way) -> RemoteSession {
+        RemoteSession { node: node.clone(), coming: Some(Vec::new()), way: Some(way) }
     }
 
     /// Keeps what is asked of the session while it is not known whether its node has received any of it.
@@ -172,10 +172,10 @@ impl Cluster {
             unreturned: HashMap::new(),
             waiting: HashMap::new(),
             away: HashMap::new(),
-            visitors: Visitors::default(),
+            visitors: PeerConnections::default(),
             routes: HashMap::new(),
             silent: HashMap::new(),
-            talks: Talks::default(),
+            talks: NodeStreams::default(),
         };
         Ok(Cluster {
             name: holder,
@@ -268,7 +268,7 @@ impl Cluster {
             for away in away.values_mut() {
                 let lost = away.sessions.extract_if(|_, abroad| abroad.node == *node);
                 // One that asked for more than its link is cut: only that answers all of it.
-                let refused = |abroad: Abroad| abroad.way.filter(|_| abroad.coming.is_some());
+                let refused = |abroad: RemoteSession| abroad.way.filter(|_| abroad.coming.is_some());
                 cut.extend(lost.map(|(session, abroad)| (away.mailbox.clone(), session, refused(abroad))));
             }
             away.retain(|_, away| !away.sessions.is_empty());

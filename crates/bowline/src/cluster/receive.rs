@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use bowline_core::exchange::{MessageVerdict, ReceivedStamp};
 use bowline_core::hold::Party;
+use bowline_core::node_exchange::{MessageVerdict, ReceivedStamp};
 use bowline_env::clock;
 use bowline_protocol::{Principal, SessionId, TaskId};
 use bowline_store::Holder;
 use serde_json::value::RawValue;
 
-use super::talk::NodeResponder;
+use super::node_stream::NodeResponder;
 use super::wire::{NodeAnswer, NodeMessage, RemoteSender, SessionAsk, TaskAsk};
-use super::{Abroad, AwaitedAnswer, Cluster, Envelope};
+use super::{AwaitedAnswer, Cluster, Envelope, RemoteSession};
 use crate::reply::Reply;
 use crate::session::Request;
 use crate::session::{Ask, Caller, Command, Mail};
@@ -166,7 +166,7 @@ impl Cluster {
                 let away = state.away.get_mut(&party)?;
                 if let Some(abroad) = away.sessions.get_mut(session).filter(|abroad| abroad.node == *node) {
                     // That node has no part in it any more, and its end cuts no connection. More may be on its way back.
-                    *abroad = Abroad::at(&self.name);
+                    *abroad = RemoteSession::at(&self.name);
                 }
                 Some(Caller::Connection(away.mailbox.clone().asking(admitted)))
             }
@@ -235,7 +235,7 @@ impl Cluster {
             }
             if let Mail::Granted(grant) = &mail {
                 // A restored session goes on under another name.
-                away.sessions.insert(grant.session.clone(), Abroad::at(from));
+                away.sessions.insert(grant.session.clone(), RemoteSession::at(from));
             }
             away.mailbox.clone()
         };

@@ -239,7 +239,7 @@ fn keys_of_state_are_followed_and_never_shown() {
     std::fs::write(scene.dir.path().join("old.txt"), format!("k2:{}\n", ZEROS.trim_end_matches('='))).unwrap();
     let loaded = scene.load().unwrap();
     let state = &loaded.config.state;
-    assert_eq!(state.keys.iter().map(bowline_core::Key::id).collect::<Vec<_>>(), ["k3", "k2", "k1"]);
+    assert_eq!(state.keys.iter().map(bowline_core::SealKey::id).collect::<Vec<_>>(), ["k3", "k2", "k1"]);
     assert_eq!((state.ttl.as_secs(), state.scrub.as_slice()), (3600, ["x_code".to_owned()].as_slice()));
     let shown = format!("{:?} {}", loaded.config, loaded.effective());
     assert!(!shown.contains("AAAA") && shown.contains("(hidden)"), "{shown}");

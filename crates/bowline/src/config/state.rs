@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use bowline_core::seal::{KEY_BYTES_MIN, Key, OpenLimits, Ring};
+use bowline_core::seal::{KEY_BYTES_MIN, Keyring, OpenLimits, SealKey};
 use bowline_core::shorten::StateLimits;
 
 use super::error::ConfigError;
@@ -50,21 +50,21 @@ impl Resolver<'_> {
         ))
     }
 
-    pub(super) fn state_keys(&self, key: &str) -> Result<Vec<Key>> {
+    pub(super) fn state_keys(&self, key: &str) -> Result<Vec<SealKey>> {
         let written: Vec<String> = self.get(key)?;
-        let keys: Vec<Key> = written.iter().map(|text| self.state_key(text)).collect::<Result<_>>()?;
+        let keys: Vec<SealKey> = written.iter().map(|text| self.state_key(text)).collect::<Result<_>>()?;
         if !keys.is_empty() {
-            Ring::new(keys.clone()).map_err(|error| self.bad_key(&error.to_string()))?;
+            Keyring::new(keys.clone()).map_err(|error| self.bad_key(&error.to_string()))?;
         }
         Ok(keys)
     }
 
-    fn state_key(&self, text: &str) -> Result<Key> {
+    fn state_key(&self, text: &str) -> Result<SealKey> {
         let secret = self.secret("state.keys", text)?;
         let (id, encoded) =
             secret.expose().trim().split_once(':').ok_or_else(|| self.bad_key("a text that is not `ID:BASE64`"))?;
         let bytes = decode(encoded).ok_or_else(|| self.bad_key("a key whose second part is not base64"))?;
-        Key::new(id, &bytes, false).map_err(|error| self.bad_key(&error.to_string()))
+        SealKey::new(id, &bytes, false).map_err(|error| self.bad_key(&error.to_string()))
     }
 
     /// Says what is wrong with a key without saying what it is.

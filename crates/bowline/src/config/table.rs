@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use bowline_core::seal::Key as StateKey;
+use bowline_core::seal::SealKey;
 use bowline_hub::{Expose, Options, Prefix};
 
 use super::choice::{Choice, LogFormat, Ownership, SyncMode, WhenBusy};
@@ -60,7 +60,7 @@ settings! {
         single_use: bool [Kind::Bool] = "false", "Whether a signed state, or an older one of the same session, can be restored only once.";
         messages_max: usize [COUNT] = "100", "Messages of the conversation that a signed state holds; the oldest go first.";
         bytes_max: usize [Kind::Size] = "100000", "Bytes of one signed state. The oldest messages go first, and a huge one is cut.";
-        keys: Vec<StateKey> [Kind::Secrets] = "[]" by state_keys, "Keys that seal states, newest first, each `ID:BASE64` of at least 32 bytes. When empty, the server makes one and keeps it in its data directory.";
+        keys: Vec<SealKey> [Kind::Secrets] = "[]" by state_keys, "Keys that seal states, newest first, each `ID:BASE64` of at least 32 bytes. When empty, the server makes one and keeps it in its data directory.";
         scrub: Vec<String> [Kind::List] = "[]", "Names of keys whose values are taken out of a state, besides the well-known ones.";
         agent_state_bytes_max: usize [Kind::Size] = "16384", "Bytes of the state that an agent itself keeps. A run that saves a larger one fails.";
         tools_max: usize [COUNT] = "64", "Tools that a session is remembered to have used, and that a signed state names.";

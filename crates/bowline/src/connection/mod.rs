@@ -14,7 +14,7 @@ use bowline_core::{Bucket, Heartbeat};
 use bowline_env::{clock, entropy};
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::{CloseCode, ConnectionId, ErrorCode, Refusal, Seq, SessionId, event};
-use bowline_store::budget::Held;
+use bowline_store::budget::HeldBytes;
 use bowline_store::{FollowError, Followed, Follower, ReadLimit, StoreError, WakeSet};
 use bytes::Bytes;
 use serde_json::json;
@@ -38,10 +38,10 @@ pub struct Connection {
     context: Arc<ConnectionContext>,
     id: ConnectionId,
     mailbox: Mailbox,
-    standing: Standing,
+    standing: ClientIdentity,
     /// How long the newest credential is good, until the driver takes it to wait for its end.
     validity: Option<Validity>,
-    links: Vec<Attached>,
+    links: Vec<Attachment>,
     watches: Vec<Watching>,
     /// Sessions that this connection was attached to and is not any more, the newest last.
     lost: Vec<SessionId>,
@@ -52,7 +52,7 @@ pub struct Connection {
     outbox: VecDeque<Bytes>,
     outbox_bytes: usize,
     /// What of it counts against the memory of all readers.
-    held: Held,
+    held: HeldBytes,
     heart: Heartbeat,
     bucket: Bucket,
     bad_frames: u32,
@@ -65,7 +65,7 @@ pub struct Connection {
 
 /// Who is on the other side.
 #[derive(Debug)]
-enum Standing {
+enum ClientIdentity {
     /// Not known yet: the first frame must authenticate, in time.
     Unknown { until: Instant },
     Known {
@@ -76,7 +76,7 @@ enum Standing {
     },
 }
 
-struct Attached {
+struct Attachment {
     token: u64,
     follower: Follower,
     link: Link,
@@ -94,7 +94,7 @@ impl Connection {
         let (mailbox, inbox) = Mailbox::new();
         let (standing, validity) = match credential {
             Some(Credential { identity, validity }) => (known(identity, now), Some(validity)),
-            None => (Standing::Unknown { until: now + context.config.auth.first_frame_timeout }, None),
+            None => (ClientIdentity::Unknown { until: now + context.config.auth.first_frame_timeout }, None),
         };
         let mut connection = Connection {
             id: ConnectionId::from_random(entropy::u128()),
@@ -109,7 +109,7 @@ impl Connection {
             wake: WakeSet::new(),
             outbox: VecDeque::new(),
             outbox_bytes: 0,
-            held: Held::new(&context.readers.budget),
+            held: HeldBytes::new(&context.readers.budget),
             heart: Heartbeat::new(now, context.config.heartbeat.interval),
             bucket: Bucket::new(now, context.config.limits.events_per_second),
             bad_frames: 0,
@@ -154,7 +154,7 @@ impl Connection {
                 "sessions_per_connection_max": limits.sessions_per_connection_max,
             },
             "capabilities": session::capabilities(),
-            "authenticated": matches!(self.standing, Standing::Known { .. }),
+            "authenticated": matches!(self.standing, ClientIdentity::Known { .. }),
         });
         self.say(&Control::new(names::CONNECTED, None, facts.clone(), facts));
         if self.context.lifecycle.is_draining() {
@@ -238,7 +238,7 @@ impl Connection {
 
     /// Sends a command whose failure is not reported.
     async fn command_quietly(&mut self, session: &SessionId, ask: Ask) {
-        if let Standing::Known { identity, .. } = &self.standing {
+        if let ClientIdentity::Known { identity, .. } = &self.standing {
             let (asker, command) = (identity.principal.clone(), self.asking(session, ask));
             let _ = self.context.sessions.send(session, &asker, command).await;
         }
@@ -286,7 +286,7 @@ impl Connection {
         if !self.context.lifecycle.is_draining() {
             return self.close(CloseCode::Interrupted);
         }
-        let of_session = |attached: &&mut Attached| attached.link.session() == session;
+        let of_session = |attached: &&mut Attachment| attached.link.session() == session;
         self.links.iter_mut().filter(of_session).for_each(|attached| attached.follower.wake());
         Box::pin(self.pump()).await;
         self.close(CloseCode::Restart);
@@ -323,7 +323,7 @@ impl Connection {
         };
         let (from, _) = link.poll_read();
         let follower = self.context.readers.logs.follow(&log, (&extent.epoch, from), &self.wake, token);
-        self.links.push(Attached { token, follower, link, observe, since, over: None, skipped: false });
+        self.links.push(Attachment { token, follower, link, observe, since, over: None, skipped: false });
     }
 
     fn unlink(&mut self, session: &SessionId) {
@@ -422,7 +422,7 @@ impl Connection {
 
     /// Links whose session is over are kept until its last event was sent, and not longer.
     async fn let_go_of_ended(&mut self) {
-        let ended = |attached: &Attached| attached.over.is_some_and(|last| attached.link.sent() >= last);
+        let ended = |attached: &Attachment| attached.over.is_some_and(|last| attached.link.sent() >= last);
         while let Some(at) = self.links.iter().position(ended) {
             let attached = self.links.swap_remove(at);
             let session = attached.link.session().clone();
@@ -437,14 +437,14 @@ impl Connection {
     }
 
     /// The links to sessions that are not over.
-    fn live_links(&self) -> impl Iterator<Item = &Attached> {
+    fn live_links(&self) -> impl Iterator<Item = &Attachment> {
         self.links.iter().filter(|attached| attached.over.is_none())
     }
 
     /// Reads on for a link. False if it has everything.
     async fn read(&mut self, at: usize) -> bool {
         let bytes = self.window();
-        let Attached { follower, link, .. } = &mut self.links[at];
+        let Attachment { follower, link, .. } = &mut self.links[at];
         let (_, events) = link.poll_read();
         match self.context.readers.logs.next(follower, ReadLimit { events, bytes }).await {
             Ok(Followed::Events(events)) => link.handle_events(events),
@@ -465,10 +465,10 @@ impl Connection {
     }
 }
 
-fn known(identity: Identity, now: Instant) -> Standing {
+fn known(identity: Identity, now: Instant) -> ClientIdentity {
     let left = identity.expires_at.map(|at| Duration::from_secs(at.saturating_sub(clock::unix_seconds())));
     // An expiry too far away to be an instant is none.
-    Standing::Known { identity, expires: left.and_then(|left| now.checked_add(left)), warned: false }
+    ClientIdentity::Known { identity, expires: left.and_then(|left| now.checked_add(left)), warned: false }
 }
 
 impl std::fmt::Debug for Connection {

@@ -9,7 +9,7 @@ use bowline_protocol::{CloseCode, ErrorCode};
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{Attached, Connection, Standing};
+use super::{Attachment, ClientIdentity, Connection};
 use crate::auth::{AuthError, validity};
 
 /// A client gets a warning this long before its credential expires.
@@ -20,11 +20,11 @@ impl Connection {
     pub fn poll_timeout(&self) -> Instant {
         let heart = self.heart.poll_timeout();
         match &self.standing {
-            Standing::Unknown { until } => heart.min(*until),
-            Standing::Known { expires: Some(at), warned: false, .. } => {
+            ClientIdentity::Unknown { until } => heart.min(*until),
+            ClientIdentity::Known { expires: Some(at), warned: false, .. } => {
                 heart.min(at.checked_sub(EXPIRY_WARNING).unwrap_or(*at))
             }
-            Standing::Known { .. } => heart,
+            ClientIdentity::Known { .. } => heart,
         }
     }
 
@@ -38,8 +38,10 @@ impl Connection {
             None => {}
         }
         match &mut self.standing {
-            Standing::Unknown { until } if *until <= now => self.close(CloseCode::Unauthorized),
-            Standing::Known { expires: Some(at), warned, identity } if !*warned && *at <= now + EXPIRY_WARNING => {
+            ClientIdentity::Unknown { until } if *until <= now => self.close(CloseCode::Unauthorized),
+            ClientIdentity::Known { expires: Some(at), warned, identity }
+                if !*warned && *at <= now + EXPIRY_WARNING =>
+            {
                 *warned = true;
                 let facts = json!({ "action": "token_expiring", "expires_at": identity.expires_at });
                 self.say(&Control::notice(
@@ -72,7 +74,7 @@ impl Connection {
         if self.live_links().next().is_none() {
             self.push(Control::heartbeat(None, &time, None, uptime).encode(&time));
         }
-        let beat = |attached: &Attached| {
+        let beat = |attached: &Attachment| {
             let (session, last) = (attached.link.session().clone(), attached.follower.end().prev().get());
             Control::heartbeat(Some(session), &time, Some(last), uptime).encode(&time)
         };

@@ -7,7 +7,7 @@ use bowline_protocol::frame::{Attach, BadFrame, Control, Request};
 use bowline_protocol::{CloseCode, Cursor, Epoch, ErrorCode, MessageId, Principal, Refusal, SessionId};
 use serde_json::json;
 
-use super::{Connection, Standing, known};
+use super::{ClientIdentity, Connection, known};
 use crate::auth::{self, Credential, Identity};
 use crate::secret::Presented;
 use crate::session::export::ExportOptions;
@@ -21,9 +21,11 @@ impl Connection {
         self.context.metrics.frames_received.inc();
         let request = match Request::parse(text, self.context.config.limits.json_depth_max) {
             // Old clients ack from the start, before they have said who they are.
-            Ok(Request::Ack { .. } | Request::Pong) if matches!(self.standing, Standing::Unknown { .. }) => return,
+            Ok(Request::Ack { .. } | Request::Pong) if matches!(self.standing, ClientIdentity::Unknown { .. }) => {
+                return;
+            }
             Ok(request) => request,
-            Err(_) if matches!(self.standing, Standing::Unknown { .. }) => return self.not_known(),
+            Err(_) if matches!(self.standing, ClientIdentity::Unknown { .. }) => return self.not_known(),
             Err(bad) => return self.bad_frame(bad),
         };
         if !matches!(request, Request::Ack { .. } | Request::Pong)
@@ -36,8 +38,8 @@ impl Connection {
         }
         let identity = match (&self.standing, &request) {
             (_, Request::Authenticate { token }) => return Box::pin(self.authenticate(token)).await,
-            (Standing::Known { identity, .. }, _) => identity.clone(),
-            (Standing::Unknown { .. }, _) => return self.not_known(),
+            (ClientIdentity::Known { identity, .. }, _) => identity.clone(),
+            (ClientIdentity::Unknown { .. }, _) => return self.not_known(),
         };
         Box::pin(self.handle_request(request, identity)).await;
     }
@@ -115,13 +117,13 @@ impl Connection {
             Ok(credential) => credential,
             Err(error) => {
                 self.refuse(None, &error.into());
-                if matches!(self.standing, Standing::Unknown { .. }) {
+                if matches!(self.standing, ClientIdentity::Unknown { .. }) {
                     self.close(CloseCode::Unauthorized);
                 }
                 return;
             }
         };
-        if let Standing::Known { identity: before, .. } = &self.standing
+        if let ClientIdentity::Known { identity: before, .. } = &self.standing
             && before.principal != identity.principal
         {
             let refusal = unauthorized("This token is another principal's. Open a connection of its own for it.");

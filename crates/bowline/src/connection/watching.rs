@@ -7,7 +7,7 @@ use bowline_protocol::{Cursor, ErrorCode, Refusal, SessionId, StreamCursor, Task
 use bowline_store::FollowError;
 use serde_json::json;
 
-use super::{Connection, Standing};
+use super::{ClientIdentity, Connection};
 use crate::auth::Identity;
 use crate::live_streams::Encoded;
 use crate::refusals;
@@ -115,7 +115,7 @@ impl Connection {
     async fn cannot_watch(&mut self, at: usize, error: &FollowError) {
         let Watching { task, session, reader, shown, .. } = self.watches.swap_remove(at);
         let refused = match (error, &self.standing) {
-            (FollowError::EpochChanged, Standing::Known { identity, .. }) => {
+            (FollowError::EpochChanged, ClientIdentity::Known { identity, .. }) => {
                 let (identity, epoch) = (identity.clone(), Some(reader.epoch().clone()));
                 let cursor = StreamCursor { cursor: Cursor { epoch, seq: reader.position() }, part: None };
                 Box::pin(self.watch_from(task.clone(), Some(cursor), shown, &identity)).await
@@ -168,10 +168,10 @@ impl Connection {
         let Watching { task, session, shown, resuming, .. } = self.watches.swap_remove(at);
         resuming.into_iter().for_each(|resuming| resuming.caught_up(&self.context.metrics));
         let ended = match &self.standing {
-            Standing::Known { identity, .. } => {
+            ClientIdentity::Known { identity, .. } => {
                 Watched::find_with(&self.context.streams, &task, &identity.principal, &self.proof(shown)).await.ok()
             }
-            Standing::Unknown { .. } => None,
+            ClientIdentity::Unknown { .. } => None,
         };
         let status = ended.map_or("expired", |watched| watched.status().as_str());
         let end = TaskEnd { task: &task, session: session.as_ref(), status };

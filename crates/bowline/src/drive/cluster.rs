@@ -12,17 +12,17 @@ use bowline_env::{clock, entropy};
 use bowline_hub::{Hub, serve_neighbour};
 use bowline_protocol::{Epoch, LogId, Seq};
 use bowline_store::{
-    Commit, Fence, Followed, Follower, Holder, Kind, ReadLimit, Record, Release, Start, StoreError, WakeSet,
+    Commit, Fence, Followed, Follower, Holder, LogKind, ReadLimit, Record, Release, Start, StoreError, WakeSet,
 };
 use tokio::sync::mpsc;
 
 use crate::cluster::{Cluster, NodeRecord, PeerCommand, RemoteAsk, Seen, WIRE_VERSION, read_envelope};
 use crate::hub;
 use crate::lifecycle::Lifecycle;
+use crate::maintenance::Maintenance;
 use crate::metrics::Metrics;
 use crate::session::Sessions;
 use crate::task::Tasks;
-use crate::upkeep::Maintenance;
 
 /// What is asked from elsewhere is done by so many at once, and for one session in order.
 const HANDS: usize = 16;
@@ -304,13 +304,13 @@ fn sign(member: &ClusterMember, beat: u64, left: bool) -> Commit {
     let body = serde_json::to_vec(&record).unwrap_or_default().into();
     let now_ms = cluster.clock.now_ms();
     let mut commit = Commit::to(cluster.log.clone(), Fence::OPEN, now_ms);
-    commit.record = Some(Record { kind: Kind::Node, owner: cluster.owner.clone(), touched_ms: now_ms, body });
+    commit.record = Some(Record { kind: LogKind::Node, owner: cluster.owner.clone(), touched_ms: now_ms, body });
     commit
 }
 
 /// The records of all nodes but this one.
 pub async fn others(cluster: &Cluster) -> Result<Vec<(Holder, NodeRecord)>, StoreError> {
-    let records = cluster.store.list(Kind::Node, None).await?;
+    let records = cluster.store.list(LogKind::Node, None).await?;
     let nodes = records.into_iter().filter_map(|(log, record)| {
         Some((Holder::parse(log.as_str())?, serde_json::from_slice::<NodeRecord>(&record.body).ok()?))
     });

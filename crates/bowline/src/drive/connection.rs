@@ -22,10 +22,10 @@ use crate::session::{Inbox, Mail};
 /// How long a closing connection may take to accept its last frames.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-type Sink = SplitSink<WebSocket, Message>;
-type Stream = SplitStream<WebSocket>;
+type FrameSink = SplitSink<WebSocket, Message>;
+type FrameStream = SplitStream<WebSocket>;
 
-enum Happened {
+enum ConnectionEvent {
     Frame(Option<Result<Message, axum::Error>>),
     Mail(Box<Mail>),
     Wake,
@@ -37,7 +37,7 @@ enum Happened {
 }
 
 /// Until the connection's credential is good no more.
-type Ended = Option<Pin<Box<dyn Future<Output = AuthError> + Send>>>;
+type CredentialEnd = Option<Pin<Box<dyn Future<Output = AuthError> + Send>>>;
 
 /// Serves a connection until it ends.
 pub fn drive(
@@ -52,11 +52,11 @@ pub fn drive(
 
 async fn serve(
     context: Arc<ConnectionContext>,
-    mut sink: Sink,
-    mut stream: Stream,
+    mut sink: FrameSink,
+    mut stream: FrameStream,
     credential: Option<Box<Credential>>,
 ) {
-    let _counted = Counted::new(&context.metrics);
+    let _counted = CountedConnection::new(&context.metrics);
     let (mut connection, mut inbox) = Connection::new(context.clone(), credential.map(|credential| *credential));
     let code = converse(&context.lifecycle, &mut connection, &mut inbox, &mut sink, &mut stream).await;
     drop(inbox);
@@ -74,17 +74,17 @@ async fn serve(
 }
 
 /// Counts a connection for as long as it is there, however it ends.
-struct Counted(Arc<Metrics>);
+struct CountedConnection(Arc<Metrics>);
 
-impl Counted {
-    fn new(metrics: &Arc<Metrics>) -> Counted {
+impl CountedConnection {
+    fn new(metrics: &Arc<Metrics>) -> CountedConnection {
         metrics.connections.inc();
         metrics.connections_accepted.inc();
-        Counted(metrics.clone())
+        CountedConnection(metrics.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.connections.dec();
     }
@@ -101,13 +101,13 @@ async fn converse(
     lifecycle: &Lifecycle,
     connection: &mut Connection,
     inbox: &mut Inbox,
-    sink: &mut Sink,
-    stream: &mut Stream,
+    sink: &mut FrameSink,
+    stream: &mut FrameStream,
 ) -> Option<CloseCode> {
     let wake = connection.wake();
     let mut told_draining = lifecycle.is_draining();
     let mut flushing = false;
-    let mut ended: Ended = None;
+    let mut ended: CredentialEnd = None;
     loop {
         // What a session says of a request comes before the events that follow from it.
         while let Ok(mail) = inbox.try_recv() {
@@ -128,37 +128,37 @@ async fn converse(
         // In this order, so that a client that sends without end does not keep us from flushing.
         let happened = tokio::select! {
             biased;
-            () = lifecycle.closing.cancelled() => Happened::Closing,
-            why = end_of(&mut ended) => Happened::CredentialEnded(why),
-            () = lifecycle.draining.cancelled(), if !told_draining => Happened::Draining,
-            Some(mail) = inbox.recv() => Happened::Mail(mail),
-            flushed = sink.flush(), if flushing => Happened::Flushed(flushed),
-            () = tokio::time::sleep_until(connection.poll_timeout().into()) => Happened::Time,
-            frame = stream.next(), if connection.may_read(inbox.len()) => Happened::Frame(frame),
-            () = wake.woken(), if !flushing => Happened::Wake,
+            () = lifecycle.closing.cancelled() => ConnectionEvent::Closing,
+            why = end_of(&mut ended) => ConnectionEvent::CredentialEnded(why),
+            () = lifecycle.draining.cancelled(), if !told_draining => ConnectionEvent::Draining,
+            Some(mail) = inbox.recv() => ConnectionEvent::Mail(mail),
+            flushed = sink.flush(), if flushing => ConnectionEvent::Flushed(flushed),
+            () = tokio::time::sleep_until(connection.poll_timeout().into()) => ConnectionEvent::Time,
+            frame = stream.next(), if connection.may_read(inbox.len()) => ConnectionEvent::Frame(frame),
+            () = wake.woken(), if !flushing => ConnectionEvent::Wake,
         };
         match happened {
-            Happened::Frame(frame) => match Box::pin(receive(connection, frame)).await {
-                Received::Onward => {}
-                Received::Gone => return None,
-                Received::Refuse(code) => return Some(code),
+            ConnectionEvent::Frame(frame) => match Box::pin(receive(connection, frame)).await {
+                FrameOutcome::Onward => {}
+                FrameOutcome::Gone => return None,
+                FrameOutcome::Refuse(code) => return Some(code),
             },
-            Happened::Mail(mail) => Box::pin(connection.handle_mail(*mail)).await,
-            Happened::Wake => connection.handle_wake(),
-            Happened::Flushed(Ok(())) => flushing = false,
-            Happened::Flushed(Err(_)) => return None,
-            Happened::Draining => {
+            ConnectionEvent::Mail(mail) => Box::pin(connection.handle_mail(*mail)).await,
+            ConnectionEvent::Wake => connection.handle_wake(),
+            ConnectionEvent::Flushed(Ok(())) => flushing = false,
+            ConnectionEvent::Flushed(Err(_)) => return None,
+            ConnectionEvent::Draining => {
                 told_draining = true;
                 connection.handle_draining();
             }
-            Happened::Closing => {
+            ConnectionEvent::Closing => {
                 // The last events of runs that have just finished still go out.
                 connection.handle_wake();
                 Box::pin(connection.pump()).await;
                 return Some(CloseCode::Restart);
             }
-            Happened::Time => connection.handle_timeout(clock::now()),
-            Happened::CredentialEnded(why) => {
+            ConnectionEvent::Time => connection.handle_timeout(clock::now()),
+            ConnectionEvent::CredentialEnded(why) => {
                 ended = None;
                 connection.handle_credential_ended(why);
             }
@@ -166,7 +166,7 @@ async fn converse(
     }
 }
 
-async fn end_of(ended: &mut Ended) -> AuthError {
+async fn end_of(ended: &mut CredentialEnd) -> AuthError {
     match ended {
         Some(ended) => ended.await,
         None => std::future::pending().await,
@@ -174,7 +174,7 @@ async fn end_of(ended: &mut Ended) -> AuthError {
 }
 
 /// Hands what is owed to the socket, as long as it takes it. True if there is something to flush.
-async fn fill(connection: &mut Connection, sink: &mut Sink) -> Result<bool, axum::Error> {
+async fn fill(connection: &mut Connection, sink: &mut FrameSink) -> Result<bool, axum::Error> {
     connection.pump().await;
     let mut fed = false;
     // Waiting here for a socket that is full would keep the connection from everything else, so it only asks.
@@ -200,41 +200,41 @@ async fn fill(connection: &mut Connection, sink: &mut Sink) -> Result<bool, axum
     Ok(fed)
 }
 
-enum Received {
+enum FrameOutcome {
     Onward,
     Gone,
     Refuse(CloseCode),
 }
 
-async fn receive(connection: &mut Connection, frame: Option<Result<Message, axum::Error>>) -> Received {
+async fn receive(connection: &mut Connection, frame: Option<Result<Message, axum::Error>>) -> FrameOutcome {
     let message = match frame {
-        None | Some(Ok(Message::Close(_))) => return Received::Gone,
+        None | Some(Ok(Message::Close(_))) => return FrameOutcome::Gone,
         Some(Err(error)) => return refused(error),
         Some(Ok(message)) => message,
     };
     connection.handle_heard().await;
     match message {
         Message::Text(text) => connection.handle_text(&text).await,
-        Message::Binary(_) => return Received::Refuse(CloseCode::Unsupported),
+        Message::Binary(_) => return FrameOutcome::Refuse(CloseCode::Unsupported),
         Message::Ping(_) | Message::Pong(_) | Message::Close(_) => {}
     }
-    Received::Onward
+    FrameOutcome::Onward
 }
 
 /// What the WebSocket layer would not take, as the close code that says why.
-fn refused(error: axum::Error) -> Received {
+fn refused(error: axum::Error) -> FrameOutcome {
     use tungstenite::Error;
     match error.into_inner().downcast_ref::<Error>() {
-        Some(Error::Capacity(_)) => Received::Refuse(CloseCode::TooBig),
-        Some(Error::Utf8(_)) => Received::Refuse(CloseCode::InvalidUtf8),
-        Some(Error::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => Received::Gone,
-        Some(Error::Protocol(_)) => Received::Refuse(CloseCode::Protocol),
-        _ => Received::Gone,
+        Some(Error::Capacity(_)) => FrameOutcome::Refuse(CloseCode::TooBig),
+        Some(Error::Utf8(_)) => FrameOutcome::Refuse(CloseCode::InvalidUtf8),
+        Some(Error::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => FrameOutcome::Gone,
+        Some(Error::Protocol(_)) => FrameOutcome::Refuse(CloseCode::Protocol),
+        _ => FrameOutcome::Gone,
     }
 }
 
 /// Sends what is left and the close frame, then waits for the other side's.
-async fn farewell(sink: &mut Sink, stream: &mut Stream, rest: Vec<Bytes>, code: CloseCode) {
+async fn farewell(sink: &mut FrameSink, stream: &mut FrameStream, rest: Vec<Bytes>, code: CloseCode) {
     for text in rest.into_iter().filter_map(|bytes| Utf8Bytes::try_from(bytes).ok()) {
         if sink.feed(Message::Text(text)).await.is_err() {
             return;

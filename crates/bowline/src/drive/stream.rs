@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_core::dialect::Projection;
-use bowline_core::watch::Start;
+use bowline_core::watch::WatchStart;
 use bowline_env::clock;
 use bowline_protocol::{LogId, MessageId, Seq, TaskId};
 use bowline_store::budget::Pacer;
@@ -26,7 +26,7 @@ const COMMENT_EVERY: Duration = Duration::from_secs(10);
 const COMMENT: &[u8] = b": still here\n\n";
 const READ_BYTES_MAX: usize = 256 << 10;
 
-pub struct Stream<P: Projection> {
+pub struct WatchedStream<P: Projection> {
     readers: Arc<Readers>,
     stage: StreamPhase<P>,
     /// Until a reader that comes back has what it missed.
@@ -48,15 +48,15 @@ enum StreamPhase<P: Projection> {
     Done,
 }
 
-impl<P: Projection> Stream<P> {
+impl<P: Projection> WatchedStream<P> {
     /// A reader of a task.
     pub async fn watch(
         readers: Arc<Readers>,
         watched: &Watched,
-        start: Start,
+        start: WatchStart,
         fold: bool,
-    ) -> Result<Stream<P>, FollowError> {
-        let mut stream = Stream::on(readers);
+    ) -> Result<WatchedStream<P>, FollowError> {
+        let mut stream = WatchedStream::on(readers);
         let follower = stream.readers.logs.follow(&watched.log, watched.beginning(), &stream.wake, 0);
         let readers = stream.readers.clone();
         let reader = StreamReader::new(readers, follower, watched.place(), &watched.extent, start, fold).await?;
@@ -70,17 +70,17 @@ impl<P: Projection> Stream<P> {
     }
 
     /// A reader of the turn that a message in the queue will get.
-    pub async fn queued(readers: Arc<Readers>, log: LogId, message: MessageId) -> Result<Stream<P>, StoreError> {
+    pub async fn queued(readers: Arc<Readers>, log: LogId, message: MessageId) -> Result<WatchedStream<P>, StoreError> {
         let epoch = readers.logs.store.extent(&log).await?.epoch;
-        let mut stream = Stream::on(readers);
+        let mut stream = WatchedStream::on(readers);
         let follower = stream.readers.logs.follow(&log, (&epoch, Seq::FIRST), &stream.wake, 0);
         stream.stage = StreamPhase::Queued(message, follower);
         Ok(stream)
     }
 
-    fn on(readers: Arc<Readers>) -> Stream<P> {
+    fn on(readers: Arc<Readers>) -> WatchedStream<P> {
         let counted = CountedStream::new(&readers.metrics);
-        Stream {
+        WatchedStream {
             pacer: Pacer::new(&readers.budget),
             readers,
             stage: StreamPhase::Done,
@@ -195,7 +195,7 @@ impl<P: Projection> StreamPhase<P> {
             let extent = readers.logs.store.extent(&log).await?;
             follower.enter(&extent.epoch);
             let place = StreamPlace { id: TaskId::of_turn(&log, turn), first: turn, index_key: keys::index(turn) };
-            let reader = StreamReader::new(readers.clone(), follower, place, &extent, Start::Fresh, false).await?;
+            let reader = StreamReader::new(readers.clone(), follower, place, &extent, WatchStart::Fresh, false).await?;
             return Ok(StreamPhase::Watching(Box::new(reader)));
         }
         let stored = readers.logs.store.record(&log).await?;
@@ -205,12 +205,12 @@ impl<P: Projection> StreamPhase<P> {
     }
 }
 
-impl<P: Projection> std::fmt::Debug for Stream<P> {
+impl<P: Projection> std::fmt::Debug for WatchedStream<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.stage {
             StreamPhase::Watching(reader) => write!(f, "Stream({reader:?})"),
             StreamPhase::Queued(_, follower) | StreamPhase::Dropped(follower) => write!(f, "Stream({follower:?})"),
-            StreamPhase::Done => f.write_str("Stream(done)"),
+            StreamPhase::Done => f.write_str("WatchedStream(done)"),
         }
     }
 }

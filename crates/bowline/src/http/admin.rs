@@ -14,7 +14,7 @@ use axum::response::Response;
 use axum::routing::get;
 use bowline_env::clock;
 use bowline_protocol::{ErrorCode, LogId, Refusal, SessionId, TaskId};
-use bowline_store::{Kind, Record};
+use bowline_store::{LogKind, Record};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -162,7 +162,7 @@ async fn sessions(
     page: Asked<Page>,
 ) -> Result<Json<Value>, Problem> {
     let page = page.map_err(|rejection| bad_query(&rejection))?.0;
-    let listed = logs.store.list(Kind::Session, None).await;
+    let listed = logs.store.list(LogKind::Session, None).await;
     let mut listed = listed.map_err(|error| refusals::of_store(&error))?;
     let total = listed.len();
     listed.sort_by_key(|(_, record)| std::cmp::Reverse(record.touched_ms));
@@ -201,13 +201,13 @@ async fn find(logs: &Logs, id: &str) -> Result<(LogId, Record), Problem> {
     let log = LogId::parse(id).ok_or_else(refusals::session_not_found)?;
     let record = logs.store.record(&log).await.map_err(|error| refusals::of_store(&error))?;
     // A restored session may be asked for by its new name; its log has kept the old one.
-    let root = record.as_ref().filter(|record| record.kind == Kind::Alias);
+    let root = record.as_ref().filter(|record| record.kind == LogKind::Alias);
     let root = root.and_then(|alias| LogId::parse(std::str::from_utf8(&alias.body).ok()?));
     let (log, record) = match root {
         Some(root) => (root.clone(), logs.store.record(&root).await.map_err(|error| refusals::of_store(&error))?),
         None => (log, record),
     };
-    let record = record.filter(|record| record.kind == Kind::Session).ok_or_else(refusals::session_not_found)?;
+    let record = record.filter(|record| record.kind == LogKind::Session).ok_or_else(refusals::session_not_found)?;
     Ok((log, record))
 }
 
@@ -278,7 +278,7 @@ async fn events(
 /// Everybody's tasks with a log of their own, the newest first.
 async fn tasks(_: Admin, State(logs): State<Arc<Logs>>, page: Asked<Page>) -> Result<Json<Value>, Problem> {
     let page = page.map_err(|rejection| bad_query(&rejection))?.0;
-    let listed = logs.store.list(Kind::Task, None).await;
+    let listed = logs.store.list(LogKind::Task, None).await;
     let mut listed = listed.map_err(|error| refusals::of_store(&error))?;
     let total = listed.len();
     listed.sort_by_key(|(_, record)| std::cmp::Reverse(record.touched_ms));
@@ -326,7 +326,7 @@ async fn task_events(
     }
     let log = LogId::from(&task);
     let record = readers.logs.store.record(&log).await.map_err(|error| refusals::of_task(&error))?;
-    let record = record.filter(|record| record.kind == Kind::Task).ok_or_else(refusals::task_not_found)?;
+    let record = record.filter(|record| record.kind == LogKind::Task).ok_or_else(refusals::task_not_found)?;
     let over = TaskRecord::decode(&record.body).is_ok_and(|record| !record.is_running());
     follow(readers, log, Subject::Task { over }, from, &headers).await
 }

@@ -20,7 +20,7 @@ use super::record::keys;
 use super::registry::{Sessions, goes_by};
 use super::run::{Cancel, End, Entry};
 use super::{Caller, Command, Life, Mail, Outcome, SessionRecord};
-use crate::actor::{ActivationError, Actor, Directory, Place, Process, Router, RunEvent};
+use crate::actor::{ActivationError, Actor, ActorDirectory, ActorLocation, Process, Router, RunEvent};
 use crate::logs::placement::Location;
 use crate::refusals;
 
@@ -37,7 +37,7 @@ impl Actor for SessionActor {
 
     const COMMANDS_AT_ONCE: usize = 1;
 
-    fn directory(sessions: &Sessions) -> &Directory<SessionActor> {
+    fn directory(sessions: &Sessions) -> &ActorDirectory<SessionActor> {
         sessions.directory()
     }
 
@@ -66,19 +66,19 @@ impl Actor for SessionActor {
         id: &SessionId,
         asker: &Principal,
         command: &Box<Command>,
-    ) -> Result<Place<SessionActor>, Refusal> {
+    ) -> Result<ActorLocation<SessionActor>, Refusal> {
         // The nodes that a command came through may have believed what is not so any more.
         if command.hops == 0
             && let Some(node) = sessions.router.route(id, asker)
         {
-            return Ok(Place::There(node));
+            return Ok(ActorLocation::There(node));
         }
         let (log, record) = sessions.look_up(id, asker).await?;
         goes_by(sessions, &log, &record, id, command.from.is_admitted())?;
         let location = sessions.logs.placement.locate(&log).await;
         match location.map_err(|error| refusals::of_store(&error))? {
-            Location::There(node) => Ok(Place::There(node)),
-            Location::Here => Ok(Place::Here(SessionActor::new(sessions.clone(), log, asker.clone(), record))),
+            Location::There(node) => Ok(ActorLocation::There(node)),
+            Location::Here => Ok(ActorLocation::Here(SessionActor::new(sessions.clone(), log, asker.clone(), record))),
         }
     }
 

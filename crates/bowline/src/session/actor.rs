@@ -12,7 +12,7 @@ use bowline_core::Hold;
 use bowline_core::hold::Party;
 use bowline_env::clock;
 use bowline_protocol::{Cursor, Draft, ErrorCode, LogId, Principal, Refusal, RunId, Seq, SessionId};
-use bowline_store::{Commit, Committed, Fence, Item, Kind, LeasedLog, Record, Release};
+use bowline_store::{Commit, Committed, Fence, Item, LeasedLog, LogKind, Record, Release};
 use serde::Serialize;
 
 use super::command::Answered;
@@ -308,7 +308,7 @@ impl SessionActor {
 
 /// The record as the store keeps it.
 pub fn store_record(owner: &Principal, record: &SessionRecord) -> Record {
-    Record { kind: Kind::Session, owner: owner.clone(), touched_ms: record.touched_ms, body: record.encode() }
+    Record { kind: LogKind::Session, owner: owner.clone(), touched_ms: record.touched_ms, body: record.encode() }
 }
 
 /// A commit under construction, with the record as it will be.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bowline_core::Resume;
 use bowline_core::hold::{ClaimAnswer, Party, ProbeOutcome};
-use bowline_core::proof::ResumeToken;
+use bowline_core::resume_token::ResumeToken;
 use bowline_env::{clock, entropy};
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::{Cursor, ErrorCode, Extent, Refusal, Seq};

@@ -1,7 +1,7 @@
 //! What is kept of a session beside its log: one small record, and items that grow with the conversation.
 
 use bowline_core::Turn;
-use bowline_core::proof::ResumeToken;
+use bowline_core::resume_token::ResumeToken;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::{ClientId, ErrorCode, MessageId, Refusal, Seq, SessionId, StepId, TaskId};
 use bytes::Bytes;

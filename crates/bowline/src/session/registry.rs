@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use async_trait::async_trait;
 use bowline_api::{Agent, Tools};
-use bowline_core::proof::ResumeToken;
+use bowline_core::resume_token::ResumeToken;
 use bowline_core::scrub::Scrubber;
 use bowline_env::entropy;
 use bowline_protocol::{ClientId, Cursor, Epoch, ErrorCode, LogId, Principal, Refusal, Seq, SessionId, TaskId};
-use bowline_store::{Commit, Fence, Item, Kind, Record, Start, StoreError};
+use bowline_store::{Commit, Fence, Item, LogKind, Record, Start, StoreError};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -19,14 +19,14 @@ use super::actor::{Presence, SessionActor, store_record};
 use super::command::{Answered, Caller, Request};
 use super::record::{Queue, SessionRecord, VERSION, keys};
 use super::{Ask, Command, Life};
-use crate::actor::{Actor, Directory, Router};
+use crate::actor::{Actor, ActorDirectory, Router};
 use crate::alias;
 use crate::config::{Config, Ownership};
 use crate::decode::unreadable;
+use crate::live_keyring::LiveKeyring;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
 use crate::refusals;
-use crate::ring::LiveRing;
 use crate::secret::Presented;
 use crate::task::Tasks;
 use crate::task::registry::OperationListener;
@@ -41,14 +41,14 @@ pub struct Sessions {
     /// What agents may call.
     pub(super) tools: Arc<dyn Tools>,
     /// What signed states are sealed with.
-    pub(super) ring: LiveRing,
+    pub(super) ring: LiveKeyring,
     pub(super) scrubber: Scrubber,
     /// Held while a state is restored.
     pub(super) restoring: tokio::sync::Mutex<()>,
     /// Fires when this node wants to leave.
     pub(super) draining: CancellationToken,
     this: Weak<Sessions>,
-    directory: Directory<SessionActor>,
+    directory: ActorDirectory<SessionActor>,
     /// Sessions that are not over, by owner.
     counts: Mutex<HashMap<Principal, usize>>,
     /// How many have ended since this was last taken.
@@ -90,7 +90,7 @@ pub struct SessionParts {
     pub tasks: Arc<Tasks>,
     pub agents: BTreeMap<String, Arc<dyn Agent>>,
     pub tools: Arc<dyn Tools>,
-    pub ring: LiveRing,
+    pub ring: LiveKeyring,
     pub draining: CancellationToken,
 }
 
@@ -126,7 +126,7 @@ impl Sessions {
                 this: this.clone(),
                 scrubber: Scrubber::new(&config.state.scrub),
                 restoring: tokio::sync::Mutex::default(),
-                directory: Directory::default(),
+                directory: ActorDirectory::default(),
                 counts: Mutex::default(),
                 ended: AtomicUsize::default(),
                 config,
@@ -156,7 +156,7 @@ impl Sessions {
         mark.map_or(Seq::ZERO, |mark| mark.seq)
     }
 
-    pub fn directory(&self) -> &Directory<SessionActor> {
+    pub fn directory(&self) -> &ActorDirectory<SessionActor> {
         &self.directory
     }
 
@@ -226,7 +226,7 @@ impl Sessions {
         let mine = |stored: &Record| stored.owner == *asker;
         let mut log = LogId::from(id);
         let mut stored = self.logs.store.record(&log).await.map_err(refuse)?.filter(mine);
-        if let Some(alias) = stored.as_ref().filter(|stored| stored.kind == Kind::Alias) {
+        if let Some(alias) = stored.as_ref().filter(|stored| stored.kind == LogKind::Alias) {
             let named = alias::listed(alias);
             let targets: Option<Vec<LogId>> = named.iter().map(|name| LogId::parse(name)).collect();
             let targets = targets.filter(|targets| !targets.is_empty());
@@ -237,7 +237,7 @@ impl Sessions {
             log = target.clone();
             stored = self.logs.store.record(&log).await.map_err(refuse)?.filter(mine);
         }
-        let stored = stored.filter(|stored| stored.kind == Kind::Session).ok_or_else(refusals::session_not_found)?;
+        let stored = stored.filter(|stored| stored.kind == LogKind::Session).ok_or_else(refusals::session_not_found)?;
         let record = SessionRecord::decode(&stored.body).map_err(|why| {
             Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))
         })?;
@@ -299,12 +299,13 @@ impl Sessions {
 
     /// Delivers a command to a session of the asker's own, wherever it lives.
     pub async fn send(self: &Arc<Self>, id: &SessionId, asker: &Principal, command: Command) -> Result<(), Refusal> {
-        Directory::<SessionActor>::send(self, id, asker, Box::new(command)).await.map_err(|(_, refusal)| refusal)
+        ActorDirectory::<SessionActor>::send(self, id, asker, Box::new(command)).await.map_err(|(_, refusal)| refusal)
     }
 
     /// The same, and a refusal goes to the one who waits for the command.
     pub async fn deliver(self: &Arc<Self>, id: &SessionId, asker: &Principal, command: Command) {
-        if let Err((command, refusal)) = Directory::<SessionActor>::send(self, id, asker, Box::new(command)).await {
+        if let Err((command, refusal)) = ActorDirectory::<SessionActor>::send(self, id, asker, Box::new(command)).await
+        {
             command.refuse(id, &refusal);
         }
     }

@@ -13,7 +13,7 @@ use bowline_protocol::frame::client::Content;
 use bowline_protocol::{Extent, LogId, Principal, Seq, SessionId, json};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{
-    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Followed, Health, Holder, Kind, Leased, ReadLimit,
+    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Followed, Health, Holder, Leased, LogKind, ReadLimit,
     Record, Retention, Store, StoreError, TailGuard, Trimmed, WakeSet,
 };
 use bytes::Bytes;
@@ -23,11 +23,11 @@ use tokio_util::sync::CancellationToken;
 use super::super::registry::{NewSession, SessionParts, Sessions};
 use super::super::{Ask, Outcome};
 use crate::config::{Config, StoreUrl};
-use crate::keys::Keys;
+use crate::keys::LoadedKeys;
+use crate::live_keyring::LiveKeyring;
 use crate::logs::Logs;
 use crate::logs::placement::SingleNode;
 use crate::metrics::Metrics;
-use crate::ring::LiveRing;
 use crate::task::Tasks;
 
 /// A store whose next commits fail like this, and are not kept.
@@ -85,11 +85,11 @@ impl Directory for Faulty {
         self.behind.items_at(log, keys).await
     }
 
-    async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
+    async fn list(&self, kind: LogKind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
         self.behind.list(kind, owner).await
     }
 
-    async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError> {
+    async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError> {
         self.behind.count(kind, owner).await
     }
 
@@ -146,7 +146,7 @@ fn sessions(store: Arc<dyn Store>, agent: Arc<Endless>) -> (Arc<Sessions>, Arc<L
     let alone = Arc::new(SingleNode(store.clone()));
     let logs = Arc::new(Logs::new(store, Clock::start(), alone.clone(), metrics.clone()));
     let tasks = Tasks::new(config.clone(), logs.clone(), metrics.clone(), alone.clone(), draining.clone());
-    let ring = LiveRing::new(Keys::load(&config).unwrap(), config.env.files.clone());
+    let ring = LiveKeyring::new(LoadedKeys::load(&config).unwrap(), config.env.files.clone());
     let agents: BTreeMap<String, Arc<dyn Agent>> = [("endless".to_owned(), agent as Arc<dyn Agent>)].into();
     let (tasks, tools, router) = (Arc::new(tasks), Arc::new(NoTools), alone);
     let parts = SessionParts { config, logs: logs.clone(), metrics, router, tasks, agents, tools, ring, draining };

@@ -1,9 +1,9 @@
 //! The durable memory of restores: which states are used up, and where the questions are that were open in them.
 
-use bowline_core::taken::{UsedStates, Whereabouts};
+use bowline_core::used_states::{UsedStates, Whereabouts};
 use bowline_env::{clock, entropy};
 use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq, SessionId, StepId};
-use bowline_store::{Commit, Fence, Kind, Record, Start, StoreError};
+use bowline_store::{Commit, Fence, LogKind, Record, Start, StoreError};
 use bytes::Bytes;
 use serde::Serialize;
 
@@ -97,7 +97,7 @@ async fn remember(sessions: &Sessions, owner: &Principal, log: LogId, fact: &imp
     let touched_ms = now_ms.max(clock::wall_ms());
     // Our own types have string keys and finite numbers only, so this cannot fail.
     let body = serde_json::to_vec(fact).unwrap_or_default().into();
-    commit.record = Some(Record { kind: Kind::Restored, owner: owner.clone(), touched_ms, body });
+    commit.record = Some(Record { kind: LogKind::Restored, owner: owner.clone(), touched_ms, body });
     if known {
         return sessions.logs.write_once(commit).await.map(drop).map_err(refuse);
     }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use bowline_api::Message;
 use bowline_core::dialect::{Projection, ProjectionIndex, index_key};
 use bowline_core::resume::{Resume, Span};
-use bowline_core::watch::Start;
+use bowline_core::watch::WatchStart;
 use bowline_env::clock;
 use bowline_protocol::event::names;
 use bowline_protocol::{
     Cursor, Epoch, ErrorCode, Extent, LogId, OperationId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId,
 };
-use bowline_store::{Kind, ReadLimit, StoreError};
+use bowline_store::{LogKind, ReadLimit, StoreError};
 use serde_json::{Value, json};
 
 use reader::{Readers, StreamPlace};
@@ -190,11 +190,11 @@ impl Watched {
     }
 
     /// Where a reader with this cursor begins; none if the task has ended and the reader has all of it.
-    pub fn start(&self, cursor: Option<StreamCursor>, framed: bool) -> Result<Option<Start>, Refusal> {
+    pub fn start(&self, cursor: Option<StreamCursor>, framed: bool) -> Result<Option<WatchStart>, Refusal> {
         if self.is_released() || self.last.is_some_and(|last| last < self.extent.first) {
             return Err(refusals::task_expired());
         }
-        let Some(cursor) = cursor else { return Ok(Some(Start::Fresh)) };
+        let Some(cursor) = cursor else { return Ok(Some(WatchStart::Fresh)) };
         match Resume::within(self.span(), &self.extent, &cursor) {
             Resume::AheadOfLog => {
                 let (seq, last) = (cursor.cursor.seq, self.extent.last());
@@ -202,7 +202,7 @@ impl Watched {
                 Err(Refusal::new(ErrorCode::CursorAhead, message))
             }
             Resume::CaughtUp if self.last.is_some() => Ok(None),
-            _ => Ok(Some(if framed { Start::Framed(cursor) } else { Start::After(cursor) })),
+            _ => Ok(Some(if framed { WatchStart::Framed(cursor) } else { WatchStart::After(cursor) })),
         }
     }
 
@@ -340,7 +340,7 @@ async fn session_record(
     proof: &Proof<'_>,
 ) -> Result<SessionRecord, Refusal> {
     let stored = streams.readers.logs.store.record(log).await.map_err(|error| refusals::of_task(&error))?;
-    let stored = stored.filter(|stored| stored.kind == Kind::Session && stored.owner == *asker);
+    let stored = stored.filter(|stored| stored.kind == LogKind::Session && stored.owner == *asker);
     let record = SessionRecord::decode(&stored.ok_or_else(refusals::task_not_found)?.body);
     let record = record.map_err(|why| {
         Refusal::new(ErrorCode::StoreUnavailable, format!("The session's record cannot be read: {why}."))

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bowline_core::dialect::{Projection, Shared as Found};
-use bowline_core::watch::{Output, Start, Watch};
+use bowline_core::dialect::{Projection, SharedOutputs as Found};
+use bowline_core::watch::{Output, Watch, WatchStart};
 use bowline_protocol::{Cursor, Epoch, Extent, LogId, Seq, StreamCursor, TaskId};
 use bowline_store::{FollowError, Followed, Follower, ReadBudget, ReadLimit, StoreError};
 use bytes::Bytes;
@@ -69,7 +69,7 @@ impl<P: Projection> StreamReader<P> {
         follower: Follower,
         place: StreamPlace,
         extent: &Extent,
-        start: Start,
+        start: WatchStart,
         fold: bool,
     ) -> Result<StreamReader<P>, StoreError> {
         let watch = own(&readers, follower.log(), &place, extent, start, fold).await?;
@@ -180,10 +180,10 @@ impl<P: Projection> StreamReader<P> {
             return Err(FollowError::EpochChanged);
         }
         let start = if at < self.place.first {
-            Start::Fresh
+            WatchStart::Fresh
         } else {
             let cursor = Cursor { epoch: Some(extent.epoch.clone()), seq: at };
-            Start::After(StreamCursor { cursor, part: None })
+            WatchStart::After(StreamCursor { cursor, part: None })
         };
         let watch = own(&self.readers, self.follower.log(), &self.place, &extent, start, false).await?;
         (self.own, self.live) = (Some(watch), None);
@@ -229,12 +229,12 @@ async fn own<P: Projection>(
     log: &LogId,
     place: &StreamPlace,
     extent: &Extent,
-    start: Start,
+    start: WatchStart,
     fold: bool,
 ) -> Result<Box<Watch<P>>, StoreError> {
     // One that begins with the first event, and finds it, needs no index.
     let index = match start {
-        Start::Fresh | Start::Index(_) if place.first >= extent.first => None,
+        WatchStart::Fresh | WatchStart::Index(_) if place.first >= extent.first => None,
         _ => stored_index::<P>(&readers.logs, log, &place.index_key).await?,
     };
     Ok(Box::new(Watch::new(place.id.as_str(), place.first, extent, start, fold, index.as_ref())))

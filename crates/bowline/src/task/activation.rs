@@ -18,7 +18,7 @@ use super::record::Worker;
 use super::registry::{Tasks, gone};
 use super::stream_state::StreamState;
 use super::work::Work;
-use crate::actor::{ActivationError, Actor, Directory, Place, Router, RunEvent};
+use crate::actor::{ActivationError, Actor, ActorDirectory, ActorLocation, Router, RunEvent};
 use crate::logs::placement::Location;
 use crate::refusals;
 
@@ -35,7 +35,7 @@ impl Actor for TaskActor {
 
     const COMMANDS_AT_ONCE: usize = 64;
 
-    fn directory(tasks: &Tasks) -> &Directory<TaskActor> {
+    fn directory(tasks: &Tasks) -> &ActorDirectory<TaskActor> {
         tasks.directory()
     }
 
@@ -64,12 +64,14 @@ impl Actor for TaskActor {
         id: &TaskId,
         asker: &Principal,
         _command: &Box<Command>,
-    ) -> Result<Place<TaskActor>, Refusal> {
+    ) -> Result<ActorLocation<TaskActor>, Refusal> {
         let record = tasks.look_up(id, asker).await?;
         let location = tasks.logs.placement.locate(&LogId::from(id)).await;
         match location.map_err(|error| refusals::of_task(&error))? {
-            Location::There(node) => Ok(Place::There(node)),
-            Location::Here => Ok(Place::Here(TaskActor::new(tasks.clone(), id.clone(), asker.clone(), record, None))),
+            Location::There(node) => Ok(ActorLocation::There(node)),
+            Location::Here => {
+                Ok(ActorLocation::Here(TaskActor::new(tasks.clone(), id.clone(), asker.clone(), record, None)))
+            }
         }
     }
 

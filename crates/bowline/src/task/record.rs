@@ -1,8 +1,8 @@
 //! What is kept of a task beside its log.
 
-use bowline_core::proof::ResumeToken;
+use bowline_core::resume_token::ResumeToken;
 use bowline_protocol::{OperationId, Principal, SessionId, StepId};
-use bowline_store::{Kind, Record};
+use bowline_store::{LogKind, Record};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -106,7 +106,7 @@ impl TaskRecord {
     }
 
     pub fn stored(&self, owner: &Principal) -> Record {
-        Record { kind: Kind::Task, owner: owner.clone(), touched_ms: self.touched_ms, body: self.encode() }
+        Record { kind: LogKind::Task, owner: owner.clone(), touched_ms: self.touched_ms, body: self.encode() }
     }
 
     /// Whether the caller has shown that the task is its own, beyond being its owner by name. One that belongs to a session

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use async_trait::async_trait;
 use bowline_env::{clock, entropy};
 use bowline_protocol::{Epoch, ErrorCode, LogId, Principal, Refusal, Seq, SessionId, TaskId};
-use bowline_store::{Commit, Fence, Kind, Start};
+use bowline_store::{Commit, Fence, LogKind, Start};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ use super::output;
 use super::record::TaskRecord;
 use super::stream_state::StreamState;
 use super::work::Work;
-use crate::actor::{Directory, Router};
+use crate::actor::{ActorDirectory, Router};
 use crate::config::Config;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
@@ -47,7 +47,7 @@ pub struct Tasks {
     /// Fires when this node wants to leave.
     pub(super) draining: CancellationToken,
     listener: OnceLock<Weak<dyn OperationListener>>,
-    directory: Directory<TaskActor>,
+    directory: ActorDirectory<TaskActor>,
     /// Tasks that run, by owner.
     running: Mutex<HashMap<Principal, usize>>,
     /// How many have ended since this was last taken.
@@ -74,7 +74,7 @@ impl Tasks {
             router,
             draining,
             listener: OnceLock::new(),
-            directory: Directory::default(),
+            directory: ActorDirectory::default(),
             running: Mutex::default(),
             ended: AtomicUsize::default(),
             at_work: AtomicUsize::default(),
@@ -100,7 +100,7 @@ impl Tasks {
         }
     }
 
-    pub fn directory(&self) -> &Directory<TaskActor> {
+    pub fn directory(&self) -> &ActorDirectory<TaskActor> {
         &self.directory
     }
 
@@ -179,7 +179,7 @@ impl Tasks {
         self.metrics.task_state(record.status.as_str()).inc();
         if work.is_some() {
             self.at_work.fetch_add(1, Ordering::Relaxed);
-            Directory::install(TaskActor::new(self.clone(), id.clone(), owner.clone(), record, work));
+            ActorDirectory::install(TaskActor::new(self.clone(), id.clone(), owner.clone(), record, work));
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl Tasks {
     /// The record of a task of the asker's own. Unknown and foreign are answered alike.
     pub async fn record(&self, id: &TaskId, asker: &Principal) -> Result<TaskRecord, Refusal> {
         let stored = self.logs.store.record(&LogId::from(id)).await.map_err(|error| refusals::of_task(&error))?;
-        let stored = stored.filter(|stored| stored.kind == Kind::Task && stored.owner == *asker);
+        let stored = stored.filter(|stored| stored.kind == LogKind::Task && stored.owner == *asker);
         let record = TaskRecord::decode(&stored.ok_or_else(refusals::task_not_found)?.body);
         record.map_err(|why| {
             Refusal::new(ErrorCode::StoreUnavailable, format!("The task's record cannot be read: {why}."))
@@ -202,12 +202,12 @@ impl Tasks {
 
     /// Delivers a command to a task of the asker's own, wherever it lives.
     pub async fn send(self: &Arc<Self>, id: &TaskId, asker: &Principal, command: Command) -> Result<(), Refusal> {
-        Directory::<TaskActor>::send(self, id, asker, Box::new(command)).await.map_err(|(_, refusal)| refusal)
+        ActorDirectory::<TaskActor>::send(self, id, asker, Box::new(command)).await.map_err(|(_, refusal)| refusal)
     }
 
     /// The same, and a refusal goes to the one who waits for the command.
     pub async fn deliver(self: &Arc<Self>, id: &TaskId, asker: &Principal, command: Command) {
-        if let Err((command, refusal)) = Directory::<TaskActor>::send(self, id, asker, Box::new(command)).await {
+        if let Err((command, refusal)) = ActorDirectory::<TaskActor>::send(self, id, asker, Box::new(command)).await {
             command.refuse(&refusal);
         }
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bowline_client::{Address, Client, ClientRequest, LinkConfig, SessionTarget, Target};
+use bowline_client::{Address, AttachTarget, Client, ClientRequest, LinkConfig, SessionTarget};
 use bowline_protocol::Cursor;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -69,7 +69,7 @@ impl Player {
     fn perform(&mut self, frame: &Value) {
         let content = &frame["content"];
         let request = match frame["event"].as_str().unwrap() {
-            "user.create_session" => return self.make(content).start(Target::New),
+            "user.create_session" => return self.make(content).start(AttachTarget::New),
             "user.reconnect" => {
                 let named = content["last_event_id"].as_str().and_then(Cursor::parse);
                 let cursor = named.or_else(|| Cursor::parse(&content["last_seq"].to_string()));
@@ -80,17 +80,17 @@ impl Player {
                     take_over: content["take_over"] == true,
                     observe: content["mode"] == "observe",
                 };
-                return self.client(content).start(Target::Session(target));
+                return self.client(content).start(AttachTarget::Session(target));
             }
             "user.reconnect_with_state" => {
                 let state =
                     [&frame["signed_state"], &content["signed_state"]].into_iter().find(|state| !state.is_null());
                 let (signed_state, last_seq) = (state.unwrap().clone(), content["last_seq"].as_u64());
-                return self.client(content).start(Target::State { signed_state, last_seq });
+                return self.client(content).start(AttachTarget::State { signed_state, last_seq });
             }
             "user.watch_task" => {
                 let client = self.client(content);
-                client.start(Target::Tasks);
+                client.start(AttachTarget::Tasks);
                 return client.watch(frame["task_id"].as_str().unwrap(), None);
             }
             // Acks go out by themselves.

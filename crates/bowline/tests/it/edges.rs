@@ -5,7 +5,7 @@ use std::time::Duration;
 use bowline::config::{AuthMode, StaticToken, StoreUrl};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{LogId, Principal};
-use bowline_store::{Claim, Commit, Item, Kind, Leased, Record};
+use bowline_store::{Claim, Commit, Item, Leased, LogKind, Record};
 use futures_util::SinkExt;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -713,7 +713,7 @@ async fn an_operation_whose_key_cannot_be_read_is_not_begun_again() {
     spoil(&server, &log, Some("o/0000000000")).await;
     let (status, refused) = api.post(&format!("{session}/operations"), &order).await;
     assert_eq!((status, refused["code"].as_str()), (503, Some("STORE_UNAVAILABLE")), "{refused}");
-    let tasks = server.store.list(Kind::Task, None).await.unwrap();
+    let tasks = server.store.list(LogKind::Task, None).await.unwrap();
     assert_eq!(tasks.len(), 1, "it was begun once");
 }
 
@@ -726,7 +726,7 @@ async fn a_chat_whose_name_cannot_be_read_does_not_become_another_one() {
         json!({ "id": "chat-1", "messages": [message], "trigger": "submit-message" })
     };
     api.start("/api/chat", &submit("u1")).await.all().await;
-    let (name, _) = server.store.list(Kind::Alias, None).await.unwrap().pop().unwrap();
+    let (name, _) = server.store.list(LogKind::Alias, None).await.unwrap().pop().unwrap();
     spoil(&server, &name, None).await;
     let (status, refused) = api.post("/api/chat", &submit("u2")).await;
     assert_eq!((status, &refused["details"]["unreadable"]), (503, &json!("alias")), "{refused}");

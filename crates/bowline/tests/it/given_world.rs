@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bowline::config::Config;
-use bowline_client::{Address, Client, LinkConfig, LinkEvent, Target};
+use bowline_client::{Address, AttachTarget, Client, LinkConfig, LinkEvent};
 use bowline_env::Env;
 use bowline_env::net::{Listener, Network, Socket};
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
@@ -83,7 +83,7 @@ async fn a_node_and_its_clients_meet_on_the_network_that_they_are_given() {
         Client::new(address, None, LinkConfig::new("c")).through(Arc::new(pipes.clone()))
     };
     let mut alice = client("10.0.0.1");
-    alice.start(Target::New);
+    alice.start(AttachTarget::New);
     alice.message("m-1", "hello");
     let first = answer(&mut alice).await;
     assert!(!first.is_empty());
@@ -93,7 +93,7 @@ async fn a_node_and_its_clients_meet_on_the_network_that_they_are_given() {
     answer(&mut alice).await;
     alice.close().await;
     let mut lost = client("elsewhere.example");
-    lost.start(Target::New);
+    lost.start(AttachTarget::New);
     let heard = tokio::time::timeout(PATIENCE, lost.next()).await.expect("it is told at once");
     let is_unknown = |reason: &str| reason.contains("elsewhere.example is no name of this world");
     assert!(matches!(&heard, Some(LinkEvent::Lost { reason, .. }) if is_unknown(reason)), "{heard:?}");

@@ -6,7 +6,7 @@ use bowline::config::{Config, StoreUrl};
 use bowline::keys::KeyFile;
 use bowline_env::files::OsFiles;
 use bowline_protocol::{Epoch, LogId, Seq};
-use bowline_store::{Commit, Fence, Kind, Record, Start};
+use bowline_store::{Commit, Fence, LogKind, Record, Start};
 use serde_json::{Value, json};
 
 use crate::support;
@@ -219,7 +219,7 @@ async fn with_single_use_a_mark_that_cannot_be_read_lets_no_state_in() {
     let mut commit = Commit::to(mark, Fence::default(), 0);
     commit.create = Some(Start { epoch: Epoch::from_random(1), after: Seq::ZERO });
     let owner = server.store.record(&LogId::parse(&session).unwrap()).await.unwrap().unwrap().owner;
-    commit.record = Some(Record { kind: Kind::Restored, owner, touched_ms: 0, body: b"{ half"[..].into() });
+    commit.record = Some(Record { kind: LogKind::Restored, owner, touched_ms: 0, body: b"{ half"[..].into() });
     server.store.commit(commit).await.unwrap();
     let mut client = server.connect().await;
     send_state(&mut client, &state, json!({})).await;

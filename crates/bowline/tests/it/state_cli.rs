@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use bowline::config::{Config, StoreUrl};
-use bowline::keys::Keys;
-use bowline_core::seal::{Form, Ring, SealInput};
+use bowline::keys::LoadedKeys;
+use bowline_core::seal::{Form, Keyring, SealInput};
 use bowline_env::clock::unix_seconds;
 use bowline_protocol::{Principal, State};
 use serde_json::{Value, json};
@@ -41,13 +41,13 @@ fn bowline(dir: &Path, arguments: &[&str]) -> Answer {
     answer
 }
 
-fn ring(dir: &Path) -> Ring {
+fn ring(dir: &Path) -> Keyring {
     let mut config = Config::default();
     config.store.url = StoreUrl::Disk(dir.join("data"));
-    Keys::load(&config).unwrap().ring
+    LoadedKeys::load(&config).unwrap().ring
 }
 
-fn sealed(ring: &Ring, owner: &str, now_unix: u64, form: Form) -> String {
+fn sealed(ring: &Keyring, owner: &str, now_unix: u64, form: Form) -> String {
     let state: State = serde_json::from_value(json!({
         "session_id": "sess_1", "epoch": "e1", "last_seq": 42, "created_at": "2026-01-01T00:00:00Z",
         "last_active_at": "2026-01-02T00:00:00Z", "plan_context": { "goal": "a garden" },

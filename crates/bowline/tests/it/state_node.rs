@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use bowline_core::seal::{Form, Key, OpenLimits, Ring, SealInput};
+use bowline_core::seal::{Form, Keyring, OpenLimits, SealInput, SealKey};
 use bowline_protocol::{Principal, State};
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ fn state(plan: &Value) -> State {
 #[test]
 #[ignore = "needs Node.js"]
 fn a_state_that_a_browser_has_read_and_written_again_is_still_ours() {
-    let ring = Ring::new(vec![Key::new("k1", &[1; 32], false).unwrap()]).unwrap();
+    let ring = Keyring::new(vec![SealKey::new("k1", &[1; 32], false).unwrap()]).unwrap();
     let owner = Principal::parse("alice").unwrap();
     let seal = |plan: &Value| {
         let input = SealInput { state: &state(plan), owner: &owner, now_unix: NOW, form: Form::Object };

@@ -72,6 +72,10 @@ const PRIVATE: &[&str] = &[
     "PartFields",
     "ContentFields",
     "NodeAnswer",
+    "CommitReply",
+    "QueuedRequest",
+    "SegmentContent",
+    "AttachTarget",
 ];
 
 struct Source {

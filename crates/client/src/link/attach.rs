@@ -7,13 +7,13 @@ use bowline_protocol::{Epoch, RecoveryAction, Refusal};
 use serde_json::Value;
 
 use super::{
-    ACK_EVERY, AttachMode, AttachedSession, ConnectionPhase, GapCause, Link, LinkEvent, LinkSession, Moment,
+    ACK_EVERY, AttachMode, AttachedSession, ClientLink, ConnectionPhase, GapCause, LinkEvent, LinkSession, Moment,
     ResetCause, StopCause, WhenGone, WhenHeld,
 };
 use crate::ServerFrame;
 use crate::frame::{self, AttachFields};
 
-impl Link {
+impl ClientLink {
     /// The server's first frame.
     pub(super) fn handle_connected(&mut self, at: Moment, frame: &ServerFrame) {
         let interval = frame.content.get("heartbeat_interval_ms").and_then(Value::as_u64).filter(|ms| *ms > 0);
@@ -51,7 +51,7 @@ impl Link {
         self.send(frame);
     }
 
-    /// `agent.session_created` or `agent.state_restored`: the answer to [`attach`](Link::attach).
+    /// `agent.session_created` or `agent.state_restored`: the answer to [`attach`](ClientLink::attach).
     pub(super) fn handle_attached(&mut self, at: Moment, frame: &ServerFrame) {
         let ConnectionPhase::Attaching(way) = self.phase else { return };
         let original = frame.word("original_session_id").map(ToOwned::to_owned);

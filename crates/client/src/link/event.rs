@@ -57,7 +57,7 @@ impl LinkConfig {
 /// What to do when another live connection holds the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenHeld {
-    /// Report [`LinkEvent::Held`] and wait for [`Link::take_over`](super::Link::take_over).
+    /// Report [`LinkEvent::Held`] and wait for [`Link::take_over`](super::ClientLink::take_over).
     Ask,
     /// Take it over.
     TakeOver,
@@ -74,7 +74,7 @@ pub enum WhenGone {
 
 /// What a link attaches to.
 #[derive(Clone)]
-pub enum Target {
+pub enum AttachTarget {
     /// A new session.
     New,
     /// A session that exists.
@@ -90,13 +90,13 @@ pub enum Target {
     Tasks,
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for AttachTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::New => f.write_str("New"),
-            Target::Session(session) => write!(f, "Session({})", session.id),
-            Target::State { .. } => f.write_str("State"),
-            Target::Tasks => f.write_str("Tasks"),
+            AttachTarget::New => f.write_str("New"),
+            AttachTarget::Session(session) => write!(f, "Session({})", session.id),
+            AttachTarget::State { .. } => f.write_str("State"),
+            AttachTarget::Tasks => f.write_str("Tasks"),
         }
     }
 }
@@ -213,7 +213,7 @@ pub enum LinkEvent {
     TaskChunk {
         /// The task.
         task_id: String,
-        /// The position of the chunk, to go on from in a later [`watch`](super::Link::watch).
+        /// The position of the chunk, to go on from in a later [`watch`](super::ClientLink::watch).
         id: Option<String>,
         /// The chunk.
         chunk: Value,
@@ -307,7 +307,7 @@ pub enum ResetCause {
 /// Why a link stopped.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StopCause {
-    /// [`Link::stop`](super::Link::stop).
+    /// [`Link::stop`](super::ClientLink::stop).
     Closed,
     /// The server refused, and no attempt would change that.
     Refused(Refusal),

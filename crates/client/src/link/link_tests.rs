@@ -11,13 +11,13 @@ use super::*;
 use crate::{ClientRequest, RequestOutcome};
 
 struct World {
-    link: Link,
+    link: ClientLink,
     now: Instant,
 }
 
 impl World {
-    fn new(config: LinkConfig, target: Target) -> World {
-        let mut world = World { link: Link::new(config), now: bowline_env::clock::now() };
+    fn new(config: LinkConfig, target: AttachTarget) -> World {
+        let mut world = World { link: ClientLink::new(config), now: bowline_env::clock::now() };
         world.link.start(target);
         assert_eq!(world.link.poll_output(), Some(LinkOutput::Dial));
         world.greet();
@@ -26,7 +26,7 @@ impl World {
 
     /// A live link to a new session.
     fn live(config: LinkConfig) -> World {
-        let mut world = World::new(config, Target::New);
+        let mut world = World::new(config, AttachTarget::New);
         world.sent();
         let metadata = json!({ "epoch": "e", "last_seq": 0, "resume_token": "r1" });
         world.frame(&json!({ "event": "agent.session_created", "session_id": "sess_1", "metadata": metadata }));
@@ -159,7 +159,7 @@ fn a_request_that_the_server_cannot_do_yet_is_sent_again_when_it_says_so() {
 
 #[test]
 fn a_watch_goes_on_after_its_last_chunk() {
-    let mut world = World::new(LinkConfig::new("c"), Target::Tasks);
+    let mut world = World::new(LinkConfig::new("c"), AttachTarget::Tasks);
     world.link.watch("task_1", None, None);
     assert_eq!(world.sent()[0]["content"]["last_message_id"], "0");
     let chunk = json!({ "event": "task.chunk", "task_id": "task_1", "id": "e-3", "content": { "type": "start" } });
@@ -205,7 +205,7 @@ fn a_session_that_the_server_has_lost_is_restored_from_the_newest_state() {
 
 #[test]
 fn a_session_that_is_held_is_taken_over_only_on_demand() {
-    let target = || Target::Session(SessionTarget { id: "sess_1".into(), ..SessionTarget::default() });
+    let target = || AttachTarget::Session(SessionTarget { id: "sess_1".into(), ..SessionTarget::default() });
     let mut world = World::new(LinkConfig::new("c"), target());
     world.refuse(json!({ "error_code": "SESSION_ALREADY_ACTIVE" }));
     assert_eq!(world.events(), [LinkEvent::Held]);

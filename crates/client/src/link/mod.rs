@@ -16,8 +16,8 @@ use bowline_protocol::{CloseCode, Cursor, Epoch, ErrorCode, Refusal, Seq};
 use serde_json::Value;
 
 pub use event::{
-    AttachedSession, BACKOFF, GapCause, LinkConfig, LinkEvent, LinkOutput, Moment, ResetCause, SessionTarget,
-    StopCause, Target, WhenGone, WhenHeld,
+    AttachTarget, AttachedSession, BACKOFF, GapCause, LinkConfig, LinkEvent, LinkOutput, Moment, ResetCause,
+    SessionTarget, StopCause, WhenGone, WhenHeld,
 };
 
 use crate::frame;
@@ -87,7 +87,7 @@ pub struct LinkStats {
 ///
 /// The caller opens and closes sockets as [`LinkOutput`] says, and reports what happens to them. A link that is lost comes back
 /// by itself, asks for what it missed, and sends the requests again that the server may not have got.
-pub struct Link {
+pub struct ClientLink {
     config: LinkConfig,
     phase: ConnectionPhase,
     /// The way to take when the socket is open.
@@ -122,16 +122,16 @@ pub struct Link {
 }
 
 /// Tokens and what people wrote are not shown.
-impl fmt::Debug for Link {
+impl fmt::Debug for ClientLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Link({:?}, {:?}, {:?})", self.session(), self.phase, self.cursor)
     }
 }
 
-impl Link {
+impl ClientLink {
     /// A link that is not started yet.
-    pub fn new(config: LinkConfig) -> Link {
-        Link {
+    pub fn new(config: LinkConfig) -> ClientLink {
+        ClientLink {
             backoff: config.backoff,
             config,
             phase: ConnectionPhase::Idle,
@@ -159,24 +159,24 @@ impl Link {
     }
 
     /// Connects, and attaches to the target. An earlier connection is closed.
-    pub fn start(&mut self, target: Target) {
+    pub fn start(&mut self, target: AttachTarget) {
         if !matches!(self.phase, ConnectionPhase::Idle | ConnectionPhase::Waiting { .. }) {
             self.outputs.push_back(LinkOutput::HangUp);
         }
         self.forget_session();
         match target {
-            Target::New => self.way = AttachMode::Create,
-            Target::Session(SessionTarget { id, cursor, resume_token, take_over, observe }) => {
+            AttachTarget::New => self.way = AttachMode::Create,
+            AttachTarget::Session(SessionTarget { id, cursor, resume_token, take_over, observe }) => {
                 self.session = Some(LinkSession { id, resume_token, observe });
                 self.cursor = cursor;
                 self.way = AttachMode::Reconnect { take_over };
             }
-            Target::State { signed_state, last_seq } => {
+            AttachTarget::State { signed_state, last_seq } => {
                 self.signed_state = Some(signed_state);
                 self.cursor = last_seq.and_then(Seq::new).map(Cursor::bare);
                 self.way = AttachMode::State;
             }
-            Target::Tasks => self.way = AttachMode::Tasks,
+            AttachTarget::Tasks => self.way = AttachMode::Tasks,
         }
         self.backoff.reset();
         self.dial();
@@ -257,7 +257,7 @@ impl Link {
         self.outputs.pop_front()
     }
 
-    /// When to call [`handle_timeout`](Link::handle_timeout), if nothing happens before.
+    /// When to call [`handle_timeout`](ClientLink::handle_timeout), if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
             ConnectionPhase::Idle | ConnectionPhase::Dialing => None,
@@ -269,7 +269,7 @@ impl Link {
         }
     }
 
-    /// The time of [`poll_timeout`](Link::poll_timeout) has come.
+    /// The time of [`poll_timeout`](ClientLink::poll_timeout) has come.
     pub fn handle_timeout(&mut self, at: Moment) {
         let due = |time: Option<Instant>| time.is_some_and(|time| at.now >= time);
         match self.phase {

@@ -7,10 +7,10 @@ use bowline_protocol::frame::names;
 use bowline_protocol::{ErrorCode, RecoveryAction, Refusal};
 use serde_json::Value;
 
-use super::{ACK_EVERY, AttachMode, ConnectionPhase, GapCause, Link, LinkEvent, Moment, StopCause};
+use super::{ACK_EVERY, AttachMode, ClientLink, ConnectionPhase, GapCause, LinkEvent, Moment, StopCause};
 use crate::{ServerFrame, frame};
 
-impl Link {
+impl ClientLink {
     /// A text frame came.
     pub fn handle_frame(&mut self, at: Moment, text: &str) {
         if !self.is_open() {

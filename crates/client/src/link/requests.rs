@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bowline_protocol::{ErrorCode, RecoveryAction, Refusal};
 
-use super::{ConnectionPhase, Link, LinkEvent, Moment};
+use super::{ClientLink, ConnectionPhase, LinkEvent, Moment};
 use crate::{ClientRequest, RequestId, ServerFrame};
 
 /// How often a request is sent that the server cannot do for the moment.
@@ -21,7 +21,7 @@ pub(super) struct PendingRequest {
     tries: u32,
 }
 
-impl Link {
+impl ClientLink {
     /// Asks something of the session. It goes out when the link is live and no other request is under way; the answer is
     /// [`LinkEvent::Done`] or [`LinkEvent::Failed`]. After a loss it is sent again, unless that could do it twice.
     pub fn request(&mut self, request: ClientRequest) -> RequestId {

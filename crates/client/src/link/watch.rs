@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bowline_protocol::{RecoveryAction, Refusal};
 
-use super::{ConnectionPhase, Link, LinkEvent, Moment};
+use super::{ClientLink, ConnectionPhase, LinkEvent, Moment};
 use crate::frame;
 
 /// A task that cannot be watched for the moment is asked for again after this time, unless the server names another.
@@ -20,7 +20,7 @@ pub(super) struct TaskWatch {
     requested: bool,
 }
 
-impl Link {
+impl ClientLink {
     /// Watches a turn or a task: its chunks come as [`LinkEvent::TaskChunk`], after the chunk `last_id` if one is named.
     pub fn watch(&mut self, task_id: &str, last_id: Option<String>, resume_token: Option<String>) {
         self.unwatch(task_id);

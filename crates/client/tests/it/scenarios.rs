@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use bowline_client::{GapCause, Link, LinkConfig, LinkEvent, LinkOutput, Moment, ResetCause, SessionTarget, Target};
+use bowline_client::{
+    AttachTarget, ClientLink, GapCause, LinkConfig, LinkEvent, LinkOutput, Moment, ResetCause, SessionTarget,
+};
 use bowline_core::link::{Link as ServerLink, Output as ServerOutput};
 use bowline_core::resume::Resume;
 use bowline_protocol::{Cursor, Epoch, Extent, Recorded, Seq, SessionId};
@@ -22,7 +24,7 @@ struct World {
     next: u64,
     keep: u64,
     server: Option<ServerLink>,
-    client: Option<Link>,
+    client: Option<ClientLink>,
     now: Instant,
     /// What the client has reported and the scenario has not looked at yet.
     delivered: Vec<u64>,
@@ -47,7 +49,7 @@ impl World {
     /// What the client wants done; what it reports is kept.
     fn drain(&mut self) -> Vec<LinkOutput> {
         let mut outputs = Vec::new();
-        while let Some(output) = self.client.as_mut().and_then(Link::poll_output) {
+        while let Some(output) = self.client.as_mut().and_then(ClientLink::poll_output) {
             match output {
                 LinkOutput::Event(LinkEvent::Logged(frame)) => self.delivered.push(frame.seq.unwrap()),
                 LinkOutput::Event(event) => self.reported.push(event),
@@ -91,8 +93,8 @@ impl World {
         let cursor = asked["seq"]
             .as_u64()
             .map(|n| Cursor { epoch: asked["epoch"].as_str().and_then(Epoch::parse), seq: seq(n) });
-        let mut client = Link::new(LinkConfig::new("reader"));
-        client.start(Target::Session(SessionTarget {
+        let mut client = ClientLink::new(LinkConfig::new("reader"));
+        client.start(AttachTarget::Session(SessionTarget {
             id: SESSION.into(),
             cursor: cursor.clone(),
             observe: true,

@@ -48,7 +48,7 @@ pub struct LiveBatch<O, E> {
 }
 
 /// What is there for a reader at its position.
-pub enum Shared<O, E> {
+pub enum SharedOutputs<O, E> {
     /// These outputs, from the one with this number on; then the reader is at the batch's end.
     Outputs { batch: Arc<LiveBatch<O, E>>, from: usize },
     /// Nothing yet: the reader that has the next events adds them ([`Live::handle_events`]).
@@ -107,25 +107,25 @@ impl<P: Projection, E: Default> Live<P, E> {
     }
 
     /// What follows for a reader at this position, which takes it.
-    pub fn read(&mut self, at: Seq) -> Shared<P::Output, E> {
+    pub fn read(&mut self, at: Seq) -> SharedOutputs<P::Output, E> {
         if at == self.next {
             let (is_over, is_inexact) = (self.projection.is_over() && !self.is_inexact, self.is_inexact);
             return if is_over {
-                Shared::Over
+                SharedOutputs::Over
             } else if is_inexact {
-                Shared::LeftBehind
+                SharedOutputs::LeftBehind
             } else {
-                Shared::AtEnd
+                SharedOutputs::AtEnd
             };
         }
         let index = self.batches.partition_point(|kept| kept.batch.next <= at);
         let Some(kept) = self.batches.get_mut(index).filter(|kept| kept.batch.first <= at) else {
-            return Shared::LeftBehind;
+            return SharedOutputs::LeftBehind;
         };
         kept.waiting -= 1;
         let batch = kept.batch.clone();
         self.let_go();
-        Shared::Outputs { from: batch.start_of(at), batch }
+        SharedOutputs::Outputs { from: batch.start_of(at), batch }
     }
 
     /// The number of the next event to be projected.
@@ -205,13 +205,13 @@ impl<O, E> fmt::Debug for LiveBatch<O, E> {
     }
 }
 
-impl<O, E> fmt::Debug for Shared<O, E> {
+impl<O, E> fmt::Debug for SharedOutputs<O, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Shared::Outputs { batch, from } => write!(f, "Outputs({batch:?}, from {from})"),
-            Shared::AtEnd => f.write_str("AtEnd"),
-            Shared::Over => f.write_str("Over"),
-            Shared::LeftBehind => f.write_str("LeftBehind"),
+            SharedOutputs::Outputs { batch, from } => write!(f, "Outputs({batch:?}, from {from})"),
+            SharedOutputs::AtEnd => f.write_str("AtEnd"),
+            SharedOutputs::Over => f.write_str("Over"),
+            SharedOutputs::LeftBehind => f.write_str("LeftBehind"),
         }
     }
 }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use index::{INDEX_BYTES_MAX, IndexerState, ProjectionIndex, ProjectionIndexer};
-pub use live::{Live, LiveBatch, Shared};
+pub use live::{Live, LiveBatch, SharedOutputs};
 pub use registry::{
     FrameDialect, Imported, Importer, OperationCalls, OwedChunk, StreamIndexer, StreamIndexerState, UpstreamEnd,
     UpstreamEnding, answer_chunk, message_parts,

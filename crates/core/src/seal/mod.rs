@@ -8,8 +8,8 @@
 //! The order of opening is part of the promise: nothing is parsed above a limit, and before the signature is known to be
 //! ours every "no" is the same "no".
 
+mod keyring;
 mod refusal;
-mod ring;
 mod token;
 
 use std::fmt;
@@ -23,8 +23,8 @@ use subtle::ConstantTimeEq;
 
 use crate::canonical::{canonical, settled, spell_out};
 
+pub use keyring::{KEY_BYTES_MIN, Keyring, KeyringError, SealKey};
 pub use refusal::SealRefusal;
-pub use ring::{KEY_BYTES_MIN, Key, Ring, RingError};
 
 /// Random bytes for one encryption. 24 of them never collide, so no counter is needed.
 pub type Nonce = [u8; 24];
@@ -92,7 +92,7 @@ pub struct OpenedState {
     pub signature: String,
 }
 
-impl Ring {
+impl Keyring {
     /// Signs with the newest key.
     pub fn seal(&self, input: &SealInput<'_>) -> Sealed {
         let key = self.signer();
@@ -159,7 +159,7 @@ impl Ring {
 }
 
 /// Reads a signed state without checking it. For an encrypted one the ring is needed.
-pub fn peek(input: &str, ring: Option<&Ring>, limits: &OpenLimits) -> Result<SignedState, SealRefusal> {
+pub fn peek(input: &str, ring: Option<&Keyring>, limits: &OpenLimits) -> Result<SignedState, SealRefusal> {
     if input.len() > limits.input_bytes_max() {
         return Err(SealRefusal::TooLarge);
     }
@@ -217,13 +217,13 @@ mod tests {
 
     /// Opens something that another server with our key has properly signed.
     fn open(state: Value, version: &str, timestamp: u64, now: u64) -> SealRefusal {
-        let (key, owner) = (Key::new("k", &[1; 32], false).unwrap(), Principal::parse("alice").unwrap());
+        let (key, owner) = (SealKey::new("k", &[1; 32], false).unwrap(), Principal::parse("alice").unwrap());
         let bytes = canonical(&state);
         let signature = key.sign(timestamp, version, &owner, &bytes);
         let (version, key_id) = (version.to_owned(), "k".to_owned());
         let signed = SignedState { state, timestamp, version, key_id, checksum: checksum(&bytes), signature };
         let text = Signed::Object(Box::new(signed)).to_json();
-        Ring::new(vec![key]).unwrap().open(&text, &owner, now, &LIMITS).unwrap_err()
+        Keyring::new(vec![key]).unwrap().open(&text, &owner, now, &LIMITS).unwrap_err()
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
     /// The signature as it is documented. If this changes, every state that clients hold is void.
     #[test]
     fn the_signature_stays_what_it_is() {
-        let key = Key::new("k1", &[1; 32], false).unwrap();
+        let key = SealKey::new("k1", &[1; 32], false).unwrap();
         let signature = key.sign(1_800_000_000, VERSION, &Principal::parse("alice").unwrap(), b"{\"a\":1}");
         assert_eq!(signature, "8a234e7af50d6aed2b2a79206dcfcacdf7b03a1d946b4a90e31d65002f782796");
     }

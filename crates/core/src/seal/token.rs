@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bowline_protocol::SignedState;
 
-use super::{Key, Nonce, OpenLimits, Ring, SealRefusal, object};
+use super::{Keyring, Nonce, OpenLimits, SealKey, SealRefusal, object};
 use crate::canonical::canonical;
 
 /// Six bytes are eight characters of base64, so every encrypted token begins alike: `Yndsc3Qx`.
@@ -19,7 +19,7 @@ pub fn plain(signed: &SignedState) -> String {
     URL_SAFE_NO_PAD.encode(bytes(signed))
 }
 
-pub fn encrypted(signed: &SignedState, key: &Key, nonce: &Nonce) -> String {
+pub fn encrypted(signed: &SignedState, key: &SealKey, nonce: &Nonce) -> String {
     // A key's id is at most 64 bytes long.
     let id_bytes = key.id().len() as u8;
     let sealed = key.encrypt(nonce, &bytes(signed));
@@ -27,7 +27,7 @@ pub fn encrypted(signed: &SignedState, key: &Key, nonce: &Nonce) -> String {
 }
 
 /// Reads a token. Its bytes must be exactly those that we would write: a token is not reformatted on the way.
-pub fn read(token: &str, ring: Option<&Ring>, limits: &OpenLimits) -> Result<SignedState, SealRefusal> {
+pub fn read(token: &str, ring: Option<&Keyring>, limits: &OpenLimits) -> Result<SignedState, SealRefusal> {
     let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| SealRefusal::Shape)?;
     let Some(sealed) = bytes.strip_prefix(MAGIC) else {
         return exactly(&bytes, limits);

@@ -1,7 +1,7 @@
 //! A second dialect, for these tests alone: it is one type, and everything that serves readers serves it as it is.
 
-use bowline_core::dialect::{ClientParser, Fold, Live, OpenParts, Projection, ProjectionIndexer, Shared};
-use bowline_core::watch::{Output, Start, Watch};
+use bowline_core::dialect::{ClientParser, Fold, Live, OpenParts, Projection, ProjectionIndexer, SharedOutputs};
+use bowline_core::watch::{Output, Watch, WatchStart};
 use bowline_protocol::event::names;
 use bowline_protocol::{Cursor, Epoch, Extent, Recorded, Seq, StreamCursor};
 
@@ -114,7 +114,7 @@ fn log() -> Log {
     log
 }
 
-fn watched(log: &Log, retained: u64, start: Start) -> Vec<String> {
+fn watched(log: &Log, retained: u64, start: WatchStart) -> Vec<String> {
     let next = number(log.events.len() as u64 + 1);
     let extent = Extent { epoch: Log::epoch(), epoch_first: number(1), first: number(retained), next };
     let mut watch: Watch<RawEvents> = Watch::new("t", number(1), &extent, start, true, None);
@@ -134,12 +134,12 @@ fn watched(log: &Log, retained: u64, start: Start) -> Vec<String> {
 #[test]
 fn a_reader_of_another_dialect_comes_back_and_is_told_of_gaps() {
     let log = log();
-    let all = watched(&log, 1, Start::Fresh);
+    let all = watched(&log, 1, WatchStart::Fresh);
     assert_eq!(all.len(), log.events.len());
-    let cursor = |seq| Start::After(StreamCursor { cursor: Cursor::bare(number(seq)), part: None });
+    let cursor = |seq| WatchStart::After(StreamCursor { cursor: Cursor::bare(number(seq)), part: None });
     assert_eq!(watched(&log, 1, cursor(3)), all[3..]);
     assert_eq!(watched(&log, 3, cursor(4)), all[4..]);
-    let late = watched(&log, 4, Start::Fresh);
+    let late = watched(&log, 4, WatchStart::Fresh);
     assert_eq!((late[0].as_str(), &late[1..]), ("event: gap\ndata: 3 before 4\n\n", &all[3..]));
 }
 
@@ -150,9 +150,9 @@ fn readers_of_another_dialect_share_their_projection() {
     live.join(RawEvents::new("t"), number(1));
     live.handle_events(&log.events, 1 << 20);
     for _ in 0..2 {
-        let Shared::Outputs { batch, from } = live.read(number(1)) else { panic!("{live:?}") };
-        assert_eq!(batch.outputs[from..], watched(&log, 1, Start::Fresh));
-        assert!(matches!(live.read(batch.next()), Shared::Over));
+        let SharedOutputs::Outputs { batch, from } = live.read(number(1)) else { panic!("{live:?}") };
+        assert_eq!(batch.outputs[from..], watched(&log, 1, WatchStart::Fresh));
+        assert!(matches!(live.read(batch.next()), SharedOutputs::Over));
     }
     assert_eq!(live.bytes(), 0, "what all readers have taken is not kept");
 }

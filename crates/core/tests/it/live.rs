@@ -1,8 +1,8 @@
 //! Readers that share a projection get what they would get with one of their own, whenever they come and however slow they are.
 
 use bowline_core::dialect::ai_sdk::Projector;
-use bowline_core::dialect::{Live, Shared};
-use bowline_core::watch::{Output, Start, Watch};
+use bowline_core::dialect::{Live, SharedOutputs};
+use bowline_core::watch::{Output, Watch, WatchStart};
 use bowline_protocol::{Chunk, Cursor, Epoch, Extent, Seq, StreamCursor};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -57,7 +57,7 @@ impl World {
         Extent { epoch: self.epoch(), epoch_first: number(0), first, next }
     }
 
-    fn watch(&self, start: Start) -> Watch<Projector> {
+    fn watch(&self, start: WatchStart) -> Watch<Projector> {
         let index = self.now.checked_sub(1).map(|last| &self.written.indexes[last]);
         Watch::new(MESSAGE_ID, number(0), &self.extent(), start, false, index)
     }
@@ -86,7 +86,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(world: &World, start: Start, shares: bool) -> Reader {
+    fn new(world: &World, start: WatchStart, shares: bool) -> Reader {
         Reader { own: Some(world.watch(start)), live: None, shares, over: false, seen: Vec::new() }
     }
 
@@ -94,12 +94,12 @@ impl Reader {
         self.own.as_ref().map_or_else(|| self.live.unwrap().prev(), Watch::position)
     }
 
-    fn after(&self, epoch: Epoch) -> Start {
+    fn after(&self, epoch: Epoch) -> WatchStart {
         if self.position() == Seq::ZERO {
-            return Start::Fresh;
+            return WatchStart::Fresh;
         }
         let cursor = Cursor { epoch: Some(epoch), seq: self.position() };
-        Start::After(StreamCursor { cursor, part: None })
+        WatchStart::After(StreamCursor { cursor, part: None })
     }
 
     fn leave(&mut self, world: &mut World) {
@@ -116,17 +116,17 @@ impl Reader {
                 let now = world.now;
                 let live = world.live.as_mut().unwrap();
                 match live.read(at) {
-                    Shared::Outputs { batch, from } => {
+                    SharedOutputs::Outputs { batch, from } => {
                         self.seen.extend_from_slice(&batch.outputs[from..]);
                         self.live = Some(batch.next());
                     }
-                    Shared::Over => self.over = true,
-                    Shared::AtEnd if at >= number(now) => return,
-                    Shared::AtEnd => {
+                    SharedOutputs::Over => self.over = true,
+                    SharedOutputs::AtEnd if at >= number(now) => return,
+                    SharedOutputs::AtEnd => {
                         let from = at.get() as usize - 1;
                         live.handle_events(&world.written.events[from..now.min(from + 2)], LIVE_BYTES_MAX);
                     }
-                    Shared::LeftBehind => {
+                    SharedOutputs::LeftBehind => {
                         let start = self.after(world.epoch());
                         self.leave(world);
                         self.own = Some(world.watch(start));
@@ -157,19 +157,19 @@ impl Reader {
     }
 }
 
-fn start(kind: u8, at: Index, chunks: &[Chunk], world: &World) -> Start {
+fn start(kind: u8, at: Index, chunks: &[Chunk], world: &World) -> WatchStart {
     let there = |chunk: &&Chunk| chunk.at.is_some_and(|place| place.seq < number(world.now));
     let places: Vec<_> = chunks.iter().filter(there).filter_map(|chunk| chunk.at).collect();
     if kind == 0 || places.is_empty() {
-        return Start::Fresh;
+        return WatchStart::Fresh;
     }
     if kind == 3 {
-        return Start::Index(at.index(places.len()) as u64);
+        return WatchStart::Index(at.index(places.len()) as u64);
     }
     let place = at.get(&places);
     let cursor = Cursor { epoch: Some(world.epoch()), seq: place.seq };
     let cursor = StreamCursor { cursor, part: place.part };
-    if kind == 1 { Start::After(cursor) } else { Start::Framed(cursor) }
+    if kind == 1 { WatchStart::After(cursor) } else { WatchStart::Framed(cursor) }
 }
 
 fn alike(written: Written, steps: &[Step], may_trim: bool) -> Result<(), TestCaseError> {

@@ -1,8 +1,8 @@
 //! A response is the same for everyone who reads it: streamed, cut anywhere and resumed, together or alone, or asked for at its end.
 
 use bowline_core::dialect::responses::{CallId, QuestionId, ResponseEvent, ResponseId, ResponseProjector, Wait};
-use bowline_core::dialect::{Live, Projection as _, Shared};
-use bowline_core::watch::{Output, Start, Watch};
+use bowline_core::dialect::{Live, Projection as _, SharedOutputs};
+use bowline_core::watch::{Output, Watch, WatchStart};
 use bowline_protocol::event::names;
 use bowline_protocol::{Extent, LogId, Recorded, Seq, StepId};
 use proptest::prelude::*;
@@ -49,7 +49,8 @@ fn resumed(id: &ResponseId, events: &[Recorded], from: u64) -> Vec<Value> {
     let next = number(events.len() + 1);
     let extent = Extent { epoch: Log::epoch(), epoch_first: number(1), first: number(1), next };
     let name = ResponseProjector::name(id, "demo");
-    let mut watch: Watch<ResponseProjector> = Watch::new(&name, id.first(), &extent, Start::Index(from), false, None);
+    let mut watch: Watch<ResponseProjector> =
+        Watch::new(&name, id.first(), &extent, WatchStart::Index(from), false, None);
     let mut seen = Vec::new();
     loop {
         match watch.poll_output() {
@@ -138,7 +139,7 @@ proptest! {
         live.handle_events(&events[..cut], 1 << 20);
         live.handle_events(&events[cut..], 1 << 20);
         let (mut at, mut seen) = (number(1), Vec::new());
-        while let Shared::Outputs { batch, from } = live.read(at) {
+        while let SharedOutputs::Outputs { batch, from } = live.read(at) {
             seen.extend(batch.outputs[from..].iter().map(json_of));
             at = batch.next();
         }
@@ -366,7 +367,7 @@ fn a_reader_whose_events_are_gone_is_told_so_and_gets_no_numbers_that_are_wrong(
     let next = number(5);
     let extent = Extent { epoch: Log::epoch(), epoch_first: number(1), first: number(3), next };
     let name = ResponseProjector::name(&id(1, None), "demo");
-    let mut watch: Watch<ResponseProjector> = Watch::new(&name, number(1), &extent, Start::Index(4), false, None);
+    let mut watch: Watch<ResponseProjector> = Watch::new(&name, number(1), &extent, WatchStart::Index(4), false, None);
     let mut seen = Vec::new();
     loop {
         match watch.poll_output() {

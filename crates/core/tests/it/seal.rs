@@ -1,6 +1,6 @@
 //! Nobody can forge, alter, extend or borrow a sealed state: everything that can be changed is changed here.
 
-use bowline_core::seal::{Form, Key, OpenLimits, OpenedState, Ring, SealInput, SealRefusal, Signed, peek};
+use bowline_core::seal::{Form, Keyring, OpenLimits, OpenedState, SealInput, SealKey, SealRefusal, Signed, peek};
 use bowline_protocol::{ErrorCode, Principal, SignedState, State};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -11,12 +11,12 @@ const LIMITS: OpenLimits = OpenLimits { bytes_max: 100_000, depth_max: 64, ttl_s
 const NONCE: [u8; 24] = [9; 24];
 const FORMS: [Form; 3] = [Form::Object, Form::Token, Form::Encrypted(NONCE)];
 
-fn key(id: &str, byte: u8) -> Key {
-    Key::new(id, &[byte; 32], false).unwrap()
+fn key(id: &str, byte: u8) -> SealKey {
+    SealKey::new(id, &[byte; 32], false).unwrap()
 }
 
-fn ring() -> Ring {
-    Ring::new(vec![key("k1", 1)]).unwrap()
+fn ring() -> Keyring {
+    Keyring::new(vec![key("k1", 1)]).unwrap()
 }
 
 fn alice() -> Principal {
@@ -37,11 +37,11 @@ fn state(plan: &Value) -> State {
     .unwrap()
 }
 
-fn seal(ring: &Ring, state: &State, form: Form) -> Signed {
+fn seal(ring: &Keyring, state: &State, form: Form) -> Signed {
     ring.seal(&SealInput { state, owner: &alice(), now_unix: NOW, form }).signed
 }
 
-fn object(ring: &Ring, state: &State) -> SignedState {
+fn object(ring: &Keyring, state: &State) -> SignedState {
     match seal(ring, state, Form::Object) {
         Signed::Object(signed) => *signed,
         Signed::Token(_) => unreachable!("an object was asked for"),
@@ -241,15 +241,15 @@ fn a_token_is_taken_only_as_it_was_written() {
 
 #[test]
 fn the_wrong_owner_ring_key_or_time_gets_the_right_refusal() {
-    let old = Ring::new(vec![key("k1", 1)]).unwrap();
-    let rotated = Ring::new(vec![key("k2", 2), key("k1", 1)]).unwrap();
-    let retired = Ring::new(vec![key("k2", 2), Key::new("k1", &[1; 32], true).unwrap()]).unwrap();
-    let foreign = Ring::new(vec![key("k1", 3)]).unwrap();
-    let other = Ring::new(vec![key("k9", 1)]).unwrap();
+    let old = Keyring::new(vec![key("k1", 1)]).unwrap();
+    let rotated = Keyring::new(vec![key("k2", 2), key("k1", 1)]).unwrap();
+    let retired = Keyring::new(vec![key("k2", 2), SealKey::new("k1", &[1; 32], true).unwrap()]).unwrap();
+    let foreign = Keyring::new(vec![key("k1", 3)]).unwrap();
+    let other = Keyring::new(vec![key("k9", 1)]).unwrap();
     let bob = Principal::parse("bob").unwrap();
     for form in FORMS {
         let sealed = seal(&old, &state(&json!(1)), form).to_json();
-        let open = |ring: &Ring, owner: &Principal, now: u64| ring.open(&sealed, owner, now, &LIMITS).map(|_| ());
+        let open = |ring: &Keyring, owner: &Principal, now: u64| ring.open(&sealed, owner, now, &LIMITS).map(|_| ());
         assert_eq!(open(&old, &alice(), NOW), Ok(()));
         assert_eq!(open(&rotated, &alice(), NOW), Ok(()), "older keys verify");
         assert_eq!(open(&retired, &alice(), NOW), Err(SealRefusal::RetiredKey));
@@ -270,7 +270,7 @@ fn the_wrong_owner_ring_key_or_time_gets_the_right_refusal() {
 fn the_same_secret_under_another_id_is_another_key() {
     let mut signed = serde_json::to_value(object(&ring(), &state(&json!(1)))).unwrap();
     signed["key_id"] = json!("k2");
-    let ring = Ring::new(vec![key("k1", 1), key("k2", 1)]).unwrap();
+    let ring = Keyring::new(vec![key("k1", 1), key("k2", 1)]).unwrap();
     assert_eq!(ring.open(&signed.to_string(), &alice(), NOW, &LIMITS), Err(SealRefusal::Signature));
 }
 

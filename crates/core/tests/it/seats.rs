@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_core::seats::{FIRST, Guest, SeatId, SeatLimits, Seating, Seats};
+use bowline_core::process_pool::{FIRST, PoolClient, PoolLimits, ProcessPool, SlotChoice, SlotId};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -40,8 +40,8 @@ fn owner_of(client: u8) -> Arc<str> {
 /// A call that is under way.
 #[derive(Debug)]
 struct Call {
-    guest: Guest,
-    taken: Seating,
+    guest: PoolClient,
+    taken: SlotChoice,
     number: u64,
 }
 
@@ -50,44 +50,44 @@ struct World {
     calls: Vec<Call>,
     next: u64,
     /// Whom a process has served so far.
-    served: BTreeMap<SeatId, BTreeSet<Arc<str>>>,
+    served: BTreeMap<SlotId, BTreeSet<Arc<str>>>,
     /// Whose it was alone.
-    owners: BTreeMap<SeatId, BTreeSet<Arc<str>>>,
+    owners: BTreeMap<SlotId, BTreeSet<Arc<str>>>,
     /// Where each client was last.
-    homes: BTreeMap<Arc<str>, SeatId>,
-    gone: BTreeSet<SeatId>,
+    homes: BTreeMap<Arc<str>, SlotId>,
+    gone: BTreeSet<SlotId>,
 }
 
 impl World {
-    fn ended(&mut self, id: SeatId) {
+    fn ended(&mut self, id: SlotId) {
         assert_ne!(id, FIRST, "the first process does not end with anybody");
         assert!(self.gone.insert(id), "a process ends once");
         self.calls.retain(|call| call.taken.id() != id);
         self.homes.retain(|_, home| *home != id);
     }
 
-    fn entered(&mut self, guest: Guest, taken: Seating) {
+    fn entered(&mut self, guest: PoolClient, taken: SlotChoice) {
         self.next += 1;
         let (id, number) = (taken.id(), self.next);
         assert!(!self.gone.contains(&id), "nobody is sent to a process that has ended");
-        let (Guest::Client { owner, .. } | Guest::Alone { owner } | Guest::Mute { owner }) = &guest;
-        let kept = matches!(&guest, Guest::Client { name, .. } if self.homes.contains_key(name));
+        let (PoolClient::Client { owner, .. } | PoolClient::Alone { owner } | PoolClient::Mute { owner }) = &guest;
+        let kept = matches!(&guest, PoolClient::Client { name, .. } if self.homes.contains_key(name));
         let served = self.served.entry(id).or_default();
         if !taken.is_crowded() {
             let strangers = served.iter().any(|other| other != owner);
             match &guest {
-                Guest::Mute { .. } => {
+                PoolClient::Mute { .. } => {
                     let others = self.owners.get(&id).is_some_and(|owners| owners.iter().any(|other| other != owner));
                     assert!(!others, "nobody inherits another's process");
                 }
                 // Who has been here when others were sent here too stays.
-                Guest::Client { .. } if kept => {}
+                PoolClient::Client { .. } if kept => {}
                 _ => {
                     assert!(!strangers, "a process that may speak of others is no client's");
                     self.owners.entry(id).or_default().insert(owner.clone());
                 }
             }
-            if let Guest::Client { name, .. } = &guest {
+            if let PoolClient::Client { name, .. } = &guest {
                 let home = *self.homes.entry(name.clone()).or_insert(id);
                 assert_eq!(home, id, "a client stays where it is");
             }
@@ -98,13 +98,13 @@ impl World {
 
     /// Whom a question of each process could be for.
     fn check(&self) {
-        let mut askable: BTreeMap<SeatId, BTreeSet<String>> = BTreeMap::new();
+        let mut askable: BTreeMap<SlotId, BTreeSet<String>> = BTreeMap::new();
         for call in &self.calls {
-            let Seating::Seat(id) = call.taken else { continue };
+            let SlotChoice::Seat(id) = call.taken else { continue };
             let whom = match &call.guest {
-                Guest::Client { name, .. } => name.to_string(),
-                Guest::Alone { .. } => format!("call {}", call.number),
-                Guest::Mute { .. } => "nobody".to_owned(),
+                PoolClient::Client { name, .. } => name.to_string(),
+                PoolClient::Alone { .. } => format!("call {}", call.number),
+                PoolClient::Mute { .. } => "nobody".to_owned(),
             };
             askable.entry(id).or_default().insert(whom);
         }
@@ -121,10 +121,10 @@ impl World {
         let (clients, owner) = ([owner * 2, owner * 2 + 1].map(|n| format!("client {n}")), owner_of(owner * 2));
         let kept = self.homes.iter().filter(|(name, _)| clients.iter().any(|its| **its == ***name)).map(|(_, id)| *id);
         let alone = self.calls.iter().filter_map(|call| match (&call.guest, call.taken) {
-            (Guest::Alone { owner: its }, Seating::Seat(id)) if *its == owner => Some(id),
+            (PoolClient::Alone { owner: its }, SlotChoice::Seat(id)) if *its == owner => Some(id),
             _ => None,
         });
-        kept.chain(alone).collect::<BTreeSet<SeatId>>().len()
+        kept.chain(alone).collect::<BTreeSet<SlotId>>().len()
     }
 }
 
@@ -139,12 +139,12 @@ proptest! {
     ) {
         #[allow(clippy::disallowed_methods)]
         let mut now = Instant::now();
-        let (mut seats, mut world) = (Seats::new(SeatLimits { max, per_owner_max }, now), World::default());
+        let (mut seats, mut world) = (ProcessPool::new(PoolLimits { max, per_owner_max }, now), World::default());
         for act in acts {
             let guest = match &act {
-                Act::Client(n) => Some(Guest::Client { name: format!("client {n}").into(), owner: owner_of(*n) }),
-                Act::Alone(n) => Some(Guest::Alone { owner: owner_of(*n * 2) }),
-                Act::Mute(n) => Some(Guest::Mute { owner: owner_of(*n * 2) }),
+                Act::Client(n) => Some(PoolClient::Client { name: format!("client {n}").into(), owner: owner_of(*n) }),
+                Act::Alone(n) => Some(PoolClient::Alone { owner: owner_of(*n * 2) }),
+                Act::Mute(n) => Some(PoolClient::Mute { owner: owner_of(*n * 2) }),
                 _ => None,
             };
             if let Some(guest) = guest {
@@ -163,7 +163,7 @@ proptest! {
                 Act::Over(n) => {
                     let name: Arc<str> = format!("client {n}").into();
                     world.calls.retain(|call| {
-                        let its = matches!(&call.guest, Guest::Client { name: other, .. } if *other == name);
+                        let its = matches!(&call.guest, PoolClient::Client { name: other, .. } if *other == name);
                         if its {
                             seats.leave(call.taken, true, now);
                         }
@@ -177,7 +177,7 @@ proptest! {
                     }
                 }
                 Act::Ended(at) => {
-                    let homes: Vec<SeatId> = world.homes.values().copied().filter(|id| *id != FIRST).collect();
+                    let homes: Vec<SlotId> = world.homes.values().copied().filter(|id| *id != FIRST).collect();
                     if !homes.is_empty() {
                         let id = homes[at % homes.len()];
                         seats.handle_ended(id);

@@ -3,7 +3,7 @@
 
 use bowline_core::dialect::INDEX_BYTES_MAX;
 use bowline_core::dialect::ai_sdk::Projector;
-use bowline_core::watch::{Output, Start, Watch};
+use bowline_core::watch::{Output, Watch, WatchStart};
 use bowline_protocol::event::names;
 use bowline_protocol::{Chunk, ChunkPosition, Cursor, Extent, StreamCursor};
 use proptest::prelude::*;
@@ -18,13 +18,13 @@ use crate::support::written::{Written, number, write};
 
 /// How the readers of these tests come.
 trait Watched {
-    fn watched(&self, retained: usize, now: usize, start: Start) -> Vec<Chunk>;
+    fn watched(&self, retained: usize, now: usize, start: WatchStart) -> Vec<Chunk>;
     fn read(&self, watch: &mut Watch<Projector>, retained: usize, now: usize) -> Vec<Chunk>;
 }
 
 impl Watched for Written {
     /// What a reader gets who comes when `now` events are written and those before `retained` are gone, and stays.
-    fn watched(&self, retained: usize, now: usize, start: Start) -> Vec<Chunk> {
+    fn watched(&self, retained: usize, now: usize, start: WatchStart) -> Vec<Chunk> {
         let index = |now: usize| now.checked_sub(1).map(|last| &self.indexes[last]);
         let extent = Extent { epoch: Log::epoch(), epoch_first: number(0), first: number(retained), next: number(now) };
         let mut watch: Watch<Projector> = Watch::new(MESSAGE_ID, number(0), &extent, start, false, index(now));
@@ -52,8 +52,8 @@ impl Watched for Written {
     }
 }
 
-fn after(place: ChunkPosition) -> Start {
-    Start::After(cursor(place))
+fn after(place: ChunkPosition) -> WatchStart {
+    WatchStart::After(cursor(place))
 }
 
 fn cursor(place: ChunkPosition) -> StreamCursor {
@@ -97,7 +97,7 @@ proptest! {
         let rest = written.watched(retained, now, after(stands));
         prop_assert_eq!(shown(&rest), shown(&whole[at + 1..]));
 
-        let framed = written.watched(retained, now, Start::Framed(cursor(stands)));
+        let framed = written.watched(retained, now, WatchStart::Framed(cursor(stands)));
         Parser::read(&framed);
         prop_assert_eq!(shown(&numbered(&framed)), shown(&numbered(&whole[at + 1..])));
     }
@@ -114,12 +114,12 @@ proptest! {
             return Ok(());
         }
         let before = lost.index(retained);
-        let starts = [Start::Fresh, after(ChunkPosition { seq: number(before), part: None })];
-        for start in starts.into_iter().filter(|start| *start == Start::Fresh || before + 1 < retained) {
+        let starts = [WatchStart::Fresh, after(ChunkPosition { seq: number(before), part: None })];
+        for start in starts.into_iter().filter(|start| *start == WatchStart::Fresh || before + 1 < retained) {
             let seen = written.watched(retained, events, start.clone());
             prop_assert!(seen[0].json.starts_with(br#"{"type":"data-gap""#), "{start:?}");
             prop_assert_eq!(shown(&numbered(&seen)), shown(&since(&numbered(&whole), retained)));
-            if start != Start::Fresh {
+            if start != WatchStart::Fresh {
                 continue;
             }
             Parser::read(&seen);
@@ -145,7 +145,7 @@ proptest! {
         let retained = trim.index(written.events.len());
         let read = read.index(retained + 1);
         let extent = Extent { epoch: Log::epoch(), epoch_first: number(0), first: number(0), next: number(read) };
-        let mut watch: Watch<Projector> = Watch::new(MESSAGE_ID, number(0), &extent, Start::Fresh, false, None);
+        let mut watch: Watch<Projector> = Watch::new(MESSAGE_ID, number(0), &extent, WatchStart::Fresh, false, None);
         let mut seen = Vec::new();
         watch.handle_events(&written.events[..read]);
         while let Some(Output::Outputs(chunks)) = watch.poll_output() {
@@ -203,7 +203,7 @@ fn whoever_missed_text_gets_the_whole_answer_without_a_place_in_the_stream() {
     (1..=5).for_each(|n| log.push(&event(names::PARTIAL_ANSWER, format!("tok{n} "))));
     log.push(&event(names::FINAL_ANSWER, "tok1 tok2 tok3 tok4 tok5 "));
     let written = write(&log);
-    let seen = written.watched(3, written.events.len(), Start::Fresh);
+    let seen = written.watched(3, written.events.len(), WatchStart::Fresh);
     let texts: Vec<(bool, Value)> = seen
         .iter()
         .map(|chunk| (chunk.at.is_some(), serde_json::from_slice::<Value>(&chunk.json).unwrap()))

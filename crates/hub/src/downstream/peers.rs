@@ -16,8 +16,8 @@ use crate::call::outcome;
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcId, RpcMessage};
-use crate::neighbours::{PeerResponder, PeerStream, PeerStreamItem};
-use crate::relay::peers::{Carried, PeerRequest, RemoteQuestion, SessionNotice, WireAnswer};
+use crate::peers::{PeerResponder, PeerStream, PeerStreamItem};
+use crate::relay::peers::{CarriedRequest, PeerRequest, RemoteQuestion, SessionNotice, WireAnswer};
 use crate::relay::routing;
 use crate::requester::Requester;
 use crate::session::server_request::PendingServerRequest;
@@ -70,7 +70,7 @@ pub async fn carry(
     let wanted = |name: &HeaderName| {
         *name == ACCEPT || *name == CONTENT_TYPE || name == "last-event-id" || name.as_str().starts_with("mcp-")
     };
-    let carried = Carried {
+    let carried = CarriedRequest {
         principal: who.principal.clone(),
         role: who.role,
         route,
@@ -191,8 +191,8 @@ pub async fn serve(hub: &Arc<Hub>, errand: &str, asker: Box<dyn PeerResponder>) 
     }
 }
 
-async fn respond(hub: &Arc<Hub>, carried: Carried, asker: &dyn PeerResponder) {
-    let Carried { principal, role, route, method, headers, body, hops } = carried;
+async fn respond(hub: &Arc<Hub>, carried: CarriedRequest, asker: &dyn PeerResponder) {
+    let CarriedRequest { principal, role, route, method, headers, body, hops } = carried;
     let mut request = Request::builder().method(method.as_str());
     for (name, value) in headers {
         request = request.header(name, value);

@@ -20,12 +20,12 @@ use crate::call::suspended::SuspendedCalls;
 use crate::config::key::BackendKey;
 use crate::config::options::Options;
 use crate::config::spec::SpecError;
-use crate::neighbours::Neighbours;
+use crate::peers::PeerNodes;
+use crate::registry::desired::DesiredServers;
 use crate::registry::forced_reconnects::ForcedReconnects;
 use crate::registry::remembered::Memory;
 use crate::registry::stored::StoredChanges;
 use crate::registry::users::Users;
-use crate::registry::wanted::DesiredServers;
 use crate::requester::Requester;
 use crate::session::Session;
 use crate::session::registry::HubSessions;
@@ -58,7 +58,7 @@ pub struct Hub {
     pub options: Options,
     pub store: Arc<dyn Store>,
     /// Other nodes on the same store, where there can be any.
-    pub neighbours: Option<Arc<dyn Neighbours>>,
+    pub neighbours: Option<Arc<dyn PeerNodes>>,
     pub(crate) backends: RwLock<BTreeMap<BackendKey, Backend>>,
     pub sessions: HubSessions,
     pub(crate) users: Users,

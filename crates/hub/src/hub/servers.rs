@@ -17,8 +17,8 @@ use crate::config::file::FileEntry;
 use crate::config::key::BackendKey;
 use crate::config::spec::{Reach, ServerSpec, check_name};
 use crate::fields::Fields;
+use crate::registry::desired::DesiredServers;
 use crate::registry::stored::{Noted, StoredChanges};
-use crate::registry::wanted::DesiredServers;
 use crate::requester::{Requester, RequesterRole};
 use crate::upstream::address_guard;
 

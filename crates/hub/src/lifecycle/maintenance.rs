@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bowline_store::{Kind, StoreError};
+use bowline_store::{LogKind, StoreError};
 
 use super::Hub;
 use crate::config::options::Options;
@@ -48,7 +48,7 @@ impl Hub {
 
     async fn sweep_sessions(&self) -> Result<(), StoreError> {
         let ttl_ms = self.options.session_ttl.as_millis() as u64;
-        for (log, stored) in self.store.list(Kind::Mcp, None).await? {
+        for (log, stored) in self.store.list(LogKind::Mcp, None).await? {
             let awake = self.sessions.get(&log);
             let touched = awake.as_ref().map_or(stored.touched_ms, |session| session.touched_ms());
             let age_ms = self.options.clock.now_ms().saturating_sub(touched);

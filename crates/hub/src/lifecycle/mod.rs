@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock, Weak};
 use std::time::Duration;
 
-use bowline_core::seats::SeatLimits;
-use bowline_store::{Holder, Kind, Store, StoreError};
+use bowline_core::process_pool::PoolLimits;
+use bowline_store::{Holder, LogKind, Store, StoreError};
 use tokio::sync::{broadcast, mpsc};
 use tokio_util::task::TaskTracker;
 
@@ -18,7 +18,7 @@ use crate::call::suspended::SuspendedCalls;
 use crate::config::options::Options;
 use crate::config::spec::Reach;
 use crate::hub::{Hub, servers};
-use crate::neighbours::Neighbours;
+use crate::peers::PeerNodes;
 use crate::registry::forced_reconnects::ForcedReconnects;
 use crate::registry::remembered::Memory;
 use crate::registry::stored::StoredChanges;
@@ -42,7 +42,7 @@ impl Hub {
         options: Options,
         store: Arc<dyn Store>,
         observer: Option<Box<dyn Observer>>,
-        neighbours: Option<Arc<dyn Neighbours>>,
+        neighbours: Option<Arc<dyn PeerNodes>>,
     ) -> Result<Arc<Hub>, StoreError> {
         let (events, told) = mpsc::channel(EVENTS_MAX);
         let (happenings, _) = broadcast::channel(EVENTS_MAX);
@@ -56,7 +56,7 @@ impl Hub {
             http: address_guard::client(Reach::Anywhere, &options.env.network),
             events,
             programs: TaskTracker::new(),
-            processes: SeatLimits {
+            processes: PoolLimits {
                 max: options.processes_per_server_max,
                 per_owner_max: options.processes_per_principal_max,
             },
@@ -112,7 +112,7 @@ impl Hub {
     /// Another node is dead: its sessions wake up here, which ends the calls that were cut, and so do its tasks, unless a
     /// third was faster.
     pub async fn take_over(self: &Arc<Self>, node: &Holder) -> Result<(), StoreError> {
-        for (log, stored) in self.store.list(Kind::Mcp, None).await? {
+        for (log, stored) in self.store.list(LogKind::Mcp, None).await? {
             if self.store.holder(&log).await?.as_ref() == Some(node) {
                 match self.sessions.find(&stored.owner, log.as_str()).await {
                     Ok(_) | Err(StoreError::Held(_)) => {}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bowline_env::entropy;
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
 use bowline_store::{
-    Changed, Clock, Commit, Fence, Item, Kind, LeasedLog, Record, SharedLessor, Start, Store, StoreError, TailGuard,
+    Changed, Clock, Commit, Fence, Item, LeasedLog, LogKind, Record, SharedLessor, Start, Store, StoreError, TailGuard,
     WakeSet,
 };
 use bytes::Bytes;
@@ -165,7 +165,7 @@ pub(crate) async fn own_log(store: &Arc<dyn Store>, clock: &Clock, name: &str) -
         let mut commit = Commit::to(log.clone(), Fence::OPEN, now);
         commit.create = Some(Start { epoch: Epoch::from_random(entropy::u128() as u64), after: Seq::ZERO });
         commit.record =
-            Some(Record { kind: Kind::Hub, owner: hub_principal, touched_ms: now, body: Vec::new().into() });
+            Some(Record { kind: LogKind::Hub, owner: hub_principal, touched_ms: now, body: Vec::new().into() });
         match store.commit(commit).await {
             // Another node was faster.
             Ok(_) | Err(StoreError::Exists | StoreError::StaleFence { .. }) => {}

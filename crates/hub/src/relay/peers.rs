@@ -13,7 +13,7 @@ use crate::call::server_request::Replier;
 use crate::fields::{Raw, raw};
 use crate::hub::Hub;
 use crate::message;
-use crate::neighbours::PeerStreamItem;
+use crate::peers::PeerStreamItem;
 use crate::requester::RequesterRole;
 use crate::session::server_request::PendingServerRequest;
 use crate::session::{self, Route};
@@ -21,14 +21,14 @@ use crate::session::{self, Route};
 /// What one node asks of another.
 #[derive(Serialize, Deserialize)]
 pub enum PeerRequest {
-    Request(Carried),
+    Request(CarriedRequest),
     Question(RemoteQuestion),
     Tell(SessionNotice),
     Cancel { principal: Principal, task: LogId },
 }
 
 #[derive(Serialize, Deserialize)]
-pub struct Carried {
+pub struct CarriedRequest {
     pub principal: Principal,
     /// A node of an older version does not say.
     #[serde(default)]

@@ -48,7 +48,7 @@ pub async fn follow(
     task: &UpstreamTask,
     sink: &InboundSink,
 ) -> CallReply {
-    let mut open = Open { hub, client, server, task, over: false };
+    let mut open = PolledTask { hub, client, server, task, over: false };
     let reply = poll(hub, client, server, task, sink).await;
     open.over = true;
     reply
@@ -209,7 +209,7 @@ async fn appeared(hub: &Hub, client: &ClientContext, server: &str) -> Option<Bac
 }
 
 /// A task whose caller may leave: then it is cancelled at the backend.
-struct Open<'a> {
+struct PolledTask<'a> {
     hub: &'a Arc<Hub>,
     client: &'a ClientContext,
     server: &'a str,
@@ -217,7 +217,7 @@ struct Open<'a> {
     over: bool,
 }
 
-impl Drop for Open<'_> {
+impl Drop for PolledTask<'_> {
     fn drop(&mut self) {
         // A hub that leaves takes nothing back: the next one goes on.
         if self.over || self.hub.tasks.closing.is_cancelled() {

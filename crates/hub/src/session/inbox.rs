@@ -13,9 +13,9 @@ const INBOX_MAX: usize = 64;
 
 /// For whom the messages are now.
 #[derive(Clone, Debug, Default)]
-pub struct Hearer(Arc<Mutex<Weak<Session>>>);
+pub struct InboxListener(Arc<Mutex<Weak<Session>>>);
 
-impl Hearer {
+impl InboxListener {
     pub fn session(&self) -> Option<Arc<Session>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
@@ -24,14 +24,14 @@ impl Hearer {
 #[derive(Clone, Debug)]
 pub struct Inbox {
     pub sink: InboundSink,
-    pub hearer: Hearer,
+    pub hearer: InboxListener,
     pub closed: CancellationToken,
 }
 
 impl Inbox {
     pub fn new() -> (Inbox, mpsc::Receiver<Inbound>) {
         let (sink, said) = mpsc::channel(INBOX_MAX);
-        (Inbox { sink, hearer: Hearer::default(), closed: CancellationToken::new() }, said)
+        (Inbox { sink, hearer: InboxListener::default(), closed: CancellationToken::new() }, said)
     }
 
     /// The session is not here any more. A task that still acts for it sees that the inbox is closed.

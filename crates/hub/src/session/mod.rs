@@ -33,10 +33,10 @@ use crate::call::{Caller, Exchange, capabilities, outcome};
 use crate::config::key::BackendKey;
 use crate::fields::{Raw, raw};
 use crate::message::{self, RpcId};
-use crate::neighbours::{self, Neighbours};
+use crate::peers::{self, PeerNodes};
 
 pub(crate) use self::elicitation::GONE;
-pub use self::inbox::{Hearer, Inbox};
+pub use self::inbox::{Inbox, InboxListener};
 pub use self::readers::ReadingGuard;
 pub use self::record::{HubSessionRecord, Route};
 
@@ -113,10 +113,10 @@ impl HubSessionParts {
     /// The session's log, and the lease under which it is written from now on.
     async fn lease(
         &self,
-        neighbours: Option<&Arc<dyn Neighbours>>,
+        neighbours: Option<&Arc<dyn PeerNodes>>,
         id: LogId,
     ) -> Result<(LeasedLog, Fence), StoreError> {
-        let mut log = LeasedLog::new(self.store.clone(), neighbours::lessor(&self.store, neighbours), id);
+        let mut log = LeasedLog::new(self.store.clone(), peers::lessor(&self.store, neighbours), id);
         let fence = log.acquire().await?;
         Ok((log, fence))
     }
@@ -143,7 +143,7 @@ impl Session {
     /// Makes a session that was not there before.
     pub async fn create(
         parts: HubSessionParts,
-        neighbours: Option<&Arc<dyn Neighbours>>,
+        neighbours: Option<&Arc<dyn PeerNodes>>,
         principal: Principal,
         record: HubSessionRecord,
     ) -> Result<Session, StoreError> {
@@ -158,7 +158,7 @@ impl Session {
         parts.store.commit(commit).await?;
         let (log, fence) = match neighbours {
             Some(_) => parts.lease(neighbours, id).await?,
-            None => (LeasedLog::made(parts.store.clone(), neighbours::lessor(&parts.store, None), id), Fence::OPEN),
+            None => (LeasedLog::made(parts.store.clone(), peers::lessor(&parts.store, None), id), Fence::OPEN),
         };
         Ok(Session::awake(parts, log, principal, record, (fence, epoch)))
     }
@@ -166,7 +166,7 @@ impl Session {
     /// Wakes one from the store, as after a restart.
     pub async fn wake(
         parts: HubSessionParts,
-        neighbours: Option<&Arc<dyn Neighbours>>,
+        neighbours: Option<&Arc<dyn PeerNodes>>,
         id: LogId,
         principal: Principal,
         record: HubSessionRecord,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bowline_protocol::Principal;
-use bowline_store::{Kind, Record};
+use bowline_store::{LogKind, Record};
 use serde::{Deserialize, Serialize};
 
 use crate::fields::{Raw, raw};
@@ -34,7 +34,7 @@ impl HubSessionRecord {
     /// As the store keeps it.
     pub(super) fn stored(&self, principal: &Principal, now: u64) -> Record {
         let body = raw(self).get().as_bytes().to_vec();
-        Record { kind: Kind::Mcp, owner: principal.clone(), touched_ms: now, body: body.into() }
+        Record { kind: LogKind::Mcp, owner: principal.clone(), touched_ms: now, body: body.into() }
     }
 }
 

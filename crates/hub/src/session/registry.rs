@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_protocol::{LogId, Principal};
-use bowline_store::{Clock, Kind, ReadBudget, Store, StoreError};
+use bowline_store::{Clock, LogKind, ReadBudget, Store, StoreError};
 use tokio::sync::mpsc;
 
 use super::server_request::PendingServerRequest;
-use super::{Hearer, HubSessionParts, HubSessionRecord, Inbox, OWN_STREAM, Route, Session};
+use super::{HubSessionParts, HubSessionRecord, Inbox, InboxListener, OWN_STREAM, Route, Session};
 use crate::backend::notification_data;
 use crate::backend::observer::Observer;
 use crate::call::{Inbound, log_level};
@@ -17,7 +17,7 @@ use crate::catalogue::ListKind;
 use crate::config::options::{Expose, Options};
 use crate::fields::{Fields, Raw};
 use crate::message;
-use crate::neighbours::Neighbours;
+use crate::peers::PeerNodes;
 
 pub struct HubSessions {
     awake: Mutex<HashMap<LogId, Arc<Session>>>,
@@ -29,7 +29,7 @@ pub struct HubSessions {
     waking: tokio::sync::Mutex<()>,
     store: Arc<dyn Store>,
     observer: Arc<dyn Observer>,
-    neighbours: Option<Arc<dyn Neighbours>>,
+    neighbours: Option<Arc<dyn PeerNodes>>,
     /// Notified of each session that is activated.
     woken: mpsc::UnboundedSender<Arc<Session>>,
 }
@@ -47,7 +47,7 @@ impl HubSessions {
         options: &Options,
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
-        neighbours: Option<Arc<dyn Neighbours>>,
+        neighbours: Option<Arc<dyn PeerNodes>>,
         woken: mpsc::UnboundedSender<Arc<Session>>,
     ) -> HubSessions {
         HubSessions {
@@ -77,7 +77,7 @@ impl HubSessions {
         principal: &Principal,
         record: HubSessionRecord,
     ) -> Result<Arc<Session>, SessionOpenError> {
-        if self.store.count(Kind::Mcp, Some(principal)).await? >= self.per_principal_max {
+        if self.store.count(LogKind::Mcp, Some(principal)).await? >= self.per_principal_max {
             self.observer.limit_hit("hub.sessions_per_principal_max");
             return Err(SessionOpenError::TooMany);
         }
@@ -108,7 +108,7 @@ impl HubSessions {
             return Ok((Some(session).filter(mine), false));
         }
         let Some(stored) = self.store.record(&id).await? else { return Ok((None, false)) };
-        if stored.kind != Kind::Mcp || stored.owner != *principal {
+        if stored.kind != LogKind::Mcp || stored.owner != *principal {
             return Ok((None, false));
         }
         let record = serde_json::from_slice::<HubSessionRecord>(&stored.body)
@@ -127,7 +127,7 @@ impl HubSessions {
 
     /// Wakes all that no other node has, before there are servers, so that they miss nothing of what happens to them.
     pub async fn wake_all(&self) -> Result<(), StoreError> {
-        for (log, stored) in self.store.list(Kind::Mcp, None).await? {
+        for (log, stored) in self.store.list(LogKind::Mcp, None).await? {
             if let Some(neighbours) = &self.neighbours
                 && neighbours.elsewhere(&log).await?.is_some()
             {
@@ -221,7 +221,7 @@ pub fn wants(session: &Session, method: &str, params: &Option<Raw>) -> bool {
 }
 
 /// Writes down what backends say to a session outside of its calls.
-async fn hear(hearer: Hearer, mut said: mpsc::Receiver<Inbound>) {
+async fn hear(hearer: InboxListener, mut said: mpsc::Receiver<Inbound>) {
     while let Some(inbound) = said.recv().await {
         let Some(session) = hearer.session() else { return };
         let written = match inbound {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bowline_env::{clock, entropy};
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
-use bowline_store::{Clock, Commit, Fence, Item, Kind, LeasedLog, Record, Release, Start, Store, StoreError};
+use bowline_store::{Clock, Commit, Fence, Item, LeasedLog, LogKind, Record, Release, Start, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::call::outcome::{self, CallOutcome};
 use crate::call::reply::CallReply;
 use crate::fields::{Fields, Raw, raw};
-use crate::neighbours::{self, Neighbours};
+use crate::peers::{self, PeerNodes};
 
 /// Tasks that one principal may have at once, those included whose results are kept.
 const PER_PRINCIPAL_MAX: usize = 1000;
@@ -199,7 +199,7 @@ type RunningTasks = HashMap<LogId, RunningTask>;
 pub struct HubTasks {
     store: Arc<dyn Store>,
     clock: Clock,
-    neighbours: Option<Arc<dyn Neighbours>>,
+    neighbours: Option<Arc<dyn PeerNodes>>,
     running: Arc<Mutex<RunningTasks>>,
     /// Orphans are taken up one search at a time, so that none is taken up twice.
     taking_up: tokio::sync::Mutex<()>,
@@ -208,7 +208,7 @@ pub struct HubTasks {
 }
 
 impl HubTasks {
-    pub fn new(store: Arc<dyn Store>, clock: Clock, neighbours: Option<Arc<dyn Neighbours>>) -> HubTasks {
+    pub fn new(store: Arc<dyn Store>, clock: Clock, neighbours: Option<Arc<dyn PeerNodes>>) -> HubTasks {
         HubTasks {
             store,
             clock,
@@ -225,7 +225,7 @@ impl HubTasks {
 
     /// A task's log. All leases of tasks are taken through this.
     fn log(&self, id: &LogId) -> LeasedLog {
-        LeasedLog::new(self.store.clone(), neighbours::lessor(&self.store, self.neighbours.as_ref()), id.clone())
+        LeasedLog::new(self.store.clone(), peers::lessor(&self.store, self.neighbours.as_ref()), id.clone())
     }
 
     /// Whether a task that does not run here is an orphan. One that was just made may not have been claimed yet by the
@@ -246,7 +246,7 @@ impl HubTasks {
         record: HubTaskRecord,
         cancel: CancellationToken,
     ) -> Result<OwnedTask, TaskError> {
-        if self.store.count(Kind::Hub, Some(owner)).await? >= PER_PRINCIPAL_MAX {
+        if self.store.count(LogKind::Hub, Some(owner)).await? >= PER_PRINCIPAL_MAX {
             return Err(TaskError::TooMany);
         }
         let id = LogId::parse(&format!("{PREFIX}{:032x}", entropy::u128())).ok_or(StoreError::NoSuchLog)?;
@@ -270,7 +270,7 @@ impl HubTasks {
     pub async fn orphans(&self, which: Orphans) -> Result<Vec<OwnedTask>, StoreError> {
         let _taking_up = self.taking_up.lock().await;
         let mut found = Vec::new();
-        for (id, stored) in self.store.list(Kind::Hub, None).await? {
+        for (id, stored) in self.store.list(LogKind::Hub, None).await? {
             match self.adopt(&id, &stored, which).await {
                 Ok(adopted) => found.extend(adopted),
                 Err(error) => tracing::warn!(task = %id, %error, "a task could not be taken up"),
@@ -375,7 +375,7 @@ impl HubTasks {
         owner: &Principal,
         session: Option<&LogId>,
     ) -> Result<Vec<(LogId, HubTaskRecord)>, StoreError> {
-        let all = self.store.list(Kind::Hub, Some(owner)).await?.into_iter();
+        let all = self.store.list(LogKind::Hub, Some(owner)).await?.into_iter();
         let mut mine: Vec<_> = all.filter_map(|(id, stored)| Some((record_of(&id, &stored).ok()??, id))).collect();
         mine.retain(|(task, _)| task.is_of(session));
         mine.sort_by(|(a, at), (b, bt)| (a.created_ms, at).cmp(&(b.created_ms, bt)));
@@ -402,7 +402,7 @@ impl HubTasks {
     /// Lets go of results that were kept long enough; whose they were.
     pub async fn expire(&self, ttl: Duration) -> Result<Vec<(LogId, Principal, HubTaskRecord)>, StoreError> {
         let mut expired = Vec::new();
-        for (id, stored) in self.store.list(Kind::Hub, None).await? {
+        for (id, stored) in self.store.list(LogKind::Hub, None).await? {
             let Ok(Some(record)) = record_of(&id, &stored) else { continue };
             let age = record.ended_ms.map(|ended| self.clock.now_ms().saturating_sub(ended));
             if age.is_none_or(|age| u128::from(age) < ttl.as_millis()) {
@@ -436,7 +436,7 @@ fn lock(running: &Mutex<RunningTasks>) -> MutexGuard<'_, RunningTasks> {
 /// The record of a task; `None` for the other logs of the hub. One that cannot be read is not one that never was: its
 /// caller would do the work again.
 fn record_of(id: &LogId, stored: &Record) -> Result<Option<HubTaskRecord>, StoreError> {
-    let task = stored.kind == Kind::Hub && id.as_str().starts_with(PREFIX);
+    let task = stored.kind == LogKind::Hub && id.as_str().starts_with(PREFIX);
     let record = task.then(|| serde_json::from_slice(&stored.body)).transpose();
     record.map_err(|error| unreadable(id, &error))
 }
@@ -448,7 +448,7 @@ fn unreadable(id: &LogId, error: &serde_json::Error) -> StoreError {
 
 fn stored(owner: &Principal, record: &HubTaskRecord, now: u64) -> Record {
     let body = raw(record).get().as_bytes().to_vec();
-    Record { kind: Kind::Hub, owner: owner.clone(), touched_ms: now, body: body.into() }
+    Record { kind: LogKind::Hub, owner: owner.clone(), touched_ms: now, body: body.into() }
 }
 
 /// The answer and, beside it, what became of the call.

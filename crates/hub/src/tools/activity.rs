@@ -25,7 +25,7 @@ pub(crate) async fn wait(call: &ToolInvocation<'_>) -> Result<HubToolOutcome, St
     let after = cursor(call, &session).await?;
     let wake = WakeSet::new();
     let deadline = clock::now() + Duration::from_millis(timeout);
-    let mut past = Past::after(&session, after, &wake);
+    let mut past = ActivityReader::after(&session, after, &wake);
     let triggered_by = loop {
         past.read(&session, |_| true).await?;
         if past.gap.is_some() {
@@ -72,7 +72,7 @@ pub(crate) async fn past(call: &ToolInvocation<'_>, name: &str) -> Result<HubToo
         let kind_fits = if logs { is_log && level_fits } else { kind == "notification" && !is_log };
         kind_fits && server_fits && (level_fits || own.is_none())
     };
-    let mut past = Past::after(&session, after, &WakeSet::new());
+    let mut past = ActivityReader::after(&session, after, &WakeSet::new());
     past.read(&session, wanted).await?;
     let mut facts = Fields::default();
     facts.put(member, &past.events);
@@ -93,7 +93,7 @@ async fn cursor(call: &ToolInvocation<'_>, session: &Session) -> Result<Seq, Str
 }
 
 /// What is read of a log: nothing is skipped, and what is not an event is passed over.
-struct Past {
+struct ActivityReader {
     follower: Follower,
     /// The last event that was looked at, which is where the client is.
     cursor: Seq,
@@ -102,9 +102,9 @@ struct Past {
     events: Vec<Fields>,
 }
 
-impl Past {
-    fn after(session: &Session, cursor: Seq, wake: &Arc<WakeSet>) -> Past {
-        Past { follower: session.follow(cursor, wake), cursor, gap: None, events: Vec::new() }
+impl ActivityReader {
+    fn after(session: &Session, cursor: Seq, wake: &Arc<WakeSet>) -> ActivityReader {
+        ActivityReader { follower: session.follow(cursor, wake), cursor, gap: None, events: Vec::new() }
     }
 
     /// What cannot be read any more is reported, never skipped silently.

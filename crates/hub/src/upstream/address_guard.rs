@@ -23,7 +23,7 @@ pub fn client(reach: Reach, network: &Arc<dyn Network>) -> reqwest::Client {
             .pool_max_idle_per_host(64)
             .no_proxy()
             .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
-            .dns_resolver(Arc::new(Resolver { reach, network: network.clone() }))
+            .dns_resolver(Arc::new(GuardedResolver { reach, network: network.clone() }))
     };
     builder().build().unwrap_or_else(|error| {
         // A small image may have no certificates. Backends without TLS need none, and the others will say so.
@@ -57,12 +57,12 @@ fn is_localhost(host: &str) -> bool {
 }
 
 #[derive(Debug)]
-struct Resolver {
+struct GuardedResolver {
     reach: Reach,
     network: Arc<dyn Network>,
 }
 
-impl Resolve for Resolver {
+impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (reach, network) = (self.reach, self.network.clone());
         Box::pin(async move {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_core::backend::{DialError, Generation};
-use bowline_core::seats::SeatLimits;
+use bowline_core::process_pool::PoolLimits;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -180,7 +180,7 @@ pub struct Dial {
     pub secrets: Arc<Secrets>,
     pub programs: TaskTracker,
     /// How many processes of one program there may be.
-    pub processes: SeatLimits,
+    pub processes: PoolLimits,
     pub limit_hit: LimitHit,
     /// Fires when the backend is removed.
     pub over: CancellationToken,

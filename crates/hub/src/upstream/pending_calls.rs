@@ -63,7 +63,7 @@ pub enum PipeKind {
 }
 
 /// The calls that are under way on one pipe, by the ids that they have there.
-pub(super) struct WaitingRoom(Mutex<PendingState>);
+pub(super) struct PendingCalls(Mutex<PendingState>);
 
 struct PendingState {
     attribution: Attribution,
@@ -72,16 +72,16 @@ struct PendingState {
     inbox: Option<InboundSink>,
 }
 
-impl WaitingRoom {
+impl PendingCalls {
     /// Of a pipe that all share, or of one client's own.
-    pub fn new(client: Option<&Caller>, kind: PipeKind) -> WaitingRoom {
+    pub fn new(client: Option<&Caller>, kind: PipeKind) -> PendingCalls {
         let inbox = client.and_then(|client| client.inbox.clone());
         let place = match (&inbox, kind) {
             (None, _) => ConnectionScope::Shared,
             (Some(_), PipeKind::Process) => ConnectionScope::OwnProcess,
             (Some(_), PipeKind::Session) => ConnectionScope::OwnSession,
         };
-        WaitingRoom(Mutex::new(PendingState { attribution: Attribution::new(place), calls: BTreeMap::new(), inbox }))
+        PendingCalls(Mutex::new(PendingState { attribution: Attribution::new(place), calls: BTreeMap::new(), inbox }))
     }
 
     /// From now on, messages without an addressee go to this client, or to all clients that may see them.
@@ -223,7 +223,7 @@ mod tests {
     use crate::fields::raw;
     use serde_json::{Value, json};
 
-    fn enter(room: &WaitingRoom, lane: &str) -> (u64, Arc<InboundQueue>) {
+    fn enter(room: &PendingCalls, lane: &str) -> (u64, Arc<InboundQueue>) {
         let (number, said) = (room.number(), Arc::new(InboundQueue::new(&"b".into())));
         let (answered, _) = oneshot::channel();
         let waiting =
@@ -232,13 +232,13 @@ mod tests {
         (number, said)
     }
 
-    fn whose(room: &WaitingRoom, params: &Value) -> InboundRecipient {
+    fn whose(room: &PendingCalls, params: &Value) -> InboundRecipient {
         room.whose_notification("notifications/message", Some(raw(params))).0
     }
 
     #[test]
     fn a_log_line_that_may_be_one_clients_or_anothers_is_told_to_neither() {
-        let room = WaitingRoom::new(None, PipeKind::Process);
+        let room = PendingCalls::new(None, PipeKind::Process);
         let line = json!({ "level": "info", "data": "x" });
         assert!(
             matches!(whose(&room, &line), InboundRecipient::Unaddressed),
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_belongs_to_no_call_is_the_tenants_unless_it_may_be_anothers() {
-        let room = WaitingRoom::new(None, PipeKind::Process);
+        let room = PendingCalls::new(None, PipeKind::Process);
         let line = json!({ "level": "info", "data": "x" });
         let (inbox, _said) = tokio::sync::mpsc::channel(1);
         room.set_tenant(Some(&Caller { lane: "alice".into(), inbox: Some(inbox), ..Caller::hub() }));

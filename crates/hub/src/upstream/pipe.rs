@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::cancellation::{AskedByBackend, TAKEN_BACK};
 use super::inbound_queue::InboundQueue;
 use super::outgoing::{Departure, Outgoing};
-use super::pending_calls::{InboundRecipient, PendingCall, PipeKind, WaitingRoom};
+use super::pending_calls::{InboundRecipient, PendingCall, PendingCalls, PipeKind};
 use super::renewals::RenewableRequest;
 use super::subscriptions::{Subscriptions, UNSUBSCRIBE};
 use super::unreadable::{Unread, WRONGLY_NAMED};
@@ -34,7 +34,7 @@ pub const OUT_QUEUE: usize = 256;
 pub struct Pipe {
     facts: std::sync::OnceLock<ServerFacts>,
     out: mpsc::Sender<Outgoing>,
-    waiting: WaitingRoom,
+    waiting: PendingCalls,
     /// The only client, if clients do not share it.
     client: Option<Caller>,
     /// What all clients have subscribed to, if they share it.
@@ -59,7 +59,7 @@ impl Pipe {
         Pipe {
             facts: std::sync::OnceLock::new(),
             out,
-            waiting: WaitingRoom::new(client.as_ref(), kind),
+            waiting: PendingCalls::new(client.as_ref(), kind),
             subscriptions: client.is_none().then(|| Subscriptions::new(dial.renewals.clone(), dial.generation)),
             client,
             asked: AskedByBackend::default(),
@@ -485,7 +485,7 @@ mod tests {
             renewals: Arc::default(),
             secrets: Arc::default(),
             programs: tokio_util::task::TaskTracker::new(),
-            processes: bowline_core::seats::SeatLimits { max: 1, per_owner_max: 1 },
+            processes: bowline_core::process_pool::PoolLimits { max: 1, per_owner_max: 1 },
             limit_hit: Arc::new(|_| {}),
             over: CancellationToken::new(),
         };

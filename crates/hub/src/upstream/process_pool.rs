@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bowline_core::backend::DialError;
-use bowline_core::seats::{DOUBT, FIRST, Guest, SeatId, Seating, Seats, UNKEPT};
+use bowline_core::process_pool::{DOUBT, FIRST, PoolClient, ProcessPool, SlotChoice, SlotId, UNKEPT};
 use bowline_env::clock;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::Dial;
 use super::pipe::Pipe;
 use super::renewals::{RenewableRequest, is_subscription};
-use super::stdio::{self, Guests, Program, StartError};
+use super::stdio::{self, ProcessClients, Program, StartError};
 use crate::call::facts::ServerFacts;
 use crate::call::log_level::{LOG_LEVELS, is_log_level};
 use crate::call::{BackendCall, CallEnding, Caller, Exchange, SHARED_LANE, capabilities};
@@ -36,9 +36,9 @@ pub struct ProgramTransport {
 }
 
 struct PoolState {
-    seats: Seats,
+    seats: ProcessPool,
     /// The processes besides the first.
-    chairs: HashMap<SeatId, Arc<Chair>>,
+    chairs: HashMap<SlotId, Arc<PooledProcess>>,
     /// A client had to share the first process, whose messages may thus concern more than one client for a while.
     crowded_until: Option<Instant>,
     /// When an operator was last told that clients share a process.
@@ -46,7 +46,7 @@ struct PoolState {
 }
 
 /// A process besides the first.
-struct Chair {
+struct PooledProcess {
     client: Option<Arc<str>>,
     /// Started once, however many calls want it.
     pipe: tokio::sync::Mutex<Option<Arc<Pipe>>>,
@@ -63,7 +63,7 @@ enum NoPipe {
 pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramTransport>, DialError> {
     let closed = dial.over.child_token();
     let guard = closed.clone().drop_guard();
-    let started = stdio::start(&program, &dial, Guests::AllClients, dial.exchange, closed.child_token()).await;
+    let started = stdio::start(&program, &dial, ProcessClients::AllClients, dial.exchange, closed.child_token()).await;
     let (first, _) = started.map_err(StartError::into_dial_error)?;
     let apart = first.facts().exchange == Exchange::Session && dial.processes.max > 1;
     // How much each client wants to be told is said where it is.
@@ -71,7 +71,7 @@ pub async fn dial(program: Program, dial: Dial) -> Result<Arc<ProgramTransport>,
     first.renew(kept.collect()).await;
     tokio::spawn(first.clone().hold_subscription());
     guard.disarm();
-    let seats = Seats::new(dial.processes, clock::now());
+    let seats = ProcessPool::new(dial.processes, clock::now());
     let room = Mutex::new(PoolState { seats, chairs: HashMap::new(), crowded_until: None, told: None });
     Ok(Arc::new(ProgramTransport { program, dial, first, room, closed }))
 }
@@ -123,7 +123,7 @@ impl ProgramTransport {
 
     /// Who calls, if it matters where: a stateless program says whose everything is, our own housekeeping takes no seat, and clients
     /// without a session need none to look.
-    fn guest(&self, call: &BackendCall) -> Option<Guest> {
+    fn guest(&self, call: &BackendCall) -> Option<PoolClient> {
         let BackendCall { method, caller, .. } = call;
         if self.facts().exchange == Exchange::Stateless || *caller.lane == *SHARED_LANE {
             return None;
@@ -135,9 +135,9 @@ impl ProgramTransport {
         }
         let (name, owner) = (caller.lane.clone(), caller.owner.clone());
         Some(match &caller.inbox {
-            Some(_) => Guest::Client { name, owner },
-            None if capabilities::can_answer_anything(&caller.client.capabilities) => Guest::Alone { owner },
-            None => Guest::Mute { owner },
+            Some(_) => PoolClient::Client { name, owner },
+            None if capabilities::can_answer_anything(&caller.client.capabilities) => PoolClient::Alone { owner },
+            None => PoolClient::Mute { owner },
         })
     }
 
@@ -215,12 +215,12 @@ impl ProgramTransport {
         self.dial.renewals.end_apart(self.dial.generation);
     }
 
-    fn sit_down(self: &Arc<Self>, guest: &Guest, caller: &Caller) -> ProcessCall {
+    fn sit_down(self: &Arc<Self>, guest: &PoolClient, caller: &Caller) -> ProcessCall {
         let now = clock::now();
         let mut room = self.lock();
         let client = match guest {
-            Guest::Client { name, .. } => Some(name.clone()),
-            Guest::Alone { .. } | Guest::Mute { .. } => None,
+            PoolClient::Client { name, .. } => Some(name.clone()),
+            PoolClient::Alone { .. } | PoolClient::Mute { .. } => None,
         };
         let is_new = client.as_ref().is_some_and(|name| room.seats.kept_by(name).is_none());
         let (taken, evicted) = room.seats.take(guest, now);
@@ -230,18 +230,18 @@ impl ProgramTransport {
         }
         let client = client.filter(|_| !taken.is_crowded());
         match taken {
-            Seating::Crowded(FIRST) => room.crowded_until = Some(now + DOUBT),
-            Seating::Seat(FIRST) => {}
-            Seating::Seat(seat) | Seating::Crowded(seat) => {
+            SlotChoice::Crowded(FIRST) => room.crowded_until = Some(now + DOUBT),
+            SlotChoice::Seat(FIRST) => {}
+            SlotChoice::Seat(seat) | SlotChoice::Crowded(seat) => {
                 room.chairs.entry(seat).or_insert_with(|| {
                     let (pipe, closed) = (tokio::sync::Mutex::default(), self.closed.child_token());
-                    Arc::new(Chair { client, pipe, closed })
+                    Arc::new(PooledProcess { client, pipe, closed })
                 });
             }
         }
         if room.crowded_until.is_some_and(|until| until > now) {
             self.first.set_tenant(None);
-        } else if taken == Seating::Seat(FIRST) && caller.inbox.is_some() {
+        } else if taken == SlotChoice::Seat(FIRST) && caller.inbox.is_some() {
             self.first.set_tenant(Some(caller));
         }
         drop(room);
@@ -307,7 +307,8 @@ impl ProgramTransport {
         let closed = chair.closed.child_token();
         // The caller may leave before the process has a client.
         let guard = closed.clone().drop_guard();
-        let guests = if chair.client.is_some() { Guests::Client(caller.clone()) } else { Guests::Visitors };
+        let guests =
+            if chair.client.is_some() { ProcessClients::Client(caller.clone()) } else { ProcessClients::Visitors };
         let started = stdio::start(&self.program, &self.dial, guests, Some(Exchange::Session), closed).await;
         let gone = chair.closed.is_cancelled();
         let (pipe, ended) = started.map_err(|error| if gone { NoPipe::Gone } else { NoPipe::Failed(error) })?;
@@ -345,7 +346,7 @@ impl ProgramTransport {
     }
 
     /// A further process cannot be started. Perhaps the program can run only once.
-    fn not_started(&self, seat: SeatId, error: StartError) {
+    fn not_started(&self, seat: SlotId, error: StartError) {
         let chair = {
             let mut room = self.lock();
             match &error {
@@ -363,7 +364,7 @@ impl ProgramTransport {
     }
 
     /// A process besides the first has ended by itself.
-    fn ended(self: &Arc<Self>, seat: SeatId) {
+    fn ended(self: &Arc<Self>, seat: SlotId) {
         let chair = {
             let mut room = self.lock();
             room.seats.handle_ended(seat);
@@ -375,7 +376,7 @@ impl ProgramTransport {
     }
 
     /// A client has lost its process, and not left. What it waits for, the first one tells until the client calls again.
-    fn take_back(self: &Arc<Self>, chair: Arc<Chair>) {
+    fn take_back(self: &Arc<Self>, chair: Arc<PooledProcess>) {
         self.let_go(&chair);
         let transport = self.clone();
         tokio::spawn(async move {
@@ -386,7 +387,7 @@ impl ProgramTransport {
         });
     }
 
-    fn let_go(&self, chair: &Chair) {
+    fn let_go(&self, chair: &PooledProcess) {
         chair.closed.cancel();
         if let Some(client) = &chair.client {
             self.set_apart(client, false);
@@ -397,7 +398,7 @@ impl ProgramTransport {
         self.dial.renewals.set_apart(self.dial.generation, client, apart);
     }
 
-    async fn running(&self, seat: Option<SeatId>) -> Option<Arc<Pipe>> {
+    async fn running(&self, seat: Option<SlotId>) -> Option<Arc<Pipe>> {
         let seat = seat?;
         if seat == FIRST {
             return Some(self.first.clone());
@@ -416,7 +417,7 @@ impl ProgramTransport {
 async fn sweep(transport: std::sync::Weak<ProgramTransport>, closed: CancellationToken) {
     while closed.run_until_cancelled(tokio::time::sleep(UNKEPT)).await.is_some() {
         let Some(transport) = transport.upgrade() else { return };
-        let over: Vec<Arc<Chair>> = {
+        let over: Vec<Arc<PooledProcess>> = {
             let mut room = transport.lock();
             let over = room.seats.sweep(clock::now());
             over.iter().filter_map(|seat| room.chairs.remove(seat)).collect()
@@ -428,7 +429,7 @@ async fn sweep(transport: std::sync::Weak<ProgramTransport>, closed: Cancellatio
 /// A call at a process, whose caller may walk away.
 struct ProcessCall {
     transport: Arc<ProgramTransport>,
-    taken: Seating,
+    taken: SlotChoice,
     /// Its client sits there for the first time.
     is_new: bool,
     over: bool,

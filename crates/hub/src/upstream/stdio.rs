@@ -57,7 +57,7 @@ impl std::fmt::Debug for Program {
 
 /// For whom a process is.
 #[derive(Clone, Debug)]
-pub enum Guests {
+pub enum ProcessClients {
     /// The first process, whose end is the loss of the server.
     AllClients,
     /// One client alone.
@@ -66,11 +66,11 @@ pub enum Guests {
     Visitors,
 }
 
-impl Guests {
+impl ProcessClients {
     fn client(&self) -> Option<&Caller> {
         match self {
-            Guests::Client(client) => Some(client),
-            Guests::AllClients | Guests::Visitors => None,
+            ProcessClients::Client(client) => Some(client),
+            ProcessClients::AllClients | ProcessClients::Visitors => None,
         }
     }
 
@@ -100,7 +100,7 @@ impl StartError {
 pub async fn start(
     program: &Program,
     dial: &Dial,
-    guests: Guests,
+    guests: ProcessClients,
     exchange: Option<Exchange>,
     closed: CancellationToken,
 ) -> Result<(Arc<Pipe>, ProgramEnd), StartError> {
@@ -183,7 +183,7 @@ struct RunningProgram {
 }
 
 /// Reads until the program or we want no more, then sees it out and tells how it ended.
-async fn live(running: RunningProgram, dial: Dial, guests: Guests, tell: oneshot::Sender<String>) {
+async fn live(running: RunningProgram, dial: Dial, guests: ProcessClients, tell: oneshot::Sender<String>) {
     let RunningProgram { mut child, group, mut stdout, pipe, closed } = running;
     let reason = {
         let ended = until_ended(&mut child, &mut stdout, &pipe);
@@ -207,10 +207,12 @@ async fn live(running: RunningProgram, dial: Dial, guests: Guests, tell: oneshot
         // One that says nothing more and stays is lost as well; how we make it leave is not how it ended.
         let _ = tell.send(how.clone());
         let event = match guests {
-            Guests::AllClients => Some(TransportEvent::Lost { reason: how, exit }),
+            ProcessClients::AllClients => Some(TransportEvent::Lost { reason: how, exit }),
             // One that never started had no client.
-            Guests::Client(client) if pipe.has_begun() => Some(TransportEvent::Exited { client: client.lane, exit }),
-            Guests::Client(_) | Guests::Visitors => None,
+            ProcessClients::Client(client) if pipe.has_begun() => {
+                Some(TransportEvent::Exited { client: client.lane, exit })
+            }
+            ProcessClients::Client(_) | ProcessClients::Visitors => None,
         };
         if let Some(event) = event {
             let _ = dial.events.send((dial.generation, event)).await;

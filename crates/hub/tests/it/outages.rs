@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bowline_hub::{Hub, Options, Route};
 use bowline_protocol::{Epoch, LogId, Seq};
-use bowline_store::{Claim, Commit, Directory, EventLog, Fence, Holder, Kind, Release, Start, StoreError};
+use bowline_store::{Claim, Commit, Directory, EventLog, Fence, Holder, LogKind, Release, Start, StoreError};
 use serde_json::{Value, json};
 
 use crate::support;
@@ -149,7 +149,7 @@ async fn a_session_that_is_being_ended_is_not_woken_again() {
     store.open();
     assert_eq!(ending.await.unwrap(), 200);
     assert_eq!(client.post(&ping).await.status, 404);
-    assert!(store.list(Kind::Mcp, None).await.unwrap().is_empty(), "the store has let go of it");
+    assert!(store.list(LogKind::Mcp, None).await.unwrap().is_empty(), "the store has let go of it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{ALL, Fixture, PLENTY, append, append_at, create, event, id, owned, record, seq, texts};
 use crate::{
-    Claim, Commit, Fence, Item, Kind, Leased, Record, Release, Retention, Retentions, Store, StoreError, Trimmed,
+    Claim, Commit, Fence, Item, Leased, LogKind, Record, Release, Retention, Retentions, Store, StoreError, Trimmed,
 };
 
 pub async fn the_newest_fence_wins(fixture: &dyn Fixture) {
@@ -90,7 +90,7 @@ pub async fn tasks_and_nodes_have_a_retention_of_their_own(fixture: &dyn Fixture
         nodes: Retention { events_max: 1, age_max_ms: 50 },
     };
     let store = fixture.open(retention).await;
-    for (log, kind) in [("session", Kind::Session), ("task", Kind::Task), ("node", Kind::Node)] {
+    for (log, kind) in [("session", LogKind::Session), ("task", LogKind::Task), ("node", LogKind::Node)] {
         let record = Record { kind, ..record("ann", log) };
         let four = ["a", "b", "c", "d"].map(event).into();
         // The record that comes with the events counts already.
@@ -172,7 +172,7 @@ pub async fn releasing_the_log_leaves_nothing(fixture: &dyn Fixture) {
     let gone = async |store: &dyn Store| {
         assert_eq!(store.extent(&id("log")).await, Err(StoreError::NoSuchLog));
         assert_eq!(store.record(&id("log")).await, Ok(None));
-        assert_eq!(store.count(Kind::Session, None).await, Ok(0));
+        assert_eq!(store.count(LogKind::Session, None).await, Ok(0));
     };
     gone(&*store).await;
     let store = match fixture.reopen(store.clone(), PLENTY).await {
@@ -240,10 +240,10 @@ pub async fn items_come_by_key_and_by_prefix_in_order(fixture: &dyn Fixture) {
 pub async fn records_are_listed_and_counted_by_owner_and_kind(fixture: &dyn Fixture) {
     let store = fixture.open(PLENTY).await;
     for (log, owner, kind) in [
-        ("s1", "ann", Kind::Session),
-        ("s2", "ann", Kind::Session),
-        ("s3", "bob", Kind::Session),
-        ("t1", "ann", Kind::Task),
+        ("s1", "ann", LogKind::Session),
+        ("s2", "ann", LogKind::Session),
+        ("s3", "bob", LogKind::Session),
+        ("t1", "ann", LogKind::Task),
     ] {
         let record = Record { kind, ..record(owner, log) };
         let commit = Commit { record: Some(record), ..create(log) };
@@ -253,10 +253,10 @@ pub async fn records_are_listed_and_counted_by_owner_and_kind(fixture: &dyn Fixt
     let ann = Principal::parse("ann");
     let check = async |store: &dyn Store| {
         for (kind, owner, expected) in [
-            (Kind::Session, ann.as_ref(), vec!["s1", "s2"]),
-            (Kind::Session, None, vec!["s1", "s2", "s3"]),
-            (Kind::Task, ann.as_ref(), vec!["t1"]),
-            (Kind::Task, Principal::parse("bob").as_ref(), vec![]),
+            (LogKind::Session, ann.as_ref(), vec!["s1", "s2"]),
+            (LogKind::Session, None, vec!["s1", "s2", "s3"]),
+            (LogKind::Task, ann.as_ref(), vec!["t1"]),
+            (LogKind::Task, Principal::parse("bob").as_ref(), vec![]),
         ] {
             let listed = store.list(kind, owner).await.expect("a list");
             let bodies: BTreeSet<_> = listed.iter().map(|(id, record)| (id.to_string(), record.body.clone())).collect();

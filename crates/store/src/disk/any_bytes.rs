@@ -13,7 +13,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::data_dir::DataDir;
-use super::frame::{Flags, HEADER_BYTES, Header, Meta, encode_frame};
+use super::frame::{FrameFlags, HEADER_BYTES, Header, Meta, encode_frame};
 use super::open::settle;
 use super::recover::{LastRun, Recovered, recover};
 use super::segment::{FORMAT, SegmentHeader, segment_path};
@@ -84,7 +84,7 @@ impl Piece {
                 let seq = |number: u64| Seq::new(number).unwrap_or(Seq::ZERO);
                 let meta = Meta {
                     log: LogId::parse(&format!("log-{name}")).unwrap(),
-                    flags: Flags(*flags),
+                    flags: FrameFlags(*flags),
                     prev_lsn: meta[0],
                     facts_lsn: meta[0],
                     fence: meta[1],
@@ -113,13 +113,13 @@ fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-type Segment = (u32, u64, u64, bool, Vec<Piece>);
+type SegmentInput = (u32, u64, u64, bool, Vec<Piece>);
 
-fn segment() -> impl Strategy<Value = Segment> {
+fn segment() -> impl Strategy<Value = SegmentInput> {
     (prop_oneof![9 => 1..4u32, 1 => Just(u32::MAX)], number(), number(), any::<bool>(), vec(piece(), 0..8))
 }
 
-fn write_down(segments: &[Segment], dir: &Path) {
+fn write_down(segments: &[SegmentInput], dir: &Path) {
     for (number, first_lsn, prev_end, sound, pieces) in segments {
         let prev_end = if *prev_end < 5 { prev_end * 150 } else { *prev_end };
         let header = SegmentHeader {

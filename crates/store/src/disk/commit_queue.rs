@@ -10,9 +10,9 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use bowline_protocol::LogId;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-use super::group::Group;
-use super::segment::Place;
-use super::shared::Shared;
+use super::segment::FramePlace;
+use super::shared::DiskShared;
+use super::write_group::WriteGroup;
 use crate::tail::lock;
 use crate::{Claim, Commit, Committed, Fence, Holder, Leased, Retentions, StoreError, Trimmed};
 
@@ -23,27 +23,27 @@ const GROUP_BYTES_MAX: usize = 1 << 20;
 /// How many requests may lie here; further ones wait where they are made.
 const REQUESTS_MAX: usize = 4096;
 
-pub type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+pub type CommitReply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// What becomes part of a group.
-pub enum Request {
-    Commit(Box<Commit>, Answer<Committed>),
-    Lease(LogId, Claim, Answer<Leased>),
-    GiveBack(LogId, Holder, Fence, Answer<()>),
+pub enum QueuedRequest {
+    Commit(Box<Commit>, CommitReply<Committed>),
+    Lease(LogId, Claim, CommitReply<Leased>),
+    GiveBack(LogId, Holder, Fence, CommitReply<()>),
 }
 
 /// Who waits for a group, and their answers if it reaches the disk.
-pub enum Waiting {
-    Commit(Answer<Committed>, Result<Committed, StoreError>),
-    Lease(LogId, Claim, Answer<Leased>, Result<Leased, StoreError>),
-    GiveBack(LogId, Holder, Fence, Answer<()>, Result<(), StoreError>),
+pub enum GroupWaiter {
+    Commit(CommitReply<Committed>, Result<Committed, StoreError>),
+    Lease(LogId, Claim, CommitReply<Leased>, Result<Leased, StoreError>),
+    GiveBack(LogId, Holder, Fence, CommitReply<()>, Result<(), StoreError>),
 }
 
 /// What the writer does between two groups.
 pub enum WriterCommand {
-    Sweep(u64, Answer<Vec<Trimmed>>),
+    Sweep(u64, CommitReply<Vec<Trimmed>>),
     /// A reader found something unreadable.
-    Damaged(LogId, Place, oneshot::Sender<()>),
+    Damaged(LogId, FramePlace, oneshot::Sender<()>),
     /// The interval is over.
     Sync,
     Close(oneshot::Sender<()>),
@@ -51,14 +51,14 @@ pub enum WriterCommand {
 
 /// What the writer has taken from the queue.
 #[derive(Default)]
-pub struct Taken {
-    pub group: Group,
-    pub waiting: Vec<Waiting>,
+pub struct TakenGroup {
+    pub group: WriteGroup,
+    pub waiting: Vec<GroupWaiter>,
 }
 
 /// Whether there is something to do for the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum WriterWork {
     Waits,
     Nothing,
     /// Nothing, and nothing will come any more.
@@ -75,10 +75,10 @@ pub struct CommitQueue {
 }
 
 struct QueueState {
-    group: Group,
-    waiting: Vec<Waiting>,
+    group: WriteGroup,
+    waiting: Vec<GroupWaiter>,
     /// What came while the group was full or the queue was the writer's, in order.
-    deferred: VecDeque<Request>,
+    deferred: VecDeque<QueuedRequest>,
     commands: VecDeque<WriterCommand>,
     /// The writer makes frames of its own, which must stand on what the index says; so no caller makes any.
     held: bool,
@@ -98,7 +98,7 @@ impl CommitQueue {
     /// A queue that is the writer's until it is [`released`](CommitQueue::release).
     pub fn new(retention: Retentions) -> CommitQueue {
         let state = QueueState {
-            group: Group::default(),
+            group: WriteGroup::default(),
             waiting: Vec::new(),
             deferred: VecDeque::new(),
             commands: VecDeque::new(),
@@ -110,13 +110,17 @@ impl CommitQueue {
         CommitQueue { state: Mutex::new(state), retention, room, woken, notify }
     }
 
-    pub async fn commit(&self, commit: Commit, shared: &Shared) -> Result<Committed, StoreError> {
-        Group::check(&commit)?;
-        self.ask(shared, |answer| Request::Commit(Box::new(commit), answer)).await
+    pub async fn commit(&self, commit: Commit, shared: &DiskShared) -> Result<Committed, StoreError> {
+        WriteGroup::check(&commit)?;
+        self.ask(shared, |answer| QueuedRequest::Commit(Box::new(commit), answer)).await
     }
 
     /// Puts down a request, numbered and encoded if that can be done now, and waits for the answer.
-    pub async fn ask<T>(&self, shared: &Shared, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, StoreError> {
+    pub async fn ask<T>(
+        &self,
+        shared: &DiskShared,
+        request: impl FnOnce(CommitReply<T>) -> QueuedRequest,
+    ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let request = request(answer);
         // The row in which they wait for room is the order in which they came.
@@ -125,7 +129,7 @@ impl CommitQueue {
         answered.await.map_err(|_| StoreError::Closed)?
     }
 
-    fn put(&self, request: Request, shared: &Shared) -> Result<(), StoreError> {
+    fn put(&self, request: QueuedRequest, shared: &DiskShared) -> Result<(), StoreError> {
         let mut state = self.open_state()?;
         if state.held || state.is_full() || !state.deferred.is_empty() {
             state.deferred.push_back(request);
@@ -165,18 +169,18 @@ impl CommitQueue {
     }
 
     /// Whether there is something to do. If not, the writer is woken when there is.
-    pub fn look(&self) -> Work {
-        self.state().map_or(Work::Over, |mut state| state.look())
+    pub fn look(&self) -> WriterWork {
+        self.state().map_or(WriterWork::Over, |mut state| state.look())
     }
 
     /// Sleeps until there is something to do.
-    pub fn wait(&self) -> Work {
-        let Ok(mut state) = self.state() else { return Work::Over };
+    pub fn wait(&self) -> WriterWork {
+        let Ok(mut state) = self.state() else { return WriterWork::Over };
         loop {
             match state.look() {
-                Work::Nothing => match self.woken.wait(state) {
+                WriterWork::Nothing => match self.woken.wait(state) {
                     Ok(woken) => state = woken,
-                    Err(_) => return Work::Over,
+                    Err(_) => return WriterWork::Over,
                 },
                 work => return work,
             }
@@ -184,18 +188,18 @@ impl CommitQueue {
     }
 
     /// [`wait`](CommitQueue::wait) for a writer that is a task.
-    pub async fn waited(&self) -> Work {
+    pub async fn waited(&self) -> WriterWork {
         loop {
             match self.look() {
-                Work::Nothing => self.notify.notified().await,
+                WriterWork::Nothing => self.notify.notified().await,
                 work => return work,
             }
         }
     }
 
     /// Takes what lies here. What callers put down next stands on it.
-    pub fn take(&self, shared: &Shared) -> Taken {
-        let Ok(mut state) = self.state() else { return Taken::default() };
+    pub fn take(&self, shared: &DiskShared) -> TakenGroup {
+        let Ok(mut state) = self.state() else { return TakenGroup::default() };
         let taken = state.take();
         state.encode_deferred(shared, &self.retention);
         drop(state);
@@ -205,7 +209,7 @@ impl CommitQueue {
 
     /// Takes what lies here, and keeps the queue: callers' requests wait until it is [`released`](CommitQueue::release). Says whether
     /// the queue was kept already.
-    pub fn hold(&self) -> (Taken, bool) {
+    pub fn hold(&self) -> (TakenGroup, bool) {
         let Ok(mut state) = self.state() else { return Default::default() };
         let was_held = std::mem::replace(&mut state.held, true);
         let taken = state.take();
@@ -222,9 +226,9 @@ impl CommitQueue {
     }
 
     /// Callers may put down commits again. The first frame will be `next_lsn`, and stands on what the index says.
-    pub fn release(&self, next_lsn: u64, shared: &Shared) {
+    pub fn release(&self, next_lsn: u64, shared: &DiskShared) {
         if let Ok(mut state) = self.state() {
-            state.group = Group::new(next_lsn);
+            state.group = WriteGroup::new(next_lsn);
             state.held = false;
             state.encode_deferred(shared, &self.retention);
         }
@@ -262,22 +266,22 @@ impl QueueState {
         self.group.events >= GROUP_EVENTS_MAX || self.group.buffer.len() >= GROUP_BYTES_MAX
     }
 
-    fn look(&mut self) -> Work {
+    fn look(&mut self) -> WriterWork {
         let none = self.waiting.is_empty() && self.deferred.is_empty() && self.commands.is_empty();
         self.idle = none && self.intake == Intake::Open;
         match (none, self.intake) {
-            (false, _) => Work::Waits,
-            (true, Intake::Open) => Work::Nothing,
-            (true, Intake::Closed) => Work::Over,
+            (false, _) => WriterWork::Waits,
+            (true, Intake::Open) => WriterWork::Nothing,
+            (true, Intake::Closed) => WriterWork::Over,
         }
     }
 
-    fn take(&mut self) -> Taken {
+    fn take(&mut self) -> TakenGroup {
         let next = self.group.next();
-        Taken { group: std::mem::replace(&mut self.group, next), waiting: std::mem::take(&mut self.waiting) }
+        TakenGroup { group: std::mem::replace(&mut self.group, next), waiting: std::mem::take(&mut self.waiting) }
     }
 
-    fn encode_deferred(&mut self, shared: &Shared, retention: &Retentions) {
+    fn encode_deferred(&mut self, shared: &DiskShared, retention: &Retentions) {
         while !self.is_full()
             && let Some(request) = self.deferred.pop_front()
         {
@@ -285,23 +289,23 @@ impl QueueState {
         }
     }
 
-    fn encode(&mut self, request: Request, shared: &Shared, retention: &Retentions) {
+    fn encode(&mut self, request: QueuedRequest, shared: &DiskShared, retention: &Retentions) {
         let index = &shared.index;
         self.waiting.push(match request {
-            Request::Commit(commit, answer) => {
+            QueuedRequest::Commit(commit, answer) => {
                 let done = match shared.read_only() {
                     Some(why) => Err(StoreError::ReadOnly(why)),
                     None => self.group.commit(&commit, retention, index),
                 };
-                Waiting::Commit(answer, done)
+                GroupWaiter::Commit(answer, done)
             }
-            Request::Lease(log, claim, answer) => {
+            QueuedRequest::Lease(log, claim, answer) => {
                 let leased = self.group.lease(&log, &claim, index);
-                Waiting::Lease(log, claim, answer, leased)
+                GroupWaiter::Lease(log, claim, answer, leased)
             }
-            Request::GiveBack(log, by, fence, answer) => {
+            QueuedRequest::GiveBack(log, by, fence, answer) => {
                 let given = self.group.give_back(&log, &by, fence, index);
-                Waiting::GiveBack(log, by, fence, answer, given)
+                GroupWaiter::GiveBack(log, by, fence, answer, given)
             }
         });
     }

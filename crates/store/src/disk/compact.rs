@@ -5,12 +5,12 @@
 use bowline_protocol::LogId;
 
 use super::data_dir::DataDir;
-use super::frame::{Flags, RecordHead};
-use super::group::{Copied, Group};
-use super::index::{Index, SHARDS};
-use super::log::{Entry, Log, Slot, Value};
+use super::frame::{FrameFlags, RecordHead};
+use super::index::{LogIndex, SHARDS};
+use super::log::{FrameEntry, IndexedLog, ItemSlot, ItemValue};
 use super::read::{FetchError, Shelf};
-use super::segment::Place;
+use super::segment::FramePlace;
+use super::write_group::{Copied, WriteGroup};
 use crate::Record;
 
 /// How much is carried between two groups of commits, so that no commit waits long for it.
@@ -25,21 +25,21 @@ pub struct Compaction {
 }
 
 #[derive(Debug)]
-pub enum Step {
+pub enum CompactionStep {
     /// Everything that was alive has been put into groups.
     Done,
     More,
     /// A part could not be read; it must be judged before the walk goes on.
-    Damaged(LogId, Place),
+    Damaged(LogId, FramePlace),
     Failed(String),
 }
 
 /// What of one log lies in the segment.
-struct Source {
-    entries: Vec<Entry>,
+struct LogInSegment {
+    entries: Vec<FrameEntry>,
     first: bowline_protocol::Seq,
     record: Option<Record>,
-    items: Vec<(String, Slot)>,
+    items: Vec<(String, ItemSlot)>,
     quarantined: bool,
     complete: bool,
 }
@@ -50,12 +50,12 @@ impl Compaction {
     }
 
     /// Fills an empty group with what is to be carried next.
-    pub fn step(&mut self, index: &Index, dir: &DataDir, group: &mut Group) -> Step {
+    pub fn step(&mut self, index: &LogIndex, dir: &DataDir, group: &mut WriteGroup) -> CompactionStep {
         let mut shelf = Shelf::new(dir);
         loop {
             let Some(id) = self.todo.last() else {
                 if self.shard == SHARDS {
-                    return Step::Done;
+                    return CompactionStep::Done;
                 }
                 let logs = index.shard(self.shard);
                 let touched = logs.iter().filter(|(_, log)| log.touches(self.segment));
@@ -63,7 +63,7 @@ impl Compaction {
                 self.shard += 1;
                 continue;
             };
-            let source = index.read(id, |log| Source::of(log, self.segment));
+            let source = index.read(id, |log| LogInSegment::of(log, self.segment));
             let Some(source) = source else {
                 self.todo.pop();
                 continue;
@@ -71,23 +71,25 @@ impl Compaction {
             let complete = source.complete;
             match source.carry(id, index, &mut shelf, group) {
                 Ok(()) => {}
-                Err(FetchError::Damaged(place)) => return Step::Damaged(id.clone(), place),
-                Err(FetchError::Moved) => return Step::Failed(format!("segment {} is missing", self.segment)),
-                Err(FetchError::Io(error)) => return Step::Failed(error.to_string()),
+                Err(FetchError::Damaged(place)) => return CompactionStep::Damaged(id.clone(), place),
+                Err(FetchError::Moved) => {
+                    return CompactionStep::Failed(format!("segment {} is missing", self.segment));
+                }
+                Err(FetchError::Io(error)) => return CompactionStep::Failed(error.to_string()),
             }
             // What was left out comes with the next step, when the index knows that the rest has moved.
             if complete {
                 self.todo.pop();
             }
             if !complete || group.buffer.len() >= STEP_BYTES {
-                return Step::More;
+                return CompactionStep::More;
             }
         }
     }
 }
 
-impl Source {
-    fn of(log: &Log, segment: u32) -> Source {
+impl LogInSegment {
+    fn of(log: &IndexedLog, segment: u32) -> LogInSegment {
         let quarantined = log.quarantined.is_some();
         let mut bytes = 0;
         let mut room = |len: u32| {
@@ -95,18 +97,18 @@ impl Source {
             bytes += len as usize;
             room
         };
-        let here = |place: &Place| place.segment == segment && !quarantined;
-        let entries: Vec<Entry> = log.entries.iter().filter(|entry| here(&entry.place)).cloned().collect();
+        let here = |place: &FramePlace| place.segment == segment && !quarantined;
+        let entries: Vec<FrameEntry> = log.entries.iter().filter(|entry| here(&entry.place)).cloned().collect();
         let items: Vec<_> = log.items.iter().filter(|(_, slot)| here(&slot.place)).collect();
         let whole = entries.len() + items.len();
-        let entries: Vec<Entry> = entries.into_iter().filter(|entry| room(entry.events_len)).collect();
+        let entries: Vec<FrameEntry> = entries.into_iter().filter(|entry| room(entry.events_len)).collect();
         let items: Vec<_> = items
             .into_iter()
             .filter(|(_, slot)| room(slot.len))
-            .map(|(key, slot)| (key.to_string(), Slot::clone(slot)))
+            .map(|(key, slot)| (key.to_string(), ItemSlot::clone(slot)))
             .collect();
         let record = log.record.as_ref().filter(|kept| kept.place.segment == segment);
-        Source {
+        LogInSegment {
             complete: entries.len() + items.len() == whole,
             entries,
             first: log.first,
@@ -116,8 +118,14 @@ impl Source {
         }
     }
 
-    fn carry(self, id: &LogId, index: &Index, shelf: &mut Shelf<'_>, group: &mut Group) -> Result<(), FetchError> {
-        let flags = Flags::COPY.with(Flags::QUARANTINED, self.quarantined);
+    fn carry(
+        self,
+        id: &LogId,
+        index: &LogIndex,
+        shelf: &mut Shelf<'_>,
+        group: &mut WriteGroup,
+    ) -> Result<(), FetchError> {
+        let flags = FrameFlags::COPY.with(FrameFlags::QUARANTINED, self.quarantined);
         // Read everything before anything is put into the group: a log is carried whole or, for now, not at all.
         let mut copies = Vec::new();
         for entry in &self.entries {
@@ -135,8 +143,8 @@ impl Source {
         }
         for (key, slot) in self.items {
             match &slot.value {
-                Value::Inline(bytes) => facts.body.extend_from_slice(bytes),
-                Value::OnDisk | Value::Damaged => {
+                ItemValue::Inline(bytes) => facts.body.extend_from_slice(bytes),
+                ItemValue::OnDisk | ItemValue::Damaged => {
                     let (_, body) = shelf.frame(slot.place)?;
                     let (at, len) = (slot.at as usize, slot.len as usize);
                     let value = body.get(at..at + len).ok_or(FetchError::Damaged(slot.place))?;
@@ -156,7 +164,7 @@ impl Source {
 }
 
 /// The events of one frame that are still retained.
-fn copy_events(entry: &Entry, first: bowline_protocol::Seq, shelf: &mut Shelf<'_>) -> Result<Copied, FetchError> {
+fn copy_events(entry: &FrameEntry, first: bowline_protocol::Seq, shelf: &mut Shelf<'_>) -> Result<Copied, FetchError> {
     let (meta, body) = shelf.frame(entry.place)?;
     if (meta.base, meta.events.len()) != (entry.base, entry.count as usize) {
         return Err(FetchError::Damaged(entry.place));

@@ -17,12 +17,12 @@ const SECTOR_BYTES: usize = 512;
 /// Real files in a real directory, with a record of what a power cut would leave of them.
 #[derive(Clone, Debug)]
 pub struct FaultyFiles {
-    plan: Arc<Mutex<Plan>>,
+    plan: Arc<Mutex<FaultPlan>>,
     witness_dir: PathBuf,
 }
 
 #[derive(Debug, Default)]
-struct Plan {
+struct FaultPlan {
     writes_until_failure: Option<u32>,
     syncs_until_failure: Option<u32>,
     reads_until_failure: Option<u32>,
@@ -115,7 +115,7 @@ impl FaultyFiles {
         Ok(())
     }
 
-    fn checked(&self) -> io::Result<std::sync::MutexGuard<'_, Plan>> {
+    fn checked(&self) -> io::Result<std::sync::MutexGuard<'_, FaultPlan>> {
         let plan = lock(&self.plan);
         if plan.cut {
             return Err(io::Error::other("the power is gone"));

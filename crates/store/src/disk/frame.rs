@@ -8,8 +8,8 @@
 
 use bowline_protocol::{Epoch, LogId, Principal, Seq};
 
-use super::wire::{Reader, push_bytes, push_number};
-use crate::Kind;
+use super::codec::{ByteReader, push_bytes, push_number};
+use crate::LogKind;
 
 pub const HEADER_BYTES: usize = 36;
 
@@ -51,7 +51,7 @@ impl Header {
     /// The header at the start of `bytes`, if there is a sound one.
     pub fn decode(bytes: &[u8], salt: u32) -> Option<Header> {
         let bytes = bytes.get(..HEADER_BYTES)?;
-        let mut reader = Reader::new(bytes);
+        let mut reader = ByteReader::new(bytes);
         let magic = reader.take(4)?;
         let header = Header {
             meta_len: reader.u32()?,
@@ -67,7 +67,7 @@ impl Header {
 
     /// How long the description is, of a frame that is known to be sound.
     pub fn meta_len_of(frame: &[u8]) -> u32 {
-        Reader::new(frame.get(4..).unwrap_or_default()).u32().unwrap_or(0)
+        ByteReader::new(frame.get(4..).unwrap_or_default()).u32().unwrap_or(0)
     }
 
     /// The next place at or after `from` where a frame may begin, for finding the way after damage.
@@ -102,28 +102,28 @@ pub fn salted_crc(salt: u32, bytes: &[u8]) -> u32 {
 
 /// What is special about a frame, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(pub u8);
+pub struct FrameFlags(pub u8);
 
-impl Flags {
+impl FrameFlags {
     /// The log begins here: whatever had this name before is gone.
-    pub const CREATE: Flags = Flags(1);
+    pub const CREATE: FrameFlags = FrameFlags(1);
     /// The log got a new epoch here.
-    pub const EPOCH: Flags = Flags(2);
+    pub const EPOCH: FrameFlags = FrameFlags(2);
     /// The log has a record after this frame.
-    pub const HAS_RECORD: Flags = Flags(4);
-    pub const RELEASE_CONTENTS: Flags = Flags(8);
-    pub const RELEASE_LOG: Flags = Flags(16);
+    pub const HAS_RECORD: FrameFlags = FrameFlags(4);
+    pub const RELEASE_CONTENTS: FrameFlags = FrameFlags(8);
+    pub const RELEASE_LOG: FrameFlags = FrameFlags(16);
     /// Carries old things forward from a segment that is about to go.
-    pub const COPY: Flags = Flags(32);
+    pub const COPY: FrameFlags = FrameFlags(32);
     /// The log was found damaged; it stays set aside although the damage itself may be gone by now.
-    pub const QUARANTINED: Flags = Flags(64);
+    pub const QUARANTINED: FrameFlags = FrameFlags(64);
 
-    pub fn has(self, other: Flags) -> bool {
+    pub fn has(self, other: FrameFlags) -> bool {
         self.0 & other.0 != 0
     }
 
-    pub fn with(self, other: Flags, on: bool) -> Flags {
-        if on { Flags(self.0 | other.0) } else { self }
+    pub fn with(self, other: FrameFlags, on: bool) -> FrameFlags {
+        if on { FrameFlags(self.0 | other.0) } else { self }
     }
 }
 
@@ -137,7 +137,7 @@ const NAMES: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
     pub log: LogId,
-    pub flags: Flags,
+    pub flags: FrameFlags,
     /// The frame of this log before this one, `0` if there was none.
     pub prev_lsn: u64,
     /// The newest frame before this one that held the record or items.
@@ -160,7 +160,7 @@ pub struct Meta {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordHead {
-    pub kind: Kind,
+    pub kind: LogKind,
     pub owner: Principal,
     pub touched_ms: u64,
     pub len: u32,
@@ -216,8 +216,8 @@ impl Meta {
     }
 
     fn decode_with(bytes: &[u8], parse: impl FnOnce(&str, &str) -> Option<(LogId, Epoch)>) -> Option<Meta> {
-        let mut reader = Reader::new(bytes);
-        let flags = Flags(reader.u8()?);
+        let mut reader = ByteReader::new(bytes);
+        let flags = FrameFlags(reader.u8()?);
         let (log, epoch) = parse(reader.text()?, reader.text()?)?;
         let (prev_lsn, facts_lsn, fence) = (reader.number()?, reader.number()?, reader.number()?);
         let mut seq = || reader.number().and_then(Seq::new);
@@ -227,7 +227,7 @@ impl Meta {
         let record = match reader.u8()? {
             0 => None,
             kind => Some(RecordHead {
-                kind: Kind::from_byte(kind)?,
+                kind: LogKind::from_byte(kind)?,
                 owner: Principal::parse(reader.text()?)?,
                 touched_ms: reader.number()?,
                 len: reader.number_u32()?,
@@ -268,7 +268,7 @@ impl Meta {
 
     /// The lengths of the events alone, of a description that is known to be sound.
     pub fn event_lens(bytes: &[u8]) -> impl Iterator<Item = u32> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = ByteReader::new(bytes);
         let mut count = || {
             reader.u8()?;
             reader.text()?;

@@ -9,8 +9,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bowline_protocol::LogId;
 
-use super::frame::{Flags, Meta};
-use super::log::{Applied, Log};
+use super::frame::{FrameFlags, Meta};
+use super::log::{Applied, IndexedLog};
 use super::space::Space;
 use crate::Fence;
 
@@ -18,15 +18,15 @@ use crate::Fence;
 pub const SHARDS: usize = 64;
 
 /// Logs are boxed, since up to half of a map is empty.
-type Shard = HashMap<LogId, Box<Log>>;
+type Shard = HashMap<LogId, Box<IndexedLog>>;
 
-pub struct Index {
+pub struct LogIndex {
     shards: Vec<RwLock<Shard>>,
 }
 
-impl Index {
-    pub fn new() -> Index {
-        Index { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
+impl LogIndex {
+    pub fn new() -> LogIndex {
+        LogIndex { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
     }
 
     /// A checksum is enough: an attacker who chooses names that collide only makes readers wait for each other.
@@ -35,13 +35,13 @@ impl Index {
     }
 
     /// Looks at one log; nothing in `look` may wait.
-    pub fn read<T>(&self, log: &LogId, look: impl FnOnce(&Log) -> T) -> Option<T> {
-        self.shard(Index::shard_of(log)).get(log).map(|log| look(log))
+    pub fn read<T>(&self, log: &LogId, look: impl FnOnce(&IndexedLog) -> T) -> Option<T> {
+        self.shard(LogIndex::shard_of(log)).get(log).map(|log| look(log))
     }
 
     /// Changes one log. For the writer and recovery only.
-    pub fn change<T>(&self, log: &LogId, change: impl FnOnce(&mut Log) -> T) -> Option<T> {
-        self.shard_mut(Index::shard_of(log)).get_mut(log).map(|log| change(log))
+    pub fn change<T>(&self, log: &LogId, change: impl FnOnce(&mut IndexedLog) -> T) -> Option<T> {
+        self.shard_mut(LogIndex::shard_of(log)).get_mut(log).map(|log| change(log))
     }
 
     /// A sound way to hold a poisoned lock: a panic cannot happen between two steps of one change here.
@@ -54,7 +54,7 @@ impl Index {
     }
 
     /// Everything that `pick` makes something of, over all logs.
-    pub fn collect<T>(&self, mut pick: impl FnMut(&LogId, &Log) -> Option<T>) -> Vec<T> {
+    pub fn collect<T>(&self, mut pick: impl FnMut(&LogId, &IndexedLog) -> Option<T>) -> Vec<T> {
         let mut picked = Vec::new();
         for shard in 0..SHARDS {
             let logs = self.shard(shard);
@@ -78,8 +78,8 @@ impl Index {
 
     /// Makes the log what it is after this frame. Returns its newest frame before this one, if it was there.
     pub fn apply(&self, meta: &Meta, applied: Applied<'_>, space: &mut Space) -> Option<u64> {
-        let mut shard = self.shard_mut(Index::shard_of(&meta.log));
-        if meta.flags.has(Flags::CREATE)
+        let mut shard = self.shard_mut(LogIndex::shard_of(&meta.log));
+        if meta.flags.has(FrameFlags::CREATE)
             && let Some(mut old) = shard.remove(&meta.log)
         {
             old.forget(space);
@@ -91,13 +91,13 @@ impl Index {
                 Some(last_lsn)
             }
             None => {
-                let mut log = Box::new(Log::new(meta, applied.place, space));
+                let mut log = Box::new(IndexedLog::new(meta, applied.place, space));
                 log.apply(meta, applied, space);
                 shard.insert(meta.log.clone(), log);
                 None
             }
         };
-        if meta.flags.has(Flags::RELEASE_LOG)
+        if meta.flags.has(FrameFlags::RELEASE_LOG)
             && let Some(mut log) = shard.remove(&meta.log)
         {
             log.forget(space);
@@ -106,7 +106,7 @@ impl Index {
     }
 }
 
-impl fmt::Debug for Index {
+impl fmt::Debug for LogIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Index({} logs)", self.len())
     }

@@ -6,10 +6,10 @@ use bowline_protocol::{Epoch, Extent, Seq};
 use bytes::Bytes;
 
 use super::cached_frame::CachedFrame;
-use super::frame::{Flags, HEADER_BYTES, Meta, RecordHead};
-use super::segment::Place;
+use super::frame::{FrameFlags, HEADER_BYTES, Meta, RecordHead};
+use super::segment::FramePlace;
 use super::space::Space;
-use crate::{Fence, Holder, Kind, Record, StoreError};
+use crate::{Fence, Holder, LogKind, Record, StoreError};
 
 /// Values up to this size are kept in memory: a mark or a key costs less there than a read.
 const INLINE_BYTES_MAX: usize = 64;
@@ -19,7 +19,7 @@ const INLINE_BYTES_MAX: usize = 64;
 const OVERHEAD_BYTES: u64 = 96;
 
 #[derive(Debug)]
-pub struct Log {
+pub struct IndexedLog {
     pub epoch: Epoch,
     pub epoch_first: Seq,
     pub first: Seq,
@@ -32,11 +32,11 @@ pub struct Log {
     pub anchor: u32,
     /// The newest frame that held the record or items.
     pub facts_lsn: u64,
-    pub record: Option<Kept>,
+    pub record: Option<StoredRecord>,
     /// Boxed, since a map has room for eleven of them as soon as it has one, and most logs have few.
-    pub items: BTreeMap<Box<str>, Box<Slot>>,
+    pub items: BTreeMap<Box<str>, Box<ItemSlot>>,
     /// Frames with retained events, in the order of their numbers.
-    pub entries: VecDeque<Entry>,
+    pub entries: VecDeque<FrameEntry>,
     /// Why it was set aside.
     pub quarantined: Option<Box<str>>,
     /// What the newest frame says there should be; recovery compares.
@@ -48,23 +48,23 @@ pub struct Log {
 
 /// The record, in memory, and where it lies on disk.
 #[derive(Debug)]
-pub struct Kept {
+pub struct StoredRecord {
     /// `None` if it was unreadable there.
     pub record: Option<Record>,
-    pub place: Place,
+    pub place: FramePlace,
 }
 
 /// Where an item's value lies: in the body of the frame at `place`.
 #[derive(Clone, Debug)]
-pub struct Slot {
-    pub place: Place,
+pub struct ItemSlot {
+    pub place: FramePlace,
     pub at: u32,
     pub len: u32,
-    pub value: Value,
+    pub value: ItemValue,
 }
 
 #[derive(Clone, Debug)]
-pub enum Value {
+pub enum ItemValue {
     Inline(Bytes),
     OnDisk,
     Damaged,
@@ -72,10 +72,10 @@ pub enum Value {
 
 /// Events `base .. base + count`, in one frame.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct FrameEntry {
     pub base: Seq,
     pub at_ms: u64,
-    pub place: Place,
+    pub place: FramePlace,
     pub count: u32,
     pub events_len: u32,
     /// What the frame says about them.
@@ -88,14 +88,14 @@ pub struct Entry {
 #[derive(Clone, Debug)]
 pub struct Applied<'a> {
     pub lsn: u64,
-    pub place: Place,
+    pub place: FramePlace,
     pub meta_len: u32,
     /// `None` if it is unreadable.
     pub body: Option<&'a [u8]>,
     pub hot: Option<CachedFrame>,
 }
 
-impl Entry {
+impl FrameEntry {
     pub fn end(&self) -> Seq {
         self.base.plus(u64::from(self.count))
     }
@@ -105,11 +105,11 @@ impl Entry {
     }
 }
 
-impl Log {
-    pub fn new(meta: &Meta, place: Place, space: &mut Space) -> Log {
+impl IndexedLog {
+    pub fn new(meta: &Meta, place: FramePlace, space: &mut Space) -> IndexedLog {
         let weight = (meta.log.as_str().len() + meta.epoch.as_str().len()) as u16 + OVERHEAD_BYTES as u16;
         space.add_live(place.segment, u64::from(weight));
-        Log {
+        IndexedLog {
             epoch: meta.epoch.clone(),
             epoch_first: meta.epoch_first,
             first: meta.first,
@@ -129,7 +129,7 @@ impl Log {
         }
     }
 
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<LogKind> {
         self.record.as_ref()?.record.as_ref().map(|record| record.kind)
     }
 
@@ -138,7 +138,7 @@ impl Log {
     }
 
     /// Refuses what would rest on damaged ground.
-    pub fn sound(&self) -> Result<&Log, StoreError> {
+    pub fn sound(&self) -> Result<&IndexedLog, StoreError> {
         match &self.quarantined {
             None => Ok(self),
             Some(why) => Err(StoreError::Quarantined(why.to_string())),
@@ -154,7 +154,7 @@ impl Log {
         }
         if self.epoch != meta.epoch {
             // Frames in between are lost, and with them the end of the life that the events here belong to.
-            if meta.prev_lsn != self.last_lsn && !meta.flags.has(Flags::EPOCH) {
+            if meta.prev_lsn != self.last_lsn && !meta.flags.has(FrameFlags::EPOCH) {
                 self.trim_to(self.next, space);
             }
             self.epoch = meta.epoch.clone();
@@ -166,12 +166,12 @@ impl Log {
             (self.fence, self.holder) = (Fence(meta.fence), None);
         }
         self.items_stated = meta.items_total;
-        self.record_stated = meta.flags.has(Flags::HAS_RECORD);
+        self.record_stated = meta.flags.has(FrameFlags::HAS_RECORD);
         if meta.has_facts() {
             self.facts_lsn = lsn;
         }
         if !meta.events.is_empty() && body.is_some() {
-            let entry = Entry {
+            let entry = FrameEntry {
                 base: meta.base,
                 at_ms: meta.at_ms,
                 place,
@@ -189,10 +189,10 @@ impl Log {
             self.keep_item(key, span, body, place, space);
         }
         self.trim_to(meta.first, space);
-        if meta.flags.has(Flags::RELEASE_CONTENTS) {
+        if meta.flags.has(FrameFlags::RELEASE_CONTENTS) {
             self.drop_items(space);
         }
-        if meta.flags.has(Flags::QUARANTINED) {
+        if meta.flags.has(FrameFlags::QUARANTINED) {
             self.drop_items(space);
             self.trim_to(meta.next, space);
             if self.record.as_ref().is_some_and(|kept| kept.record.is_none()) {
@@ -203,7 +203,7 @@ impl Log {
     }
 
     /// Puts an entry in its place. A copy replaces what it was copied from.
-    fn insert(&mut self, mut entry: Entry, space: &mut Space) {
+    fn insert(&mut self, mut entry: FrameEntry, space: &mut Space) {
         space.add_live(entry.place.segment, entry.weight());
         if self.entries.back().is_none_or(|last| last.end() <= entry.base) {
             self.entries.push_back(entry);
@@ -221,18 +221,18 @@ impl Log {
         self.entries.insert(at, entry);
     }
 
-    fn keep_record(&mut self, head: &RecordHead, bytes: Option<&[u8]>, place: Place, space: &mut Space) {
+    fn keep_record(&mut self, head: &RecordHead, bytes: Option<&[u8]>, place: FramePlace, space: &mut Space) {
         self.drop_record(space);
         space.add_live(place.segment, u64::from(head.len) + OVERHEAD_BYTES);
         let body = bytes.and_then(|bytes| bytes.get(..head.len as usize));
-        self.record = Some(Kept {
+        self.record = Some(StoredRecord {
             record: body.map(|body| Record {
                 kind: head.kind,
                 owner: head.owner.clone(),
                 touched_ms: head.touched_ms,
                 body: Bytes::copy_from_slice(body),
             }),
-            place: Place { len: head.len, ..place },
+            place: FramePlace { len: head.len, ..place },
         });
     }
 
@@ -241,7 +241,7 @@ impl Log {
         key: &str,
         span: Option<(usize, usize)>,
         body: Option<&[u8]>,
-        place: Place,
+        place: FramePlace,
         space: &mut Space,
     ) {
         if let Some(old) = self.items.remove(key) {
@@ -249,13 +249,13 @@ impl Log {
         }
         let Some((at, len)) = span else { return };
         let value = match body.map(|body| body.get(at..at + len)) {
-            Some(Some(bytes)) if len <= INLINE_BYTES_MAX => Value::Inline(Bytes::copy_from_slice(bytes)),
-            Some(Some(_)) => Value::OnDisk,
-            Some(None) | None => Value::Damaged,
+            Some(Some(bytes)) if len <= INLINE_BYTES_MAX => ItemValue::Inline(Bytes::copy_from_slice(bytes)),
+            Some(Some(_)) => ItemValue::OnDisk,
+            Some(None) | None => ItemValue::Damaged,
         };
         space.add_live(place.segment, item_weight(key, len as u32));
         let (at, len) = (at as u32, len as u32);
-        self.items.insert(key.into(), Box::new(Slot { place, at, len, value }));
+        self.items.insert(key.into(), Box::new(ItemSlot { place, at, len, value }));
     }
 
     /// Lets go of events before `first`.
@@ -322,7 +322,7 @@ impl Log {
         self.record.is_some() != self.record_stated
             || self.record.as_ref().is_some_and(|kept| kept.record.is_none())
             || self.items.len() as u64 != self.items_stated
-            || self.items.values().any(|slot| matches!(slot.value, Value::Damaged))
+            || self.items.values().any(|slot| matches!(slot.value, ItemValue::Damaged))
     }
 }
 

@@ -8,27 +8,27 @@
 #[cfg(test)]
 mod any_bytes;
 mod cached_frame;
+mod codec;
 mod commit_queue;
 mod compact;
 mod data_dir;
 #[doc(hidden)]
 pub mod faults;
 mod frame;
-mod group;
-mod head;
-mod hot;
 mod index;
-mod judge;
 mod log;
+mod log_head;
 mod open;
-mod pen;
 mod read;
 mod recover;
 mod segment;
+mod segment_writer;
 mod shared;
 mod space;
 mod state;
-mod wire;
+mod tail_cache;
+mod verdict;
+mod write_group;
 mod writer;
 
 use std::fmt;
@@ -41,19 +41,19 @@ use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
-use self::commit_queue::{CommitQueue, Request, WriterCommand};
+use self::commit_queue::{CommitQueue, QueuedRequest, WriterCommand};
 use self::data_dir::DataDir;
-use self::log::Log;
-use self::read::{FetchError, ItemPlan, Plan};
-use self::shared::Shared;
+use self::log::IndexedLog;
+use self::read::{FetchError, ItemPlan, ReadPlan};
+use self::shared::DiskShared;
 use crate::tail::lock;
 use crate::{
-    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Kind, Leased, ReadLimit, Record,
+    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Leased, LogKind, ReadLimit, Record,
     StoreError, TailGuard, Trimmed, WakeSet,
 };
 
-pub use group::COMMIT_BYTES_MAX;
 pub use open::{DiskOptions, OpenError, OpenReport, Runs, Sync};
+pub use write_group::COMMIT_BYTES_MAX;
 
 /// How often a read looks again when what it wanted has moved meanwhile. Each move takes a whole compaction.
 const LOOKS_MAX: usize = 8;
@@ -64,7 +64,7 @@ const COLD_READS_MAX: usize = 8;
 
 /// Logs on disk. Opened with [`DiskStore::open`].
 pub struct DiskStore {
-    shared: Arc<Shared>,
+    shared: Arc<DiskShared>,
     queue: Arc<CommitQueue>,
     runs: Runs,
     writer: Mutex<Option<Running>>,
@@ -85,7 +85,7 @@ impl DiskStore {
         answered.await.map_err(|_| StoreError::Closed)
     }
 
-    fn look<T>(&self, log: &LogId, look: impl FnOnce(&Log) -> T) -> Result<Option<T>, StoreError> {
+    fn look<T>(&self, log: &LogId, look: impl FnOnce(&IndexedLog) -> T) -> Result<Option<T>, StoreError> {
         self.shared.index.read(log, |log| log.sound().map(look)).transpose()
     }
 
@@ -93,7 +93,7 @@ impl DiskStore {
     async fn fetch<P, T>(
         &self,
         log: &LogId,
-        plan: impl Fn(&Log) -> P + Send,
+        plan: impl Fn(&IndexedLog) -> P + Send,
         is_here: impl Fn(&P) -> bool + Send,
         fetch: impl Fn(P, &DataDir) -> Result<T, FetchError> + Copy + Send + 'static,
     ) -> Result<T, StoreError>
@@ -135,11 +135,11 @@ impl EventLog for DiskStore {
     }
 
     async fn read(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Batch, StoreError> {
-        self.fetch(log, |log| Plan::new(log, from, limit), Plan::is_hot, Plan::fetch).await
+        self.fetch(log, |log| ReadPlan::new(log, from, limit), ReadPlan::is_hot, ReadPlan::fetch).await
     }
 
     async fn extent(&self, log: &LogId) -> Result<Extent, StoreError> {
-        self.look(log, Log::extent)?.ok_or(StoreError::NoSuchLog)
+        self.look(log, IndexedLog::extent)?.ok_or(StoreError::NoSuchLog)
     }
 
     fn tail(&self, log: &LogId, wake: &Arc<WakeSet>, token: u64) -> TailGuard {
@@ -171,7 +171,7 @@ impl Directory for DiskStore {
     }
 
     async fn item(&self, log: &LogId, key: &str) -> Result<Option<Bytes>, StoreError> {
-        let plan = |log: &Log| ItemPlan::new(log.items.get_key_value(key).into_iter());
+        let plan = |log: &IndexedLog| ItemPlan::new(log.items.get_key_value(key).into_iter());
         let found = self.fetch(log, plan, ItemPlan::is_inline, ItemPlan::fetch).await;
         match found {
             Ok(found) => Ok(found.into_iter().next().map(|(_, value)| value)),
@@ -181,7 +181,7 @@ impl Directory for DiskStore {
     }
 
     async fn items(&self, log: &LogId, prefix: &str) -> Result<Vec<(String, Bytes)>, StoreError> {
-        let plan = |log: &Log| {
+        let plan = |log: &IndexedLog| {
             let from = log.items.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
             ItemPlan::new(from.take_while(|(key, _)| key.starts_with(prefix)))
         };
@@ -189,29 +189,30 @@ impl Directory for DiskStore {
     }
 
     async fn items_at(&self, log: &LogId, keys: &[String]) -> Result<Vec<(String, Bytes)>, StoreError> {
-        let plan = |log: &Log| ItemPlan::new(keys.iter().filter_map(|key| log.items.get_key_value(key.as_str())));
+        let plan =
+            |log: &IndexedLog| ItemPlan::new(keys.iter().filter_map(|key| log.items.get_key_value(key.as_str())));
         match self.fetch(log, plan, ItemPlan::is_inline, ItemPlan::fetch).await {
             Err(StoreError::NoSuchLog) => Ok(Vec::new()),
             found => found,
         }
     }
 
-    async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
-        let record = |id: &LogId, log: &Log| wanted(log, kind, owner).map(|record| (id.clone(), record.clone()));
+    async fn list(&self, kind: LogKind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
+        let record = |id: &LogId, log: &IndexedLog| wanted(log, kind, owner).map(|record| (id.clone(), record.clone()));
         Ok(self.shared.index.collect(record))
     }
 
-    async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError> {
-        let count = |_: &LogId, log: &Log| wanted(log, kind, owner).map(|_| ());
+    async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError> {
+        let count = |_: &LogId, log: &IndexedLog| wanted(log, kind, owner).map(|_| ());
         Ok(self.shared.index.collect(count).len())
     }
 
     async fn lease(&self, log: &LogId, claim: &Claim) -> Result<Leased, StoreError> {
-        self.queue.ask(&self.shared, |answer| Request::Lease(log.clone(), claim.clone(), answer)).await
+        self.queue.ask(&self.shared, |answer| QueuedRequest::Lease(log.clone(), claim.clone(), answer)).await
     }
 
     async fn give_back(&self, log: &LogId, by: &Holder, fence: Fence) -> Result<(), StoreError> {
-        self.queue.ask(&self.shared, |answer| Request::GiveBack(log.clone(), by.clone(), fence, answer)).await
+        self.queue.ask(&self.shared, |answer| QueuedRequest::GiveBack(log.clone(), by.clone(), fence, answer)).await
     }
 
     async fn holder(&self, log: &LogId) -> Result<Option<Holder>, StoreError> {
@@ -228,7 +229,7 @@ impl Directory for DiskStore {
 }
 
 /// The log's record, if it is sound and of this kind and owner.
-fn wanted<'a>(log: &'a Log, kind: Kind, owner: Option<&Principal>) -> Option<&'a Record> {
+fn wanted<'a>(log: &'a IndexedLog, kind: LogKind, owner: Option<&Principal>) -> Option<&'a Record> {
     let record = log.sound().ok()?.record.as_ref()?.record.as_ref()?;
     (record.kind == kind && owner.is_none_or(|owner| *owner == record.owner)).then_some(record)
 }

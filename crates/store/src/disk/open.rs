@@ -12,14 +12,14 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::commit_queue::{CommitQueue, WriterCommand};
 use super::data_dir::DataDir;
-use super::group::Group;
-use super::hot::Hot;
-use super::judge::{Verdict, judge};
-use super::pen::Pen;
 use super::recover::{LastRun, RecoverError, Recovered, recover};
 use super::segment::segment_path;
-use super::shared::Shared;
-use super::state::{Found, State, Witness};
+use super::segment_writer::SegmentWriter;
+use super::shared::DiskShared;
+use super::state::{FoundState, State, Witness};
+use super::tail_cache::TailCache;
+use super::verdict::{RecoveryVerdict, judge};
+use super::write_group::WriteGroup;
 use super::writer::Writer;
 use super::{COLD_READS_MAX, DiskStore, Running};
 use crate::{Fence, Retentions, StoreError};
@@ -126,7 +126,7 @@ impl DiskStore {
         let failed = |error| OpenError::Io { path: dir.path.clone(), error };
         dir.files.make_dir(&dir.path).map_err(failed)?;
         let guard = lock_dir(dir)?;
-        let past = Past::load(dir)?;
+        let past = PreviousRun::load(dir)?;
         let mut found = read_back(dir, &past)?;
         let verdict = judge(&found.index, &mut found.space, found.lost_through).map_err(failed)?;
         let mut report = OpenReport::of(&found, &verdict);
@@ -135,7 +135,7 @@ impl DiskStore {
 
         // The new positions must be durable before the state says that this run began: should we die in between,
         // the next opening must come to the same verdict.
-        let mut group = Group::new(writer.pen.written_lsn() + 1);
+        let mut group = WriteGroup::new(writer.pen.written_lsn() + 1);
         for (log, flags) in &verdict.amend {
             group.amend(log, *flags, &writer.shared.index, |_| {});
         }
@@ -167,7 +167,7 @@ impl DiskStore {
 }
 
 impl OpenReport {
-    fn of(found: &Recovered, verdict: &Verdict) -> OpenReport {
+    fn of(found: &Recovered, verdict: &RecoveryVerdict) -> OpenReport {
         let retained = found.index.collect(|_, log| Some(log.first.until(log.next)));
         OpenReport {
             logs: found.index.len() as u64,
@@ -183,7 +183,7 @@ impl OpenReport {
 }
 
 /// Reads the segments, and decides whether more is missing than they can tell themselves.
-fn read_back(dir: &DataDir, past: &Past) -> Result<Recovered, OpenError> {
+fn read_back(dir: &DataDir, past: &PreviousRun) -> Result<Recovered, OpenError> {
     let failed = |error| OpenError::Io { path: dir.path.clone(), error };
     let last_run = LastRun { durable: past.durable, unclosed: past.unclosed() };
     let mut found = recover(dir, &last_run).map_err(|error| match error {
@@ -217,8 +217,8 @@ fn begin(options: &DiskOptions, dir: &DataDir, past: &State, found: Recovered) -
     // All fences from before this run are shut out.
     found.index.raise_fences(Fence(state.generation << 32));
     let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
-    let pen = Pen::new(dir.clone(), (segment_bytes, state.generation), found.last, found.next_lsn - 1);
-    let shared = Shared::new(found.index, dir.clone(), options.sync.loss_window());
+    let pen = SegmentWriter::new(dir.clone(), (segment_bytes, state.generation), found.last, found.next_lsn - 1);
+    let shared = DiskShared::new(found.index, dir.clone(), options.sync.loss_window());
     shared.note_bytes(found.space.bytes());
     Writer {
         queue: Arc::new(CommitQueue::new(options.retention)),
@@ -226,7 +226,7 @@ fn begin(options: &DiskOptions, dir: &DataDir, past: &State, found: Recovered) -
         pen,
         space: found.space,
         runtime: lively_runtime().filter(|_| options.runs == Runs::OnThreads),
-        hot: Hot::new(options.hot_bytes),
+        hot: TailCache::new(options.hot_bytes),
         state,
         witness: None,
         ticks: None,
@@ -238,7 +238,7 @@ fn begin(options: &DiskOptions, dir: &DataDir, past: &State, found: Recovered) -
 }
 
 /// What the last run left word of.
-struct Past {
+struct PreviousRun {
     state: State,
     /// Frames up to here were answered and cannot be torn.
     durable: u64,
@@ -247,23 +247,26 @@ struct Past {
     damage: Vec<String>,
 }
 
-impl Past {
+impl PreviousRun {
     /// The run, if it was not closed and was of a version that notes how it began.
     fn unclosed(&self) -> Option<u64> {
         self.state.began_at.map(|_| self.state.generation)
     }
 
-    fn load(dir: &DataDir) -> Result<Past, OpenError> {
+    fn load(dir: &DataDir) -> Result<PreviousRun, OpenError> {
         let failed = |error| OpenError::Io { path: dir.path.clone(), error };
-        let unknown = |damage| Ok(Past { state: State::fresh().map_err(failed)?, durable: 0, unsure: true, damage });
+        let unknown =
+            |damage| Ok(PreviousRun { state: State::fresh().map_err(failed)?, durable: 0, unsure: true, damage });
         match State::load(dir).map_err(failed)? {
-            Found::Nothing => unknown(Vec::new()),
-            Found::Unreadable => unknown(vec!["the STATE file is unreadable, so the last run counts as lost".into()]),
-            Found::Newer(found) => Err(OpenError::Newer { dir: dir.path.clone(), found }),
-            Found::State(state) => {
+            FoundState::Nothing => unknown(Vec::new()),
+            FoundState::Unreadable => {
+                unknown(vec!["the STATE file is unreadable, so the last run counts as lost".into()])
+            }
+            FoundState::Newer(found) => Err(OpenError::Newer { dir: dir.path.clone(), found }),
+            FoundState::State(state) => {
                 let witnessed = || Witness::last_lsn(&*dir.files, &state);
                 let durable = state.closed_at.or_else(|| witnessed().filter(|_| state.interval));
-                Ok(Past {
+                Ok(PreviousRun {
                     unsure: state.interval && durable.is_none(),
                     durable: durable.max(state.began_at).unwrap_or(0),
                     state,

@@ -11,14 +11,14 @@ use bytes::Bytes;
 use super::cached_frame::CachedFrame;
 use super::data_dir::DataDir;
 use super::frame::{Meta, decode_frame};
-use super::log::{Log, Slot, Value};
-use super::segment::{Place, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, segment_path};
+use super::log::{IndexedLog, ItemSlot, ItemValue};
+use super::segment::{FramePlace, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, segment_path};
 use crate::{Batch, ReadLimit};
 
 /// What a read needs, decided while looking at the log and fetched without holding it.
 #[derive(Debug)]
-pub struct Plan {
-    pieces: Vec<Piece>,
+pub struct ReadPlan {
+    pieces: Vec<ReadPiece>,
     from: Seq,
     limit: ReadLimit,
     epoch: Epoch,
@@ -27,9 +27,9 @@ pub struct Plan {
 }
 
 #[derive(Debug)]
-struct Piece {
+struct ReadPiece {
     base: Seq,
-    place: Place,
+    place: FramePlace,
     hot: Option<CachedFrame>,
 }
 
@@ -39,12 +39,12 @@ pub enum FetchError {
     /// The segment is gone: what was in it has moved, so look again.
     Moved,
     /// What stands at this place is not what was written.
-    Damaged(Place),
+    Damaged(FramePlace),
     Io(io::Error),
 }
 
-impl Plan {
-    pub fn new(log: &Log, from: Seq, limit: ReadLimit) -> Plan {
+impl ReadPlan {
+    pub fn new(log: &IndexedLog, from: Seq, limit: ReadLimit) -> ReadPlan {
         let from = from.max(log.first);
         let (mut events, mut bytes, mut pieces) = (0, 0, Vec::new());
         for entry in log.entries.range(log.entry_from(from)..) {
@@ -55,9 +55,9 @@ impl Plan {
             events += (u64::from(entry.count) - skipped) as usize;
             // Of a frame that is entered in its middle an unknown part is skipped, so it may not end the plan.
             bytes += if skipped == 0 { entry.events_len as usize } else { 0 };
-            pieces.push(Piece { base: entry.base, place: entry.place, hot: entry.hot.clone() });
+            pieces.push(ReadPiece { base: entry.base, place: entry.place, hot: entry.hot.clone() });
         }
-        Plan { pieces, from, limit, epoch: log.epoch.clone(), first: log.first, next: log.next }
+        ReadPlan { pieces, from, limit, epoch: log.epoch.clone(), first: log.first, next: log.next }
     }
 
     pub fn is_hot(&self) -> bool {
@@ -93,7 +93,7 @@ impl Plan {
     /// Takes events of one piece until the limit is reached, and says whether it is.
     fn take(
         &self,
-        piece: &Piece,
+        piece: &ReadPiece,
         found: impl Iterator<Item = (usize, Bytes)>,
         events: &mut Vec<Recorded>,
         bytes_left: &mut usize,
@@ -124,10 +124,10 @@ fn slices(body: &Bytes, lens: &[u32]) -> impl Iterator<Item = Bytes> {
 
 /// Items to fetch: their keys, and where their values are.
 #[derive(Debug)]
-pub struct ItemPlan(Vec<(String, Place, usize, usize, Value)>);
+pub struct ItemPlan(Vec<(String, FramePlace, usize, usize, ItemValue)>);
 
 impl ItemPlan {
-    pub fn new<'a>(slots: impl Iterator<Item = (&'a Box<str>, &'a Box<Slot>)>) -> ItemPlan {
+    pub fn new<'a>(slots: impl Iterator<Item = (&'a Box<str>, &'a Box<ItemSlot>)>) -> ItemPlan {
         ItemPlan(
             slots
                 .map(|(key, slot)| {
@@ -139,14 +139,14 @@ impl ItemPlan {
     }
 
     pub fn is_inline(&self) -> bool {
-        self.0.iter().all(|(.., value)| matches!(value, Value::Inline(_)))
+        self.0.iter().all(|(.., value)| matches!(value, ItemValue::Inline(_)))
     }
 
     pub fn fetch(self, dir: &DataDir) -> Result<Vec<(String, Bytes)>, FetchError> {
         let mut shelf = Shelf::new(dir);
-        let mut last: Option<(Place, Bytes)> = None;
+        let mut last: Option<(FramePlace, Bytes)> = None;
         let fetched = self.0.into_iter().map(|(key, place, at, len, value)| {
-            if let Value::Inline(bytes) = value {
+            if let ItemValue::Inline(bytes) = value {
                 return Ok((key, bytes));
             }
             let body = match &last {
@@ -176,7 +176,7 @@ impl<'a> Shelf<'a> {
     }
 
     /// The frame at `place`, whole and checked.
-    pub fn frame(&mut self, place: Place) -> Result<(Meta, Bytes), FetchError> {
+    pub fn frame(&mut self, place: FramePlace) -> Result<(Meta, Bytes), FetchError> {
         if !self.open.contains_key(&place.segment) {
             let mut start = Vec::new();
             let opened = self.dir.files.open_to_read(&segment_path(&self.dir.path, place.segment));

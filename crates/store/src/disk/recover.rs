@@ -10,18 +10,18 @@ use std::{io, thread};
 use bowline_env::files::read_start;
 
 use super::data_dir::DataDir;
-use super::frame::{Flags, HEADER_BYTES, Header, Meta, Names};
-use super::index::Index;
+use super::frame::{FrameFlags, HEADER_BYTES, Header, Meta, Names};
+use super::index::LogIndex;
 use super::log::Applied;
 use super::segment::{
-    Place, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, is_draft, segment_number, segment_path,
+    FramePlace, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentStart, is_draft, segment_number, segment_path,
 };
 use super::space::Space;
 
 /// The index as the disk tells it, and what was noticed on the way.
 #[derive(Debug)]
 pub struct Recovered {
-    pub index: Index,
+    pub index: LogIndex,
     pub space: Space,
     /// What the next frame will be.
     pub next_lsn: u64,
@@ -74,7 +74,7 @@ pub fn recover(dir: &DataDir, last_run: &LastRun) -> Result<Recovered, RecoverEr
             for number in starts.keys() {
                 let path = segment_path(&dir.path, *number);
                 let bytes = used.try_recv().unwrap_or_default();
-                let read = Content::read(dir, &path, end_by_next(starts, *number), bytes);
+                let read = SegmentContent::read(dir, &path, end_by_next(starts, *number), bytes);
                 let read = read.map_err(|error| RecoverError::Io(path.clone(), error));
                 if send.send((path, read)).is_err() {
                     return;
@@ -106,7 +106,7 @@ fn end_by_next(starts: &Starts, number: u32) -> Option<u64> {
 }
 
 /// What of a segment counts.
-struct Content {
+struct SegmentContent {
     bytes: Vec<u8>,
     /// The length of the file.
     len: u64,
@@ -114,14 +114,14 @@ struct Content {
     ended: bool,
 }
 
-impl Content {
+impl SegmentContent {
     /// Reads up to `end`, or else as far as anything was ever written, in place of what `bytes` holds.
-    fn read(dir: &DataDir, path: &Path, end: Option<u64>, mut bytes: Vec<u8>) -> io::Result<Content> {
+    fn read(dir: &DataDir, path: &Path, end: Option<u64>, mut bytes: Vec<u8>) -> io::Result<SegmentContent> {
         let file = dir.files.open_to_read(path)?;
         let len = file.size()?;
         let wanted = end.map_or_else(|| file.data_end(), Ok)?;
         read_start(&*file, wanted, &mut bytes)?;
-        Ok(Content { bytes, len, ended: end.is_some() })
+        Ok(SegmentContent { bytes, len, ended: end.is_some() })
     }
 }
 
@@ -165,7 +165,7 @@ struct Scan {
 }
 
 /// What stands at one place in a segment.
-enum Found {
+enum FoundFrame {
     Frame(Header, Meta, bool),
     /// A frame whose length is known and whose meaning is not.
     Meaningless(Header),
@@ -177,7 +177,7 @@ impl Scan {
         let oldest_lsn = oldest.copied().flatten().map_or(1, |header| header.first_lsn);
         Scan {
             out: Recovered {
-                index: Index::new(),
+                index: LogIndex::new(),
                 space: Space::default(),
                 next_lsn: oldest_lsn,
                 last: None,
@@ -197,7 +197,7 @@ impl Scan {
         }
     }
 
-    fn segment(&mut self, header: SegmentHeader, content: &Content, newest: bool) {
+    fn segment(&mut self, header: SegmentHeader, content: &SegmentContent, newest: bool) {
         if header.first_lsn > self.out.next_lsn {
             let what = format!("something is missing before segment {}", header.number);
             self.lose_up_to(header.first_lsn, &what);
@@ -237,16 +237,16 @@ impl Scan {
         let mut at = SEGMENT_HEADER_BYTES as usize;
         while at < bytes.len() {
             let found = self.look(&bytes[at..], segment.salt);
-            let unsure = !matches!(found, Found::Frame(_, _, true));
+            let unsure = !matches!(found, FoundFrame::Frame(_, _, true));
             if unsure && newest && self.is_torn(&bytes[at..], segment.salt) {
                 self.out.torn_bytes += written_len(&bytes[at..]) as u64;
                 return (at, whole);
             }
             whole &= !unsure;
             match found {
-                Found::Frame(header, meta, sound) => {
+                FoundFrame::Frame(header, meta, sound) => {
                     let len = header.frame_len() as usize;
-                    let place = Place { segment: segment.number, offset: at as u32, len: len as u32 };
+                    let place = FramePlace { segment: segment.number, offset: at as u32, len: len as u32 };
                     let body = &bytes[at + HEADER_BYTES + header.meta_len as usize..at + len];
                     if !sound {
                         let sentence = format!("segment {}, byte {at}: log {} is damaged", segment.number, meta.log);
@@ -255,11 +255,11 @@ impl Scan {
                     self.apply(&header, &meta, place, sound.then_some(body));
                     at += len;
                 }
-                Found::Meaningless(header) => {
+                FoundFrame::Meaningless(header) => {
                     self.lose_up_to(header.lsn + 1, &format!("segment {}, byte {at}", segment.number));
                     at += header.frame_len() as usize;
                 }
-                Found::Nothing => match self.find_next(bytes, at + 1, segment.salt) {
+                FoundFrame::Nothing => match self.find_next(bytes, at + 1, segment.salt) {
                     Some((next_at, lsn)) => {
                         self.lose_up_to(lsn, &format!("segment {}, byte {at}", segment.number));
                         at = next_at;
@@ -278,21 +278,21 @@ impl Scan {
         (at, whole)
     }
 
-    fn look(&mut self, bytes: &[u8], salt: u32) -> Found {
+    fn look(&mut self, bytes: &[u8], salt: u32) -> FoundFrame {
         let Some(header) = Header::decode(bytes, salt) else {
-            return Found::Nothing;
+            return FoundFrame::Nothing;
         };
         let fits = header.lsn == self.out.next_lsn && header.frame_len() <= bytes.len() as u64;
         if !fits {
-            return Found::Nothing;
+            return FoundFrame::Nothing;
         }
         let (meta, rest) = bytes[HEADER_BYTES..].split_at(header.meta_len as usize);
         let body = &rest[..header.body_len as usize];
         let sound = crc32fast::hash(meta) == header.meta_crc;
         let meta = sound.then(|| Meta::decode_next(meta, &mut self.names)).flatten();
         match meta.filter(|meta| meta.body_len() == u64::from(header.body_len)) {
-            Some(meta) => Found::Frame(header, meta, crc32fast::hash(body) == header.body_crc),
-            None => Found::Meaningless(header),
+            Some(meta) => FoundFrame::Frame(header, meta, crc32fast::hash(body) == header.body_crc),
+            None => FoundFrame::Meaningless(header),
         }
     }
 
@@ -329,12 +329,12 @@ impl Scan {
         }
     }
 
-    fn apply(&mut self, header: &Header, meta: &Meta, place: Place, body: Option<&[u8]>) {
+    fn apply(&mut self, header: &Header, meta: &Meta, place: FramePlace, body: Option<&[u8]>) {
         let out = &mut self.out;
         let applied = Applied { lsn: header.lsn, place, meta_len: header.meta_len, body, hot: None };
         let before = out.index.apply(meta, applied, &mut out.space);
         let suspect = match before {
-            _ if meta.flags.has(Flags::CREATE) => false,
+            _ if meta.flags.has(FrameFlags::CREATE) => false,
             None => meta.prev_lsn >= self.oldest_lsn && meta.facts_lsn >= self.oldest_lsn,
             Some(last) => meta.prev_lsn != last && meta.facts_lsn > last,
         };

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::codec::ByteReader;
 use super::frame::{COUNT_MAX, salted_crc};
-use super::wire::Reader;
 
 /// What this version writes and the newest that it reads.
 pub const FORMAT: u32 = 1;
@@ -68,7 +68,7 @@ impl SegmentHeader {
 }
 
 fn decode_copy(copy: &[u8]) -> Option<SegmentHeader> {
-    let mut reader = Reader::new(copy);
+    let mut reader = ByteReader::new(copy);
     let magic = reader.take(MAGIC.len())?;
     let header = SegmentHeader {
         format: reader.u32()?,
@@ -87,7 +87,7 @@ fn decode_copy(copy: &[u8]) -> Option<SegmentHeader> {
 
 /// Where a frame lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct FramePlace {
     pub segment: u32,
     pub offset: u32,
     pub len: u32,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use bowline_protocol::LogId;
 
 use super::data_dir::DataDir;
-use super::index::Index;
+use super::index::LogIndex;
 use crate::tail::{Tails, lock};
 use crate::{Health, StoreError};
 
@@ -14,12 +14,12 @@ use crate::{Health, StoreError};
 const DAMAGE_SENTENCES_MAX: usize = 100;
 
 #[derive(Debug)]
-pub struct Shared {
-    pub index: Index,
+pub struct DiskShared {
+    pub index: LogIndex,
     pub tails: Arc<Tails>,
     pub dir: DataDir,
     pub loss_window: String,
-    status: Mutex<Status>,
+    status: Mutex<StoreStatus>,
     /// Whether `status` says so, for those who ask often.
     is_read_only: AtomicBool,
     bytes: AtomicU64,
@@ -27,7 +27,7 @@ pub struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Status {
+struct StoreStatus {
     read_only: Option<String>,
     full: Option<String>,
     /// Why old segments cannot be freed at the moment.
@@ -35,10 +35,10 @@ struct Status {
     damage: Vec<String>,
 }
 
-impl Shared {
-    pub fn new(index: Index, dir: DataDir, loss_window: String) -> Shared {
+impl DiskShared {
+    pub fn new(index: LogIndex, dir: DataDir, loss_window: String) -> DiskShared {
         let any_quarantined = !index.collect(|_, log| log.quarantined.is_some().then_some(())).is_empty();
-        Shared {
+        DiskShared {
             index,
             tails: Arc::default(),
             dir,

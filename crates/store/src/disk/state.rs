@@ -31,7 +31,7 @@ pub struct State {
 
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundState {
     Nothing,
     State(State),
     Newer(String),
@@ -47,10 +47,10 @@ impl State {
         Ok(State { instance: entropy::u64(), generation: 0, interval: false, closed_at: None, began_at: None })
     }
 
-    pub fn load(dir: &DataDir) -> io::Result<Found> {
+    pub fn load(dir: &DataDir) -> io::Result<FoundState> {
         match dir.files.read(&path(&dir.path), STATE_BYTES_MAX) {
             Ok(bytes) => Ok(State::parse(&bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(FoundState::Nothing),
             Err(error) => Err(error),
         }
     }
@@ -68,22 +68,22 @@ impl State {
         dir.files.replace(&path(&dir.path), line.as_bytes())
     }
 
-    fn parse(bytes: &[u8]) -> Found {
+    fn parse(bytes: &[u8]) -> FoundState {
         let Some(text) = std::str::from_utf8(bytes).ok().and_then(|text| text.strip_suffix('\n')) else {
-            return Found::Unreadable;
+            return FoundState::Unreadable;
         };
         let Some((text, crc)) = text.rsplit_once(' ') else {
-            return Found::Unreadable;
+            return FoundState::Unreadable;
         };
         if u32::from_str_radix(crc, 16) != Ok(crc32fast::hash(text.as_bytes())) {
-            return Found::Unreadable;
+            return FoundState::Unreadable;
         }
         match text.split(' ').collect::<Vec<_>>()[..] {
-            ["bowline-store", format, ..] if format != FORMAT.to_string() => Found::Newer(format.to_owned()),
+            ["bowline-store", format, ..] if format != FORMAT.to_string() => FoundState::Newer(format.to_owned()),
             ["bowline-store", _, instance, generation, sync, closed_at] => {
                 let state = u64::from_str_radix(instance, 16).ok().zip(generation.parse().ok());
-                state.map_or(Found::Unreadable, |(instance, generation)| {
-                    Found::State(State {
+                state.map_or(FoundState::Unreadable, |(instance, generation)| {
+                    FoundState::State(State {
                         instance,
                         generation,
                         interval: sync == "interval",
@@ -92,7 +92,7 @@ impl State {
                     })
                 })
             }
-            _ => Found::Unreadable,
+            _ => FoundState::Unreadable,
         }
     }
 }
@@ -169,17 +169,17 @@ mod tests {
     fn a_state_reads_back_and_any_flipped_bit_is_noticed() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = DataDir { path: temporary.path().to_owned(), files: Arc::new(OsFiles) };
-        assert_eq!(State::load(&dir).unwrap(), Found::Nothing);
+        assert_eq!(State::load(&dir).unwrap(), FoundState::Nothing);
         for (closed_at, began_at) in [(None, None), (None, Some(7)), (Some(99), None)] {
             let state = State { instance: 0xabc, generation: 7, interval: true, closed_at, began_at };
             state.save(&dir).unwrap();
-            assert_eq!(State::load(&dir).unwrap(), Found::State(state));
+            assert_eq!(State::load(&dir).unwrap(), FoundState::State(state));
         }
         let sound = fs::read(path(&dir.path)).unwrap();
         for at in 0..sound.len() {
             let mut bytes = sound.clone();
             bytes[at] ^= 1;
-            assert_eq!(State::parse(&bytes), Found::Unreadable, "flip at {at}");
+            assert_eq!(State::parse(&bytes), FoundState::Unreadable, "flip at {at}");
         }
     }
 }

@@ -10,18 +10,18 @@ use bowline_protocol::LogId;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::commit_queue::{CommitQueue, Taken, Waiting, Work, WriterCommand};
-use super::compact::{Compaction, Step};
+use super::commit_queue::{CommitQueue, GroupWaiter, TakenGroup, WriterCommand, WriterWork};
+use super::compact::{Compaction, CompactionStep};
 use super::data_dir::DataDir;
-use super::frame::Flags;
-use super::group::Group;
-use super::hot::Hot;
-use super::pen::{Pen, Written};
+use super::frame::FrameFlags;
 use super::read::{FetchError, Shelf};
-use super::segment::{Place, segment_path};
-use super::shared::Shared;
+use super::segment::{FramePlace, segment_path};
+use super::segment_writer::{SegmentWriter, WrittenAt};
+use super::shared::DiskShared;
 use super::space::Space;
 use super::state::{State, Witness};
+use super::tail_cache::TailCache;
+use super::write_group::WriteGroup;
 use crate::{Retentions, StoreError, Trimmed};
 
 /// How long compaction rests after it met an obstacle. Room is short then, but trying again at once does not help.
@@ -33,12 +33,12 @@ const RELAY_MIN: usize = 8;
 
 pub struct Writer {
     pub queue: Arc<CommitQueue>,
-    pub shared: Arc<Shared>,
-    pub pen: Pen,
+    pub shared: Arc<DiskShared>,
+    pub pen: SegmentWriter,
     pub space: Space,
     /// Where those who wait are likely to run; it runs by itself.
     pub runtime: Option<Handle>,
-    pub hot: Hot,
+    pub hot: TailCache,
     pub state: State,
     /// Interval mode only.
     pub witness: Option<Witness>,
@@ -51,16 +51,16 @@ pub struct Writer {
 }
 
 /// Answers that are given at the latest when this is dropped, so that none can be lost on the way.
-struct Answers(Vec<Waiting>);
+struct Answers(Vec<GroupWaiter>);
 
 impl Drop for Answers {
     fn drop(&mut self) {
         for one in self.0.drain(..) {
             // A caller that stopped waiting loses nothing: the commit stands.
             match one {
-                Waiting::Commit(answer, done) => drop(answer.send(done)),
-                Waiting::Lease(_, _, answer, leased) => drop(answer.send(leased)),
-                Waiting::GiveBack(_, _, _, answer, given) => drop(answer.send(given)),
+                GroupWaiter::Commit(answer, done) => drop(answer.send(done)),
+                GroupWaiter::Lease(_, _, answer, leased) => drop(answer.send(leased)),
+                GroupWaiter::GiveBack(_, _, _, answer, given) => drop(answer.send(given)),
             }
         }
     }
@@ -105,8 +105,8 @@ impl Writer {
     }
 
     /// Does what there is to do, and a step of compaction if one is due.
-    fn serve(&mut self, work: Work) -> ControlFlow<()> {
-        if work == Work::Over {
+    fn serve(&mut self, work: WriterWork) -> ControlFlow<()> {
+        if work == WriterWork::Over {
             // Dropped without having been closed: keep what can be kept, but leave no mark that says "closed".
             let _ = self.pen.sync();
             return ControlFlow::Break(());
@@ -168,13 +168,13 @@ impl Writer {
         None
     }
 
-    fn group(&self) -> Group {
-        Group::new(self.pen.written_lsn() + 1)
+    fn group(&self) -> WriteGroup {
+        WriteGroup::new(self.pen.written_lsn() + 1)
     }
 
     /// Writes the group, makes it visible, and answers each caller in it.
-    fn finish(&mut self, taken: Taken) {
-        let Taken { group, waiting } = taken;
+    fn finish(&mut self, taken: TakenGroup) {
+        let TakenGroup { group, waiting } = taken;
         if waiting.is_empty() {
             return;
         }
@@ -194,7 +194,7 @@ impl Writer {
     /// A group did not reach the disk. What was refused in it may have been refused because of something that did not happen,
     /// and what was put down since stands on it, so all of these share the failure; only leases need no disk, and a full one
     /// must not keep people out.
-    fn fail(&mut self, mut waiting: Vec<Waiting>, error: &StoreError) {
+    fn fail(&mut self, mut waiting: Vec<GroupWaiter>, error: &StoreError) {
         let (since, was_held) = self.queue.hold();
         waiting.extend(since.waiting);
         let index = &self.shared.index;
@@ -202,14 +202,14 @@ impl Writer {
         let mut answers = Answers(Vec::new());
         for one in waiting {
             answers.0.push(match one {
-                Waiting::Commit(answer, _) => Waiting::Commit(answer, Err(error.clone())),
-                Waiting::Lease(log, claim, answer, _) => {
+                GroupWaiter::Commit(answer, _) => GroupWaiter::Commit(answer, Err(error.clone())),
+                GroupWaiter::Lease(log, claim, answer, _) => {
                     let leased = leases.lease(&log, &claim, index);
-                    Waiting::Lease(log, claim, answer, leased)
+                    GroupWaiter::Lease(log, claim, answer, leased)
                 }
-                Waiting::GiveBack(log, by, fence, answer, _) => {
+                GroupWaiter::GiveBack(log, by, fence, answer, _) => {
                     let given = leases.give_back(&log, &by, fence, index);
-                    Waiting::GiveBack(log, by, fence, answer, given)
+                    GroupWaiter::GiveBack(log, by, fence, answer, given)
                 }
             });
         }
@@ -220,7 +220,7 @@ impl Writer {
     }
 
     /// Writes the group and makes it visible; or does neither, and says why.
-    pub fn write(&mut self, mut group: Group) -> Result<(), StoreError> {
+    pub fn write(&mut self, mut group: WriteGroup) -> Result<(), StoreError> {
         let mut written = None;
         if !group.is_empty() {
             let put = self.put_down(&mut group);
@@ -240,7 +240,7 @@ impl Writer {
         Ok(())
     }
 
-    fn put_down(&mut self, group: &mut Group) -> Result<Written, StoreError> {
+    fn put_down(&mut self, group: &mut WriteGroup) -> Result<WrittenAt, StoreError> {
         if let Some(why) = self.shared.read_only() {
             return Err(StoreError::ReadOnly(why));
         }
@@ -298,7 +298,7 @@ impl Writer {
         });
         let mut group = self.group();
         for Trimmed { log, to, .. } in &trimmed {
-            group.amend(log, Flags::default(), &self.shared.index, |head| head.first = *to);
+            group.amend(log, FrameFlags::default(), &self.shared.index, |head| head.first = *to);
         }
         if group.is_empty() {
             self.try_to_heal();
@@ -316,12 +316,12 @@ impl Writer {
     }
 
     /// What a reader could not read is looked at once more; then its log loses what is before it, or is set aside.
-    pub fn judge_damage(&mut self, id: &LogId, place: Place) {
+    pub fn judge_damage(&mut self, id: &LogId, place: FramePlace) {
         let shared = self.shared.clone();
         if !matches!(Shelf::new(&shared.dir).frame(place), Err(FetchError::Damaged(_))) {
             return;
         }
-        let at = |other: Place| (other.segment, other.offset) == (place.segment, place.offset);
+        let at = |other: FramePlace| (other.segment, other.offset) == (place.segment, place.offset);
         let (facts, end) = shared
             .index
             .read(id, |log| {
@@ -336,7 +336,7 @@ impl Writer {
         } else if let Some(end) = end {
             shared.note_damage(format!("log {id} begins at {end} now: some of what was before is unreadable"));
             let mut group = self.group();
-            group.amend(id, Flags::default(), &shared.index, |head| head.first = end);
+            group.amend(id, FrameFlags::default(), &shared.index, |head| head.first = end);
             if self.write(group).is_err() {
                 shared.index.change(id, |log| log.trim_to(end, &mut self.space));
             }
@@ -368,16 +368,16 @@ impl Writer {
             return;
         }
         match step {
-            Step::More => self.compaction = Some(walk),
-            Step::Damaged(log, place) => {
+            CompactionStep::More => self.compaction = Some(walk),
+            CompactionStep::Damaged(log, place) => {
                 self.judge_damage(&log, place);
                 self.compaction = Some(walk);
             }
-            Step::Failed(why) => {
+            CompactionStep::Failed(why) => {
                 self.shared.note_obstacle(&why);
                 self.rest();
             }
-            Step::Done => match self.drop_segment(walk.segment) {
+            CompactionStep::Done => match self.drop_segment(walk.segment) {
                 Ok(()) => self.shared.note_room(),
                 Err(why) => {
                     self.shared.note_obstacle(&why);

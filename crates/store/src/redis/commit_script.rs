@@ -7,23 +7,30 @@ use redis::Value;
 
 use super::keys::{LogKeys, kind_digit};
 use super::local_cache::Listed;
-use super::operation::Operation;
+use super::operation::RedisOperation;
 use super::reply::{bytes, list, number, text};
 use super::script::Script;
-use crate::{Commit, Committed, Fence, Kind, Record, Release, Retentions, StoreError, Trimmed};
+use crate::{Commit, Committed, Fence, LogKind, Record, Release, Retentions, StoreError, Trimmed};
 
 /// Writes a commit down for the script.
-pub fn operation(commit: &Commit, keys: &LogKeys, retention: &Retentions, id: &str) -> Result<Operation, StoreError> {
+pub fn operation(
+    commit: &Commit,
+    keys: &LogKeys,
+    retention: &Retentions,
+    id: &str,
+) -> Result<RedisOperation, StoreError> {
     let fresh = Epoch::from_random(entropy::u64());
-    let mut operation =
-        Operation::script(Script::Commit, vec![keys.head(), keys.events(), keys.items(), keys.ghost(), keys.channel()])
-            .arg(id.to_owned())
-            .arg(commit.fence.0.to_string())
-            .arg(fresh.as_str().to_owned())
-            .arg(commit.at_ms.to_string())
-            .arg(retention.sessions.events_max.to_string())
-            .arg(retention.tasks.events_max.to_string())
-            .arg(retention.nodes.events_max.to_string());
+    let mut operation = RedisOperation::script(
+        Script::Commit,
+        vec![keys.head(), keys.events(), keys.items(), keys.ghost(), keys.channel()],
+    )
+    .arg(id.to_owned())
+    .arg(commit.fence.0.to_string())
+    .arg(fresh.as_str().to_owned())
+    .arg(commit.at_ms.to_string())
+    .arg(retention.sessions.events_max.to_string())
+    .arg(retention.tasks.events_max.to_string())
+    .arg(retention.nodes.events_max.to_string());
     match &commit.create {
         Some(start) => {
             operation.push(start.epoch.as_str().to_owned());
@@ -71,12 +78,12 @@ pub fn operation(commit: &Commit, keys: &LogKeys, retention: &Retentions, id: &s
 
 /// What a commit came to, and where the log was listed before it.
 #[derive(Debug)]
-pub struct Written {
+pub struct ScriptReply {
     pub committed: Committed,
     pub was: Listed,
 }
 
-pub fn read(log: &LogId, given: Fence, value: Value) -> Result<Written, StoreError> {
+pub fn read(log: &LogId, given: Fence, value: Value) -> Result<ScriptReply, StoreError> {
     let mut parts = list(value).into_iter();
     let strange = || StoreError::Io("Redis answered a commit with something strange".into());
     let verdict = parts.next().and_then(text).ok_or_else(strange)?;
@@ -93,10 +100,10 @@ pub fn read(log: &LogId, given: Fence, value: Value) -> Result<Written, StoreErr
     let epoch = parts.next().and_then(text).as_deref().and_then(Epoch::parse).ok_or_else(strange)?;
     let mut seq = || parts.next().and_then(number).and_then(Seq::new).ok_or_else(strange);
     let (first, next, from, to) = (seq()?, seq()?, seq()?, seq()?);
-    let kind = parts.next().and_then(number).and_then(|kind| Kind::from_byte(kind as u8));
+    let kind = parts.next().and_then(number).and_then(|kind| LogKind::from_byte(kind as u8));
     let owner = parts.next().and_then(text).as_deref().and_then(Principal::parse);
     let trimmed = (from < to).then(|| Trimmed { log: log.clone(), from, to });
-    Ok(Written { committed: Committed { epoch, first, next, trimmed }, was: kind.zip(owner) })
+    Ok(ScriptReply { committed: Committed { epoch, first, next, trimmed }, was: kind.zip(owner) })
 }
 
 /// The fields of a head that make a record.
@@ -104,7 +111,7 @@ pub const RECORD_FIELDS: [&str; 4] = ["k", "o", "t", "b"];
 
 pub fn record(value: Value) -> Option<Record> {
     let mut parts = list(value).into_iter();
-    let kind = Kind::from_byte(number(parts.next()?)? as u8)?;
+    let kind = LogKind::from_byte(number(parts.next()?)? as u8)?;
     let owner = Principal::parse(&text(parts.next()?)?)?;
     Some(Record { kind, owner, touched_ms: number(parts.next()?)?, body: bytes(parts.next()?)? })
 }

@@ -4,8 +4,8 @@ use bowline_protocol::{Epoch, Extent, LogId, Recorded, Seq};
 use redis::Value;
 
 use super::RedisStore;
-use super::follower_cache::{Fetched, Flight, Said};
-use super::operation::Operation;
+use super::follower_cache::{CacheAnswer, Fetched, Flight};
+use super::operation::RedisOperation;
 use super::reply::{bytes, list, number, text};
 use super::script::Script;
 use super::strange;
@@ -24,7 +24,7 @@ const LOOKS_MAX: usize = 8;
 impl RedisStore {
     pub(super) async fn fetch(&self, log: &LogId, from: Seq, limit: ReadLimit) -> Result<Fetched, StoreError> {
         let keys = self.keys.of(log);
-        let operation = Operation::script(Script::Read, vec![keys.head(), keys.events()])
+        let operation = RedisOperation::script(Script::Read, vec![keys.head(), keys.events()])
             .arg(from.to_string())
             .arg(limit.events.min(READ_EVENTS_MAX).to_string())
             .arg(limit.bytes.min(READ_BYTES_MAX).to_string());
@@ -45,7 +45,7 @@ impl RedisStore {
     pub(super) async fn fetch_extent(&self, log: &LogId) -> Result<Extent, StoreError> {
         let operation = ["e", "s", "f", "n"]
             .into_iter()
-            .fold(Operation::command("HMGET", &self.keys.of(log).head()), Operation::arg);
+            .fold(RedisOperation::command("HMGET", &self.keys.of(log).head()), RedisOperation::arg);
         let parts = list(self.topology.call(&operation).await?);
         if parts.contains(&Value::Nil) {
             return Err(StoreError::NoSuchLog);
@@ -71,15 +71,15 @@ impl RedisStore {
     async fn recall<T>(
         &self,
         log: &LogId,
-        mut look: impl FnMut(&mut Option<u64>) -> Said<T>,
+        mut look: impl FnMut(&mut Option<u64>) -> CacheAnswer<T>,
     ) -> Option<Result<T, StoreError>> {
         let mut since = None;
         for _ in 0..LOOKS_MAX {
             let landed = match look(&mut since) {
-                Said::Cold => return None,
-                Said::Warm(known) => return Some(known),
-                Said::Fetch(flight) => self.fly(log, flight).await,
-                Said::Wait(mut landed) => match landed.wait_for(Option::is_some).await {
+                CacheAnswer::Cold => return None,
+                CacheAnswer::Warm(known) => return Some(known),
+                CacheAnswer::Fetch(flight) => self.fly(log, flight).await,
+                CacheAnswer::Wait(mut landed) => match landed.wait_for(Option::is_some).await {
                     Ok(outcome) => outcome.clone().unwrap_or(Ok(())),
                     // The reader that asked has left.
                     Err(_) => Ok(()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bowline_env::clock;
 
 use super::index::Index;
-use super::server::{Facts, Keeping};
+use super::server::{Keeping, ServerInfo};
 use super::topology::Topology;
 use crate::Health;
 
@@ -79,7 +79,7 @@ impl HealthMonitor {
         let mut troubles: Vec<String> =
             away.chain(masters.iter().filter_map(|master| master.server.refusal())).collect();
         let writable = troubles.is_empty();
-        let facts: Vec<Facts> = masters.iter().map(|master| master.server.facts()).collect();
+        let facts: Vec<ServerInfo> = masters.iter().map(|master| master.server.facts()).collect();
         let wanted = u64::from(topology.options.wait_replicas);
         if facts.iter().any(|facts| facts.replicas < wanted) {
             troubles.push(format!("fewer than {wanted} replicas are connected, so commits cannot be answered"));
@@ -96,7 +96,7 @@ impl HealthMonitor {
 }
 
 /// What the servers' own settings leave to chance. The worst of them counts.
-fn loss_window(facts: &[Facts], wait_replicas: u64) -> String {
+fn loss_window(facts: &[ServerInfo], wait_replicas: u64) -> String {
     let worst = facts.iter().map(|facts| &facts.keeping).min_by_key(|keeping| match keeping {
         Keeping::Nothing => 0,
         Keeping::Snapshots => 1,
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_loss_window_is_that_of_the_worst_server() {
-        let facts = |keeping, replicas| Facts { keeping, replicas, ..Facts::default() };
+        let facts = |keeping, replicas| ServerInfo { keeping, replicas, ..ServerInfo::default() };
         let file = |sync: &str| Keeping::File { sync: Some(sync.into()) };
         for (servers, wanted, expected) in [
             (vec![facts(file("always"), 1), facts(Keeping::Nothing, 1)], 0, "everything is lost"),

@@ -12,30 +12,30 @@ use bowline_protocol::{LogId, Principal};
 use redis::Value;
 
 use super::commit_script::{self, RECORD_FIELDS};
-use super::keys::{BUCKETS, Keys, bucket};
+use super::keys::{BUCKETS, RedisKeys, bucket};
 use super::local_cache::Listed;
-use super::operation::Operation;
+use super::operation::RedisOperation;
 use super::reply::{list, number, text};
 use super::script::Script;
 use super::topology::Topology;
-use crate::{Kind, Record, StoreError};
+use crate::{LogKind, Record, StoreError};
 
 /// Kinds that have a list, and those without a record.
-const KINDS: [Option<Kind>; 8] = [
+const KINDS: [Option<LogKind>; 8] = [
     None,
-    Some(Kind::Session),
-    Some(Kind::Task),
-    Some(Kind::Alias),
-    Some(Kind::Restored),
-    Some(Kind::Mcp),
-    Some(Kind::Hub),
-    Some(Kind::Node),
+    Some(LogKind::Session),
+    Some(LogKind::Task),
+    Some(LogKind::Alias),
+    Some(LogKind::Restored),
+    Some(LogKind::Mcp),
+    Some(LogKind::Hub),
+    Some(LogKind::Node),
 ];
 
 #[derive(Clone, Debug)]
 pub struct Index {
     pub topology: Arc<Topology>,
-    pub keys: Keys,
+    pub keys: RedisKeys,
 }
 
 /// The lists that a log is in: the key of each, and what it is called there.
@@ -55,24 +55,24 @@ impl Index {
 
     /// Enters a log. Says when, list by list, where it is new.
     pub async fn enter(&self, log: &LogId, listed: &Listed) -> Result<Vec<Option<u64>>, StoreError> {
-        let enter = |(key, name)| Operation::script(Script::Enter, vec![key]).arg(name);
-        let operations: Vec<Operation> = self.places(log, listed).into_iter().map(enter).collect();
+        let enter = |(key, name)| RedisOperation::script(Script::Enter, vec![key]).arg(name);
+        let operations: Vec<RedisOperation> = self.places(log, listed).into_iter().map(enter).collect();
         Ok(self.topology.call_each(&operations).await?.into_iter().map(number).collect())
     }
 
     /// When the log was entered, list by list.
     pub async fn entries(&self, log: &LogId, listed: &Listed) -> Result<Vec<Option<u64>>, StoreError> {
-        let score = |(key, name): (String, String)| Operation::command("ZSCORE", &key).arg(name);
-        let operations: Vec<Operation> = self.places(log, listed).into_iter().map(score).collect();
+        let score = |(key, name): (String, String)| RedisOperation::command("ZSCORE", &key).arg(name);
+        let operations: Vec<RedisOperation> = self.places(log, listed).into_iter().map(score).collect();
         Ok(self.topology.call_each(&operations).await?.into_iter().map(number).collect())
     }
 
     /// Takes a log out, unless it was entered anew since `entries` were looked up.
     pub async fn leave(&self, log: &LogId, listed: &Listed, entries: &[Option<u64>]) -> Result<(), StoreError> {
         let places = self.places(log, listed).into_iter().zip(entries);
-        let operations: Vec<Operation> = places
+        let operations: Vec<RedisOperation> = places
             .filter_map(|((key, name), entry)| {
-                Some(Operation::script(Script::Leave, vec![key]).arg(name).arg((*entry)?.to_string()))
+                Some(RedisOperation::script(Script::Leave, vec![key]).arg(name).arg((*entry)?.to_string()))
             })
             .collect();
         self.topology.call_each(&operations).await.map(drop)
@@ -80,19 +80,19 @@ impl Index {
 
     /// Takes a log out that is not there, if it has been listed for longer than any commit can take.
     pub async fn heal(&self, log: &LogId, listed: &Listed) -> Result<(), StoreError> {
-        let leave = |(key, name)| Operation::script(Script::Leave, vec![key]).arg(name).arg("");
-        let operations: Vec<Operation> = self.places(log, listed).into_iter().map(leave).collect();
+        let leave = |(key, name)| RedisOperation::script(Script::Leave, vec![key]).arg(name).arg("");
+        let operations: Vec<RedisOperation> = self.places(log, listed).into_iter().map(leave).collect();
         self.topology.call_each(&operations).await.map(drop)
     }
 
-    fn lists(&self, kind: Kind, owner: Option<&Principal>) -> Vec<String> {
+    fn lists(&self, kind: LogKind, owner: Option<&Principal>) -> Vec<String> {
         match owner {
             Some(owner) => vec![self.keys.by_owner(kind, owner)],
             None => (0..BUCKETS).map(|bucket| self.keys.by_kind(Some(kind), bucket)).collect(),
         }
     }
 
-    pub async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError> {
+    pub async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError> {
         self.count_in(&self.lists(kind, owner)).await.map(|count| count as usize)
     }
 
@@ -104,27 +104,27 @@ impl Index {
     }
 
     async fn count_in(&self, keys: &[String]) -> Result<u64, StoreError> {
-        let operations: Vec<Operation> = keys.iter().map(|key| Operation::command("ZCARD", key)).collect();
+        let operations: Vec<RedisOperation> = keys.iter().map(|key| RedisOperation::command("ZCARD", key)).collect();
         Ok(self.topology.call_each(&operations).await?.into_iter().filter_map(number).sum())
     }
 
     async fn names(&self, keys: &[String]) -> Result<Vec<Value>, StoreError> {
-        let operations: Vec<Operation> =
-            keys.iter().map(|key| Operation::command("ZRANGE", key).arg("0").arg("-1")).collect();
+        let operations: Vec<RedisOperation> =
+            keys.iter().map(|key| RedisOperation::command("ZRANGE", key).arg("0").arg("-1")).collect();
         Ok(self.topology.call_each(&operations).await?.into_iter().flat_map(list).collect())
     }
 
-    pub async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
+    pub async fn list(&self, kind: LogKind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
         let names = self.names(&self.lists(kind, owner)).await?;
         let log = |name| LogId::parse(text(name)?.split('\n').next()?);
         // A log whose record has just changed may be listed twice.
         let logs: HashMap<LogId, ()> = names.into_iter().filter_map(log).map(|log| (log, ())).collect();
         let logs: Vec<LogId> = logs.into_keys().collect();
         let ask = |log: &LogId| {
-            let operation = Operation::command("HMGET", &self.keys.of(log).head());
-            RECORD_FIELDS.into_iter().fold(operation, Operation::arg)
+            let operation = RedisOperation::command("HMGET", &self.keys.of(log).head());
+            RECORD_FIELDS.into_iter().fold(operation, RedisOperation::arg)
         };
-        let operations: Vec<Operation> = logs.iter().map(ask).collect();
+        let operations: Vec<RedisOperation> = logs.iter().map(ask).collect();
         let records = self.topology.call_each(&operations).await?.into_iter().map(commit_script::record);
         let found = logs.into_iter().zip(records).filter_map(|(log, record)| Some((log, record?)));
         Ok(found.filter(|(_, r)| r.kind == kind && owner.is_none_or(|owner| *owner == r.owner)).collect())

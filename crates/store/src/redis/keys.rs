@@ -4,7 +4,7 @@
 
 use bowline_protocol::{LogId, Principal};
 
-use crate::Kind;
+use crate::LogKind;
 
 /// How many slots a Redis Cluster has.
 const SLOTS: u16 = 16_384;
@@ -14,7 +14,7 @@ const SLOTS: u16 = 16_384;
 pub const BUCKETS: u32 = 16;
 
 #[derive(Clone, Debug)]
-pub struct Keys {
+pub struct RedisKeys {
     prefix: String,
 }
 
@@ -25,9 +25,9 @@ pub struct LogKeys {
     pub slot: u16,
 }
 
-impl Keys {
-    pub fn new(prefix: &str) -> Keys {
-        Keys { prefix: escape(prefix) }
+impl RedisKeys {
+    pub fn new(prefix: &str) -> RedisKeys {
+        RedisKeys { prefix: escape(prefix) }
     }
 
     pub fn of(&self, log: &LogId) -> LogKeys {
@@ -43,7 +43,7 @@ impl Keys {
     }
 
     /// Where logs of one kind are listed, for all owners. Logs without a record have a list of their own.
-    pub fn by_kind(&self, kind: Option<Kind>, bucket: u32) -> String {
+    pub fn by_kind(&self, kind: Option<LogKind>, bucket: u32) -> String {
         format!("{}:{{kind{}.{bucket}}}", self.prefix, kind_digit(kind))
     }
 
@@ -52,7 +52,7 @@ impl Keys {
         format!("{}:{{time}}", self.prefix)
     }
 
-    pub fn by_owner(&self, kind: Kind, owner: &Principal) -> String {
+    pub fn by_owner(&self, kind: LogKind, owner: &Principal) -> String {
         format!("{}:{{owner{}.{}}}", self.prefix, kind_digit(Some(kind)), escape(owner.as_str()))
     }
 }
@@ -86,7 +86,7 @@ pub fn bucket(log: &LogId) -> u32 {
     crc32fast::hash(log.as_str().as_bytes()) % BUCKETS
 }
 
-pub fn kind_digit(kind: Option<Kind>) -> u8 {
+pub fn kind_digit(kind: Option<LogKind>) -> u8 {
     kind.map_or(0, |kind| kind as u8)
 }
 
@@ -127,13 +127,13 @@ mod tests {
     #[test]
     fn the_keys_of_one_log_lie_in_one_slot_whatever_its_name() {
         for name in ["a", "}", "{}", "a{b}c", "%7D", "{"] {
-            let keys = Keys::new("p{q}").of(&LogId::parse(name).unwrap());
-            assert_eq!(Keys::new("p{q}").log_of_channel(&keys.channel()).unwrap().as_str(), name);
+            let keys = RedisKeys::new("p{q}").of(&LogId::parse(name).unwrap());
+            assert_eq!(RedisKeys::new("p{q}").log_of_channel(&keys.channel()).unwrap().as_str(), name);
             for key in [keys.head(), keys.events(), keys.items(), keys.ghost(), keys.channel()] {
                 assert_eq!(slot(key.as_bytes()), keys.slot, "{key}");
             }
         }
-        let stem = |name| Keys::new("p").of(&LogId::parse(name).unwrap()).stem;
+        let stem = |name| RedisKeys::new("p").of(&LogId::parse(name).unwrap()).stem;
         assert_ne!(stem("}"), stem("%7D"), "two names stay two");
     }
 }

@@ -21,10 +21,10 @@ use redis::{Pipeline, PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
 
 use super::follower_cache::{FollowerCache, News};
-use super::keys::Keys;
-use super::operation::Operation;
+use super::keys::RedisKeys;
+use super::operation::RedisOperation;
 use super::reply::{list, number, text};
-use super::server::{Push, Wire, rest};
+use super::server::{Push, ServerConnection, rest};
 use super::topology::{Master, Topology};
 use crate::tail::Tails;
 
@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// So many logs are subscribed to in one piece.
 const CHUNK: usize = 512;
 
-pub enum Heard {
+pub enum ListenerCommand {
     /// A reader waits for this log now.
     Want(LogId),
     /// A connection was lost.
@@ -42,42 +42,42 @@ pub enum Heard {
 
 pub struct Listener {
     pub topology: Arc<Topology>,
-    pub keys: Keys,
+    pub keys: RedisKeys,
     pub tails: Arc<Tails>,
     pub cache: Arc<FollowerCache>,
-    pub tell: mpsc::WeakUnboundedSender<Heard>,
-    ears: Vec<Ear>,
+    pub tell: mpsc::WeakUnboundedSender<ListenerCommand>,
+    ears: Vec<SubscriberConnection>,
     /// Where each log stood when it was last looked at.
     seen: HashMap<LogId, Value>,
 }
 
 /// A connection to one server, and what it is subscribed to there.
-struct Ear {
+struct SubscriberConnection {
     master: Arc<Master>,
-    wire: Wire,
+    wire: ServerConnection,
     logs: HashSet<LogId>,
 }
 
 impl Listener {
     pub fn new(
         topology: Arc<Topology>,
-        keys: Keys,
+        keys: RedisKeys,
         tails: Arc<Tails>,
         cache: Arc<FollowerCache>,
-        tell: mpsc::WeakUnboundedSender<Heard>,
+        tell: mpsc::WeakUnboundedSender<ListenerCommand>,
     ) -> Listener {
         Listener { topology, keys, tails, cache, tell, ears: Vec::new(), seen: HashMap::new() }
     }
 
-    pub async fn run(mut self, mut heard: mpsc::UnboundedReceiver<Heard>) {
+    pub async fn run(mut self, mut heard: mpsc::UnboundedReceiver<ListenerCommand>) {
         let (mut look_at, mut attempt) = (clock::now() + LOOK_EVERY, 0);
         loop {
             let left = look_at.saturating_duration_since(clock::now());
             let mut wanted = Vec::new();
             match tokio::time::timeout(left, heard.recv()).await {
                 Ok(None) => return,
-                Ok(Some(Heard::Want(log))) => wanted.push(log),
-                Ok(Some(Heard::Lost)) => {
+                Ok(Some(ListenerCommand::Want(log))) => wanted.push(log),
+                Ok(Some(ListenerCommand::Lost)) => {
                     // All at once would be hard on a server that has just come back.
                     tokio::time::sleep(rest(2)).await;
                     self.ears.clear();
@@ -90,7 +90,7 @@ impl Listener {
                     self.look().await;
                 }
             }
-            while let Ok(Heard::Want(log)) = heard.try_recv() {
+            while let Ok(ListenerCommand::Want(log)) = heard.try_recv() {
                 wanted.push(log);
             }
             if self.subscribe(wanted).await {
@@ -124,7 +124,7 @@ impl Listener {
             Some(at) => at,
             None => {
                 let wire = master.server.dial(Some(&self.push())).await?;
-                self.ears.push(Ear { master: master.clone(), wire, logs: HashSet::new() });
+                self.ears.push(SubscriberConnection { master: master.clone(), wire, logs: HashSet::new() });
                 self.ears.len() - 1
             }
         };
@@ -174,7 +174,7 @@ impl Listener {
                 cache.clear();
                 if let Some(tell) = tell.upgrade() {
                     // When the store closes, the receiver is gone already.
-                    let _ = tell.send(Heard::Lost);
+                    let _ = tell.send(ListenerCommand::Lost);
                 }
             }
             // Asked for, or because the slot has moved.
@@ -193,7 +193,7 @@ impl Listener {
         let wanted: HashSet<LogId> = self.tails.logs().into_iter().collect();
         self.seen.retain(|log, _| wanted.contains(log));
         // The process at the other end of such a connection is not the server any more.
-        let is_past = |ear: &Ear| ear.wire.facts.run != ear.master.server.facts().run;
+        let is_past = |ear: &SubscriberConnection| ear.wire.facts.run != ear.master.server.facts().run;
         if self.ears.iter().any(is_past) {
             self.ears.clear();
             self.cache.clear();
@@ -222,8 +222,8 @@ impl Listener {
     /// Looks whether a log has changed since the last time, and wakes its readers if so.
     async fn look(&mut self) {
         let logs = self.tails.logs();
-        let ask = |log: &LogId| Operation::command("HMGET", &self.keys.of(log).head()).arg("e").arg("f").arg("n");
-        let operations: Vec<Operation> = logs.iter().map(ask).collect();
+        let ask = |log: &LogId| RedisOperation::command("HMGET", &self.keys.of(log).head()).arg("e").arg("f").arg("n");
+        let operations: Vec<RedisOperation> = logs.iter().map(ask).collect();
         // The health check reports a store that is away.
         let Ok(answers) = self.topology.call_each(&operations).await else { return };
         for (log, answer) in logs.into_iter().zip(answers) {

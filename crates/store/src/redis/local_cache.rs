@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bowline_protocol::{LogId, Principal};
 
 use crate::tail::lock;
-use crate::{Fence, Kind};
+use crate::{Fence, LogKind};
 
 /// More than this is forgotten, all at once; finding out again costs one round trip for each.
 const LOGS_MAX: usize = 200_000;
 
 /// Where a log is listed: by kind and owner, or among those without a record.
-pub type Listed = Option<(Kind, Principal)>;
+pub type Listed = Option<(LogKind, Principal)>;
 
 #[derive(Debug, Default)]
 pub struct LocalCache {

@@ -74,25 +74,25 @@ use redis::Value;
 use tokio::sync::{Mutex as Gate, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
-use self::commit_script::{RECORD_FIELDS, Written};
+use self::commit_script::{RECORD_FIELDS, ScriptReply};
 use self::follower_cache::{Expected, Fetched, FollowerCache, News};
 use self::health::HealthMonitor;
 use self::index::Index;
-use self::keys::Keys;
-use self::listen::{Heard, Listener};
+use self::keys::RedisKeys;
+use self::listen::{Listener, ListenerCommand};
 use self::local_cache::LocalCache;
-use self::operation::Operation;
+use self::operation::RedisOperation;
 use self::reply::{bytes, list, text};
 use self::script::Script;
 use self::topology::Topology;
 use crate::disk::COMMIT_BYTES_MAX;
 use crate::tail::Tails;
 use crate::{
-    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Kind, Leased, ReadLimit, Record,
+    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Leased, LogKind, ReadLimit, Record,
     Release, StoreError, TailGuard, Trimmed, WakeSet,
 };
 
-pub use options::{Address, RedisOptions, RedisUrl};
+pub use options::{HostPort, RedisOptions, RedisUrl};
 
 /// How many commits and leases may be under way; further ones wait where they are made.
 const WRITES_MAX: usize = 4096;
@@ -110,13 +110,13 @@ const ITEMS_AT_ONCE: usize = 1000;
 /// Logs on Redis. Opened with [`RedisStore::open`].
 pub struct RedisStore {
     topology: Arc<Topology>,
-    keys: Keys,
+    keys: RedisKeys,
     index: Index,
     local: LocalCache,
     tails: Arc<Tails>,
     cache: Arc<FollowerCache>,
     health: Arc<HealthMonitor>,
-    listener: mpsc::UnboundedSender<Heard>,
+    listener: mpsc::UnboundedSender<ListenerCommand>,
     /// Commits of one log pass their gate in the order in which they were called.
     gates: Vec<Gate<()>>,
     permits: Semaphore,
@@ -131,7 +131,7 @@ impl RedisStore {
     /// Connects, and fails if Redis cannot be used within the timeout.
     pub async fn open(options: RedisOptions) -> Result<RedisStore, StoreError> {
         let instance = entropy::u64();
-        let keys = Keys::new(&options.url.prefix);
+        let keys = RedisKeys::new(&options.url.prefix);
         let cache = FollowerCache::new(options.hot_bytes);
         let topology = Topology::new(options);
         topology.open().await?;
@@ -174,7 +174,7 @@ impl RedisStore {
         let keys = self.keys.of(log);
         let operation = args
             .into_iter()
-            .fold(Operation::script(script, vec![keys.head()]), |operation, arg| operation.arg(arg.to_owned()));
+            .fold(RedisOperation::script(script, vec![keys.head()]), |operation, arg| operation.arg(arg.to_owned()));
         let answered = self.topology.master(keys.slot).queue.send(log, operation, false, self.topology.options.timeout);
         answered.await.unwrap_or(Err(StoreError::Closed))
     }
@@ -211,7 +211,7 @@ impl RedisStore {
             self.local.burn(log, commit.fence);
         }
         let written = answer.and_then(|answer| commit_script::read(log, commit.fence, answer));
-        let Written { committed, was } = match written {
+        let ScriptReply { committed, was } = match written {
             Ok(written) => written,
             Err(error) => {
                 expected.note_failed();
@@ -262,7 +262,7 @@ impl RedisStore {
 
     async fn tell_time(&self, own: &str) -> Result<Value, StoreError> {
         self.check_open()?;
-        let operation = Operation::script(Script::Time, vec![self.keys.time()]);
+        let operation = RedisOperation::script(Script::Time, vec![self.keys.time()]);
         self.topology.call(&operation.arg(own.to_owned()).arg(TIME_KEPT_MS.to_string())).await
     }
 
@@ -310,13 +310,13 @@ impl EventLog for RedisStore {
     fn tail(&self, log: &LogId, wake: &Arc<WakeSet>, token: u64) -> TailGuard {
         let guard = self.tails.subscribe(log, wake, token);
         // The listener ends only with the store.
-        let _ = self.listener.send(Heard::Want(log.clone()));
+        let _ = self.listener.send(ListenerCommand::Want(log.clone()));
         guard
     }
 
     async fn is_awaited(&self, log: &LogId) -> Result<bool, StoreError> {
         let channel = self.keys.of(log).channel();
-        let operation = Operation::about("PUBSUB", &channel).arg("SHARDNUMSUB").arg(channel.clone().into_bytes());
+        let operation = RedisOperation::about("PUBSUB", &channel).arg("SHARDNUMSUB").arg(channel.clone().into_bytes());
         let Value::Array(told) = self.topology.call(&operation).await? else { return Ok(false) };
         Ok(told.into_iter().nth(1).is_some_and(|count| !matches!(count, Value::Int(0))))
     }
@@ -331,19 +331,20 @@ impl EventLog for RedisStore {
 #[async_trait]
 impl Directory for RedisStore {
     async fn record(&self, log: &LogId) -> Result<Option<Record>, StoreError> {
-        let operation =
-            RECORD_FIELDS.into_iter().fold(Operation::command("HMGET", &self.keys.of(log).head()), Operation::arg);
+        let operation = RECORD_FIELDS
+            .into_iter()
+            .fold(RedisOperation::command("HMGET", &self.keys.of(log).head()), RedisOperation::arg);
         Ok(commit_script::record(self.topology.call(&operation).await?))
     }
 
     async fn item(&self, log: &LogId, key: &str) -> Result<Option<Bytes>, StoreError> {
-        let operation = Operation::command("HGET", &self.keys.of(log).items()).arg(key.to_owned());
+        let operation = RedisOperation::command("HGET", &self.keys.of(log).items()).arg(key.to_owned());
         Ok(bytes(self.topology.call(&operation).await?))
     }
 
     async fn items(&self, log: &LogId, prefix: &str) -> Result<Vec<(String, Bytes)>, StoreError> {
         let keys = self.keys.of(log);
-        let operation = Operation::script(Script::Items, vec![keys.head(), keys.items()]).arg(prefix.to_owned());
+        let operation = RedisOperation::script(Script::Items, vec![keys.head(), keys.items()]).arg(prefix.to_owned());
         let mut parts = list(self.topology.call(&operation).await?).into_iter();
         if parts.next().and_then(text).as_deref() == Some("none") {
             return Err(StoreError::NoSuchLog);
@@ -360,7 +361,7 @@ impl Directory for RedisStore {
     async fn items_at(&self, log: &LogId, keys: &[String]) -> Result<Vec<(String, Bytes)>, StoreError> {
         let mut found = Vec::with_capacity(keys.len());
         for keys in keys.chunks(ITEMS_AT_ONCE) {
-            let operation = Operation::command("HMGET", &self.keys.of(log).items());
+            let operation = RedisOperation::command("HMGET", &self.keys.of(log).items());
             let operation = keys.iter().fold(operation, |operation, key| operation.arg(key.clone()));
             let values = list(self.topology.call(&operation).await?);
             found.extend(keys.iter().zip(values).filter_map(|(key, value)| Some((key.clone(), bytes(value)?))));
@@ -368,11 +369,11 @@ impl Directory for RedisStore {
         Ok(found)
     }
 
-    async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
+    async fn list(&self, kind: LogKind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
         self.index.list(kind, owner).await
     }
 
-    async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError> {
+    async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError> {
         self.index.count(kind, owner).await
     }
 
@@ -396,7 +397,7 @@ impl Directory for RedisStore {
     }
 
     async fn holder(&self, log: &LogId) -> Result<Option<Holder>, StoreError> {
-        let operation = Operation::command("HGET", &self.keys.of(log).head()).arg("h");
+        let operation = RedisOperation::command("HGET", &self.keys.of(log).head()).arg("h");
         Ok(text(self.topology.call(&operation).await?).as_deref().and_then(Holder::parse))
     }
 

@@ -5,10 +5,10 @@ use redis::{Cmd, Pipeline};
 
 use super::keys;
 use super::script::Script;
-use super::server::Wire;
+use super::server::ServerConnection;
 
 #[derive(Clone)]
-pub struct Operation {
+pub struct RedisOperation {
     pub slot: u16,
     what: What,
     args: Vec<Bytes>,
@@ -20,25 +20,25 @@ enum What {
     Command(&'static str),
 }
 
-impl Operation {
+impl RedisOperation {
     /// All keys must lie in one slot.
-    pub fn script(script: Script, keys: Vec<String>) -> Operation {
+    pub fn script(script: Script, keys: Vec<String>) -> RedisOperation {
         let slot = keys.first().map_or(0, |key| keys::slot(key.as_bytes()));
-        Operation { slot, what: What::Script(script, keys), args: Vec::new() }
+        RedisOperation { slot, what: What::Script(script, keys), args: Vec::new() }
     }
 
-    pub fn command(name: &'static str, key: &str) -> Operation {
+    pub fn command(name: &'static str, key: &str) -> RedisOperation {
         let args = vec![Bytes::copy_from_slice(key.as_bytes())];
-        Operation { slot: keys::slot(key.as_bytes()), what: What::Command(name), args }
+        RedisOperation { slot: keys::slot(key.as_bytes()), what: What::Command(name), args }
     }
 
     /// A command that does not begin with its key, to the server that has it.
-    pub fn about(name: &'static str, key: &str) -> Operation {
-        Operation { slot: keys::slot(key.as_bytes()), what: What::Command(name), args: Vec::new() }
+    pub fn about(name: &'static str, key: &str) -> RedisOperation {
+        RedisOperation { slot: keys::slot(key.as_bytes()), what: What::Command(name), args: Vec::new() }
     }
 
     #[must_use]
-    pub fn arg(mut self, arg: impl Into<Bytes>) -> Operation {
+    pub fn arg(mut self, arg: impl Into<Bytes>) -> RedisOperation {
         self.push(arg);
         self
     }
@@ -48,7 +48,7 @@ impl Operation {
     }
 
     /// Adds this to what is sent over `wire`; `first` are arguments that depend on who is at its other end.
-    pub fn add_to(&self, commands: &mut Pipeline, wire: &Wire, first: &[&[u8]]) {
+    pub fn add_to(&self, commands: &mut Pipeline, wire: &ServerConnection, first: &[&[u8]]) {
         let mut command = match &self.what {
             What::Command(name) => Cmd::new().arg(*name).to_owned(),
             What::Script(script, keys) => {
@@ -71,7 +71,7 @@ impl Operation {
 }
 
 /// The arguments may hold what people wrote.
-impl std::fmt::Debug for Operation {
+impl std::fmt::Debug for RedisOperation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = match &self.what {
             What::Script(script, _) => format!("{script:?}"),

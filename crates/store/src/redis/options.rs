@@ -46,7 +46,7 @@ impl RedisOptions {
 /// Several hosts are ways to the same data. Whether it is a cluster is asked of the server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
-    pub hosts: Vec<Address>,
+    pub hosts: Vec<HostPort>,
     /// The hosts are sentinels, and this is what they call the master.
     pub master: Option<String>,
     pub tls: bool,
@@ -61,12 +61,12 @@ pub struct RedisUrl {
 
 /// One host and port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Address {
+pub struct HostPort {
     pub host: String,
     pub port: u16,
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.contains(':') {
             true => write!(f, "[{}]:{}", self.host, self.port),
@@ -136,7 +136,7 @@ fn number(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| format!("{text} is not the number of a database."))
 }
 
-fn address(text: &str, port: u16) -> Result<Address, String> {
+fn address(text: &str, port: u16) -> Result<HostPort, String> {
     let bad = || format!("{text:?} is not a host, or a host and a port.");
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, port),
@@ -146,7 +146,7 @@ fn address(text: &str, port: u16) -> Result<Address, String> {
             None => (text, port),
         },
     };
-    (!host.is_empty()).then(|| Address { host: host.to_owned(), port }).ok_or_else(bad)
+    (!host.is_empty()).then(|| HostPort { host: host.to_owned(), port }).ok_or_else(bad)
 }
 
 /// Undoes `%40` and its like.
@@ -176,7 +176,7 @@ impl fmt::Display for RedisUrl {
             let hidden = if self.password.is_some() { ":…" } else { "" };
             write!(f, "{}{hidden}@", self.user.as_deref().unwrap_or_default())?;
         }
-        let hosts: Vec<String> = self.hosts.iter().map(Address::to_string).collect();
+        let hosts: Vec<String> = self.hosts.iter().map(HostPort::to_string).collect();
         f.write_str(&hosts.join(","))?;
         match &self.master {
             Some(master) => write!(f, "/{master}?db={}&", self.db)?,

@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use redis::Value;
 
-use super::options::Address;
+use super::options::HostPort;
 
 /// A server's "no". It did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,9 +13,9 @@ pub enum Refused {
     /// The scripts were flushed.
     NoScript,
     /// Another server has this slot now.
-    Moved(Address),
+    Moved(HostPort),
     /// Another server is about to have it, and has this key already.
-    Ask(Address),
+    Ask(HostPort),
     /// It is no master (any more).
     ReadOnly(String),
     /// It may well say "yes" in a moment.
@@ -42,7 +42,7 @@ pub fn server_error(value: Value) -> Result<Value, Refused> {
     // `MOVED 3999 127.0.0.1:6381`
     let target = || {
         let (host, port) = details.split_whitespace().nth(1)?.rsplit_once(':')?;
-        Some(Address { host: host.trim_matches(['[', ']']).to_owned(), port: port.parse().ok()? })
+        Some(HostPort { host: host.trim_matches(['[', ']']).to_owned(), port: port.parse().ok()? })
     };
     Err(match (error.code(), target()) {
         ("NOSCRIPT", _) => Refused::NoScript,

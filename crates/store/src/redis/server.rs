@@ -11,7 +11,7 @@ use redis::aio::{MultiplexedConnection, SendError};
 use redis::{AsyncConnectionConfig, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, Value};
 use tokio::task::JoinSet;
 
-use super::options::{Address, RedisOptions};
+use super::options::{HostPort, RedisOptions};
 use super::reply::{Refused, list, server_error, text};
 use super::script::{Hashes, Script};
 use crate::tail::lock;
@@ -31,18 +31,18 @@ const REFUSAL_COUNTS: Duration = Duration::from_secs(5);
 
 /// One connection, which always leads to one and the same life of one server.
 #[derive(Clone)]
-pub struct Wire {
+pub struct ServerConnection {
     connection: MultiplexedConnection,
     /// What reads and writes for it, and ends with its last clone.
     _driver: Arc<JoinSet<()>>,
-    pub facts: Facts,
+    pub facts: ServerInfo,
     hashes: Hashes,
     gone: Arc<AtomicBool>,
 }
 
 /// What a server says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct ServerInfo {
     /// Names this life of this server: another one after a restart, and after it was promoted.
     pub run: String,
     pub cluster: bool,
@@ -66,7 +66,7 @@ pub enum Keeping {
     },
 }
 
-impl Facts {
+impl ServerInfo {
     /// Whether what was answered was on its disk.
     pub fn syncs_first(&self) -> bool {
         matches!(&self.keeping, Keeping::File { sync: Some(sync) } if sync == "always")
@@ -78,7 +78,7 @@ impl Facts {
     }
 }
 
-impl Wire {
+impl ServerConnection {
     /// Sends commands in one go, and gives an answer for each.
     pub async fn send(
         &mut self,
@@ -120,7 +120,7 @@ impl Wire {
     }
 
     /// Who is at the other end now.
-    pub async fn ask(&mut self, era: &str, timeout: Duration) -> Result<Facts, String> {
+    pub async fn ask(&mut self, era: &str, timeout: Duration) -> Result<ServerInfo, String> {
         let mut commands = Pipeline::new();
         for section in ["server", "replication", "persistence", "memory"] {
             commands.cmd("INFO").arg(section);
@@ -135,12 +135,12 @@ impl Wire {
             let lines = section.lines().filter_map(|line| line.split_once(':'));
             info.extend(lines.map(|(key, value)| (key.to_owned(), value.to_owned())));
         }
-        Facts::read(&info, &config, era)
+        ServerInfo::read(&info, &config, era)
     }
 }
 
-impl Facts {
-    fn read(info: &HashMap<String, String>, config: &HashMap<String, String>, era: &str) -> Result<Facts, String> {
+impl ServerInfo {
+    fn read(info: &HashMap<String, String>, config: &HashMap<String, String>, era: &str) -> Result<ServerInfo, String> {
         let say = |key: &str| info.get(key).map(String::as_str).unwrap_or_default();
         let version = say("redis_version");
         let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
@@ -160,7 +160,7 @@ impl Facts {
             (_, Some("")) => Keeping::Nothing,
             _ => Keeping::Snapshots,
         };
-        Ok(Facts {
+        Ok(ServerInfo {
             run: format!("{era}/{}-{}", short(run), short(lineage)),
             cluster: say("redis_mode") == "cluster",
             replicas: say("connected_slaves").parse().unwrap_or(0),
@@ -187,22 +187,22 @@ fn pairs(value: Value) -> HashMap<String, String> {
 
 /// How to reach one server.
 #[derive(Clone, Debug)]
-pub enum Way {
+pub enum ServerHosts {
     /// Any of these that is a master.
-    Hosts(Vec<Address>),
+    Hosts(Vec<HostPort>),
     /// The server that the sentinels name.
-    Sentinels(Vec<Address>, String),
+    Sentinels(Vec<HostPort>, String),
 }
 
 pub struct Server {
-    way: Way,
+    way: ServerHosts,
     options: RedisOptions,
-    reader: tokio::sync::Mutex<Reader>,
+    reader: tokio::sync::Mutex<ReadConnection>,
     /// Why it cannot be reached, and since when.
     trouble: Mutex<Option<(Instant, String)>>,
     /// Why it would not take a commit, and when that was.
     refusal: Mutex<Option<(Instant, String)>>,
-    facts: Mutex<Facts>,
+    facts: Mutex<ServerInfo>,
     /// How often a server was found to be another one than before.
     changes: Arc<AtomicU64>,
     /// Connections made before this was set lead to a server that has changed since.
@@ -210,14 +210,14 @@ pub struct Server {
 }
 
 #[derive(Default)]
-struct Reader {
-    wire: Option<Wire>,
+struct ReadConnection {
+    wire: Option<ServerConnection>,
     attempts: u32,
     not_before: Option<Instant>,
 }
 
 impl Server {
-    pub fn new(way: Way, options: RedisOptions, changes: Arc<AtomicU64>) -> Server {
+    pub fn new(way: ServerHosts, options: RedisOptions, changes: Arc<AtomicU64>) -> Server {
         Server {
             way,
             options,
@@ -231,7 +231,7 @@ impl Server {
     }
 
     /// A connection of its own, with the scripts loaded.
-    pub async fn dial(&self, push: Option<&Push>) -> Result<Wire, String> {
+    pub async fn dial(&self, push: Option<&Push>) -> Result<ServerConnection, String> {
         let dialled = tokio::time::timeout(self.options.timeout, self.try_each(push)).await;
         let dialled =
             dialled.unwrap_or_else(|_| Err(format!("no answer within {} ms", self.options.timeout.as_millis())));
@@ -249,10 +249,10 @@ impl Server {
         }
     }
 
-    async fn try_each(&self, push: Option<&Push>) -> Result<Wire, String> {
+    async fn try_each(&self, push: Option<&Push>) -> Result<ServerConnection, String> {
         let hosts = match &self.way {
-            Way::Hosts(hosts) => hosts.clone(),
-            Way::Sentinels(sentinels, name) => vec![self.ask_sentinels(sentinels, name).await?],
+            ServerHosts::Hosts(hosts) => hosts.clone(),
+            ServerHosts::Sentinels(sentinels, name) => vec![self.ask_sentinels(sentinels, name).await?],
         };
         let share = self.options.timeout / hosts.len().max(1) as u32;
         let mut why = String::from("no host is known");
@@ -266,11 +266,11 @@ impl Server {
         Err(why)
     }
 
-    async fn shake_hands(&self, host: &Address, push: Option<&Push>) -> Result<Wire, String> {
+    async fn shake_hands(&self, host: &HostPort, push: Option<&Push>) -> Result<ServerConnection, String> {
         let gone = Arc::new(AtomicBool::new(false));
         let (connection, driver) = self.connect(host, self.options.url.db, watch(&gone, push.cloned())).await?;
-        let (facts, hashes) = (Facts::default(), Hashes::default());
-        let mut wire = Wire { connection, _driver: Arc::new(driver), facts, hashes, gone };
+        let (facts, hashes) = (ServerInfo::default(), Hashes::default());
+        let mut wire = ServerConnection { connection, _driver: Arc::new(driver), facts, hashes, gone };
         wire.facts = wire.ask(&self.options.url.era, self.options.timeout).await?;
         wire.load(self.options.timeout).await?;
         Ok(wire)
@@ -279,7 +279,7 @@ impl Server {
     /// A connection, and the task that reads and writes for it.
     async fn connect(
         &self,
-        host: &Address,
+        host: &HostPort,
         db: i64,
         push: Push,
     ) -> Result<(MultiplexedConnection, JoinSet<()>), String> {
@@ -310,7 +310,7 @@ impl Server {
         Ok((connection, driver))
     }
 
-    async fn ask_sentinels(&self, sentinels: &[Address], name: &str) -> Result<Address, String> {
+    async fn ask_sentinels(&self, sentinels: &[HostPort], name: &str) -> Result<HostPort, String> {
         let share = self.options.timeout / (2 * sentinels.len().max(1)) as u32;
         let mut why = String::from("no sentinel is known");
         for sentinel in sentinels {
@@ -323,20 +323,20 @@ impl Server {
         Err(why)
     }
 
-    async fn ask_sentinel(&self, sentinel: &Address, name: &str) -> Result<Address, String> {
+    async fn ask_sentinel(&self, sentinel: &HostPort, name: &str) -> Result<HostPort, String> {
         let (mut connection, _driver) = self.connect(sentinel, 0, Arc::new(drop)).await?;
         let command = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();
         let answer = connection.send_packed_command(&command).await.map_err(|error| error.to_string())?;
         let mut parts = list(answer).into_iter().map(text);
         match (parts.next().flatten(), parts.next().flatten().and_then(|port| port.parse().ok())) {
-            (Some(host), Some(port)) => Ok(Address { host, port }),
+            (Some(host), Some(port)) => Ok(HostPort { host, port }),
             _ => Err(format!("no master is called {name}")),
         }
     }
 
     /// The connection that all reads share. While the server is away, one attempt after another is made, and those who
     /// come in between are told at once.
-    pub async fn reader(&self) -> Result<Wire, String> {
+    pub async fn reader(&self) -> Result<ServerConnection, String> {
         let mut reader = self.reader.lock().await;
         if self.stale.swap(false, Ordering::AcqRel) {
             reader.wire = None;
@@ -349,7 +349,7 @@ impl Server {
         }
         match self.dial(None).await {
             Ok(wire) => {
-                *reader = Reader { wire: Some(wire.clone()), ..Reader::default() };
+                *reader = ReadConnection { wire: Some(wire.clone()), ..ReadConnection::default() };
                 Ok(wire)
             }
             Err(why) => {
@@ -365,7 +365,7 @@ impl Server {
         self.stale.store(true, Ordering::Release);
     }
 
-    pub fn note_facts(&self, facts: Facts) {
+    pub fn note_facts(&self, facts: ServerInfo) {
         let mut known = lock(&self.facts);
         if !known.run.is_empty() && known.run != facts.run {
             self.changes.fetch_add(1, Ordering::AcqRel);
@@ -373,7 +373,7 @@ impl Server {
         *known = facts;
     }
 
-    pub fn facts(&self) -> Facts {
+    pub fn facts(&self) -> ServerInfo {
         lock(&self.facts).clone()
     }
 
@@ -420,10 +420,10 @@ impl Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let join = |hosts: &[Address]| hosts.iter().map(Address::to_string).collect::<Vec<_>>().join(",");
+        let join = |hosts: &[HostPort]| hosts.iter().map(HostPort::to_string).collect::<Vec<_>>().join(",");
         match &self.way {
-            Way::Hosts(hosts) => f.write_str(&join(hosts)),
-            Way::Sentinels(sentinels, name) => write!(f, "{name} (sentinels {})", join(sentinels)),
+            ServerHosts::Hosts(hosts) => f.write_str(&join(hosts)),
+            ServerHosts::Sentinels(sentinels, name) => write!(f, "{name} (sentinels {})", join(sentinels)),
         }
     }
 }

@@ -5,10 +5,10 @@ use redis::Value;
 
 use super::index::Index;
 use super::local_cache::{Listed, LocalCache};
-use super::operation::Operation;
+use super::operation::RedisOperation;
 use super::reply::{list, number, text};
 use super::script::Script;
-use crate::{Kind, Retentions, StoreError, Trimmed};
+use crate::{LogKind, Retentions, StoreError, Trimmed};
 
 /// What the script found in one log.
 struct Looked {
@@ -32,14 +32,14 @@ pub async fn sweep(
     let all = index.all().await?;
     let mut due: Vec<(LogId, Listed)> = all.into_iter().filter(|(log, _)| local.is_due(log, now_ms)).collect();
     let oldest = |kind| now_ms.saturating_sub(retention.of(kind).age_max_ms).to_string();
-    let (others, tasks, nodes) = (oldest(None), oldest(Some(Kind::Task)), oldest(Some(Kind::Node)));
+    let (others, tasks, nodes) = (oldest(None), oldest(Some(LogKind::Task)), oldest(Some(LogKind::Node)));
     while !due.is_empty() {
         let ask = |(log, _): &(LogId, Listed)| {
             let keys = index.keys.of(log);
-            let operation = Operation::script(Script::Trim, vec![keys.head(), keys.events(), keys.channel()]);
+            let operation = RedisOperation::script(Script::Trim, vec![keys.head(), keys.events(), keys.channel()]);
             operation.arg(others.clone()).arg(tasks.clone()).arg(nodes.clone())
         };
-        let operations: Vec<Operation> = due.iter().map(ask).collect();
+        let operations: Vec<RedisOperation> = due.iter().map(ask).collect();
         let answers = index.topology.call_each(&operations).await?;
         let mut again = Vec::new();
         for ((log, listed), answer) in due.into_iter().zip(answers) {
@@ -79,7 +79,7 @@ fn read(answer: Value) -> Option<Looked> {
         since: parts.next().and_then(number),
         more: text(parts.next()?)? == "1",
         is: number(parts.next()?)
-            .and_then(|kind| Kind::from_byte(kind as u8))
+            .and_then(|kind| LogKind::from_byte(kind as u8))
             .zip(parts.next().and_then(text).as_deref().and_then(Principal::parse)),
     })
 }

@@ -13,10 +13,10 @@ use bowline_env::clock;
 use redis::{Pipeline, Value};
 use tokio::sync::Notify;
 
-use super::operation::Operation;
-use super::options::{Address, RedisOptions};
+use super::operation::RedisOperation;
+use super::options::{HostPort, RedisOptions};
 use super::reply::{Refused, list, number, text};
-use super::server::{Server, Way, Wire, rest};
+use super::server::{Server, ServerConnection, ServerHosts, rest};
 use super::write_queue::WriteQueue;
 use crate::StoreError;
 use crate::tail::lock;
@@ -44,16 +44,16 @@ pub struct Master {
 #[derive(Default)]
 struct Map {
     is_cluster: bool,
-    masters: HashMap<Address, Arc<Master>>,
+    masters: HashMap<HostPort, Arc<Master>>,
     /// Ranges of slots, both ends included.
-    slots: Vec<(u16, u16, Address)>,
+    slots: Vec<(u16, u16, HostPort)>,
 }
 
 impl Topology {
     pub fn new(options: RedisOptions) -> Arc<Topology> {
         let way = match &options.url.master {
-            None => Way::Hosts(options.url.hosts.clone()),
-            Some(name) => Way::Sentinels(options.url.hosts.clone(), name.clone()),
+            None => ServerHosts::Hosts(options.url.hosts.clone()),
+            Some(name) => ServerHosts::Sentinels(options.url.hosts.clone(), name.clone()),
         };
         Arc::new_cyclic(|topology| {
             let changes = Arc::default();
@@ -113,13 +113,13 @@ impl Topology {
     }
 
     /// The server at this address, which has said that a slot is there, or was named by one that knows.
-    pub fn master_at(self: &Arc<Self>, address: &Address) -> Arc<Master> {
+    pub fn master_at(self: &Arc<Self>, address: &HostPort) -> Arc<Master> {
         self.master_in(&mut lock(&self.map), address)
     }
 
-    fn master_in(self: &Arc<Self>, map: &mut Map, address: &Address) -> Arc<Master> {
+    fn master_in(self: &Arc<Self>, map: &mut Map, address: &HostPort) -> Arc<Master> {
         let new = || {
-            let way = Way::Hosts(vec![address.clone()]);
+            let way = ServerHosts::Hosts(vec![address.clone()]);
             let server = Arc::new(Server::new(way, self.options.clone(), self.changes.clone()));
             let queue = WriteQueue::start(Arc::downgrade(self), server.clone(), &self.options);
             Arc::new(Master { server, queue })
@@ -128,7 +128,7 @@ impl Topology {
     }
 
     /// A slot has moved. The whole map is asked for again soon.
-    pub fn note_moved(self: &Arc<Self>, slot: u16, to: &Address) -> Arc<Master> {
+    pub fn note_moved(self: &Arc<Self>, slot: u16, to: &HostPort) -> Arc<Master> {
         let mut map = lock(&self.map);
         map.is_cluster = true;
         map.slots.insert(0, (slot, slot, to.clone()));
@@ -160,7 +160,7 @@ impl Topology {
         Err(StoreError::Unavailable(why))
     }
 
-    async fn ask_map(&self, server: &Server) -> Result<Vec<(u16, u16, Address)>, String> {
+    async fn ask_map(&self, server: &Server) -> Result<Vec<(u16, u16, HostPort)>, String> {
         let mut wire = server.reader().await?;
         let mut commands = Pipeline::new();
         commands.cmd("CLUSTER").arg("SLOTS");
@@ -172,19 +172,19 @@ impl Topology {
             let (start, end) = (number(parts.next()?)? as u16, number(parts.next()?)? as u16);
             let mut master = list(parts.next()?).into_iter();
             let host = master.next().and_then(text).filter(|host| !host.is_empty()).unwrap_or(own_host.clone());
-            Some((start, end, Address { host, port: number(master.next()?)? as u16 }))
+            Some((start, end, HostPort { host, port: number(master.next()?)? as u16 }))
         };
         Ok(list(answer).into_iter().filter_map(range).collect())
     }
 
     /// Asks something that may be asked twice, until there is an answer or time is up.
-    pub async fn call(self: &Arc<Self>, operation: &Operation) -> Result<Value, StoreError> {
+    pub async fn call(self: &Arc<Self>, operation: &RedisOperation) -> Result<Value, StoreError> {
         let mut answers = self.call_at(operation.slot, std::slice::from_ref(operation)).await?;
         answers.pop().ok_or_else(|| StoreError::Io("no answer".into()))
     }
 
     /// Asks many things that may be asked twice, in any order of their doing. The answers come in the order of `operations`.
-    pub async fn call_each(self: &Arc<Self>, operations: &[Operation]) -> Result<Vec<Value>, StoreError> {
+    pub async fn call_each(self: &Arc<Self>, operations: &[RedisOperation]) -> Result<Vec<Value>, StoreError> {
         let mut answers: Vec<Value> = vec![Value::Nil; operations.len()];
         let mut groups: Vec<(Arc<Master>, Vec<usize>)> = Vec::new();
         for (at, operation) in operations.iter().enumerate() {
@@ -196,7 +196,7 @@ impl Topology {
         }
         for (_, group) in groups {
             for chunk in group.chunks(CHUNK) {
-                let asked: Vec<Operation> = chunk.iter().map(|at| operations[*at].clone()).collect();
+                let asked: Vec<RedisOperation> = chunk.iter().map(|at| operations[*at].clone()).collect();
                 let slot = asked.first().map_or(0, |operation| operation.slot);
                 for (at, answer) in chunk.iter().zip(self.call_at(slot, &asked).await?) {
                     answers[*at] = answer;
@@ -206,7 +206,7 @@ impl Topology {
         Ok(answers)
     }
 
-    async fn call_at(self: &Arc<Self>, slot: u16, operations: &[Operation]) -> Result<Vec<Value>, StoreError> {
+    async fn call_at(self: &Arc<Self>, slot: u16, operations: &[RedisOperation]) -> Result<Vec<Value>, StoreError> {
         let until = clock::now() + self.options.timeout;
         let mut answers: Vec<Option<Value>> = vec![None; operations.len()];
         let (mut master, mut asking, mut attempt) = (self.master(slot), false, 0);
@@ -256,7 +256,7 @@ impl Topology {
     }
 }
 
-fn slot_of(operations: &[Operation], answers: &[Option<Value>], slot: u16) -> u16 {
+fn slot_of(operations: &[RedisOperation], answers: &[Option<Value>], slot: u16) -> u16 {
     operations.iter().zip(answers).find(|(_, answer)| answer.is_none()).map_or(slot, |(operation, _)| operation.slot)
 }
 
@@ -266,13 +266,13 @@ fn refused_sentence(server: &Server) -> String {
 
 async fn ask(
     server: &Server,
-    operations: &[Operation],
+    operations: &[RedisOperation],
     open: &[usize],
     asking: bool,
     left: Duration,
 ) -> Result<Vec<Result<Value, Refused>>, String> {
     let reader = tokio::time::timeout(left, server.reader()).await;
-    let mut wire: Wire = reader.unwrap_or_else(|_| Err(format!("Redis at {server} does not answer")))?;
+    let mut wire: ServerConnection = reader.unwrap_or_else(|_| Err(format!("Redis at {server} does not answer")))?;
     let mut commands = Pipeline::new();
     for at in open {
         if asking {

@@ -15,10 +15,10 @@ use bowline_protocol::LogId;
 use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, oneshot};
 
-use super::operation::Operation;
+use super::operation::RedisOperation;
 use super::options::RedisOptions;
 use super::reply::{Refused, number};
-use super::server::{Server, Wire, rest};
+use super::server::{Server, ServerConnection, rest};
 use super::topology::Topology;
 use crate::StoreError;
 
@@ -37,7 +37,7 @@ pub struct WriteQueue {
 /// A write that waits for its turn or its answer.
 pub struct QueuedWrite {
     pub log: LogId,
-    pub operation: Operation,
+    pub operation: RedisOperation,
     /// Whether the operation wants to know which server does it.
     pub wants_run: bool,
     until: Instant,
@@ -50,7 +50,7 @@ pub struct QueuedWrite {
 impl WriteQueue {
     pub fn start(topology: Weak<Topology>, server: Arc<Server>, options: &RedisOptions) -> WriteQueue {
         let (queue, writes) = mpsc::unbounded_channel();
-        let driver = Driver {
+        let driver = QueueDriver {
             topology,
             server,
             timeout: options.timeout,
@@ -69,7 +69,7 @@ impl WriteQueue {
     pub fn send(
         &self,
         log: &LogId,
-        operation: Operation,
+        operation: RedisOperation,
         wants_run: bool,
         timeout: Duration,
     ) -> oneshot::Receiver<Result<Value, StoreError>> {
@@ -106,19 +106,19 @@ impl QueuedWrite {
     }
 }
 
-struct Driver {
+struct QueueDriver {
     topology: Weak<Topology>,
     server: Arc<Server>,
     timeout: Duration,
     patience: Duration,
     wait_replicas: u32,
-    wire: Option<Wire>,
+    wire: Option<ServerConnection>,
     /// Those who go before the queue, in their order.
     held: VecDeque<QueuedWrite>,
     attempt: u32,
 }
 
-impl Driver {
+impl QueueDriver {
     async fn run(mut self, mut writes: mpsc::UnboundedReceiver<QueuedWrite>) {
         loop {
             if self.held.is_empty() {
@@ -259,7 +259,7 @@ impl Driver {
         Ok(())
     }
 
-    fn write_down(&self, batch: &[QueuedWrite], wire: &Wire) -> Pipeline {
+    fn write_down(&self, batch: &[QueuedWrite], wire: &ServerConnection) -> Pipeline {
         let facts = &wire.facts;
         let run = format!("{}{}", facts.run, if facts.syncs_first() { "+" } else { "" });
         let trusted: &[u8] = if facts.began_with_its_file() { b"1" } else { b"0" };
@@ -289,7 +289,7 @@ impl Driver {
     /// Answers what was done, once enough replicas have it.
     async fn wait_for_replicas(
         &mut self,
-        wire: &mut Wire,
+        wire: &mut ServerConnection,
         wanted: u64,
         mut have: u64,
         mut done: Vec<(QueuedWrite, Value)>,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bowline_protocol::Seq;
 use bowline_store::contract::{ALL, append, create, event, id, record, seq, texts};
 use bowline_store::{
-    Changed, Claim, Commit, Directory, EventLog, Fence, Holder, Item, Kind, Leased, LeasedLog, RedisOptions,
+    Changed, Claim, Commit, Directory, EventLog, Fence, Holder, Item, Leased, LeasedLog, LogKind, RedisOptions,
     RedisStore, Release, SharedLessor, Store, StoreError, WakeSet,
 };
 
@@ -70,7 +70,7 @@ async fn after_flushall_there_is_no_such_log_and_fences_from_before_are_shut_out
     assert_eq!(store.extent(&id("log")).await, Err(StoreError::NoSuchLog));
     assert_eq!(add(&store, old, &["lost"]).await, Err(StoreError::NoSuchLog));
     assert_eq!(store.record(&id("log")).await, Ok(None));
-    assert_eq!(store.count(Kind::Session, None).await, Ok(0));
+    assert_eq!(store.count(LogKind::Session, None).await, Ok(0));
     let start = bowline_store::Start { epoch: bowline_protocol::Epoch::from_random(8), after: Seq::ZERO };
     let commit = Commit { create: Some(start), record: Some(record("ann", "body")), ..create("log") };
     store.commit(commit).await.unwrap();
@@ -78,7 +78,7 @@ async fn after_flushall_there_is_no_such_log_and_fences_from_before_are_shut_out
     assert!(new > old);
     assert!(matches!(add(&store, old, &["zombie"]).await, Err(StoreError::StaleFence { .. })));
     assert_ne!(store.extent(&id("log")).await.unwrap().epoch, before.epoch);
-    assert_eq!(store.list(Kind::Session, None).await.unwrap().len(), 1, "it is listed again although it was before");
+    assert_eq!(store.list(LogKind::Session, None).await.unwrap().len(), 1, "it is listed again although it was before");
 }
 
 #[tokio::test]
@@ -397,10 +397,10 @@ async fn an_entry_without_a_log_shows_in_no_list_and_goes_with_a_sweep() {
     }
     let ann = bowline_protocol::Principal::parse("ann");
     for owner in [None, ann.as_ref()] {
-        assert_eq!(store.list(Kind::Session, owner).await.unwrap().len(), 1);
+        assert_eq!(store.list(LogKind::Session, owner).await.unwrap().len(), 1);
     }
     store.sweep(0).await.unwrap();
-    assert_eq!(store.count(Kind::Session, ann.as_ref()).await, Ok(2), "whoever entered just now may still commit");
+    assert_eq!(store.count(LogKind::Session, ann.as_ref()).await, Ok(2), "whoever entered just now may still commit");
     assert_eq!(redis.cli(&["zscore", &by_kind("long ago"), "long ago\nann"]), "");
     assert_ne!(redis.cli(&["zscore", &by_kind("just now"), "just now\nann"]), "");
 }

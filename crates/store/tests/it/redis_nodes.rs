@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bowline_store::contract::{PLENTY, append, create, event, id, record, seq, texts};
 use bowline_store::{
-    Claim, Commit, Directory, EventLog, Fence, Kind, Leased, RedisOptions, RedisStore, StoreError, WakeSet,
+    Claim, Commit, Directory, EventLog, Fence, Leased, LogKind, RedisOptions, RedisStore, StoreError, WakeSet,
 };
 
 use crate::real_redis::{Cluster, Redis, free_port, options};
@@ -97,17 +97,17 @@ async fn a_record_of_one_node_is_listed_by_the_other() {
     let redis = Redis::start(&[]);
     let (here, there) = (redis.open().await, redis.open().await);
     here.commit(Commit { record: Some(record("ann", "1")), ..create("log") }).await.unwrap();
-    assert_eq!(there.count(Kind::Session, None).await, Ok(1));
+    assert_eq!(there.count(LogKind::Session, None).await, Ok(1));
     // The owner changes, on the other node.
     let fence = there.lease(&id("log"), &Claim::alone()).await.and_then(Leased::fence).unwrap();
     let commit = Commit { record: Some(record("bob", "2")), ..Commit::to(id("log"), fence, 0) };
     there.commit(commit).await.unwrap();
     for (owner, count) in [("ann", 0), ("bob", 1)] {
         let owner = bowline_protocol::Principal::parse(owner);
-        assert_eq!(here.count(Kind::Session, owner.as_ref()).await, Ok(count));
-        assert_eq!(here.list(Kind::Session, owner.as_ref()).await.unwrap().len(), count);
+        assert_eq!(here.count(LogKind::Session, owner.as_ref()).await, Ok(count));
+        assert_eq!(here.list(LogKind::Session, owner.as_ref()).await.unwrap().len(), count);
     }
-    assert_eq!(here.count(Kind::Session, None).await, Ok(1));
+    assert_eq!(here.count(LogKind::Session, None).await, Ok(1));
 }
 
 fn replica_of(master: &Redis) -> Redis {
@@ -276,5 +276,5 @@ async fn slots_that_move_while_everybody_writes_cost_nothing() {
         let found = texts(&*store, name).await;
         assert_eq!(found, (0..n).map(|n| (n + 1, n.to_string())).collect::<Vec<_>>());
     }
-    assert_eq!(store.list(Kind::Session, None).await.unwrap().len(), names.len());
+    assert_eq!(store.list(LogKind::Session, None).await.unwrap().len(), names.len());
 }

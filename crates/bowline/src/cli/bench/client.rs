@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bowline_client::{Address, Client, LinkConfig, LinkEvent, StopCause, Target};
+use bowline_client::{Address, AttachTarget, Client, LinkConfig, LinkEvent, StopCause};
 use bowline_core::Backoff;
 use bowline_env::{clock, entropy};
 use bowline_protocol::event::names as events;
@@ -62,7 +62,7 @@ impl LoadClient {
         cut_after: Option<u32>,
         answered: &AtomicU64,
     ) -> Result<(), String> {
-        self.client.start(Target::New);
+        self.client.start(AttachTarget::New);
         while !matches!(self.next().await?, LinkEvent::Live) {}
         for number in 0..messages {
             self.talk(number, message, cut_after).await?;

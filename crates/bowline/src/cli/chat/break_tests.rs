@@ -5,8 +5,8 @@ use std::time::Duration;
 use bowline_client::ACK_EVERY;
 use serde_json::json;
 
+use super::interface::{Options, Show};
 use super::story::{Story, StoryEffect, StoryInput, failure, sent, shown};
-use super::words::{Options, Show};
 
 #[test]
 fn a_break_in_the_middle_continues_exactly_where_it_was() {

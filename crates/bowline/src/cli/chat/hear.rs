@@ -2,20 +2,22 @@
 
 use std::time::Instant;
 
-use bowline_client::{AttachedSession, GapCause, Link, LinkEvent, RequestId, RequestOutcome, ServerFrame, StopCause};
+use bowline_client::{
+    AttachedSession, ClientLink, GapCause, LinkEvent, RequestId, RequestOutcome, ServerFrame, StopCause,
+};
 use bowline_protocol::event::names as events;
 use bowline_protocol::frame::names;
 use bowline_protocol::{CloseCode, Cursor, ErrorCode, RecoveryAction, Refusal, Seq};
 
 use super::aside;
+use super::interface::Show;
 use super::state::{Chat, ConnectionStage, PendingQuestion};
-use super::words::Show;
 
 /// How far to look back for the question of a run that waits: it is the last thing that such a run logged.
 const LOOK_BACK_EVENTS: u64 = 8;
 
 impl Chat {
-    pub(super) fn handle_event(&mut self, link: &mut Link, now: Instant, event: LinkEvent) {
+    pub(super) fn handle_event(&mut self, link: &mut ClientLink, now: Instant, event: LinkEvent) {
         match event {
             LinkEvent::Attached(attached) => self.handle_attached(link, &attached),
             LinkEvent::Logged(frame) => self.handle_logged(link, &frame),
@@ -64,7 +66,7 @@ impl Chat {
         }
     }
 
-    fn handle_attached(&mut self, link: &mut Link, attached: &AttachedSession) {
+    fn handle_attached(&mut self, link: &mut ClientLink, attached: &AttachedSession) {
         let known = std::mem::replace(&mut self.placed, true);
         if attached.created {
             return self.show(Show::Notice(format!("session {}", attached.session)));
@@ -111,7 +113,7 @@ impl Chat {
         self.show(Show::Question("Take it over? [y/n]".into()));
     }
 
-    fn handle_logged(&mut self, link: &mut Link, event: &ServerFrame) {
+    fn handle_logged(&mut self, link: &mut ClientLink, event: &ServerFrame) {
         match event.event.as_str() {
             events::USER_MESSAGE => self.handle_message(event),
             events::USER_RESPONSE => {
@@ -168,14 +170,14 @@ impl Chat {
         }
     }
 
-    fn run_ended(&mut self, link: &mut Link) {
+    fn run_ended(&mut self, link: &mut ClientLink) {
         (self.running, self.cancelling) = (false, false);
         self.streamed.clear();
         self.drop_questions(link);
         self.show_readiness();
     }
 
-    fn handle_done(&mut self, link: &Link, request: RequestId, outcome: &RequestOutcome) {
+    fn handle_done(&mut self, link: &ClientLink, request: RequestId, outcome: &RequestOutcome) {
         let seen = link.cursor().map_or(0, |cursor| cursor.seq.get());
         // It was accepted before, and its event was shown then.
         let shown = matches!(outcome, RequestOutcome::Message { seq: Some(seq), .. } if *seq <= seen);
@@ -216,7 +218,7 @@ impl Chat {
     }
 
     /// The session is gone, and the link creates another. What was typed and not accepted goes there.
-    fn handle_replaced(&mut self, link: &mut Link, refusal: &Refusal) {
+    fn handle_replaced(&mut self, link: &mut ClientLink, refusal: &Refusal) {
         self.stage = ConnectionStage::Away;
         self.show(Show::Notice(format!("{}; starting a new session", refusal.message.trim_end_matches('.'))));
         (self.running, self.cancelling) = (false, false);
@@ -224,7 +226,7 @@ impl Chat {
         self.drop_questions(link);
     }
 
-    fn handle_stopped(&mut self, link: &Link, cause: StopCause) {
+    fn handle_stopped(&mut self, link: &ClientLink, cause: StopCause) {
         let session = link.session().unwrap_or("ID");
         let why = match cause {
             StopCause::Closed => return,

@@ -2,24 +2,24 @@
 
 mod aside;
 mod hear;
+mod interface;
 mod person;
 mod screen;
 mod state;
-mod words;
 
 use std::io::{BufRead, IsTerminal};
 use std::process::ExitCode;
 
-use bowline_client::{Address, Client, LinkConfig, SessionTarget, Target, WhenGone};
+use bowline_client::{Address, AttachTarget, Client, LinkConfig, SessionTarget, WhenGone};
 use bowline_env::{clock, entropy};
 use serde_json::Map;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
 use super::out;
+use interface::{ChatEffect, ChatInput, Leave, Options};
 use screen::Screen;
 use state::Chat;
-use words::{ChatEffect, ChatInput, Leave, Options};
 
 /// Lines that may wait for a slow connection; beyond it the script waits.
 const QUEUE_MAX: usize = 256;
@@ -36,10 +36,10 @@ pub struct ChatStart {
     pub agent: Option<String>,
 }
 
-fn target(options: &Options) -> Target {
+fn target(options: &Options) -> AttachTarget {
     match options.session.clone() {
-        None => Target::New,
-        Some(id) => Target::Session(SessionTarget {
+        None => AttachTarget::New,
+        Some(id) => AttachTarget::Session(SessionTarget {
             id,
             resume_token: options.resume_token.clone(),
             take_over: options.take_over,

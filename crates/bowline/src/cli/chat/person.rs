@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use bowline_client::{ClientRequest, Link};
+use bowline_client::{ClientLink, ClientRequest};
 
+use super::interface::Show;
 use super::state::{Chat, ConnectionStage};
-use super::words::Show;
 
 impl Chat {
-    pub(super) fn handle_line(&mut self, link: &mut Link, now: Instant, line: String) {
+    pub(super) fn handle_line(&mut self, link: &mut ClientLink, now: Instant, line: String) {
         let word = line.trim();
         if word.is_empty() && self.options.interactive {
             return self.show_readiness();
@@ -37,7 +37,7 @@ impl Chat {
         }
     }
 
-    pub(super) fn handle_interrupt(&mut self, link: &mut Link) {
+    pub(super) fn handle_interrupt(&mut self, link: &mut ClientLink) {
         let attached = matches!(self.stage, ConnectionStage::Live | ConnectionStage::Replaying);
         if self.running && !self.cancelling && attached {
             self.cancelling = true;
@@ -49,7 +49,7 @@ impl Chat {
     }
 
     /// A script's next line answers if it is a yes or a no; anything else, or no line at all, declines.
-    pub(super) fn answer_from_script(&mut self, link: &mut Link) {
+    pub(super) fn answer_from_script(&mut self, link: &mut ClientLink) {
         if self.questions.front().is_none_or(|question| question.answer.is_some()) {
             return;
         }

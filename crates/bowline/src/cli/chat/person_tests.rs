@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
+use super::interface::{Leave, Options, Show};
 use super::story::{Story, StoryEffect, StoryInput, failure, left, sent, shown};
-use super::words::{Leave, Options, Show};
 
 #[test]
 fn a_message_is_streamed_and_its_answer_not_repeated() {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::words::Show;
+use super::interface::Show;
 use crate::cli::out::{self, dim, harmless, red};
 
 const CLEAR_LINE: &str = "\r\x1b[K";

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use bowline_client::{ClientRequest, Link, RequestId};
+use bowline_client::{ClientLink, ClientRequest, RequestId};
 use serde_json::json;
 
-use super::words::{ChatEffect, ChatInput, Leave, Options, Show};
+use super::interface::{ChatEffect, ChatInput, Leave, Options, Show};
 
 /// How often the line that counts down to the next attempt is redrawn.
 const COUNTDOWN_EVERY: Duration = Duration::from_millis(100);
@@ -85,12 +85,12 @@ impl Chat {
     }
 
     /// When to call again with [`ChatInput::Timeout`], if nothing happens before.
-    pub fn poll_timeout(&self, link: &Link) -> Option<Instant> {
+    pub fn poll_timeout(&self, link: &ClientLink) -> Option<Instant> {
         link.retry_at().and(self.redraw_at)
     }
 
     /// Takes what happened. What it asks of the session goes to the link.
-    pub fn handle(&mut self, link: &mut Link, now: Instant, input: ChatInput) -> Vec<ChatEffect> {
+    pub fn handle(&mut self, link: &mut ClientLink, now: Instant, input: ChatInput) -> Vec<ChatEffect> {
         match input {
             ChatInput::Link(event) => self.handle_event(link, now, event),
             ChatInput::Line(line) => self.handle_line(link, now, line),
@@ -108,7 +108,7 @@ impl Chat {
     }
 
     /// Does whatever the current state allows: answers, sends the next line, or leaves a script that is through.
-    fn advance(&mut self, link: &mut Link) {
+    fn advance(&mut self, link: &mut ClientLink) {
         if self.stage != ConnectionStage::Live || self.is_leaving() {
             return self.leave_if_idle(link);
         }
@@ -128,7 +128,7 @@ impl Chat {
         self.leave_if_idle(link);
     }
 
-    fn leave_if_idle(&mut self, link: &mut Link) {
+    fn leave_if_idle(&mut self, link: &mut ClientLink) {
         let busy = self.running || self.in_flight.is_some() || !self.lines.is_empty();
         // During a replay the server's "idle" is already true while the last answer is still on its way.
         let owed = self.stage == ConnectionStage::Replaying;
@@ -138,7 +138,7 @@ impl Chat {
         }
     }
 
-    pub(super) fn answer(&mut self, link: &mut Link, confirmed: bool) {
+    pub(super) fn answer(&mut self, link: &mut ClientLink, confirmed: bool) {
         if let Some(question) = self.questions.front_mut() {
             let content = json!({ "confirmed": confirmed });
             question.answer =
@@ -147,7 +147,7 @@ impl Chat {
     }
 
     /// The questions are settled otherwise, so their answers are of no use any more.
-    pub(super) fn drop_questions(&mut self, link: &mut Link) {
+    pub(super) fn drop_questions(&mut self, link: &mut ClientLink) {
         for question in self.questions.drain(..) {
             if let Some(request) = question.answer {
                 link.withdraw(request);
@@ -168,7 +168,7 @@ impl Chat {
     }
 
     /// Shows how long it is until the next attempt, if the connection is lost.
-    pub(super) fn show_countdown(&mut self, link: &Link, now: Instant) {
+    pub(super) fn show_countdown(&mut self, link: &ClientLink, now: Instant) {
         let Some(until) = link.retry_at() else { return };
         self.redraw_at = Some(now + COUNTDOWN_EVERY);
         let (attempt, left) = (self.attempt, until.saturating_duration_since(now));
@@ -177,7 +177,7 @@ impl Chat {
     }
 
     /// What was shown is acknowledged first, so that coming back does not show it again.
-    pub(super) fn leave(&mut self, link: &mut Link) {
+    pub(super) fn leave(&mut self, link: &mut ClientLink) {
         if self.is_leaving() {
             return;
         }

@@ -5,12 +5,12 @@
 
 use std::time::Instant;
 
-use bowline_client::{Link, LinkOutput, Moment};
+use bowline_client::{ClientLink, LinkOutput, Moment};
 use bowline_env::clock;
 use serde_json::{Value, json};
 
+use super::interface::{self, ChatInput, Leave, Options, Show};
 use super::state::Chat;
-use super::words::{self, ChatInput, Leave, Options, Show};
 use super::{link_config, target};
 
 /// What can happen to the client: to its socket, or at its terminal.
@@ -39,7 +39,7 @@ pub enum StoryEffect {
 }
 
 pub struct Story {
-    link: Link,
+    link: ClientLink,
     chat: Chat,
     options: Options,
     pub now: Instant,
@@ -47,7 +47,7 @@ pub struct Story {
 
 impl Story {
     pub fn new(options: Options) -> Story {
-        let (link, chat) = (Link::new(link_config(&options)), Chat::new(options.clone()));
+        let (link, chat) = (ClientLink::new(link_config(&options)), Chat::new(options.clone()));
         let mut story = Story { link, chat, options, now: clock::now() };
         assert_eq!(story.tell(StoryInput::Start), [StoryEffect::Dial]);
         story
@@ -94,8 +94,8 @@ impl Story {
 
     fn chat(&mut self, input: ChatInput, effects: &mut Vec<StoryEffect>) {
         effects.extend(self.chat.handle(&mut self.link, self.now, input).into_iter().map(|effect| match effect {
-            words::ChatEffect::Show(show) => StoryEffect::Show(show),
-            words::ChatEffect::Leave(leave) => StoryEffect::Leave(leave),
+            interface::ChatEffect::Show(show) => StoryEffect::Show(show),
+            interface::ChatEffect::Leave(leave) => StoryEffect::Leave(leave),
         }));
     }
 

@@ -9,7 +9,7 @@
 mod message;
 mod session;
 
-use bowline_core::exchange::MessageStamp;
+use bowline_core::node_exchange::MessageStamp;
 use bowline_protocol::{Draft, Recorded};
 use bowline_store::Holder;
 use serde::{Deserialize, Serialize};

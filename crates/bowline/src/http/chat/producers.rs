@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use bowline_core::proof::ResumeToken;
+use bowline_core::resume_token::ResumeToken;
 use bowline_env::entropy;
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{

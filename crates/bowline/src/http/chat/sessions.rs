@@ -11,7 +11,7 @@ use bowline_api::Reply;
 use bowline_env::{clock, entropy};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{ClientId, MessageId, Refusal, Seq, SessionId, StepId, TaskId};
-use bowline_store::Kind;
+use bowline_store::LogKind;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ use super::read::{self, Body, Name};
 use super::sse::{self, Reading};
 use super::{Owner, session_id, shown};
 use crate::config::{Config, Ownership};
-use crate::drive::stream::Stream;
+use crate::drive::stream::WatchedStream;
 use crate::logs::Logs;
 use crate::refusals;
 use crate::secret::Presented;
@@ -107,7 +107,7 @@ pub async fn list(
     if !(1..=100).contains(&limit) {
         return Err(Refusal::field("limit", "must be from 1 to 100").into());
     }
-    let listed = logs.store.list(Kind::Session, Some(&owner.principal)).await;
+    let listed = logs.store.list(LogKind::Session, Some(&owner.principal)).await;
     let listed = listed.map_err(|error| refusals::of_store(&error))?;
     let ownership = config.session.ownership;
     let mut mine: Vec<_> = listed
@@ -189,8 +189,9 @@ pub async fn turn_of(
         return Ok(sse::of_turn(&streams.readers, &watched).await?);
     }
     let waiting = message_id.ok_or_else(refusals::task_not_found)?;
-    let stream =
-        Stream::queued(streams.readers.clone(), log, waiting).await.map_err(|error| refusals::of_store(&error))?;
+    let stream = WatchedStream::queued(streams.readers.clone(), log, waiting)
+        .await
+        .map_err(|error| refusals::of_store(&error))?;
     Ok(sse::respond(stream, None))
 }
 

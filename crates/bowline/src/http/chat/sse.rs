@@ -7,11 +7,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_core::dialect::Projection;
 use bowline_core::dialect::ai_sdk::Projector;
-use bowline_core::watch::Start;
+use bowline_core::watch::WatchStart;
 use bowline_protocol::{Refusal, StreamCursor, TaskId};
 use serde::Deserialize;
 
-use crate::drive::stream::Stream;
+use crate::drive::stream::WatchedStream;
 use crate::refusals;
 use crate::resume_metrics::ResumeMetrics;
 use crate::stream::Watched;
@@ -81,9 +81,9 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
 /// The turn that a request began or joined. Nothing of it is folded, however fast it was: a transport that counts what it gets comes
 /// back with that number.
 pub async fn of_turn(readers: &Arc<Readers>, watched: &Watched) -> Result<Response, Refusal> {
-    let start = watched.start(None, false)?.unwrap_or(Start::Fresh);
+    let start = watched.start(None, false)?.unwrap_or(WatchStart::Fresh);
     readers.metrics.stream_starts.inc("fresh");
-    let stream = Stream::watch(readers.clone(), watched, start, false).await;
+    let stream = WatchedStream::watch(readers.clone(), watched, start, false).await;
     let stream = stream.map_err(|error| refusals::of_follower(&error))?;
     Ok(respond(stream, Some(&watched.id)))
 }
@@ -105,14 +105,15 @@ pub async fn of_task(readers: &Arc<Readers>, watched: &Watched, wanted: Wanted) 
         resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(&readers.metrics));
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
-    let may_be_over = watched.last.is_some() && matches!(start, Start::After(_) | Start::Framed(_));
+    let may_be_over = watched.last.is_some() && matches!(start, WatchStart::After(_) | WatchStart::Framed(_));
     readers.metrics.stream_starts.inc(match &start {
-        Start::Fresh | Start::Index(_) => "fresh",
-        Start::After(_) => "resumed",
-        Start::Framed(_) => "framed",
+        WatchStart::Fresh | WatchStart::Index(_) => "fresh",
+        WatchStart::After(_) => "resumed",
+        WatchStart::Framed(_) => "framed",
     });
-    let mut stream =
-        Stream::watch(readers.clone(), watched, start, fold).await.map_err(|error| refusals::of_follower(&error))?;
+    let mut stream = WatchedStream::watch(readers.clone(), watched, start, fold)
+        .await
+        .map_err(|error| refusals::of_follower(&error))?;
     if may_be_over && stream.is_over().await.map_err(|error| refusals::of_follower(&error))? {
         resuming.into_iter().for_each(|resuming| resuming.lacks_nothing(&readers.metrics));
         return Ok(StatusCode::NO_CONTENT.into_response());
@@ -126,8 +127,8 @@ pub async fn of_task(readers: &Arc<Readers>, watched: &Watched, wanted: Wanted) 
 async fn from_index(readers: &Arc<Readers>, watched: &Watched, index: i64) -> Result<Response, Refusal> {
     watched.start(None, false)?;
     let refuse = |error| refusals::of_follower(&error);
-    let mut counting: Stream<Projector> =
-        Stream::watch(readers.clone(), watched, Start::Fresh, false).await.map_err(refuse)?;
+    let mut counting: WatchedStream<Projector> =
+        WatchedStream::watch(readers.clone(), watched, WatchStart::Fresh, false).await.map_err(refuse)?;
     let count = counting.count().await.map_err(refuse)?;
     drop(counting);
     let from = if index < 0 { count.saturating_sub(index.unsigned_abs()) } else { index.unsigned_abs() };
@@ -138,7 +139,8 @@ async fn from_index(readers: &Arc<Readers>, watched: &Watched, index: i64) -> Re
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     readers.metrics.stream_starts.inc("indexed");
-    let stream = Stream::watch(readers.clone(), watched, Start::Index(from), false).await.map_err(refuse)?;
+    let stream =
+        WatchedStream::watch(readers.clone(), watched, WatchStart::Index(from), false).await.map_err(refuse)?;
     let mut response = respond(stream, Some(&watched.id));
     let tail = HeaderValue::from(count as i64 - 1);
     response.headers_mut().insert(HeaderName::from_static(TAIL_INDEX), tail);
@@ -155,7 +157,7 @@ pub fn flag(name: &str, text: Option<&str>) -> Result<Option<bool>, Refusal> {
 }
 
 /// A stream as a body. One that is cut ends in an error and not cleanly, so that no client takes it for whole.
-pub fn body<P: Projection>(stream: Stream<P>) -> Body {
+pub fn body<P: Projection>(stream: WatchedStream<P>) -> Body {
     Body::from_stream(futures_util::stream::unfold(Some(stream), |stream| async move {
         let mut stream = stream?;
         match Box::pin(stream.next()).await {
@@ -167,7 +169,7 @@ pub fn body<P: Projection>(stream: Stream<P>) -> Body {
 }
 
 /// The answer itself.
-pub fn respond(stream: Stream<Projector>, task: Option<&TaskId>) -> Response {
+pub fn respond(stream: WatchedStream<Projector>, task: Option<&TaskId>) -> Response {
     let mut response = (StatusCode::OK, EVENT_STREAM, AI_SDK, body(stream)).into_response();
     if let Some(task) = task {
         let headers = response.headers_mut();

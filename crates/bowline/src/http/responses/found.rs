@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bowline_core::dialect::Projection as _;
 use bowline_core::dialect::responses::{CallId, ResponseId, ResponseProjector, Wait};
-use bowline_core::watch::Start;
+use bowline_core::watch::WatchStart;
 use bowline_protocol::event::names;
 use bowline_protocol::{ErrorCode, LoggedEvent, Recorded, Refusal, Seq, SessionId, TaskId};
 use bowline_store::ReadLimit;
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::super::chat::Owner;
 use super::super::chat::sse;
-use crate::drive::stream::Stream;
+use crate::drive::stream::WatchedStream;
 use crate::refusals;
 use crate::session::Life;
 use crate::session::record::keys;
@@ -184,11 +184,11 @@ impl Found {
     }
 
     /// Its events from the one with this number on.
-    pub async fn stream(&self, streams: &Streams, from: u64) -> Result<Stream<ResponseProjector>, Refusal> {
-        let start = Start::Index(from);
+    pub async fn stream(&self, streams: &Streams, from: u64) -> Result<WatchedStream<ResponseProjector>, Refusal> {
+        let start = WatchStart::Index(from);
         let metric = if from == 0 { "fresh" } else { "indexed" };
         streams.readers.metrics.stream_starts.inc(metric);
-        let stream = Stream::watch(streams.readers.clone(), &self.watched, start, false).await;
+        let stream = WatchedStream::watch(streams.readers.clone(), &self.watched, start, false).await;
         stream.map_err(|error| refusals::of_follower(&error))
     }
 

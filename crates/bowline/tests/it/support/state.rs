@@ -1,7 +1,7 @@
 //! Exporting and restoring signed states.
 
 use bowline::config::Config;
-use bowline_core::Key;
+use bowline_core::SealKey;
 use serde_json::{Value, json};
 
 use super::Client;
@@ -9,7 +9,7 @@ use super::Client;
 /// Every server of a test has the same key, and nothing else in common.
 pub fn config() -> Config {
     let mut config = super::config();
-    config.state.keys = vec![Key::new("k1", &[7; 32], false).unwrap()];
+    config.state.keys = vec![SealKey::new("k1", &[7; 32], false).unwrap()];
     config
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bowline_core::backend::{BackendMachine, BackendNotice, DialError, Generation, Policy};
 use bowline_core::health::HealthEvent;
-use bowline_core::seats::SeatLimits;
+use bowline_core::process_pool::PoolLimits;
 use bowline_core::{HealthCheck, Listing};
 use bowline_env::{clock, entropy};
 use bowline_store::Clock;
@@ -46,7 +46,7 @@ pub struct SupervisorContext {
     /// Programs, from their start until they are gone.
     pub programs: TaskTracker,
     /// How many processes of one program there may be.
-    pub processes: SeatLimits,
+    pub processes: PoolLimits,
     pub observer: Arc<dyn Observer>,
 }
 

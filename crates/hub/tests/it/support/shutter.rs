@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bowline_protocol::{Extent, LogId, Principal, Seq};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{
-    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Kind, Leased, ReadLimit, Record,
+    Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Leased, LogKind, ReadLimit, Record,
     Retention, StoreError, TailGuard, Trimmed, WakeSet,
 };
 use bytes::Bytes;
@@ -139,11 +139,11 @@ impl Directory for Shutter {
         self.behind.items_at(log, keys).await
     }
 
-    async fn list(&self, kind: Kind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
+    async fn list(&self, kind: LogKind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError> {
         self.behind.list(kind, owner).await
     }
 
-    async fn count(&self, kind: Kind, owner: Option<&Principal>) -> Result<usize, StoreError> {
+    async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError> {
         self.behind.count(kind, owner).await
     }
 

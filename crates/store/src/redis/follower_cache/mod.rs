@@ -25,30 +25,30 @@ const LOG_BYTES_MAX: usize = 4 << 20;
 const EVENT_OVERHEAD: usize = 64;
 
 /// What a flight came to: nothing yet, what is now in memory, or why not.
-type Outcome = Option<Result<(), StoreError>>;
+type FlightOutcome = Option<Result<(), StoreError>>;
 
 pub struct FollowerCache {
-    logs: Mutex<Logs>,
+    logs: Mutex<CachedLogs>,
     /// Commits of this node that are under way. They report what they change.
     own: Mutex<HashSet<String>>,
     bytes_max: usize,
 }
 
 #[derive(Default)]
-struct Logs {
+struct CachedLogs {
     /// Counts changes of all logs, so that moments can be compared although entries come and go.
     clock: u64,
-    entries: HashMap<LogId, Entry>,
+    entries: HashMap<LogId, CacheEntry>,
     /// What came in, oldest first: up to where, and how many bytes. Some of it may have gone with its entry.
     order: VecDeque<(LogId, Seq, usize)>,
     bytes: usize,
 }
 
-struct Entry {
+struct CacheEntry {
     /// When the log was last said to have changed.
     changed: u64,
     state: State,
-    flight: Option<(u64, watch::Receiver<Outcome>)>,
+    flight: Option<(u64, watch::Receiver<FlightOutcome>)>,
 }
 
 enum State {
@@ -71,18 +71,18 @@ struct Known {
 }
 
 /// What can be said of a log from memory.
-pub enum Said<T> {
+pub enum CacheAnswer<T> {
     /// Nothing: Redis must be asked.
     Cold,
     Warm(Result<T, StoreError>),
     /// A fetch is under way; look again when it is done.
-    Wait(watch::Receiver<Outcome>),
+    Wait(watch::Receiver<FlightOutcome>),
     /// Ask Redis for this, and tell [`Flight::land`]; all others wait for it.
     Fetch(Flight),
 }
 
 /// What memory has for one reader.
-enum Part<T> {
+enum CachedPart<T> {
     Here(T),
     /// It ends before what this reader wants, and can be read on.
     Short,
@@ -112,7 +112,7 @@ impl FollowerCache {
         let mut cache = lock(&self.logs);
         for log in logs {
             cache.clock += 1;
-            let entry = Entry { changed: cache.clock, state: State::Unknown, flight: None };
+            let entry = CacheEntry { changed: cache.clock, state: State::Unknown, flight: None };
             cache.entries.insert(log.clone(), entry);
         }
     }
@@ -162,31 +162,42 @@ impl FollowerCache {
     }
 
     /// Where the log stood at the last wake-up, or later. `since` is when the reader began to ask; it is filled in.
-    pub fn extent(self: &Arc<Self>, log: &LogId, since: &mut Option<u64>) -> Said<Extent> {
-        self.look(log, since, |known| Part::Here(known.extent.clone()))
+    pub fn extent(self: &Arc<Self>, log: &LogId, since: &mut Option<u64>) -> CacheAnswer<Extent> {
+        self.look(log, since, |known| CachedPart::Here(known.extent.clone()))
     }
 
-    pub fn read(self: &Arc<Self>, log: &LogId, since: &mut Option<u64>, from: Seq, limit: ReadLimit) -> Said<Batch> {
+    pub fn read(
+        self: &Arc<Self>,
+        log: &LogId,
+        since: &mut Option<u64>,
+        from: Seq,
+        limit: ReadLimit,
+    ) -> CacheAnswer<Batch> {
         self.look(log, since, |known| known.read(from, limit))
     }
 
-    fn look<T>(self: &Arc<Self>, log: &LogId, since: &mut Option<u64>, part: impl Fn(&Known) -> Part<T>) -> Said<T> {
+    fn look<T>(
+        self: &Arc<Self>,
+        log: &LogId,
+        since: &mut Option<u64>,
+        part: impl Fn(&Known) -> CachedPart<T>,
+    ) -> CacheAnswer<T> {
         let mut cache = lock(&self.logs);
-        let Some(entry) = cache.entries.get_mut(log) else { return Said::Cold };
+        let Some(entry) = cache.entries.get_mut(log) else { return CacheAnswer::Cold };
         let since = *since.get_or_insert(entry.changed);
         let mut from = None;
         match &entry.state {
-            State::Gone { asked } if *asked >= since => return Said::Warm(Err(StoreError::NoSuchLog)),
+            State::Gone { asked } if *asked >= since => return CacheAnswer::Warm(Err(StoreError::NoSuchLog)),
             State::Known(known) if known.asked >= since => match part(known) {
-                Part::Here(found) => return Said::Warm(Ok(found)),
-                Part::Elsewhere => return Said::Cold,
-                Part::Short => from = Some(known.end),
+                CachedPart::Here(found) => return CacheAnswer::Warm(Ok(found)),
+                CachedPart::Elsewhere => return CacheAnswer::Cold,
+                CachedPart::Short => from = Some(known.end),
             },
             State::Known(known) => from = Some(known.end),
             State::Gone { .. } | State::Unknown => {}
         }
         if let Some((_, landed)) = &entry.flight {
-            return Said::Wait(landed.clone());
+            return CacheAnswer::Wait(landed.clone());
         }
         let (tell, landed) = watch::channel(None);
         let asked = entry.changed;
@@ -195,7 +206,7 @@ impl FollowerCache {
         if let Some(entry) = cache.entries.get_mut(log) {
             entry.flight = Some((id, landed));
         }
-        Said::Fetch(Flight { cache: self.clone(), log: log.clone(), id, asked, from, tell })
+        CacheAnswer::Fetch(Flight { cache: self.clone(), log: log.clone(), id, asked, from, tell })
     }
 
     fn land(&self, log: &LogId, id: u64, asked: u64, fetched: Result<Fetched, StoreError>) -> Result<(), StoreError> {
@@ -237,7 +248,7 @@ impl FollowerCache {
     }
 }
 
-impl Logs {
+impl CachedLogs {
     fn note_change(&mut self, log: &LogId, news: Option<&News>) {
         let Some(entry) = self.entries.get_mut(log) else { return };
         let known = match &entry.state {
@@ -259,7 +270,7 @@ impl Logs {
             && let Some((log, end, bytes)) = self.order.pop_front()
         {
             self.bytes -= bytes;
-            if let Some(Entry { state: State::Known(known), .. }) = self.entries.get_mut(&log) {
+            if let Some(CacheEntry { state: State::Known(known), .. }) = self.entries.get_mut(&log) {
                 known.forget_before(end);
             }
         }
@@ -302,21 +313,21 @@ impl Known {
         self.bytes -= self.events.pop_front().as_ref().map_or(self.bytes, cost);
     }
 
-    fn read(&self, from: Seq, limit: ReadLimit) -> Part<Batch> {
+    fn read(&self, from: Seq, limit: ReadLimit) -> CachedPart<Batch> {
         let Extent { epoch, first, next, .. } = &self.extent;
         if from >= *next {
             // The reader knows of more events than the cache, from elsewhere.
-            return Part::Elsewhere;
+            return CachedPart::Elsewhere;
         }
         let from = from.max(*first);
         let begin = self.events.front().map_or(self.end, |event| event.seq);
         let mut events = Vec::new();
         if from < *next {
             if from == self.end {
-                return Part::Short;
+                return CachedPart::Short;
             }
             if !(begin..self.end).contains(&from) {
-                return Part::Elsewhere;
+                return CachedPart::Elsewhere;
             }
             let mut bytes = 0;
             for event in self.events.range(begin.until(from) as usize..).take(limit.events) {
@@ -327,7 +338,7 @@ impl Known {
                 events.push(event.clone());
             }
         }
-        Part::Here(Batch { events, epoch: epoch.clone(), first: *first, next: *next })
+        CachedPart::Here(Batch { events, epoch: epoch.clone(), first: *first, next: *next })
     }
 }
 
@@ -343,7 +354,7 @@ pub struct Flight {
     asked: u64,
     /// From where on to read; without it, only where the log stands is asked.
     pub from: Option<Seq>,
-    tell: watch::Sender<Outcome>,
+    tell: watch::Sender<FlightOutcome>,
 }
 
 impl Flight {

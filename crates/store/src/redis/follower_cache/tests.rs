@@ -19,10 +19,10 @@ fn ask(cache: &Arc<FollowerCache>, log: &str, from: u64, next: u64) -> Option<u6
     let (mut since, limit) = (None, ReadLimit { events: 100, bytes: usize::MAX });
     loop {
         match cache.read(&id(log), &mut since, seq(from), limit) {
-            Said::Cold => return None,
-            Said::Warm(batch) => return Some(batch.unwrap().events.len() as u64),
-            Said::Wait(_) => panic!("there is no other fetch"),
-            Said::Fetch(flight) => {
+            CacheAnswer::Cold => return None,
+            CacheAnswer::Warm(batch) => return Some(batch.unwrap().events.len() as u64),
+            CacheAnswer::Wait(_) => panic!("there is no other fetch"),
+            CacheAnswer::Fetch(flight) => {
                 let from = flight.from.unwrap_or(seq(next));
                 let events = recorded(from.get(), next);
                 flight.land(Ok(Fetched { extent: extent(1, next), from, events })).unwrap();
@@ -32,7 +32,7 @@ fn ask(cache: &Arc<FollowerCache>, log: &str, from: u64, next: u64) -> Option<u6
 }
 
 fn bytes_of_all(cache: &FollowerCache) -> usize {
-    let bytes = |entry: &Entry| match &entry.state {
+    let bytes = |entry: &CacheEntry| match &entry.state {
         State::Known(known) => known.events.iter().map(cost).sum(),
         State::Unknown | State::Gone { .. } => 0,
     };
@@ -63,30 +63,33 @@ fn a_reader_gets_nothing_that_was_asked_before_the_last_change() {
     ask(&cache, "log", 5, 5);
     let mut since = None;
     cache.note_change(&id("log"), None);
-    let Said::Fetch(early) = cache.extent(&id("log"), &mut since) else { panic!("it has changed") };
+    let CacheAnswer::Fetch(early) = cache.extent(&id("log"), &mut since) else { panic!("it has changed") };
     // It changes again while that is under way.
     cache.note_change(&id("log"), None);
     let mut later = None;
-    assert!(matches!(cache.extent(&id("log"), &mut later), Said::Wait(_)));
+    assert!(matches!(cache.extent(&id("log"), &mut later), CacheAnswer::Wait(_)));
     early.land(Ok(Fetched { extent: extent(1, 6), from: seq(5), events: recorded(5, 6) })).unwrap();
-    assert!(matches!(cache.extent(&id("log"), &mut since), Said::Warm(_)), "new enough for a reader that asked before");
-    let Said::Fetch(dropped) = cache.extent(&id("log"), &mut later) else {
+    assert!(
+        matches!(cache.extent(&id("log"), &mut since), CacheAnswer::Warm(_)),
+        "new enough for a reader that asked before"
+    );
+    let CacheAnswer::Fetch(dropped) = cache.extent(&id("log"), &mut later) else {
         panic!("too old for a reader that came after")
     };
     assert_eq!(dropped.from, Some(seq(6)));
     drop(dropped);
-    assert!(matches!(cache.extent(&id("log"), &mut later), Said::Fetch(_)), "another reader fetches then");
+    assert!(matches!(cache.extent(&id("log"), &mut later), CacheAnswer::Fetch(_)), "another reader fetches then");
 }
 
 #[test]
 fn an_answer_from_before_the_subscription_is_not_kept() {
     let cache = FollowerCache::new(64 << 20);
     cache.note_subscribed(&[id("log")]);
-    let Said::Fetch(flight) = cache.extent(&id("log"), &mut None) else { panic!("nothing is known") };
+    let CacheAnswer::Fetch(flight) = cache.extent(&id("log"), &mut None) else { panic!("nothing is known") };
     cache.clear();
     cache.note_subscribed(&[id("log")]);
     flight.land(Ok(Fetched { extent: extent(1, 6), from: seq(6), events: Vec::new() })).unwrap();
-    assert!(matches!(cache.extent(&id("log"), &mut None), Said::Fetch(_)));
+    assert!(matches!(cache.extent(&id("log"), &mut None), CacheAnswer::Fetch(_)));
 }
 
 #[test]
@@ -94,7 +97,7 @@ fn only_news_are_news() {
     let cache = FollowerCache::new(64 << 20);
     cache.note_subscribed(&[id("log")]);
     ask(&cache, "log", 5, 5);
-    let is_warm = || matches!(cache.extent(&id("log"), &mut None), Said::Warm(_));
+    let is_warm = || matches!(cache.extent(&id("log"), &mut None), CacheAnswer::Warm(_));
     let said = format!("4f.7; {} 1 5", Epoch::from_random(7));
     let (id_of, mut news) = News::parse(&said).unwrap();
     assert_eq!(id_of, "4f.7;");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bowline_store::contract::{append_at, create, event, id, record};
-use bowline_store::{Claim, Commit, Fence, Item, Kind, Leased, Release, Retention, Store, StoreError};
+use bowline_store::{Claim, Commit, Fence, Item, Leased, LogKind, Release, Retention, Store, StoreError};
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -240,6 +240,6 @@ impl<S: Subject> World<S> {
             assert_eq!(found.record, model.record);
         }
         let records = self.model.values().filter(|model| model.record.is_some()).count();
-        assert_eq!(self.store().count(Kind::Session, None).await, Ok(records));
+        assert_eq!(self.store().count(LogKind::Session, None).await, Ok(records));
     }
 }

@@ -21,7 +21,7 @@ const ID_BYTES_MAX: usize = 64;
 
 /// One key of the ring. What it keeps is derived, one key for each purpose; the secret itself is not kept.
 #[derive(Clone)]
-pub struct Key {
+pub struct SealKey {
     id: String,
     signing: [u8; 32],
     encrypting: [u8; 32],
@@ -30,31 +30,31 @@ pub struct Key {
 
 /// At least one key that may sign. Newest first.
 #[derive(Clone, Debug)]
-pub struct Ring {
-    keys: Vec<Key>,
+pub struct Keyring {
+    keys: Vec<SealKey>,
     signer: usize,
 }
 
 /// What is wrong with a key or a ring. Never says anything about the secret but its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RingError {
+pub enum KeyringError {
     ShortKey { id: String, bytes: usize },
     BadId,
     SameIdTwice { id: String },
     NoKeyToSign,
 }
 
-impl Key {
-    pub fn new(id: &str, secret: &[u8], retired: bool) -> Result<Key, RingError> {
+impl SealKey {
+    pub fn new(id: &str, secret: &[u8], retired: bool) -> Result<SealKey, KeyringError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
         if id.is_empty() || id.len() > ID_BYTES_MAX || !id.bytes().all(plain) {
-            return Err(RingError::BadId);
+            return Err(KeyringError::BadId);
         }
         if secret.len() < KEY_BYTES_MIN {
-            return Err(RingError::ShortKey { id: id.to_owned(), bytes: secret.len() });
+            return Err(KeyringError::ShortKey { id: id.to_owned(), bytes: secret.len() });
         }
         let (signing, encrypting) = (derive(secret, "sign"), derive(secret, "encrypt"));
-        Ok(Key { id: id.to_owned(), signing, encrypting, retired })
+        Ok(SealKey { id: id.to_owned(), signing, encrypting, retired })
     }
 
     pub fn id(&self) -> &str {
@@ -97,28 +97,28 @@ impl Key {
     }
 }
 
-impl Ring {
+impl Keyring {
     /// Takes keys newest first.
-    pub fn new(keys: Vec<Key>) -> Result<Ring, RingError> {
+    pub fn new(keys: Vec<SealKey>) -> Result<Keyring, KeyringError> {
         for (at, key) in keys.iter().enumerate() {
             if keys[..at].iter().any(|other| other.id == key.id) {
-                return Err(RingError::SameIdTwice { id: key.id.clone() });
+                return Err(KeyringError::SameIdTwice { id: key.id.clone() });
             }
         }
-        let signer = keys.iter().position(|key| !key.retired).ok_or(RingError::NoKeyToSign)?;
-        Ok(Ring { keys, signer })
+        let signer = keys.iter().position(|key| !key.retired).ok_or(KeyringError::NoKeyToSign)?;
+        Ok(Keyring { keys, signer })
     }
 
     /// The key that signs.
-    pub fn signer(&self) -> &Key {
+    pub fn signer(&self) -> &SealKey {
         &self.keys[self.signer]
     }
 
-    pub fn keys(&self) -> &[Key] {
+    pub fn keys(&self) -> &[SealKey] {
         &self.keys
     }
 
-    pub(super) fn find(&self, id: &str) -> Option<&Key> {
+    pub(super) fn find(&self, id: &str) -> Option<&SealKey> {
         self.keys.iter().find(|key| key.id == id)
     }
 }
@@ -140,52 +140,55 @@ fn framed(parts: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SealKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({}{})", self.id, if self.retired { ", retired" } else { "" })
     }
 }
 
-impl fmt::Display for RingError {
+impl fmt::Display for KeyringError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RingError::ShortKey { id, bytes } => {
+            KeyringError::ShortKey { id, bytes } => {
                 write!(f, "the key `{id}` has {bytes} bytes; at least {KEY_BYTES_MIN} are needed")
             }
-            RingError::BadId => {
+            KeyringError::BadId => {
                 write!(f, "a key's id has 1 to {ID_BYTES_MAX} letters, digits, dots, dashes and underscores")
             }
-            RingError::SameIdTwice { id } => write!(f, "two keys have the id `{id}`"),
-            RingError::NoKeyToSign => f.write_str("no key is left that may sign"),
+            KeyringError::SameIdTwice { id } => write!(f, "two keys have the id `{id}`"),
+            KeyringError::NoKeyToSign => f.write_str("no key is left that may sign"),
         }
     }
 }
 
-impl std::error::Error for RingError {}
+impl std::error::Error for KeyringError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn key(id: &str, retired: bool) -> Key {
-        Key::new(id, &[7; 32], retired).unwrap()
+    fn key(id: &str, retired: bool) -> SealKey {
+        SealKey::new(id, &[7; 32], retired).unwrap()
     }
 
     #[test]
     fn a_short_key_an_odd_id_and_a_ring_that_cannot_sign_are_refused() {
-        assert_eq!(Key::new("k", &[7; 31], false).unwrap_err(), RingError::ShortKey { id: "k".into(), bytes: 31 });
+        assert_eq!(
+            SealKey::new("k", &[7; 31], false).unwrap_err(),
+            KeyringError::ShortKey { id: "k".into(), bytes: 31 }
+        );
         for id in ["", "a b", "a:b", "é", &"x".repeat(65)] {
-            assert_eq!(Key::new(id, &[7; 32], false).unwrap_err(), RingError::BadId, "{id:?}");
+            assert_eq!(SealKey::new(id, &[7; 32], false).unwrap_err(), KeyringError::BadId, "{id:?}");
         }
-        assert_eq!(Ring::new(vec![]).unwrap_err(), RingError::NoKeyToSign);
-        assert_eq!(Ring::new(vec![key("a", true)]).unwrap_err(), RingError::NoKeyToSign);
-        let twice = Ring::new(vec![key("a", false), key("a", true)]);
-        assert_eq!(twice.unwrap_err(), RingError::SameIdTwice { id: "a".into() });
+        assert_eq!(Keyring::new(vec![]).unwrap_err(), KeyringError::NoKeyToSign);
+        assert_eq!(Keyring::new(vec![key("a", true)]).unwrap_err(), KeyringError::NoKeyToSign);
+        let twice = Keyring::new(vec![key("a", false), key("a", true)]);
+        assert_eq!(twice.unwrap_err(), KeyringError::SameIdTwice { id: "a".into() });
     }
 
     #[test]
     fn the_newest_key_that_is_not_retired_signs() {
-        let ring = Ring::new(vec![key("c", true), key("b", false), key("a", false)]).unwrap();
+        let ring = Keyring::new(vec![key("c", true), key("b", false), key("a", false)]).unwrap();
         assert_eq!(ring.signer().id(), "b");
     }
 

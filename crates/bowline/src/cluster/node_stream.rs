@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bowline_env::clock;
-use bowline_hub::neighbours::{self, Neighbours, PeerStreamItem};
+use bowline_hub::peers::{self, PeerNodes, PeerStreamItem};
 use bowline_protocol::LogId;
 use bowline_store::{Holder, Leased, StoreError};
 use serde_json::value::RawValue;
@@ -23,7 +23,7 @@ const WINDOW: usize = 16;
 
 /// All talks of a node.
 #[derive(Default)]
-pub struct Talks {
+pub struct NodeStreams {
     /// Those that we began.
     ours: HashMap<u64, Ours>,
     /// Those that others began, by who and under which number.
@@ -41,7 +41,7 @@ struct Theirs {
     over: CancellationToken,
 }
 
-impl Talks {
+impl NodeStreams {
     /// A node is lost, and all talks with it.
     pub fn lose(&mut self, node: &Holder) {
         for (_, ours) in self.ours.extract_if(|_, ours| ours.node == *node) {
@@ -115,7 +115,7 @@ pub struct NodeStream {
 }
 
 #[async_trait]
-impl neighbours::PeerStream for NodeStream {
+impl peers::PeerStream for NodeStream {
     async fn next(&mut self) -> PeerStreamItem {
         let heard = self.heard.recv().await.unwrap_or(PeerStreamItem::Lost);
         match heard {
@@ -147,7 +147,7 @@ pub struct NodeResponder {
 }
 
 #[async_trait]
-impl neighbours::PeerResponder for NodeResponder {
+impl peers::PeerResponder for NodeResponder {
     async fn say(&self, part: String) -> bool {
         let Some(Ok(room)) = self.theirs.over.run_until_cancelled(self.theirs.window.acquire()).await else {
             return false;
@@ -179,10 +179,10 @@ impl fmt::Debug for NodeResponder {
 
 /// The hub's way to the other nodes.
 #[derive(Debug)]
-pub struct HubNeighbours(pub Arc<Cluster>);
+pub struct HubPeers(pub Arc<Cluster>);
 
 #[async_trait]
-impl Neighbours for HubNeighbours {
+impl PeerNodes for HubPeers {
     fn name(&self) -> &Holder {
         &self.0.name
     }
@@ -202,7 +202,7 @@ impl Neighbours for HubNeighbours {
         self.0.is_dead(node)
     }
 
-    fn talk(&self, to: &Holder, ask: Box<RawValue>) -> Box<dyn neighbours::PeerStream> {
+    fn talk(&self, to: &Holder, ask: Box<RawValue>) -> Box<dyn peers::PeerStream> {
         Box::new(self.0.begin(to, ask))
     }
 }

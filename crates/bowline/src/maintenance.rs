@@ -9,10 +9,10 @@ use std::time::Duration;
 use bowline_env::clock;
 use bowline_hub::Hub;
 use bowline_protocol::{LogId, SessionId, TaskId};
-use bowline_store::{Commit, Fence, Holder, Kind, Record, Release, StoreError};
+use bowline_store::{Commit, Fence, Holder, LogKind, Record, Release, StoreError};
 use futures_util::StreamExt;
 
-use crate::actor::{ActivationError, Actor, Directory};
+use crate::actor::{ActivationError, Actor, ActorDirectory};
 use crate::alias;
 use crate::config::Config;
 use crate::logs::Logs;
@@ -61,7 +61,7 @@ impl Maintenance {
     pub async fn recover(&self) -> anyhow::Result<()> {
         let started = clock::now();
         let (mut sessions, mut woken) = (0u64, 0u64);
-        for (log, stored) in self.logs.store.list(Kind::Session, None).await? {
+        for (log, stored) in self.logs.store.list(LogKind::Session, None).await? {
             let record = match SessionRecord::decode(&stored.body) {
                 Ok(record) => record,
                 Err(why) => {
@@ -81,7 +81,7 @@ impl Maintenance {
             let mut actor = SessionActor::new(self.sessions.clone(), log.clone(), stored.owner.clone(), record);
             match Box::pin(actor.activate()).await {
                 // It stays as long as it has something to do, as any other that was woken.
-                Ok(()) => drop(Directory::install(actor)),
+                Ok(()) => drop(ActorDirectory::install(actor)),
                 Err(ActivationError::Elsewhere(_)) => {}
                 Err(ActivationError::Refused(refusal)) => {
                     tracing::error!(session = %log, %refusal, "a session could not be recovered yet");
@@ -97,7 +97,7 @@ impl Maintenance {
     /// Ends the operations that were cut, and tells sessions what they have not heard. A producer's task just goes on.
     async fn recover_tasks(&self) -> anyhow::Result<u64> {
         let mut tasks = 0;
-        for (log, stored) in self.logs.store.list(Kind::Task, None).await? {
+        for (log, stored) in self.logs.store.list(LogKind::Task, None).await? {
             let Some((id, record)) = task_of(&log, &stored) else { continue };
             tasks += 1;
             self.metrics.task_state(record.status.as_str()).inc();
@@ -107,7 +107,7 @@ impl Maintenance {
             if task_needs_care(&record) {
                 let mut actor = TaskActor::new(self.tasks.clone(), id, stored.owner.clone(), record, None);
                 match Box::pin(actor.activate()).await {
-                    Ok(()) => drop(Directory::install(actor)),
+                    Ok(()) => drop(ActorDirectory::install(actor)),
                     Err(ActivationError::Elsewhere(_)) => {}
                     Err(ActivationError::Refused(refusal)) => {
                         tracing::error!(task = %log, %refusal, "a task could not be recovered yet");
@@ -123,21 +123,21 @@ impl Maintenance {
         let (mut sessions, mut tasks) = (0u64, 0u64);
         // What is ended here is taken from what is counted here, so it has to be counted first.
         self.recount().await?;
-        for (log, stored) in self.logs.store.list(Kind::Session, None).await? {
+        for (log, stored) in self.logs.store.list(LogKind::Session, None).await? {
             let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
             if needs_care(&record) && self.logs.store.holder(&log).await?.as_ref() == Some(node) {
                 sessions += 1;
                 let actor = SessionActor::new(self.sessions.clone(), log, stored.owner.clone(), record);
                 // It takes the lease, and sees to the rest.
-                Directory::install(actor);
+                ActorDirectory::install(actor);
             }
         }
-        for (log, stored) in self.logs.store.list(Kind::Task, None).await? {
+        for (log, stored) in self.logs.store.list(LogKind::Task, None).await? {
             let Some((id, record)) = task_of(&log, &stored) else { continue };
             if task_needs_care(&record) && self.logs.store.holder(&log).await?.as_ref() == Some(node) {
                 tasks += 1;
                 let actor = TaskActor::new(self.tasks.clone(), id, stored.owner.clone(), record, None);
-                Directory::install(actor);
+                ActorDirectory::install(actor);
             }
         }
         self.hub.take_over(node).await?;
@@ -157,7 +157,7 @@ impl Maintenance {
         let older_than = |at: u64, ttl: Duration| now_ms.saturating_sub(at) >= ttl.as_millis() as u64;
         let (mut kept, mut tombstones, mut due) = (Tombstones::default(), Tombstones::default(), Vec::new());
         let (mut streams, mut released) = (HashMap::new(), HashMap::new());
-        for (log, stored) in self.logs.store.list(Kind::Task, None).await? {
+        for (log, stored) in self.logs.store.list(LogKind::Task, None).await? {
             let Some((id, record)) = task_of(&log, &stored) else { continue };
             if record.released {
                 let old = older_than(stored.touched_ms, self.config.session.tombstone_ttl);
@@ -264,7 +264,7 @@ impl Maintenance {
         let (mut retained, mut fullest) = (0, 0);
         let (mut tombstones, mut due) = (Tombstones::default(), Vec::new());
         let (sessions, limit) =
-            (self.logs.store.list(Kind::Session, None).await?, self.config.limits.tombstones_per_principal_max);
+            (self.logs.store.list(LogKind::Session, None).await?, self.config.limits.tombstones_per_principal_max);
         // Records are read only where something may be due.
         let (young, crowded) = (self.config.session.ttl.min(self.config.session.tombstone_ttl), sessions.len() > limit);
         for (log, stored) in sessions {
@@ -307,7 +307,7 @@ impl Maintenance {
     /// What other nodes did is not seen as it happens, so what is counted here is counted anew from time to time.
     async fn recount(&self) -> Result<(), StoreError> {
         let (mut sessions, mut living) = (HashMap::new(), HashMap::new());
-        for (_, stored) in self.logs.store.list(Kind::Session, None).await? {
+        for (_, stored) in self.logs.store.list(LogKind::Session, None).await? {
             let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
             *sessions.entry(record.state()).or_default() += 1;
             if record.life == Life::Active {
@@ -315,7 +315,7 @@ impl Maintenance {
             }
         }
         let (mut tasks, mut running) = (HashMap::new(), HashMap::new());
-        for (log, stored) in self.logs.store.list(Kind::Task, None).await? {
+        for (log, stored) in self.logs.store.list(LogKind::Task, None).await? {
             let Some((_, record)) = task_of(&log, &stored) else { continue };
             *tasks.entry(record.status.as_str()).or_default() += 1;
             if record.is_running() {
@@ -335,7 +335,7 @@ impl Maintenance {
 
     /// Other names of sessions that are gone, and marks of states that have expired.
     async fn sweep_marks(&self, now_ms: u64) -> Result<(), StoreError> {
-        for (log, alias) in self.logs.store.list(Kind::Alias, None).await? {
+        for (log, alias) in self.logs.store.list(LogKind::Alias, None).await? {
             let named = alias::listed(&alias);
             if named.is_empty() || named.iter().any(|name| LogId::parse(name).is_none()) {
                 // What it stands for may be there, so the name is not free.
@@ -348,7 +348,7 @@ impl Maintenance {
         }
         let kept_ms = (self.config.state.ttl + SET_BACK_MAX).as_millis() as u64;
         let by_both_ms = now_ms.min(clock::wall_ms());
-        for (log, mark) in self.logs.store.list(Kind::Restored, None).await? {
+        for (log, mark) in self.logs.store.list(LogKind::Restored, None).await? {
             if by_both_ms.saturating_sub(mark.touched_ms) > kept_ms {
                 self.forget(&log, now_ms).await?;
             }

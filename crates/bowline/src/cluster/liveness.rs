@@ -7,7 +7,7 @@ use bowline_core::peers::Sign;
 use bowline_env::clock;
 use bowline_store::Holder;
 
-use super::visitors::Gone;
+use super::peer_connections::Gone;
 use super::wire::SessionAsk;
 use super::{Cluster, PeerCommand};
 use crate::session::{Ask, Caller, Command};

@@ -9,9 +9,9 @@ use bowline_store::Holder;
 use crate::session::{Ask, Mailbox};
 
 #[derive(Default)]
-pub struct Visitors(HashMap<(Holder, Party), Visitor>);
+pub struct PeerConnections(HashMap<(Holder, Party), PeerConnection>);
 
-struct Visitor {
+struct PeerConnection {
     mailbox: Mailbox,
     /// What it is attached to, and in whose name.
     sessions: HashMap<SessionId, Principal>,
@@ -23,7 +23,7 @@ pub struct Gone {
     pub sessions: HashMap<SessionId, Principal>,
 }
 
-impl Visitors {
+impl PeerConnections {
     /// The mailbox that stands for a connection elsewhere; the same one for all that it asks while it is attached.
     pub fn mailbox(
         &mut self,
@@ -33,7 +33,7 @@ impl Visitors {
     ) -> Mailbox {
         let key = (node.clone(), party);
         let visitor =
-            self.0.entry(key.clone()).or_insert_with(|| Visitor { mailbox: make(), sessions: HashMap::new() });
+            self.0.entry(key.clone()).or_insert_with(|| PeerConnection { mailbox: make(), sessions: HashMap::new() });
         let mailbox = visitor.mailbox.clone();
         match ask {
             Ask::Attach(_) => drop(visitor.sessions.insert(session.clone(), asker.clone())),
@@ -58,6 +58,6 @@ impl Visitors {
     /// All of a node's are gone with it.
     pub fn lose(&mut self, node: &Holder) -> Vec<Gone> {
         let gone = self.0.extract_if(|(known, _), _| known == node);
-        gone.map(|(_, Visitor { mailbox, sessions })| Gone { mailbox, sessions }).collect()
+        gone.map(|(_, PeerConnection { mailbox, sessions })| Gone { mailbox, sessions }).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bowline_env::clock;
 use bowline_protocol::{LogId, Seq};
 
-use super::index::Index;
+use super::index::LogIndex;
 
 /// Who follows a log reads its newest events at once, and who comes back soon finds them here. After that they cost more
 /// memory than the reads that they spare.
@@ -16,37 +16,37 @@ const FRAME_OVERHEAD: usize = 128;
 
 /// Owned by the writer thread. The events hang in the index; a group's bytes are freed when its last event is let go.
 #[derive(Debug)]
-pub struct Hot {
+pub struct TailCache {
     bytes_max: usize,
     bytes: usize,
-    groups: VecDeque<Group>,
+    groups: VecDeque<CachedGroup>,
 }
 
 #[derive(Debug)]
-struct Group {
+struct CachedGroup {
     since: Instant,
     bytes: usize,
     frames: Vec<(LogId, Seq)>,
 }
 
-impl Hot {
-    pub fn new(bytes_max: usize) -> Hot {
-        Hot { bytes_max, bytes: 0, groups: VecDeque::new() }
+impl TailCache {
+    pub fn new(bytes_max: usize) -> TailCache {
+        TailCache { bytes_max, bytes: 0, groups: VecDeque::new() }
     }
 
     /// Takes in what a group published, and lets the oldest groups go cold if that is too much.
-    pub fn push(&mut self, bytes: usize, frames: Vec<(LogId, Seq)>, index: &Index) {
+    pub fn push(&mut self, bytes: usize, frames: Vec<(LogId, Seq)>, index: &LogIndex) {
         if frames.is_empty() {
             return;
         }
         let bytes = bytes + frames.len() * FRAME_OVERHEAD;
         self.bytes += bytes;
-        self.groups.push_back(Group { since: clock::now(), bytes, frames });
+        self.groups.push_back(CachedGroup { since: clock::now(), bytes, frames });
         while self.bytes > self.bytes_max && self.cool_one(index) {}
     }
 
     /// Lets go of what has been here for long.
-    pub fn cool(&mut self, index: &Index) {
+    pub fn cool(&mut self, index: &LogIndex) {
         while self.groups.front().is_some_and(|group| clock::since(group.since) >= KEPT_FOR) {
             self.cool_one(index);
         }
@@ -55,8 +55,8 @@ impl Hot {
         }
     }
 
-    fn cool_one(&mut self, index: &Index) -> bool {
-        let Some(Group { bytes, frames, .. }) = self.groups.pop_front() else { return false };
+    fn cool_one(&mut self, index: &LogIndex) -> bool {
+        let Some(CachedGroup { bytes, frames, .. }) = self.groups.pop_front() else { return false };
         self.bytes -= bytes;
         for (id, base) in frames {
             index.change(&id, |log| {

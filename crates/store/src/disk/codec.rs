@@ -15,13 +15,13 @@ pub fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Reads what was pushed. Any bytes may come, so everything can say `None`, and nothing is allocated on their word.
-pub struct Reader<'a> {
+pub struct ByteReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
-    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes }
+impl<'a> ByteReader<'a> {
+    pub fn new(bytes: &'a [u8]) -> ByteReader<'a> {
+        ByteReader { rest: bytes }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -89,7 +89,7 @@ mod tests {
             for number in [number, small] {
                 let mut out = Vec::new();
                 push_number(&mut out, number);
-                let mut reader = Reader::new(&out);
+                let mut reader = ByteReader::new(&out);
                 prop_assert_eq!(reader.number(), Some(number));
                 prop_assert!(reader.is_empty());
             }
@@ -97,7 +97,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>) {
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             while reader.text().is_some() {}
             let _ = super::super::frame::Meta::decode(&bytes);
         }

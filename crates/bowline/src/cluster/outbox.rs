@@ -18,7 +18,7 @@ const LETTERS_AT_ONCE: usize = 256;
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 
 /// The way to one node.
-pub struct Lane(mpsc::UnboundedSender<Draft>);
+pub struct SendQueue(mpsc::UnboundedSender<Draft>);
 
 impl Cluster {
     /// Sends a parcel to a node. Whether it arrives is seen by its answer, or by that node's death.
@@ -38,7 +38,7 @@ impl Cluster {
         if state.lanes.get(to).is_none_or(|lane| lane.0.is_closed()) {
             let (letters, queue) = mpsc::unbounded_channel();
             tokio::spawn(carry(self.clone(), to.clone(), queue));
-            state.lanes.insert(to.clone(), Lane(letters));
+            state.lanes.insert(to.clone(), SendQueue(letters));
         }
         if let Some(lane) = state.lanes.get(to) {
             // If it has been closed since, its node is dead, and those who wait were answered.

@@ -8,12 +8,12 @@ use bowline_protocol::LogId;
 use bytes::Bytes;
 
 use super::cached_frame::CachedFrame;
-use super::frame::{Flags, HEADER_BYTES, Header, Meta, RecordHead, encode_frame};
-use super::head::Head;
-use super::index::Index;
+use super::frame::{FrameFlags, HEADER_BYTES, Header, Meta, RecordHead, encode_frame};
+use super::index::LogIndex;
 use super::log::Applied;
-use super::pen::Written;
-use super::segment::Place;
+use super::log_head::LogHead;
+use super::segment::FramePlace;
+use super::segment_writer::WrittenAt;
 use super::space::Space;
 use crate::{Claim, Commit, Committed, Fence, Holder, Leased, Release, Retentions, StoreError};
 
@@ -25,10 +25,10 @@ const BYTES_EXPECTED_MAX: usize = 256 << 10;
 const FRAMES_EXPECTED_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
-pub struct Group {
+pub struct WriteGroup {
     pub buffer: Vec<u8>,
     pub events: usize,
-    frames: Vec<Frame>,
+    frames: Vec<GroupFrame>,
     /// Logs as this group will leave them.
     heads: Arc<Heads>,
     /// Logs as the group before will leave them, while that is not in the index.
@@ -39,10 +39,10 @@ pub struct Group {
 }
 
 /// `None` for a log that will be gone.
-type Heads = HashMap<LogId, Option<Head>>;
+type Heads = HashMap<LogId, Option<LogHead>>;
 
 #[derive(Debug)]
-struct Frame {
+struct GroupFrame {
     meta: Meta,
     header: Header,
     start: usize,
@@ -59,20 +59,20 @@ pub struct Copied {
     pub body: Vec<u8>,
 }
 
-impl Group {
-    pub fn new(next_lsn: u64) -> Group {
-        Group { next_lsn, ..Group::default() }
+impl WriteGroup {
+    pub fn new(next_lsn: u64) -> WriteGroup {
+        WriteGroup { next_lsn, ..WriteGroup::default() }
     }
 
     /// An empty group that stands on this one, which is about to be written. It will likely be as large.
-    pub fn next(&self) -> Group {
+    pub fn next(&self) -> WriteGroup {
         let frames = self.frames.len().min(FRAMES_EXPECTED_MAX);
-        Group {
+        WriteGroup {
             buffer: Vec::with_capacity(self.buffer.len().min(BYTES_EXPECTED_MAX)),
             frames: Vec::with_capacity(frames),
             heads: Arc::new(Heads::with_capacity(frames)),
             below: Some(self.heads.clone()),
-            ..Group::new(self.next_lsn)
+            ..WriteGroup::new(self.next_lsn)
         }
     }
 
@@ -86,13 +86,13 @@ impl Group {
     }
 
     /// The log as this group will leave it. An [`Arc`] is shared only once the group is complete, so this copies none.
-    fn head(&mut self, log: &LogId, index: &Index) -> Result<&mut Option<Head>, StoreError> {
+    fn head(&mut self, log: &LogId, index: &LogIndex) -> Result<&mut Option<LogHead>, StoreError> {
         match Arc::make_mut(&mut self.heads).entry(log.clone()) {
             MapEntry::Occupied(entry) => Ok(entry.into_mut()),
             MapEntry::Vacant(entry) => {
                 let head = match self.below.as_ref().and_then(|below| below.get(log)) {
                     Some(head) => head.clone(),
-                    None => index.read(log, |log| log.sound().map(Head::of)).transpose()?,
+                    None => index.read(log, |log| log.sound().map(LogHead::of)).transpose()?,
                 };
                 Ok(entry.insert(head))
             }
@@ -109,22 +109,27 @@ impl Group {
     }
 
     /// Numbers and encodes a commit.
-    pub fn commit(&mut self, commit: &Commit, retention: &Retentions, index: &Index) -> Result<Committed, StoreError> {
+    pub fn commit(
+        &mut self,
+        commit: &Commit,
+        retention: &Retentions,
+        index: &LogIndex,
+    ) -> Result<Committed, StoreError> {
         let lsn = self.next_lsn;
         let before = match self.head(&commit.log, index) {
             Ok(head) => {
-                Head::admits(head.as_ref(), commit)?;
+                LogHead::admits(head.as_ref(), commit)?;
                 head.take()
             }
             // Letting go of everything needs nothing of what is damaged.
             Err(StoreError::Quarantined(_)) if commit.release == Some(Release::Log) => {
-                let head = index.read(&commit.log, Head::of);
-                Head::admits(head.as_ref(), commit)?;
+                let head = index.read(&commit.log, LogHead::of);
+                LogHead::admits(head.as_ref(), commit)?;
                 head
             }
             Err(error) => return Err(error),
         };
-        let (head, mut meta, committed) = Head::after(before, commit, retention, index, lsn)?;
+        let (head, mut meta, committed) = LogHead::after(before, commit, retention, index, lsn)?;
         let after = (commit.release != Some(Release::Log)).then_some(head);
         match Arc::make_mut(&mut self.heads).get_mut(&commit.log) {
             Some(head) => *head = after,
@@ -156,7 +161,7 @@ impl Group {
     }
 
     /// Grants the right to write, or says who has it.
-    pub fn lease(&mut self, log: &LogId, claim: &Claim, index: &Index) -> Result<Leased, StoreError> {
+    pub fn lease(&mut self, log: &LogId, claim: &Claim, index: &LogIndex) -> Result<Leased, StoreError> {
         let head = self.head(log, index)?.as_mut().ok_or(StoreError::NoSuchLog)?;
         if let Some(holder) = head.holder.as_ref().filter(|holder| !claim.beats(Some(holder))) {
             return Ok(Leased::Held(holder.clone()));
@@ -169,7 +174,7 @@ impl Group {
     }
 
     /// The log has no holder any more, if this one held it.
-    pub fn give_back(&mut self, log: &LogId, by: &Holder, fence: Fence, index: &Index) -> Result<(), StoreError> {
+    pub fn give_back(&mut self, log: &LogId, by: &Holder, fence: Fence, index: &LogIndex) -> Result<(), StoreError> {
         let head = self.head(log, index)?.as_mut();
         if let Some(head) = head.filter(|head| head.fence == fence && head.holder.as_ref() == Some(by)) {
             head.holder = None;
@@ -179,16 +184,23 @@ impl Group {
     }
 
     /// Writes down where a log stands, after `change` moved it.
-    pub fn amend(&mut self, log: &LogId, flags: Flags, index: &Index, change: impl FnOnce(&mut Head)) {
+    pub fn amend(&mut self, log: &LogId, flags: FrameFlags, index: &LogIndex, change: impl FnOnce(&mut LogHead)) {
         self.carry(log, flags, index, Copied::default(), change);
     }
 
     /// Carries old things of a log forward.
-    pub fn carry(&mut self, log: &LogId, flags: Flags, index: &Index, copied: Copied, change: impl FnOnce(&mut Head)) {
+    pub fn carry(
+        &mut self,
+        log: &LogId,
+        flags: FrameFlags,
+        index: &LogIndex,
+        copied: Copied,
+        change: impl FnOnce(&mut LogHead),
+    ) {
         let lsn = self.next_lsn;
         let head = match Arc::make_mut(&mut self.heads).entry(log.clone()) {
             MapEntry::Occupied(entry) => entry.into_mut(),
-            MapEntry::Vacant(entry) => entry.insert(index.read(log, Head::of)),
+            MapEntry::Vacant(entry) => entry.insert(index.read(log, LogHead::of)),
         };
         let Some(head) = head else { return };
         change(head);
@@ -206,7 +218,7 @@ impl Group {
         let start = self.buffer.len();
         let header = encode_frame(&mut self.buffer, &meta, push_body, self.next_lsn);
         debug_assert_eq!(meta.body_len(), u64::from(header.body_len), "a body is as long as its frame says");
-        self.frames.push(Frame { meta, header, start });
+        self.frames.push(GroupFrame { meta, header, start });
         self.next_lsn += 1;
     }
 
@@ -215,7 +227,7 @@ impl Group {
     }
 
     /// Makes everything visible, and tells where the new events are in memory.
-    pub fn publish(mut self, written: Option<Written>, index: &Index, space: &mut Space) -> Published {
+    pub fn publish(mut self, written: Option<WrittenAt>, index: &LogIndex, space: &mut Space) -> Published {
         // It stays in memory for a while, so it must not be much larger than what it holds.
         if self.buffer.capacity() > 2 * self.buffer.len() {
             self.buffer.shrink_to_fit();
@@ -224,14 +236,14 @@ impl Group {
         let mut published = Published { bytes: buffer.len(), logs: self.heads, hot: Vec::new() };
         for frame in self.frames {
             let Some(written) = written else { break };
-            let place = Place {
+            let place = FramePlace {
                 segment: written.segment,
                 offset: (written.offset as usize + frame.start) as u32,
                 len: frame.header.frame_len() as u32,
             };
             let body_at = frame.start + HEADER_BYTES + frame.header.meta_len as usize;
             let body = &buffer[body_at..body_at + frame.header.body_len as usize];
-            let is_new = !frame.meta.flags.has(Flags::COPY) && !frame.meta.events.is_empty();
+            let is_new = !frame.meta.flags.has(FrameFlags::COPY) && !frame.meta.events.is_empty();
             let applied = Applied {
                 lsn: frame.header.lsn,
                 place,

@@ -18,13 +18,13 @@ const FAILURES_MAX: u32 = 2;
 
 /// Which process. The first one is always there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SeatId(pub u64);
+pub struct SlotId(pub u64);
 
-pub const FIRST: SeatId = SeatId(0);
+pub const FIRST: SlotId = SlotId(0);
 
 /// Who wants to make a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Guest {
+pub enum PoolClient {
     /// A client with a session. It keeps its process, and what that remembers of it, for as long as the session lasts.
     Client { name: Arc<str>, owner: Arc<str> },
     /// A client without a session that can be asked something: while it calls, it is alone.
@@ -33,39 +33,39 @@ pub enum Guest {
     Mute { owner: Arc<str> },
 }
 
-impl Guest {
+impl PoolClient {
     fn owner(&self) -> &Arc<str> {
         match self {
-            Guest::Client { owner, .. } | Guest::Alone { owner } | Guest::Mute { owner } => owner,
+            PoolClient::Client { owner, .. } | PoolClient::Alone { owner } | PoolClient::Mute { owner } => owner,
         }
     }
 }
 
 /// Where the guest sits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seating {
-    Seat(SeatId),
+pub enum SlotChoice {
+    Seat(SlotId),
     /// With others, because no more may be started. It may not be known whose a question is.
-    Crowded(SeatId),
+    Crowded(SlotId),
 }
 
 /// How many processes there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeatLimits {
+pub struct PoolLimits {
     /// In all.
     pub max: usize,
     /// That are one owner's own, so that one owner cannot take all of them from the others.
     pub per_owner_max: usize,
 }
 
-impl Seating {
-    pub fn id(self) -> SeatId {
-        let (Seating::Seat(id) | Seating::Crowded(id)) = self;
+impl SlotChoice {
+    pub fn id(self) -> SlotId {
+        let (SlotChoice::Seat(id) | SlotChoice::Crowded(id)) = self;
         id
     }
 
     pub fn is_crowded(self) -> bool {
-        matches!(self, Seating::Crowded(_))
+        matches!(self, SlotChoice::Crowded(_))
     }
 }
 
@@ -92,7 +92,7 @@ impl ProcessUse {
 }
 
 #[derive(Clone, Debug)]
-struct Seat {
+struct ProcessSlot {
     keeper: Option<Arc<str>>,
     /// Whose it is, once a client has had it alone.
     owner: Option<Arc<str>>,
@@ -106,10 +106,10 @@ struct Seat {
     doubtful_until: Option<Instant>,
 }
 
-impl Seat {
-    fn new(now: Instant) -> Seat {
+impl ProcessSlot {
+    fn new(now: Instant) -> ProcessSlot {
         let users = ProcessUse::ByNobody;
-        Seat { keeper: None, owner: None, users, calls: 0, alone: false, used: now, doubtful_until: None }
+        ProcessSlot { keeper: None, owner: None, users, calls: 0, alone: false, used: now, doubtful_until: None }
     }
 
     /// Whether one that can be asked may sit down here and be the only one.
@@ -141,9 +141,9 @@ impl Seat {
 
 /// The processes of one program.
 #[derive(Clone, Debug)]
-pub struct Seats {
-    seats: BTreeMap<SeatId, Seat>,
-    limits: SeatLimits,
+pub struct ProcessPool {
+    seats: BTreeMap<SlotId, ProcessSlot>,
+    limits: PoolLimits,
     next: u64,
     /// How often in a row a process could not be started, and until when none is.
     failures: u32,
@@ -152,17 +152,17 @@ pub struct Seats {
     refused: BTreeSet<Arc<str>>,
 }
 
-impl Seats {
-    pub fn new(limits: SeatLimits, now: Instant) -> Seats {
-        let seats = BTreeMap::from([(FIRST, Seat::new(now))]);
-        Seats { seats, limits, next: 1, failures: 0, paused_until: None, refused: BTreeSet::new() }
+impl ProcessPool {
+    pub fn new(limits: PoolLimits, now: Instant) -> ProcessPool {
+        let seats = BTreeMap::from([(FIRST, ProcessSlot::new(now))]);
+        ProcessPool { seats, limits, next: 1, failures: 0, paused_until: None, refused: BTreeSet::new() }
     }
 
     /// A call begins. With the process that has to end to make room, if one has to.
-    pub fn take(&mut self, guest: &Guest, now: Instant) -> (Seating, Option<SeatId>) {
+    pub fn take(&mut self, guest: &PoolClient, now: Instant) -> (SlotChoice, Option<SlotId>) {
         if let Some(id) = self.find(guest, now) {
             self.sit_down(id, guest, now);
-            return (Seating::Seat(id), None);
+            return (SlotChoice::Seat(id), None);
         }
         let may_start = self.may_start(guest, now);
         let evicted = if may_start { self.evictable(guest, now) } else { None };
@@ -172,7 +172,7 @@ impl Seats {
         if may_start && self.has_room() && self.has_share(guest) {
             let id = self.add(now);
             self.sit_down(id, guest, now);
-            return (Seating::Seat(id), evicted);
+            return (SlotChoice::Seat(id), evicted);
         }
         (self.crowd(guest, now), evicted)
     }
@@ -189,7 +189,7 @@ impl Seats {
 
     /// Whether an owner has as many processes of its own as it may have.
     pub fn is_at_share(&self, owner: &str) -> bool {
-        let owns = |(id, seat): &(&SeatId, &Seat)| {
+        let owns = |(id, seat): &(&SlotId, &ProcessSlot)| {
             // The first one goes on without its client. Until then it is held like any other.
             let held = **id != FIRST || seat.keeper.is_some() || seat.alone;
             held && seat.owner.as_deref() == Some(owner)
@@ -198,31 +198,31 @@ impl Seats {
     }
 
     /// Whether one more may be this guest's own. One that can be asked nothing has none: others share what is started for it.
-    fn has_share(&self, guest: &Guest) -> bool {
-        matches!(guest, Guest::Mute { .. }) || !self.is_at_share(guest.owner())
+    fn has_share(&self, guest: &PoolClient) -> bool {
+        matches!(guest, PoolClient::Mute { .. }) || !self.is_at_share(guest.owner())
     }
 
     /// Whether one more may be a client's own. The last one is for all who find no other place, so that they need not be in one that
     /// is.
     fn has_room(&self) -> bool {
-        let reserved = if self.seats.values().any(Seat::is_common) { 0 } else { 1 };
+        let reserved = if self.seats.values().any(ProcessSlot::is_common) { 0 } else { 1 };
         self.seats.len() + reserved < self.limits.max
     }
 
-    fn may_start(&self, guest: &Guest, now: Instant) -> bool {
-        let refused = matches!(guest, Guest::Client { name, .. } if self.refused.contains(name));
+    fn may_start(&self, guest: &PoolClient, now: Instant) -> bool {
+        let refused = matches!(guest, PoolClient::Client { name, .. } if self.refused.contains(name));
         !refused && self.paused_until.is_none_or(|until| until <= now)
     }
 
-    fn add(&mut self, now: Instant) -> SeatId {
-        let id = SeatId(self.next);
+    fn add(&mut self, now: Instant) -> SlotId {
+        let id = SlotId(self.next);
         self.next += 1;
-        self.seats.insert(id, Seat::new(now));
+        self.seats.insert(id, ProcessSlot::new(now));
         id
     }
 
     /// Puts the guest where others are too: at a process that is no client's own, or else at the first process.
-    fn crowd(&mut self, guest: &Guest, now: Instant) -> Seating {
+    fn crowd(&mut self, guest: &PoolClient, now: Instant) -> SlotChoice {
         let common = self.seats.iter().find(|(_, seat)| seat.is_common()).map(|(id, _)| *id);
         let id = match common {
             Some(id) => id,
@@ -234,11 +234,11 @@ impl Seats {
             seat.used = now;
             seat.users.note(guest.owner());
         });
-        Seating::Crowded(id)
+        SlotChoice::Crowded(id)
     }
 
     /// A call is over, or was given up while the program may still be busy with it.
-    pub fn leave(&mut self, taken: Seating, given_up: bool, now: Instant) {
+    pub fn leave(&mut self, taken: SlotChoice, given_up: bool, now: Instant) {
         self.change(taken.id(), |seat| {
             seat.calls = seat.calls.saturating_sub(1);
             seat.alone &= seat.calls > 0;
@@ -250,17 +250,17 @@ impl Seats {
     }
 
     /// Where a client sits, if it has a process.
-    pub fn kept_by(&self, client: &str) -> Option<SeatId> {
-        let kept = |seat: &Seat| seat.keeper.as_deref() == Some(client);
+    pub fn kept_by(&self, client: &str) -> Option<SlotId> {
+        let kept = |seat: &ProcessSlot| seat.keeper.as_deref() == Some(client);
         self.seats.iter().find(|(_, seat)| kept(seat)).map(|(id, _)| *id)
     }
 
-    pub fn keeper(&self, id: SeatId) -> Option<&Arc<str>> {
+    pub fn keeper(&self, id: SlotId) -> Option<&Arc<str>> {
         self.seats.get(&id)?.keeper.as_ref()
     }
 
     /// A client's session is over. The process that ends with it; the first one stays.
-    pub fn handle_over(&mut self, client: &str) -> Option<SeatId> {
+    pub fn handle_over(&mut self, client: &str) -> Option<SlotId> {
         self.refused.remove(client);
         let id = self.kept_by(client)?;
         self.change(id, |seat| seat.keeper = None);
@@ -268,7 +268,7 @@ impl Seats {
     }
 
     /// A process has ended by itself. Its client is given another one with its next call.
-    pub fn handle_ended(&mut self, id: SeatId) {
+    pub fn handle_ended(&mut self, id: SlotId) {
         if id != FIRST {
             self.seats.remove(&id);
         }
@@ -280,7 +280,7 @@ impl Seats {
 
     /// A process could not be started: perhaps the program can run only once, perhaps that passes. Until it is tried again, newcomers
     /// share what there is.
-    pub fn handle_failed(&mut self, id: SeatId, now: Instant) {
+    pub fn handle_failed(&mut self, id: SlotId, now: Instant) {
         self.handle_ended(id);
         self.failures += 1;
         if self.failures >= FAILURES_MAX {
@@ -289,17 +289,17 @@ impl Seats {
     }
 
     /// A process was started and refused to begin with its client, which says nothing of others.
-    pub fn handle_refused(&mut self, id: SeatId) {
+    pub fn handle_refused(&mut self, id: SlotId) {
         let keeper = self.keeper(id).cloned();
         self.handle_ended(id);
         self.refused.extend(keeper);
     }
 
     /// The processes that are no client's own and have not been used for a while: they end.
-    pub fn sweep(&mut self, now: Instant) -> Vec<SeatId> {
+    pub fn sweep(&mut self, now: Instant) -> Vec<SlotId> {
         let unkept =
-            |(id, seat): &(&SeatId, &Seat)| **id != FIRST && seat.keeper.is_none() && seat.is_quiet(now, UNKEPT);
-        let over: Vec<SeatId> = self.seats.iter().filter(unkept).map(|(id, _)| *id).collect();
+            |(id, seat): &(&SlotId, &ProcessSlot)| **id != FIRST && seat.keeper.is_none() && seat.is_quiet(now, UNKEPT);
+        let over: Vec<SlotId> = self.seats.iter().filter(unkept).map(|(id, _)| *id).collect();
         over.iter().for_each(|id| drop(self.seats.remove(id)));
         over
     }
@@ -309,48 +309,50 @@ impl Seats {
         self.seats.len()
     }
 
-    fn find(&self, guest: &Guest, now: Instant) -> Option<SeatId> {
-        let find = |free: &dyn Fn(&Seat) -> bool| self.seats.iter().find(|(_, seat)| free(seat)).map(|(id, _)| *id);
+    fn find(&self, guest: &PoolClient, now: Instant) -> Option<SlotId> {
+        let find =
+            |free: &dyn Fn(&ProcessSlot) -> bool| self.seats.iter().find(|(_, seat)| free(seat)).map(|(id, _)| *id);
         match guest {
-            Guest::Client { name, owner } => self.kept_by(name).or_else(|| {
+            PoolClient::Client { name, owner } => self.kept_by(name).or_else(|| {
                 // Only the first one is given on: others end with their clients, and what they remember with them.
                 let first = self.seats.get(&FIRST)?;
                 (first.is_free_for(owner, now) && !self.is_at_share(owner)).then_some(FIRST)
             }),
             // A process that is the owner's already adds nothing to its share.
-            Guest::Alone { owner } => {
+            PoolClient::Alone { owner } => {
                 let may_add = !self.is_at_share(owner);
-                let its_own = |id: &SeatId, seat: &Seat| *id != FIRST && seat.owner.as_ref() == Some(owner);
-                let free =
-                    |(id, seat): &(&SeatId, &Seat)| seat.is_free_for(owner, now) && (may_add || its_own(id, seat));
+                let its_own = |id: &SlotId, seat: &ProcessSlot| *id != FIRST && seat.owner.as_ref() == Some(owner);
+                let free = |(id, seat): &(&SlotId, &ProcessSlot)| {
+                    seat.is_free_for(owner, now) && (may_add || its_own(id, seat))
+                };
                 self.seats.iter().find(free).map(|(id, _)| *id)
             }
-            Guest::Mute { owner } => find(&|seat| seat.is_open_to(owner)),
+            PoolClient::Mute { owner } => find(&|seat| seat.is_open_to(owner)),
         }
     }
 
-    fn sit_down(&mut self, id: SeatId, guest: &Guest, now: Instant) {
+    fn sit_down(&mut self, id: SlotId, guest: &PoolClient, now: Instant) {
         self.change(id, |seat| {
             seat.calls += 1;
             seat.used = now;
             seat.users.note(guest.owner());
             match guest {
-                Guest::Client { name, owner } => {
+                PoolClient::Client { name, owner } => {
                     seat.keeper = Some(name.clone());
                     seat.owner = Some(owner.clone());
                 }
-                Guest::Alone { owner } => {
+                PoolClient::Alone { owner } => {
                     seat.alone = true;
                     seat.owner = Some(owner.clone());
                 }
-                Guest::Mute { .. } => {}
+                PoolClient::Mute { .. } => {}
             }
         });
     }
 
     /// The process that ends so that this guest can have one: at the limit of its owner one of that owner's, else any if
     /// there is no room.
-    fn evictable(&self, guest: &Guest, now: Instant) -> Option<SeatId> {
+    fn evictable(&self, guest: &PoolClient, now: Instant) -> Option<SlotId> {
         match (self.has_share(guest), self.has_room()) {
             (false, _) => self.idlest(now, Some(guest.owner())),
             (true, false) => self.idlest(now, None),
@@ -358,14 +360,14 @@ impl Seats {
         }
     }
 
-    fn idlest(&self, now: Instant, of: Option<&Arc<str>>) -> Option<SeatId> {
+    fn idlest(&self, now: Instant, of: Option<&Arc<str>>) -> Option<SlotId> {
         let own = self.seats.iter().filter(|(id, seat)| **id != FIRST && !seat.is_common());
         let wanted = own.filter(|(_, seat)| of.is_none_or(|owner| seat.owner.as_ref() == Some(owner)));
         let idle = wanted.filter(|(_, seat)| seat.makes_room(now));
         idle.min_by_key(|(_, seat)| (seat.keeper.is_some(), seat.used)).map(|(id, _)| *id)
     }
 
-    fn change(&mut self, id: SeatId, act: impl FnOnce(&mut Seat)) {
+    fn change(&mut self, id: SlotId, act: impl FnOnce(&mut ProcessSlot)) {
         if let Some(seat) = self.seats.get_mut(&id) {
             act(seat);
         }
@@ -383,49 +385,49 @@ mod tests {
     }
 
     /// All of them may be one owner's.
-    fn limits(max: usize) -> SeatLimits {
-        SeatLimits { max, per_owner_max: max }
+    fn limits(max: usize) -> PoolLimits {
+        PoolLimits { max, per_owner_max: max }
     }
 
-    fn client(name: &str, owner: &str) -> Guest {
-        Guest::Client { name: name.into(), owner: owner.into() }
+    fn client(name: &str, owner: &str) -> PoolClient {
+        PoolClient::Client { name: name.into(), owner: owner.into() }
     }
 
-    fn alone(owner: &str) -> Guest {
-        Guest::Alone { owner: owner.into() }
+    fn alone(owner: &str) -> PoolClient {
+        PoolClient::Alone { owner: owner.into() }
     }
 
-    fn mute(owner: &str) -> Guest {
-        Guest::Mute { owner: owner.into() }
+    fn mute(owner: &str) -> PoolClient {
+        PoolClient::Mute { owner: owner.into() }
     }
 
-    fn taken(seats: &mut Seats, guest: &Guest, now: Instant) -> Seating {
+    fn taken(seats: &mut ProcessPool, guest: &PoolClient, now: Instant) -> SlotChoice {
         seats.take(guest, now).0
     }
 
     #[test]
     fn one_client_needs_one_process_and_each_further_one_gets_its_own() {
         let now = start();
-        let mut seats = Seats::new(limits(4), now);
+        let mut seats = ProcessPool::new(limits(4), now);
         let [alice, bob, carol] = ["a", "b", "c"].map(|name| client(name, "owner"));
-        assert_eq!(taken(&mut seats, &alice, now), Seating::Seat(FIRST));
-        assert_eq!(taken(&mut seats, &alice, now), Seating::Seat(FIRST));
+        assert_eq!(taken(&mut seats, &alice, now), SlotChoice::Seat(FIRST));
+        assert_eq!(taken(&mut seats, &alice, now), SlotChoice::Seat(FIRST));
         let bobs = taken(&mut seats, &bob, now);
-        assert_eq!(bobs, Seating::Seat(SeatId(1)));
+        assert_eq!(bobs, SlotChoice::Seat(SlotId(1)));
         seats.leave(bobs, false, now);
         assert_eq!(taken(&mut seats, &bob, now), bobs, "it keeps what it has");
-        assert_eq!(taken(&mut seats, &carol, now), Seating::Seat(SeatId(2)));
-        let common = Seating::Crowded(SeatId(3));
+        assert_eq!(taken(&mut seats, &carol, now), SlotChoice::Seat(SlotId(2)));
+        let common = SlotChoice::Crowded(SlotId(3));
         assert_eq!(taken(&mut seats, &client("d", "owner"), now), common);
         assert_eq!(taken(&mut seats, &client("e", "another"), now), common, "the last one is for all the rest");
-        assert_eq!(seats.handle_over("b"), Some(SeatId(1)));
-        assert_eq!(taken(&mut seats, &client("d", "owner"), now), Seating::Seat(SeatId(4)), "none is given on");
+        assert_eq!(seats.handle_over("b"), Some(SlotId(1)));
+        assert_eq!(taken(&mut seats, &client("d", "owner"), now), SlotChoice::Seat(SlotId(4)), "none is given on");
     }
 
     #[test]
     fn the_first_process_is_given_on_to_the_same_owner_when_nothing_of_the_last_client_is_left() {
         let now = start();
-        let mut seats = Seats::new(limits(9), now);
+        let mut seats = ProcessPool::new(limits(9), now);
         let first = taken(&mut seats, &client("a", "alice"), now);
         seats.leave(first, false, now);
         assert_eq!(seats.handle_over("a"), None);
@@ -440,7 +442,7 @@ mod tests {
     #[test]
     fn those_who_can_be_asked_nothing_share_one_and_those_without_sessions_are_alone_while_they_call() {
         let now = start();
-        let mut seats = Seats::new(limits(9), now);
+        let mut seats = ProcessPool::new(limits(9), now);
         let first = taken(&mut seats, &mute("alice"), now);
         assert_eq!(taken(&mut seats, &mute("bob"), now), first);
         let second = taken(&mut seats, &alone("alice"), now);
@@ -454,7 +456,7 @@ mod tests {
     #[test]
     fn a_process_that_may_speak_of_somebody_else_is_no_clients() {
         let now = start();
-        let mut seats = Seats::new(limits(9), now);
+        let mut seats = ProcessPool::new(limits(9), now);
         let first = taken(&mut seats, &mute("bob"), now);
         seats.leave(first, false, now);
         assert_ne!(taken(&mut seats, &client("a", "alice"), now), first, "it may still log what bob did");
@@ -467,7 +469,7 @@ mod tests {
     #[test]
     fn what_is_not_used_makes_room() {
         let now = start();
-        let mut seats = Seats::new(limits(3), now);
+        let mut seats = ProcessPool::new(limits(3), now);
         let first = taken(&mut seats, &client("a", "x"), now);
         let bobs = taken(&mut seats, &client("b", "x"), now);
         let common = taken(&mut seats, &client("c", "x"), now + IDLE);
@@ -487,14 +489,14 @@ mod tests {
     #[test]
     fn a_program_that_cannot_run_twice_is_shared_and_tried_again_later() {
         let now = start();
-        let mut seats = Seats::new(limits(9), now);
+        let mut seats = ProcessPool::new(limits(9), now);
         taken(&mut seats, &client("a", "x"), now);
         for _ in 0..FAILURES_MAX {
             let failed = taken(&mut seats, &client("b", "x"), now);
             assert!(!failed.is_crowded(), "once may be chance");
             seats.handle_failed(failed.id(), now);
         }
-        assert_eq!(taken(&mut seats, &client("b", "x"), now), Seating::Crowded(FIRST));
+        assert_eq!(taken(&mut seats, &client("b", "x"), now), SlotChoice::Crowded(FIRST));
         assert!(!seats.shares("b"));
         assert!(!taken(&mut seats, &client("b", "x"), now + PAUSE).is_crowded());
     }
@@ -502,11 +504,11 @@ mod tests {
     #[test]
     fn whom_a_program_refuses_has_no_process_and_all_others_do() {
         let now = start();
-        let mut seats = Seats::new(limits(9), now);
+        let mut seats = ProcessPool::new(limits(9), now);
         taken(&mut seats, &client("a", "x"), now);
         let refused = taken(&mut seats, &client("b", "y"), now);
         seats.handle_refused(refused.id());
-        assert_eq!(taken(&mut seats, &client("b", "y"), now), Seating::Crowded(FIRST));
+        assert_eq!(taken(&mut seats, &client("b", "y"), now), SlotChoice::Crowded(FIRST));
         assert!(!taken(&mut seats, &client("c", "z"), now).is_crowded());
         assert!(seats.shares("b") && !seats.shares("c"));
     }
@@ -514,12 +516,12 @@ mod tests {
     #[test]
     fn one_owner_cannot_take_the_processes_of_all() {
         let now = start();
-        let mut seats = Seats::new(SeatLimits { max: 5, per_owner_max: 2 }, now);
+        let mut seats = ProcessPool::new(PoolLimits { max: 5, per_owner_max: 2 }, now);
         let first = taken(&mut seats, &client("a1", "alice"), now);
         let second = taken(&mut seats, &client("a2", "alice"), now);
-        assert_eq!((first, second), (Seating::Seat(FIRST), Seating::Seat(SeatId(1))));
+        assert_eq!((first, second), (SlotChoice::Seat(FIRST), SlotChoice::Seat(SlotId(1))));
         let common = taken(&mut seats, &client("a3", "alice"), now);
-        assert!(common.is_crowded() && common.id() == SeatId(2) && seats.is_at_share("alice"), "she has two");
+        assert!(common.is_crowded() && common.id() == SlotId(2) && seats.is_at_share("alice"), "she has two");
         assert_eq!(taken(&mut seats, &alone("alice"), now), common, "without a session too");
         assert!(!taken(&mut seats, &client("b1", "bob"), now).is_crowded(), "the others still have theirs");
         assert!(!taken(&mut seats, &client("b2", "bob"), now).is_crowded());

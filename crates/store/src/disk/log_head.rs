@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use bowline_protocol::{Epoch, LogId, Seq};
 
-use super::frame::{Flags, Meta};
-use super::index::Index;
-use super::log::Log;
-use crate::{Commit, Committed, Fence, Holder, Item, Kind, Release, Retentions, StoreError, Trimmed};
+use super::frame::{FrameFlags, Meta};
+use super::index::LogIndex;
+use super::log::IndexedLog;
+use crate::{Commit, Committed, Fence, Holder, Item, LogKind, Release, Retentions, StoreError, Trimmed};
 
 /// The next position of one log. Nothing of it is visible before it is on disk.
 #[derive(Clone, Debug)]
-pub struct Head {
+pub struct LogHead {
     pub epoch: Epoch,
     pub epoch_first: Seq,
     pub first: Seq,
@@ -22,7 +22,7 @@ pub struct Head {
     facts_lsn: u64,
     has_record: bool,
     /// What the record says; nothing if there is none, or if it is unreadable.
-    kind: Option<Kind>,
+    kind: Option<LogKind>,
     items_total: u64,
     /// Keys that were put (`true`) or deleted since the index was looked at.
     keys: HashMap<String, bool>,
@@ -30,9 +30,9 @@ pub struct Head {
     items_released: bool,
 }
 
-impl Head {
-    pub fn of(log: &Log) -> Head {
-        Head {
+impl LogHead {
+    pub fn of(log: &IndexedLog) -> LogHead {
+        LogHead {
             epoch: log.epoch.clone(),
             epoch_first: log.epoch_first,
             first: log.first,
@@ -49,8 +49,8 @@ impl Head {
         }
     }
 
-    fn new(epoch: Epoch, first: Seq, fence: Fence) -> Head {
-        Head {
+    fn new(epoch: Epoch, first: Seq, fence: Fence) -> LogHead {
+        LogHead {
             epoch,
             epoch_first: first,
             first,
@@ -68,7 +68,7 @@ impl Head {
     }
 
     /// Whether a log that stands like this takes the commit.
-    pub fn admits(before: Option<&Head>, commit: &Commit) -> Result<(), StoreError> {
+    pub fn admits(before: Option<&LogHead>, commit: &Commit) -> Result<(), StoreError> {
         let last = match (&commit.create, before) {
             (Some(_), Some(_)) => return Err(StoreError::Exists),
             (None, None) => return Err(StoreError::NoSuchLog),
@@ -86,14 +86,14 @@ impl Head {
 
     /// The log after an admitted commit, what the frame will say (but for the lengths), and the caller's answer.
     pub fn after(
-        before: Option<Head>,
+        before: Option<LogHead>,
         commit: &Commit,
         retention: &Retentions,
-        index: &Index,
+        index: &LogIndex,
         lsn: u64,
-    ) -> Result<(Head, Meta, Committed), StoreError> {
+    ) -> Result<(LogHead, Meta, Committed), StoreError> {
         let mut head = match (&commit.create, before) {
-            (Some(start), _) => Head::new(start.epoch.clone(), start.after.next(), commit.fence),
+            (Some(start), _) => LogHead::new(start.epoch.clone(), start.after.next(), commit.fence),
             (None, head) => head.ok_or(StoreError::NoSuchLog)?,
         };
         if head.fence != commit.fence {
@@ -112,10 +112,10 @@ impl Head {
         if commit.release == Some(Release::Contents) {
             head.release_contents();
         }
-        let flags = Flags::default()
-            .with(Flags::CREATE, commit.create.is_some())
-            .with(Flags::RELEASE_CONTENTS, commit.release == Some(Release::Contents))
-            .with(Flags::RELEASE_LOG, commit.release == Some(Release::Log));
+        let flags = FrameFlags::default()
+            .with(FrameFlags::CREATE, commit.create.is_some())
+            .with(FrameFlags::RELEASE_CONTENTS, commit.release == Some(Release::Contents))
+            .with(FrameFlags::RELEASE_LOG, commit.release == Some(Release::Log));
         let mut meta = head.meta(&commit.log, flags);
         meta.base = base;
         meta.at_ms = commit.at_ms;
@@ -124,10 +124,10 @@ impl Head {
     }
 
     /// A frame that says where the log stands and nothing else.
-    pub fn meta(&self, log: &LogId, flags: Flags) -> Meta {
+    pub fn meta(&self, log: &LogId, flags: FrameFlags) -> Meta {
         Meta {
             log: log.clone(),
-            flags: flags.with(Flags::HAS_RECORD, self.has_record),
+            flags: flags.with(FrameFlags::HAS_RECORD, self.has_record),
             prev_lsn: self.prev_lsn,
             facts_lsn: self.facts_lsn,
             fence: self.fence.0,
@@ -152,7 +152,7 @@ impl Head {
         }
     }
 
-    fn note_items(&mut self, log: &LogId, items: &[Item], index: &Index) {
+    fn note_items(&mut self, log: &LogId, items: &[Item], index: &LogIndex) {
         for item in items {
             let indexed = || index.read(log, |log| log.items.contains_key(item.key.as_str())) == Some(true);
             let was = match self.keys.get(&item.key) {

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_core::Ring;
+use bowline_core::Keyring;
 use bowline_env::Files;
 use bowline_env::files::Look;
 
-use crate::keys::{FILE_NAME, KeyFile, Keys, KeysError, Origin};
+use crate::keys::{FILE_NAME, KeyFile, KeyOrigin, KeysError, LoadedKeys};
 
 /// A key that is retired is refused from then on, and not from the next start on: the key may have leaked.
 #[derive(Debug)]
-pub struct LiveRing {
+pub struct LiveKeyring {
     /// The data directory that has the ring; none if it comes from the settings, or was made for this process.
     dir: Option<PathBuf>,
     files: Arc<dyn Files>,
@@ -20,23 +20,23 @@ pub struct LiveRing {
 
 #[derive(Debug)]
 struct State {
-    ring: Arc<Ring>,
+    ring: Arc<Keyring>,
     look: Option<Look>,
 }
 
-impl LiveRing {
-    pub fn new(keys: Keys, files: Arc<dyn Files>) -> LiveRing {
+impl LiveKeyring {
+    pub fn new(keys: LoadedKeys, files: Arc<dyn Files>) -> LiveKeyring {
         let dir = match &keys.origin {
-            Origin::File(path) => path.parent().map(Path::to_owned),
-            Origin::Settings | Origin::Volatile => None,
+            KeyOrigin::File(path) => path.parent().map(Path::to_owned),
+            KeyOrigin::Settings | KeyOrigin::Volatile => None,
         };
         // None, so that what was changed since the ring was read is seen at the first look.
         let state = State { ring: Arc::new(keys.ring), look: None };
-        LiveRing { dir, files, state: Arc::new(Mutex::new(state)) }
+        LiveKeyring { dir, files, state: Arc::new(Mutex::new(state)) }
     }
 
     /// The ring as it is now. Costs one look at the file, on a thread that may wait for a slow disk.
-    pub async fn now(&self) -> Arc<Ring> {
+    pub async fn now(&self) -> Arc<Keyring> {
         let Some(dir) = self.dir.clone() else { return lock(&self.state).ring.clone() };
         let (files, state) = (self.files.clone(), self.state.clone());
         let look = tokio::task::spawn_blocking(move || {
@@ -75,6 +75,6 @@ impl State {
     }
 }
 
-fn read(files: &dyn Files, dir: &Path) -> Result<Option<Ring>, KeysError> {
+fn read(files: &dyn Files, dir: &Path) -> Result<Option<Keyring>, KeysError> {
     KeyFile::read(files, dir)?.map(|file| file.ring()).transpose()
 }

@@ -12,7 +12,7 @@ use crate::fields::Raw;
 
 /// The way to the other nodes, which the server around the hub has.
 #[async_trait]
-pub trait Neighbours: Send + Sync {
+pub trait PeerNodes: Send + Sync {
     /// This node.
     fn name(&self) -> &Holder;
 
@@ -30,14 +30,14 @@ pub trait Neighbours: Send + Sync {
 }
 
 /// Where the hub's leases come from: the way to the other nodes, if there are any.
-pub fn lessor(store: &Arc<dyn Store>, neighbours: Option<&Arc<dyn Neighbours>>) -> Arc<dyn Lessor> {
+pub fn lessor(store: &Arc<dyn Store>, neighbours: Option<&Arc<dyn PeerNodes>>) -> Arc<dyn Lessor> {
     match neighbours {
         Some(neighbours) => Arc::new(AmongNeighbours(neighbours.clone())),
         None => Arc::new(SharedLessor(store.clone())),
     }
 }
 
-struct AmongNeighbours(Arc<dyn Neighbours>);
+struct AmongNeighbours(Arc<dyn PeerNodes>);
 
 #[async_trait]
 impl Lessor for AmongNeighbours {
@@ -71,7 +71,7 @@ pub trait PeerResponder: Send + Sync {
     fn left(&self) -> &CancellationToken;
 }
 
-impl fmt::Debug for dyn Neighbours {
+impl fmt::Debug for dyn PeerNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Neighbours({})", self.name())
     }

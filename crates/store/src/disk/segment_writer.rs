@@ -13,15 +13,15 @@ use crate::StoreError;
 /// When a whole segment does not fit on the disk any more, smaller ones may.
 const SMALLER_SEGMENTS: [u64; 3] = [4 << 20, 1 << 20, 256 << 10];
 
-pub struct Pen {
+pub struct SegmentWriter {
     dir: DataDir,
     segment_bytes: u64,
     /// The run that writes.
     generation: u64,
-    current: Option<Segment>,
+    current: Option<OpenSegment>,
     /// The segment before, until its successor is durable. Only then is it cut: while it is the newest it must be as long
     /// as it was made, or else it has lost something.
-    full: Option<Segment>,
+    full: Option<OpenSegment>,
     /// The newest segment that was begun, and where it ends.
     last: Option<(u32, u64)>,
     /// Segments that were finished since this was last taken, and their lengths.
@@ -31,7 +31,7 @@ pub struct Pen {
     written_lsn: u64,
 }
 
-struct Segment {
+struct OpenSegment {
     file: Box<dyn WritableFile>,
     number: u32,
     salt: u32,
@@ -42,16 +42,21 @@ struct Segment {
 
 /// Where a group of frames begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenAt {
     pub segment: u32,
     pub offset: u64,
 }
 
-impl Pen {
-    pub fn new(dir: DataDir, (segment_bytes, generation): (u64, u64), last: Option<(u32, u64)>, last_lsn: u64) -> Pen {
+impl SegmentWriter {
+    pub fn new(
+        dir: DataDir,
+        (segment_bytes, generation): (u64, u64),
+        last: Option<(u32, u64)>,
+        last_lsn: u64,
+    ) -> SegmentWriter {
         let (finished, synced_lsn, written_lsn) = (Vec::new(), last_lsn, last_lsn);
         let (current, full) = (None, None);
-        Pen { dir, segment_bytes, generation, current, full, last, finished, synced_lsn, written_lsn }
+        SegmentWriter { dir, segment_bytes, generation, current, full, last, finished, synced_lsn, written_lsn }
     }
 
     pub fn is_synced(&self) -> bool {
@@ -74,9 +79,9 @@ impl Pen {
 
     /// Writes frames in one piece. When this fails nothing of them counts, and what may stand in the file is left
     /// behind for ever: the next frames go to a new segment, which says where this one ended.
-    pub fn write(&mut self, frames: &mut [u8], headers: &[(usize, Header)]) -> Result<Written, StoreError> {
+    pub fn write(&mut self, frames: &mut [u8], headers: &[(usize, Header)]) -> Result<WrittenAt, StoreError> {
         let needed = frames.len() as u64;
-        let fits = |segment: &Segment| segment.end + needed <= segment.capacity;
+        let fits = |segment: &OpenSegment| segment.end + needed <= segment.capacity;
         if !self.current.as_ref().is_some_and(fits) {
             self.finish_segment()?;
             self.begin_segment(needed)?;
@@ -91,7 +96,7 @@ impl Pen {
             frames[*start..start + HEADER_BYTES].copy_from_slice(&header.encode(segment.salt));
             last_lsn = header.lsn;
         }
-        let written = Written { segment: segment.number, offset: segment.end };
+        let written = WrittenAt { segment: segment.number, offset: segment.end };
         match segment.file.write_all_at(frames, segment.end) {
             Ok(()) => {
                 segment.end += needed;
@@ -117,7 +122,7 @@ impl Pen {
     }
 
     /// Takes back frames that were written and must not count, as well as that can be done after a failed sync.
-    pub fn take_back(&mut self, written: Written) {
+    pub fn take_back(&mut self, written: WrittenAt) {
         if let Some(segment) = self.current.take() {
             // Nothing is left to do about a failure here: the store is read-only, and these frames were not answered.
             let cut = segment.file.truncate(written.offset);
@@ -185,7 +190,7 @@ impl Pen {
         let synced = file.sync_data().and_then(|()| named());
         synced.map_err(|error| StoreError::ReadOnly(format!("a sync to disk failed: {error}")))?;
         self.cut_finished();
-        self.current = Some(Segment { file, number, salt, end: SEGMENT_HEADER_BYTES, capacity, allocated });
+        self.current = Some(OpenSegment { file, number, salt, end: SEGMENT_HEADER_BYTES, capacity, allocated });
         Ok(())
     }
 
@@ -215,7 +220,7 @@ fn refusal(what: &str, error: &io::Error) -> StoreError {
     if is_full(error) { StoreError::Full(sentence) } else { StoreError::Io(sentence) }
 }
 
-impl fmt::Debug for Pen {
+impl fmt::Debug for SegmentWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pen(written {}, synced {})", self.written_lsn, self.synced_lsn)
     }
