@@ -2,6 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, VNode } from "preact";
+import type { Backend } from "../../../sdk/typescript/src/generated/answers.ts";
 import { useEffect, useRef } from "preact/hooks";
 import { Refused, ask } from "../admin.ts";
 import { type Draft, Unreadable, entry } from "./draft.ts";
@@ -30,7 +31,7 @@ export function Addition({ draft, change, added, cancel }: AdditionProps): VNode
     busy.value = true;
     said.value = "";
     try {
-      const { name } = await ask<{ name: string }>("backends", "POST", entry(draft));
+      const { name } = await ask<Backend>("backends", "POST", entry(draft));
       // Whoever has closed the form meanwhile finds the server in the list.
       if (!closed.current) added(name);
     } catch (error) {

@@ -3,6 +3,7 @@
 
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
+import type { Backend, BackendReconnected, Backends as Answer } from "../../../sdk/typescript/src/generated/answers.ts";
 import { useRef } from "preact/hooks";
 import { Refused, ask, usePolled, whose } from "../admin.ts";
 import { Addition } from "./addition.tsx";
@@ -11,35 +12,17 @@ import { now } from "./clock.ts";
 import { type Draft, EMPTY } from "./draft.ts";
 import { Frame } from "./frame.tsx";
 import { Removal } from "./removal.tsx";
-import { type RemovedBackend, RemovedBackends } from "./removed.tsx";
+import { RemovedBackends } from "./removed.tsx";
 import { ago, counted } from "./words.ts";
 
-export interface Backend {
-  readonly name: string;
-  readonly owner: string | null;
-  /** Which node shows it, where there can be several. */
-  readonly node?: string;
-  /** Whether it is in the servers file. A node of an older version does not say. */
-  readonly configured?: boolean;
-  readonly url?: string;
-  readonly command?: string;
-  readonly status: "connecting" | "connected" | "reconnecting" | "disconnected" | "error";
-  readonly connectedAt?: string;
-  readonly lastError?: string;
-  readonly reconnectAttempt?: number;
-  readonly nextRetryMs?: number;
-  readonly healthStatus?: string;
-  readonly consecutiveHealthFailures?: number;
-  readonly protocolVersion?: string;
-  readonly serverInfo?: { readonly name?: string; readonly version?: string } | null;
-  readonly tools: number;
-}
+/** What an MCP server says of itself; the admin API passes it on as it is. */
+type ServerInfo = { readonly name?: string; readonly version?: string } | null;
 
 /** The states of a backend's life, in the order in which it meets them. */
 const LIFE = ["connecting", "connected", "reconnecting"] as const;
 
 export function Backends(): VNode {
-  const polled = usePolled("backends", () => ask<{ backends: readonly Backend[]; removed?: readonly RemovedBackend[] }>("backends"), 1_000);
+  const polled = usePolled("backends", () => ask<Answer>("backends"), 1_000);
   /** What was typed into the form, if it is open. It is here so that a question for a token in between does not cost it. */
   const draft = useSignal<Draft | null>(null);
   const said = useSignal("");
@@ -86,7 +69,7 @@ export function Backends(): VNode {
 }
 
 function Card({ backend, atMs, removed }: { backend: Backend; atMs: number; removed: () => void }): VNode {
-  const { name, owner, node, configured, status, serverInfo, protocolVersion } = backend;
+  const { name, owner, node, configured, status, serverInfo, protocolVersion } = backend as Backend & { readonly serverInfo?: ServerInfo };
   const facts = [counted(backend.tools, "tool"), serverInfo?.name && `${serverInfo.name} ${serverInfo.version ?? ""}`, protocolVersion && `MCP ${protocolVersion}`, configured && "in the servers file"];
   return (
     <li class="card backend" aria-label={name} data-status={status}>
@@ -127,7 +110,7 @@ function Reconnect({ backend: { name, owner } }: { backend: Backend }): VNode {
     busy.value = true;
     said.value = "";
     try {
-      const { success } = await ask<{ success: boolean }>(`backends/${encodeURIComponent(name)}/reconnect${whose(owner)}`, "POST");
+      const { success } = await ask<BackendReconnected>(`backends/${encodeURIComponent(name)}/reconnect${whose(owner)}`, "POST");
       said.value = success ? "It is back." : "It did not answer.";
     } catch (error) {
       said.value = error instanceof Refused ? error.message : String(error);

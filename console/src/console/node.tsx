@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import type { VNode } from "preact";
+import type { Node } from "../../../sdk/typescript/src/generated/answers.ts";
 import { ask, askText, usePolled } from "../admin.ts";
 import { Badge } from "./badge.tsx";
 import { Chart } from "./chart.tsx";
@@ -9,29 +10,6 @@ import { Facts } from "./facts.tsx";
 import { Frame } from "./frame.tsx";
 import { type Metrics, byLabel, quantile, rate, readMetrics, total } from "./metrics.ts";
 import { bytes, counted, duration, figure } from "./words.ts";
-
-interface Node {
-  readonly version: string;
-  readonly uptime_seconds: number;
-  readonly listen: string;
-  readonly ready: boolean;
-  readonly draining: boolean;
-  readonly connections: number;
-  readonly streams: number;
-  readonly runs_active: number;
-  readonly events_appended: number;
-  readonly sessions: Readonly<Record<"idle" | "running" | "waiting" | "ended" | "held", number>>;
-  readonly store: {
-    readonly url: string;
-    readonly sync: string;
-    readonly writable: boolean;
-    readonly loss_window: string;
-    readonly troubles: readonly string[];
-    readonly quarantined: readonly string[];
-    readonly bytes: number;
-    readonly logs: number;
-  };
-}
 
 /** What the curves are made of, at one moment. */
 interface Moment {

@@ -2,16 +2,10 @@
 
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
+import type { RemovedBackend } from "../../../sdk/typescript/src/generated/answers.ts";
 import { Refused, ask } from "../admin.ts";
 import { now } from "./clock.ts";
 import { ago } from "./words.ts";
-
-export interface RemovedBackend {
-  readonly name: string;
-  readonly url?: string;
-  readonly command?: string;
-  readonly removedAt: string;
-}
 
 export function RemovedBackends({ removed, restored }: { removed: readonly RemovedBackend[]; restored: (name: string) => void }): VNode | null {
   if (removed.length === 0) return null;

@@ -1,25 +1,22 @@
 // One session: its facts, its ruler, and its log as it grows.
 
 import type { VNode } from "preact";
+import type { AnySession } from "../../../sdk/typescript/src/generated/answers.ts";
 import { ask, usePolled } from "../admin.ts";
 import { Badge } from "./badge.tsx";
 import { Facts } from "./facts.tsx";
 import { Frame } from "./frame.tsx";
 import { Log } from "./log.tsx";
 import { LongRuler } from "./ruler.tsx";
-import { Holder, type Session, marks, stateOf } from "./sessions.tsx";
+import { Holder, marks, stateOf } from "./sessions.tsx";
 import { duration, figure } from "./words.ts";
-
-interface WithBuffer extends Session {
-  readonly buffer: { readonly buffer_size: number; readonly buffer_usage_percent: number; readonly unacked_events: number; readonly session_age_seconds: number };
-}
 
 /** How much of a long log is read at first. */
 const READ_FIRST = 200;
 
 export function OneSession({ id }: { id: string }): VNode {
   const path = `sessions/${encodeURIComponent(id)}`;
-  const polled = usePolled(id, () => ask<WithBuffer>(path));
+  const polled = usePolled(id, () => ask<AnySession>(path));
   const { answer } = polled.value;
   const from = answer === null ? 0 : Math.max((answer.first_retained_seq ?? 1) - 1, (answer.last_seq ?? 0) - READ_FIRST);
   return (

@@ -1,6 +1,7 @@
 // Everybody's sessions: who has them, how they stand, and what is retained of them.
 
 import type { VNode } from "preact";
+import type { AllSessions, AnySessionSummary as Session } from "../../../sdk/typescript/src/generated/answers.ts";
 import { ask, usePolled } from "../admin.ts";
 import { linkTo } from "../route.ts";
 import { Badge } from "./badge.tsx";
@@ -10,27 +11,6 @@ import { Ruler } from "./ruler.tsx";
 import { type Column, Table } from "./table.tsx";
 import { ago, counted, figure, short } from "./words.ts";
 
-export interface Session {
-  readonly id: string;
-  readonly log: string;
-  readonly owner: string | null;
-  readonly agent?: string;
-  readonly state?: string;
-  readonly life?: string;
-  readonly title?: string | null;
-  readonly messages?: number;
-  readonly held: boolean;
-  readonly observers: number;
-  readonly epoch: string | null;
-  readonly first_retained_seq: number | null;
-  readonly last_seq: number | null;
-  readonly acked_seq: number | null;
-  readonly created_at?: string;
-  readonly last_active_at?: string;
-  /** Why its record cannot be read. */
-  readonly unreadable?: string;
-}
-
 const SHOWN_MAX = 100;
 
 export function marks(session: Session) {
@@ -39,7 +19,9 @@ export function marks(session: Session) {
 
 export function stateOf(session: Session): string {
   if (session.unreadable !== undefined) return "unreadable";
-  return session.life !== undefined && session.life !== "active" ? session.life : (session.state ?? "unknown");
+  const { life = "active", state = "unknown" } = session;
+  if (life === "active") return state;
+  return typeof life === "string" ? life : "superseded";
 }
 
 export function Holder({ session }: { session: Session }): VNode {
@@ -69,7 +51,7 @@ const COLUMNS: readonly Column<Session>[] = [
 ];
 
 export function Sessions(): VNode {
-  const polled = usePolled("sessions", () => ask<{ sessions: readonly Session[]; total: number }>(`sessions?limit=${SHOWN_MAX}`));
+  const polled = usePolled("sessions", () => ask<AllSessions>(`sessions?limit=${SHOWN_MAX}`));
   const total = polled.value.answer?.total ?? 0;
   const title = total > SHOWN_MAX ? `Sessions, the last ${SHOWN_MAX} of ${figure(total)}` : "Sessions";
   return (

@@ -2,16 +2,12 @@
 
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";
+import type { Settings } from "../../../sdk/typescript/src/generated/answers.ts";
 import { ask, usePolled } from "../admin.ts";
 import { Frame } from "./frame.tsx";
 import { type Column, Table } from "./table.tsx";
 
-interface Effective {
-  readonly file: string | null;
-  readonly settings: Readonly<Record<string, { readonly value: unknown; readonly source: string }>>;
-}
-
-type Row = readonly [string, Effective["settings"][string]];
+type Row = readonly [string, Settings["settings"][string]];
 
 const COLUMNS: readonly Column<Row>[] = [
   { title: "Setting", wide: true, show: ([key]) => <code>{key}</code> },
@@ -25,7 +21,7 @@ function written(value: unknown): string {
 }
 
 export function Settings(): VNode {
-  const polled = usePolled("config", () => ask<Effective>("config"), 30_000);
+  const polled = usePolled("config", () => ask<Settings>("config"), 30_000);
   const wanted = useSignal("");
   const changed = useSignal(false);
   const fits = ([key, { source }]: Row) => key.includes(wanted.value.trim().toLowerCase()) && (!changed.value || source !== "default");

@@ -1,6 +1,7 @@
 // Work in the background: everybody's tasks with a log of their own, and one of those logs.
 
 import type { VNode } from "preact";
+import type { AllTasks, AnyTask as Task } from "../../../sdk/typescript/src/generated/answers.ts";
 import { ask, usePolled } from "../admin.ts";
 import { linkTo } from "../route.ts";
 import { Badge } from "./badge.tsx";
@@ -10,19 +11,6 @@ import { Frame } from "./frame.tsx";
 import { Log } from "./log.tsx";
 import { type Column, Table } from "./table.tsx";
 import { ago, duration, figure, short } from "./words.ts";
-
-interface Task {
-  readonly task_id: string;
-  readonly owner: string | null;
-  readonly last_seq: number | null;
-  readonly session_id?: string | null;
-  readonly operation_id?: string | null;
-  readonly tool_name?: string | null;
-  readonly status?: string;
-  readonly created_at?: string;
-  readonly finished_at?: string | null;
-  readonly unreadable?: string;
-}
 
 const SHOWN_MAX = 200;
 const READ_FIRST = 200;
@@ -51,7 +39,7 @@ const COLUMNS: readonly Column<Task>[] = [
 ];
 
 function load() {
-  return ask<{ tasks: readonly Task[]; total: number }>(`tasks?limit=${SHOWN_MAX}`);
+  return ask<AllTasks>(`tasks?limit=${SHOWN_MAX}`);
 }
 
 export function Tasks(): VNode {

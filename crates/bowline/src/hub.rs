@@ -1,9 +1,11 @@
 //! The MCP hub inside this server: how it starts, what it counts, and when it is swept.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::{ToolCall, ToolOutcome, ToolSpec, Tools};
+use bowline_core::backend::BackendStatus;
 use bowline_env::clock;
 use bowline_hub::agent::{self, AgentEnd, Patience};
 use bowline_hub::outcome::CallOutcome;
@@ -13,12 +15,24 @@ use bowline_protocol::Principal;
 use bowline_store::{Clock, ReadBudget, Store, StoreError};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, HubPeers};
 use crate::config::Config;
 use crate::metrics::{ByServer, Labelled, Metrics};
+use crate::schema;
+
+/// The states of a server's life, in the order in which it meets them.
+const STATES: [&str; 5] = [
+    BackendStatus::Connecting.as_str(),
+    BackendStatus::Connected.as_str(),
+    BackendStatus::Reconnecting.as_str(),
+    BackendStatus::Disconnected.as_str(),
+    BackendStatus::Error.as_str(),
+];
 
 /// Counts what the hub does.
 struct Counts {
@@ -82,7 +96,7 @@ pub async fn start(
 
 /// Brings the gauges up to date, before they are read.
 pub fn measure(hub: &Hub, metrics: &Metrics) {
-    for state in ["connecting", "connected", "reconnecting", "disconnected", "error"] {
+    for state in STATES {
         let count = hub.all().iter().filter(|backend| backend.snapshot().status.as_str() == state).count();
         metrics.backends.get_or_create(&[("state", state)]).set(count as i64);
     }
@@ -108,23 +122,138 @@ pub fn measure(hub: &Hub, metrics: &Metrics) {
     }
 }
 
-/// All backends, as operators see them, and those of the servers file that were removed.
-pub fn shown(hub: &Hub) -> Value {
-    json!({
-        "backends": hub.all().iter().map(|backend| one_shown(hub, backend)).collect::<Vec<_>>(),
-        "removed": hub.removed().iter().map(|removed| removed.to_value()).collect::<Vec<_>>(),
-    })
+/// All MCP servers, and those of the servers file that were removed.
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Backends {
+    #[serde(default)]
+    pub backends: Vec<BackendShown>,
+    #[serde(default)]
+    pub removed: Vec<RemovedShown>,
 }
 
-/// One of them.
-pub fn one_shown(hub: &Hub, backend: &Backend) -> Value {
+/// An MCP server.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "Backend")]
+pub(crate) struct BackendShown {
+    name: String,
+    /// Who added it; null if it is for everyone.
+    #[serde(default)]
+    owner: Option<String>,
+    /// Which node shows it, where there can be several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    node: Option<String>,
+    /// Whether it is in the servers file. A node of an older version does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    configured: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    command: Option<String>,
+    #[schemars(schema_with = "status")]
+    status: String,
+    connected: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    connected_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    last_error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    reconnect_attempt: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    next_retry_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    health_status: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    consecutive_health_failures: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    protocol_version: Option<String>,
+    #[serde(default)]
+    tools: usize,
+    /// What was called, and how that ended. A node of an older version does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "CallsShown")]
+    calls: Option<CallsShown>,
+    /// What the server says of itself, as `serverInfo` and `capabilities`; and what a node of a newer version knows of it.
+    #[serde(flatten)]
+    more: Map<String, Value>,
+}
+
+impl BackendShown {
+    /// The same, as this node shows it.
+    pub(crate) fn of_node(mut self, node: &str) -> BackendShown {
+        self.node = Some(node.to_owned());
+        self
+    }
+}
+
+/// Calls of one server since this node began.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "BackendCalls")]
+struct CallsShown {
+    total: u64,
+    /// Under way now.
+    open: u64,
+    outcomes: BTreeMap<String, u64>,
+    /// Null before the first has ended.
+    mean_ms: Option<f64>,
+    last_ms: Option<f64>,
+}
+
+/// An MCP server of the servers file that was removed.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "RemovedBackend")]
+pub(crate) struct RemovedShown {
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    command: Option<String>,
+    #[schemars(schema_with = "schema::time")]
+    removed_at: String,
+}
+
+/// How a server stands, in the words of its life. A node of a newer version may know another.
+pub(crate) fn status(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": STATES })
+}
+
+/// All backends, as operators see them, and those of the servers file that were removed.
+pub(crate) fn shown(hub: &Hub) -> Backends {
+    let removed = hub.removed().into_iter().map(|removed| serde_json::from_value(removed.to_value()));
+    Backends {
+        backends: hub.all().iter().map(|backend| one_shown(hub, backend)).filter_map(readable).collect(),
+        removed: removed.filter_map(readable).collect(),
+    }
+}
+
+fn readable<T>(read: serde_json::Result<T>) -> Option<T> {
+    read.inspect_err(|error| tracing::error!(%error, "what a server shows cannot be read")).ok()
+}
+
+/// One of them. What the hub shows is read as what another node's shows is, so that there is one shape.
+pub(crate) fn one_shown(hub: &Hub, backend: &Backend) -> serde_json::Result<BackendShown> {
     let mut shown = backend.shown().to_value();
     shown["configured"] = hub.is_configured(&backend.key).into();
     shown["calls"] = backend.counts.shown();
     shown["owner"] = json!(backend.key.owner);
     let catalogue = backend.catalogue();
     shown["tools"] = catalogue.list(bowline_hub::catalogue::ListKind::Tools).len().into();
-    shown
+    serde_json::from_value(shown)
 }
 
 /// The hub's servers as tools for agents.

@@ -56,6 +56,7 @@ mod readiness;
 mod refusals;
 mod reply;
 mod resume_metrics;
+mod schema;
 pub mod secret;
 pub mod session;
 pub mod stream;

@@ -19,6 +19,7 @@ use crate::logs::Logs;
 use crate::metrics::{self, Metrics};
 use crate::session::actor::SessionActor;
 use crate::session::background;
+use crate::session::record::SessionState;
 use crate::session::{Ask, Command, Life, SessionRecord, Sessions};
 use crate::task::actor::TaskActor;
 use crate::task::record::Worker;
@@ -70,7 +71,7 @@ impl Maintenance {
                 }
             };
             sessions += 1;
-            self.metrics.session_state(record.state()).inc();
+            self.metrics.session_state(record.state().as_str()).inc();
             if record.life == Life::Active {
                 self.sessions.count_live(&stored.owner);
             }
@@ -324,8 +325,8 @@ impl Maintenance {
         }
         self.sessions.recount(living);
         self.tasks.recount(running);
-        for state in ["idle", "running", "waiting", "ended"] {
-            self.metrics.session_state(state).set(sessions.get(state).copied().unwrap_or(0));
+        for state in SessionState::ALL {
+            self.metrics.session_state(state.as_str()).set(sessions.get(&state).copied().unwrap_or(0));
         }
         for status in Status::ALL {
             self.metrics.task_state(status.as_str()).set(tasks.get(status.as_str()).copied().unwrap_or(0));

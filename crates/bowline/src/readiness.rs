@@ -3,10 +3,34 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bowline_store::Store;
+use bowline_protocol::LogId;
+use bowline_store::{Health, Store};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::cluster::Cluster;
 use crate::lifecycle::Lifecycle;
+
+/// How the store is.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct StoreHealth {
+    /// Whether it takes events now.
+    writable: bool,
+    /// What a crash or a power cut can lose, in one sentence.
+    loss_window: String,
+    /// What is wrong, in sentences.
+    troubles: Vec<String>,
+    /// Logs that were set aside because a record of theirs is damaged.
+    #[schemars(with = "Vec<String>")]
+    quarantined: Vec<LogId>,
+}
+
+impl From<Health> for StoreHealth {
+    fn from(Health { writable, loss_window, troubles, quarantined, .. }: Health) -> StoreHealth {
+        StoreHealth { writable, loss_window, troubles, quarantined }
+    }
+}
 
 pub struct Readiness {
     pub lifecycle: Arc<Lifecycle>,

@@ -6,3 +6,4 @@ export type { TaskEnding, TaskError, TaskInfo, TaskOutcome, TaskStatus } from ".
 export { RESUME_TOKENS_KEY, type ResumeTokenSource } from "./chat/tokens.ts";
 export { BowlineError } from "./failure.ts";
 export type { StreamChunk } from "./frame.ts";
+export type { ActiveStream, Session, UIMessage } from "./generated/answers.ts";

@@ -1,19 +1,10 @@
 // What went wrong, with the one thing to do about it.
 
 import { type Frame, figure, isObject, word } from "./frame.ts";
+import type { Problem } from "./generated/answers.ts";
 
 /** The server's recovery actions, and `none`. */
-export type RecoveryAction =
-  | "create_new_session"
-  | "export_state_again"
-  | "request_state"
-  | "reconnect"
-  | "take_over"
-  | "retry"
-  | "retry_later"
-  | "authenticate"
-  | "fix_request"
-  | "none";
+export type RecoveryAction = Problem["recovery_action"];
 
 /** A refusal as a value, as the machine handles it. */
 export interface Refusal {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use bowline_env::Env;
 use bowline_env::files::read_text;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::Config;
 use super::choice::Choice;
@@ -49,15 +50,32 @@ pub struct Setting {
     pub source: Source,
 }
 
+/// The settings in force, without secrets.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Settings")]
+pub struct EffectiveSettings {
+    /// The file that was read, if any.
+    file: Option<String>,
+    settings: BTreeMap<String, EffectiveSetting>,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Setting")]
+struct EffectiveSetting {
+    /// Where the value came from.
+    source: String,
+    value: serde_json::Value,
+}
+
 impl Loaded {
     /// Every setting with its value and source, secrets hidden: for `config print` and the admin API.
-    pub fn effective(&self) -> serde_json::Value {
+    pub fn effective(&self) -> EffectiveSettings {
         let one = |setting: &Setting| {
-            let facts = json!({ "value": setting.value, "source": setting.source.to_string() });
-            (setting.key.clone(), facts)
+            let shown = EffectiveSetting { source: setting.source.to_string(), value: setting.value.clone() };
+            (setting.key.clone(), shown)
         };
-        let settings: serde_json::Map<_, _> = self.settings.iter().map(one).collect();
-        json!({ "file": self.file.as_ref().map(|path| path.display().to_string()), "settings": settings })
+        let file = self.file.as_ref().map(|path| path.display().to_string());
+        EffectiveSettings { file, settings: self.settings.iter().map(one).collect() }
     }
 
     /// Whether somebody wrote this setting, in a file, a variable or a flag.
@@ -149,7 +167,7 @@ fn settings(written: &Written, config: &Config) -> Vec<Setting> {
     let mut push = |key: String| {
         let (value, source) = written.get(&key);
         let value = match value {
-            Value::Unset if key == "session.ownership" => json!(config.session.ownership.word()),
+            Value::Unset if key == "session.ownership" => serde_json::json!(config.session.ownership.word()),
             value => value.shown(),
         };
         settings.push(Setting { key, value, source });

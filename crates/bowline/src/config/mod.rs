@@ -31,7 +31,7 @@ pub use auth::{AuthConfig, AuthMode, JWT_SECRET_BYTES_MIN, JwtConfig, JwtKeys, S
 pub use choice::{LogFormat, Ownership, SyncMode, WhenBusy};
 pub use error::{ConfigError, Source};
 pub use hub::HubConfig;
-pub use load::{FILE_NAME, Flags, Loaded, Setting, Surroundings};
+pub use load::{EffectiveSettings, FILE_NAME, Flags, Loaded, Setting, Surroundings};
 pub use reread::Reread;
 pub use store::StoreUrl;
 pub use table::{

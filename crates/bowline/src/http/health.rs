@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{FromRef, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bowline_hub::Hub;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::admin::Admin;
 use super::admission::Admission;
 use super::doors;
+use super::sorted::Sorted;
 use crate::metrics::Metrics;
-use crate::readiness::Readiness;
+use crate::readiness::{Readiness, StoreHealth};
 
 /// What these endpoints are made of.
 #[derive(Clone, Debug, FromRef)]
@@ -33,6 +34,26 @@ doors! {
     "/api/admin/metrics" => get(metrics_for_admins),
 }
 
+/// Whether the server takes traffic.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Readiness")]
+pub(crate) struct ReadinessReport {
+    ready: bool,
+    draining: bool,
+    store: StoreHealth,
+    /// Null where a server shares its store with no other.
+    node: Option<NodeHealth>,
+}
+
+/// This server among those on the same store.
+#[derive(Serialize, JsonSchema)]
+struct NodeHealth {
+    name: String,
+    incarnation: u64,
+    /// Why the others cannot see it.
+    trouble: Option<String>,
+}
+
 /// Alive: the process answers.
 async fn healthz() -> &'static str {
     "ok\n"
@@ -40,26 +61,20 @@ async fn healthz() -> &'static str {
 
 /// Ready: recovered, the store takes events, the other nodes can see this one, not draining.
 async fn readyz(State(readiness): State<Arc<Readiness>>) -> Response {
-    let health = readiness.store.health();
     let ready = readiness.is_ready();
-    let mute = readiness.cluster.as_ref().and_then(|cluster| cluster.mute());
-    let node = readiness
-        .cluster
-        .as_ref()
-        .map(|cluster| json!({ "name": cluster.name.as_str(), "incarnation": cluster.incarnation(), "trouble": mute }));
-    let body = json!({
-        "ready": ready,
-        "draining": readiness.lifecycle.is_draining(),
-        "store": {
-            "writable": health.writable,
-            "loss_window": health.loss_window,
-            "troubles": health.troubles,
-            "quarantined": health.quarantined,
-        },
-        "node": node,
+    let node = readiness.cluster.as_ref().map(|cluster| NodeHealth {
+        name: cluster.name.as_str().to_owned(),
+        incarnation: cluster.incarnation(),
+        trouble: cluster.mute(),
     });
+    let report = ReadinessReport {
+        ready,
+        draining: readiness.lifecycle.is_draining(),
+        store: readiness.store.health().into(),
+        node,
+    };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(body)).into_response()
+    (status, Sorted(report)).into_response()
 }
 
 async fn metrics(State(HealthState { hub, metrics, readiness, .. }): State<HealthState>) -> Response {

@@ -12,11 +12,12 @@ pub mod limits;
 pub mod mcp;
 pub mod openapi;
 mod page;
-mod problem;
+pub(crate) mod problem;
 pub mod produce;
 pub mod responses;
 mod seldom;
 pub mod servers;
+mod sorted;
 pub mod ws;
 
 use std::fmt;

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, Refusal};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
+use super::sorted::Sorted;
 use crate::metrics::Metrics;
+use crate::schema;
 
 /// A refusal as an HTTP answer.
 #[derive(Debug)]
@@ -24,6 +27,24 @@ impl Problem {
     }
 }
 
+/// What an endpoint answers in place of what was asked for.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Problem")]
+pub(crate) struct ProblemBody {
+    #[schemars(schema_with = "schema::error_code")]
+    code: &'static str,
+    /// A sentence for people.
+    message: String,
+    #[schemars(schema_with = "schema::recovery_action")]
+    recovery_action: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u64")]
+    retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::object")]
+    details: Option<Value>,
+}
+
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Problem {
         let status = StatusCode::from_u16(refusal.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -34,14 +55,9 @@ impl From<Refusal> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let Refusal { code, message, retry_after_ms, details } = self.refusal.clone();
-        let mut body = json!({ "code": code.as_str(), "message": message, "recovery_action": code.action().as_str() });
-        if let Some(ms) = retry_after_ms {
-            body["retry_after_ms"] = ms.into();
-        }
-        if let Some(details) = details {
-            body["details"] = details;
-        }
-        let mut response = (self.status, Json(body)).into_response();
+        let recovery_action = code.action().as_str();
+        let body = ProblemBody { code: code.as_str(), message, recovery_action, retry_after_ms, details };
+        let mut response = (self.status, Sorted(body)).into_response();
         response.extensions_mut().insert(code);
         // For endpoints that word it otherwise.
         response.extensions_mut().insert(self.refusal);

@@ -3,25 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get, post};
 use bowline_hub::{AddError, Backend, Hub, RemoveError};
 use bowline_protocol::{ErrorCode, Principal, Refusal};
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::admin::{Admin, Asked, bad_query};
 use super::admission::Admission;
 use super::chat::read::Name;
 use super::doors;
 use super::problem::Problem;
+use super::sorted::Sorted;
 use crate::cluster::Cluster;
 use crate::drive;
-use crate::hub::{one_shown, shown};
+use crate::hub::{self, BackendShown, Backends, one_shown, shown};
 use crate::refusals;
+use crate::schema;
 
 /// Long enough for a server that is there; one that is not goes on being dialled.
 const SETTLES_WITHIN: Duration = Duration::from_secs(10);
@@ -43,26 +45,56 @@ doors! {
 }
 
 /// The backends of this node, and those of the others as they showed them last; and which of the servers file were removed.
-async fn backends(_: Admin, State(hub): State<Arc<Hub>>, State(cluster): State<Option<Arc<Cluster>>>) -> Json<Value> {
+async fn backends(
+    _: Admin,
+    State(hub): State<Arc<Hub>>,
+    State(cluster): State<Option<Arc<Cluster>>>,
+) -> Sorted<Backends> {
     let mut shown = shown(&hub);
-    let Some(cluster) = &cluster else { return Json(shown) };
-    let mut all = Vec::new();
-    let mut list = |node: &str, shown: &mut Value| {
-        for backend in shown["backends"].as_array_mut().into_iter().flatten() {
-            backend["node"] = node.into();
-            all.push(backend.take());
-        }
-    };
-    list(cluster.name.as_str(), &mut shown);
+    let Some(cluster) = &cluster else { return Sorted(shown) };
+    shown.backends = shown.backends.into_iter().map(|backend| backend.of_node(cluster.name.as_str())).collect();
     match drive::cluster::others(cluster).await {
-        Ok(others) => others
-            .into_iter()
-            .filter(|(node, record)| !record.left && !cluster.is_dead(node))
-            .for_each(|(node, mut record)| list(node.as_str(), &mut record.backends)),
+        Ok(others) => {
+            let alive = others.into_iter().filter(|(node, record)| !record.left && !cluster.is_dead(node));
+            for (node, record) in alive.filter(|(_, record)| !record.backends.is_null()) {
+                match serde_json::from_value::<Backends>(record.backends) {
+                    Ok(theirs) => {
+                        shown
+                            .backends
+                            .extend(theirs.backends.into_iter().map(|backend| backend.of_node(node.as_str())));
+                    }
+                    Err(error) => tracing::warn!(%node, %error, "the backends of another node cannot be read"),
+                }
+            }
+        }
         Err(error) => tracing::warn!(%error, "the backends of other nodes cannot be seen"),
     }
-    shown["backends"] = all.into();
-    Json(shown)
+    Sorted(shown)
+}
+
+/// How a dial went that was asked for.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "BackendReconnected")]
+pub(crate) struct Reconnected {
+    success: bool,
+    #[schemars(schema_with = "hub::status")]
+    status: &'static str,
+}
+
+/// A server is removed.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "BackendRemoved")]
+pub(crate) struct Removed {
+    #[schemars(schema_with = "schema::only_true")]
+    removed: bool,
+    name: String,
+}
+
+fn answered(hub: &Hub, backend: &Backend) -> Result<Sorted<BackendShown>, Problem> {
+    one_shown(hub, backend).map(Sorted).map_err(|error| {
+        tracing::error!(%error, server = backend.name(), "what a server shows cannot be read");
+        Refusal::new(ErrorCode::Internal, "What this server shows cannot be read; the log says why.").into()
+    })
 }
 
 #[derive(Debug, Deserialize)]
@@ -76,18 +108,22 @@ async fn reconnect(
     State(hub): State<Arc<Hub>>,
     Name(name): Name,
     asked: Asked<Owner>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Sorted<Reconnected>, Problem> {
     let Owner { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
     let wanted = |backend: &Backend| {
         backend.name() == name && backend.key.owner.as_ref().map(|owner| owner.as_str()) == owner.as_deref()
     };
     let Some(backend) = hub.all().into_iter().find(wanted) else { return Err(unknown(&name)) };
     let success = backend.reconnect().await;
-    Ok(Json(json!({ "success": success, "status": backend.snapshot().status.as_str() })))
+    Ok(Sorted(Reconnected { success, status: backend.snapshot().status.as_str() }))
 }
 
 /// Adds a server for everybody. It returns after a restart.
-async fn add(_: Admin, State(hub): State<Arc<Hub>>, body: Bytes) -> Result<(StatusCode, Json<Value>), Problem> {
+async fn add(
+    _: Admin,
+    State(hub): State<Arc<Hub>>,
+    body: Bytes,
+) -> Result<(StatusCode, Sorted<BackendShown>), Problem> {
     let entry: Value = serde_json::from_slice(&body)
         .map_err(|error| Refusal::new(ErrorCode::InvalidJson, format!("The body is not JSON: {error}.")))?;
     let Some(name) = entry.get("name").and_then(Value::as_str) else {
@@ -95,14 +131,14 @@ async fn add(_: Admin, State(hub): State<Arc<Hub>>, body: Bytes) -> Result<(Stat
     };
     let backend = hub.add_for_all(name, &entry).await.map_err(refused)?;
     backend.settled(SETTLES_WITHIN).await;
-    Ok((StatusCode::CREATED, Json(one_shown(&hub, &backend))))
+    Ok((StatusCode::CREATED, answered(&hub, &backend)?))
 }
 
 /// Brings back a server of the servers file that was removed.
-async fn restore(_: Admin, State(hub): State<Arc<Hub>>, Name(name): Name) -> Result<Json<Value>, Problem> {
+async fn restore(_: Admin, State(hub): State<Arc<Hub>>, Name(name): Name) -> Result<Sorted<BackendShown>, Problem> {
     let backend = hub.restore(&name).await.map_err(refused)?;
     backend.settled(SETTLES_WITHIN).await;
-    Ok(Json(one_shown(&hub, &backend)))
+    answered(&hub, &backend)
 }
 
 fn refused(error: AddError) -> Problem {
@@ -121,7 +157,7 @@ async fn remove(
     State(hub): State<Arc<Hub>>,
     Name(name): Name,
     asked: Asked<Owner>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Sorted<Removed>, Problem> {
     let Owner { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
     let removed = match owner.as_deref().map(Principal::parse) {
         None => hub.remove_for_all(&name).await,
@@ -129,7 +165,7 @@ async fn remove(
         Some(Some(owner)) => hub.remove_of(&owner, &name).await,
     };
     match removed {
-        Ok(()) => Ok(Json(json!({ "removed": true, "name": name }))),
+        Ok(()) => Ok(Sorted(Removed { removed: true, name })),
         Err(RemoveError::Store(error)) => Err(refusals::of_store(&error).into()),
         Err(RemoveError::Unknown(_) | RemoveError::OperatorsOnly(_)) => Err(unknown(&name)),
     }

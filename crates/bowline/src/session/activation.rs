@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::actor::{Presence, SessionActor};
 use super::command::Answered;
-use super::record::keys;
+use super::record::{SessionState, keys};
 use super::registry::{Sessions, goes_by};
 use super::run::{Cancel, End, Entry};
 use super::{Caller, Command, Life, Mail, Outcome, SessionRecord};
@@ -134,7 +134,7 @@ impl Actor for SessionActor {
         if self.record.life == Life::Active && record.life != Life::Active {
             self.shared.forget_live(&self.owner);
         }
-        self.shared.metrics.session_moved(self.record.state(), record.state());
+        self.shared.metrics.session_moved(self.record.state().as_str(), record.state().as_str());
         self.record = record;
         self.count_work();
         self.reset();
@@ -243,7 +243,9 @@ impl SessionActor {
     /// Whether this node is about to leave and another can have the session, since no run is under way in it. One that waits
     /// for a person needs no process.
     pub(super) fn is_another_nodes(&self) -> bool {
-        self.shared.logs.placement.has_peers() && self.shared.is_draining() && self.record.state() != "running"
+        self.shared.logs.placement.has_peers()
+            && self.shared.is_draining()
+            && self.record.state() != SessionState::Running
     }
 
     fn cut_all(&mut self) {

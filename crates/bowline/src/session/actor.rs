@@ -16,7 +16,7 @@ use bowline_store::{Commit, Committed, Fence, Item, LeasedLog, LogKind, Record, 
 use serde::Serialize;
 
 use super::command::Answered;
-use super::record::{Queued, SessionRecord, keys};
+use super::record::{Queued, SessionRecord, SessionState, keys};
 use super::registry::Sessions;
 use super::run::{Cancel, LiveRun};
 use super::turns::TurnIndexer;
@@ -162,7 +162,7 @@ impl SessionActor {
         let Change { mut record, mut commit, .. } = change;
         record.touched_ms = commit.at_ms;
         commit.record = Some(store_record(&self.owner, &record));
-        let (before, after) = (self.record.state(), record.state());
+        let (before, after) = (self.record.state().as_str(), record.state().as_str());
         let active = record.turn.active().or(self.record.turn.active()).map(|active| active.started);
         let indexer = self.index_events(&mut commit, active).await?;
         let committed = self.write_traced(commit).await?;
@@ -293,7 +293,7 @@ impl SessionActor {
     }
 
     pub(super) fn count_work(&self) {
-        self.presence.at_work.store(self.record.state() == "running", Ordering::Relaxed);
+        self.presence.at_work.store(self.record.state() == SessionState::Running, Ordering::Relaxed);
     }
 
     pub(super) fn count_presence(&self) {
@@ -335,6 +335,6 @@ impl Change {
 
 impl std::fmt::Debug for SessionActor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SessionActor({}, {})", self.id, self.record.state())
+        write!(f, "SessionActor({}, {})", self.id, self.record.state().as_str())
     }
 }

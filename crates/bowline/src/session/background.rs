@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::SessionRecord;
 use super::actor::{Change, SessionActor};
 use super::operations::{self, OperationEntry};
-use super::record::keys;
+use super::record::{SessionState, keys};
 use crate::logs::Logs;
 use crate::refusals;
 use crate::task::TaskRecord;
@@ -124,9 +124,9 @@ impl Background {
     }
 
     /// How the session stands, its background included.
-    pub fn state(&self, record: &SessionRecord) -> &'static str {
+    pub fn state(&self, record: &SessionRecord) -> SessionState {
         match record.state() {
-            "idle" if !self.running.is_empty() => "running",
+            SessionState::Idle if !self.running.is_empty() => SessionState::Running,
             state => state,
         }
     }

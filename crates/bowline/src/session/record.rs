@@ -5,6 +5,7 @@ use bowline_core::resume_token::ResumeToken;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::{ClientId, ErrorCode, MessageId, Refusal, Seq, SessionId, StepId, TaskId};
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -62,13 +63,41 @@ pub struct SessionRecord {
     pub resume_token: Option<ResumeToken>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "SessionLife")]
 pub enum Life {
     Active,
     Ended,
     Expired,
-    Superseded { by: SessionId },
+    Superseded {
+        #[schemars(with = "String")]
+        by: SessionId,
+    },
+}
+
+/// How a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionState {
+    Idle,
+    Running,
+    Waiting,
+    Ended,
+}
+
+impl SessionState {
+    pub const ALL: [SessionState; 4] =
+        [SessionState::Idle, SessionState::Running, SessionState::Waiting, SessionState::Ended];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            SessionState::Idle => "idle",
+            SessionState::Running => "running",
+            SessionState::Waiting => "waiting",
+            SessionState::Ended => "ended",
+        }
+    }
 }
 
 /// Messages accepted while a run was active: items `from .. to`, oldest first.
@@ -155,10 +184,12 @@ impl SessionRecord {
     }
 
     /// idle, running, waiting or ended.
-    pub fn state(&self) -> &'static str {
-        match self.life {
-            Life::Active => self.turn.state(),
-            _ => "ended",
+    pub fn state(&self) -> SessionState {
+        match (&self.life, self.turn.active()) {
+            (Life::Active, None) => SessionState::Idle,
+            (Life::Active, Some(active)) if active.pending.is_empty() => SessionState::Running,
+            (Life::Active, Some(_)) => SessionState::Waiting,
+            (Life::Ended | Life::Expired | Life::Superseded { .. }, _) => SessionState::Ended,
         }
     }
 }

@@ -415,7 +415,7 @@ impl Sessions {
             return Err(refusals::of_store(&error));
         }
         self.metrics.sessions_created.inc();
-        self.metrics.session_state(record.state()).inc();
+        self.metrics.session_state(record.state().as_str()).inc();
         Ok(())
     }
 }

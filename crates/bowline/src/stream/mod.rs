@@ -14,6 +14,8 @@ use bowline_protocol::{
     Cursor, Epoch, ErrorCode, Extent, LogId, OperationId, Principal, Refusal, Seq, SessionId, StreamCursor, TaskId,
 };
 use bowline_store::{LogKind, ReadLimit, StoreError};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use reader::{Readers, StreamPlace};
@@ -22,12 +24,13 @@ use crate::config::Config;
 use crate::decode::decode;
 use crate::logs::Logs;
 use crate::refusals;
+use crate::schema;
 use crate::secret::Presented;
 use crate::session::background;
 use crate::session::record::keys;
 use crate::session::turns::TurnEntry;
 use crate::session::{Life, SessionRecord, Sessions};
-use crate::task::status::Status;
+use crate::task::status::{Status, TurnError};
 use crate::task::{self, TaskRecord, Tasks};
 
 /// Where turns and tasks are found, and what their readers share.
@@ -59,6 +62,38 @@ impl Proof<'_> {
             Proof::Attached(_, token) => token.as_ref(),
         }
     }
+}
+
+/// A task as its owner sees it.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Task")]
+pub(crate) struct TaskResource {
+    #[schemars(with = "String")]
+    task_id: TaskId,
+    #[schemars(with = "Option<String>")]
+    session_id: Option<SessionId>,
+    #[schemars(with = "Option<String>")]
+    operation_id: Option<OperationId>,
+    tool_name: Option<String>,
+    status: Status,
+    #[schemars(schema_with = "schema::time")]
+    created_at: String,
+    #[schemars(schema_with = "schema::time_or_null")]
+    finished_at: Option<String>,
+    /// The cursor at its end, so far.
+    #[schemars(schema_with = "schema::cursor")]
+    last_message_id: String,
+    /// What the work gave: an operation's result, `{text}` of a turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Value")]
+    result: Option<Value>,
+    /// The result was too old to be kept; how the task ended is known.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(schema_with = "schema::only_true")]
+    result_expired: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "TurnError")]
+    error: Option<TurnError>,
 }
 
 /// A task that its owner may watch.
@@ -236,45 +271,37 @@ impl Watched {
     }
 
     /// The task as its owner sees it.
-    pub async fn resource(&self, streams: &Streams) -> Result<Value, Refusal> {
-        let mut shown = json!({
-            "task_id": self.id,
-            "session_id": self.session,
-            "operation_id": null,
-            "tool_name": null,
-            "status": self.status(),
-            "finished_at": null,
-            "last_message_id": self.last_message_id(),
-        });
+    pub(crate) async fn resource(&self, streams: &Streams) -> Result<TaskResource, Refusal> {
+        let mut shown = TaskResource {
+            task_id: self.id.clone(),
+            session_id: self.session.clone(),
+            operation_id: None,
+            tool_name: None,
+            status: self.status(),
+            created_at: String::new(),
+            finished_at: None,
+            last_message_id: self.last_message_id(),
+            result: None,
+            result_expired: false,
+            error: None,
+        };
         match &self.facts {
             Facts::Turn(entry) => {
-                shown["created_at"] = clock::rfc3339(entry.created_ms).into();
+                shown.created_at = clock::rfc3339(entry.created_ms);
                 if let Some(ended) = &entry.ended {
-                    shown["finished_at"] = clock::rfc3339(ended.at_ms).into();
-                    if let Some(error) = &ended.error {
-                        shown["error"] = json!({ "code": error.code, "message": error.message });
-                    }
-                    if let Some(text) = self.answer(streams, ended.message).await? {
-                        shown["result"] = json!({ "text": text });
-                    }
+                    shown.finished_at = Some(clock::rfc3339(ended.at_ms));
+                    shown.error = ended.error.clone();
+                    shown.result = self.answer(streams, ended.message).await?.map(|text| json!({ "text": text }));
                 }
             }
             Facts::Task { record, let_go } => {
-                shown["operation_id"] = json!(record.operation_id);
-                shown["tool_name"] = json!(record.tool_name);
-                shown["created_at"] = clock::rfc3339(record.created_ms).into();
-                if let Some(at_ms) = record.finished_ms {
-                    shown["finished_at"] = clock::rfc3339(at_ms).into();
-                }
-                if let Some(result) = &record.result {
-                    shown["result"] = result.clone();
-                }
-                if *let_go {
-                    shown["result_expired"] = true.into();
-                }
-                if let Some(error) = &record.error {
-                    shown["error"] = json!({ "code": error.code, "message": error.message });
-                }
+                shown.operation_id = Some(record.operation_id.clone());
+                shown.tool_name = record.tool_name.clone();
+                shown.created_at = clock::rfc3339(record.created_ms);
+                shown.finished_at = record.finished_ms.map(clock::rfc3339);
+                shown.result = record.result.clone();
+                shown.result_expired = *let_go;
+                shown.error = record.error.clone();
             }
         }
         Ok(shown)

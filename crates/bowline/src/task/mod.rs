@@ -17,8 +17,8 @@ mod stream_state;
 pub mod work;
 
 use bowline_protocol::{OperationId, TaskId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 pub use command::{Ask, Command, Ending};
 pub use output::own_call;
@@ -41,14 +41,35 @@ impl Begun {
     }
 
     /// The content of `agent.operation_started`, and what the one who asked is answered.
-    pub fn content(&self) -> Value {
+    pub fn content(&self) -> OperationStarted {
         let name = self.tool_name.as_deref().unwrap_or("The operation");
-        json!({
-            "type": "operation_started",
-            "tool_name": self.tool_name,
-            "operation_id": self.operation_id,
-            "task_id": self.task_id,
-            "message": format!("{name} is at work in the background."),
-        })
+        OperationStarted {
+            message: format!("{name} is at work in the background."),
+            operation_id: self.operation_id.clone(),
+            task_id: self.task_id.clone(),
+            tool_name: self.tool_name.clone(),
+            kind: OperationStartedKind::OperationStarted,
+        }
     }
+}
+
+/// An operation is at work.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct OperationStarted {
+    /// A sentence for people.
+    message: String,
+    #[schemars(with = "String")]
+    operation_id: OperationId,
+    #[schemars(with = "String")]
+    task_id: TaskId,
+    tool_name: Option<String>,
+    #[serde(rename = "type")]
+    kind: OperationStartedKind,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum OperationStartedKind {
+    OperationStarted,
 }

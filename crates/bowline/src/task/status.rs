@@ -1,10 +1,12 @@
 //! How a task stands: a turn of a session, a background operation, or what a producer pushes.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How a task stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "TaskStatus")]
 pub enum Status {
     Running,
     Completed,
@@ -26,7 +28,8 @@ impl Status {
 }
 
 /// Why a task failed.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "TaskError")]
 pub struct TurnError {
     pub code: String,
     pub message: String,

@@ -56,3 +56,4 @@ mod tasks;
 mod tidy;
 mod tls;
 mod trimmed;
+mod types;

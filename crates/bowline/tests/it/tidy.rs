@@ -242,6 +242,18 @@ fn dialects_named_elsewhere(source: &Source) -> Vec<String> {
     })
 }
 
+fn answers_without_a_type(source: &Source) -> Vec<String> {
+    // Where all answers become JSON, and the document, which is made of their types.
+    if !source.is_in(&["bowline/src/http/"])
+        || source.is_in(&["bowline/src/http/sorted.rs", "bowline/src/http/openapi/"])
+    {
+        return Vec::new();
+    }
+    source.complaints(|line| {
+        words(line).any(|word| word == "Json") || line.contains("Sorted(json!") || line.contains("Sorted<Value>")
+    })
+}
+
 fn too_long(source: &Source) -> Vec<String> {
     let lines: Vec<&str> = source.text.lines().collect();
     let length = tests_begin(&lines).unwrap_or(lines.len());
@@ -368,6 +380,14 @@ fn close_codes_are_written_in_one_place() {
 #[test]
 fn a_dialect_is_named_by_its_folder_and_its_endpoint_alone() {
     hold(dialects_named_elsewhere, "Use what core/src/dialect/mod.rs offers for all dialects:");
+}
+
+#[test]
+fn every_http_answer_has_a_type() {
+    hold(
+        answers_without_a_type,
+        "Answer with a struct that derives `Serialize` and `JsonSchema`, in `Sorted`; /openapi.json and the SDK follow from it:",
+    );
 }
 
 #[test]
@@ -580,6 +600,8 @@ fn each_rule_can_fail() {
             "bowline/src/session/turns.rs",
             "use bowline_core::dialect::ai_sdk::Mark;",
         ),
+        ("untyped answers", answers_without_a_type, "bowline/src/http/admin.rs", "Json(json!({ \"ok\": true }))"),
+        ("untyped answers, sorted", answers_without_a_type, "bowline/src/http/admin.rs", "-> Sorted<Value> {"),
         ("revisions", revisions_between_the_edges, "hub/src/relay/call.rs", "use crate::revision::v2026;"),
         ("revisions by another word", revisions_between_the_edges, "hub/src/tools/mod.rs", "backend.is_modern()"),
         ("first sentence", without_first_sentence, "core/src/link.rs", "use std::fmt;"),

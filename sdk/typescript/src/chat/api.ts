@@ -20,6 +20,9 @@ export interface Refused {
   readonly retryAfterMs: number | null;
 }
 
+/** An answer as it came: the members that the server's types name, before anything has looked at what they hold. */
+export type Received<Answer> = { readonly [Member in keyof Answer]?: unknown };
+
 export interface Request {
   readonly method: "GET" | "POST" | "DELETE";
   readonly path: string;
@@ -43,14 +46,14 @@ export class Api {
     this.#tokens = tokens;
   }
 
-  async json({ sessionId, ...rest }: Request): Promise<Record<string, unknown>> {
+  async json<Answer>({ sessionId, ...rest }: Request): Promise<Received<Answer>> {
     const response = await this.send({ sessionId, ...rest });
     if (!response.ok) {
       const { code, message, action, retryAfterMs } = await refusedBy(response);
       throw new BowlineError({ ...refusal(code, message || `HTTP ${response.status}`, action), ...(retryAfterMs === null ? {} : { retryAfterMs }) });
     }
     const value: unknown = response.status === 204 ? {} : await response.json();
-    return isObject(value) ? value : {};
+    return (isObject(value) ? value : {}) as Received<Answer>;
   }
 
   /** A session that is not ours is answered as one that is not there, so each token that may prove it is tried before that is believed. */

@@ -3,11 +3,12 @@
 // Whether a task is over only the task can say, or its stream. A session's status says nothing of it, and a stream that cannot be
 // reached says nothing at all. So nothing here counts attempts in order to give up: it counts them to wait.
 
+import type { Session } from "../generated/answers.ts";
 import { backoffMs } from "../backoff.ts";
 import { type Refusal, refusal } from "../failure.ts";
 import type { StreamChunk } from "../frame.ts";
 import type { Moment } from "../link/state.ts";
-import type { Refused } from "./api.ts";
+import type { Received, Refused } from "./api.ts";
 import type { Reading } from "./stream.ts";
 import { type TaskInfo, type TaskOutcome, type Terminal, endingOf, isBeyond, terminalOf, turnOf } from "./task.ts";
 
@@ -78,7 +79,7 @@ export type FollowInput =
   | { readonly on: "chunk"; readonly chunk: StreamChunk }
   | { readonly on: "read"; readonly reading: Reading }
   | { readonly on: "task"; readonly told: Told<TaskInfo> }
-  | { readonly on: "session"; readonly told: Told<Readonly<Record<string, unknown>>> }
+  | { readonly on: "session"; readonly told: Told<Received<Session>> }
   | { readonly on: "timer"; readonly name: FollowTimer }
   /** The network came back, or the page woke up. */
   | { readonly on: "wake" };
@@ -364,7 +365,7 @@ class Step {
     this.#askLater(told.is === "refused" ? told.refused.retryAfterMs : null);
   }
 
-  #session(told: Told<Readonly<Record<string, unknown>>>): void {
+  #session(told: Told<Received<Session>>): void {
     const { phase, messageId, ended, isPolling, taskId } = this.follow;
     if (phase.at === "closing") {
       if (told.is === "told") return this.#finish(told.value);
@@ -406,13 +407,13 @@ class Step {
   }
 
   /** `undefined`: there is no session any more, and nothing is known of the task. */
-  #finish(session: Readonly<Record<string, unknown>> | null | undefined): void {
+  #finish(session: Received<Session> | null | undefined): void {
     const { phase, ended, terminal } = this.follow;
     const ending = endingOf(ended, terminal);
     const outcome = ((): TaskOutcome => {
       if (phase.at !== "closing") return { via: "stream", terminal: terminal ?? terminalOf(ending.status), ...ending };
       if (session === undefined) return { via: "gone", reason: phase.reason, ...ending };
-      return { via: "session", reason: phase.reason, session, ...ending };
+      return { via: "session", reason: phase.reason, session: session as Session | null, ...ending };
     })();
     this.#over();
     this.#do({ do: "finish", outcome });

@@ -3,10 +3,11 @@
 import { BACKOFF_SECONDS } from "../backoff.ts";
 import { guarded } from "../emitter.ts";
 import { type StreamChunk, isObject } from "../frame.ts";
+import type { ActiveStream, OperationStarted, Session, SessionMade, Task } from "../generated/answers.ts";
 import { type KeyValueStore, defaultStore } from "../keeping.ts";
 import { randomId } from "../random.ts";
 import { type ActiveTask, type ActiveTaskInfo, ActiveTasks } from "./active.ts";
-import { Api, type ApiOptions } from "./api.ts";
+import { Api, type ApiOptions, type Received } from "./api.ts";
 import type { FollowPolicy } from "./follow.ts";
 import { type Followed, followTask } from "./follower.ts";
 import { pageTools } from "./shared.ts";
@@ -60,7 +61,7 @@ export interface ChatStore {
   /** Makes a session, and keeps what proves that it is ours. */
   createSession(options?: { readonly agent?: string; readonly config?: Readonly<Record<string, unknown>> }): Promise<CreatedSession>;
   /** The session as the server shows it: `status`, `messages`, `active_streams`, … */
-  getSession(sessionId: string): Promise<Readonly<Record<string, unknown>>>;
+  getSession(sessionId: string): Promise<Session>;
   /** Ends the session and its work for good. */
   endSession(sessionId: string): Promise<void>;
   /** Hands over what proves a session to be ours, or what it is now. */
@@ -146,14 +147,15 @@ class Store implements ChatStore {
   }
 
   createSession = async (options: { readonly agent?: string; readonly config?: Readonly<Record<string, unknown>> } = {}): Promise<CreatedSession> => {
-    const made = await this.#api.json({ method: "POST", path: "/api/chat/sessions", sessionId: null, body: options });
+    const made = await this.#api.json<SessionMade>({ method: "POST", path: "/api/chat/sessions", sessionId: null, body: options });
     const id = text(made, "id");
     const token = text(made, "resume_token");
     if (token !== "") this.#tokens.keep(id, token);
     return { id, createdAt: text(made, "created_at") || null };
   };
 
-  getSession = (sessionId: string): Promise<Readonly<Record<string, unknown>>> => this.#api.json({ method: "GET", path: sessionPath(sessionId), sessionId });
+  getSession = (sessionId: string): Promise<Session> =>
+    this.#api.json<Session>({ method: "GET", path: sessionPath(sessionId), sessionId }) as Promise<Session>;
 
   endSession = async (sessionId: string): Promise<void> => {
     await this.#api.json({ method: "DELETE", path: sessionPath(sessionId), sessionId });
@@ -171,9 +173,9 @@ class Store implements ChatStore {
 
   loadActiveTasks = async (sessionId: string): Promise<ActiveTask[]> => {
     const session = await this.getSession(sessionId);
-    const streams = Array.isArray(session["active_streams"]) ? session["active_streams"] : [session["active_stream"]];
+    const streams: readonly unknown[] = Array.isArray(session["active_streams"]) ? session["active_streams"] : [session["active_stream"]];
     const known = new Set(this.#tasks.of(sessionId).map(({ taskId }) => taskId));
-    for (const stream of streams.filter(isObject)) {
+    for (const stream of streams.filter(isObject) as readonly Received<ActiveStream>[]) {
       const taskId = text(stream, "task_id");
       if (taskId === "" || known.has(taskId)) continue;
       // The server's own `last_message_id` is the end of the stream so far, of which nothing was read here.
@@ -224,14 +226,14 @@ class Store implements ChatStore {
 
   startOperation = async (sessionId: string, toolName: string, args: unknown = {}, toolCallId = randomId("call_")): Promise<ActiveTask> => {
     const path = `${sessionPath(sessionId)}/operations`;
-    const body = await this.#api.json({ method: "POST", path, sessionId, body: { tool_name: toolName, arguments: args, tool_call_id: toolCallId } });
+    const body = await this.#api.json<OperationStarted>({ method: "POST", path, sessionId, body: { tool_name: toolName, arguments: args, tool_call_id: toolCallId } });
     const task = { taskId: text(body, "task_id"), operationId: text(body, "operation_id"), toolName: text(body, "tool_name") || toolName, lastMessageId: "0" };
     this.setActiveTask(sessionId, task);
     return task;
   };
 
   getTask = async (taskId: string, sessionId = this.#sessionOf(taskId)): Promise<TaskInfo> =>
-    readTask(taskId, await this.#api.json({ method: "GET", path: taskPath(taskId), sessionId }));
+    readTask(taskId, await this.#api.json<Task>({ method: "GET", path: taskPath(taskId), sessionId }));
 
   cancelTask = async (taskId: string, sessionId = this.#sessionOf(taskId)): Promise<void> => {
     await this.#api.json({ method: "POST", path: `${taskPath(taskId)}/cancel`, sessionId, body: {} });
@@ -246,6 +248,6 @@ class Store implements ChatStore {
 const sessionPath = (sessionId: string): string => `/api/chat/sessions/${encodeURIComponent(sessionId)}`;
 const taskPath = (taskId: string): string => `/api/chat/tasks/${encodeURIComponent(taskId)}`;
 
-function text(body: Readonly<Record<string, unknown>>, name: string): string {
+function text<Answer>(body: Received<Answer>, name: keyof Answer): string {
   return typeof body[name] === "string" ? (body[name] as string) : "";
 }

@@ -1,8 +1,10 @@
 // A task as the server tells it, and how following one ends.
 
 import { isObject } from "../frame.ts";
+import type { Session, Task, TaskError, TaskStatus } from "../generated/answers.ts";
+import type { Received } from "./api.ts";
 
-export type TaskStatus = "running" | "completed" | "failed" | "cancelled";
+export type { TaskError, TaskStatus };
 
 /** `GET /api/chat/tasks/{id}`. */
 export interface TaskInfo {
@@ -21,11 +23,6 @@ export interface TaskInfo {
   readonly error?: TaskError;
 }
 
-export interface TaskError {
-  readonly code: string;
-  readonly message: string;
-}
-
 export type Terminal = "finish" | "abort" | "error";
 
 /** How a task ended. `unknown`: nobody knows any more. */
@@ -42,7 +39,7 @@ export type TaskOutcome = TaskEnding &
     | /** Its stream was read to the end. `terminal` is its last chunk's type: `finish`, `abort`, or `error` before a `finish`. */
     { readonly via: "stream"; readonly terminal: Terminal }
     | /** The stream could not be had (`reason`). The session as it was after that; `null` if it is gone and only the task was left. */
-    { readonly via: "session"; readonly reason: string; readonly session: Readonly<Record<string, unknown>> | null }
+    { readonly via: "session"; readonly reason: string; readonly session: Session | null }
     | /** Neither task nor session is there any more. */
     { readonly via: "gone"; readonly reason: string }
   );
@@ -61,8 +58,8 @@ export function endingOf(task: TaskInfo | null, terminal: Terminal | null): Task
   return { status, ...(result === undefined ? {} : { result }), ...(error === undefined ? {} : { error }) };
 }
 
-export function readTask(taskId: string, body: Readonly<Record<string, unknown>>): TaskInfo {
-  const text = (name: string) => (typeof body[name] === "string" ? (body[name] as string) : null);
+export function readTask(taskId: string, body: Received<Task>): TaskInfo {
+  const text = (name: keyof Task) => (typeof body[name] === "string" ? (body[name] as string) : null);
   const status = text("status");
   const error = body["error"];
   return {
@@ -82,7 +79,7 @@ export function readTask(taskId: string, body: Readonly<Record<string, unknown>>
 }
 
 /** The task of the turn that a message began, from the session as polled; `null` while there is none. */
-export function turnOf(session: Readonly<Record<string, unknown>>, messageId: string): string | null {
+export function turnOf(session: Received<Session>, messageId: string): string | null {
   const messages = (Array.isArray(session["messages"]) ? session["messages"] : []).filter(isObject);
   const asked = messages.findIndex(({ id, role }) => role === "user" && id === messageId);
   if (asked === -1) return null;

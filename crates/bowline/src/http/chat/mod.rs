@@ -5,7 +5,7 @@ pub mod producers;
 pub mod read;
 pub mod sdk;
 pub mod sessions;
-mod shown;
+pub(crate) mod shown;
 pub mod sse;
 pub mod tasks;
 

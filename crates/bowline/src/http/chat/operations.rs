@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -10,6 +9,7 @@ use bowline_protocol::{MessageId, OperationId, Refusal};
 use serde_json::Value;
 
 use super::super::problem::Problem;
+use super::super::sorted::Sorted;
 use super::producers::{ending, finished, task_of};
 use super::read::{self, Body, Name};
 use super::{Owner, session_id};
@@ -41,7 +41,7 @@ pub async fn start(
     let order = Box::new(Order { tool_name, args, key, idempotency_key, operation_id: None, by });
     let outcome = owner.ask(&sessions, &session_id(&sid)?, Ask::Operate(order)).await?;
     let Outcome::Operation(begun) = outcome else { return Err(refusals::session_not_found().into()) };
-    Ok((StatusCode::ACCEPTED, Json(begun.content())).into_response())
+    Ok((StatusCode::ACCEPTED, Sorted(begun.content())).into_response())
 }
 
 pub fn tool_name(name: Option<String>) -> Result<Option<String>, Refusal> {
@@ -61,5 +61,5 @@ pub async fn complete(owner: Owner, State(streams): State<Arc<Streams>>, Name(oi
     let operation = OperationId::parse(&oid).ok_or_else(refusals::task_not_found)?;
     let task = task_of(&streams, &owner, &operation).await?;
     let ended = streams.tasks.end(&task, &owner.principal, ending).await?;
-    Ok(Json(finished(&task, &ended)).into_response())
+    Ok(Sorted(finished(&task, &ended)).into_response())
 }

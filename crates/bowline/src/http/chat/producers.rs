@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -12,17 +11,21 @@ use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{
     ErrorCode, LogId, MessageId, OperationId, Principal, ProducerId, Refusal, Seq, SessionId, TaskId,
 };
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
+use super::super::sorted::Sorted;
 use super::operations::tool_name;
 use super::read::{self, Body, Fields, Name};
 use super::{Owner, task_id};
 use crate::alias::{self, Naming};
 use crate::config::Ownership;
 use crate::refusals;
+use crate::schema;
 use crate::secret::Presented;
 use crate::session::operations::{Order, OrderedBy};
 use crate::session::{Ask, Outcome};
@@ -30,6 +33,7 @@ use crate::stream::{Streams, Watched};
 use crate::task::command::Ended;
 use crate::task::record::{TaskRecord, Worker};
 use crate::task::registry::gone;
+use crate::task::status::Status;
 use crate::task::{Begun, Ending};
 
 type Answer = Result<Response, Problem>;
@@ -55,12 +59,12 @@ pub async fn create(
         (Some(named), _) => named.to_string(),
         (None, Some(key)) => key.to_string(),
         (None, None) => {
-            return made(&owner, &streams, wanted).await.map(|made| shown_as_created(&made)).map_err(Problem::from);
+            return made(&owner, &streams, wanted).await.map(shown_as_created).map_err(Problem::from);
         }
     };
     // One at a time, so that two who choose the same name do not both get it.
     let making = made(&owner, &streams, wanted);
-    Ok(shown_as_created(&naming.alone(&format!("{}\0{what}", owner.principal), making).await?))
+    Ok(shown_as_created(naming.alone(&format!("{}\0{what}", owner.principal), making).await?))
 }
 
 /// What a program outside asks for.
@@ -83,12 +87,45 @@ impl From<Begun> for Made {
     }
 }
 
-fn shown_as_created(Made { begun, token }: &Made) -> Response {
-    let mut shown = json!({ "task_id": begun.task_id, "operation_id": begun.operation_id });
-    if let Some(token) = token {
-        shown["resume_token"] = token.expose().into();
-    }
-    (StatusCode::CREATED, Json(shown)).into_response()
+fn shown_as_created(Made { begun, token }: Made) -> Response {
+    let made = TaskMade {
+        task_id: begun.task_id,
+        operation_id: begun.operation_id,
+        resume_token: token.map(|token| token.expose().to_owned()),
+    };
+    (StatusCode::CREATED, Sorted(made)).into_response()
+}
+
+/// A task that was just made.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct TaskMade {
+    #[schemars(with = "String")]
+    task_id: TaskId,
+    #[schemars(with = "String")]
+    operation_id: OperationId,
+    /// What proves that it is its maker's, where nothing else does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    resume_token: Option<String>,
+}
+
+/// The chunks are durable.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Appended")]
+pub(crate) struct ChunksAppended {
+    #[schemars(schema_with = "schema::cursor")]
+    last_message_id: String,
+}
+
+/// How a task that was ended stands.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Ended")]
+pub(crate) struct TaskFinished {
+    #[schemars(with = "String")]
+    task_id: TaskId,
+    status: Status,
+    #[schemars(schema_with = "schema::cursor")]
+    last_message_id: String,
 }
 
 async fn made(owner: &Owner, streams: &Streams, wanted: Wanted) -> Result<Made, Refusal> {
@@ -239,7 +276,7 @@ pub async fn append(
     }
     let answer = streams.tasks.append(&id, &owner.principal, place, chunks).await?;
     let appended = answer.await.unwrap_or_else(|_gone| Err(gone()))?;
-    Ok(Json(json!({ "last_message_id": appended.last_message_id })).into_response())
+    Ok(Sorted(ChunksAppended { last_message_id: appended.last_message_id }).into_response())
 }
 
 /// A turn is its agent's to write.
@@ -294,7 +331,7 @@ pub async fn complete(owner: Owner, State(streams): State<Arc<Streams>>, Name(ti
         return Err(not_a_producers().into());
     }
     let ended = streams.tasks.end(&id, &owner.principal, ending).await?;
-    Ok(Json(finished(&id, &ended)).into_response())
+    Ok(Sorted(finished(&id, &ended)).into_response())
 }
 
 /// How the work ended, as the one who did it says: `success`, or `status`, with `result` or `error`.
@@ -320,6 +357,6 @@ pub fn ending(mut fields: Fields, success_needed: bool) -> Result<Ending, Refusa
     })
 }
 
-pub fn finished(task: &TaskId, ended: &Ended) -> Value {
-    json!({ "task_id": task, "status": ended.record.status, "last_message_id": ended.last_message_id })
+pub(super) fn finished(task: &TaskId, ended: &Ended) -> TaskFinished {
+    TaskFinished { task_id: task.clone(), status: ended.record.status, last_message_id: ended.last_message_id.clone() }
 }

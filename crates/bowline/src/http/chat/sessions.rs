@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -12,20 +11,24 @@ use bowline_env::{clock, entropy};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{ClientId, MessageId, Refusal, Seq, SessionId, StepId, TaskId};
 use bowline_store::LogKind;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
+use super::super::sorted::Sorted;
 use super::read::{self, Body, Name};
+use super::shown::SessionSummary;
 use super::sse::{self, Reading};
 use super::{Owner, session_id, shown};
 use crate::config::{Config, Ownership};
 use crate::drive::stream::WatchedStream;
 use crate::logs::Logs;
 use crate::refusals;
+use crate::schema;
 use crate::secret::Presented;
 use crate::session::operations;
+use crate::session::record::SessionState;
 use crate::session::registry::NewSession;
 use crate::session::{Ask, Life, Outcome, SessionRecord, Sessions};
 use crate::stream::{Streams, Watched};
@@ -50,7 +53,7 @@ pub async fn create(
     };
     let made = make(&sessions, config.session.ownership, new, None).await?;
     let location = HeaderValue::from_str(&format!("/api/chat/sessions/{}", made.id));
-    let mut response = (StatusCode::CREATED, Json(made.shown())).into_response();
+    let mut response = (StatusCode::CREATED, Sorted(made.shown())).into_response();
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
     }
@@ -66,13 +69,61 @@ pub struct Made {
 }
 
 impl Made {
-    fn shown(&self) -> Value {
-        let mut shown = json!({ "id": self.id, "created_at": self.created_at, "status": "idle" });
-        if let Some(token) = &self.token {
-            shown["resume_token"] = token.expose().into();
+    fn shown(self) -> SessionMade {
+        SessionMade {
+            id: self.id,
+            created_at: self.created_at,
+            status: SessionState::Idle,
+            resume_token: self.token.map(|token| token.expose().to_owned()),
         }
-        shown
     }
+}
+
+/// A session that was just made.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SessionMade {
+    #[schemars(with = "String")]
+    id: SessionId,
+    #[schemars(schema_with = "schema::time")]
+    created_at: String,
+    status: SessionState,
+    /// What proves that it is its maker's, where that is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    resume_token: Option<String>,
+}
+
+/// Some of the caller's sessions, and how many there are.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Sessions")]
+pub(crate) struct SessionList {
+    sessions: Vec<SessionSummary>,
+    total: usize,
+}
+
+/// Whether anything was stopped.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct TurnCancelled {
+    cancelled: bool,
+    status: CancelledState,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+enum CancelledState {
+    Cancelled,
+    Idle,
+}
+
+/// The answer to a question is in the log, and the run goes on.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Responded {
+    #[schemars(with = "String")]
+    step_id: StepId,
+    confirmed: bool,
+    #[schemars(schema_with = "schema::only_true")]
+    accepted: bool,
 }
 
 /// `brought` is a secret of the caller's own choice, with which it may come back if it never gets the answer to this.
@@ -121,11 +172,11 @@ pub async fn list(
     }
     mine.sort_by(|(_, a), (_, b)| b.touched_ms.cmp(&a.touched_ms).then(b.created_ms.cmp(&a.created_ms)));
     let skipped = mine.iter().skip(usize::try_from(offset.unwrap_or(0)).unwrap_or(usize::MAX));
-    let mut listed: Vec<Value> = Vec::new();
+    let mut sessions_shown = Vec::new();
     for (log, record) in skipped.take(limit as usize) {
-        listed.push(shown::summary(&logs, log, record).await?);
+        sessions_shown.push(shown::summary(&logs, log, record).await?);
     }
-    Ok(Json(json!({ "sessions": listed, "total": mine.len() })).into_response())
+    Ok(Sorted(SessionList { sessions: sessions_shown, total: mine.len() }).into_response())
 }
 
 pub async fn show(
@@ -135,7 +186,7 @@ pub async fn show(
     Name(sid): Name,
 ) -> Answer {
     let (log, record) = sessions.own(&session_id(&sid)?, &owner.principal, owner.proof.as_ref()).await?;
-    Ok(Json(shown::whole(&logs, &log, &record).await?).into_response())
+    Ok(Sorted(shown::whole(&logs, &log, &record).await?).into_response())
 }
 
 pub async fn delete(owner: Owner, State(sessions): State<Arc<Sessions>>, Name(sid): Name) -> Answer {
@@ -235,8 +286,8 @@ pub async fn cancel(
             }
         }
     }
-    let status = if cancelled { "cancelled" } else { "idle" };
-    Ok(Json(json!({ "cancelled": cancelled, "status": status })).into_response())
+    let status = if cancelled { CancelledState::Cancelled } else { CancelledState::Idle };
+    Ok(Sorted(TurnCancelled { cancelled, status }).into_response())
 }
 
 /// Answers a question of the agent's.
@@ -257,5 +308,5 @@ pub async fn respond(owner: Owner, State(sessions): State<Arc<Sessions>>, Name(s
     let session = session_id(&sid)?;
     let step_id = step.clone();
     owner.ask(&sessions, &session, Ask::Response { step_id, reply, request: None }).await?;
-    Ok(Json(json!({ "step_id": step, "confirmed": confirmed, "accepted": true })).into_response())
+    Ok(Sorted(Responded { step_id: step, confirmed, accepted: true }).into_response())
 }

@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
+use super::super::sorted::Sorted;
 use super::read::{self, Body, Name};
 use super::sse::{self, Reading};
 use super::{Owner, task_id};
 use crate::config::Config;
+use crate::schema;
 use crate::session::{Ask, Outcome};
 use crate::stream::{Streams, Watched};
 use crate::task::Ending;
@@ -24,7 +27,7 @@ type Answer = Result<Response, Problem>;
 
 pub async fn show(owner: Owner, State(streams): State<Arc<Streams>>, Name(tid): Name) -> Answer {
     let watched = Watched::find(&streams, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
-    Ok(Json(watched.resource(&streams).await?).into_response())
+    Ok(Sorted(watched.resource(&streams).await?).into_response())
 }
 
 /// What was missed, then live.
@@ -40,6 +43,21 @@ pub async fn stream(
     limits.admit_stream()?;
     let watched = Watched::find(&streams, &task_id(&tid)?, &owner.principal, owner.proof.as_ref()).await?;
     Ok(sse::of_task(&streams.readers, &watched, wanted).await?)
+}
+
+/// Whether a task was stopped, and how it stands.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct TaskCancelled {
+    cancelled: bool,
+    status: Status,
+}
+
+/// How long the stream of a task can be read after its end: the setting `stream.ttl`.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Ttl {
+    #[schemars(schema_with = "schema::number")]
+    stream_ttl_seconds: Value,
+    stream_ttl_ms: u64,
 }
 
 /// Really stops the work. A task that has ended is told as it is.
@@ -66,11 +84,11 @@ pub async fn cancel(owner: Owner, State(streams): State<Arc<Streams>>, Name(tid)
             (ended.by_this, ended.record.status)
         }
     };
-    Ok(Json(json!({ "cancelled": cancelled, "status": status })).into_response())
+    Ok(Sorted(TaskCancelled { cancelled, status }).into_response())
 }
 
 pub async fn ttl(_: Owner, State(config): State<Arc<Config>>) -> Answer {
     let ttl = config.stream.ttl;
     let seconds: Value = if ttl.subsec_nanos() == 0 { ttl.as_secs().into() } else { ttl.as_secs_f64().into() };
-    Ok(Json(json!({ "stream_ttl_seconds": seconds, "stream_ttl_ms": ttl.as_millis() as u64 })).into_response())
+    Ok(Sorted(Ttl { stream_ttl_seconds: seconds, stream_ttl_ms: ttl.as_millis() as u64 }).into_response())
 }

@@ -9,6 +9,8 @@ use serde_json::json;
 
 use super::schemas::asked_cursor;
 use super::{Door, Operation};
+use crate::http::chat::sessions::{Responded, SessionList, SessionMade, TurnCancelled};
+use crate::http::chat::shown::Session;
 
 /// How a session that cannot be used says so.
 pub const SESSION: [ErrorCode; 3] = [SessionNotFound, SessionExpired, SessionInactive];
@@ -30,10 +32,10 @@ pub fn operations() -> Vec<Operation> {
                 "How many to skip",
                 &json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX, "default": 0 }),
             )
-            .answers(200, "Some of them, and how many there are", "Sessions"),
+            .answers::<SessionList>(200, "Some of them, and how many there are"),
         sessions("post", "/api/chat/sessions", "createSession", "Makes a session")
             .takes("NewSession", false, &json!({ "agent": "demo" }))
-            .answers(201, "It is made", "SessionMade")
+            .answers::<SessionMade>(201, "It is made")
             .answer_header("Location", "Where it can be read.")
             .link("show", "getSession", "sid", "id")
             .link("end", "deleteSession", "sid", "id")
@@ -45,7 +47,7 @@ pub fn operations() -> Vec<Operation> {
             .refuses(&[TooManySessions, ServerDraining]),
         session("get", "/api/chat/sessions/{sid}", "getSession", "Shows a session: its history, and what is at work")
             .about("For a client that cannot stream: it always tells the state of things, also the final one.")
-            .answers(200, "The session", "Session"),
+            .answers::<Session>(200, "The session"),
         session("delete", "/api/chat/sessions/{sid}", "deleteSession", "Ends a session and cancels its work")
             .answers_nothing("It has ended"),
     ];
@@ -74,10 +76,10 @@ fn turns() -> [Operation; 4] {
             .refuses(&[TaskExpired, TaskNotFound, CursorAhead]),
         session("post", "/api/chat/sessions/{sid}/cancel", "cancelTurn", "Stops the running turn; without one, the operations at work in the background")
             .takes("Reason", false, &json!({ "reason": "no longer needed" }))
-            .answers(200, "Whether anything was stopped", "Cancelled"),
+            .answers::<TurnCancelled>(200, "Whether anything was stopped"),
         session("post", "/api/chat/sessions/{sid}/respond", "respond", "Answers a question of the agent's")
             .takes("Response", true, &json!({ "step_id": "step_1", "confirmed": true }))
-            .answers(200, "The answer is in the log, and the run goes on", "Responded")
+            .answers::<Responded>(200, "The answer is in the log, and the run goes on")
             .refuses(&[UnknownStep, AgentBusy, ServerDraining]),
     ]
 }

@@ -1,4 +1,5 @@
-//! `/openapi.json`: the HTTP doors, described for programs. Written by hand beside the router; tests hold the two together.
+//! `/openapi.json`: what the server answers to, for programs. What it answers follows from the types of the answers; the rest is written
+//! here beside the router, and tests hold the two together.
 
 mod chat;
 mod operation;
@@ -11,9 +12,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{FromRef, State};
 use axum::routing::get;
+use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::doors;
+use super::problem::ProblemBody;
 use crate::auth::Authenticator;
 use crate::session::Sessions;
 use operation::{Door, Operation, named};
@@ -36,20 +39,35 @@ pub async fn show(State(auth): State<Arc<Authenticator>>, State(sessions): State
     Json(document(auth.is_required(), &agents))
 }
 
+fn operations() -> impl Iterator<Item = Operation> {
+    chat::operations().into_iter().chain(tasks::operations()).chain(operator::operations())
+}
+
+/// The schemas of all answers, by their names, as they follow from their types.
+pub fn answers() -> Map<String, Value> {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let settings = settings.with(|settings| settings.definitions_path = "/components/schemas".into());
+    let mut generator = settings.into_generator();
+    // Any operation may be refused.
+    drop(generator.subschema_for::<ProblemBody>());
+    operations().flat_map(|operation| operation.types).for_each(|add| add(&mut generator));
+    generator.take_definitions(true)
+}
+
 /// The document for a server that asks for a credential, or does not, and has these agents.
 pub fn document(auth_required: bool, agents: &[&str]) -> Value {
     let own = Operation::new(Door::Open, "get", "/openapi.json", "getDocument", "This document", "server")
         .answers_content(200, "The document", json!({ "application/json": { "schema": { "type": "object" } } }));
-    let operations =
-        chat::operations().into_iter().chain(tasks::operations()).chain(operator::operations()).chain([own]);
     let mut paths: Map<String, Value> = Map::new();
-    for operation in operations {
+    for operation in operations().chain([own]) {
         let (path, method) = (operation.path, operation.method);
         let place = paths.entry(path).or_insert_with(|| json!({}));
         place[method] = operation.shown(auth_required);
     }
+    let mut schemas = answers();
+    schemas.extend(schemas::requests(agents));
     let mut components = json!({
-        "schemas": schemas::schemas(agents),
+        "schemas": schemas,
         "parameters": schemas::parameters(),
         "headers": { "RetryAfter": {
             "description": "`retry_after_ms` in whole seconds, rounded up.",

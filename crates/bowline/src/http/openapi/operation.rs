@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bowline_protocol::ErrorCode;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::http::admission::ALIVE;
@@ -28,6 +29,8 @@ pub struct Operation {
     /// The answer that was described last.
     last: u16,
     codes: Vec<ErrorCode>,
+    /// Adds the types of its answers to the document.
+    pub types: Vec<fn(&mut SchemaGenerator)>,
 }
 
 impl std::fmt::Debug for Operation {
@@ -61,7 +64,17 @@ impl Operation {
             Door::Open => Vec::new(),
             Door::Owner | Door::Admin => vec![ErrorCode::Unauthorized, ErrorCode::StoreUnavailable],
         };
-        Operation { method, path, door, shown, parameters: Vec::new(), responses: BTreeMap::new(), last: 0, codes }
+        Operation {
+            method,
+            path,
+            door,
+            shown,
+            parameters: Vec::new(),
+            responses: BTreeMap::new(),
+            last: 0,
+            codes,
+            types: Vec::new(),
+        }
     }
 
     pub fn about(mut self, text: &str) -> Operation {
@@ -100,8 +113,10 @@ impl Operation {
         self.refuses(&[ErrorCode::InvalidJson, ErrorCode::InvalidPayload, ErrorCode::MessageTooLarge])
     }
 
-    pub fn answers(self, status: u16, about: &str, schema: &str) -> Operation {
-        self.answers_content(status, about, json!({ "application/json": { "schema": named(schema) } }))
+    /// Answers with this type as JSON.
+    pub fn answers<T: JsonSchema>(mut self, status: u16, about: &str) -> Operation {
+        self.types.push(|generator| drop(generator.subschema_for::<T>()));
+        self.answers_content(status, about, json!({ "application/json": { "schema": named(&T::schema_name()) } }))
     }
 
     pub fn answers_content(mut self, status: u16, about: &str, content: Value) -> Operation {

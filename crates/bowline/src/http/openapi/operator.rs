@@ -5,6 +5,14 @@ use serde_json::{Value, json};
 
 use super::schemas::log_cursor;
 use super::{Door, Operation, named};
+use crate::config::EffectiveSettings;
+use crate::http::admin::node::NodeFacts;
+use crate::http::admin::sessions::{AllSessions, AnySession};
+use crate::http::admin::tasks::AllTasks;
+use crate::http::health::ReadinessReport;
+use crate::http::problem::ProblemBody;
+use crate::http::servers::{Reconnected, Removed};
+use crate::hub::{BackendShown, Backends};
 
 fn server(path: &'static str, id: &str, summary: &str) -> Operation {
     Operation::new(Door::Open, "get", path, id, summary, "server")
@@ -28,34 +36,30 @@ pub fn operations() -> [Operation; 16] {
             "It does",
             text("text/plain"),
         ),
-        server("/readyz", "isReady", "Whether the server takes traffic").answers(200, "It does", "Readiness").answers(
-            503,
-            "It does not: it is starting or leaving, or the store takes no events",
-            "Readiness",
-        ),
+        server("/readyz", "isReady", "Whether the server takes traffic")
+            .answers::<ReadinessReport>(200, "It does")
+            .answers::<ReadinessReport>(503, "It does not: it is starting or leaving, or the store takes no events"),
         server("/metrics", "getMetrics", "Metrics for Prometheus").answers_content(
             200,
             "In the OpenMetrics text format",
             text("application/openmetrics-text"),
         ),
-        admin("/api/admin/node", "getNode", "This server: version, store, counts").answers(200, "The server", "Facts"),
+        admin("/api/admin/node", "getNode", "This server: version, store, counts")
+            .answers::<NodeFacts>(200, "The server"),
         admin("/api/admin/metrics", "getMetricsAsAdmin", "The same as `/metrics`, for operators").answers_content(
             200,
             "In the OpenMetrics text format",
             text("application/openmetrics-text"),
         ),
-        admin("/api/admin/config", "getConfig", "The settings in force, without secrets").answers(
-            200,
-            "The settings",
-            "Facts",
-        ),
+        admin("/api/admin/config", "getConfig", "The settings in force, without secrets")
+            .answers::<EffectiveSettings>(200, "The settings"),
         admin("/api/admin/sessions", "listAllSessions", "Everybody's sessions, the newest activity first")
             .query("limit", "How many; 100 if left out, at most 1000", &page)
             .query("offset", "How many to skip", &page)
-            .answers(200, "Some of them, and how many there are", "AllSessions"),
+            .answers::<AllSessions>(200, "Some of them, and how many there are"),
         admin("/api/admin/sessions/{id}", "getAnySession", "One session, with how full its buffer is")
             .path("id", "The session")
-            .answers(200, "The session", "AnySession")
+            .answers::<AnySession>(200, "The session")
             .refuses(&[SessionNotFound]),
         admin("/api/admin/sessions/{id}/events", "tailSession", "A session's log, live")
             .path("id", "The session")
@@ -67,11 +71,8 @@ pub fn operations() -> [Operation; 16] {
                 json!({ "text/event-stream": { "schema": named("StreamEvent") } }),
             )
             .refuses(&[SessionNotFound]),
-        admin("/api/admin/backends", "listBackends", "Every MCP server, with its status").answers(
-            200,
-            "All of them, and under `removed` those of the servers file that were removed",
-            "Facts",
-        ),
+        admin("/api/admin/backends", "listBackends", "Every MCP server, with its status")
+            .answers::<Backends>(200, "All of them, and under `removed` those of the servers file that were removed"),
         Operation::new(
             Door::Admin,
             "post",
@@ -81,8 +82,8 @@ pub fn operations() -> [Operation; 16] {
             "admin",
         )
         .takes("NewBackend", true, &json!({ "name": "search", "url": "https://search.example/mcp" }))
-        .answers(201, "The server, as it is after its first dial", "Facts")
-        .answers(409, "There is a server of this name", "Problem"),
+        .answers::<BackendShown>(201, "The server, as it is after its first dial")
+        .answers::<ProblemBody>(409, "There is a server of this name"),
         Operation::new(
             Door::Admin,
             "delete",
@@ -93,8 +94,8 @@ pub fn operations() -> [Operation; 16] {
         )
         .path("name", "The server")
         .query("owner", "Whose it is; everybody's if left out", &json!({ "type": "string" }))
-        .answers(200, "It is removed", "Facts")
-        .answers(404, "There is no server of this name", "Problem"),
+        .answers::<Removed>(200, "It is removed")
+        .answers::<ProblemBody>(404, "There is no server of this name"),
         Operation::new(
             Door::Admin,
             "post",
@@ -104,9 +105,9 @@ pub fn operations() -> [Operation; 16] {
             "admin",
         )
         .path("name", "The server")
-        .answers(200, "The server, as it is after its first dial", "Facts")
-        .answers(404, "No server of this name was removed", "Problem")
-        .answers(409, "There is a server of this name, which was added since", "Problem"),
+        .answers::<BackendShown>(200, "The server, as it is after its first dial")
+        .answers::<ProblemBody>(404, "No server of this name was removed")
+        .answers::<ProblemBody>(409, "There is a server of this name, which was added since"),
         Operation::new(
             Door::Admin,
             "post",
@@ -117,12 +118,12 @@ pub fn operations() -> [Operation; 16] {
         )
         .path("name", "The server")
         .query("owner", "Whose it is, if it was added at run time", &json!({ "type": "string" }))
-        .answers(200, "How it went", "Facts")
-        .answers(404, "There is no server of this name", "Problem"),
+        .answers::<Reconnected>(200, "How it went")
+        .answers::<ProblemBody>(404, "There is no server of this name"),
         admin("/api/admin/tasks", "listAllTasks", "Everybody's tasks with a log of their own, the newest first")
             .query("limit", "How many; 100 if left out, at most 1000", &page)
             .query("offset", "How many to skip", &page)
-            .answers(200, "Some of them, and how many there are", "Facts"),
+            .answers::<AllTasks>(200, "Some of them, and how many there are"),
         admin(
             "/api/admin/tasks/{id}/events",
             "tailTask",

@@ -1,14 +1,12 @@
-//! The shapes that requests and answers have.
+//! The shapes that requests have, and the events of streams. Those of answers follow from their types.
 
+use bowline_protocol::ChunkKind;
 use bowline_protocol::id::NAME_BYTES_MAX;
-use bowline_protocol::{ChunkKind, ErrorCode, RecoveryAction};
 use serde_json::{Map, Value, json};
 
 use super::named;
-use crate::task::status::Status;
+use crate::schema::{CURSOR, CURSOR_EXAMPLE};
 
-/// `<epoch>-<seq>`, with the place within the event if that became several chunks; or the number alone.
-const CURSOR: &str = r"^([A-Za-z0-9]{1,32}-)?[0-9]{1,15}(\.[1-9][0-9]{0,8})?$";
 const LOG_CURSOR: &str = "^([A-Za-z0-9]{1,32}-)?[0-9]{1,15}$";
 
 /// Any JSON value.
@@ -38,32 +36,24 @@ fn flag() -> Value {
     json!({ "type": "boolean" })
 }
 
-fn time() -> Value {
-    json!({ "type": "string", "format": "date-time" })
-}
-
-fn count() -> Value {
-    json!({ "type": "integer", "minimum": 0 })
-}
-
 /// A name that a peer chose. Lengths are in bytes, so what counts in characters is only near.
 fn name() -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX, "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$" })
 }
 
 fn cursor() -> Value {
-    json!({ "type": "string", "pattern": CURSOR, "examples": ["7k3m9x2c0q-12"] })
+    json!({ "type": "string", "pattern": CURSOR, "examples": [CURSOR_EXAMPLE] })
 }
 
 /// The same from a reader, to whom nothing at all means everything.
 pub fn asked_cursor() -> Value {
     let pattern = format!("^({})?$", CURSOR.trim_start_matches('^').trim_end_matches('$'));
-    json!({ "type": "string", "pattern": pattern, "examples": ["7k3m9x2c0q-12"] })
+    json!({ "type": "string", "pattern": pattern, "examples": [CURSOR_EXAMPLE] })
 }
 
 /// A cursor of a log, whose events are not divided.
 pub fn log_cursor() -> Value {
-    json!({ "type": "string", "pattern": LOG_CURSOR, "examples": ["7k3m9x2c0q-12"] })
+    json!({ "type": "string", "pattern": LOG_CURSOR, "examples": [CURSOR_EXAMPLE] })
 }
 
 /// A name in a header, where only visible ASCII can stand, and space at the ends is lost.
@@ -96,26 +86,14 @@ fn request(fields: &[(&str, Value)]) -> Value {
     object(&relaxed)
 }
 
-pub fn schemas(agents: &[&str]) -> Value {
-    let mut all = Map::new();
-    for (name, schema) in [common(), sessions(agents), tasks(), operator()].into_iter().flatten() {
-        all.insert(name.to_owned(), schema);
-    }
-    all.into()
+/// Everything but answers, by name.
+pub fn requests(agents: &[&str]) -> impl Iterator<Item = (String, Value)> {
+    [common(), sessions(agents), tasks()].into_iter().flatten().map(|(name, schema)| (name.to_owned(), schema))
 }
 
 type Named = (&'static str, Value);
 
 fn common() -> Vec<Named> {
-    let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
-    let actions: Vec<&str> = RecoveryAction::ALL.iter().map(|action| action.as_str()).collect();
-    let problem = object(&[
-        ("code", one_of(&codes)),
-        ("message", json!({ "type": "string", "description": "A sentence for people." })),
-        ("recovery_action", one_of(&actions)),
-        ("retry_after_ms?", count()),
-        ("details?", json!({ "type": "object" })),
-    ]);
     let data = json!({ "type": "string", "description": "A chunk as JSON; `[DONE]` in the last event." });
     let event = json!({
         "type": "object",
@@ -124,7 +102,6 @@ fn common() -> Vec<Named> {
         "required": ["data"],
     });
     vec![
-        ("Problem", problem),
         ("StreamEvent", event),
         ("Chunk", chunk()),
         ("Chunks", json!({ "type": "array", "minItems": 1, "maxItems": 10_000, "items": named("Chunk") })),
@@ -159,25 +136,6 @@ fn sessions(agents: &[&str]) -> Vec<Named> {
         "enum": agents,
         "description": "Who is to answer; the server's default if left out. It counts when the session is made.",
     });
-    let states = ["idle", "running", "waiting"];
-    let summary = [
-        ("id", text()),
-        ("created_at", time()),
-        ("updated_at", time()),
-        ("title", or_null(text())),
-        ("status", one_of(&states)),
-        ("agent", text()),
-    ];
-    let whole: Vec<(&str, Value)> = summary
-        .clone()
-        .into_iter()
-        .chain([
-            ("messages", json!({ "type": "array", "items": named("UIMessage") })),
-            ("active_stream", or_null(named("ActiveStream"))),
-            ("active_streams", json!({ "type": "array", "items": named("ActiveStream") })),
-        ])
-        .collect();
-    let part = json!({ "type": "object", "properties": { "type": text() }, "required": ["type"] });
     let content = json!({ "anyOf": [text(), object(&[("text", text()), ("parts?", json!({ "type": "array" }))])] });
     vec![
         (
@@ -187,39 +145,6 @@ fn sessions(agents: &[&str]) -> Vec<Named> {
                 ("client_id?", name()),
                 ("app_version?", text()),
                 ("config?", json!({ "type": "object" })),
-            ]),
-        ),
-        (
-            "SessionMade",
-            object(&[
-                ("id", text()),
-                ("created_at", time()),
-                ("status", json!({ "const": "idle" })),
-                ("resume_token?", text()),
-            ]),
-        ),
-        ("SessionSummary", object(&summary)),
-        (
-            "Sessions",
-            object(&[("sessions", json!({ "type": "array", "items": named("SessionSummary") })), ("total", count())]),
-        ),
-        ("Session", object(&whole)),
-        (
-            "UIMessage",
-            object(&[
-                ("id", text()),
-                ("role", one_of(&["user", "assistant"])),
-                ("parts", json!({ "type": "array", "items": part })),
-                ("metadata", object(&[("created_at", time()), ("interrupted?", flag())])),
-            ]),
-        ),
-        (
-            "ActiveStream",
-            object(&[
-                ("task_id", text()),
-                ("last_message_id", cursor()),
-                ("operation_id?", text()),
-                ("tool_name?", or_null(text())),
             ]),
         ),
         ("Message", request(&[("message", content), ("message_id?", name())])),
@@ -232,14 +157,6 @@ fn sessions(agents: &[&str]) -> Vec<Named> {
                 ("confirmed", flag()),
                 ("tasks?", json!({ "type": "array" })),
                 ("reason?", text()),
-            ]),
-        ),
-        ("Responded", object(&[("step_id", text()), ("confirmed", flag()), ("accepted", json!({ "const": true }))])),
-        (
-            "Cancelled",
-            object(&[
-                ("cancelled", flag()),
-                ("status", one_of(&["idle", "running", "completed", "failed", "cancelled"])),
             ]),
         ),
     ]
@@ -269,30 +186,14 @@ fn submit(agent: Value) -> Value {
 }
 
 fn tasks() -> Vec<Named> {
-    let statuses: Vec<&str> = Status::ALL.iter().map(|status| status.as_str()).collect();
     let tool_name =
         json!({ "type": "string", "minLength": 1, "maxLength": 256, "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$" });
-    let error = object(&[("code", text()), ("message", text())]);
     let ending = [
         ("result?", anything()),
         ("error?", json!({ "description": "What went wrong: a sentence, or anything." })),
         ("status?", one_of(&["completed", "failed", "cancelled"])),
     ];
-    let task = [
-        ("task_id", text()),
-        ("session_id", or_null(text())),
-        ("operation_id", or_null(text())),
-        ("tool_name", or_null(text())),
-        ("status", one_of(&statuses)),
-        ("created_at", time()),
-        ("finished_at", or_null(time())),
-        ("last_message_id", cursor()),
-        ("result?", anything()),
-        ("error?", error),
-        ("result_expired?", flag()),
-    ];
     vec![
-        ("Task", object(&task)),
         (
             "NewOperation",
             request(&[
@@ -301,63 +202,9 @@ fn tasks() -> Vec<Named> {
                 ("tool_call_id?", name()),
             ]),
         ),
-        (
-            "OperationStarted",
-            object(&[
-                ("type", json!({ "const": "operation_started" })),
-                ("tool_name", or_null(text())),
-                ("operation_id", text()),
-                ("task_id", text()),
-                ("message", text()),
-            ]),
-        ),
         ("NewTask", request(&[("session_id?", name()), ("tool_name?", tool_name), ("operation_id?", name())])),
-        ("TaskMade", object(&[("task_id", text()), ("operation_id", text()), ("resume_token?", text())])),
-        ("Appended", object(&[("last_message_id", cursor())])),
         ("TaskEnd", request(&[&[("success?", flag())], &ending[..]].concat())),
         ("OperationEnd", request(&[&[("success", flag())], &ending[..2]].concat())),
-        ("Ended", object(&[("task_id", text()), ("status", one_of(&statuses)), ("last_message_id", cursor())])),
-        ("Ttl", object(&[("stream_ttl_seconds", json!({ "type": "number" })), ("stream_ttl_ms", count())])),
-    ]
-}
-
-fn operator() -> Vec<Named> {
-    let store = object(&[
-        ("writable", flag()),
-        ("loss_window", anything()),
-        ("troubles", json!({ "type": "array" })),
-        ("quarantined", json!({ "type": "array" })),
-    ]);
-    // Null where a server shares its store with no other.
-    let node = or_null(object(&[("name", text()), ("incarnation", count()), ("trouble", or_null(text()))]));
-    let session = [
-        ("id", text()),
-        ("log", text()),
-        ("owner", text()),
-        ("held", flag()),
-        ("observers", count()),
-        ("acked_seq", or_null(count())),
-        ("last_seq", or_null(count())),
-        ("first_retained_seq", or_null(count())),
-        ("epoch", or_null(text())),
-    ];
-    let buffer = object(&[
-        ("buffer_size", count()),
-        ("buffer_usage_percent", json!({ "type": "number" })),
-        ("oldest_event_seq", or_null(count())),
-        ("newest_event_seq", or_null(count())),
-        ("unacked_events", count()),
-        ("session_age_seconds", count()),
-    ]);
-    let whole: Vec<(&str, Value)> = session.iter().cloned().chain([("buffer", buffer)]).collect();
-    vec![
-        ("Readiness", object(&[("ready", flag()), ("draining", flag()), ("store", store), ("node", node)])),
-        ("Facts", json!({ "type": "object" })),
-        (
-            "AllSessions",
-            object(&[("sessions", json!({ "type": "array", "items": object(&session) })), ("total", count())]),
-        ),
-        ("AnySession", object(&whole)),
     ]
 }
 

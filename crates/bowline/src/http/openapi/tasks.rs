@@ -8,6 +8,10 @@ use serde_json::{Value, json};
 use super::chat::SESSION;
 use super::schemas::asked_cursor;
 use super::{Door, Operation, named};
+use crate::http::chat::producers::{ChunksAppended, TaskFinished, TaskMade};
+use crate::http::chat::tasks::{TaskCancelled, Ttl};
+use crate::stream::TaskResource;
+use crate::task::OperationStarted;
 
 pub const FRAME: &str = "For a fresh parser with a cursor: what is open at that point is opened first.";
 pub const FOLD: &str = "Neighbouring deltas of one part are merged on replay. On for a fresh parser unless it says 0.";
@@ -33,7 +37,7 @@ pub fn operations() -> Vec<Operation> {
     let mut all = vec![
         task("get", "/api/chat/tasks/{tid}", "getTask", "Tells how a task stands", "tasks")
             .about("For as long as its session lives, also when its stream has expired.")
-            .answers(200, "The task", "Task"),
+            .answers::<TaskResource>(200, "The task"),
         task(
             "get",
             "/api/chat/tasks/{tid}/stream",
@@ -53,7 +57,7 @@ pub fn operations() -> Vec<Operation> {
         task("post", "/api/chat/tasks/{tid}/cancel", "cancelTask", "Stops a task", "tasks")
             .about("One that has ended is told as it is.")
             .takes("Reason", false, &json!({ "reason": "no longer needed" }))
-            .answers(200, "Whether it was stopped, and how it stands", "Cancelled")
+            .answers::<TaskCancelled>(200, "Whether it was stopped, and how it stands")
             .refuses(&SESSION),
         Operation::new(
             Door::Owner,
@@ -63,7 +67,7 @@ pub fn operations() -> Vec<Operation> {
             "Tells how long the stream of a task can be read after its end",
             "tasks",
         )
-        .answers(200, "The setting `stream.ttl`", "Ttl"),
+        .answers::<Ttl>(200, "The setting `stream.ttl`"),
     ];
     all.extend(work());
     all.extend(producers());
@@ -87,7 +91,7 @@ fn work() -> [Operation; 2] {
         .header("ResumeToken")
         .header("IdempotencyKey")
         .takes("NewOperation", true, &operation)
-        .answers(202, "It is at work", "OperationStarted")
+        .answers::<OperationStarted>(202, "It is at work")
         .link("task", "getTask", "tid", "task_id")
         .link("stream", "streamTask", "tid", "task_id")
         .link("cancel", "cancelTask", "tid", "task_id")
@@ -104,7 +108,7 @@ fn work() -> [Operation; 2] {
         .path("oid", "The operation")
         .header("ResumeToken")
         .takes("OperationEnd", true, &json!({ "success": true, "result": { "rows": 3 } }))
-        .answers(200, "How it stands", "Ended")
+        .answers::<TaskFinished>(200, "How it stands")
         .refuses(&[TaskNotFound, TaskExpired, TaskEnded]),
     ]
 }
@@ -128,7 +132,7 @@ fn producers() -> [Operation; 3] {
             .header("ResumeToken")
             .header("IdempotencyKey")
             .takes("NewTask", false, &json!({ "tool_name": "import" }))
-            .answers(201, "It is made", "TaskMade")
+            .answers::<TaskMade>(201, "It is made")
             .link("show", "getTask", "tid", "task_id")
             .link("stream", "streamTask", "tid", "task_id")
             .link("append", "appendChunks", "tid", "task_id")
@@ -146,12 +150,12 @@ fn producers() -> [Operation; 3] {
             .header("ProducerId")
             .header("ProducerSeq")
             .takes_content(chunks, true)
-            .answers(200, "They are durable", "Appended")
+            .answers::<ChunksAppended>(200, "They are durable")
             .refuses(&[TaskEnded, CursorAhead, IdempotencyConflict, NotSupported, ServerDraining]),
         task("post", "/api/chat/tasks/{tid}/complete", "completeTask", "Ends a task", "producers")
             .about("Ending it twice in the same way is harmless. Another result than the first is refused.")
             .takes("TaskEnd", false, &json!({ "result": "done" }))
-            .answers(200, "How it stands", "Ended")
+            .answers::<TaskFinished>(200, "How it stands")
             .refuses(&[TaskEnded, NotSupported]),
     ]
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::{ErrorCode, Refusal};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -15,9 +15,12 @@ use super::super::chat::read::{self, Name};
 use super::super::chat::sse;
 use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
+use super::super::sorted::Sorted;
 use super::found::{Found, object, streamed};
 use super::input;
+use super::models::ListObject;
 use crate::refusals;
+use crate::schema;
 use crate::session::Ask;
 use crate::session::record::keys;
 use crate::stream::Streams;
@@ -91,7 +94,36 @@ pub async fn delete(owner: Owner, State(streams): State<Arc<Streams>>, Name(id):
         return Err(Refusal::new(ErrorCode::NotSupported, message).into());
     }
     owner.ask(&streams.sessions, &found.session, Ask::End { by: owner.name() }).await?;
-    Ok(Json(json!({ "id": id, "object": "response", "deleted": true })).into_response())
+    Ok(Sorted(ResponseDeleted { id, object: ResponseObject::Response, deleted: true }).into_response())
+}
+
+/// A response is gone.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ResponseDeleted {
+    id: String,
+    object: ResponseObject,
+    #[schemars(schema_with = "schema::only_true")]
+    deleted: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+enum ResponseObject {
+    Response,
+}
+
+/// What a response was asked.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct InputItems {
+    object: ListObject,
+    #[schemars(schema_with = "schema::items")]
+    data: Vec<Value>,
+    #[schemars(with = "Option<String>")]
+    first_id: Option<Value>,
+    #[schemars(with = "Option<String>")]
+    last_id: Option<Value>,
+    has_more: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -130,9 +162,9 @@ pub async fn input_items(
     let has_more = items.len() > skipped.saturating_add(limit);
     let data: Vec<Value> = items.into_iter().skip(skipped).take(limit).collect();
     let id_of = |item: Option<&Value>| item.map(|item| item["id"].clone());
-    let (first, last) = (id_of(data.first()), id_of(data.last()));
-    let list = json!({ "object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more });
-    Ok(Json(list).into_response())
+    let (first_id, last_id) = (id_of(data.first()), id_of(data.last()));
+    let object = ListObject::List;
+    Ok(Sorted(InputItems { object, data, first_id, last_id, has_more }).into_response())
 }
 
 /// What a function of the caller's returned, as it came.

@@ -1,0 +1,102 @@
+//! `/api/admin/*`: what operators see. Needs an admin, who without auth is everybody on loopback, else `auth.admin_token`.
+
+pub(crate) mod node;
+pub(crate) mod sessions;
+pub(crate) mod tasks;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRef, FromRequestParts, Query, State};
+use axum::http::request::Parts;
+use axum::routing::get;
+use bowline_protocol::{ErrorCode, Refusal};
+use serde::Deserialize;
+
+use super::admission::Admission;
+use super::doors;
+use super::problem::Problem;
+use super::sorted::Sorted;
+use crate::config::{Config, EffectiveSettings};
+use crate::logs::Logs;
+use crate::metrics::Metrics;
+use crate::readiness::Readiness;
+use crate::session::Sessions;
+use crate::stream::reader::Readers;
+
+/// With what this node was started.
+pub struct Settings {
+    pub config: Arc<Config>,
+    /// The effective settings with secrets hidden.
+    pub effective: EffectiveSettings,
+    /// Where it listens; the port that was asked for may have been 0.
+    pub address: SocketAddr,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Settings({})", self.address)
+    }
+}
+
+/// What these endpoints are made of; each names what it needs of it.
+#[derive(Clone, Debug, FromRef)]
+pub struct AdminState {
+    pub admission: Arc<Admission>,
+    pub settings: Arc<Settings>,
+    pub logs: Arc<Logs>,
+    pub metrics: Arc<Metrics>,
+    pub readers: Arc<Readers>,
+    pub readiness: Arc<Readiness>,
+    pub sessions: Arc<Sessions>,
+}
+
+doors! {
+    AdminState;
+    "/api/admin/node" => get(node::node),
+    "/api/admin/config" => get(config),
+    "/api/admin/sessions" => get(sessions::list),
+    "/api/admin/sessions/{id}" => get(sessions::show),
+    "/api/admin/sessions/{id}/events" => get(sessions::events),
+    "/api/admin/tasks" => get(tasks::list),
+    "/api/admin/tasks/{id}/events" => get(tasks::events),
+}
+
+/// An operator.
+#[derive(Debug)]
+pub struct Admin;
+
+impl<S: Send + Sync> FromRequestParts<S> for Admin
+where
+    Arc<Admission>: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Admin, Problem> {
+        Arc::<Admission>::from_ref(state).admin(parts).await.map(|_| Admin)
+    }
+}
+
+async fn config(_: Admin, State(settings): State<Arc<Settings>>) -> Sorted<EffectiveSettings> {
+    Sorted(settings.effective.clone())
+}
+
+pub type Asked<T> = Result<Query<T>, QueryRejection>;
+
+pub fn bad_query(rejection: &QueryRejection) -> Refusal {
+    Refusal::new(ErrorCode::InvalidPayload, format!("{}.", rejection.body_text()))
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Page {
+    limit: Option<usize>,
+    offset: Option<usize>,
+}
+
+/// From where on a log is read.
+#[derive(Debug, Deserialize)]
+pub struct Beginning {
+    from: Option<String>,
+}
