@@ -56,11 +56,12 @@ judge() {
         --config-file "$here/schemathesis.toml" run "$address/openapi.json" --auth-wfc "$here/people.yaml" "$@" || verdict=1
 }
 
-# First each operation by itself; then stories, in which what one answers is what the next is asked. Sessions and tasks have
+# First each operation by itself; then stories, in which what one answers is what the next is asked. Sessions, tasks and responses have
 # stories of their own, because together they are so many that some would never be told.
 judge --phases examples,coverage,fuzzing "$@"
 judge --phases stateful --include-path-regex '^/api/chat/sessions' "$@"
 judge --phases stateful --include-path-regex '^/api/chat/(tasks|operations)' "$@"
+judge --phases stateful --include-path-regex '^/v1/' "$@"
 
 kill -0 "$server" 2>/dev/null || fail "the server died: $(tail -n 50 "$dir/err")"
 if grep -i 'panicked' "$dir/out" "$dir/err"; then

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use bowline::http::{self, chat, openapi};
+use bowline::http::{self, chat, openapi, responses};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ async fn the_document_and_the_router_have_the_same_paths_and_methods() {
     let server = Server::start().await;
     let mut routed = BTreeMap::new();
     for path in http::paths()
-        .chain(chat::PATHS.iter().chain(openapi::PATHS).copied())
+        .chain(chat::PATHS.iter().chain(responses::PATHS).chain(openapi::PATHS).copied())
         .filter(|path| !UNDESCRIBED.contains(path))
     {
         let parts = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
@@ -57,7 +57,8 @@ async fn the_document_and_the_router_have_the_same_paths_and_methods() {
         let mut methods = words(header(&refused, "allow"));
         methods.remove("head");
         let problem: Value = json_of(refused).await;
-        assert_eq!(problem["code"], "NOT_SUPPORTED", "{path}");
+        let code = if path.starts_with("/v1/") { &problem["error"]["code"] } else { &problem["code"] };
+        assert_eq!(code, "NOT_SUPPORTED", "{path}");
         routed.insert((*path).to_owned(), methods);
     }
     let document = document(&server).await;
@@ -126,7 +127,7 @@ fn credentials_are_asked_for_only_where_they_are_needed() {
     let closed = openapi::document(true, &[]);
     for (path, methods) in closed["paths"].as_object().unwrap() {
         for operation in methods.as_object().unwrap().values() {
-            let guarded = path.starts_with("/api/");
+            let guarded = path.starts_with("/api/") || path.starts_with("/v1/");
             assert_eq!(operation.get("security").is_some(), guarded, "{path}");
             assert_eq!(operation["responses"].get("401").is_some(), guarded, "{path}");
         }

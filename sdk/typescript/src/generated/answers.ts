@@ -97,6 +97,20 @@ export interface AnyTask {
   readonly unreadable?: string;
 }
 
+/** What an endpoint of the API answers in place of what was asked for. */
+export interface ApiProblem {
+  readonly error: {
+    readonly code: "INVALID_JSON" | "INVALID_PAYLOAD" | "UNKNOWN_EVENT" | "UNKNOWN_STEP" | "NOT_SUPPORTED" | "MESSAGE_TOO_LARGE" | "RATE_LIMITED" | "UNAUTHORIZED" | "SESSION_NOT_FOUND" | "SESSION_EXPIRED" | "SESSION_INACTIVE" | "SESSION_ALREADY_ACTIVE" | "SESSION_TAKEN_OVER" | "SESSION_READ_ONLY" | "TOO_MANY_SESSIONS" | "AGENT_BUSY" | "AGENT_FAILED" | "AGENT_LOST" | "AGENT_UNREACHABLE" | "STATE_VERIFICATION_FAILED" | "STATE_EXPIRED" | "STATE_VERSION_MISMATCH" | "STATE_STALE" | "STATE_TOO_LARGE" | "STATE_RESTORE_FAILED" | "REPLAY_GAP" | "EPOCH_MISMATCH" | "CURSOR_AHEAD" | "TASK_NOT_FOUND" | "TASK_EXPIRED" | "TASK_ENDED" | "IDEMPOTENCY_CONFLICT" | "OUTCOME_UNKNOWN" | "SERVER_DRAINING" | "STORE_UNAVAILABLE" | "INTERNAL";
+    /** A sentence for people. */
+    readonly message: string;
+    /** The field that is wrong, if it is one. */
+    readonly param: string | null;
+    readonly recovery_action: "create_new_session" | "export_state_again" | "request_state" | "reconnect" | "take_over" | "retry" | "retry_later" | "authenticate" | "fix_request" | "none";
+    /** The API's own kinds. */
+    readonly type: "authentication_error" | "permission_error" | "not_found_error" | "rate_limit_error" | "server_error" | "invalid_request_error";
+  };
+}
+
 /** The chunks are durable. */
 export interface Appended {
   readonly last_message_id: string;
@@ -162,6 +176,35 @@ export interface Ended {
   readonly last_message_id: string;
   readonly status: TaskStatus;
   readonly task_id: string;
+}
+
+/** What a response was asked. */
+export interface InputItems {
+  readonly data: readonly {
+    readonly id: string;
+    readonly type: string;
+  }[];
+  readonly first_id: string | null;
+  readonly has_more: boolean;
+  readonly last_id: string | null;
+  /** What the API calls any list. */
+  readonly object: "list";
+}
+
+/** An agent, as the API tells of a model. */
+export interface Model {
+  /** When an agent was made is not known, so it is as old as time. */
+  readonly created: number;
+  readonly id: string;
+  readonly object: "model";
+  readonly owned_by: string;
+}
+
+/** The agents of this server. */
+export interface Models {
+  readonly data: readonly Model[];
+  /** What the API calls any list. */
+  readonly object: "list";
 }
 
 /** This server: version, store, counts. */
@@ -269,6 +312,13 @@ export interface Responded {
   readonly accepted: true;
   readonly confirmed: boolean;
   readonly step_id: string;
+}
+
+/** A response is gone. */
+export interface ResponseDeleted {
+  readonly deleted: true;
+  readonly id: string;
+  readonly object: "response";
 }
 
 /** A session: its history, and what is at work. */

@@ -4,6 +4,7 @@
 mod chat;
 mod operation;
 mod operator;
+mod responses;
 mod schemas;
 mod tasks;
 
@@ -40,7 +41,11 @@ pub async fn show(State(auth): State<Arc<Authenticator>>, State(sessions): State
 }
 
 fn operations() -> impl Iterator<Item = Operation> {
-    chat::operations().into_iter().chain(tasks::operations()).chain(operator::operations())
+    chat::operations()
+        .into_iter()
+        .chain(tasks::operations())
+        .chain(responses::operations())
+        .chain(operator::operations())
 }
 
 /// The schemas of all answers, by their names, as they follow from their types.
@@ -94,6 +99,7 @@ pub fn document(auth_required: bool, agents: &[&str]) -> Value {
             { "name": "tasks", "description": "Turns and background operations: how they stand, and their streams." },
             { "name": "producers", "description": "Programs outside that do work, push its chunks and end it." },
             { "name": "ai-sdk", "description": "The two requests that the Vercel AI SDK's own transport makes." },
+            { "name": "responses", "description": "The OpenAI Responses API, for any agent." },
             { "name": "server", "description": "For load balancers, Prometheus and programmers." },
             { "name": "admin", "description": "For operators." },
         ],
@@ -111,6 +117,6 @@ without it was cut.
 
 In request bodies `null` means the same as leaving a field out, and unknown fields are ignored. An error has the body \
 `{code, message, recovery_action, retry_after_ms?, details?}`; a name that does not exist and one that is somebody else's are \
-answered alike.
+answered alike. Endpoints of the Responses API word it as `{error: {message, type, param, code, recovery_action}}`.
 
 Beside this there are two WebSockets: `/ws` for sessions and `/produce` for busy producers.";

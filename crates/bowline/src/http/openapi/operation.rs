@@ -7,6 +7,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::http::admission::ALIVE;
+use crate::http::responses::error::ErrorBody;
 
 /// Who may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,13 @@ pub enum Door {
     Admin,
 }
 
+/// How an operation words its refusals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wording {
+    Ours,
+    ResponsesApi,
+}
+
 pub struct Operation {
     pub method: &'static str,
     pub path: &'static str,
@@ -29,6 +37,7 @@ pub struct Operation {
     /// The answer that was described last.
     last: u16,
     codes: Vec<ErrorCode>,
+    wording: Wording,
     /// Adds the types of its answers to the document.
     pub types: Vec<fn(&mut SchemaGenerator)>,
 }
@@ -73,6 +82,7 @@ impl Operation {
             responses: BTreeMap::new(),
             last: 0,
             codes,
+            wording: Wording::Ours,
             types: Vec::new(),
         }
     }
@@ -162,6 +172,14 @@ impl Operation {
         }
         self
     }
+
+    /// Words its refusals as the Responses API does.
+    pub fn in_the_apis_shape(mut self) -> Operation {
+        self.wording = Wording::ResponsesApi;
+        self.types.push(|generator| drop(generator.subschema_for::<ErrorBody>()));
+        self
+    }
+
     pub fn refuses(mut self, codes: &[ErrorCode]) -> Operation {
         self.codes.extend(codes.iter().filter(|code| !self.codes.contains(code)).copied().collect::<Vec<_>>());
         self
@@ -185,7 +203,7 @@ impl Operation {
             statuses.insert(403, vec![ErrorCode::Unauthorized]);
         }
         for (status, codes) in statuses {
-            self.responses.insert(status, refusal(status, &codes));
+            self.responses.insert(status, refusal(status, &codes, self.wording));
         }
         let responses: Map<String, Value> =
             self.responses.into_iter().map(|(status, response)| (status.to_string(), response)).collect();
@@ -201,7 +219,7 @@ impl Operation {
 }
 
 /// How a status says no, and with which codes.
-fn refusal(status: u16, codes: &[ErrorCode]) -> Value {
+fn refusal(status: u16, codes: &[ErrorCode], wording: Wording) -> Value {
     let names: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
     let about = match status {
         403 => {
@@ -210,7 +228,14 @@ fn refusal(status: u16, codes: &[ErrorCode]) -> Value {
         408 => "`INVALID_PAYLOAD`: The rest of the body did not come within limits.body_timeout.".to_owned(),
         _ => codes.iter().map(|code| format!("`{code}`: {}", code.about())).collect::<Vec<_>>().join("\n\n"),
     };
-    let schema = json!({ "allOf": [named("Problem"), { "properties": { "code": { "enum": names } } }] });
+    let code = json!({ "properties": { "code": { "enum": names } } });
+    let schema = match wording {
+        // What is refused before an endpoint is reached is worded alike for all of them.
+        Wording::ResponsesApi if !matches!(status, 403 | 408) => {
+            json!({ "allOf": [named(&ErrorBody::schema_name()), { "properties": { "error": code } }] })
+        }
+        _ => json!({ "allOf": [named("Problem"), code] }),
+    };
     let mut shown = json!({ "description": about, "content": { "application/json": { "schema": schema } } });
     if status == 401 {
         shown["headers"] = json!({ "WWW-Authenticate": header("`Bearer`") });

@@ -4,18 +4,18 @@ use bowline_protocol::ChunkKind;
 use bowline_protocol::id::NAME_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
-use super::named;
+use super::{named, responses};
 use crate::schema::{CURSOR, CURSOR_EXAMPLE};
 
 const LOG_CURSOR: &str = "^([A-Za-z0-9]{1,32}-)?[0-9]{1,15}$";
 
 /// Any JSON value.
-fn anything() -> Value {
+pub fn anything() -> Value {
     json!(true)
 }
 
 /// The same, or `null`, which means nothing.
-fn or_null(mut schema: Value) -> Value {
+pub fn or_null(mut schema: Value) -> Value {
     match (schema.get("type").and_then(Value::as_str), schema.get("$ref")) {
         (Some(kind), _) => schema["type"] = json!([kind, "null"]),
         (None, Some(_)) => schema = json!({ "anyOf": [schema, { "type": "null" }] }),
@@ -28,11 +28,11 @@ fn or_null(mut schema: Value) -> Value {
     schema
 }
 
-fn text() -> Value {
+pub fn text() -> Value {
     json!({ "type": "string" })
 }
 
-fn flag() -> Value {
+pub fn flag() -> Value {
     json!({ "type": "boolean" })
 }
 
@@ -61,12 +61,12 @@ fn header_name() -> Value {
     json!({ "type": "string", "maxLength": NAME_BYTES_MAX, "pattern": "^[!-~]([ -~]*[!-~])?$" })
 }
 
-fn one_of(words: &[&str]) -> Value {
+pub fn one_of(words: &[&str]) -> Value {
     json!({ "type": "string", "enum": words })
 }
 
 /// An object with these fields. A name that ends in `?` may be left out.
-fn object(fields: &[(&str, Value)]) -> Value {
+pub fn object(fields: &[(&str, Value)]) -> Value {
     let required: Vec<&str> = fields.iter().map(|(name, _)| *name).filter(|name| !name.ends_with('?')).collect();
     let properties: Map<String, Value> =
         fields.iter().map(|(name, schema)| (name.trim_end_matches('?').to_owned(), schema.clone())).collect();
@@ -78,7 +78,7 @@ fn object(fields: &[(&str, Value)]) -> Value {
 }
 
 /// The same for what somebody sends: where a field may be left out, `null` means that too.
-fn request(fields: &[(&str, Value)]) -> Value {
+pub fn request(fields: &[(&str, Value)]) -> Value {
     let relaxed: Vec<(&str, Value)> = fields
         .iter()
         .map(|(name, schema)| (*name, if name.ends_with('?') { or_null(schema.clone()) } else { schema.clone() }))
@@ -88,10 +88,13 @@ fn request(fields: &[(&str, Value)]) -> Value {
 
 /// Everything but answers, by name.
 pub fn requests(agents: &[&str]) -> impl Iterator<Item = (String, Value)> {
-    [common(), sessions(agents), tasks()].into_iter().flatten().map(|(name, schema)| (name.to_owned(), schema))
+    [common(), sessions(agents), tasks(), responses::schemas(agents)]
+        .into_iter()
+        .flatten()
+        .map(|(name, schema)| (name.to_owned(), schema))
 }
 
-type Named = (&'static str, Value);
+pub type Named = (&'static str, Value);
 
 fn common() -> Vec<Named> {
     let data = json!({ "type": "string", "description": "A chunk as JSON; `[DONE]` in the last event." });

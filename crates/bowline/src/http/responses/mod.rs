@@ -1,12 +1,12 @@
 //! `/v1/responses`: the OpenAI Responses API for any agent. A response is a turn of a session, read in that API's dialect.
 
 mod create;
-mod error;
+pub(crate) mod error;
 mod found;
 mod input;
-mod models;
+pub(crate) mod models;
 mod request;
-mod show;
+pub(crate) mod show;
 mod tools;
 
 use axum::routing::{get, post};
