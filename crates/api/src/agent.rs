@@ -3,7 +3,9 @@
 use async_trait::async_trait;
 use serde_json::Value;
 
-use crate::{AgentError, FunctionOutputs, OpenCalls, OpenQuestion, Operation, Reply, Run, RunResult};
+use crate::{
+    AgentError, FunctionOutputs, OpenCalls, OpenQuestion, Operation, PlanProgress, Reply, Run, RunResult, Work,
+};
 
 /// Something that answers messages.
 ///
@@ -45,6 +47,12 @@ pub trait Agent: Send + Sync + 'static {
     /// Whether it plans: only then does the server pass plan commands to it.
     fn plans(&self) -> bool {
         false
+    }
+
+    /// Follows the work of one run for the server: what commands mean to it, and how far it has come. Unless an agent says otherwise,
+    /// its work is a plan.
+    fn work(&self) -> Box<dyn Work> {
+        Box::new(PlanProgress::new(self.plans()))
     }
 
     /// Whether a run that a crash interrupted can go on: [`run`](Agent::run) is then called again, with what the run had

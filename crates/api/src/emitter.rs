@@ -179,7 +179,7 @@ impl Emitter {
         self.send(Emission::State(state)).await
     }
 
-    /// Stores the plan beside the log. The next run finds it in [`Run::plan`](crate::Run::plan).
+    /// Stores the plan beside the log. The next run finds it in [`Run::work`](crate::Run::work).
     pub async fn keep_plan(&self, plan: Value) -> Result<(), Stopped> {
         self.send(Emission::Work(plan)).await
     }

@@ -72,7 +72,7 @@
 //! | remember something | [`Emitter::save_state`], found again in [`Run::state`] |
 //! | plan | [`Agent::plans`], the `plan_…`, `solver_…` and `aggregate_…` events, [`Run::commands`] |
 //!
-//! [`Emission`], [`Host`] and [`CommandEffect`] are the other side of these: what a server that runs agents needs.
+//! [`Emission`], [`Host`] and [`Work`] are the other side of these: what a server that runs agents needs.
 #![warn(missing_docs)]
 
 mod agent;
@@ -87,6 +87,7 @@ mod plan;
 mod question;
 mod run;
 mod tools;
+mod work;
 
 pub use agent::Agent;
 pub use answer::{AgentError, Answer, RunResult, Stopped, UpstreamFinish};
@@ -96,7 +97,8 @@ pub use function::{FunctionCall, FunctionChoice, FunctionOutput, FunctionOutputs
 pub use host::Host;
 pub use message::{Message, Role};
 pub use operation::Operation;
-pub use plan::{CommandEffect, CommandTarget, RunProgress, WorkView};
+pub use plan::PlanProgress;
 pub use question::{Confirm, OpenQuestion, PendingReply, Reply};
 pub use run::{Input, Run};
 pub use tools::{NoTools, ToolCall, ToolOutcome, ToolSpec, Tools};
+pub use work::{CommandEffect, CommandTarget, Work, WorkCommand, WorkView, work_of};

@@ -1,5 +1,4 @@
-//! Plans: the events of an agent that plans, solves tasks and sums up, what a client's commands mean to it, and how far it
-//! has come.
+//! Plans, the work of an agent that plans, solves tasks and sums up: its events, what commands mean to it, and how far it has come.
 
 use std::collections::HashMap;
 
@@ -7,7 +6,7 @@ use bowline_protocol::event::names;
 use bowline_protocol::frame::PlanCommand;
 use serde_json::{Value, json};
 
-use crate::{Agent, Emission, Emitter, Input, Stopped};
+use crate::{CommandEffect, CommandTarget, Emission, Emitter, Input, Stopped, Work, WorkCommand, WorkView};
 
 /// Events of a plan.
 impl Emitter {
@@ -81,54 +80,6 @@ impl Emitter {
     }
 }
 
-/// What a server does with a client's command to the agent of a session.
-#[derive(Debug)]
-pub enum CommandEffect {
-    /// Refuses it: the agent takes no commands.
-    Unsupported,
-    /// Refuses it for now: a run is active, and this would begin another one.
-    Busy,
-    /// Says that there is nothing to do.
-    Nothing,
-    /// Passes it to the active run, as one of [`Run::commands`](crate::Run::commands). If it calls the work off, a run that then
-    /// ends as cancelled was cancelled by the one who sent it.
-    Pass {
-        /// The command itself.
-        command: PlanCommand,
-        /// Whether it calls the work off.
-        calls_off: bool,
-    },
-    /// Starts a run.
-    Start(Input),
-}
-
-/// What a command meets.
-#[derive(Clone, Copy, Debug)]
-pub enum CommandTarget<'a> {
-    /// No run is active; this is what the last one kept of its work.
-    Idle(Option<&'a Value>),
-    /// A run is active, and has come so far if it has a process.
-    Run(Option<&'a RunProgress>),
-}
-
-impl CommandEffect {
-    /// Decides about a command.
-    pub fn of(command: PlanCommand, agent: Option<&dyn Agent>, target: CommandTarget<'_>) -> CommandEffect {
-        if !agent.is_some_and(|agent| agent.plans()) {
-            return CommandEffect::Unsupported;
-        }
-        match target {
-            CommandTarget::Run(_) if matches!(command, PlanCommand::SolveTasks { .. }) => CommandEffect::Busy,
-            CommandTarget::Run(Some(progress)) if progress.accepts(&command) => {
-                let calls_off = matches!(command, PlanCommand::CancelPlan { .. });
-                CommandEffect::Pass { command, calls_off }
-            }
-            CommandTarget::Run(_) => CommandEffect::Nothing,
-            CommandTarget::Idle(kept) => input_for(command, kept).map_or(CommandEffect::Nothing, CommandEffect::Start),
-        }
-    }
-}
-
 /// The run that a command asks for while none is active, given the last plan of the session.
 fn input_for(command: PlanCommand, plan: Option<&Value>) -> Option<Input> {
     match command {
@@ -144,7 +95,9 @@ fn input_for(command: PlanCommand, plan: Option<&Value>) -> Option<Input> {
 
 /// How far one run has come with its plan, if it has one, as its emissions show it.
 #[derive(Debug, Default)]
-pub struct RunProgress {
+pub struct PlanProgress {
+    /// Whether the agent takes commands about its plan.
+    takes_commands: bool,
     /// The tasks, if there is a plan, and whether each is still open.
     tasks: Option<HashMap<String, bool>>,
     stage: Option<Stage>,
@@ -157,9 +110,8 @@ enum Stage {
     Aggregating,
 }
 
-impl RunProgress {
-    /// Takes one emission of the run, once it is stored.
-    pub fn handle_emission(&mut self, emission: &Emission) {
+impl Work for PlanProgress {
+    fn handle_emission(&mut self, emission: &Emission) {
         match emission {
             Emission::Work(plan) => {
                 let open = |task: &Value| matches!(task["status"].as_str(), None | Some("waiting" | "solving"));
@@ -174,6 +126,47 @@ impl RunProgress {
             | Emission::Operate { .. }
             | Emission::State(_) => {}
         }
+    }
+
+    fn effect_of(&self, command: WorkCommand, target: CommandTarget<'_>) -> CommandEffect {
+        if !self.takes_commands {
+            return CommandEffect::Unsupported("does not plan");
+        }
+        let WorkCommand::Plan(command) = command;
+        match target {
+            CommandTarget::Run if matches!(command, PlanCommand::SolveTasks { .. }) => CommandEffect::Busy,
+            CommandTarget::Run if self.accepts(&command) => {
+                let calls_off = matches!(command, PlanCommand::CancelPlan { .. });
+                CommandEffect::Pass { command: WorkCommand::Plan(command), calls_off }
+            }
+            CommandTarget::Run => CommandEffect::Nothing,
+            CommandTarget::Idle(kept) => input_for(command, kept).map_or(CommandEffect::Nothing, CommandEffect::Start),
+        }
+    }
+
+    /// `planning`, `solving` or `aggregating`.
+    fn stage(&self) -> Option<&'static str> {
+        self.stage.as_ref().map(|stage| match stage {
+            Stage::Planning { .. } => "planning",
+            Stage::Solving => "solving",
+            Stage::Aggregating => "aggregating",
+        })
+    }
+
+    /// The work with its status: what is being planned, or what the session last `kept`.
+    fn describe(&self, kept: Option<Value>) -> WorkView {
+        let plan = self.plan(kept);
+        let tasks = plan["tasks"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let with = |status: &'static str| tasks.iter().filter(move |task| task["status"] == status).cloned();
+        let (completed, current) = (with("completed").collect(), with("solving").chain(with("waiting")).next());
+        WorkView { completed, current, context: plan }
+    }
+}
+
+impl PlanProgress {
+    /// Of a run that has just begun, of an agent that takes commands about its plan or does not.
+    pub fn new(takes_commands: bool) -> PlanProgress {
+        PlanProgress { takes_commands, tasks: None, stage: None }
     }
 
     fn handle_event(&mut self, name: &str, content: &str) {
@@ -195,7 +188,7 @@ impl RunProgress {
                 self.stage = Some(Stage::Aggregating);
                 self.tasks = None;
             }
-            names::PLAN_CANCELLED => *self = RunProgress::default(),
+            names::PLAN_CANCELLED => *self = PlanProgress::new(self.takes_commands),
             names::PIPELINE_COMPLETED => self.stage = None,
             _ => {}
         }
@@ -218,24 +211,6 @@ impl RunProgress {
         }
     }
 
-    /// The word for where the run is, if it follows a plan: `planning`, `solving` or `aggregating`.
-    pub fn stage(&self) -> Option<&'static str> {
-        self.stage.as_ref().map(|stage| match stage {
-            Stage::Planning { .. } => "planning",
-            Stage::Solving => "solving",
-            Stage::Aggregating => "aggregating",
-        })
-    }
-
-    /// The work with its status: what is being planned, or what the session last `kept`.
-    pub fn describe(&self, kept: Option<Value>) -> WorkView {
-        let plan = self.plan(kept);
-        let tasks = plan["tasks"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let with = |status: &'static str| tasks.iter().filter(move |task| task["status"] == status).cloned();
-        let (completed, current) = (with("completed").collect(), with("solving").chain(with("waiting")).next());
-        WorkView { completed, current, context: plan }
-    }
-
     fn plan(&self, kept: Option<Value>) -> Value {
         let mut plan = match &self.stage {
             Some(Stage::Planning { question }) => json!({ "question": question, "tasks": [] }),
@@ -255,23 +230,12 @@ impl RunProgress {
     }
 }
 
-/// What a client is shown of the work of a session.
-#[derive(Debug)]
-pub struct WorkView {
-    /// The plan and its status.
-    pub context: Value,
-    /// Its tasks that are done.
-    pub completed: Vec<Value>,
-    /// The task at hand, or the next one.
-    pub current: Option<Value>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use bowline_protocol::Draft;
 
-    fn event(progress: &mut RunProgress, name: &'static str, content: &Value) {
+    fn event(progress: &mut PlanProgress, name: &'static str, content: &Value) {
         progress.handle_emission(&Emission::Event(Draft::new(name, content)));
     }
 
@@ -281,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_command_has_an_effect_only_on_what_is_open() {
-        let mut progress = RunProgress::default();
+        let mut progress = PlanProgress::default();
         let replan = PlanCommand::Replan { question: None };
         assert!(!progress.accepts(&replan), "there is no plan yet");
         event(&mut progress, names::PLAN_START, &json!({ "question": "why" }));
@@ -300,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_plan_that_is_being_made_replaces_the_one_that_was_kept() {
-        let mut progress = RunProgress::default();
+        let mut progress = PlanProgress::default();
         let kept = || Some(json!({ "question": "old", "tasks": [{ "id": "a", "status": "completed" }] }));
         assert_eq!(progress.plan(kept())["status"], "completed");
         assert_eq!(progress.plan(None), Value::Null);

@@ -4,14 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::{LoggedEvent, Principal, RunId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Emitter, Functions, Message, Stopped, Tools};
+use crate::{Emitter, Functions, Message, Stopped, Tools, WorkCommand};
 
 /// One execution of an agent.
 #[derive(Debug)]
@@ -24,12 +23,12 @@ pub struct Run {
     pub owner: Principal,
     /// What to work on.
     pub input: Input,
-    /// The message to answer, as the conversation keeps it: also what it holds besides text. `None` for plan commands.
+    /// The message to answer, as the conversation keeps it: also what it holds besides text. `None` for commands.
     pub message: Option<Message>,
     /// The conversation before the input, oldest first.
     pub conversation: Vec<Message>,
-    /// The last plan of this session, as the agent kept it with [`Emitter::keep_plan`].
-    pub plan: Option<Value>,
+    /// The work of this session as the agent last kept it: its plan, with [`Emitter::keep_plan`].
+    pub work: Option<Value>,
     /// What the agent last kept with [`Emitter::save_state`].
     pub state: Option<Value>,
     /// `config` of the session, as its creator wrote it.
@@ -40,8 +39,8 @@ pub struct Run {
     pub cancel: CancellationToken,
     /// How the run writes events into the session's log.
     pub emit: Emitter,
-    /// Plan commands of the client, while the run goes on.
-    pub commands: mpsc::Receiver<PlanCommand>,
+    /// Commands of the client, while the run goes on.
+    pub commands: mpsc::Receiver<WorkCommand>,
     /// What the run may call of its caller's, with [`Emitter::call_functions`].
     pub functions: Functions,
     /// The tools that the run may call.

@@ -121,7 +121,7 @@ impl Agent for Demo {
         match run.input.clone() {
             Input::Message { text } => self.message(run, &text).await,
             Input::Replan { question } => {
-                let earlier = run.plan.as_ref().and_then(|plan| plan["question"].as_str()).map(str::to_owned);
+                let earlier = run.work.as_ref().and_then(|plan| plan["question"].as_str()).map(str::to_owned);
                 let question = question.or(earlier).unwrap_or_else(|| "the same again".into());
                 plan().plan(&mut run, &question).await
             }
@@ -130,9 +130,9 @@ impl Agent for Demo {
                 plan().solve(&mut run, "tasks of your own", tasks.unwrap_or_default()).await
             }
             Input::RestartTask { task_id } => {
-                let mut tasks = Task::list(run.plan.as_ref());
+                let mut tasks = Task::list(run.work.as_ref());
                 let question =
-                    run.plan.as_ref().and_then(|plan| plan["question"].as_str()).unwrap_or_default().to_owned();
+                    run.work.as_ref().and_then(|plan| plan["question"].as_str()).unwrap_or_default().to_owned();
                 let task = tasks.iter_mut().find(|task| task.id == task_id);
                 let task =
                     task.ok_or_else(|| AgentError::failed(format!("There is no task `{task_id}` to restart.")))?;

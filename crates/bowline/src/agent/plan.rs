@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bowline_api::{AgentError, Answer, Run, RunResult, Stopped};
+use bowline_api::{AgentError, Answer, Run, RunResult, Stopped, WorkCommand};
 use bowline_protocol::frame::PlanCommand;
 use serde_json::{Value, json};
 
@@ -166,7 +166,7 @@ impl PlanRun {
 
     /// Takes what the client asked for since the last step.
     async fn obey(&self, run: &mut Run, question: &str, tasks: &mut [Task]) -> Result<Turned, AgentError> {
-        while let Ok(command) = run.commands.try_recv() {
+        while let Ok(WorkCommand::Plan(command)) = run.commands.try_recv() {
             match command {
                 PlanCommand::CancelTask { task_id } => {
                     if let Some(task) = tasks.iter_mut().find(|task| task.id == task_id && task.is_open()) {

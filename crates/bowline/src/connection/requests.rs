@@ -1,6 +1,6 @@
 //! What a connection does with each client frame.
 
-use bowline_api::Reply;
+use bowline_api::{Reply, WorkCommand};
 use bowline_env::clock;
 use bowline_protocol::frame::client::{Content, Secret};
 use bowline_protocol::frame::{Attach, BadFrame, Control, Request};
@@ -70,7 +70,7 @@ impl Connection {
             }
             Request::Plan { session, command } => {
                 let by = identity.principal.to_string();
-                self.command(session, &identity, Ask::Command { by, command }).await;
+                self.command(session, &identity, Ask::Command { by, command: WorkCommand::Plan(command) }).await;
             }
             Request::EndSession { session } => {
                 let by = identity.principal.to_string();

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use bowline_api::Reply;
+use bowline_api::{Reply, WorkCommand};
 use bowline_core::Resume;
 use bowline_core::hold::Party;
+use bowline_protocol::frame::Control;
 use bowline_protocol::frame::client::Content;
-use bowline_protocol::frame::{Control, PlanCommand};
 use bowline_protocol::{
     ClientId, Cursor, Extent, LogId, MessageId, Principal, Refusal, Seq, SessionId, StepId, TaskId,
 };
@@ -67,10 +67,10 @@ pub enum Ask {
         /// Only the turn that began with this event.
         turn: Option<Seq>,
     },
-    /// A command to the agent, about the work that it has planned.
+    /// A command to the agent, about its work.
     Command {
         by: String,
-        command: PlanCommand,
+        command: WorkCommand,
     },
     Operate(Box<Order>),
     /// A background operation of this session has ended.

@@ -1,6 +1,6 @@
 //! What a client may take with it: the session as a signed state. Exporting changes nothing.
 
-use bowline_api::{Message, OpenQuestion, Role, RunProgress, WorkView};
+use bowline_api::{Message, OpenQuestion, Role, WorkView};
 use bowline_core::seal::{Form, SealInput, Sealed};
 use bowline_core::shorten::shorten;
 use bowline_env::{clock, entropy};
@@ -19,16 +19,16 @@ use crate::refusals;
 #[derive(Clone, Copy, Debug)]
 pub struct ExportOptions {
     pub memory: bool,
-    pub plan: bool,
+    pub context: bool,
     pub work: bool,
     pub token: bool,
-    /// The plan was asked for by name, so it is shown beside an encrypted state too.
-    pub plan_asked: bool,
+    /// The context was asked for by name, so it is shown beside an encrypted state too.
+    pub context_asked: bool,
 }
 
 impl Default for ExportOptions {
     fn default() -> ExportOptions {
-        ExportOptions { memory: true, plan: true, work: true, token: false, plan_asked: false }
+        ExportOptions { memory: true, context: true, work: true, token: false, context_asked: false }
     }
 }
 
@@ -45,13 +45,13 @@ impl ExportOptions {
             Some(format) if format == "token" => true,
             Some(_) => return Err(Refusal::field("content.format", "must be \"object\" or \"token\"")),
         };
-        let plan = flag("include_plan")?;
+        let context = flag("include_plan")?;
         Ok(ExportOptions {
             memory: flag("include_memory")?.unwrap_or(true),
-            plan: plan.unwrap_or(true),
+            context: context.unwrap_or(true),
             work: flag("include_work")?.unwrap_or(true),
             token,
-            plan_asked: plan == Some(true),
+            context_asked: context == Some(true),
         })
     }
 }
@@ -115,7 +115,7 @@ impl SessionActor {
         let sealed =
             self.shared.ring.now().await.seal(&SealInput { state: &state, owner: &self.owner, now_unix, form });
         self.shared.metrics.state_exports.inc();
-        Ok(self.export_frame(&state, &sealed, now_ms, truncated, !config.encrypt || options.plan_asked))
+        Ok(self.export_frame(&state, &sealed, now_ms, truncated, !config.encrypt || options.context_asked))
     }
 
     fn export_frame(&self, state: &State, sealed: &Sealed, now_ms: u64, truncated: bool, readable: bool) -> Control {
@@ -163,7 +163,7 @@ impl SessionActor {
             last_active_at: clock::rfc3339(self.record.touched_ms),
             completed_tasks: if options.work { completed } else { Vec::new() },
             current_task: current.filter(|_| options.work).unwrap_or_default(),
-            plan_context: if options.plan { context } else { Value::Null },
+            plan_context: if options.context { context } else { Value::Null },
             memory_snapshot: if options.memory {
                 conversation.into_iter().map(remembered).collect()
             } else {
@@ -185,17 +185,17 @@ impl SessionActor {
     /// What the active run is at, as far as it has said; none if there is none.
     fn at_work(&self) -> Option<&'static str> {
         self.record.turn.active()?;
-        let said = self.run.as_ref().and_then(|run| run.progress.stage());
+        let said = self.run.as_ref().and_then(|run| run.work.stage());
         let state = self.record.turn.state();
         Some(said.filter(|_| state == "running").unwrap_or(state))
     }
 
-    /// The work that is kept, or is being planned, and how it stands.
+    /// The work that is kept or under way, and how it stands.
     async fn work(&self) -> Result<WorkView, Refusal> {
         let kept: Option<Value> = self.item(keys::WORK).await?;
         Ok(match &self.run {
-            Some(run) => run.progress.describe(kept),
-            None => RunProgress::default().describe(kept),
+            Some(run) => run.work.describe(kept),
+            None => self.new_work().describe(kept),
         })
     }
 

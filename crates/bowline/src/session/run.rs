@@ -5,11 +5,10 @@ use std::time::Instant;
 
 use bowline_api::{
     AgentError, Answer, Emission, Emitter, FunctionOutputs, Input, Message, OpenCalls, OpenQuestion, Reply, Role, Run,
-    RunProgress, RunResult, UpstreamFinish,
+    RunResult, UpstreamFinish, Work, WorkCommand,
 };
 use bowline_env::{clock, entropy};
 use bowline_protocol::event::names;
-use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::{Draft, ErrorCode, LoggedEvent, Refusal, RunId, Seq, StepId, json};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -31,7 +30,7 @@ use crate::task::work::died;
 pub struct LiveRun {
     pub id: RunId,
     pub process: Process<Emission, RunResult>,
-    pub commands: mpsc::Sender<PlanCommand>,
+    pub commands: mpsc::Sender<WorkCommand>,
     /// Those who wait in this process for a person's answer.
     pub answers: HashMap<StepId, oneshot::Sender<Reply>>,
     /// Those who wait in this process for outputs of functions.
@@ -40,7 +39,7 @@ pub struct LiveRun {
     pub partial: String,
     /// Whether it has said nothing but pieces of its answer, and all of them to this process.
     pub plain: bool,
-    pub progress: RunProgress,
+    pub work: Box<dyn Work>,
     /// Who called its work off: then it is they who cancelled the run, and not the agent that obeys.
     pub called_off_by: Option<String>,
     /// Who cancelled it, if that is not stored yet.
@@ -56,7 +55,12 @@ pub struct Cancel {
 }
 
 impl LiveRun {
-    pub fn new(id: RunId, commands: mpsc::Sender<PlanCommand>, process: Process<Emission, RunResult>) -> LiveRun {
+    pub fn new(
+        id: RunId,
+        commands: mpsc::Sender<WorkCommand>,
+        process: Process<Emission, RunResult>,
+        work: Box<dyn Work>,
+    ) -> LiveRun {
         LiveRun {
             id,
             process,
@@ -65,7 +69,7 @@ impl LiveRun {
             calls: HashMap::new(),
             partial: String::new(),
             plain: true,
-            progress: RunProgress::default(),
+            work,
             called_off_by: None,
             cancelled: None,
             started: clock::now(),
@@ -124,7 +128,7 @@ impl SessionActor {
             message,
             input,
             conversation,
-            plan: self.item(keys::WORK).await.ok().flatten(),
+            work: self.item(keys::WORK).await.ok().flatten(),
             state: kept.as_ref().ok().cloned().flatten(),
             config: self.record.config.clone(),
             logged,
@@ -154,7 +158,7 @@ impl SessionActor {
             }
         });
         self.shared.metrics.runs_active.inc();
-        let mut run = LiveRun::new(id, commands, Process::new(cancel, emissions, task, died));
+        let mut run = LiveRun::new(id, commands, Process::new(cancel, emissions, task, died), self.new_work());
         // What it said to an earlier process is in the log only.
         run.plain = first;
         self.run = Some(Box::new(run));
@@ -257,7 +261,7 @@ impl SessionActor {
         let Some(run) = self.run.as_deref_mut() else { return };
         run.process.unstick();
         for emission in emissions {
-            run.progress.handle_emission(&emission);
+            run.work.handle_emission(&emission);
             run.plain &= matches!(emission, Emission::Partial(..) | Emission::Work(_) | Emission::State(_));
             match emission {
                 Emission::Partial(_, delta) => run.partial.push_str(&delta.0),

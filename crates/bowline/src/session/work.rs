@@ -1,10 +1,11 @@
 //! What a session is given to work on: a message, one from the queue, a command, or a person's answer.
 
-use bowline_api::{CommandEffect, CommandTarget, Input, Message, OpenQuestion, Reply, Role};
+use bowline_api::{
+    CommandEffect, CommandTarget, Input, Message, OpenQuestion, Reply, Role, Work, WorkCommand, work_of,
+};
 use bowline_core::dialect::StreamIndexer;
 use bowline_core::turn::MessageAdmission;
 use bowline_protocol::event::names;
-use bowline_protocol::frame::PlanCommand;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::{Draft, ErrorCode, MessageId, Refusal, RunId, Seq, StepId};
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -211,12 +212,12 @@ impl SessionActor {
         }
     }
 
-    pub(super) async fn command(&mut self, from: &Caller, by: String, command: PlanCommand) -> Answered {
+    pub(super) async fn command(&mut self, from: &Caller, by: String, command: WorkCommand) -> Answered {
         self.may_write(from)?;
         let action = command.action().to_owned();
         let ok = match self.effect_of(command).await? {
-            CommandEffect::Unsupported => {
-                let message = format!("The agent `{}` does not plan.", self.record.agent);
+            CommandEffect::Unsupported(why) => {
+                let message = format!("The agent `{}` {why}.", self.record.agent);
                 return Err(Refusal::new(ErrorCode::NotSupported, message));
             }
             CommandEffect::Busy => {
@@ -244,14 +245,20 @@ impl SessionActor {
         Ok(Outcome::Commanded { action, ok })
     }
 
-    async fn effect_of(&self, command: PlanCommand) -> Result<CommandEffect, Refusal> {
-        let agent = self.shared.agents.get(&self.record.agent).map(|agent| &**agent);
+    async fn effect_of(&self, command: WorkCommand) -> Result<CommandEffect, Refusal> {
         if self.record.turn.active().is_some() {
-            let progress = self.run.as_ref().map(|run| &run.progress);
-            return Ok(CommandEffect::of(command, agent, CommandTarget::Run(progress)));
+            return Ok(match &self.run {
+                Some(run) => run.work.effect_of(command, CommandTarget::Run),
+                None => self.new_work().effect_of(command, CommandTarget::Run),
+            });
         }
         let kept: Option<Value> = self.item(keys::WORK).await?;
-        Ok(CommandEffect::of(command, agent, CommandTarget::Idle(kept.as_ref())))
+        Ok(self.new_work().effect_of(command, CommandTarget::Idle(kept.as_ref())))
+    }
+
+    /// What follows the work of a run that has said nothing yet.
+    pub(super) fn new_work(&self) -> Box<dyn Work> {
+        work_of(self.shared.agents.get(&self.record.agent).map(|agent| &**agent))
     }
 
     /// The conversation so far, oldest first, at most as much as an agent is given. Of background work that has ended it

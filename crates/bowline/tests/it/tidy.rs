@@ -254,6 +254,17 @@ fn answers_without_a_type(source: &Source) -> Vec<String> {
     })
 }
 
+fn kinds_of_agent_in_sessions(source: &Source) -> Vec<String> {
+    if !source.is_in(&["bowline/src/session/"]) {
+        return Vec::new();
+    }
+    let kinds = ["PlanCommand", "PlanProgress", "axum", "reqwest"];
+    let modules = ["crate::agent::", "crate::cluster", "crate::http"];
+    source.complaints(|line| {
+        words(line).any(|word| kinds.contains(&word)) || modules.iter().any(|module| line.contains(module))
+    })
+}
+
 fn too_long(source: &Source) -> Vec<String> {
     let lines: Vec<&str> = source.text.lines().collect();
     let length = tests_begin(&lines).unwrap_or(lines.len());
@@ -388,6 +399,11 @@ fn every_http_answer_has_a_type() {
         answers_without_a_type,
         "Answer with a struct that derives `Serialize` and `JsonSchema`, in `Sorted`; /openapi.json and the SDK follow from it:",
     );
+}
+
+#[test]
+fn a_session_knows_no_kind_of_agent_no_http_and_no_cluster() {
+    hold(kinds_of_agent_in_sessions, "Ask the agent's `Work` (api/src/work.rs), or hand in what the session needs:");
 }
 
 #[test]
@@ -602,6 +618,12 @@ fn each_rule_can_fail() {
         ),
         ("untyped answers", answers_without_a_type, "bowline/src/http/admin.rs", "Json(json!({ \"ok\": true }))"),
         ("untyped answers, sorted", answers_without_a_type, "bowline/src/http/admin.rs", "-> Sorted<Value> {"),
+        (
+            "sessions",
+            kinds_of_agent_in_sessions,
+            "bowline/src/session/work.rs",
+            "use bowline_protocol::frame::PlanCommand;",
+        ),
         ("revisions", revisions_between_the_edges, "hub/src/relay/call.rs", "use crate::revision::v2026;"),
         ("revisions by another word", revisions_between_the_edges, "hub/src/tools/mod.rs", "backend.is_modern()"),
         ("first sentence", without_first_sentence, "core/src/link.rs", "use std::fmt;"),

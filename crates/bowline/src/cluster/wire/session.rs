@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bowline_api::{FunctionOutput, Functions, Reply};
+use bowline_api::{FunctionOutput, Functions, Reply, WorkCommand};
 use bowline_core::Resume;
 use bowline_env::clock;
 use bowline_protocol::frame::client::Content;
@@ -245,13 +245,15 @@ impl From<&Ask> for SessionAsk {
             Ask::Cancel { by, reason, turn } => {
                 SessionAsk::Cancel { by: by.clone(), reason: reason.clone(), turn: *turn }
             }
-            Ask::Command { by, command } => SessionAsk::Plan { by: by.clone(), command: command.clone() },
+            Ask::Command { by, command: WorkCommand::Plan(command) } => {
+                SessionAsk::Plan { by: by.clone(), command: command.clone() }
+            }
             Ask::Operate(order) => SessionAsk::Operate(Box::new((&**order).into())),
             Ask::OperationEnded { task, content } => {
                 SessionAsk::OperationEnded { task: task.clone(), content: content.clone() }
             }
             Ask::Export(options) => {
-                let &ExportOptions { memory, plan, work, token, plan_asked } = options;
+                let &ExportOptions { memory, context: plan, work, token, context_asked: plan_asked } = options;
                 SessionAsk::Export(ExportChoice { memory, plan, work, token, plan_asked })
             }
             Ask::Ack { seq } => SessionAsk::Ack { seq: *seq },
@@ -281,11 +283,11 @@ impl From<SessionAsk> for Ask {
                 Ask::Returned(Box::new(Returned { step_id, outputs, functions, request }))
             }
             SessionAsk::Cancel { by, reason, turn } => Ask::Cancel { by, reason, turn },
-            SessionAsk::Plan { by, command } => Ask::Command { by, command },
+            SessionAsk::Plan { by, command } => Ask::Command { by, command: WorkCommand::Plan(command) },
             SessionAsk::Operate(order) => Ask::Operate(Box::new((*order).into())),
             SessionAsk::OperationEnded { task, content } => Ask::OperationEnded { task, content },
             SessionAsk::Export(ExportChoice { memory, plan, work, token, plan_asked }) => {
-                Ask::Export(ExportOptions { memory, plan, work, token, plan_asked })
+                Ask::Export(ExportOptions { memory, context: plan, work, token, context_asked: plan_asked })
             }
             SessionAsk::Ack { seq } => Ask::Ack { seq },
             SessionAsk::End { by } => Ask::End { by },
