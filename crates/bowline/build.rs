@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One file as a `File { … }`.
+/// One file as a `ConsoleFile { … }`.
 fn row(path: &Path, out: &Path) -> Result<String, Box<dyn Error>> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or("a file of the console has an odd name")?;
     let kind = match path.extension().and_then(|extension| extension.to_str()) {
@@ -52,7 +52,7 @@ fn row(path: &Path, out: &Path) -> Result<String, Box<dyn Error>> {
     let mut hasher = DefaultHasher::new();
     plain.hash(&mut hasher);
     let mut row = String::new();
-    write!(row, "File {{ name: {name:?}, kind: {kind:?}, tag: \"W/\\\"{:016x}\\\"\", ", hasher.finish())?;
+    write!(row, "ConsoleFile {{ name: {name:?}, kind: {kind:?}, tag: \"W/\\\"{:016x}\\\"\", ", hasher.finish())?;
     writeln!(
         row,
         "plain: include_bytes!({:?}), gzipped: include_bytes!({:?}) }},",

@@ -100,11 +100,11 @@ pub struct PlanProgress {
     takes_commands: bool,
     /// The tasks, if there is a plan, and whether each is still open.
     tasks: Option<HashMap<String, bool>>,
-    stage: Option<Stage>,
+    stage: Option<PlanStage>,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum PlanStage {
     Planning { question: Value },
     Solving,
     Aggregating,
@@ -147,9 +147,9 @@ impl Work for PlanProgress {
     /// `planning`, `solving` or `aggregating`.
     fn stage(&self) -> Option<&'static str> {
         self.stage.as_ref().map(|stage| match stage {
-            Stage::Planning { .. } => "planning",
-            Stage::Solving => "solving",
-            Stage::Aggregating => "aggregating",
+            PlanStage::Planning { .. } => "planning",
+            PlanStage::Solving => "solving",
+            PlanStage::Aggregating => "aggregating",
         })
     }
 
@@ -173,19 +173,19 @@ impl PlanProgress {
         let content = || serde_json::from_str::<Value>(content).unwrap_or_default();
         match name {
             names::PLAN_START => {
-                self.stage = Some(Stage::Planning { question: content()["question"].take() });
+                self.stage = Some(PlanStage::Planning { question: content()["question"].take() });
                 self.tasks = Some(HashMap::new());
             }
-            names::PLAN_COMPLETED => self.stage = Some(Stage::Solving),
+            names::PLAN_COMPLETED => self.stage = Some(PlanStage::Solving),
             names::SOLVER_START | names::SOLVER_RESTARTED => {
-                self.stage = Some(Stage::Solving);
+                self.stage = Some(PlanStage::Solving);
                 self.set_open(&content(), true);
             }
             names::SOLVER_COMPLETED | names::SOLVER_CANCELLED | names::SOLVER_STEP_FAILED => {
                 self.set_open(&content(), false);
             }
             names::AGGREGATE_START => {
-                self.stage = Some(Stage::Aggregating);
+                self.stage = Some(PlanStage::Aggregating);
                 self.tasks = None;
             }
             names::PLAN_CANCELLED => *self = PlanProgress::new(self.takes_commands),
@@ -213,7 +213,7 @@ impl PlanProgress {
 
     fn plan(&self, kept: Option<Value>) -> Value {
         let mut plan = match &self.stage {
-            Some(Stage::Planning { question }) => json!({ "question": question, "tasks": [] }),
+            Some(PlanStage::Planning { question }) => json!({ "question": question, "tasks": [] }),
             _ => kept.unwrap_or_default(),
         };
         let completed = |task: &Value| task["status"] == "completed";

@@ -20,11 +20,11 @@ use crate::metrics::{self, Metrics};
 use crate::session::actor::SessionActor;
 use crate::session::background;
 use crate::session::record::SessionState;
-use crate::session::{Ask, Command, Life, SessionRecord, Sessions};
+use crate::session::{Life, SessionCommand, SessionRecord, SessionRequest, Sessions};
 use crate::task::actor::TaskActor;
 use crate::task::record::Worker;
 use crate::task::status::Status;
-use crate::task::{Ask as TaskAsk, Command as TaskCommand, TaskRecord, Tasks};
+use crate::task::{TaskCommand, TaskRecord, TaskRequest, Tasks};
 use crate::tombstones::Tombstones;
 
 /// The next sweep comes early when so many sessions and tasks have ended.
@@ -171,7 +171,7 @@ impl Maintenance {
             } else if record.is_running() {
                 let quiet = older_than(stored.touched_ms, self.config.stream.producer_ttl);
                 if quiet && matches!(record.worker, Worker::Producer) {
-                    let _ = self.tasks.send(&id, &stored.owner, TaskCommand::new(TaskAsk::Look)).await;
+                    let _ = self.tasks.send(&id, &stored.owner, TaskCommand::new(TaskRequest::Look)).await;
                 }
             } else if !record.untold {
                 // Those who read it when it ended are given the time to read its end.
@@ -277,7 +277,7 @@ impl Maintenance {
             let Ok(record) = SessionRecord::decode(&stored.body) else { continue };
             let id = record.current.clone().unwrap_or_else(|| SessionId::from(&log));
             if record.life == Life::Active && older_than(stored.touched_ms, self.config.session.ttl) {
-                let _ = self.sessions.send(&id, &stored.owner, Command::unasked(Ask::Expire)).await;
+                let _ = self.sessions.send(&id, &stored.owner, SessionCommand::unasked(SessionRequest::Expire)).await;
             } else if record.life != Life::Active && older_than(stored.touched_ms, self.config.session.tombstone_ttl) {
                 due.push(log);
             } else if record.life != Life::Active && record.released {

@@ -25,7 +25,7 @@ use crate::config::{Config, Loaded, Reread, StoreConfig, StoreUrl, SyncMode};
 use crate::connection::ConnectionContext;
 use crate::drive::cluster::ClusterMember;
 use crate::http::admin::{AdminState, Settings};
-use crate::http::admission::Admission;
+use crate::http::admission::AdmissionRules;
 use crate::http::chat::ChatState;
 use crate::http::health::HealthState;
 use crate::http::limits::RequestLimits;
@@ -34,7 +34,7 @@ use crate::http::openapi::OpenApiState;
 use crate::http::produce::{ProduceContext, ProduceState};
 use crate::http::servers::ServersState;
 use crate::http::ws::WsState;
-use crate::http::{Acceptor, Doors};
+use crate::http::{Acceptor, Endpoints};
 use crate::hub::HubTools;
 use crate::keys::LoadedKeys;
 use crate::lifecycle::Lifecycle;
@@ -48,7 +48,7 @@ use crate::session::Sessions;
 use crate::session::actor::SessionActor;
 use crate::session::registry::SessionParts;
 use crate::stream::Streams;
-use crate::stream::reader::Readers;
+use crate::stream::reader::ReaderContext;
 use crate::task::Tasks;
 use crate::task::actor::TaskActor;
 use crate::tls::Tls;
@@ -158,7 +158,7 @@ impl Node {
             tasks: tasks.clone(),
             hub: hub.clone(),
         });
-        let readers = Arc::new(Readers {
+        let readers = Arc::new(ReaderContext {
             logs: logs.clone(),
             metrics: metrics.clone(),
             budget: hub.options.reading.clone(),
@@ -171,11 +171,11 @@ impl Node {
             tasks: tasks.clone(),
             readers: readers.clone(),
         });
-        let admission = Arc::new(Admission { config: config.clone(), auth: auth.clone(), is_tls: tls.is_some() });
+        let admission = Arc::new(AdmissionRules { config: config.clone(), auth: auth.clone(), is_tls: tls.is_some() });
         let limits = Arc::new(RequestLimits { config: config.clone(), metrics: metrics.clone() });
         let readiness =
             Arc::new(Readiness { lifecycle: lifecycle.clone(), store: store.clone(), cluster: cluster.clone() });
-        let doors = Doors {
+        let endpoints = Endpoints {
             admin: AdminState {
                 admission: admission.clone(),
                 settings: Arc::new(Settings { config: config.clone(), effective: loaded.effective(), address }),
@@ -228,7 +228,7 @@ impl Node {
             },
         };
         let closing = lifecycle.closing.clone();
-        let acceptor = Acceptor { router: doors.router(), tls, config, metrics: metrics.clone(), closing };
+        let acceptor = Acceptor { router: endpoints.router(), tls, config, metrics: metrics.clone(), closing };
         let member = cluster.map(|cluster| {
             Arc::new(ClusterMember {
                 cluster,
@@ -280,7 +280,7 @@ impl Node {
         });
         let in_force = maintenance.config.auth.clone();
         let settings = reread.map(|reread| tokio::spawn(drive::settings::follow(auth, reread, in_force)));
-        let doors = tokio::spawn(acceptor.serve(listener));
+        let endpoints = tokio::spawn(acceptor.serve(listener));
         stop.await;
         drain(&lifecycle, &maintenance, member.as_ref()).await;
         sweeper.abort();
@@ -290,7 +290,7 @@ impl Node {
         maintenance.hub.close().await;
         lifecycle.connections.close();
         let _ = tokio::time::timeout(Duration::from_secs(5), lifecycle.connections.wait()).await;
-        let _ = tokio::time::timeout(Duration::from_secs(5), doors).await;
+        let _ = tokio::time::timeout(Duration::from_secs(5), endpoints).await;
         if let Some(member) = &member
             && let Err(error) = drive::cluster::show(member, u64::MAX, true).await
         {
@@ -367,10 +367,10 @@ async fn open_disk(
     Ok(Arc::new(store))
 }
 
-/// Tells everybody, and lets runs finish for a while.
+/// Notifies clients and nodes, and lets runs finish for a while.
 async fn drain(lifecycle: &Lifecycle, maintenance: &Maintenance, member: Option<&Arc<ClusterMember>>) {
     if let Some(member) = member {
-        // Whoever is to go on with what is here may have come since the last look.
+        // A node that can take over what is here may have joined since the last look.
         let _ = tokio::time::timeout(LAST_LOOK, drive::cluster::look_around(member)).await;
     }
     lifecycle.draining.cancel();

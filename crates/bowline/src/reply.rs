@@ -5,17 +5,17 @@ use std::fmt;
 use tokio::sync::oneshot;
 
 /// The way back for one answer.
-pub struct Reply<T>(Box<dyn FnOnce(T) + Send + Sync>);
+pub struct Responder<T>(Box<dyn FnOnce(T) + Send + Sync>);
 
-impl<T: Send + 'static> Reply<T> {
-    pub fn new(send: impl FnOnce(T) + Send + Sync + 'static) -> Reply<T> {
-        Reply(Box::new(send))
+impl<T: Send + 'static> Responder<T> {
+    pub fn new(send: impl FnOnce(T) + Send + Sync + 'static) -> Responder<T> {
+        Responder(Box::new(send))
     }
 
     /// For a caller in this process. One that is gone needs no answer.
-    pub fn here() -> (Reply<T>, oneshot::Receiver<T>) {
+    pub fn here() -> (Responder<T>, oneshot::Receiver<T>) {
         let (reply, answer) = oneshot::channel();
-        (Reply::new(move |answered| drop(reply.send(answered))), answer)
+        (Responder::new(move |answered| drop(reply.send(answered))), answer)
     }
 
     pub fn send(self, answer: T) {
@@ -23,8 +23,8 @@ impl<T: Send + 'static> Reply<T> {
     }
 }
 
-impl<T> fmt::Debug for Reply<T> {
+impl<T> fmt::Debug for Responder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reply")
+        f.write_str("Responder")
     }
 }

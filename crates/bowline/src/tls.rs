@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::config::TlsConfig;
 
-/// The files are looked at this often, when somebody connects.
+/// The files are checked this often, when a client connects.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A chain of certificates has some kilobytes.
 const PEM_BYTES_MAX: u64 = 4 << 20;

@@ -12,7 +12,7 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::address::Address;
 use crate::link::{AttachTarget, ClientLink, LinkConfig, LinkEvent, LinkOutput, LinkStats, Moment};
 use crate::request::{ClientRequest, RequestId};
-use crate::socket::{Socket, SocketEvent};
+use crate::socket::{ClientSocket, SocketEvent};
 
 /// What a tap is given: whether the frame was received (else it was sent), and its text.
 pub type Tap = Box<dyn FnMut(bool, &str) + Send>;
@@ -26,7 +26,7 @@ pub struct Client {
     address: Address,
     token: Option<String>,
     link: ClientLink,
-    socket: Option<Socket>,
+    socket: Option<ClientSocket>,
     /// Sockets that are being closed while others are used already.
     closing: VecDeque<tokio::task::JoinHandle<()>>,
     tap: Option<Tap>,
@@ -126,7 +126,7 @@ impl Client {
                 match output {
                     LinkOutput::Dial => {
                         let (network, address) = (self.network.clone(), self.address.clone());
-                        self.socket = Some(Socket::dial(network, address, self.token.clone()));
+                        self.socket = Some(ClientSocket::dial(network, address, self.token.clone()));
                     }
                     LinkOutput::HangUp => self.hang_up(),
                     LinkOutput::Send(frame) => self.send(frame),

@@ -163,7 +163,7 @@ pub(crate) fn unwatch(task: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bowline_protocol::frame::Request;
+    use bowline_protocol::frame::ClientFrame;
 
     #[test]
     fn the_server_understands_every_frame_that_the_client_sends() {
@@ -175,15 +175,15 @@ mod tests {
             take_over: true,
             observe: false,
         };
-        let parse = |text: String| Request::parse(&text, 64).unwrap();
+        let parse = |text: String| ClientFrame::parse(&text, 64).unwrap();
         let options = Map::from_iter([("agent".to_owned(), json!("demo"))]);
-        assert!(matches!(parse(create("c", &options)), Request::CreateSession { agent: Some(_), .. }));
-        let Request::Reconnect(read) = parse(reconnect("sess_1", &fields)) else { panic!() };
+        assert!(matches!(parse(create("c", &options)), ClientFrame::CreateSession { agent: Some(_), .. }));
+        let ClientFrame::Reconnect(read) = parse(reconnect("sess_1", &fields)) else { panic!() };
         assert_eq!((read.cursor.unwrap().to_string(), read.take_over, read.observe), ("e-5".into(), true, false));
         assert_eq!((read.client_id.unwrap().as_str(), read.resume_token.unwrap().expose()), ("c", "r"));
         parse(reconnect_with_state(&json!("eyJ"), &fields));
-        assert!(matches!(parse(ack("sess_1", &cursor.unwrap())), Request::Ack { cursor: Some(_), .. }));
-        assert!(matches!(parse(authenticate("t")), Request::Authenticate { .. }));
+        assert!(matches!(parse(ack("sess_1", &cursor.unwrap())), ClientFrame::Ack { cursor: Some(_), .. }));
+        assert!(matches!(parse(authenticate("t")), ClientFrame::Authenticate { .. }));
         parse(watch("task_1", None, Some("r")));
         parse(unwatch("task_1"));
         parse(pong());

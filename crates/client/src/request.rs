@@ -194,19 +194,19 @@ impl ClientRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bowline_protocol::frame::Request;
+    use bowline_protocol::frame::ClientFrame;
 
     #[test]
     fn the_server_understands_every_request() {
-        let parse = |request: ClientRequest| Request::parse(&request.frame("sess_1"), 64).unwrap();
+        let parse = |request: ClientRequest| ClientFrame::parse(&request.frame("sess_1"), 64).unwrap();
         let message = ClientRequest::Message { message_id: "m".into(), content: "hi".into() };
-        assert!(matches!(parse(message), Request::Message { message_id: Some(_), .. }));
+        assert!(matches!(parse(message), ClientFrame::Message { message_id: Some(_), .. }));
         let response = ClientRequest::Response { step_id: "s".into(), content: json!({ "confirmed": false }) };
-        assert!(matches!(parse(response), Request::Response { confirmed: false, .. }));
-        assert!(matches!(parse(ClientRequest::Cancel { reason: None }), Request::Cancel { session: Some(_), .. }));
+        assert!(matches!(parse(response), ClientFrame::Response { confirmed: false, .. }));
+        assert!(matches!(parse(ClientRequest::Cancel { reason: None }), ClientFrame::Cancel { session: Some(_), .. }));
         parse(ClientRequest::RequestState { options: json!({ "format": "token" }) });
         let fields = Map::from_iter([("task_id".to_owned(), json!("t"))]);
-        assert!(matches!(parse(ClientRequest::Plan { action: "cancel_task", fields }), Request::Plan { .. }));
+        assert!(matches!(parse(ClientRequest::Plan { action: "cancel_task", fields }), ClientFrame::Plan { .. }));
         parse(ClientRequest::End);
     }
 }

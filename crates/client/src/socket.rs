@@ -42,14 +42,14 @@ pub(crate) enum SocketEvent {
 
 /// A socket that is being opened or is open. Dropping it cuts the connection.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub(crate) struct ClientSocket {
     events: mpsc::Receiver<SocketEvent>,
     frames: mpsc::UnboundedSender<String>,
     task: AbortOnDropHandle<()>,
 }
 
-impl Socket {
-    pub fn dial(network: Arc<dyn Network>, address: Address, token: Option<String>) -> Socket {
+impl ClientSocket {
+    pub fn dial(network: Arc<dyn Network>, address: Address, token: Option<String>) -> ClientSocket {
         let (report, events) = mpsc::channel(QUEUE_MAX);
         let (frames, outgoing) = mpsc::unbounded_channel();
         let task = async move {
@@ -58,7 +58,7 @@ impl Socket {
                 Err(failed) => drop(report.send(failed).await),
             }
         };
-        Socket { events, frames, task: AbortOnDropHandle::new(tokio::spawn(task)) }
+        ClientSocket { events, frames, task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }
 
     /// The next thing that happens. Nothing is lost if this is not awaited to its end.
@@ -67,14 +67,14 @@ impl Socket {
         self.events.recv().await.unwrap_or_else(gone)
     }
 
-    /// Queues a frame. A socket that has closed meanwhile says so in [`next`](Socket::next).
+    /// Queues a frame. A socket that has closed meanwhile says so in [`next`](ClientSocket::next).
     pub fn send(&self, frame: String) {
         let _ = self.frames.send(frame);
     }
 
     /// Closes politely, after what was queued, and not longer than a moment.
     pub async fn close(self) {
-        let Socket { frames, mut events, task } = self;
+        let ClientSocket { frames, mut events, task } = self;
         drop(frames);
         events.close();
         let _ = timeout(CLOSE_TIMEOUT, task).await;

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 pub use calls::{CallFailure, QueuedCall, ResendPolicy};
-pub use interface::{BackendNotice, BackendStatus, CallId, DialError, Generation, Output, Policy, Ticket};
+pub use interface::{BackendNotice, BackendStatus, DialError, Generation, Output, Policy, QueuedCallId, Ticket};
 
 use crate::backoff::Backoff;
 use calls::BackendCalls;
@@ -154,19 +154,26 @@ impl BackendMachine {
     }
 
     /// The caller does not want it any more.
-    pub fn handle_cancelled(&mut self, call: CallId) {
+    pub fn handle_cancelled(&mut self, call: QueuedCallId) {
         self.calls.forget(call);
         self.retire_idle();
     }
 
     /// The call has its answer.
-    pub fn handle_answered(&mut self, call: CallId) {
+    pub fn handle_answered(&mut self, call: QueuedCallId) {
         self.calls.forget(call);
         self.retire_idle();
     }
 
     /// The backend never saw the call: it refused the connection. So it may be sent again, and this transport is lost.
-    pub fn handle_not_executed(&mut self, now: Instant, generation: Generation, call: CallId, reason: &str, dice: f64) {
+    pub fn handle_not_executed(
+        &mut self,
+        now: Instant,
+        generation: Generation,
+        call: QueuedCallId,
+        reason: &str,
+        dice: f64,
+    ) {
         let returned = self.calls.take_sent(call, generation);
         self.handle_lost(now, generation, reason, dice);
         let Some(mut call) = returned else { return };
@@ -182,7 +189,7 @@ impl BackendMachine {
     pub fn handle_refused(
         &mut self,
         generation: Generation,
-        call: CallId,
+        call: QueuedCallId,
         reason: &str,
         retry_after: Option<Duration>,
     ) {
@@ -192,7 +199,7 @@ impl BackendMachine {
     }
 
     /// The wire broke after the call was sent: whether it ran is unknown.
-    pub fn handle_broken(&mut self, now: Instant, generation: Generation, call: CallId, reason: &str) {
+    pub fn handle_broken(&mut self, now: Instant, generation: Generation, call: QueuedCallId, reason: &str) {
         let Some(call) = self.calls.take_sent(call, generation) else { return };
         self.settle_broken(now, generation, call, reason);
         self.retire_idle();

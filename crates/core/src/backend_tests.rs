@@ -16,7 +16,7 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-pub(super) fn call(id: CallId, t: Instant) -> QueuedCall {
+pub(super) fn call(id: QueuedCallId, t: Instant) -> QueuedCall {
     QueuedCall::new(id, t + 30 * S, ResendPolicy::IfNotExecuted)
 }
 

@@ -8,7 +8,7 @@ use bowline_protocol::ClientId;
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection that holds or wants to hold, as the driver numbers them.
-pub type Party = u64;
+pub type ConnectionKey = u64;
 
 #[derive(Clone, Debug, Default)]
 pub struct Hold {
@@ -18,7 +18,7 @@ pub struct Hold {
 
 #[derive(Clone, Debug)]
 struct CurrentHolder {
-    party: Party,
+    party: ConnectionKey,
     client_id: Option<ClientId>,
 }
 
@@ -33,9 +33,9 @@ struct Probe {
 pub enum ClaimAnswer {
     /// The claimant holds it now; the previous holder must be notified, and so must those who waited for a probe: they
     /// lose to a live connection.
-    Granted { superseded: Option<Party>, refused: Vec<Party> },
+    Granted { superseded: Option<ConnectionKey>, refused: Vec<ConnectionKey> },
     /// Ask this holder whether it is alive; the claimant waits.
-    Probe { holder: Party },
+    Probe { holder: ConnectionKey },
     /// A probe is under way already; the claimant waits with the others.
     Wait,
 }
@@ -43,21 +43,27 @@ pub enum ClaimAnswer {
 /// How a probe ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeOutcome {
-    pub granted: Option<Party>,
-    pub superseded: Option<Party>,
-    pub refused: Vec<Party>,
+    pub granted: Option<ConnectionKey>,
+    pub superseded: Option<ConnectionKey>,
+    pub refused: Vec<ConnectionKey>,
 }
 
 impl Hold {
-    pub fn holder(&self) -> Option<Party> {
+    pub fn holder(&self) -> Option<ConnectionKey> {
         self.holder.as_ref().map(|holder| holder.party)
     }
 
-    pub fn is_held_by(&self, party: Party) -> bool {
+    pub fn is_held_by(&self, party: ConnectionKey) -> bool {
         self.holder() == Some(party)
     }
 
-    pub fn claim(&mut self, now: Instant, party: Party, client_id: Option<ClientId>, take_over: bool) -> ClaimAnswer {
+    pub fn claim(
+        &mut self,
+        now: Instant,
+        party: ConnectionKey,
+        client_id: Option<ClientId>,
+        take_over: bool,
+    ) -> ClaimAnswer {
         let claimant = CurrentHolder { party, client_id };
         if let Some(probe) = &mut self.probe {
             // A party that asks again means its newest question.
@@ -92,7 +98,7 @@ impl Hold {
     }
 
     /// The probed connection answered.
-    pub fn handle_alive(&mut self, party: Party) -> Option<ProbeOutcome> {
+    pub fn handle_alive(&mut self, party: ConnectionKey) -> Option<ProbeOutcome> {
         if !self.is_held_by(party) {
             return None;
         }
@@ -102,7 +108,7 @@ impl Hold {
     }
 
     /// A connection went away, or let go of the session.
-    pub fn handle_gone(&mut self, party: Party) -> Option<ProbeOutcome> {
+    pub fn handle_gone(&mut self, party: ConnectionKey) -> Option<ProbeOutcome> {
         if let Some(probe) = &mut self.probe {
             probe.claimants.retain(|claimant| claimant.party != party);
             if probe.claimants.is_empty() {
@@ -129,7 +135,7 @@ impl Hold {
     }
 
     /// The seat is free: the newest claimant gets it, the others lose to a live connection.
-    fn settle(&mut self, superseded: Option<Party>) -> Option<ProbeOutcome> {
+    fn settle(&mut self, superseded: Option<ConnectionKey>) -> Option<ProbeOutcome> {
         let mut claimants = self.probe.take()?.claimants;
         let granted = claimants.pop();
         let refused = claimants.into_iter().map(|claimant| claimant.party).collect();
@@ -151,7 +157,7 @@ mod tests {
         ClientId::parse(name)
     }
 
-    fn granted(superseded: Option<Party>) -> ClaimAnswer {
+    fn granted(superseded: Option<ConnectionKey>) -> ClaimAnswer {
         ClaimAnswer::Granted { superseded, refused: Vec::new() }
     }
 

@@ -1,12 +1,12 @@
 //! The agents that the settings name.
 
+mod accumulated_text;
 pub mod demo;
 pub mod http;
 pub mod openai;
 mod plan;
-mod spoken;
-mod trouble;
 mod upstream;
+mod upstream_error;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -22,7 +22,7 @@ use serde_json::Value;
 use sse_stream::SseByteStream;
 use tokio_util::sync::CancellationToken;
 
-use super::trouble::{Resend, Trouble, retry_after};
+use super::upstream_error::{Resend, UpstreamError, retry_after};
 use crate::config::WireConfig;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -97,28 +97,28 @@ impl Upstream {
         Attempts { upstream: self, cancel, backoff: Backoff::new(BACKOFF.0, BACKOFF.1, 0.25) }
     }
 
-    async fn send(&self, body: Bytes) -> Result<Received, Trouble> {
+    async fn send(&self, body: Bytes) -> Result<UpstreamResponse, UpstreamError> {
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body);
         let answered = tokio::time::timeout(self.silence, request.send()).await;
-        let response = match answered.map_err(|_elapsed| Trouble::Silent(self.silence))? {
+        let response = match answered.map_err(|_elapsed| UpstreamError::Silent(self.silence))? {
             Ok(response) => response,
-            Err(error) if error.is_connect() => return Err(Trouble::Unsent(told(error))),
+            Err(error) if error.is_connect() => return Err(UpstreamError::Unsent(told(error))),
             Err(error) => {
                 tracing::debug!(agent = %self.agent, error = %told(error), "the upstream gave no answer");
-                return Err(Trouble::Broken("it gave no answer".into()));
+                return Err(UpstreamError::Broken("it gave no answer".into()));
             }
         };
         if !response.status().is_success() {
             return Err(self.refusal(response).await);
         }
-        let received = Received::new(response, self);
+        let received = UpstreamResponse::new(response, self);
         if received.content_type == "text/html" {
-            return Err(Trouble::Garbage("a page for browsers".into()));
+            return Err(UpstreamError::Garbage("a page for browsers".into()));
         }
         Ok(received)
     }
 
-    async fn refusal(&self, mut response: Response) -> Trouble {
+    async fn refusal(&self, mut response: Response) -> UpstreamError {
         let (status, wait) = (response.status(), retry_after(response.headers(), clock::wall()));
         let mut body = BytesMut::new();
         let read = async {
@@ -137,7 +137,7 @@ impl Upstream {
         }
         scrub_text(&mut message);
         let message = message.chars().take(REFUSAL_CHARS_MAX).collect();
-        Trouble::Refused { status, retry_after: wait, message }
+        UpstreamError::Refused { status, retry_after: wait, message }
     }
 }
 
@@ -179,7 +179,7 @@ pub struct Attempts<'a> {
 
 impl Attempts<'_> {
     /// Sends the request until something is answered that is worth reading, or trying again makes no sense.
-    pub async fn post(&mut self, body: &Bytes) -> Result<Received, AgentError> {
+    pub async fn post(&mut self, body: &Bytes) -> Result<UpstreamResponse, AgentError> {
         loop {
             let sent = self.cancel.run_until_cancelled(Box::pin(self.upstream.send(body.clone()))).await;
             match sent.ok_or(Stopped)? {
@@ -190,7 +190,7 @@ impl Attempts<'_> {
     }
 
     /// Waits until it makes sense to try again; if it makes none, the trouble is how the run ends.
-    pub async fn again(&mut self, trouble: Trouble) -> Result<(), AgentError> {
+    pub async fn again(&mut self, trouble: UpstreamError) -> Result<(), AgentError> {
         let (agent, attempt) = (&self.upstream.agent, self.backoff.attempt() + 1);
         let wait = trouble.retry(self.upstream.resend).filter(|_| attempt <= self.upstream.retries);
         let Some(asked) = wait else {
@@ -207,13 +207,13 @@ impl Attempts<'_> {
 }
 
 /// One thing an upstream says.
-pub struct Record {
+pub struct UpstreamRecord {
     /// The name that an event stream gives it.
     pub event: Option<String>,
     pub data: String,
 }
 
-impl fmt::Debug for Record {
+impl fmt::Debug for UpstreamRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Record({} bytes)", self.data.len())
     }
@@ -223,7 +223,7 @@ impl fmt::Debug for Record {
 #[derive(Debug)]
 pub enum Fault {
     Stopped,
-    Trouble(Trouble),
+    Trouble(UpstreamError),
 }
 
 impl From<Fault> for AgentError {
@@ -249,7 +249,7 @@ enum Cut {
 }
 
 /// What an upstream answers, while it does. Dropping it closes the connection.
-pub struct Received {
+pub struct UpstreamResponse {
     /// The media type, without parameters.
     pub content_type: String,
     /// Whether the upstream says that it speaks the AI SDK's protocol.
@@ -273,8 +273,8 @@ enum Records {
     Over,
 }
 
-impl Received {
-    fn new(response: Response, upstream: &Upstream) -> Received {
+impl UpstreamResponse {
+    fn new(response: Response, upstream: &Upstream) -> UpstreamResponse {
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         let content_type = header(CONTENT_TYPE.as_str()).unwrap_or_default();
         let content_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -289,25 +289,25 @@ impl Received {
             _ => Records::Sse(SseByteStream::new(pieces)),
         };
         let (silence, host) = (upstream.silence, upstream.host.clone());
-        Received { content_type, says_ui, records, taken, silence, host }
+        UpstreamResponse { content_type, says_ui, records, taken, silence, host }
     }
 
     /// The next record; none when the body has ended as it should.
-    pub async fn next(&mut self, cancel: &CancellationToken) -> Result<Option<Record>, Fault> {
+    pub async fn next(&mut self, cancel: &CancellationToken) -> Result<Option<UpstreamRecord>, Fault> {
         let next = cancel.run_until_cancelled(self.records.next()).await.ok_or(Fault::Stopped)?;
         self.taken.store(0, Ordering::Relaxed);
         next.map_err(|cut| {
             Fault::Trouble(match cut {
-                Fallen::Cut(Cut::Silent) => Trouble::Silent(self.silence),
+                Fallen::Cut(Cut::Silent) => UpstreamError::Silent(self.silence),
                 Fallen::Cut(Cut::Lost(why)) => {
                     tracing::debug!(%why, "the upstream's answer broke off");
-                    Trouble::Broken("its answer stops in the middle".into())
+                    UpstreamError::Broken("its answer stops in the middle".into())
                 }
                 Fallen::Cut(Cut::TooLarge) => {
-                    self.host.limit_hit(super::spoken::ANSWER_LIMIT);
-                    Trouble::Garbage("more at once than an answer may have".into())
+                    self.host.limit_hit(super::accumulated_text::ANSWER_LIMIT);
+                    UpstreamError::Garbage("more at once than an answer may have".into())
                 }
-                Fallen::NotText => Trouble::Garbage("bytes that are no text".into()),
+                Fallen::NotText => UpstreamError::Garbage("bytes that are no text".into()),
             })
         })
     }
@@ -326,7 +326,7 @@ impl Received {
     }
 }
 
-impl fmt::Debug for Received {
+impl fmt::Debug for UpstreamResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Received({})", self.content_type)
     }
@@ -338,7 +338,7 @@ enum Fallen {
 }
 
 impl Records {
-    async fn next(&mut self) -> Result<Option<Record>, Fallen> {
+    async fn next(&mut self) -> Result<Option<UpstreamRecord>, Fallen> {
         match self {
             Records::Sse(events) => loop {
                 match events.next().await {
@@ -346,7 +346,7 @@ impl Records {
                     Some(Ok(event)) => {
                         // A block without data is a comment, an id or a retry time: nothing that is said.
                         if let Some(data) = event.data {
-                            return Ok(Some(Record { event: event.event, data }));
+                            return Ok(Some(UpstreamRecord { event: event.event, data }));
                         }
                     }
                     Some(Err(sse_stream::Error::Body(cut))) => {
@@ -369,7 +369,11 @@ impl Records {
     }
 }
 
-async fn next_line(pieces: &mut Pieces, rest: &mut BytesMut, looked: &mut usize) -> Result<Option<Record>, Fallen> {
+async fn next_line(
+    pieces: &mut Pieces,
+    rest: &mut BytesMut,
+    looked: &mut usize,
+) -> Result<Option<UpstreamRecord>, Fallen> {
     loop {
         while let Some(end) = rest[*looked..].iter().position(|byte| *byte == b'\n') {
             let line = rest.split_to(*looked + end + 1);
@@ -395,9 +399,9 @@ async fn next_line(pieces: &mut Pieces, rest: &mut BytesMut, looked: &mut usize)
     }
 }
 
-fn record(line: &[u8]) -> Result<Record, Fallen> {
+fn record(line: &[u8]) -> Result<UpstreamRecord, Fallen> {
     let data = std::str::from_utf8(line).map_err(|_| Fallen::NotText)?.to_owned();
-    Ok(Record { event: None, data })
+    Ok(UpstreamRecord { event: None, data })
 }
 
 /// The bytes of a body. Silence, a break and too much at once end them.

@@ -10,10 +10,10 @@ use bowline_store::Holder;
 
 use super::wire::{NodeAnswer, NodeMessage, RemoteSender, SessionAsk, TaskAsk};
 use super::{AwaitedAnswer, Cluster, ROUTES_MAX, RemoteConnection, RemoteSession, unreachable};
-use crate::session::Request;
-use crate::session::{Ask, Caller, Command, Mailbox};
+use crate::session::RequestCaller;
+use crate::session::{CommandSender, Mailbox, SessionCommand, SessionRequest};
 use crate::task::command::Append;
-use crate::task::{Ask as Asked, Command as TaskCommand};
+use crate::task::{TaskCommand, TaskRequest};
 
 /// Nodes that a command may come through before it is refused: the session moves faster than it can be followed.
 const HOPS_MAX: u8 = 4;
@@ -27,17 +27,17 @@ impl Cluster {
         to: &Holder,
         session: &SessionId,
         asker: &Principal,
-        command: Command,
-    ) -> Result<(), (Box<Command>, Refusal)> {
+        command: SessionCommand,
+    ) -> Result<(), (Box<SessionCommand>, Refusal)> {
         if let Err(refusal) = self.may_forward(command.hops) {
             return Err((Box::new(command), refusal));
         }
-        let Command { from, ask, hops } = command;
+        let SessionCommand { from, ask, hops } = command;
         // Not every command that is awaited is answered by a message. Checking a node without need costs little.
-        let awaited = ask.is_awaited() || matches!(from, Caller::Request(_));
+        let awaited = ask.is_awaited() || matches!(from, CommandSender::Request(_));
         let from = match from {
-            Caller::Connection(mailbox) => self.remember(to, session, mailbox, &ask),
-            Caller::Request(Request { proof, reply }) => {
+            CommandSender::Connection(mailbox) => self.remember(to, session, mailbox, &ask),
+            CommandSender::Request(RequestCaller { proof, reply }) => {
                 let reply = move |answer| match answer {
                     Ok(NodeAnswer::Session(answered)) => reply.send(answered.map(Into::into)),
                     Ok(_) => reply.send(Err(unreachable())),
@@ -45,7 +45,7 @@ impl Cluster {
                 };
                 RemoteSender::Request { number: self.await_answer(to, Box::new(reply)), proof }
             }
-            Caller::Internal => RemoteSender::Nobody,
+            CommandSender::Internal => RemoteSender::Nobody,
         };
         {
             let mut state = self.state();
@@ -86,8 +86,8 @@ impl Cluster {
             return Err((command, refusal));
         }
         let (ask, number) = match command.ask {
-            Asked::Look => (TaskAsk::Look, 0),
-            Asked::Append(Append { place, chunks, reply }) => {
+            TaskRequest::Look => (TaskAsk::Look, 0),
+            TaskRequest::Append(Append { place, chunks, reply }) => {
                 let reply = move |answer| match answer {
                     Ok(NodeAnswer::Appended(appended)) => reply.send(appended.map(Into::into)),
                     Ok(_) => reply.send(Err(unreachable())),
@@ -95,7 +95,7 @@ impl Cluster {
                 };
                 (TaskAsk::Append { place, chunks }, self.await_answer(to, Box::new(reply)))
             }
-            Asked::End { ending, reply } => {
+            TaskRequest::End { ending, reply } => {
                 let reply = move |answer| match answer {
                     Ok(NodeAnswer::Ended(ended)) => reply.send(ended.map(Into::into)),
                     Ok(_) => reply.send(Err(unreachable())),
@@ -119,13 +119,13 @@ impl Cluster {
     }
 
     /// Keeps a connection's mailbox for the mail that will come back.
-    fn remember(&self, to: &Holder, session: &SessionId, mailbox: Mailbox, ask: &Ask) -> RemoteSender {
+    fn remember(&self, to: &Holder, session: &SessionId, mailbox: Mailbox, ask: &SessionRequest) -> RemoteSender {
         let (party, admitted) = (mailbox.party, mailbox.admitted);
         let mut state = self.state();
         let away = state.away.entry(party).or_insert_with(|| RemoteConnection { mailbox, sessions: HashMap::new() });
         match ask {
-            Ask::Detach => drop(away.sessions.remove(session)),
-            Ask::Attach(approach) => {
+            SessionRequest::Detach => drop(away.sessions.remove(session)),
+            SessionRequest::Attach(approach) => {
                 let coming = |abroad: &&mut RemoteSession| abroad.node == *to && abroad.coming.is_some();
                 match away.sessions.get_mut(session).filter(coming) {
                     // It asks twice, and what it asked in between is not forgotten.

@@ -10,7 +10,7 @@ use bowline_store::Holder;
 use super::peer_connections::Gone;
 use super::wire::SessionAsk;
 use super::{Cluster, PeerCommand};
-use crate::session::{Ask, Caller, Command};
+use crate::session::{CommandSender, SessionCommand, SessionRequest};
 
 /// What a node's record says of its life.
 #[derive(Clone, Copy, Debug)]
@@ -100,11 +100,11 @@ impl Cluster {
             for (session, abroad) in coming {
                 let asks = abroad.coming.into_iter().flatten();
                 let asks = asks.filter_map(|ask| serde_json::from_str::<SessionAsk>(&ask).ok());
-                let asks: Vec<Ask> = asks.map(Ask::from).collect();
-                let Some(Ask::Attach(approach)) = asks.first() else { continue };
+                let asks: Vec<SessionRequest> = asks.map(SessionRequest::from).collect();
+                let Some(SessionRequest::Attach(approach)) = asks.first() else { continue };
                 let asker = approach.principal.clone();
                 again.extend(asks.into_iter().map(|ask| {
-                    let command = Command::new(Caller::Connection(away.mailbox.clone()), ask);
+                    let command = SessionCommand::new(CommandSender::Connection(away.mailbox.clone()), ask);
                     PeerCommand::Session { session: session.clone(), asker: asker.clone(), command: Box::new(command) }
                 }));
             }
@@ -137,7 +137,7 @@ impl Cluster {
 fn detach(gone: Vec<Gone>) -> impl Iterator<Item = PeerCommand> {
     gone.into_iter().flat_map(|Gone { mailbox, sessions }| {
         sessions.into_iter().map(move |(session, asker)| {
-            let command = Command::new(Caller::Connection(mailbox.clone()), Ask::Detach);
+            let command = SessionCommand::new(CommandSender::Connection(mailbox.clone()), SessionRequest::Detach);
             PeerCommand::Session { session, asker, command: Box::new(command) }
         })
     })

@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bowline_core::hold::Party;
+use bowline_core::hold::ConnectionKey;
 use bowline_core::node_exchange::Overdue;
 use bowline_core::{NodeExchange, Peers};
 use bowline_env::{Clock, clock, entropy};
@@ -34,7 +34,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::logs::placement::Location;
-use crate::session::{Ask, Mail, Mailbox, Way};
+use crate::session::{AttachOrigin, Mail, Mailbox, SessionRequest};
 pub use liveness::Seen;
 pub use node_stream::HubPeers;
 use node_stream::NodeStreams;
@@ -95,7 +95,7 @@ struct State {
     /// Requests of ours that wait for another node.
     waiting: HashMap<u64, AwaitedAnswer>,
     /// Connections here with a session elsewhere.
-    away: HashMap<Party, RemoteConnection>,
+    away: HashMap<ConnectionKey, RemoteConnection>,
     /// Connections of other nodes whose session is here.
     visitors: PeerConnections,
     /// Where sessions were found last, and whose they are.
@@ -123,7 +123,7 @@ struct RemoteSession {
     /// node. None if there is nothing like that, or something among it that must not be done twice.
     coming: Option<Vec<String>>,
     /// How it comes, until it is granted its link or refused.
-    way: Option<Way>,
+    way: Option<AttachOrigin>,
 }
 
 impl RemoteSession {
@@ -131,12 +131,12 @@ impl RemoteSession {
         RemoteSession { node: node.clone(), coming: None, way: None }
     }
 
-    fn coming_to(node: &Holder, way: Way) -> RemoteSession {
+    fn coming_to(node: &Holder, way: AttachOrigin) -> RemoteSession {
         RemoteSession { node: node.clone(), coming: Some(Vec::new()), way: Some(way) }
     }
 
     /// Keeps what is asked of the session while it is not known whether its node has received any of it.
-    fn keep(&mut self, ask: &Ask) {
+    fn keep(&mut self, ask: &SessionRequest) {
         let Some(coming) = &mut self.coming else { return };
         match serde_json::to_string(&SessionAsk::from(ask)) {
             Ok(ask_again) if ask.is_repeatable() && coming.len() < COMING_MAX => coming.push(ask_again),

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use bowline_core::hold::Party;
+use bowline_core::hold::ConnectionKey;
 use bowline_protocol::{Principal, SessionId};
 use bowline_store::Holder;
 
-use crate::session::{Ask, Mailbox};
+use crate::session::{Mailbox, SessionRequest};
 
 #[derive(Default)]
-pub struct PeerConnections(HashMap<(Holder, Party), PeerConnection>);
+pub struct PeerConnections(HashMap<(Holder, ConnectionKey), PeerConnection>);
 
 struct PeerConnection {
     mailbox: Mailbox,
@@ -27,8 +27,8 @@ impl PeerConnections {
     /// The mailbox that stands for a connection elsewhere; the same one for all that it asks while it is attached.
     pub fn mailbox(
         &mut self,
-        (node, party): (&Holder, Party),
-        (session, asker, ask): (&SessionId, &Principal, &Ask),
+        (node, party): (&Holder, ConnectionKey),
+        (session, asker, ask): (&SessionId, &Principal, &SessionRequest),
         make: impl FnOnce() -> Mailbox,
     ) -> Mailbox {
         let key = (node.clone(), party);
@@ -36,8 +36,8 @@ impl PeerConnections {
             self.0.entry(key.clone()).or_insert_with(|| PeerConnection { mailbox: make(), sessions: HashMap::new() });
         let mailbox = visitor.mailbox.clone();
         match ask {
-            Ask::Attach(_) => drop(visitor.sessions.insert(session.clone(), asker.clone())),
-            Ask::Detach => drop(visitor.sessions.remove(session)),
+            SessionRequest::Attach(_) => drop(visitor.sessions.insert(session.clone(), asker.clone())),
+            SessionRequest::Detach => drop(visitor.sessions.remove(session)),
             _ => {}
         }
         if visitor.sessions.is_empty() {
@@ -47,7 +47,7 @@ impl PeerConnections {
     }
 
     /// A session that its visitor attached to under one name goes on under another.
-    pub fn rename(&mut self, node: &Holder, party: Party, from: &SessionId, to: &SessionId) {
+    pub fn rename(&mut self, node: &Holder, party: ConnectionKey, from: &SessionId, to: &SessionId) {
         if let Some(visitor) = self.0.get_mut(&(node.clone(), party))
             && let Some(asker) = visitor.sessions.remove(from)
         {

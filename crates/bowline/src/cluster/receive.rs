@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_core::hold::Party;
+use bowline_core::hold::ConnectionKey;
 use bowline_core::node_exchange::{MessageVerdict, ReceivedStamp};
 use bowline_env::clock;
 use bowline_protocol::{Principal, SessionId, TaskId};
@@ -12,11 +12,11 @@ use serde_json::value::RawValue;
 use super::node_stream::NodeResponder;
 use super::wire::{NodeAnswer, NodeMessage, RemoteSender, SessionAsk, TaskAsk};
 use super::{AwaitedAnswer, Cluster, Envelope, RemoteSession};
-use crate::reply::Reply;
-use crate::session::Request;
-use crate::session::{Ask, Caller, Command, Mail};
+use crate::reply::Responder;
+use crate::session::RequestCaller;
+use crate::session::{CommandSender, Mail, SessionCommand, SessionRequest};
 use crate::task::command::Append;
-use crate::task::{Ask as Asked, Command as TaskCommand};
+use crate::task::{TaskCommand, TaskRequest};
 
 /// What another node asks to be done here.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub enum PeerCommand {
     Session {
         session: SessionId,
         asker: Principal,
-        command: Box<Command>,
+        command: Box<SessionCommand>,
     },
     /// The same, as it came.
     Visit(Box<RemoteAsk>),
@@ -49,7 +49,7 @@ pub struct RemoteAsk {
     sender: RemoteSender,
     pub session: SessionId,
     pub asker: Principal,
-    pub ask: Ask,
+    pub ask: SessionRequest,
     hops: u8,
 }
 
@@ -120,7 +120,7 @@ impl Cluster {
                 return Some(PeerCommand::Session {
                     session,
                     asker,
-                    command: Box::new(Command { from, ask: ask.into(), hops }),
+                    command: Box::new(SessionCommand { from, ask: ask.into(), hops }),
                 });
             }
             NodeMessage::Task { task, asker, number, ask, hops } => {
@@ -142,9 +142,9 @@ impl Cluster {
     }
 
     /// What is asked from elsewhere, as something that can be done here.
-    pub(crate) fn admit(self: &Arc<Self>, visit: RemoteAsk) -> Command {
+    pub(crate) fn admit(self: &Arc<Self>, visit: RemoteAsk) -> SessionCommand {
         let RemoteAsk { node, sender, session, asker, ask, hops } = visit;
-        Command { from: self.caller(&node, sender, (&session, &asker, &ask)), ask, hops }
+        SessionCommand { from: self.caller(&node, sender, (&session, &asker, &ask)), ask, hops }
     }
 
     /// Sends back what is asked from elsewhere; the session is free, and the node that asks can have it.
@@ -155,60 +155,68 @@ impl Cluster {
     }
 
     /// The sender here of a command that a leaving node has sent back. None if it is gone.
-    fn returned(&self, node: &Holder, sender: RemoteSender, session: &SessionId) -> Option<Caller> {
+    fn returned(&self, node: &Holder, sender: RemoteSender, session: &SessionId) -> Option<CommandSender> {
         let mut state = self.state();
         if state.routes.get(session).is_some_and(|(holder, _)| holder == node) {
             state.routes.remove(session);
         }
         match sender {
-            RemoteSender::Nobody => Some(Caller::Internal),
+            RemoteSender::Nobody => Some(CommandSender::Internal),
             RemoteSender::Connection { party, admitted } => {
                 let away = state.away.get_mut(&party)?;
                 if let Some(abroad) = away.sessions.get_mut(session).filter(|abroad| abroad.node == *node) {
                     // That node has no part in it any more, and its end cuts no connection. More may be on its way back.
                     *abroad = RemoteSession::at(&self.name);
                 }
-                Some(Caller::Connection(away.mailbox.clone().asking(admitted)))
+                Some(CommandSender::Connection(away.mailbox.clone().asking(admitted)))
             }
             RemoteSender::Request { number, proof } => {
                 let AwaitedAnswer { reply, .. } = state.waiting.remove(&number)?;
-                let reply = Reply::new(|answered| reply(Ok(NodeAnswer::of_session(answered))));
-                Some(Caller::Request(Request { proof, reply }))
+                let reply = Responder::new(|answered| reply(Ok(NodeAnswer::of_session(answered))));
+                Some(CommandSender::Request(RequestCaller { proof, reply }))
             }
         }
     }
 
     /// The sender on another node, as a sender that can be answered here.
-    fn caller(self: &Arc<Self>, node: &Holder, sender: RemoteSender, about: (&SessionId, &Principal, &Ask)) -> Caller {
+    fn caller(
+        self: &Arc<Self>,
+        node: &Holder,
+        sender: RemoteSender,
+        about: (&SessionId, &Principal, &SessionRequest),
+    ) -> CommandSender {
         match sender {
-            RemoteSender::Nobody => Caller::Internal,
+            RemoteSender::Nobody => CommandSender::Internal,
             RemoteSender::Connection { party, admitted } => {
                 let mut state = self.state();
                 let mailbox = state.visitors.mailbox((node, party), about, || self.visitor(node, party));
-                Caller::Connection(mailbox.asking(admitted))
+                CommandSender::Connection(mailbox.asking(admitted))
             }
             RemoteSender::Request { number, proof } => {
                 let owed = self.answer_to(node, number);
-                Caller::Request(Request {
+                CommandSender::Request(RequestCaller {
                     proof,
-                    reply: Reply::new(|answered| owed.send(NodeAnswer::of_session(answered))),
+                    reply: Responder::new(|answered| owed.send(NodeAnswer::of_session(answered))),
                 })
             }
         }
     }
 
-    fn task_ask(self: &Arc<Self>, node: &Holder, number: u64, ask: TaskAsk) -> Asked {
+    fn task_ask(self: &Arc<Self>, node: &Holder, number: u64, ask: TaskAsk) -> TaskRequest {
         let owed = || self.answer_to(node, number);
         match ask {
-            TaskAsk::Look => Asked::Look,
+            TaskAsk::Look => TaskRequest::Look,
             TaskAsk::Append { place, chunks } => {
                 let owed = owed();
-                let reply = Reply::new(|appended| owed.send(NodeAnswer::of_append(appended)));
-                Asked::Append(Append { place, chunks, reply })
+                let reply = Responder::new(|appended| owed.send(NodeAnswer::of_append(appended)));
+                TaskRequest::Append(Append { place, chunks, reply })
             }
             TaskAsk::End(ending) => {
                 let owed = owed();
-                Asked::End { ending: ending.into(), reply: Reply::new(|ended| owed.send(NodeAnswer::of_end(ended))) }
+                TaskRequest::End {
+                    ending: ending.into(),
+                    reply: Responder::new(|ended| owed.send(NodeAnswer::of_end(ended))),
+                }
             }
         }
     }
@@ -221,7 +229,7 @@ impl Cluster {
     }
 
     /// Mail for a connection of ours from a session elsewhere.
-    fn deliver(&self, from: &Holder, party: Party, mail: Mail) {
+    fn deliver(&self, from: &Holder, party: ConnectionKey, mail: Mail) {
         let mailbox = {
             let mut state = self.state();
             let Some(away) = state.away.get_mut(&party) else { return };

@@ -9,9 +9,9 @@ use bowline_store::{Fence, Holder, Leased, Lessor, StoreError};
 use super::Cluster;
 use crate::actor::Router;
 use crate::logs::placement::{Location, Placement, PlacementLock};
-use crate::session::Command;
+use crate::session::SessionCommand;
 use crate::session::actor::SessionActor;
-use crate::task::Command as TaskCommand;
+use crate::task::TaskCommand;
 use crate::task::actor::TaskActor;
 
 #[derive(Debug)]
@@ -62,8 +62,8 @@ impl Router<SessionActor> for ClusterRouter {
         node: &Holder,
         id: &SessionId,
         asker: &Principal,
-        command: Box<Command>,
-    ) -> Result<(), (Box<Command>, Refusal)> {
+        command: Box<SessionCommand>,
+    ) -> Result<(), (Box<SessionCommand>, Refusal)> {
         self.0.forward(node, id, asker, *command)
     }
 

@@ -144,7 +144,7 @@ impl Resolver<'_> {
         match credentials.iter().find(|key| self.written.is_written(key)) {
             Some(key) if !self.written.is_written("auth.mode") => Err(ConfigError::conflict(
                 format!("`{key}` is set, but `auth.mode` is not"),
-                "Set `auth.mode` to \"tokens\" or \"jwt\", or to \"none\" if nobody needs to prove anything.",
+                "Set `auth.mode` to \"tokens\" or \"jwt\", or to \"none\" if clients need no credential.",
             )),
             _ => Ok(()),
         }
@@ -208,7 +208,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// Keys that came over an open wire could be anybody's, so that is left to a machine's own.
+    /// Keys that came over plain HTTP could be forged, so that is allowed on loopback only.
     fn jwks_url(&self, text: &str) -> Result<reqwest::Url> {
         let url = reqwest::Url::parse(text).ok();
         let safe = |url: &reqwest::Url| {

@@ -29,7 +29,7 @@ impl Resolver<'_> {
         self.get::<Option<bool>>(key)?.map_or_else(|| Ok(is_loopback(&self.get("listen")?)), Ok)
     }
 
-    /// Without auth there is one principal, which has nobody to share with.
+    /// Without auth there is one principal, which shares with no other.
     pub(super) fn hub_processes_per_principal_max(&self, key: &str) -> Result<usize> {
         let all: usize = self.get("hub.processes_per_server_max")?;
         let usual = if self.has_auth()? { all.div_ceil(2) } else { all };

@@ -78,7 +78,7 @@ impl Loaded {
         EffectiveSettings { file, settings: self.settings.iter().map(one).collect() }
     }
 
-    /// Whether somebody wrote this setting, in a file, a variable or a flag.
+    /// Whether this setting is written, in a file, a variable or a flag.
     pub fn is_written(&self, key: &str) -> bool {
         self.settings.iter().any(|setting| setting.key == key && setting.source != Source::Default)
     }

@@ -27,7 +27,7 @@ settings! {
         url: StoreUrl [Kind::Text] = "disk:./bowline-data", "Where events live: `disk:DIR`, `memory:`, or a [Redis](scaling.md) at `redis://`, `rediss://` or `redis+sentinel://`.";
         sync: SyncMode [Kind::Choice(SyncMode::WORDS)] = "always", "`always` syncs to disk before anyone sees an event; `interval` syncs every 50 ms. For `disk:` only.";
         wait_replicas: u32 [Kind::Number { min: 0, max: 100 }] = "0", "On Redis: replicas that must have an event before it is answered.";
-        timeout: Duration [SPAN] = "5s", "On Redis: how long a command may take, with all attempts, before whoever waits is told that the store is away.";
+        timeout: Duration [SPAN] = "5s", "On Redis: how long a command may take, with all attempts, before the request fails because the store is away.";
     }
 
     /// Sessions: how long they live, whose they are, and what happens to a message while a run is active.
@@ -75,7 +75,7 @@ settings! {
     keys "auth." {
         mode [Kind::Choice(&["none", "tokens", "jwt"])] = "none", "How callers prove who they are.";
         tokens [Kind::Tokens] = "[]", "Static tokens, each with its `principal` and whether it may use the admin API. Read again when the settings file, or a file that a token is in, changes.";
-        admin_token [Kind::Secret] = "", "With `auth.mode = \"none\"`: what an admin shows as `Authorization: Bearer …`, at least 16 bytes. When not set, everybody is an admin on a loopback address, and nobody on another.";
+        admin_token [Kind::Secret] = "", "With `auth.mode = \"none\"`: what an admin shows as `Authorization: Bearer …`, at least 16 bytes. When not set, every client is an admin on a loopback address, and none on another.";
         origins [Kind::List] = "[]", "Browser origins that may connect besides the server's own page; `\"*\"` allows all.";
         hosts [Kind::List] = "[]", "Names that requests may have in `Host`, besides the server's addresses and the hosts of `auth.origins`, for what needs no credential; `\"*\"` allows all.";
         first_frame_timeout [SPAN] = "5s", "How long a WebSocket without a credential may wait before it sends one.";
@@ -140,7 +140,7 @@ settings! {
         sessions_per_principal_max: usize [COUNT] = "1000", "MCP sessions that one principal may have.";
         processes_per_server_max: usize [COUNT] = "16", "Processes of one program, so that its clients have one each; the last is shared by all who find no other. 1: all share one.";
         processes_per_principal_max: usize [COUNT] = "" by hub_processes_per_principal_max, "How many of the processes of one program may be one principal's own; its further clients share the last. When not set: half of `hub.processes_per_server_max`, and all of them without auth, where there is one principal.";
-        forced_reconnects_per_minute_max: u32 [COUNT] = "6", "How often in a minute one principal may force a reconnect of a server that is everybody's, per server. Operators are not limited.";
+        forced_reconnects_per_minute_max: u32 [COUNT] = "6", "How often in a minute one principal may force a reconnect of a server that all clients share, per server. Operators are not limited.";
     }
 
     keys "hub." {
@@ -185,7 +185,7 @@ settings! {
 
     /// Several nodes on one store: when a node counts as dead, and how long another waits for its answer.
     struct LeaseConfig in "lease." {
-        answer_timeout: Duration [SPAN] = "30s" by lease_span, "With several nodes on one Redis: whoever asks something that another node has to do is answered or cut after so long, whatever happens between the nodes. At least 400 ms.";
+        answer_timeout: Duration [SPAN] = "30s" by lease_span, "With several nodes on one Redis: a request that another node has to answer fails or is cut after so long, whatever happens between the nodes. At least 400 ms.";
         ttl: Duration [SPAN] = "10s" by lease_span, "With several nodes on one Redis: after so long without a sign of life a node is dead, and others end or continue its runs. At least 400 ms.";
     }
 

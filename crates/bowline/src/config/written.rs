@@ -90,7 +90,7 @@ impl Written {
         Ok(())
     }
 
-    /// The value of a setting, from the table's default if nobody wrote it.
+    /// The value of a setting, from the table's default if it is not written.
     pub fn get(&self, path: &str) -> (Value, Source) {
         if let Some((value, source)) = self.entries.get(path) {
             return (value.clone(), source.clone());

@@ -8,7 +8,7 @@ use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::session::Sessions;
 use crate::stream::Streams;
-use crate::stream::reader::Readers;
+use crate::stream::reader::ReaderContext;
 
 pub struct ConnectionContext {
     pub config: Arc<Config>,
@@ -17,7 +17,7 @@ pub struct ConnectionContext {
     pub lifecycle: Arc<Lifecycle>,
     pub sessions: Arc<Sessions>,
     pub streams: Arc<Streams>,
-    pub readers: Arc<Readers>,
+    pub readers: Arc<ReaderContext>,
 }
 
 impl std::fmt::Debug for ConnectionContext {

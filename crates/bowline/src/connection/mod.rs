@@ -24,7 +24,9 @@ use watching::Watching;
 
 use crate::auth::{Credential, Identity, SUBPROTOCOL, Validity};
 use crate::refusals;
-use crate::session::{self, Ask, Caller, Command, Grant, Inbox, Mail, Mailbox, Way};
+use crate::session::{
+    self, AttachOrigin, CommandSender, Grant, Mail, MailReceiver, Mailbox, SessionCommand, SessionRequest,
+};
 
 /// An empty outbox that once held more frames than this gives its memory back.
 const OUTBOX_FRAMES_KEPT: usize = 256;
@@ -89,7 +91,7 @@ struct Attachment {
 }
 
 impl Connection {
-    pub fn new(context: Arc<ConnectionContext>, credential: Option<Credential>) -> (Box<Connection>, Inbox) {
+    pub fn new(context: Arc<ConnectionContext>, credential: Option<Credential>) -> (Box<Connection>, MailReceiver) {
         let now = clock::now();
         let (mailbox, inbox) = Mailbox::new();
         let (standing, validity) = match credential {
@@ -225,19 +227,19 @@ impl Connection {
     pub async fn handle_heard(&mut self) {
         self.heart.handle_heard(clock::now());
         for session in std::mem::take(&mut self.probed) {
-            self.command_quietly(&session, Ask::Alive).await;
+            self.command_quietly(&session, SessionRequest::Alive).await;
         }
     }
 
     /// Something asked of a session by this connection.
-    fn asking(&self, session: &SessionId, ask: Ask) -> Command {
+    fn asking(&self, session: &SessionId, ask: SessionRequest) -> SessionCommand {
         let linked = self.links.iter().any(|attached| attached.link.session() == session);
         let mailbox = self.mailbox.asking(linked || self.lost.contains(session));
-        Command::new(Caller::Connection(mailbox), ask)
+        SessionCommand::new(CommandSender::Connection(mailbox), ask)
     }
 
     /// Sends a command whose failure is not reported.
-    async fn command_quietly(&mut self, session: &SessionId, ask: Ask) {
+    async fn command_quietly(&mut self, session: &SessionId, ask: SessionRequest) {
         if let ClientIdentity::Known { identity, .. } = &self.standing {
             let (asker, command) = (identity.principal.clone(), self.asking(session, ask));
             let _ = self.context.sessions.send(session, &asker, command).await;
@@ -292,12 +294,12 @@ impl Connection {
         self.close(CloseCode::Restart);
     }
 
-    fn handle_refused(&mut self, session: SessionId, refusal: &Refusal, way: Option<Way>) {
+    fn handle_refused(&mut self, session: SessionId, refusal: &Refusal, way: Option<AttachOrigin>) {
         if way.is_some() {
             self.attaching.retain(|attaching| *attaching != session);
             tracing::info!(connection = %self.id, %session, code = %refusal.code, "reconnect refused");
         }
-        if matches!(way, Some(Way::Recover | Way::Restored)) {
+        if matches!(way, Some(AttachOrigin::Recover | AttachOrigin::Restored)) {
             self.context.metrics.refusals.inc(refusal.code.as_str());
             self.say(&Control::recovery_failed(Some(session), refusal));
         } else {
@@ -314,8 +316,8 @@ impl Connection {
         let token = self.next_token;
         self.next_token += 1;
         let link = match way {
-            Way::Created => Link::fresh(session, &extent),
-            Way::Reconnect | Way::Recover | Way::Restored => {
+            AttachOrigin::Created => Link::fresh(session, &extent),
+            AttachOrigin::Reconnect | AttachOrigin::Recover | AttachOrigin::Restored => {
                 self.context.metrics.reconnects.inc(resume.verdict());
                 self.context.metrics.events_lost_per_reconnect.observe(resume.lost() as f64);
                 Link::resume(session, &extent, resume).claiming(position)
@@ -358,7 +360,7 @@ impl Connection {
         };
         self.links.swap_remove(at);
         self.refuse(Some(session.clone()), &refusals::of_store(error));
-        self.command_quietly(&session, Ask::Detach).await;
+        self.command_quietly(&session, SessionRequest::Detach).await;
     }
 
     /// Logs have grown, perhaps.
@@ -432,7 +434,7 @@ impl Connection {
                 let text = "The session is over.".into();
                 self.say(&Control::new(event::names::SESSION_END, Some(session.clone()), text, json!({})));
             }
-            self.command_quietly(&session, Ask::Detach).await;
+            self.command_quietly(&session, SessionRequest::Detach).await;
         }
     }
 
@@ -460,7 +462,7 @@ impl Connection {
     pub async fn leave(mut self: Box<Self>) {
         let links: Vec<SessionId> = self.links.drain(..).map(|attached| attached.link.session().clone()).collect();
         for session in links.into_iter().chain(std::mem::take(&mut self.attaching)) {
-            self.command_quietly(&session, Ask::Detach).await;
+            self.command_quietly(&session, SessionRequest::Detach).await;
         }
     }
 }

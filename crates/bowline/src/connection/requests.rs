@@ -3,7 +3,7 @@
 use bowline_api::{Reply, WorkCommand};
 use bowline_env::clock;
 use bowline_protocol::frame::client::{Content, Secret};
-use bowline_protocol::frame::{Attach, BadFrame, Control, Request};
+use bowline_protocol::frame::{Attach, BadFrame, ClientFrame, Control};
 use bowline_protocol::{CloseCode, Cursor, Epoch, ErrorCode, MessageId, Principal, Refusal, SessionId};
 use serde_json::json;
 
@@ -13,22 +13,24 @@ use crate::secret::Presented;
 use crate::session::export::ExportOptions;
 use crate::session::registry::NewSession;
 use crate::session::restore::{self, Restored};
-use crate::session::{Approach, Ask, Way};
+use crate::session::{AttachOrigin, AttachRequest, SessionRequest};
 
 impl Connection {
     /// One text frame of the client's.
     pub async fn handle_text(&mut self, text: &str) {
         self.context.metrics.frames_received.inc();
-        let request = match Request::parse(text, self.context.config.limits.json_depth_max) {
+        let request = match ClientFrame::parse(text, self.context.config.limits.json_depth_max) {
             // Old clients ack from the start, before they have said who they are.
-            Ok(Request::Ack { .. } | Request::Pong) if matches!(self.standing, ClientIdentity::Unknown { .. }) => {
+            Ok(ClientFrame::Ack { .. } | ClientFrame::Pong)
+                if matches!(self.standing, ClientIdentity::Unknown { .. }) =>
+            {
                 return;
             }
             Ok(request) => request,
             Err(_) if matches!(self.standing, ClientIdentity::Unknown { .. }) => return self.not_known(),
             Err(bad) => return self.bad_frame(bad),
         };
-        if !matches!(request, Request::Ack { .. } | Request::Pong)
+        if !matches!(request, ClientFrame::Ack { .. } | ClientFrame::Pong)
             && let Err(wait) = self.bucket.take(clock::now())
         {
             self.context.metrics.limits_hit.inc("limits.events_per_second");
@@ -37,55 +39,56 @@ impl Connection {
             return self.refuse(None, &refusal);
         }
         let identity = match (&self.standing, &request) {
-            (_, Request::Authenticate { token }) => return Box::pin(self.authenticate(token)).await,
+            (_, ClientFrame::Authenticate { token }) => return Box::pin(self.authenticate(token)).await,
             (ClientIdentity::Known { identity, .. }, _) => identity.clone(),
             (ClientIdentity::Unknown { .. }, _) => return self.not_known(),
         };
         Box::pin(self.handle_request(request, identity)).await;
     }
 
-    async fn handle_request(&mut self, request: Request, identity: Identity) {
+    async fn handle_request(&mut self, request: ClientFrame, identity: Identity) {
         match request {
-            Request::Ack { session, cursor, received_count, gap_detected } => {
+            ClientFrame::Ack { session, cursor, received_count, gap_detected } => {
                 self.context.metrics.client_received.inc_by(received_count);
                 self.ack(session, cursor, gap_detected, &identity).await;
             }
-            Request::Pong | Request::Authenticate { .. } => {}
-            Request::CreateSession { client_id, app_version, agent, config } => {
+            ClientFrame::Pong | ClientFrame::Authenticate { .. } => {}
+            ClientFrame::CreateSession { client_id, app_version, agent, config } => {
                 let owner = identity.principal.clone();
                 self.create(NewSession { owner, agent, client_id, app_version, config }).await;
             }
-            Request::Reconnect(attach) => self.attach(attach, Way::Reconnect, &identity).await,
-            Request::Recover(attach) => self.attach(attach, Way::Recover, &identity).await,
-            Request::Message { session, message_id, content } => {
+            ClientFrame::Reconnect(attach) => self.attach(attach, AttachOrigin::Reconnect, &identity).await,
+            ClientFrame::Recover(attach) => self.attach(attach, AttachOrigin::Recover, &identity).await,
+            ClientFrame::Message { session, message_id, content } => {
                 self.message(session, message_id, content, &identity).await;
             }
-            Request::Response { session, step_id, confirmed, tasks, reason } => {
+            ClientFrame::Response { session, step_id, confirmed, tasks, reason } => {
                 let reply = Reply { confirmed, tasks, reason };
-                self.command(session, &identity, Ask::Response { step_id, reply, request: None }).await;
+                self.command(session, &identity, SessionRequest::Response { step_id, reply, request: None }).await;
             }
-            Request::Cancel { session, reason } => {
+            ClientFrame::Cancel { session, reason } => {
                 let by = identity.principal.to_string();
-                self.command(session, &identity, Ask::Cancel { by, reason, turn: None }).await;
+                self.command(session, &identity, SessionRequest::Cancel { by, reason, turn: None }).await;
             }
-            Request::Plan { session, command } => {
+            ClientFrame::Plan { session, command } => {
                 let by = identity.principal.to_string();
-                self.command(session, &identity, Ask::Command { by, command: WorkCommand::Plan(command) }).await;
+                self.command(session, &identity, SessionRequest::Command { by, command: WorkCommand::Plan(command) })
+                    .await;
             }
-            Request::EndSession { session } => {
+            ClientFrame::EndSession { session } => {
                 let by = identity.principal.to_string();
-                self.command(session, &identity, Ask::End { by }).await;
+                self.command(session, &identity, SessionRequest::End { by }).await;
             }
-            Request::Restore { signed_state, attach } => self.restore(&signed_state, attach, &identity).await,
-            Request::RequestState { session, options } => match ExportOptions::read(&options) {
+            ClientFrame::Restore { signed_state, attach } => self.restore(&signed_state, attach, &identity).await,
+            ClientFrame::RequestState { session, options } => match ExportOptions::read(&options) {
                 Err(refusal) => self.bad_frame(BadFrame { refusal, session, recovering: false }),
-                Ok(options) => self.command(session, &identity, Ask::Export(options)).await,
+                Ok(options) => self.command(session, &identity, SessionRequest::Export(options)).await,
             },
-            Request::WatchTask { task_id, last_message_id, resume_token } => {
+            ClientFrame::WatchTask { task_id, last_message_id, resume_token } => {
                 let shown = resume_token.as_ref().map(Presented::from);
                 self.watch_task(&task_id, last_message_id.as_deref(), shown, &identity).await;
             }
-            Request::UnwatchTask { task_id } => self.unwatch_task(&task_id),
+            ClientFrame::UnwatchTask { task_id } => self.unwatch_task(&task_id),
         }
     }
 
@@ -148,7 +151,7 @@ impl Connection {
             Err(refusal) => self.refuse(None, &refusal),
             Ok(session) => {
                 let attach = Attach { session: Some(session), client_id, ..Attach::default() };
-                self.claim(attach, Way::Created, owner).await;
+                self.claim(attach, AttachOrigin::Created, owner).await;
             }
         }
     }
@@ -163,11 +166,11 @@ impl Connection {
         Err(Refusal::new(ErrorCode::TooManySessions, message).retry_after_ms(1000))
     }
 
-    async fn attach(&mut self, attach: Attach, way: Way, identity: &Identity) {
+    async fn attach(&mut self, attach: Attach, way: AttachOrigin, identity: &Identity) {
         self.context.metrics.reconnect_attempts.inc();
         let session = match self.resolve(attach.session.clone()) {
             Ok(session) => session,
-            Err(refusal) if way == Way::Recover => return self.say(&Control::recovery_failed(None, &refusal)),
+            Err(refusal) if way == AttachOrigin::Recover => return self.say(&Control::recovery_failed(None, &refusal)),
             Err(refusal) => return self.refuse(None, &refusal),
         };
         let attach = Attach { session: Some(session.clone()), ..attach };
@@ -179,14 +182,20 @@ impl Connection {
         }
     }
 
-    async fn claim(&mut self, attach: Attach, way: Way, principal: Principal) {
+    async fn claim(&mut self, attach: Attach, way: AttachOrigin, principal: Principal) {
         self.claim_with(attach, way, principal, None).await;
     }
 
-    async fn claim_with(&mut self, attach: Attach, way: Way, principal: Principal, restored: Option<Box<Restored>>) {
+    async fn claim_with(
+        &mut self,
+        attach: Attach,
+        way: AttachOrigin,
+        principal: Principal,
+        restored: Option<Box<Restored>>,
+    ) {
         let Some(session) = attach.session else { return };
         self.attaching.push(session.clone());
-        let approach = Approach {
+        let approach = AttachRequest {
             principal: principal.clone(),
             way,
             cursor: attach.cursor,
@@ -197,7 +206,7 @@ impl Connection {
             restored,
             since: clock::now(),
         };
-        let command = self.asking(&session, Ask::Attach(Box::new(approach)));
+        let command = self.asking(&session, SessionRequest::Attach(Box::new(approach)));
         if let Err(refusal) = self.context.sessions.send(&session, &principal, command).await {
             self.context.metrics.reconnect_refusals.inc(refusal.code.as_str());
             self.handle_refused(session, &refusal, Some(way));
@@ -222,7 +231,13 @@ impl Connection {
             Ok(way) => {
                 // A state makes a holder; watching is for `user.reconnect`.
                 let attach = Attach { session: Some(way.claim), cursor: Some(way.cursor), observe: false, ..attach };
-                self.claim_with(attach, Way::Restored, identity.principal.clone(), Some(Box::new(way.restored))).await;
+                self.claim_with(
+                    attach,
+                    AttachOrigin::Restored,
+                    identity.principal.clone(),
+                    Some(Box::new(way.restored)),
+                )
+                .await;
             }
         }
     }
@@ -241,11 +256,12 @@ impl Connection {
             let message = format!("The message is {bytes} bytes long; limits.message_bytes_max is {max}.");
             return self.refuse(session, &Refusal::new(ErrorCode::MessageTooLarge, message));
         }
-        self.command(session, identity, Ask::Message { message_id, also: None, behind: None, content }).await;
+        self.command(session, identity, SessionRequest::Message { message_id, also: None, behind: None, content })
+            .await;
     }
 
     /// Sends a command to a session, or says why not.
-    async fn command(&mut self, session: Option<SessionId>, identity: &Identity, ask: Ask) {
+    async fn command(&mut self, session: Option<SessionId>, identity: &Identity, ask: SessionRequest) {
         let session = match self.resolve(session) {
             Ok(session) => session,
             Err(refusal) => return self.refuse(None, &refusal),
@@ -302,7 +318,7 @@ impl Connection {
                 self.refuse(Some(session), &Refusal::new(ErrorCode::CursorAhead, message));
             }
             Ok(Some(seq)) if !attached.observe => {
-                let command = self.asking(&session, Ask::Ack { seq });
+                let command = self.asking(&session, SessionRequest::Ack { seq });
                 let _ = self.context.sessions.send(&session, &identity.principal, command).await;
             }
             Ok(_) => {}

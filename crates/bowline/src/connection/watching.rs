@@ -13,7 +13,7 @@ use crate::live_streams::Encoded;
 use crate::refusals;
 use crate::resume_metrics::ResumeMetrics;
 use crate::secret::Presented;
-use crate::stream::reader::{Piece, StreamReader};
+use crate::stream::reader::{ReaderOutput, StreamReader};
 use crate::stream::{Proof, Watched};
 
 pub struct Watching {
@@ -138,7 +138,7 @@ impl Connection {
                     resuming.into_iter().for_each(|resuming| resuming.caught_up(&self.context.metrics));
                     at += 1;
                 }
-                Ok(Some(Piece::Over)) => self.end_watch(at).await,
+                Ok(Some(ReaderOutput::Over)) => self.end_watch(at).await,
                 Ok(Some(piece)) => self.push_piece(at, &piece),
                 Err(error) => self.cannot_watch(at, &error).await,
             }
@@ -149,16 +149,16 @@ impl Connection {
         }
     }
 
-    fn push_piece(&mut self, at: usize, piece: &Piece<FrameDialect>) {
+    fn push_piece(&mut self, at: usize, piece: &ReaderOutput<FrameDialect>) {
         let time = clock::timestamp();
         let Watching { task, session, reader, .. } = &self.watches[at];
         let session = session.as_ref();
         let named = FrameTask { task, session, epoch: reader.epoch() };
         let encode = |output: &<FrameDialect as Projection>::Output| FrameDialect::encode_frame(output, &named, &time);
         let frames = match piece {
-            Piece::Own(outputs) => outputs.iter().map(encode).collect(),
-            Piece::Shared { batch, from } => Encoded::frames::<FrameDialect>(batch, *from, session, encode),
-            Piece::Over => Vec::new(),
+            ReaderOutput::Own(outputs) => outputs.iter().map(encode).collect(),
+            ReaderOutput::Shared { batch, from } => Encoded::frames::<FrameDialect>(batch, *from, session, encode),
+            ReaderOutput::Over => Vec::new(),
         };
         self.context.metrics.chunks_sent.inc_by(frames.len() as u64);
         frames.into_iter().for_each(|frame| self.push(frame));

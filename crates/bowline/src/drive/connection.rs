@@ -17,7 +17,7 @@ use crate::auth::{AuthError, Credential};
 use crate::connection::{Connection, ConnectionContext};
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
-use crate::session::{Inbox, Mail};
+use crate::session::{Mail, MailReceiver};
 
 /// How long a closing connection may take to accept its last frames.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -100,7 +100,7 @@ pub async fn turn_away(socket: WebSocket, code: CloseCode) {
 async fn converse(
     lifecycle: &Lifecycle,
     connection: &mut Connection,
-    inbox: &mut Inbox,
+    inbox: &mut MailReceiver,
     sink: &mut FrameSink,
     stream: &mut FrameStream,
 ) -> Option<CloseCode> {

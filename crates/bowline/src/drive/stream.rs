@@ -16,10 +16,10 @@ use tokio::time::Sleep;
 use crate::decode::decode;
 use crate::metrics::Metrics;
 use crate::resume_metrics::ResumeMetrics;
-use crate::session::record::{Accepted, keys};
+use crate::session::record::{AcceptedMessage, keys};
 use crate::session::{Life, SessionRecord};
 use crate::stream::Watched;
-use crate::stream::reader::{Piece, Readers, StreamPlace, StreamReader};
+use crate::stream::reader::{ReaderContext, ReaderOutput, StreamPlace, StreamReader};
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
 const COMMENT_EVERY: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const COMMENT: &[u8] = b": still here\n\n";
 const READ_BYTES_MAX: usize = 256 << 10;
 
 pub struct WatchedStream<P: Projection> {
-    readers: Arc<Readers>,
+    readers: Arc<ReaderContext>,
     stage: StreamPhase<P>,
     /// Until a reader that comes back has what it missed.
     resuming: Option<ResumeMetrics>,
@@ -51,7 +51,7 @@ enum StreamPhase<P: Projection> {
 impl<P: Projection> WatchedStream<P> {
     /// A reader of a task.
     pub async fn watch(
-        readers: Arc<Readers>,
+        readers: Arc<ReaderContext>,
         watched: &Watched,
         start: WatchStart,
         fold: bool,
@@ -70,7 +70,11 @@ impl<P: Projection> WatchedStream<P> {
     }
 
     /// A reader of the turn that a message in the queue will get.
-    pub async fn queued(readers: Arc<Readers>, log: LogId, message: MessageId) -> Result<WatchedStream<P>, StoreError> {
+    pub async fn queued(
+        readers: Arc<ReaderContext>,
+        log: LogId,
+        message: MessageId,
+    ) -> Result<WatchedStream<P>, StoreError> {
         let epoch = readers.logs.store.extent(&log).await?.epoch;
         let mut stream = WatchedStream::on(readers);
         let follower = stream.readers.logs.follow(&log, (&epoch, Seq::FIRST), &stream.wake, 0);
@@ -78,7 +82,7 @@ impl<P: Projection> WatchedStream<P> {
         Ok(stream)
     }
 
-    fn on(readers: Arc<Readers>) -> WatchedStream<P> {
+    fn on(readers: Arc<ReaderContext>) -> WatchedStream<P> {
         let counted = CountedStream::new(&readers.metrics);
         WatchedStream {
             pacer: Pacer::new(&readers.budget),
@@ -137,7 +141,7 @@ impl<P: Projection> WatchedStream<P> {
                     // A client that takes nothing is waited for here, until we leave.
                     let room = self.readers.closing.run_until_cancelled(self.pacer.room(READ_BYTES_MAX)).await;
                     match reader.next(room.ok_or(StoreError::Closed)?).await? {
-                        Some(piece @ Piece::Over) => {
+                        Some(piece @ ReaderOutput::Over) => {
                             let bytes = piece.sse(reader.epoch());
                             self.has_returned();
                             self.stage = StreamPhase::Done;
@@ -184,13 +188,14 @@ impl<P: Projection> WatchedStream<P> {
 impl<P: Projection> StreamPhase<P> {
     /// What has become of a message in the queue.
     async fn of_message(
-        readers: &Arc<Readers>,
+        readers: &Arc<ReaderContext>,
         message: MessageId,
         mut follower: Follower,
     ) -> Result<StreamPhase<P>, FollowError> {
         let (log, key) = (follower.log().clone(), keys::idempotency(&message));
         let item = readers.logs.store.item(&log, &key).await?;
-        let accepted: Option<Accepted> = decode(&log, &key, item).map_err(|refusal| StoreError::Io(refusal.message))?;
+        let accepted: Option<AcceptedMessage> =
+            decode(&log, &key, item).map_err(|refusal| StoreError::Io(refusal.message))?;
         if let Some(turn) = accepted.and_then(|accepted| accepted.seq).and_then(Seq::new) {
             let extent = readers.logs.store.extent(&log).await?;
             follower.enter(&extent.epoch);

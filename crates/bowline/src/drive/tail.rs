@@ -9,7 +9,7 @@ use bowline_protocol::{Epoch, LogId, Recorded};
 use bowline_store::budget::Pacer;
 use bowline_store::{FollowError, Followed, Follower, ReadLimit, StoreError, WakeSet};
 
-use crate::stream::reader::Readers;
+use crate::stream::reader::ReaderContext;
 
 /// Quiet streams get a comment this often, so that proxies do not cut them.
 const COMMENT_EVERY: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ pub enum TailItem {
 
 #[derive(Debug)]
 pub struct LogTail {
-    readers: Arc<Readers>,
+    readers: Arc<ReaderContext>,
     follower: Follower,
     link: Link,
     /// What this reader holds.
@@ -34,7 +34,7 @@ pub struct LogTail {
 }
 
 impl LogTail {
-    pub fn new(readers: Arc<Readers>, log: &LogId, link: Link) -> LogTail {
+    pub fn new(readers: Arc<ReaderContext>, log: &LogId, link: Link) -> LogTail {
         let (wake, (from, _)) = (WakeSet::new(), link.poll_read());
         let follower = readers.logs.follow(log, (link.epoch(), from), &wake, 0);
         let pacer = Pacer::new(&readers.budget);

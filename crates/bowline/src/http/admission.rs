@@ -11,19 +11,19 @@ use axum::response::{IntoResponse, Response};
 use bowline_env::clock;
 use bowline_protocol::{ErrorCode, Refusal};
 
-use super::guard::{Farewell, Slot};
+use super::guard::{Farewell, ValiditySlot};
 use super::problem::Problem;
 use crate::auth::{self, Authenticator, Credential, HostRefused, token_from_headers};
 use crate::config::Config;
 use crate::origin::is_loopback;
 
-/// Says only that the process is alive, so anybody may ask under any name.
+/// Says only that the process is alive, so every client may ask, under any name.
 pub const ALIVE: &str = "/healthz";
 /// What begins with these needs a credential where there is auth.
 const NEED_CREDENTIAL: [&str; 5] = ["/api/", "/v1/", "/mcp", "/ws", "/produce"];
 
 /// What decides who may ask.
-pub struct Admission {
+pub struct AdmissionRules {
     pub config: Arc<Config>,
     pub auth: Arc<Authenticator>,
     /// Whether this server speaks TLS itself.
@@ -32,14 +32,14 @@ pub struct Admission {
 
 /// Refuses requests for a name that is not ours: a page that lends its own name to our address sends no `Origin` when it
 /// reads from itself. One place for all paths, so that none is forgotten.
-pub async fn host(State(admission): State<Arc<Admission>>, request: Request, next: Next) -> Response {
+pub async fn host(State(admission): State<Arc<AdmissionRules>>, request: Request, next: Next) -> Response {
     match admission.check_host(&request) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     }
 }
 
-impl Admission {
+impl AdmissionRules {
     fn check_host(&self, request: &Request) -> Result<(), Problem> {
         let path = request.uri().path();
         if path == ALIVE {
@@ -79,7 +79,7 @@ impl Admission {
         self.check_origin(headers)?;
         let admitted = self.auth.admit(&token_from_headers(headers), clock::unix_seconds()).await;
         let credential = admitted.map_err(Refusal::from)?;
-        if let Some(slot) = extensions.get::<Slot>() {
+        if let Some(slot) = extensions.get::<ValiditySlot>() {
             slot.fill(credential.validity.clone(), farewell);
         }
         Ok(credential)
@@ -102,8 +102,8 @@ impl Admission {
     }
 }
 
-impl fmt::Debug for Admission {
+impl fmt::Debug for AdmissionRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Admission")
+        f.write_str("AdmissionRules")
     }
 }

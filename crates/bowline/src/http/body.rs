@@ -36,12 +36,12 @@ pub async fn deadline(State(limits): State<Arc<RequestLimits>>, request: Request
     let fate = *fate.lock().unwrap_or_else(PoisonError::into_inner);
     let refused = response.status().is_client_error() || response.status().is_server_error();
     match fate {
-        // Whoever read it knows only that it broke off.
+        // The handler knows only that the body broke off.
         Fate::Late => response = too_late(&limits, silence),
         Fate::Coming if refused => {}
         Fate::Coming | Fate::Read => return response,
     }
-    // What is left of the body would have to be read before the next request can be, and nobody waits for that.
+    // What is left of the body would have to be read before the next request can be, and the server does not wait for that.
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }

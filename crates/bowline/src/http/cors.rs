@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::admission::Admission;
+use super::admission::AdmissionRules;
 
 /// What a page may ask with.
 const METHODS: &str = "GET, POST, DELETE";
@@ -22,7 +22,7 @@ const REMEMBERED: &str = "600";
 /// Answers a browser's question whether it may ask, and lets pages of allowed origins read what they are answered.
 ///
 /// Nothing is said of cookies: credentials travel in `Authorization` only, which a page has to know to send it.
-pub async fn share(State(admission): State<Arc<Admission>>, request: Request, next: Next) -> Response {
+pub async fn share(State(admission): State<Arc<AdmissionRules>>, request: Request, next: Next) -> Response {
     let Some(origin) = request.headers().get(header::ORIGIN).cloned() else {
         return varying(next.run(request).await);
     };

@@ -14,11 +14,11 @@ use bowline_store::{FollowError, StoreError};
 use super::problem::Problem;
 use crate::drive::tail::{LogTail, TailItem};
 use crate::refusals;
-use crate::stream::reader::Readers;
+use crate::stream::reader::ReaderContext;
 
 /// What is followed, and whether it is over already.
 #[derive(Clone, Copy, Debug)]
-pub enum Subject {
+pub enum FollowedLog {
     Session {
         over: bool,
     },
@@ -32,12 +32,12 @@ pub enum Subject {
     },
 }
 
-impl Subject {
+impl FollowedLog {
     /// The last event, if that is known.
     fn last(self, extent: &Extent) -> Option<Seq> {
         match self {
-            Subject::Turn { ended: Some(ended), .. } => Some(ended),
-            Subject::Session { over } | Subject::Task { over } | Subject::Turn { over, .. } => {
+            FollowedLog::Turn { ended: Some(ended), .. } => Some(ended),
+            FollowedLog::Session { over } | FollowedLog::Task { over } | FollowedLog::Turn { over, .. } => {
                 over.then(|| extent.last())
             }
         }
@@ -47,9 +47,9 @@ impl Subject {
     fn ends_with(self, event: &Recorded) -> bool {
         let Some(view) = event.view() else { return false };
         match self {
-            Subject::Session { .. } => view.event == names::SESSION_END,
+            FollowedLog::Session { .. } => view.event == names::SESSION_END,
             // Turns of a session do not overlap, so the first terminal is the turn's own.
-            Subject::Task { .. } | Subject::Turn { .. } => {
+            FollowedLog::Task { .. } | FollowedLog::Turn { .. } => {
                 names::TERMINAL.contains(&view.event) || view.event == names::SESSION_END
             }
         }
@@ -58,9 +58,9 @@ impl Subject {
 
 /// A log as Server-Sent Events, from a cursor on; if it is over, only what is there.
 pub async fn follow(
-    readers: Arc<Readers>,
+    readers: Arc<ReaderContext>,
     log: LogId,
-    subject: Subject,
+    subject: FollowedLog,
     from: Option<String>,
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
@@ -121,7 +121,7 @@ fn sse(piece: Option<&TailItem>, epoch: &Epoch) -> Vec<u8> {
 }
 
 /// Whether this piece holds the last event. What stands behind it in the same log belongs to something else.
-fn cut_at_end(piece: &mut TailItem, subject: Subject, last: Option<Seq>) -> bool {
+fn cut_at_end(piece: &mut TailItem, subject: FollowedLog, last: Option<Seq>) -> bool {
     let TailItem::Events(events) = piece else { return false };
     let end = events.iter().position(|event| match last {
         Some(last) => event.seq >= last,

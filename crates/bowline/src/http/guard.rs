@@ -1,4 +1,4 @@
-//! Streams end with the credential that opened them. Every answer passes here, so that no door is forgotten.
+//! Streams end with the credential that opened them. Every answer passes here, so that no endpoint is forgotten.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -29,11 +29,11 @@ pub enum Farewell {
     Comment,
 }
 
-/// Where whoever checks a request's credential leaves how long that is good.
+/// Where the check of a request's credential leaves how long that is good.
 #[derive(Clone, Debug, Default)]
-pub struct Slot(Arc<OnceLock<(Validity, Farewell)>>);
+pub struct ValiditySlot(Arc<OnceLock<(Validity, Farewell)>>);
 
-impl Slot {
+impl ValiditySlot {
     pub fn fill(&self, validity: Validity, farewell: Farewell) {
         let _ = self.0.set((validity, farewell));
     }
@@ -42,7 +42,7 @@ impl Slot {
 /// Lets an answer that is a stream end with the credential of its request. Other answers are to a request that was good when
 /// it was made: refusing them late would say that it was not done.
 pub async fn guard(mut request: Request, next: Next) -> Response {
-    let slot = Slot::default();
+    let slot = ValiditySlot::default();
     request.extensions_mut().insert(slot.clone());
     let response = next.run(request).await;
     match slot.0.get() {
@@ -63,11 +63,11 @@ struct Guarded {
     body: Body,
     ended: Pin<Box<dyn Future<Output = AuthError> + Send>>,
     farewell: Farewell,
-    stage: Stage,
+    stage: GuardStage,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum GuardStage {
     Open,
     /// The last words were said, and have not left yet.
     Said,
@@ -77,7 +77,7 @@ enum Stage {
 
 impl Guarded {
     fn new(body: Body, validity: Validity, farewell: Farewell) -> Guarded {
-        Guarded { body, ended: Box::pin(validity.ended()), farewell, stage: Stage::Open }
+        Guarded { body, ended: Box::pin(validity.ended()), farewell, stage: GuardStage::Open }
     }
 }
 
@@ -88,27 +88,27 @@ impl HttpBody for Guarded {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = self.get_mut();
         match this.stage {
-            Stage::Open => match this.ended.as_mut().poll(cx) {
+            GuardStage::Open => match this.ended.as_mut().poll(cx) {
                 Poll::Pending => Pin::new(&mut this.body).poll_frame(cx),
                 Poll::Ready(why) => {
                     // What reads for it stops now.
                     this.body = Body::empty();
-                    this.stage = Stage::Said;
+                    this.stage = GuardStage::Said;
                     Poll::Ready(Some(Ok(Frame::data(this.farewell.words(&ended(why))))))
                 }
             },
-            Stage::Said if this.farewell.breaks_off() => {
+            GuardStage::Said if this.farewell.breaks_off() => {
                 // What is still to be written leaves while we seem to wait; with the error it would be dropped.
-                this.stage = Stage::Broken;
+                this.stage = GuardStage::Broken;
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            Stage::Broken => {
-                this.stage = Stage::Over;
+            GuardStage::Broken => {
+                this.stage = GuardStage::Over;
                 Poll::Ready(Some(Err(axum::Error::new("the credential is good no more"))))
             }
-            Stage::Said | Stage::Over => {
-                this.stage = Stage::Over;
+            GuardStage::Said | GuardStage::Over => {
+                this.stage = GuardStage::Over;
                 Poll::Ready(None)
             }
         }

@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::admin::Admin;
-use super::admission::Admission;
-use super::doors;
+use super::admission::AdmissionRules;
+use super::endpoints;
 use super::sorted::Sorted;
 use crate::metrics::Metrics;
 use crate::readiness::{Readiness, StoreHealth};
@@ -20,13 +20,13 @@ use crate::readiness::{Readiness, StoreHealth};
 /// What these endpoints are made of.
 #[derive(Clone, Debug, FromRef)]
 pub struct HealthState {
-    pub admission: Arc<Admission>,
+    pub admission: Arc<AdmissionRules>,
     pub hub: Arc<Hub>,
     pub metrics: Arc<Metrics>,
     pub readiness: Arc<Readiness>,
 }
 
-doors! {
+endpoints! {
     HealthState;
     "/healthz" => get(healthz),
     "/readyz" => get(readyz),

@@ -1,4 +1,4 @@
-//! `/mcp` and `/mcp/{server}`: the hub's door. Origin, host and credential are settled before it sees anything.
+//! `/mcp` and `/mcp/{server}`: the hub's endpoint. Origin, host and credential are checked before it sees a request.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use bowline_hub::{Hub, Requester, RequesterRole, Route, downstream};
 use bowline_protocol::{ErrorCode, Refusal};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
-use super::admission::Admission;
-use super::doors;
+use super::admission::AdmissionRules;
+use super::endpoints;
 use super::guard::Farewell;
 use super::problem::Problem;
 use crate::config::Config;
@@ -23,14 +23,14 @@ use crate::refusals;
 /// What these endpoints are made of.
 #[derive(Clone, Debug)]
 pub struct McpState {
-    pub admission: Arc<Admission>,
+    pub admission: Arc<AdmissionRules>,
     pub config: Arc<Config>,
     pub hub: Arc<Hub>,
     pub lifecycle: Arc<Lifecycle>,
     pub metrics: Arc<Metrics>,
 }
 
-doors! {
+endpoints! {
     McpState;
     "/mcp" => any(all),
     "/mcp/{server}" => any(one),

@@ -1,4 +1,4 @@
-//! The doors: one file per door, and the loop that accepts connections to them.
+//! The endpoints: one file each, and the loop that accepts connections to them.
 
 pub mod admin;
 pub mod admission;
@@ -56,13 +56,13 @@ use crate::tls::Tls;
 const OTHER_CONNECTIONS_MAX: usize = 1024;
 /// How long to wait when there are no descriptors left, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// That is told so often: a log that is full of it helps nobody, and may fill the disk.
+/// It is logged this often: more would hide the rest of the log, and may fill the disk.
 const ACCEPT_TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// Routes and the list of their paths, written once, so that a path that answers cannot be missing from the documents.
-macro_rules! doors {
+macro_rules! endpoints {
     ($state:ty; $($path:literal => $methods:expr,)*) => {
-        /// Every path of these doors, for the documents.
+        /// Every path of these endpoints, for the documents.
         pub const PATHS: &[&str] = &[$($path),*];
 
         pub fn routes() -> axum::Router<$state> {
@@ -70,17 +70,17 @@ macro_rules! doors {
         }
     };
 }
-pub(crate) use doors;
+pub(crate) use endpoints;
 
 /// Every path but those that pages of other origins may ask for, which are in [`chat`], [`responses`] and [`openapi`].
 pub fn paths() -> impl Iterator<Item = &'static str> {
-    let doors = [page::PATHS, ws::PATHS, produce::PATHS, health::PATHS, admin::PATHS, servers::PATHS, mcp::PATHS];
-    doors.into_iter().flatten().copied()
+    let endpoints = [page::PATHS, ws::PATHS, produce::PATHS, health::PATHS, admin::PATHS, servers::PATHS, mcp::PATHS];
+    endpoints.into_iter().flatten().copied()
 }
 
-/// What each file of doors is made of.
+/// What the endpoints are made of.
 #[derive(Debug)]
-pub struct Doors {
+pub struct Endpoints {
     pub admin: AdminState,
     pub chat: ChatState,
     pub health: HealthState,
@@ -91,7 +91,7 @@ pub struct Doors {
     pub ws: WsState,
 }
 
-impl Doors {
+impl Endpoints {
     pub fn router(self) -> Router {
         let ChatState { admission, limits, .. } = &self.chat;
         let (admission, limits) = (admission.clone(), limits.clone());
@@ -139,7 +139,7 @@ async fn date(mut response: Response) -> Response {
     response
 }
 
-/// What accepts connections, and serves the doors on them.
+/// What accepts connections, and serves the endpoints on them.
 pub struct Acceptor {
     pub router: Router,
     /// Where TLS is served: with what.
@@ -171,7 +171,7 @@ impl Acceptor {
                             self.metrics.limits_hit.inc("limits.connections_max");
                             continue;
                         };
-                        let door = Door {
+                        let server = ConnectionServer {
                             router: self.router.clone(),
                             header_timeout: limits.header_timeout,
                             closing: self.closing.clone(),
@@ -179,11 +179,11 @@ impl Acceptor {
                         // Apart, because a connection keeps room for the larger of the two as long as it lasts.
                         match self.tls.clone() {
                             None => tracker.spawn(async move {
-                                door.serve(socket).await;
+                                server.serve(socket).await;
                                 drop(place);
                             }),
                             Some(tls) => tracker.spawn(async move {
-                                door.serve_tls(tls, socket).await;
+                                server.serve_tls(tls, socket).await;
                                 drop(place);
                             }),
                         };
@@ -205,13 +205,13 @@ impl Acceptor {
 }
 
 /// What one connection is served with.
-struct Door {
+struct ConnectionServer {
     router: Router,
     header_timeout: Duration,
     closing: CancellationToken,
 }
 
-impl Door {
+impl ConnectionServer {
     async fn serve_tls(self, tls: Arc<Tls>, socket: Socket) {
         let acceptor = Box::pin(tls.acceptor()).await;
         match tokio::time::timeout(self.header_timeout, acceptor.accept(socket)).await {

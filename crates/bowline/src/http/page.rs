@@ -8,10 +8,10 @@ use axum::routing::get;
 
 use super::chat::read::Name;
 use super::ws::{self, WsState};
-use super::{doors, problem};
+use super::{endpoints, problem};
 
 /// One file of the console.
-struct File {
+struct ConsoleFile {
     name: &'static str,
     kind: &'static str,
     /// Weak, because it is the same for both encodings.
@@ -21,10 +21,10 @@ struct File {
 }
 
 /// Written by `build.rs` from `console/dist`.
-static FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
+static FILES: &[ConsoleFile] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
 const INDEX: &str = "index.html";
 
-/// Nothing but the page's own files, and nobody's frame.
+/// Nothing but the page's own files, and no page may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// The name of an asset changes with what is in it, so it never has to be asked for again.
@@ -32,7 +32,7 @@ const FOR_EVER: &str = "public, max-age=31536000, immutable";
 /// The page itself is asked for each time, and mostly answered "not modified".
 const ASK_AGAIN: &str = "no-cache";
 
-doors! {
+endpoints! {
     WsState;
     "/" => get(index),
     "/assets/{name}" => get(asset),

@@ -82,7 +82,7 @@ pub async fn count(State(metrics): State<Arc<Metrics>>, response: Response) -> R
 }
 
 pub async fn no_such_path() -> Problem {
-    let refusal = Refusal::new(ErrorCode::NotSupported, "There is no such path. The README lists the doors.");
+    let refusal = Refusal::new(ErrorCode::NotSupported, "There is no such path. The README lists the endpoints.");
     Problem::with_status(StatusCode::NOT_FOUND, refusal)
 }
 

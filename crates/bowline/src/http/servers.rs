@@ -1,4 +1,4 @@
-//! `/api/admin/backends`: operators add MCP servers for everybody, remove any, and bring those of the servers file back.
+//! `/api/admin/backends`: operators add MCP servers for all clients, remove any, and bring those of the servers file back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::admin::{Admin, Asked, bad_query};
-use super::admission::Admission;
+use super::admin::{Admin, QueryResult, bad_query};
+use super::admission::AdmissionRules;
 use super::chat::read::Name;
-use super::doors;
+use super::endpoints;
 use super::problem::Problem;
 use super::sorted::Sorted;
 use crate::cluster::Cluster;
@@ -31,12 +31,12 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 /// What these endpoints are made of.
 #[derive(Clone, Debug, FromRef)]
 pub struct ServersState {
-    pub admission: Arc<Admission>,
+    pub admission: Arc<AdmissionRules>,
     pub cluster: Option<Arc<Cluster>>,
     pub hub: Arc<Hub>,
 }
 
-doors! {
+endpoints! {
     ServersState;
     "/api/admin/backends" => get(backends).post(add),
     "/api/admin/backends/{name}" => delete(remove),
@@ -98,7 +98,7 @@ fn answered(hub: &Hub, backend: &Backend) -> Result<Sorted<BackendShown>, Proble
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Owner {
+pub struct OwnerQuery {
     pub owner: Option<String>,
 }
 
@@ -107,9 +107,9 @@ async fn reconnect(
     _: Admin,
     State(hub): State<Arc<Hub>>,
     Name(name): Name,
-    asked: Asked<Owner>,
+    asked: QueryResult<OwnerQuery>,
 ) -> Result<Sorted<Reconnected>, Problem> {
-    let Owner { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
+    let OwnerQuery { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
     let wanted = |backend: &Backend| {
         backend.name() == name && backend.key.owner.as_ref().map(|owner| owner.as_str()) == owner.as_deref()
     };
@@ -118,7 +118,7 @@ async fn reconnect(
     Ok(Sorted(Reconnected { success, status: backend.snapshot().status.as_str() }))
 }
 
-/// Adds a server for everybody. It returns after a restart.
+/// Adds a server for all clients. It returns after a restart.
 async fn add(
     _: Admin,
     State(hub): State<Arc<Hub>>,
@@ -151,14 +151,14 @@ fn refused(error: AddError) -> Problem {
     }
 }
 
-/// Removes any server: everybody's, or the one that the principal of `?owner=` added.
+/// Removes any server: a shared one, or the one that the principal of `?owner=` added.
 async fn remove(
     _: Admin,
     State(hub): State<Arc<Hub>>,
     Name(name): Name,
-    asked: Asked<Owner>,
+    asked: QueryResult<OwnerQuery>,
 ) -> Result<Sorted<Removed>, Problem> {
-    let Owner { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
+    let OwnerQuery { owner } = asked.map_err(|rejection| bad_query(&rejection))?.0;
     let removed = match owner.as_deref().map(Principal::parse) {
         None => hub.remove_for_all(&name).await,
         Some(None) => Err(RemoveError::Unknown(name.clone())),

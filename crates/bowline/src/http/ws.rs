@@ -1,4 +1,4 @@
-//! `/ws`: the WebSocket door. Who may come in is settled before the upgrade where it can be.
+//! `/ws`: the WebSocket endpoint. Who may connect is decided before the upgrade where possible.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use axum::routing::get;
 use bowline_env::clock;
 use bowline_protocol::{CloseCode, ErrorCode, Refusal};
 
-use super::admission::Admission;
-use super::doors;
+use super::admission::AdmissionRules;
+use super::endpoints;
 use super::problem::Problem;
 use crate::auth::{AuthError, Credential, SUBPROTOCOL, token_from_headers};
 use crate::connection::ConnectionContext;
@@ -27,24 +27,24 @@ const WRITE_BUFFER_BYTES: usize = 16 << 10;
 /// What these endpoints are made of.
 #[derive(Clone, Debug, FromRef)]
 pub struct WsState {
-    pub admission: Arc<Admission>,
+    pub admission: Arc<AdmissionRules>,
     pub context: Arc<ConnectionContext>,
 }
 
-doors! {
+endpoints! {
     WsState;
     "/ws" => get(upgrade),
 }
 
-/// What a door takes that speaks WebSocket: the upgrade, or what to say to a request that asks for none.
-pub type Asked = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
+/// What a WebSocket endpoint takes: the upgrade, or what to say to a request that asks for none.
+pub type UpgradeResult = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 pub fn no_upgrade(why: &WebSocketUpgradeRejection) -> Problem {
-    let message = format!("This door takes WebSockets only. Ask for an upgrade. ({})", why.body_text());
+    let message = format!("This endpoint takes WebSockets only. Ask for an upgrade. ({})", why.body_text());
     Refusal::new(ErrorCode::InvalidPayload, message).into()
 }
 
-pub async fn upgrade(State(state): State<WsState>, headers: HeaderMap, upgrade: Asked) -> Response {
+pub async fn upgrade(State(state): State<WsState>, headers: HeaderMap, upgrade: UpgradeResult) -> Response {
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
         Err(why) => return no_upgrade(&why).into_response(),
@@ -55,7 +55,7 @@ pub async fn upgrade(State(state): State<WsState>, headers: HeaderMap, upgrade: 
     }
 }
 
-/// Somebody who may come in, perhaps only to say who they are.
+/// A client that may connect, perhaps only to authenticate.
 enum Admitted {
     Known(Credential),
     /// The first frame has to say.

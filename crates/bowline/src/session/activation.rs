@@ -14,12 +14,12 @@ use bowline_store::StoreError;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::actor::{Presence, SessionActor};
-use super::command::Answered;
+use super::actor::{SessionActor, SessionPresence};
+use super::command::CommandResult;
 use super::record::{SessionState, keys};
 use super::registry::{Sessions, goes_by};
-use super::run::{Cancel, End, Entry};
-use super::{Caller, Command, Life, Mail, Outcome, SessionRecord};
+use super::run::{Cancel, Entry, RunEnd};
+use super::{CommandOutcome, CommandSender, Life, Mail, SessionCommand, SessionRecord};
 use crate::actor::{ActivationError, Actor, ActorDirectory, ActorLocation, Process, Router, RunEvent};
 use crate::logs::placement::Location;
 use crate::refusals;
@@ -29,10 +29,10 @@ const LINGER: Duration = Duration::from_secs(2);
 
 impl Actor for SessionActor {
     type Id = SessionId;
-    type Command = Box<Command>;
+    type Command = Box<SessionCommand>;
     type Emission = Emission;
     type Ending = RunResult;
-    type Presence = Presence;
+    type Presence = SessionPresence;
     type Host = Sessions;
 
     const COMMANDS_AT_ONCE: usize = 1;
@@ -65,7 +65,7 @@ impl Actor for SessionActor {
         sessions: &Arc<Sessions>,
         id: &SessionId,
         asker: &Principal,
-        command: &Box<Command>,
+        command: &Box<SessionCommand>,
     ) -> Result<ActorLocation<SessionActor>, Refusal> {
         // The nodes that a command came through may have believed what is not so any more.
         if command.hops == 0
@@ -82,7 +82,7 @@ impl Actor for SessionActor {
         }
     }
 
-    fn refuse(id: &SessionId, command: Box<Command>, refusal: &Refusal) {
+    fn refuse(id: &SessionId, command: Box<SessionCommand>, refusal: &Refusal) {
         command.refuse(id, refusal);
     }
 
@@ -98,7 +98,7 @@ impl Actor for SessionActor {
         &self.owner
     }
 
-    fn presence(&self) -> Arc<Presence> {
+    fn presence(&self) -> Arc<SessionPresence> {
         self.presence.clone()
     }
 
@@ -145,7 +145,7 @@ impl Actor for SessionActor {
         self.activated && !self.writer.is_leased()
     }
 
-    async fn handle(&mut self, commands: Vec<Box<Command>>) {
+    async fn handle(&mut self, commands: Vec<Box<SessionCommand>>) {
         self.idle_since = clock::now();
         for command in commands {
             self.handle_command(*command).await;
@@ -270,11 +270,11 @@ impl SessionActor {
 const LAST_WORD: Duration = Duration::from_secs(10);
 
 impl SessionActor {
-    pub(super) async fn end(&mut self, from: &Caller, by: &str) -> Answered {
+    pub(super) async fn end(&mut self, from: &CommandSender, by: &str) -> CommandResult {
         self.may_write(from)?;
         self.close("ended", Life::Ended, by).await?;
         self.shared.metrics.sessions_ended.inc();
-        Ok(Outcome::Done)
+        Ok(CommandOutcome::Done)
     }
 
     /// Quiet for its lifetime, without a holder, nothing at work in it or in its background: then it expires.
@@ -302,7 +302,7 @@ impl SessionActor {
 
     async fn close(&mut self, reason: &str, life: Life, by: &str) -> Result<(), Refusal> {
         if self.record.turn.active().is_some() {
-            self.end_run(End::cancelled(by, Some("The session has ended."))).await?;
+            self.end_run(RunEnd::cancelled(by, Some("The session has ended."))).await?;
             self.drop_run();
         }
         self.cancel_operations(by).await?;
@@ -310,7 +310,7 @@ impl SessionActor {
         change.event(&Draft::new(names::SESSION_END, "The session is over.").metadata(&json!({ "reason": reason })));
         change.record.life = life;
         change.record.held = false;
-        change.record.queue = super::record::Queue::default();
+        change.record.queue = super::record::MessageQueue::default();
         let last = self.commit(change).await?.first;
         self.shared.forget_live(&self.owner);
         for member in self.members.values() {
@@ -340,7 +340,7 @@ impl SessionActor {
             && let (run, Cancel { by, reason }) = &**owed
             && self.record.turn.active().is_some_and(|active| active.run == *run)
         {
-            let end = End::cancelled(by, reason.as_deref());
+            let end = RunEnd::cancelled(by, reason.as_deref());
             self.end_run(end).await?;
         }
         self.cancel_owed = None;
@@ -365,7 +365,7 @@ impl SessionActor {
             self.launch(active.run, input, conversation, Entry::Continued(logged)).await;
             return Ok(());
         }
-        self.end_run(End::lost()).await
+        self.end_run(RunEnd::lost()).await
     }
 }
 

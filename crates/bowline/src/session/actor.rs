@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bowline_core::Hold;
-use bowline_core::hold::Party;
+use bowline_core::hold::ConnectionKey;
 use bowline_env::clock;
 use bowline_protocol::{Cursor, Draft, ErrorCode, LogId, Principal, Refusal, RunId, Seq, SessionId};
 use bowline_store::{Commit, Committed, Fence, Item, LeasedLog, LogKind, Record, Release};
 use serde::Serialize;
 
-use super::command::Answered;
+use super::command::CommandResult;
 use super::record::{Queued, SessionRecord, SessionState, keys};
 use super::registry::Sessions;
 use super::run::{Cancel, LiveRun};
 use super::turns::TurnIndexer;
-use super::{Ask, Caller, Claimant, Command, Mailbox, Outcome};
+use super::{Attacher, CommandOutcome, CommandSender, Mailbox, SessionCommand, SessionRequest};
 use crate::config::Ownership;
 use crate::refusals;
 
@@ -36,9 +36,9 @@ pub struct SessionActor {
     pub(super) writer: LeasedLog,
     pub(super) record: SessionRecord,
     pub(super) hold: Hold,
-    pub(super) members: HashMap<Party, Member>,
+    pub(super) members: HashMap<ConnectionKey, SessionAttachment>,
     /// Claims that wait for a probe.
-    pub(super) claims: HashMap<Party, Claimant>,
+    pub(super) claims: HashMap<ConnectionKey, Attacher>,
     pub(super) mark: Option<Cursor>,
     pub(super) run: Option<Box<LiveRun>>,
     /// A run whose cancel the store has not taken, although its caller got the answer that it stops: who cancelled it, and why.
@@ -50,8 +50,8 @@ pub struct SessionActor {
     /// When the holder is sent its state next, if it asked for that.
     pub(super) checkpoint_at: Option<Instant>,
     /// Who was sent the state last, and up to where.
-    pub(super) checkpointed: Option<(Party, Seq)>,
-    pub(super) presence: Arc<Presence>,
+    pub(super) checkpointed: Option<(ConnectionKey, Seq)>,
+    pub(super) presence: Arc<SessionPresence>,
     pub(super) idle_since: Instant,
     /// When marks and touches that no command waits for are written, unless another commit takes them along first.
     pub(super) flush_at: Option<Instant>,
@@ -60,14 +60,14 @@ pub struct SessionActor {
 }
 
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct SessionAttachment {
     pub mailbox: Mailbox,
     pub observe: bool,
 }
 
 /// What the admin API may see of a live actor without asking it.
 #[derive(Debug, Default)]
-pub struct Presence {
+pub struct SessionPresence {
     pub held: AtomicUsize,
     pub observers: AtomicUsize,
     pub acked: AtomicU64,
@@ -104,53 +104,55 @@ impl SessionActor {
         }
     }
 
-    pub(super) async fn handle_command(&mut self, command: Command) {
-        let Command { from, ask, .. } = command;
-        if let Caller::Request(request) = &from
+    pub(super) async fn handle_command(&mut self, command: SessionCommand) {
+        let SessionCommand { from, ask, .. } = command;
+        if let CommandSender::Request(request) = &from
             && let Err(refusal) = self.note_use(request.proof.clone().as_ref()).await
         {
             return self.settle(from, Err(refusal));
         }
         let answered = match ask {
-            Ask::Message { message_id, also, behind, content } => {
+            SessionRequest::Message { message_id, also, behind, content } => {
                 let also = also.filter(|also| message_id.as_ref() != Some(also));
                 self.message(&from, Queued { content, message_id, also }, behind).await
             }
-            Ask::Regenerate { by, replaces } => self.regenerate(&from, by, replaces).await,
-            Ask::Response { step_id, reply, request } => self.response(&from, &step_id, reply, request).await,
-            Ask::Returned(returned) => self.returned(&from, *returned).await,
-            Ask::Cancel { by, reason, turn } => self.cancel(&from, by, reason, turn).await,
-            Ask::Command { by, command } => self.command(&from, by, command).await,
-            Ask::Operate(order) => self.operate(&from, *order).await,
-            Ask::OperationEnded { task, content } => self.operation_ended(&task, &content).await,
-            Ask::End { by } => self.end(&from, &by).await,
-            Ask::Prove => self.may_write(&from).map(|()| Outcome::Done),
-            Ask::Expire => return self.expire().await,
-            Ask::Verify => return self.verify().await,
+            SessionRequest::Regenerate { by, replaces } => self.regenerate(&from, by, replaces).await,
+            SessionRequest::Response { step_id, reply, request } => {
+                self.response(&from, &step_id, reply, request).await
+            }
+            SessionRequest::Returned(returned) => self.returned(&from, *returned).await,
+            SessionRequest::Cancel { by, reason, turn } => self.cancel(&from, by, reason, turn).await,
+            SessionRequest::Command { by, command } => self.command(&from, by, command).await,
+            SessionRequest::Operate(order) => self.operate(&from, *order).await,
+            SessionRequest::OperationEnded { task, content } => self.operation_ended(&task, &content).await,
+            SessionRequest::End { by } => self.end(&from, &by).await,
+            SessionRequest::Prove => self.may_write(&from).map(|()| CommandOutcome::Done),
+            SessionRequest::Expire => return self.expire().await,
+            SessionRequest::Verify => return self.verify().await,
             // The rest is between a session and the connections at it.
             ask => match from {
-                Caller::Connection(mailbox) => return self.handle_connection(mailbox, ask).await,
-                Caller::Request(_) | Caller::Internal => Ok(Outcome::Done),
+                CommandSender::Connection(mailbox) => return self.handle_connection(mailbox, ask).await,
+                CommandSender::Request(_) | CommandSender::Internal => Ok(CommandOutcome::Done),
             },
         };
         self.settle(from, answered);
     }
 
-    async fn handle_connection(&mut self, mailbox: Mailbox, ask: Ask) {
+    async fn handle_connection(&mut self, mailbox: Mailbox, ask: SessionRequest) {
         match ask {
-            Ask::Attach(approach) => self.attach(Claimant { mailbox, approach: *approach }).await,
-            Ask::Detach => self.detach(mailbox.party).await,
-            Ask::Alive => self.alive(mailbox.party),
-            Ask::Ack { seq } => self.ack(mailbox.party, seq),
-            Ask::Export(options) => self.export(&mailbox, options).await,
+            SessionRequest::Attach(approach) => self.attach(Attacher { mailbox, approach: *approach }).await,
+            SessionRequest::Detach => self.detach(mailbox.party).await,
+            SessionRequest::Alive => self.alive(mailbox.party),
+            SessionRequest::Ack { seq } => self.ack(mailbox.party, seq),
+            SessionRequest::Export(options) => self.export(&mailbox, options).await,
             _ => {}
         }
     }
 
     /// A change to this session's log, to be filled in.
-    pub(super) fn change(&self) -> Change {
+    pub(super) fn change(&self) -> PendingChange {
         let now_ms = self.shared.logs.clock.now_ms();
-        Change {
+        PendingChange {
             record: self.record.clone(),
             commit: Commit::to(self.log.clone(), Fence::default(), now_ms),
             session: self.id.clone(),
@@ -158,8 +160,8 @@ impl SessionActor {
     }
 
     /// Makes a change durable; only then does the actor believe it.
-    pub(super) async fn commit(&mut self, change: Change) -> Result<Committed, Refusal> {
-        let Change { mut record, mut commit, .. } = change;
+    pub(super) async fn commit(&mut self, change: PendingChange) -> Result<Committed, Refusal> {
+        let PendingChange { mut record, mut commit, .. } = change;
         record.touched_ms = commit.at_ms;
         commit.record = Some(store_record(&self.owner, &record));
         let (before, after) = (self.record.state().as_str(), record.state().as_str());
@@ -227,7 +229,7 @@ impl SessionActor {
     }
 
     /// Only the holder's acks move the session's mark; lower ones are no-ops.
-    fn ack(&mut self, party: Party, seq: Seq) {
+    fn ack(&mut self, party: ConnectionKey, seq: Seq) {
         let known = self.mark.as_ref().map_or(Seq::ZERO, |mark| mark.seq);
         if !self.hold.is_held_by(party) || seq <= known {
             return;
@@ -240,17 +242,17 @@ impl SessionActor {
         self.shared.metrics.acks.inc();
     }
 
-    fn settle(&self, from: Caller, answered: Answered) {
+    fn settle(&self, from: CommandSender, answered: CommandResult) {
         from.settle(&self.id, self.record.turn.state(), answered);
     }
 
     /// Whether this caller may write, and the session can be written to. The rule of one holder binds connections: an
     /// owner may always write over HTTP.
-    pub(super) fn may_write(&self, from: &Caller) -> Result<(), Refusal> {
+    pub(super) fn may_write(&self, from: &CommandSender) -> Result<(), Refusal> {
         match from {
-            Caller::Connection(mailbox) => self.may_hold_and_write(mailbox),
-            Caller::Internal => self.alive_or_refusal(),
-            Caller::Request(request) => {
+            CommandSender::Connection(mailbox) => self.may_hold_and_write(mailbox),
+            CommandSender::Internal => self.alive_or_refusal(),
+            CommandSender::Request(request) => {
                 self.record.is_proven(self.shared.config.session.ownership, request.proof.as_ref())?;
                 self.alive_or_refusal()
             }
@@ -312,13 +314,13 @@ pub fn store_record(owner: &Principal, record: &SessionRecord) -> Record {
 }
 
 /// A commit under construction, with the record as it will be.
-pub(super) struct Change {
+pub(super) struct PendingChange {
     pub record: SessionRecord,
     pub commit: Commit,
     session: SessionId,
 }
 
-impl Change {
+impl PendingChange {
     pub fn event(&mut self, draft: &Draft) {
         self.commit.events.push(draft.seal(&self.session, &clock::timestamp()));
     }

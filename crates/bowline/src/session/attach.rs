@@ -3,22 +3,22 @@
 use std::sync::atomic::Ordering;
 
 use bowline_core::Resume;
-use bowline_core::hold::{ClaimAnswer, Party, ProbeOutcome};
+use bowline_core::hold::{ClaimAnswer, ConnectionKey, ProbeOutcome};
 use bowline_core::resume_token::ResumeToken;
 use bowline_env::{clock, entropy};
 use bowline_protocol::frame::{Control, names};
 use bowline_protocol::{Cursor, ErrorCode, Extent, Refusal, Seq};
 use serde_json::{Value, json};
 
-use super::actor::{Member, SessionActor};
-use super::restore::{Restored, Source};
-use super::{Approach, Claimant, Grant, Mail, Way};
+use super::actor::{SessionActor, SessionAttachment};
+use super::restore::{Restored, RestoredFrom};
+use super::{AttachOrigin, AttachRequest, Attacher, Grant, Mail};
 use crate::config::Ownership;
 use crate::refusals;
 use crate::secret::Presented;
 
 impl SessionActor {
-    pub(super) async fn attach(&mut self, claimant: Claimant) {
+    pub(super) async fn attach(&mut self, claimant: Attacher) {
         // It may have expired a moment ago, unnoticed.
         self.expire().await;
         if let Err(refusal) = self.admits(&claimant) {
@@ -60,10 +60,12 @@ impl SessionActor {
     }
 
     /// Whether the session exists for this caller. Unknown and foreign are answered alike.
-    fn admits(&self, claimant: &Claimant) -> Result<(), Refusal> {
+    fn admits(&self, claimant: &Attacher) -> Result<(), Refusal> {
         let proven = match self.shared.config.session.ownership {
             // A signed state is proof enough: it was given to the owner only.
-            Ownership::Token if matches!(claimant.approach.way, Way::Created | Way::Restored) => Ok(()),
+            Ownership::Token if matches!(claimant.approach.way, AttachOrigin::Created | AttachOrigin::Restored) => {
+                Ok(())
+            }
             ownership => self.record.is_proven(ownership, claimant.approach.proof.as_ref()),
         };
         if self.owner != claimant.approach.principal {
@@ -86,14 +88,14 @@ impl SessionActor {
         self.commit(change).await.map(drop)
     }
 
-    pub(super) fn alive(&mut self, party: Party) {
+    pub(super) fn alive(&mut self, party: ConnectionKey) {
         let Some(outcome) = self.hold.handle_alive(party) else { return };
         for party in outcome.refused {
             self.refuse_held(party);
         }
     }
 
-    pub(super) async fn detach(&mut self, party: Party) {
+    pub(super) async fn detach(&mut self, party: ConnectionKey) {
         self.members.remove(&party);
         self.claims.remove(&party);
         let was_held = self.hold.is_held_by(party);
@@ -131,7 +133,7 @@ impl SessionActor {
         }
     }
 
-    fn refuse_held(&mut self, party: Party) {
+    fn refuse_held(&mut self, party: ConnectionKey) {
         let Some(claimant) = self.claims.remove(&party) else { return };
         self.shared.metrics.takeovers.inc("refused");
         let message =
@@ -139,14 +141,14 @@ impl SessionActor {
         self.refuse(&claimant, Refusal::new(ErrorCode::SessionAlreadyActive, message));
     }
 
-    fn refuse(&self, claimant: &Claimant, refusal: Refusal) {
+    fn refuse(&self, claimant: &Attacher, refusal: Refusal) {
         self.shared.metrics.reconnect_refusals.inc(refusal.code.as_str());
         claimant.mailbox.send(Mail::Refused { session: self.id.clone(), refusal, way: Some(claimant.approach.way) });
     }
 
     /// Hands over the right to read, and to write unless it only observes. The previous holder is notified only
     /// once that has succeeded; false if it has not.
-    async fn grant(&mut self, claimant: Claimant, superseded: Option<Party>) -> bool {
+    async fn grant(&mut self, claimant: Attacher, superseded: Option<ConnectionKey>) -> bool {
         let grant = match self.prepare(&claimant).await {
             Ok(grant) => grant,
             Err(refusal) => {
@@ -161,17 +163,18 @@ impl SessionActor {
         if let Some(restored) = &claimant.approach.restored {
             self.shared.metrics.state_restores.inc(restored.source.word());
         }
-        let Claimant { mailbox, approach: Approach { observe, .. } } = claimant;
+        let Attacher { mailbox, approach: AttachRequest { observe, .. } } = claimant;
         self.claims.remove(&mailbox.party);
-        self.members.insert(mailbox.party, Member { mailbox: mailbox.clone(), observe });
+        self.members.insert(mailbox.party, SessionAttachment { mailbox: mailbox.clone(), observe });
         mailbox.send(Mail::Granted(Box::new(grant)));
         self.count_presence();
         true
     }
 
-    async fn prepare(&mut self, claimant: &Claimant) -> Result<Grant, Refusal> {
+    async fn prepare(&mut self, claimant: &Attacher) -> Result<Grant, Refusal> {
         let claimed = self.id.clone();
-        if let Some(restored) = claimant.approach.restored.as_deref().filter(|restored| restored.source == Source::Live)
+        if let Some(restored) =
+            claimant.approach.restored.as_deref().filter(|restored| restored.source == RestoredFrom::Live)
         {
             self.supersede(restored).await?;
         }
@@ -225,7 +228,7 @@ impl SessionActor {
     }
 
     /// Writes down that the session is held; with resume tokens, also the new one, before a client is given it.
-    async fn take_seat(&mut self, claimant: &Claimant) -> Result<Option<String>, Refusal> {
+    async fn take_seat(&mut self, claimant: &Attacher) -> Result<Option<String>, Refusal> {
         self.record.held = true;
         if self.shared.config.session.ownership != Ownership::Token {
             self.record.touched_ms = self.shared.logs.clock.now_ms();
@@ -243,7 +246,7 @@ impl SessionActor {
         Ok(Some(token))
     }
 
-    fn greeting(&self, claimant: &Claimant, extent: &Extent, resume: Resume, resume_token: Option<String>) -> Control {
+    fn greeting(&self, claimant: &Attacher, extent: &Extent, resume: Resume, resume_token: Option<String>) -> Control {
         let mut facts = json!({
             "server_version": env!("CARGO_PKG_VERSION"),
             "capabilities": capabilities(),
@@ -264,7 +267,7 @@ impl SessionActor {
             let content = "Session restored successfully".into();
             return Control::new(names::STATE_RESTORED, Some(self.id.clone()), content, facts);
         }
-        let content = if claimant.approach.way == Way::Created {
+        let content = if claimant.approach.way == AttachOrigin::Created {
             json!({ "session_id": self.id, "created_at": clock::rfc3339(self.record.created_ms) })
         } else {
             facts["reconnected"] = true.into();
@@ -279,7 +282,9 @@ impl SessionActor {
 /// that comes afterwards, and not one that the client's position is behind.
 fn as_restored(extent: Extent, restored: Option<&Restored>) -> Extent {
     match restored {
-        Some(restored) if restored.source == Source::Snapshot => Extent { next: restored.last_seq.next(), ..extent },
+        Some(restored) if restored.source == RestoredFrom::Snapshot => {
+            Extent { next: restored.last_seq.next(), ..extent }
+        }
         _ => extent,
     }
 }

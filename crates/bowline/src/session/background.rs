@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::SessionRecord;
-use super::actor::{Change, SessionActor};
+use super::actor::{PendingChange, SessionActor};
 use super::operations::{self, OperationEntry};
 use super::record::{SessionState, keys};
 use crate::logs::Logs;
@@ -86,7 +86,7 @@ impl std::fmt::Debug for OperationEnd {
 
 /// An operation that is under way.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningOperation {
     pub entry: OperationEntry,
     pub last_message_id: String,
 }
@@ -95,7 +95,7 @@ pub struct Running {
 #[derive(Debug, Default)]
 pub struct Background {
     /// Oldest first.
-    pub running: Vec<Running>,
+    pub running: Vec<RunningOperation>,
     /// Operations of whose end the session has not heard yet. Their tasks know first.
     unheard: BTreeMap<TaskId, OperationEnd>,
 }
@@ -118,7 +118,7 @@ impl Background {
             }
             let extent = logs.store.extent(&task).await.map_err(refuse)?;
             let last_message_id = Cursor { epoch: Some(extent.epoch.clone()), seq: extent.last() }.to_string();
-            background.running.push(Running { entry, last_message_id });
+            background.running.push(RunningOperation { entry, last_message_id });
         }
         Ok(background)
     }
@@ -170,7 +170,7 @@ impl SessionActor {
     /// Keeps how an operation ended. Older results make room for it.
     pub(super) fn keep_end(
         &self,
-        change: &mut Change,
+        change: &mut PendingChange,
         entries: &[(String, OperationEntry)],
         at: usize,
         end: OperationEnd,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bowline_api::{Reply, WorkCommand};
 use bowline_core::Resume;
-use bowline_core::hold::Party;
+use bowline_core::hold::ConnectionKey;
 use bowline_protocol::frame::Control;
 use bowline_protocol::frame::client::Content;
 use bowline_protocol::{
@@ -21,21 +21,21 @@ use super::operations::Order;
 use super::restore::Restored;
 use crate::reply;
 use crate::secret::Presented;
-use crate::task::Begun;
+use crate::task::AcceptedOperation;
 
 /// A command to a session: what is asked, and whom to answer.
 #[derive(Debug)]
-pub struct Command {
-    pub from: Caller,
-    pub ask: Ask,
+pub struct SessionCommand {
+    pub from: CommandSender,
+    pub ask: SessionRequest,
     /// How many nodes it came through.
     pub hops: u8,
 }
 
 /// What may be asked of a session. Nothing but facts, so that it can travel to the node where the session lives.
 #[derive(Debug)]
-pub enum Ask {
-    Attach(Box<Approach>),
+pub enum SessionRequest {
+    Attach(Box<AttachRequest>),
     Detach,
     /// The connection showed a sign of life after it was probed.
     Alive,
@@ -93,36 +93,46 @@ pub enum Ask {
     Verify,
 }
 
-impl Ask {
+impl SessionRequest {
     /// Whether it can be asked twice without being done twice.
     pub fn is_repeatable(&self) -> bool {
         match self {
-            Ask::Attach(_) | Ask::Alive | Ask::Ack { .. } | Ask::Export(_) => true,
-            Ask::Message { message_id, .. } => message_id.is_some(),
+            SessionRequest::Attach(_)
+            | SessionRequest::Alive
+            | SessionRequest::Ack { .. }
+            | SessionRequest::Export(_) => true,
+            SessionRequest::Message { message_id, .. } => message_id.is_some(),
             _ => false,
         }
     }
 
     /// Whether its sender waits for the outcome.
     pub fn is_awaited(&self) -> bool {
-        !matches!(self, Ask::Detach | Ask::Alive | Ask::Ack { .. } | Ask::Expire | Ask::Verify)
+        !matches!(
+            self,
+            SessionRequest::Detach
+                | SessionRequest::Alive
+                | SessionRequest::Ack { .. }
+                | SessionRequest::Expire
+                | SessionRequest::Verify
+        )
     }
 }
 
-impl Command {
-    pub fn new(from: Caller, ask: Ask) -> Command {
-        Command { from, ask, hops: 0 }
+impl SessionCommand {
+    pub fn new(from: CommandSender, ask: SessionRequest) -> SessionCommand {
+        SessionCommand { from, ask, hops: 0 }
     }
 
     /// A command without a sender that waits.
-    pub fn unasked(ask: Ask) -> Command {
-        Command::new(Caller::Internal, ask)
+    pub fn unasked(ask: SessionRequest) -> SessionCommand {
+        SessionCommand::new(CommandSender::Internal, ask)
     }
 
     /// Answers the sender, if it waits for an answer.
     pub fn refuse(self, session: &SessionId, refusal: &Refusal) {
         match (self.ask, self.from) {
-            (Ask::Attach(approach), Caller::Connection(mailbox)) => {
+            (SessionRequest::Attach(approach), CommandSender::Connection(mailbox)) => {
                 let mail =
                     Mail::Refused { session: session.clone(), refusal: refusal.clone(), way: Some(approach.way) };
                 mailbox.send(mail);
@@ -135,7 +145,7 @@ impl Command {
 
 /// How the client found its way to a session, which decides how success and failure are worded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AttachOrigin {
     Created,
     Reconnect,
     /// `user.reconnect_with_state` without state: failures are `error.recovery_failed`.
@@ -146,9 +156,9 @@ pub enum Way {
 
 /// How a connection wants to hold or observe a session.
 #[derive(Debug)]
-pub struct Approach {
+pub struct AttachRequest {
     pub principal: Principal,
-    pub way: Way,
+    pub way: AttachOrigin,
     pub cursor: Option<Cursor>,
     pub client_id: Option<ClientId>,
     pub proof: Option<Presented>,
@@ -162,9 +172,9 @@ pub struct Approach {
 
 /// A connection with its claim on a session.
 #[derive(Debug)]
-pub struct Claimant {
+pub struct Attacher {
     pub mailbox: Mailbox,
-    pub approach: Approach,
+    pub approach: AttachRequest,
 }
 
 /// Session → connection.
@@ -176,7 +186,7 @@ pub enum Mail {
     Refused {
         session: SessionId,
         refusal: Refusal,
-        way: Option<Way>,
+        way: Option<AttachOrigin>,
     },
     /// What this connection knows of the session may not be so any more, and it must come back.
     Cut {
@@ -227,7 +237,7 @@ pub struct Grant {
     /// The session's log, which may have an older name.
     pub log: LogId,
     pub observe: bool,
-    pub way: Way,
+    pub way: AttachOrigin,
     pub extent: Extent,
     pub resume: Resume,
     /// How far the client said it was.
@@ -239,20 +249,20 @@ pub struct Grant {
 }
 
 /// Where a connection reads its mail. Boxed, because a channel keeps room for 32 of whatever it carries.
-pub type Inbox = mpsc::UnboundedReceiver<Box<Mail>>;
+pub type MailReceiver = mpsc::UnboundedReceiver<Box<Mail>>;
 
 /// The way back to one connection.
 #[derive(Clone)]
 pub struct Mailbox {
-    pub party: Party,
+    pub party: ConnectionKey,
     /// Whether the connection was attached to the session that it writes to now or before. Then it has shown whose it is, and
     /// is told what became of the session.
     pub admitted: bool,
-    route: Route,
+    route: MailRoute,
 }
 
 #[derive(Clone)]
-enum Route {
+enum MailRoute {
     /// Unbounded, because a connection stops reading its socket while answers pile up, so a client cannot make it grow.
     Here(mpsc::UnboundedSender<Box<Mail>>),
     /// The connection is another node's.
@@ -260,14 +270,14 @@ enum Route {
 }
 
 impl Mailbox {
-    pub fn new() -> (Mailbox, Inbox) {
+    pub fn new() -> (Mailbox, MailReceiver) {
         let (mail, inbox) = mpsc::unbounded_channel();
-        (Mailbox { party: next_party(), admitted: false, route: Route::Here(mail) }, inbox)
+        (Mailbox { party: next_party(), admitted: false, route: MailRoute::Here(mail) }, inbox)
     }
 
     /// Stands for a connection of another node's.
     pub fn away(carry: impl Fn(Mail) + Send + Sync + 'static) -> Mailbox {
-        Mailbox { party: next_party(), admitted: false, route: Route::Away(Arc::new(carry)) }
+        Mailbox { party: next_party(), admitted: false, route: MailRoute::Away(Arc::new(carry)) }
     }
 
     /// The same, for something that is asked of a session that it was or was not attached to.
@@ -277,19 +287,19 @@ impl Mailbox {
     }
 
     pub fn is_away(&self) -> bool {
-        matches!(self.route, Route::Away(_))
+        matches!(self.route, MailRoute::Away(_))
     }
 
     /// Whether the connection is gone, as far as this process can know.
     pub fn is_closed(&self) -> bool {
-        matches!(&self.route, Route::Here(mail) if mail.is_closed())
+        matches!(&self.route, MailRoute::Here(mail) if mail.is_closed())
     }
 
     /// A connection that is gone needs no mail.
     pub fn send(&self, mail: Mail) {
         match &self.route {
-            Route::Here(sender) => drop(sender.send(Box::new(mail))),
-            Route::Away(carry) => carry(mail),
+            MailRoute::Here(sender) => drop(sender.send(Box::new(mail))),
+            MailRoute::Away(carry) => carry(mail),
         }
     }
 
@@ -304,32 +314,32 @@ impl std::fmt::Debug for Mailbox {
     }
 }
 
-fn next_party() -> Party {
+fn next_party() -> ConnectionKey {
     static PARTIES: AtomicU64 = AtomicU64::new(1);
     PARTIES.fetch_add(1, Ordering::Relaxed)
 }
 
 #[derive(Debug)]
-pub enum Caller {
+pub enum CommandSender {
     /// A WebSocket, which must hold the session to write to it.
     Connection(Mailbox),
     /// One HTTP request. Its owner may always write.
-    Request(Request),
+    Request(RequestCaller),
     /// The server itself, which waits for no answer.
     Internal,
 }
 
-pub struct Request {
+pub struct RequestCaller {
     /// What proves ownership where a name does not.
     pub proof: Option<Presented>,
-    pub reply: reply::Reply<Answered>,
+    pub reply: reply::Responder<CommandResult>,
 }
 
-pub type Answered = Result<Outcome, Refusal>;
+pub type CommandResult = Result<CommandOutcome, Refusal>;
 
 /// What came of a command.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum CommandOutcome {
     /// A turn began with this event; the events that follow are the answer.
     Started {
         turn: Seq,
@@ -354,37 +364,37 @@ pub enum Outcome {
         action: String,
         ok: bool,
     },
-    Operation(Box<Begun>),
+    Operation(Box<AcceptedOperation>),
     /// Done, and there is nothing to add.
     Done,
 }
 
-impl std::fmt::Debug for Request {
+impl std::fmt::Debug for RequestCaller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Request")
+        f.write_str("RequestCaller")
     }
 }
 
-impl Request {
-    pub fn new(proof: Option<Presented>) -> (Request, oneshot::Receiver<Answered>) {
-        let (reply, answer) = reply::Reply::here();
-        (Request { proof, reply }, answer)
+impl RequestCaller {
+    pub fn new(proof: Option<Presented>) -> (RequestCaller, oneshot::Receiver<CommandResult>) {
+        let (reply, answer) = reply::Responder::here();
+        (RequestCaller { proof, reply }, answer)
     }
 }
 
-impl Caller {
+impl CommandSender {
     /// Whether it is a connection that has shown before whose the session is.
     pub fn is_admitted(&self) -> bool {
-        matches!(self, Caller::Connection(mailbox) if mailbox.admitted)
+        matches!(self, CommandSender::Connection(mailbox) if mailbox.admitted)
     }
 
     /// Says what came of it. A request that is gone needs no answer.
-    pub fn settle(self, session: &SessionId, state: &str, answered: Answered) {
+    pub fn settle(self, session: &SessionId, state: &str, answered: CommandResult) {
         match (self, answered) {
-            (Caller::Request(request), answered) => request.reply.send(answered),
-            (Caller::Internal, _) => {}
-            (Caller::Connection(mailbox), Err(refusal)) => mailbox.refuse(session, refusal),
-            (Caller::Connection(mailbox), Ok(outcome)) => {
+            (CommandSender::Request(request), answered) => request.reply.send(answered),
+            (CommandSender::Internal, _) => {}
+            (CommandSender::Connection(mailbox), Err(refusal)) => mailbox.refuse(session, refusal),
+            (CommandSender::Connection(mailbox), Ok(outcome)) => {
                 if let Some((sentence, facts)) = outcome.notice(state) {
                     mailbox.send(Mail::Control(Control::notice(Some(session.clone()), sentence, facts)));
                 }
@@ -393,15 +403,15 @@ impl Caller {
     }
 }
 
-impl Outcome {
+impl CommandOutcome {
     /// What a connection is sent, where the log does not say it.
     fn notice(self, state: &str) -> Option<(String, Value)> {
         match self {
-            Outcome::Queued { position, message_id } => Some((
+            CommandOutcome::Queued { position, message_id } => Some((
                 format!("Your message is number {position} in the queue."),
                 json!({ "action": "queued", "position": position, "message_id": message_id }),
             )),
-            Outcome::Repeated { message_id, turn, last } => Some((
+            CommandOutcome::Repeated { message_id, turn, last } => Some((
                 "This message was accepted before; its events are the answer.".into(),
                 json!({
                     "action": "duplicate_message",
@@ -412,15 +422,18 @@ impl Outcome {
                     "session_state": state,
                 }),
             )),
-            Outcome::Cancelled { ran: false } => {
+            CommandOutcome::Cancelled { ran: false } => {
                 Some(("Nothing is running.".into(), json!({ "action": "cancel", "ok": false })))
             }
-            Outcome::Commanded { action, ok } => {
+            CommandOutcome::Commanded { action, ok } => {
                 let sentence =
                     if ok { format!("`{action}` is under way.") } else { format!("There is nothing to `{action}`.") };
                 Some((sentence, json!({ "action": action, "ok": ok })))
             }
-            Outcome::Started { .. } | Outcome::Cancelled { ran: true } | Outcome::Operation(_) | Outcome::Done => None,
+            CommandOutcome::Started { .. }
+            | CommandOutcome::Cancelled { ran: true }
+            | CommandOutcome::Operation(_)
+            | CommandOutcome::Done => None,
         }
     }
 }

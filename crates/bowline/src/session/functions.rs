@@ -7,11 +7,11 @@ use bowline_protocol::{Draft, ErrorCode, Refusal, StepId};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::actor::{Change, SessionActor};
-use super::command::Answered;
+use super::actor::{PendingChange, SessionActor};
+use super::command::CommandResult;
 use super::record::keys;
 use super::run::Entry;
-use super::{Caller, Outcome};
+use super::{CommandOutcome, CommandSender};
 
 /// What the caller brings for a run that waits.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ struct ResultFacts<'a> {
 impl SessionActor {
     /// What the run needs when the outputs come is stored in the commit that logs its calls.
     pub(super) fn take_calls(
-        change: &mut Change,
+        change: &mut PendingChange,
         calls: &[FunctionCall],
         drafts: &[Draft],
         state: &Value,
@@ -59,7 +59,7 @@ impl SessionActor {
     }
 
     /// The outputs of calls: events for all who watch, and the run goes on, all in one commit.
-    pub(super) async fn returned(&mut self, from: &Caller, returned: Returned) -> Answered {
+    pub(super) async fn returned(&mut self, from: &CommandSender, returned: Returned) -> CommandResult {
         self.may_write(from)?;
         let Returned { step_id, outputs, functions, request } = returned;
         let mut change = self.change();
@@ -103,7 +103,7 @@ impl SessionActor {
         } else if let Some((run, (input, conversation))) = reentry {
             self.launch(run, input, conversation, Entry::Returned(open, outputs)).await;
         }
-        Ok(Outcome::Done)
+        Ok(CommandOutcome::Done)
     }
 }
 

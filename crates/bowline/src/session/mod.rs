@@ -13,14 +13,15 @@ pub mod record;
 pub mod registry;
 pub mod restore;
 pub(crate) mod run;
-mod taken;
 mod tools_used;
 pub mod turns;
+mod used_states;
 mod work;
 
 pub use attach::capabilities;
 pub use command::{
-    Answered, Approach, Ask, Caller, Claimant, Command, Grant, Inbox, Mail, Mailbox, Outcome, Request, Way,
+    AttachOrigin, AttachRequest, Attacher, CommandOutcome, CommandResult, CommandSender, Grant, Mail, MailReceiver,
+    Mailbox, RequestCaller, SessionCommand, SessionRequest,
 };
 pub use functions::Returned;
 pub use record::{Life, SessionRecord};

@@ -16,11 +16,11 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::actor::{Change, SessionActor};
+use super::actor::{PendingChange, SessionActor};
 use super::background::OperationEnd;
-use super::command::Answered;
+use super::command::CommandResult;
 use super::record::keys;
-use super::{Caller, Outcome};
+use super::{CommandOutcome, CommandSender};
 use crate::actor::EMISSIONS_MAX;
 use crate::agent_host::agent_host;
 use crate::decode::decode;
@@ -29,8 +29,8 @@ use crate::refusals;
 use crate::task;
 use crate::task::record::{TaskRecord, Worker};
 use crate::task::status::Status;
-use crate::task::work::{Work, died};
-use crate::task::{Begun, Ending};
+use crate::task::work::{TaskWork, died};
+use crate::task::{AcceptedOperation, TaskClose};
 
 /// What is to be done in the background.
 pub struct Order {
@@ -102,15 +102,15 @@ impl OperationEntry {
         OperationEntry { status, result_bytes, ..self.clone() }
     }
 
-    fn begun(&self) -> Begun {
+    fn begun(&self) -> AcceptedOperation {
         let OperationEntry { task_id, operation_id, tool_name, .. } = self.clone();
-        Begun { task_id, operation_id, tool_name }
+        AcceptedOperation { task_id, operation_id, tool_name }
     }
 }
 
 /// An operation on its way into the log.
 pub(super) struct Prepared {
-    pub begun: Begun,
+    pub begun: AcceptedOperation,
     /// Lets the work begin, once the session knows of it. Dropped, it never does.
     go: Option<oneshot::Sender<()>>,
 }
@@ -118,12 +118,12 @@ pub(super) struct Prepared {
 /// Who does the work, and the process that waits to begin it if that is ours.
 struct Assigned {
     worker: Worker,
-    work: Option<Work>,
+    work: Option<TaskWork>,
     go: Option<oneshot::Sender<()>>,
 }
 
 impl Prepared {
-    pub fn go(self) -> Begun {
+    pub fn go(self) -> AcceptedOperation {
         if let Some(go) = self.go {
             let _ = go.send(());
         }
@@ -132,24 +132,28 @@ impl Prepared {
 
     /// The same, as the agent that asked for it sees it.
     pub fn start(self) -> StartedOperation {
-        let Begun { task_id, operation_id, .. } = self.go();
+        let AcceptedOperation { task_id, operation_id, .. } = self.go();
         StartedOperation { operation_id, task_id }
     }
 }
 
 impl SessionActor {
-    pub(super) async fn operate(&mut self, from: &Caller, order: Order) -> Answered {
+    pub(super) async fn operate(&mut self, from: &CommandSender, order: Order) -> CommandResult {
         self.may_write(from)?;
         let mut change = self.change();
         let prepared = self.prepare_operation(&mut change, &order).await?;
         if !change.commit.events.is_empty() || !change.commit.items.is_empty() {
             self.commit(change).await?;
         }
-        Ok(Outcome::Operation(Box::new(prepared.go())))
+        Ok(CommandOutcome::Operation(Box::new(prepared.go())))
     }
 
     /// Makes the task of an operation and adds its beginning to a change, unless the same was begun before.
-    pub(super) async fn prepare_operation(&self, change: &mut Change, order: &Order) -> Result<Prepared, Refusal> {
+    pub(super) async fn prepare_operation(
+        &self,
+        change: &mut PendingChange,
+        order: &Order,
+    ) -> Result<Prepared, Refusal> {
         let (entries, unread) = self.read_operations().await?;
         let mut known = entries.iter().filter(|(_, entry)| entry.is_named_by(order));
         if let Some((item, entry)) = known.next() {
@@ -177,7 +181,7 @@ impl SessionActor {
             let message = format!("{running} operations of this session are running already. Wait for one to end.");
             return Err(Refusal::new(ErrorCode::RateLimited, message).retry_after_ms(1000));
         }
-        let begun = Begun::new(entropy::u128(), order.operation_id.clone(), order.tool_name.clone());
+        let begun = AcceptedOperation::new(entropy::u128(), order.operation_id.clone(), order.tool_name.clone());
         let Assigned { worker, work, go } = self.work_for(&begun, order).await?;
         let session = Some(bowline_protocol::SessionId::from(&self.log));
         let record = TaskRecord::new(&begun, worker, session, self.shared.logs.clock.now_ms());
@@ -192,10 +196,10 @@ impl SessionActor {
 
     fn remember_operation(
         &self,
-        change: &mut Change,
+        change: &mut PendingChange,
         entries: &[(String, OperationEntry)],
         order: &Order,
-        begun: &Begun,
+        begun: &AcceptedOperation,
         next: Seq,
     ) {
         let started = next.plus(change.commit.events.len() as u64);
@@ -233,7 +237,7 @@ impl SessionActor {
     }
 
     /// The process that will do the work, if it is ours to do.
-    async fn work_for(&self, begun: &Begun, order: &Order) -> Result<Assigned, Refusal> {
+    async fn work_for(&self, begun: &AcceptedOperation, order: &Order) -> Result<Assigned, Refusal> {
         if order.by == OrderedBy::Producer {
             return Ok(Assigned { worker: Worker::Producer, work: None, go: None });
         }
@@ -267,7 +271,7 @@ impl SessionActor {
             }
         });
         let worker = Worker::Agent { name, args: order.args.clone() };
-        Ok(Assigned { worker, work: Some(Work::new(cancel, emissions, process, died)), go: Some(go) })
+        Ok(Assigned { worker, work: Some(TaskWork::new(cancel, emissions, process, died)), go: Some(go) })
     }
 
     /// Who does what is asked for: the session's agent, or a tool of the hub.
@@ -288,17 +292,17 @@ impl SessionActor {
     }
 
     /// An operation's task has ended: the log says so, once.
-    pub(super) async fn operation_ended(&mut self, task: &TaskId, content: &Value) -> Answered {
+    pub(super) async fn operation_ended(&mut self, task: &TaskId, content: &Value) -> CommandResult {
         self.alive_or_refusal()?;
         let entries = self.operation_entries().await?;
         let open = |(_, entry): &(String, OperationEntry)| entry.task_id == *task && entry.status == Status::Running;
-        let Some(at) = entries.iter().position(open) else { return Ok(Outcome::Done) };
+        let Some(at) = entries.iter().position(open) else { return Ok(CommandOutcome::Done) };
         let mut change = self.change();
         change.event(&Draft::new(names::OPERATION_COMPLETED, content));
         self.keep_end(&mut change, &entries, at, OperationEnd::told(content));
         change.record.operations_running = Some(running(&entries) - 1);
         self.commit(change).await?;
-        Ok(Outcome::Done)
+        Ok(CommandOutcome::Done)
     }
 
     /// The session is over, and its work with it.
@@ -310,7 +314,7 @@ impl SessionActor {
             let (tasks, owner, by) = (self.shared.tasks.clone(), self.owner.clone(), by.to_owned());
             // Not waited for: a task that ends wants to tell its session, and must not find it waiting.
             tokio::spawn(async move {
-                let ending = Ending::cancelled(by, Some("The session has ended.".into()));
+                let ending = TaskClose::cancelled(by, Some("The session has ended.".into()));
                 if let Err(refusal) = tasks.end(&entry.task_id, &owner, ending).await {
                     tracing::warn!(task = %entry.task_id, %refusal, "an operation could not be cancelled");
                 }

@@ -52,7 +52,7 @@ pub struct SessionRecord {
     /// How many messages the conversation has, and how many wait in the queue (as item numbers `from .. to`).
     pub messages: u64,
     #[serde(default)]
-    pub queue: Queue,
+    pub queue: MessageQueue,
     /// How many background operations it has had; the newest of them are kept as items.
     #[serde(default)]
     pub operations: u64,
@@ -102,12 +102,12 @@ impl SessionState {
 
 /// Messages accepted while a run was active: items `from .. to`, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Queue {
+pub struct MessageQueue {
     pub from: u64,
     pub to: u64,
 }
 
-impl Queue {
+impl MessageQueue {
     pub fn is_empty(&self) -> bool {
         self.from == self.to
     }
@@ -256,7 +256,7 @@ pub mod keys {
 
 /// What is remembered of a message that was accepted under a key of the client's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Accepted {
+pub struct AcceptedMessage {
     /// A digest of the content: the same key with other content is a conflict.
     pub digest: String,
     /// The number of its `user.message` event; none while it is queued.
@@ -270,9 +270,9 @@ pub struct Accepted {
     pub of: Option<MessageId>,
 }
 
-impl Accepted {
-    pub fn new(digest: impl Into<String>, seq: Option<Seq>) -> Accepted {
-        Accepted { digest: digest.into(), seq: seq.map(Seq::get), also: None, of: None }
+impl AcceptedMessage {
+    pub fn new(digest: impl Into<String>, seq: Option<Seq>) -> AcceptedMessage {
+        AcceptedMessage { digest: digest.into(), seq: seq.map(Seq::get), also: None, of: None }
     }
 }
 

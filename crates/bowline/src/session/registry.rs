@@ -15,10 +15,10 @@ use bowline_store::{Commit, Fence, Item, LogKind, Record, Start, StoreError};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::actor::{Presence, SessionActor, store_record};
-use super::command::{Answered, Caller, Request};
-use super::record::{Queue, SessionRecord, VERSION, keys};
-use super::{Ask, Command, Life};
+use super::actor::{SessionActor, SessionPresence, store_record};
+use super::command::{CommandResult, CommandSender, RequestCaller};
+use super::record::{MessageQueue, SessionRecord, VERSION, keys};
+use super::{Life, SessionCommand, SessionRequest};
 use crate::actor::{Actor, ActorDirectory, Router};
 use crate::alias;
 use crate::config::{Config, Ownership};
@@ -111,7 +111,7 @@ impl OperationListener for Sessions {
     ) -> Result<(), Refusal> {
         let Some(this) = self.this.upgrade() else { return Err(SessionActor::unreachable()) };
         let Some(session) = this.living(session, owner).await? else { return Ok(()) };
-        let ask = Ask::OperationEnded { task: task.clone(), content: Box::new(content) };
+        let ask = SessionRequest::OperationEnded { task: task.clone(), content: Box::new(content) };
         this.ask(&session, owner, None, ask).await.map(drop)
     }
 }
@@ -165,7 +165,7 @@ impl Sessions {
     }
 
     /// Who is attached to a session, if it is awake.
-    pub fn presence(&self, id: &SessionId) -> Option<Arc<Presence>> {
+    pub fn presence(&self, id: &SessionId) -> Option<Arc<SessionPresence>> {
         self.directory.presence(id)
     }
 
@@ -273,7 +273,7 @@ impl Sessions {
             return Ok(());
         }
         let current = record.current.clone().unwrap_or_else(|| SessionId::from(log));
-        self.ask(&current, asker, proof.cloned(), Ask::Prove).await.map(drop)
+        self.ask(&current, asker, proof.cloned(), SessionRequest::Prove).await.map(drop)
     }
 
     /// The id under which a session lives, if its log is still there and it is not over.
@@ -298,12 +298,17 @@ impl Sessions {
     }
 
     /// Delivers a command to a session of the asker's own, wherever it lives.
-    pub async fn send(self: &Arc<Self>, id: &SessionId, asker: &Principal, command: Command) -> Result<(), Refusal> {
+    pub async fn send(
+        self: &Arc<Self>,
+        id: &SessionId,
+        asker: &Principal,
+        command: SessionCommand,
+    ) -> Result<(), Refusal> {
         ActorDirectory::<SessionActor>::send(self, id, asker, Box::new(command)).await.map_err(|(_, refusal)| refusal)
     }
 
     /// The same, and a refusal goes to the one who waits for the command.
-    pub async fn deliver(self: &Arc<Self>, id: &SessionId, asker: &Principal, command: Command) {
+    pub async fn deliver(self: &Arc<Self>, id: &SessionId, asker: &Principal, command: SessionCommand) {
         if let Err((command, refusal)) = ActorDirectory::<SessionActor>::send(self, id, asker, Box::new(command)).await
         {
             command.refuse(id, &refusal);
@@ -313,7 +318,7 @@ impl Sessions {
     /// Lets every actor look whether its session is still this node's.
     pub fn verify_all(&self) {
         // One that is too busy to take it finds out when it writes.
-        self.directory.offer(|| Box::new(Command::unasked(Ask::Verify)));
+        self.directory.offer(|| Box::new(SessionCommand::unasked(SessionRequest::Verify)));
     }
 
     /// Asks something of a session on behalf of its owner, and waits for what comes of it.
@@ -322,10 +327,10 @@ impl Sessions {
         id: &SessionId,
         asker: &Principal,
         proof: Option<Presented>,
-        ask: Ask,
-    ) -> Answered {
-        let (request, answer) = Request::new(proof);
-        self.send(id, asker, Command::new(Caller::Request(request), ask)).await?;
+        ask: SessionRequest,
+    ) -> CommandResult {
+        let (request, answer) = RequestCaller::new(proof);
+        self.send(id, asker, SessionCommand::new(CommandSender::Request(request), ask)).await?;
         answer.await.unwrap_or_else(|_gone| Err(SessionActor::unreachable()))
     }
 
@@ -385,7 +390,7 @@ impl Sessions {
             restored_from: None,
             turn: bowline_core::Turn::Idle,
             messages: 0,
-            queue: Queue::default(),
+            queue: MessageQueue::default(),
             operations: 0,
             operations_running: None,
             resume_token,

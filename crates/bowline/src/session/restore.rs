@@ -16,10 +16,10 @@ use bowline_store::{Item, Start};
 use serde_json::{Map, Value, json};
 
 use super::actor::SessionActor;
-use super::record::{Accepted, Queue, SessionRecord, VERSION, keys};
+use super::record::{AcceptedMessage, MessageQueue, SessionRecord, VERSION, keys};
 use super::registry::Sessions;
 use super::tools_used::{self, UsedTools};
-use super::{Life, Mail, taken};
+use super::{Life, Mail, used_states};
 use crate::alias;
 
 /// What `agent.state_restored` tells, besides what every greeting does.
@@ -29,7 +29,7 @@ pub struct Restored {
     pub new: SessionId,
     pub step: u64,
     pub messages: usize,
-    pub source: Source,
+    pub source: RestoredFrom,
     /// How far the state reached.
     pub last_seq: Seq,
     /// The id that the original had before it was restored itself.
@@ -38,25 +38,25 @@ pub struct Restored {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum RestoredFrom {
     /// The log was still there: nothing was rolled back.
     Live,
     /// Everything comes from the state.
     Snapshot,
 }
 
-impl Source {
+impl RestoredFrom {
     pub fn word(self) -> &'static str {
         match self {
-            Source::Live => "live",
-            Source::Snapshot => "snapshot",
+            RestoredFrom::Live => "live",
+            RestoredFrom::Snapshot => "snapshot",
         }
     }
 }
 
 /// What a restore leads to: the session to claim, and from where to read.
 #[derive(Debug)]
-pub struct Way {
+pub struct RestorePath {
     /// The session whose actor takes the claim: the original if it lives, else the new one.
     pub claim: SessionId,
     pub restored: Restored,
@@ -69,7 +69,7 @@ pub async fn restore(
     owner: &Principal,
     signed: &Content,
     cursor: Option<Cursor>,
-) -> Result<Way, Refusal> {
+) -> Result<RestorePath, Refusal> {
     let limits = sessions.config.state.open_limits(&sessions.config.limits);
     let opened = sessions.ring.now().await.open(signed.0.get(), owner, clock::unix_seconds(), &limits);
     let OpenedState { state, .. } = opened.map_err(|refusal| {
@@ -92,34 +92,34 @@ async fn found(
     owner: &Principal,
     mut state: State,
     cursor: Option<Cursor>,
-) -> Result<Way, Refusal> {
+) -> Result<RestorePath, Refusal> {
     let mut restored = Restored {
         original: state.session_id.clone(),
         new: SessionId::from_random(entropy::u128()),
         step: state.current_step,
         messages: state.memory_snapshot.len(),
-        source: Source::Live,
+        source: RestoredFrom::Live,
         last_seq: state.last_seq,
         before: state.metadata.restored_from.clone(),
         warnings: Vec::new(),
     };
-    taken::is_fresh(sessions, &state.session_id, state.last_seq).await?;
+    used_states::is_fresh(sessions, &state.session_id, state.last_seq).await?;
     if let Some(live) = sessions.living(&state.session_id, owner).await? {
         let cursor = cursor.unwrap_or(Cursor { epoch: Some(state.epoch), seq: state.last_seq });
-        return Ok(Way { claim: live, restored, cursor });
+        return Ok(RestorePath { claim: live, restored, cursor });
     }
-    restored.source = Source::Snapshot;
+    restored.source = RestoredFrom::Snapshot;
     let omitted = omit_redacted(&mut state);
     restored.warnings.extend(omitted.iter().map(|path| format!("A secret was left out of the state: {path}")));
     let used = tools_used::from_states(&state.tool_states);
     restored.warnings.extend(tools_used::missing(&*sessions.tools, owner, &used).await);
     // What is taken is gone from the state, so nothing is taken for a session that cannot be made.
     sessions.admits_another(owner)?;
-    taken::take(sessions, owner, &restored).await?;
+    used_states::take(sessions, owner, &restored).await?;
     let asked = state.pending_confirmations.len();
     let mut open = Vec::new();
     for question in std::mem::take(&mut state.pending_confirmations) {
-        if taken::bring_on(sessions, owner, &question.step_id, &restored.original, &restored.new).await? {
+        if used_states::bring_on(sessions, owner, &question.step_id, &restored.original, &restored.new).await? {
             open.push(question);
         }
     }
@@ -131,7 +131,7 @@ async fn found(
     }
     let cursor = cursor.unwrap_or(Cursor::bare(state.last_seq));
     rebuild(sessions, owner, &restored.new, state, &used).await?;
-    Ok(Way { claim: restored.new.clone(), restored, cursor })
+    Ok(RestorePath { claim: restored.new.clone(), restored, cursor })
 }
 
 /// What a state and all that were restored from its session have in common.
@@ -173,7 +173,7 @@ async fn rebuild(
         put(keys::message(number as u64), &kept);
         if let Some(id) = &message.message_id {
             // What exactly was sent under this key is not in the state, so whatever comes again under it is the same.
-            put(keys::idempotency(id), &Accepted::new("", None));
+            put(keys::idempotency(id), &AcceptedMessage::new("", None));
         }
     }
     if !state.plan_context.is_null() {
@@ -228,7 +228,7 @@ async fn rebuild(
         restored_from: Some(state.session_id),
         turn,
         messages: state.memory_snapshot.len() as u64,
-        queue: Queue::default(),
+        queue: MessageQueue::default(),
         operations: 0,
         operations_running: None,
         resume_token: None,
@@ -259,9 +259,9 @@ impl SessionActor {
     /// The session goes on under a new id; the old one is over for every client that knows it.
     pub(super) async fn supersede(&mut self, restored: &Restored) -> Result<(), Refusal> {
         let new = &restored.new;
-        taken::take(&self.shared, &self.owner, restored).await?;
+        used_states::take(&self.shared, &self.owner, restored).await?;
         for step in self.record.turn.active().map_or(&[][..], |active| &active.pending) {
-            taken::carry(&self.shared, &self.owner, step, new).await?;
+            used_states::carry(&self.shared, &self.owner, step, new).await?;
         }
         alias::give(&self.shared.logs, &LogId::from(new), &self.owner, self.log.as_str()).await?;
         let mut change = self.change();

@@ -16,11 +16,11 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::actor::{Change, SessionActor};
-use super::command::Answered;
+use super::actor::{PendingChange, SessionActor};
+use super::command::CommandResult;
 use super::operations::{Order, Prepared};
 use super::record::keys;
-use super::{Caller, Outcome, taken};
+use super::{CommandOutcome, CommandSender, used_states};
 use crate::actor::{EMISSIONS_MAX, Process};
 use crate::agent_host::agent_host;
 use crate::task::status::TurnError;
@@ -90,7 +90,7 @@ impl SessionActor {
     /// The one way into a run.
     pub(super) async fn start_run(
         &mut self,
-        mut change: Change,
+        mut change: PendingChange,
         input: Input,
         started: Seq,
         conversation: Vec<Message>,
@@ -206,7 +206,7 @@ impl SessionActor {
     }
 
     /// Adds one emission to a change, unless it is over a limit.
-    fn take_emission(&self, change: &mut Change, run: &RunId, emission: &Emission) -> Result<(), String> {
+    fn take_emission(&self, change: &mut PendingChange, run: &RunId, emission: &Emission) -> Result<(), String> {
         let limits = &self.shared.config.limits;
         if emission.len_hint() > limits.event_bytes_max {
             self.shared.metrics.limits_hit.inc("limits.event_bytes_max");
@@ -320,17 +320,17 @@ impl SessionActor {
         let Some(run) = self.run.as_deref() else { return };
         let duration_ms = clock::since(run.started).as_millis() as u64;
         let end = match (ending.clone(), &run.cancelled) {
-            (_, Some(Cancel { by, reason })) => End::cancelled(by, reason.as_deref()),
+            (_, Some(Cancel { by, reason })) => RunEnd::cancelled(by, reason.as_deref()),
             (Ok(answer), None) if answer.text.len() > ANSWER_BYTES_MAX => {
                 let why = format!("Its answer is longer than {ANSWER_BYTES_MAX} bytes.");
-                End::failed(&AgentError::failed(why))
+                RunEnd::failed(&AgentError::failed(why))
             }
-            (Ok(answer), None) => End::answered(answer, duration_ms),
+            (Ok(answer), None) => RunEnd::answered(answer, duration_ms),
             (Err(error), None) if error.cancelled => {
                 let by = run.called_off_by.as_deref().unwrap_or("agent");
-                End::cancelled_with(by, Some(&error.message), error.finish.as_ref())
+                RunEnd::cancelled_with(by, Some(&error.message), error.finish.as_ref())
             }
-            (Err(error), None) => End::failed(&error),
+            (Err(error), None) => RunEnd::failed(&error),
         };
         if let Err(refusal) = self.end_run(end).await {
             // It is offered until the store takes it: a run must not stay "running" for ever.
@@ -345,7 +345,7 @@ impl SessionActor {
     }
 
     /// The one way out of a run: its terminal event, the conversation and the record change together, once.
-    pub(super) async fn end_run(&mut self, mut end: End) -> Result<(), Refusal> {
+    pub(super) async fn end_run(&mut self, mut end: RunEnd) -> Result<(), Refusal> {
         let Some(active) = self.record.turn.active().cloned() else { return Ok(()) };
         if let Some(answer) = &end.answer
             && let Some(streamed) = self.streamed(active.started, answer).await?
@@ -354,7 +354,7 @@ impl SessionActor {
         }
         // First of all, as with an answer: an older state of this session must not bring the question back.
         for step in &active.pending {
-            taken::settle(&self.shared, &self.owner, step).await?;
+            used_states::settle(&self.shared, &self.owner, step).await?;
         }
         let ended = self.next_seq().await?;
         let mut change = self.change();
@@ -376,24 +376,24 @@ impl SessionActor {
 
     pub(super) async fn cancel(
         &mut self,
-        from: &Caller,
+        from: &CommandSender,
         by: String,
         reason: Option<String>,
         turn: Option<Seq>,
-    ) -> Answered {
+    ) -> CommandResult {
         self.may_write(from)?;
         let active = self.record.turn.active();
         if active.is_none_or(|active| turn.is_some_and(|turn| turn != active.started)) {
-            return Ok(Outcome::Cancelled { ran: false });
+            return Ok(CommandOutcome::Cancelled { ran: false });
         }
         self.stop_run(by, reason).await?;
         self.start_next().await;
-        Ok(Outcome::Cancelled { ran: true })
+        Ok(CommandOutcome::Cancelled { ran: true })
     }
 
     /// Stops the active run for good: its end is in the log, or will be as soon as the store takes it.
     pub(super) async fn stop_run(&mut self, by: String, reason: Option<String>) -> Result<(), Refusal> {
-        match (self.end_run(End::cancelled(&by, reason.as_deref())).await, self.run.as_deref_mut()) {
+        match (self.end_run(RunEnd::cancelled(&by, reason.as_deref())).await, self.run.as_deref_mut()) {
             (Ok(()), _) => self.drop_run(),
             // It is not known whether the ending was kept: the caller has to ask again, because the session is activated anew
             // and knows of no cancel.
@@ -417,7 +417,7 @@ impl SessionActor {
 }
 
 /// How a run ends: the event that says so, and what the conversation keeps.
-pub(super) struct End {
+pub(super) struct RunEnd {
     pub draft: Draft,
     pub word: &'static str,
     /// The whole answer; none if only what was streamed is there to keep.
@@ -425,15 +425,15 @@ pub(super) struct End {
     pub error: Option<TurnError>,
 }
 
-impl End {
-    fn answered(answer: Answer, duration_ms: u64) -> End {
-        let mut facts = Facts::default();
+impl RunEnd {
+    fn answered(answer: Answer, duration_ms: u64) -> RunEnd {
+        let mut facts = EndMetadata::default();
         answer.metadata.iter().for_each(|(key, value)| facts.add(key, value));
         facts.add("duration_ms", &duration_ms);
         facts.add_some("usage", answer.usage.as_ref());
         facts.add_some("model", answer.model.as_ref());
         facts.add_some("finish", answer.finish.as_ref().map(|word| &word.0));
-        End {
+        RunEnd {
             draft: Draft::new(names::FINAL_ANSWER, &answer.text).metadata(&facts.0),
             word: "answered",
             answer: Some(answer.text),
@@ -441,8 +441,8 @@ impl End {
         }
     }
 
-    fn failed(error: &AgentError) -> End {
-        let mut facts = Facts::default();
+    fn failed(error: &AgentError) -> RunEnd {
+        let mut facts = EndMetadata::default();
         facts.add("error_code", error.code.as_str());
         facts.add("recovery_action", error.code.action().as_str());
         facts.add_some("stage", error.stage.as_ref());
@@ -450,42 +450,42 @@ impl End {
         let word = if error.code == ErrorCode::AgentLost { "lost" } else { "failed" };
         let told = TurnError { code: error.code.as_str().to_owned(), message: error.message.clone() };
         let draft = Draft::new(names::ERROR, &error.message).metadata(&facts.0);
-        End { draft, word, answer: None, error: Some(told) }
+        RunEnd { draft, word, answer: None, error: Some(told) }
     }
 
     /// Adds a fact to what its event says.
     fn add(&mut self, key: &str, value: &impl Serialize) {
         let known = self.draft.metadata.as_deref().and_then(|raw| serde_json::from_str(raw.get()).ok());
-        let mut facts = Facts(known.unwrap_or_default());
+        let mut facts = EndMetadata(known.unwrap_or_default());
         facts.add(key, value);
         self.draft.metadata = Some(json::raw(&facts.0));
     }
 
-    pub fn lost() -> End {
+    pub fn lost() -> RunEnd {
         let message = "The server was restarted while the agent was at work. Send the message again.";
-        End::failed(&AgentError { code: ErrorCode::AgentLost, ..AgentError::failed(message) })
+        RunEnd::failed(&AgentError { code: ErrorCode::AgentLost, ..AgentError::failed(message) })
     }
 
-    pub fn cancelled(by: &str, reason: Option<&str>) -> End {
-        End::cancelled_with(by, reason, None)
+    pub fn cancelled(by: &str, reason: Option<&str>) -> RunEnd {
+        RunEnd::cancelled_with(by, reason, None)
     }
 
     /// The same, with what an upstream said of it.
-    fn cancelled_with(by: &str, reason: Option<&str>, finish: Option<&UpstreamFinish>) -> End {
-        let mut facts = Facts::default();
+    fn cancelled_with(by: &str, reason: Option<&str>, finish: Option<&UpstreamFinish>) -> RunEnd {
+        let mut facts = EndMetadata::default();
         facts.add("by", by);
         facts.add_some("reason", reason);
         facts.add_some("finish", finish.map(|word| &word.0));
         let draft = Draft::new(names::CANCELLED, "The run was cancelled.").metadata(&facts.0);
-        End { draft, word: "cancelled", answer: None, error: None }
+        RunEnd { draft, word: "cancelled", answer: None, error: None }
     }
 }
 
 /// The metadata of an ending. What an upstream said stays as it wrote it.
 #[derive(Default)]
-struct Facts(BTreeMap<String, Box<RawValue>>);
+struct EndMetadata(BTreeMap<String, Box<RawValue>>);
 
-impl Facts {
+impl EndMetadata {
     fn add(&mut self, key: &str, value: &(impl Serialize + ?Sized)) {
         self.0.insert(key.to_owned(), json::raw(value));
     }

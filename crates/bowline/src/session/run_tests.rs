@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::super::registry::{NewSession, SessionParts, Sessions};
-use super::super::{Ask, Outcome};
+use super::super::{CommandOutcome, SessionRequest};
 use crate::config::{Config, StoreUrl};
 use crate::keys::LoadedKeys;
 use crate::live_keyring::LiveKeyring;
@@ -191,15 +191,16 @@ async fn a_cancel_that_is_owed_outlives_a_commit_in_doubt() {
         config: serde_json::Map::new(),
     };
     let (id, _) = sessions.create_unheld(new, None, None).await.unwrap();
-    let message = Ask::Message { message_id: None, also: None, behind: None, content: Content(json::raw("work")) };
-    assert!(matches!(sessions.ask(&id, &owner, None, message).await, Ok(Outcome::Started { .. })));
+    let message =
+        SessionRequest::Message { message_id: None, also: None, behind: None, content: Content(json::raw("work")) };
+    assert!(matches!(sessions.ask(&id, &owner, None, message).await, Ok(CommandOutcome::Started { .. })));
     agent.began.notified().await;
 
     // The store is away, so the cancel is owed; when it is tried again, it is not known what became of it. It was not kept.
     let faults = [StoreError::Unavailable("away".into()), StoreError::InDoubt("cut off".into())];
     store.faults.lock().unwrap().extend(faults);
-    let cancel = Ask::Cancel { by: "ann".into(), reason: None, turn: None };
-    assert!(matches!(sessions.ask(&id, &owner, None, cancel).await, Ok(Outcome::Cancelled { ran: true })));
+    let cancel = SessionRequest::Cancel { by: "ann".into(), reason: None, turn: None };
+    assert!(matches!(sessions.ask(&id, &owner, None, cancel).await, Ok(CommandOutcome::Cancelled { ran: true })));
 
     // Only a hang reaches the limit.
     let endings = tokio::time::timeout(Duration::from_secs(30), endings(&logs, &id)).await;

@@ -8,7 +8,7 @@ use bowline_protocol::{Principal, Refusal};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::actor::{Change, SessionActor};
+use super::actor::{PendingChange, SessionActor};
 use super::record::keys;
 
 /// One tool, as the session has called it.
@@ -35,20 +35,20 @@ pub type UsedTools = BTreeMap<String, UsedTool>;
 
 impl SessionActor {
     /// Adds the tools that these emissions call to what is remembered, in the commit that logs the calls.
-    pub(super) async fn note_tools(&self, change: &mut Change, emissions: &[Emission]) -> Result<(), Refusal> {
+    pub(super) async fn note_tools(&self, change: &mut PendingChange, emissions: &[Emission]) -> Result<(), Refusal> {
         let called: Vec<UsedTool> = emissions.iter().filter_map(called).collect();
         self.note_used(change, called).await
     }
 
     /// The same for an operation, if it is a tool of a server and not of the agent.
-    pub(super) async fn note_listed(&self, change: &mut Change, name: Option<&str>) -> Result<(), Refusal> {
+    pub(super) async fn note_listed(&self, change: &mut PendingChange, name: Option<&str>) -> Result<(), Refusal> {
         let Some(name) = name else { return Ok(()) };
         let listed = self.shared.tools.list(&self.owner).await.into_iter().find(|spec| spec.name == name);
         let used = listed.map(|spec| UsedTool { tool: spec.tool, server: Some(spec.server) });
         self.note_used(change, used.into_iter().collect()).await
     }
 
-    async fn note_used(&self, change: &mut Change, called: Vec<UsedTool>) -> Result<(), Refusal> {
+    async fn note_used(&self, change: &mut PendingChange, called: Vec<UsedTool>) -> Result<(), Refusal> {
         if called.is_empty() {
             return Ok(());
         }
@@ -94,13 +94,13 @@ impl SessionActor {
 fn called(emission: &Emission) -> Option<UsedTool> {
     /// The part of a call's metadata that names the tool.
     #[derive(Deserialize)]
-    struct Facts {
+    struct CallMetadata {
         tool: String,
         server: Option<String>,
     }
     let Emission::Event(draft) = emission else { return None };
     let facts = draft.metadata.as_deref().filter(|_| draft.name.as_str() == names::TOOL_CALL)?;
-    let Facts { tool, server } = serde_json::from_str(facts.get()).ok()?;
+    let CallMetadata { tool, server } = serde_json::from_str(facts.get()).ok()?;
     Some(UsedTool { tool, server })
 }
 

@@ -9,12 +9,12 @@ use bowline_store::{Commit, Item, ReadLimit, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::actor::{Change, SessionActor};
-use super::command::Answered;
-use super::record::{Accepted, keys};
-use super::run::End;
+use super::actor::{PendingChange, SessionActor};
+use super::command::CommandResult;
+use super::record::{AcceptedMessage, keys};
+use super::run::RunEnd;
 use super::work::{message_of, push_message};
-use super::{Caller, Outcome};
+use super::{CommandOutcome, CommandSender};
 use crate::refusals;
 use crate::task::status::{Status, TurnError};
 
@@ -51,7 +51,7 @@ fn spoken(logged: &[Recorded]) -> String {
 
 impl SessionActor {
     /// Remembers a turn from its first event on.
-    pub(super) fn open_turn(change: &mut Change, started: Seq, again: bool) {
+    pub(super) fn open_turn(change: &mut PendingChange, started: Seq, again: bool) {
         let entry = TurnEntry { created_ms: change.commit.at_ms, again, ended: None };
         change.put(keys::turn(started), &entry);
     }
@@ -59,10 +59,10 @@ impl SessionActor {
     /// Writes how a turn ended, and what the conversation keeps of it.
     pub(super) async fn close_turn(
         &self,
-        change: &mut Change,
+        change: &mut PendingChange,
         active: &Active,
         ended: Seq,
-        end: &End,
+        end: &RunEnd,
     ) -> Result<(), Refusal> {
         let (said, parts) = self.said(active, ended, end).await?;
         let text = end.answer.clone().unwrap_or(said);
@@ -84,7 +84,7 @@ impl SessionActor {
     }
 
     /// What a turn has said so far: its text, and its parts if it said more than that.
-    async fn said(&self, active: &Active, ended: Seq, end: &End) -> Result<(String, Option<Value>), Refusal> {
+    async fn said(&self, active: &Active, ended: Seq, end: &RunEnd) -> Result<(String, Option<Value>), Refusal> {
         if let Some(run) = self.run.as_deref().filter(|run| run.plain) {
             return Ok((run.partial.clone(), None));
         }
@@ -117,11 +117,16 @@ impl SessionActor {
     }
 
     /// Answers the last message anew. The answer before it leaves the conversation, though not the log.
-    pub(super) async fn regenerate(&mut self, from: &Caller, by: String, replaces: Option<MessageId>) -> Answered {
+    pub(super) async fn regenerate(
+        &mut self,
+        from: &CommandSender,
+        by: String,
+        replaces: Option<MessageId>,
+    ) -> CommandResult {
         self.may_write(from)?;
         let key = replaces.as_ref().and_then(|id| MessageId::parse(&format!("regenerate:{id}")));
         if let Some(key) = &key
-            && let Some(known) = self.certain::<Accepted>(&keys::idempotency(key)).await?
+            && let Some(known) = self.certain::<AcceptedMessage>(&keys::idempotency(key)).await?
         {
             return self.repeated(replaces, &known, "").await;
         }
@@ -134,7 +139,7 @@ impl SessionActor {
             if key.is_none() && entry.is_some_and(|entry| entry.again) {
                 // Without a key, a second request while the first is at work can only be its repetition.
                 self.shared.metrics.duplicates_avoided.inc();
-                return Ok(Outcome::Repeated { message_id: None, turn: Some(started), last: None });
+                return Ok(CommandOutcome::Repeated { message_id: None, turn: Some(started), last: None });
             }
             self.stop_run(by, Some("The answer is made anew.".into())).await?;
             if self.record.turn.active().is_some() {
@@ -143,7 +148,7 @@ impl SessionActor {
             }
         }
         let turn = self.start_again(key.as_ref()).await?;
-        Ok(Outcome::Started { turn })
+        Ok(CommandOutcome::Started { turn })
     }
 
     async fn start_again(&mut self, key: Option<&MessageId>) -> Result<Seq, Refusal> {
@@ -166,7 +171,7 @@ impl SessionActor {
         // The message now belongs to the new turn, and so the new turn is kept as long as it.
         change.put(keys::message(change.record.messages - 1), &Message { turn: Some(started), ..last.clone() });
         if let Some(key) = key {
-            let accepted = Accepted::new("", Some(started));
+            let accepted = AcceptedMessage::new("", Some(started));
             change.put(keys::idempotency(key), &accepted);
         }
         SessionActor::open_turn(&mut change, started, true);

@@ -12,14 +12,14 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::actor::{Change, SessionActor};
+use super::actor::{PendingChange, SessionActor};
 use super::background::Background;
 use super::brought::Brought;
-use super::command::Answered;
-use super::record::{Accepted, Queued, keys};
+use super::command::CommandResult;
+use super::record::{AcceptedMessage, Queued, keys};
 use super::run::Entry;
 use super::turns::TurnEntry;
-use super::{Caller, Outcome, taken};
+use super::{CommandOutcome, CommandSender, used_states};
 use crate::config::WhenBusy;
 use crate::decode::decode;
 use crate::refusals;
@@ -28,7 +28,12 @@ use crate::refusals;
 const TITLE_CHARS: usize = 80;
 
 impl SessionActor {
-    pub(super) async fn message(&mut self, from: &Caller, message: Queued, behind: Option<Seq>) -> Answered {
+    pub(super) async fn message(
+        &mut self,
+        from: &CommandSender,
+        message: Queued,
+        behind: Option<Seq>,
+    ) -> CommandResult {
         self.may_write(from)?;
         let digest = digest(&message.content);
         if let Some((id, known)) = self.accepted(&message).await? {
@@ -47,7 +52,7 @@ impl SessionActor {
         match self.record.turn.admit(self.record.queue.len(), queue_max) {
             MessageAdmission::Start => {
                 let turn = self.start_message(message, &digest, None).await?;
-                Ok(Outcome::Started { turn })
+                Ok(CommandOutcome::Started { turn })
             }
             MessageAdmission::Queue { position } => {
                 let mut change = self.change();
@@ -55,7 +60,7 @@ impl SessionActor {
                 change.record.queue.to += 1;
                 remember(&mut change, &message, &digest, None);
                 self.commit(change).await?;
-                Ok(Outcome::Queued { position, message_id: message.message_id })
+                Ok(CommandOutcome::Queued { position, message_id: message.message_id })
             }
             MessageAdmission::Busy => {
                 self.shared.metrics.limits_hit.inc("session.when_busy");
@@ -86,11 +91,11 @@ impl SessionActor {
 
     /// The message that was accepted under one of the keys of this one, and what it is called. A key that is new to it is
     /// one of its keys from now on.
-    async fn accepted(&mut self, message: &Queued) -> Result<Option<(MessageId, Accepted)>, Refusal> {
-        let mut found: Option<(MessageId, Accepted)> = None;
+    async fn accepted(&mut self, message: &Queued) -> Result<Option<(MessageId, AcceptedMessage)>, Refusal> {
+        let mut found: Option<(MessageId, AcceptedMessage)> = None;
         let mut new = None;
         for key in [&message.message_id, &message.also].into_iter().flatten() {
-            let Some(known) = self.certain::<Accepted>(&keys::idempotency(key)).await? else {
+            let Some(known) = self.certain::<AcceptedMessage>(&keys::idempotency(key)).await? else {
                 new = Some(key.clone());
                 continue;
             };
@@ -108,15 +113,23 @@ impl SessionActor {
             && known.digest == digest(&message.content)
         {
             let mut change = self.change();
-            change.put(keys::idempotency(&new), &Accepted { of: Some(id.clone()), ..Accepted::new("", None) });
-            change.put(keys::idempotency(id), &Accepted { also: Some(new), ..known.clone() });
+            change.put(
+                keys::idempotency(&new),
+                &AcceptedMessage { of: Some(id.clone()), ..AcceptedMessage::new("", None) },
+            );
+            change.put(keys::idempotency(id), &AcceptedMessage { also: Some(new), ..known.clone() });
             self.commit(change).await?;
         }
         Ok(found)
     }
 
     /// The key was used before: its turn is the answer, unless it was used for something else.
-    pub(super) async fn repeated(&self, message_id: Option<MessageId>, known: &Accepted, digest: &str) -> Answered {
+    pub(super) async fn repeated(
+        &self,
+        message_id: Option<MessageId>,
+        known: &AcceptedMessage,
+        digest: &str,
+    ) -> CommandResult {
         // A key that came with a signed state has no digest: what was sent under it is not known any more.
         if !known.digest.is_empty() && known.digest != digest {
             let message = "This message_id was used before with other content. Use a new one.";
@@ -128,7 +141,7 @@ impl SessionActor {
             Some(started) => self.item::<TurnEntry>(&keys::turn(started)).await?,
             None => None,
         };
-        Ok(Outcome::Repeated { message_id, turn, last: entry.and_then(|entry| entry.ended).map(|end| end.seq) })
+        Ok(CommandOutcome::Repeated { message_id, turn, last: entry.and_then(|entry| entry.ended).map(|end| end.seq) })
     }
 
     /// Accepts a message: its event, its place in the conversation, its key and the start of its run in one commit.
@@ -167,7 +180,7 @@ impl SessionActor {
     }
 
     /// A conversation keeps so many messages; the oldest go, and their keys with them.
-    async fn forget_oldest(&self, change: &mut Change, brought: u64) -> Result<(), Refusal> {
+    async fn forget_oldest(&self, change: &mut PendingChange, brought: u64) -> Result<(), Refusal> {
         let kept = self.shared.config.limits.messages_kept_max;
         // A message and its answer come, and what the message brought, so as many may go.
         for number in
@@ -180,7 +193,7 @@ impl SessionActor {
                 StreamIndexer::keys(&keys::index(turn)).into_iter().for_each(|key| change.delete(key));
             }
             if let Some(id) = message.message_id.as_deref().and_then(MessageId::parse) {
-                let accepted = self.item::<Accepted>(&keys::idempotency(&id)).await?;
+                let accepted = self.item::<AcceptedMessage>(&keys::idempotency(&id)).await?;
                 for key in accepted.and_then(|accepted| accepted.also).iter().chain([&id]) {
                     change.delete(keys::idempotency(key));
                 }
@@ -212,7 +225,7 @@ impl SessionActor {
         }
     }
 
-    pub(super) async fn command(&mut self, from: &Caller, by: String, command: WorkCommand) -> Answered {
+    pub(super) async fn command(&mut self, from: &CommandSender, by: String, command: WorkCommand) -> CommandResult {
         self.may_write(from)?;
         let action = command.action().to_owned();
         let ok = match self.effect_of(command).await? {
@@ -226,7 +239,7 @@ impl SessionActor {
             }
             CommandEffect::Nothing => false,
             CommandEffect::Pass { command, calls_off } => {
-                let Some(run) = &mut self.run else { return Ok(Outcome::Commanded { action, ok: false }) };
+                let Some(run) = &mut self.run else { return Ok(CommandOutcome::Commanded { action, ok: false }) };
                 let taken = run.commands.try_send(command).is_ok();
                 if taken && calls_off {
                     run.called_off_by = Some(by);
@@ -242,7 +255,7 @@ impl SessionActor {
                 true
             }
         };
-        Ok(Outcome::Commanded { action, ok })
+        Ok(CommandOutcome::Commanded { action, ok })
     }
 
     async fn effect_of(&self, command: WorkCommand) -> Result<CommandEffect, Refusal> {
@@ -297,11 +310,15 @@ impl SessionActor {
 }
 
 /// Keeps the keys of a message, so that it is accepted once.
-fn remember(change: &mut Change, message: &Queued, digest: &str, started: Option<Seq>) {
+fn remember(change: &mut PendingChange, message: &Queued, digest: &str, started: Option<Seq>) {
     let Some(id) = &message.message_id else { return };
-    change.put(keys::idempotency(id), &Accepted { also: message.also.clone(), ..Accepted::new(digest, started) });
+    change.put(
+        keys::idempotency(id),
+        &AcceptedMessage { also: message.also.clone(), ..AcceptedMessage::new(digest, started) },
+    );
     if let Some(also) = &message.also {
-        change.put(keys::idempotency(also), &Accepted { of: Some(id.clone()), ..Accepted::new("", None) });
+        change
+            .put(keys::idempotency(also), &AcceptedMessage { of: Some(id.clone()), ..AcceptedMessage::new("", None) });
     }
 }
 
@@ -322,7 +339,7 @@ pub(super) fn message_of(role: Role, content: String, id: Option<&MessageId>) ->
 }
 
 /// Adds a message at the end of the conversation, and says which number it has there.
-pub(super) fn push_message(change: &mut Change, message: Message) -> u64 {
+pub(super) fn push_message(change: &mut PendingChange, message: Message) -> u64 {
     let number = change.record.messages;
     change.record.messages += 1;
     change.put(keys::message(number), &Message { at_ms: change.commit.at_ms, ..message });
@@ -338,11 +355,11 @@ pub(super) fn digest(content: &Content) -> String {
 impl SessionActor {
     pub(super) async fn response(
         &mut self,
-        from: &Caller,
+        from: &CommandSender,
         step: &StepId,
         reply: Reply,
         request: Option<Content>,
-    ) -> Answered {
+    ) -> CommandResult {
         self.may_write(from)?;
         let mut change = self.change();
         let calls = self.certain::<IgnoredAny>(&keys::calls(step)).await?;
@@ -362,7 +379,7 @@ impl SessionActor {
             Some(_) => {}
         }
         // Settled first: an older state of this session must not bring the question back to be approved again.
-        taken::settle(&self.shared, &self.owner, step).await?;
+        used_states::settle(&self.shared, &self.owner, step).await?;
         let mut content = json!({ "confirmed": reply.confirmed });
         if let Some(tasks) = &reply.tasks {
             content["tasks"] = tasks.clone();
@@ -382,7 +399,7 @@ impl SessionActor {
         } else if let Some(Reentry { run, input, conversation, asked }) = reentry {
             self.launch(run, input, conversation, Entry::Answered(asked, reply)).await;
         }
-        Ok(Outcome::Done)
+        Ok(CommandOutcome::Done)
     }
 
     /// What is kept of a run whose process has gone while it waited for an answer.

@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use reader::{Readers, StreamPlace};
+use reader::{ReaderContext, StreamPlace};
 
 use crate::config::Config;
 use crate::decode::decode;
@@ -38,7 +38,7 @@ pub struct Streams {
     pub config: Arc<Config>,
     pub sessions: Arc<Sessions>,
     pub tasks: Arc<Tasks>,
-    pub readers: Arc<Readers>,
+    pub readers: Arc<ReaderContext>,
 }
 
 impl std::fmt::Debug for Streams {
@@ -109,11 +109,11 @@ pub struct Watched {
     pub extent: Extent,
     /// Where its index is kept, beside its log.
     pub index_key: String,
-    facts: Facts,
+    facts: WatchedFacts,
 }
 
 #[derive(Debug)]
-enum Facts {
+enum WatchedFacts {
     Turn(TurnEntry),
     /// `let_go`: the session that knows how it ended does not keep its result any more.
     Task {
@@ -169,7 +169,7 @@ impl Watched {
         };
         let last = entry.ended.as_ref().map(|ended| ended.seq);
         let session = Some(record.current.unwrap_or_else(|| SessionId::from(&log)));
-        let (index_key, facts) = (keys::index(started), Facts::Turn(entry));
+        let (index_key, facts) = (keys::index(started), WatchedFacts::Turn(entry));
         Ok(Watched { id: id.clone(), log, session, first: started, last, extent, index_key, facts })
     }
 
@@ -204,7 +204,7 @@ impl Watched {
         // All of it that is retained, whatever epoch it is from.
         let (first, session) = (Seq::FIRST, record.session.clone());
         let (index_key, facts) =
-            (task::record::keys::INDEX.to_owned(), Facts::Task { record: Box::new(record), let_go });
+            (task::record::keys::INDEX.to_owned(), WatchedFacts::Task { record: Box::new(record), let_go });
         Ok(Watched { id: id.clone(), log, session, first, last, extent, index_key, facts })
     }
 
@@ -248,21 +248,21 @@ impl Watched {
 
     /// Whether only how it ended is still known.
     pub fn is_released(&self) -> bool {
-        matches!(&self.facts, Facts::Task { record, .. } if record.released)
+        matches!(&self.facts, WatchedFacts::Task { record, .. } if record.released)
     }
 
     pub fn status(&self) -> Status {
         match &self.facts {
-            Facts::Turn(entry) => entry.ended.as_ref().map_or(Status::Running, |ended| ended.status),
-            Facts::Task { record, .. } => record.status,
+            WatchedFacts::Turn(entry) => entry.ended.as_ref().map_or(Status::Running, |ended| ended.status),
+            WatchedFacts::Task { record, .. } => record.status,
         }
     }
 
     /// The operation that it is, unless it is a turn.
     pub fn operation_id(&self) -> Option<&OperationId> {
         match &self.facts {
-            Facts::Turn(_) => None,
-            Facts::Task { record, .. } => Some(&record.operation_id),
+            WatchedFacts::Turn(_) => None,
+            WatchedFacts::Task { record, .. } => Some(&record.operation_id),
         }
     }
 
@@ -286,7 +286,7 @@ impl Watched {
             error: None,
         };
         match &self.facts {
-            Facts::Turn(entry) => {
+            WatchedFacts::Turn(entry) => {
                 shown.created_at = clock::rfc3339(entry.created_ms);
                 if let Some(ended) = &entry.ended {
                     shown.finished_at = Some(clock::rfc3339(ended.at_ms));
@@ -294,7 +294,7 @@ impl Watched {
                     shown.result = self.answer(streams, ended.message).await?.map(|text| json!({ "text": text }));
                 }
             }
-            Facts::Task { record, let_go } => {
+            WatchedFacts::Task { record, let_go } => {
                 shown.operation_id = Some(record.operation_id.clone());
                 shown.tool_name = record.tool_name.clone();
                 shown.created_at = clock::rfc3339(record.created_ms);

@@ -22,7 +22,7 @@ const LIVE_EVENTS_MAX: usize = 512;
 
 /// What all readers of logs share.
 #[derive(Debug)]
-pub struct Readers {
+pub struct ReaderContext {
     pub logs: Arc<Logs>,
     pub metrics: Arc<Metrics>,
     /// What they hold in memory, all together.
@@ -34,7 +34,7 @@ pub struct Readers {
 }
 
 pub struct StreamReader<P: Projection> {
-    readers: Arc<Readers>,
+    readers: Arc<ReaderContext>,
     follower: Follower,
     place: StreamPlace,
     /// Until it has caught up, and while it gets something else than the others.
@@ -53,7 +53,7 @@ pub struct StreamPlace {
 }
 
 /// What a reader is given next.
-pub enum Piece<P: Projection> {
+pub enum ReaderOutput<P: Projection> {
     /// Outputs for this reader alone.
     Own(Vec<P::Output>),
     /// Outputs that all readers get, from the one with this number on.
@@ -65,7 +65,7 @@ pub enum Piece<P: Projection> {
 impl<P: Projection> StreamReader<P> {
     /// A reader that compared its position with this extent.
     pub async fn new(
-        readers: Arc<Readers>,
+        readers: Arc<ReaderContext>,
         follower: Follower,
         place: StreamPlace,
         extent: &Extent,
@@ -99,16 +99,16 @@ impl<P: Projection> StreamReader<P> {
     }
 
     /// What is there for the reader now; none if it has everything. Reads about so many bytes at most.
-    pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Piece<P>>, FollowError> {
+    pub async fn next(&mut self, bytes_max: usize) -> Result<Option<ReaderOutput<P>>, FollowError> {
         loop {
             if let Some(live) = &mut self.live {
                 match live.read() {
                     Found::Outputs { batch, from } if from < batch.outputs.len() => {
-                        return Ok(Some(Piece::Shared { batch, from }));
+                        return Ok(Some(ReaderOutput::Shared { batch, from }));
                     }
                     // Events that say nothing in this dialect.
                     Found::Outputs { .. } => {}
-                    Found::Over => return Ok(Some(Piece::Over)),
+                    Found::Over => return Ok(Some(ReaderOutput::Over)),
                     Found::AtEnd if self.project(bytes_max).await? => {}
                     Found::AtEnd => return Ok(None),
                     Found::LeftBehind => self.leave().await?,
@@ -116,8 +116,8 @@ impl<P: Projection> StreamReader<P> {
                 continue;
             }
             match self.own.as_mut().and_then(|watch| watch.poll_output()) {
-                Some(Output::Outputs(outputs)) => return Ok(Some(Piece::Own(outputs))),
-                Some(Output::Over) => return Ok(Some(Piece::Over)),
+                Some(Output::Outputs(outputs)) => return Ok(Some(ReaderOutput::Own(outputs))),
+                Some(Output::Over) => return Ok(Some(ReaderOutput::Over)),
                 None if self.read(bytes_max).await? => {}
                 None if self.join() => {}
                 None => return Ok(None),
@@ -225,7 +225,7 @@ impl<P: Projection> StreamReader<P> {
 }
 
 async fn own<P: Projection>(
-    readers: &Readers,
+    readers: &ReaderContext,
     log: &LogId,
     place: &StreamPlace,
     extent: &Extent,
@@ -240,26 +240,26 @@ async fn own<P: Projection>(
     Ok(Box::new(Watch::new(place.id.as_str(), place.first, extent, start, fold, index.as_ref())))
 }
 
-impl<P: Projection> Piece<P> {
+impl<P: Projection> ReaderOutput<P> {
     /// How many outputs it has.
     pub fn count(&self) -> u64 {
         match self {
-            Piece::Own(outputs) => outputs.len() as u64,
-            Piece::Shared { batch, from } => (batch.outputs.len() - from) as u64,
-            Piece::Over => 0,
+            ReaderOutput::Own(outputs) => outputs.len() as u64,
+            ReaderOutput::Shared { batch, from } => (batch.outputs.len() - from) as u64,
+            ReaderOutput::Over => 0,
         }
     }
 
     /// As server-sent events.
     pub fn sse(&self, epoch: &Epoch) -> Bytes {
         match self {
-            Piece::Own(outputs) => {
+            ReaderOutput::Own(outputs) => {
                 let mut bytes = Vec::with_capacity(outputs.iter().map(P::len).sum());
                 outputs.iter().for_each(|output| P::encode_sse(output, epoch, &mut bytes));
                 bytes.into()
             }
-            Piece::Shared { batch, from } => Encoded::sse::<P>(batch, *from, epoch),
-            Piece::Over => Bytes::from_static(P::SSE_END),
+            ReaderOutput::Shared { batch, from } => Encoded::sse::<P>(batch, *from, epoch),
+            ReaderOutput::Over => Bytes::from_static(P::SSE_END),
         }
     }
 }
@@ -270,7 +270,7 @@ impl<P: Projection> fmt::Debug for StreamReader<P> {
     }
 }
 
-impl<P: Projection> fmt::Debug for Piece<P> {
+impl<P: Projection> fmt::Debug for ReaderOutput<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Piece({} outputs)", self.count())
     }

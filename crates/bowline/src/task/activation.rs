@@ -13,11 +13,11 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::actor::TaskActor;
-use super::command::{Append, Ask, Command, Ending};
+use super::command::{Append, TaskClose, TaskCommand, TaskRequest};
 use super::record::Worker;
 use super::registry::{Tasks, gone};
 use super::stream_state::StreamState;
-use super::work::Work;
+use super::work::TaskWork;
 use crate::actor::{ActivationError, Actor, ActorDirectory, ActorLocation, Router, RunEvent};
 use crate::logs::placement::Location;
 use crate::refusals;
@@ -27,7 +27,7 @@ const LINGER: Duration = Duration::from_secs(2);
 
 impl Actor for TaskActor {
     type Id = TaskId;
-    type Command = Box<Command>;
+    type Command = Box<TaskCommand>;
     type Emission = Emission;
     type Ending = Result<Value, AgentError>;
     type Presence = ();
@@ -63,7 +63,7 @@ impl Actor for TaskActor {
         tasks: &Arc<Tasks>,
         id: &TaskId,
         asker: &Principal,
-        _command: &Box<Command>,
+        _command: &Box<TaskCommand>,
     ) -> Result<ActorLocation<TaskActor>, Refusal> {
         let record = tasks.look_up(id, asker).await?;
         let location = tasks.logs.placement.locate(&LogId::from(id)).await;
@@ -75,7 +75,7 @@ impl Actor for TaskActor {
         }
     }
 
-    fn refuse(_id: &TaskId, command: Box<Command>, refusal: &Refusal) {
+    fn refuse(_id: &TaskId, command: Box<TaskCommand>, refusal: &Refusal) {
         command.refuse(refusal);
     }
 
@@ -105,7 +105,7 @@ impl Actor for TaskActor {
         self.activated = true;
         if self.record.is_running() && self.work.is_none() && matches!(self.record.worker, Worker::Agent { .. }) {
             let message = "The server was restarted while this was at work.";
-            self.end(Ending::failed(ErrorCode::AgentLost, message)).await;
+            self.end(TaskClose::failed(ErrorCode::AgentLost, message)).await;
         }
         if self.record.untold {
             self.retry_at = Some(clock::now());
@@ -135,24 +135,24 @@ impl Actor for TaskActor {
     }
 
     /// Appends that come together are made durable together.
-    async fn handle(&mut self, commands: Vec<Box<Command>>) {
+    async fn handle(&mut self, commands: Vec<Box<TaskCommand>>) {
         self.idle_since = clock::now();
         let mut appends: Vec<Append> = Vec::new();
         for command in commands {
             match command.ask {
-                Ask::Append(append) => appends.push(append),
-                Ask::End { ending, reply } => {
+                TaskRequest::Append(append) => appends.push(append),
+                TaskRequest::End { ending, reply } => {
                     self.append_all(std::mem::take(&mut appends)).await;
                     let answered = self.asked_to_end(ending).await;
                     reply.send(answered.map(Box::new));
                 }
-                Ask::Look => self.look().await,
+                TaskRequest::Look => self.look().await,
             }
         }
         self.append_all(appends).await;
     }
 
-    fn process(&mut self) -> Option<&mut Work> {
+    fn process(&mut self) -> Option<&mut TaskWork> {
         self.work.as_deref_mut()
     }
 

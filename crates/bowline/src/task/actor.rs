@@ -10,12 +10,12 @@ use bowline_protocol::{
 };
 use bowline_store::{Commit, Committed, Fence, Item, LeasedLog, StoreError};
 
-use super::command::Ending;
+use super::command::TaskClose;
 use super::position::Position;
 use super::record::{TaskRecord, Worker};
 use super::registry::Tasks;
 use super::stream_state::StreamState;
-use super::work::Work;
+use super::work::TaskWork;
 use crate::refusals;
 
 /// How often what the store would not take is offered again.
@@ -40,9 +40,9 @@ pub struct TaskActor {
     pub(super) is_stale: bool,
     /// How far each producer has come, as far as it has been asked for.
     pub(super) producers: HashMap<ProducerId, Position>,
-    pub(super) work: Option<Box<Work>>,
+    pub(super) work: Option<Box<TaskWork>>,
     /// An ending that the store has not taken yet.
-    pub(super) owed: Option<Ending>,
+    pub(super) owed: Option<TaskClose>,
     /// When something that could not be done is tried again.
     pub(super) retry_at: Option<Instant>,
     pub(super) idle_since: Instant,
@@ -51,7 +51,13 @@ pub struct TaskActor {
 
 impl TaskActor {
     /// An actor that still has to be activated.
-    pub fn new(shared: Arc<Tasks>, id: TaskId, owner: Principal, record: TaskRecord, work: Option<Work>) -> TaskActor {
+    pub fn new(
+        shared: Arc<Tasks>,
+        id: TaskId,
+        owner: Principal,
+        record: TaskRecord,
+        work: Option<TaskWork>,
+    ) -> TaskActor {
         let log = LogId::from(&id);
         TaskActor {
             writer: shared.logs.writer(&log),
@@ -81,7 +87,7 @@ impl TaskActor {
         let gone = quiet >= self.shared.config.stream.producer_ttl.as_millis() as u64 + self.touch_every_ms();
         if self.record.is_running() && matches!(self.record.worker, Worker::Producer) && gone {
             let message = "Its producer has said nothing for stream.producer_ttl.".to_owned();
-            self.end(Ending::failed(ErrorCode::AgentLost, message)).await;
+            self.end(TaskClose::failed(ErrorCode::AgentLost, message)).await;
         }
         self.tell_session().await;
     }

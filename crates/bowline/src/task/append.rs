@@ -6,10 +6,10 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::actor::TaskActor;
-use super::command::{Append, Appended, Ending};
+use super::command::{Append, Appended, TaskClose};
 use super::digest::digest;
 use super::ending::owed;
-use super::position::{Position, Remembered, Taken, find, read_block};
+use super::position::{Position, RememberedAppend, TakenAppend, find, read_block};
 use super::record::keys;
 use crate::decode::unreadable;
 use crate::refusals;
@@ -29,7 +29,7 @@ impl TaskActor {
         if self.producers.len() > PRODUCERS_MAX {
             self.producers.clear();
         }
-        let mut batch = Batch::default();
+        let mut batch = AppendBatch::default();
         for append in appends {
             match self.take(&mut batch, &append).await {
                 Taking::Accepted { last } => batch.waiting.push((append, last)),
@@ -44,7 +44,7 @@ impl TaskActor {
         self.store(batch).await;
     }
 
-    async fn take(&mut self, batch: &mut Batch, append: &Append) -> Taking {
+    async fn take(&mut self, batch: &mut AppendBatch, append: &Append) -> Taking {
         if let Some((id, seq)) = &append.place {
             if let Err(refusal) = self.load_position(id).await {
                 return Taking::Refused(refusal);
@@ -71,8 +71,8 @@ impl TaskActor {
             return Err(Refusal::new(ErrorCode::CursorAhead, message).details(details));
         }
         let taken = match position.find(id, seq) {
-            Remembered::Here(taken) => Some(taken),
-            Remembered::InBlock(key) => find(&self.block(&key).await?, seq),
+            RememberedAppend::Here(taken) => Some(taken),
+            RememberedAppend::InBlock(key) => find(&self.block(&key).await?, seq),
         };
         let Some(taken) = taken else {
             let kept = self.shared.config.limits.producer_appends_kept_max;
@@ -90,7 +90,7 @@ impl TaskActor {
     }
 
     /// The appends that are remembered in a block; none if it is not kept any more.
-    async fn block(&self, key: &str) -> Result<Vec<Taken>, Refusal> {
+    async fn block(&self, key: &str) -> Result<Vec<TakenAppend>, Refusal> {
         let stored = self.shared.logs.store.item(&self.log, key).await.map_err(|error| refusals::of_task(&error))?;
         let Some(bytes) = stored else { return Ok(Vec::new()) };
         read_block(&bytes).ok_or_else(|| unreadable(&self.log, key, &"it is no block of appends"))
@@ -113,7 +113,7 @@ impl TaskActor {
     }
 
     /// Turns chunks into events. If one is wrong, none of the append is taken.
-    fn import(&mut self, batch: &mut Batch, append: &Append) -> Taking {
+    fn import(&mut self, batch: &mut AppendBatch, append: &Append) -> Taking {
         let drafts = batch.drafts.len();
         // A single chunk is taken, or changes nothing.
         let importer = (append.chunks.len() > 1).then(|| self.stream.importer.clone());
@@ -135,7 +135,7 @@ impl TaskActor {
         Taking::Accepted { last }
     }
 
-    fn import_chunks(&mut self, batch: &mut Batch, chunks: &[Box<RawValue>]) -> Result<(), Refusal> {
+    fn import_chunks(&mut self, batch: &mut AppendBatch, chunks: &[Box<RawValue>]) -> Result<(), Refusal> {
         let bytes_max = self.shared.config.limits.event_bytes_max;
         for (place, chunk) in chunks.iter().enumerate() {
             if chunk.get().len() > bytes_max {
@@ -156,7 +156,7 @@ impl TaskActor {
                         let field = format!("[{}]", place + 1 + behind);
                         return Err(Refusal::field(&field, "stands behind the end of the stream"));
                     }
-                    batch.end = Some(Ending::from(end));
+                    batch.end = Some(TaskClose::from(end));
                     break;
                 }
                 Imported::Done => break,
@@ -165,8 +165,8 @@ impl TaskActor {
         Ok(())
     }
 
-    async fn store(&mut self, batch: Batch) {
-        let Batch { drafts, producers, end, waiting } = batch;
+    async fn store(&mut self, batch: AppendBatch) {
+        let AppendBatch { drafts, producers, end, waiting } = batch;
         if waiting.is_empty() {
             return;
         }
@@ -201,11 +201,11 @@ impl TaskActor {
 
 /// Appends that will become durable together.
 #[derive(Default)]
-struct Batch {
+struct AppendBatch {
     drafts: Vec<Draft>,
     /// The producers that they come from, and which append was the next one of each before them.
     producers: Vec<(ProducerId, u64)>,
-    end: Option<Ending>,
+    end: Option<TaskClose>,
     /// Who waits, and which event is the last of each.
     waiting: Vec<(Append, Seq)>,
 }

@@ -7,38 +7,38 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::record::TaskRecord;
-use crate::reply::Reply;
+use crate::reply::Responder;
 
 /// What is asked of a task.
 #[derive(Debug)]
-pub struct Command {
-    pub ask: Ask,
+pub struct TaskCommand {
+    pub ask: TaskRequest,
     /// How many nodes it came through.
     pub hops: u8,
 }
 
 #[derive(Debug)]
-pub enum Ask {
+pub enum TaskRequest {
     Append(Append),
     End {
-        ending: Ending,
-        reply: Reply<Result<Box<Ended>, Refusal>>,
+        ending: TaskClose,
+        reply: Responder<Result<Box<EndedTask>, Refusal>>,
     },
     /// Its session may not have heard of its end yet; or its producer may be gone.
     Look,
 }
 
-impl Command {
-    pub fn new(ask: Ask) -> Command {
-        Command { ask, hops: 0 }
+impl TaskCommand {
+    pub fn new(ask: TaskRequest) -> TaskCommand {
+        TaskCommand { ask, hops: 0 }
     }
 
     /// Answers the one who waits for an answer.
     pub fn refuse(self, refusal: &Refusal) {
         match self.ask {
-            Ask::Append(append) => append.reply.send(Err(refusal.clone())),
-            Ask::End { reply, .. } => reply.send(Err(refusal.clone())),
-            Ask::Look => {}
+            TaskRequest::Append(append) => append.reply.send(Err(refusal.clone())),
+            TaskRequest::End { reply, .. } => reply.send(Err(refusal.clone())),
+            TaskRequest::Look => {}
         }
     }
 }
@@ -48,7 +48,7 @@ pub struct Append {
     /// Which append of which producer this is; none if it does not say, and then a repetition is not noticed.
     pub place: Option<(ProducerId, u64)>,
     pub chunks: Vec<Box<RawValue>>,
-    pub reply: Reply<Result<Appended, Refusal>>,
+    pub reply: Responder<Result<Appended, Refusal>>,
 }
 
 impl std::fmt::Debug for Append {
@@ -66,30 +66,32 @@ pub struct Appended {
 
 /// How a task is to end.
 #[derive(Clone)]
-pub enum Ending {
+pub enum TaskClose {
     Completed { result: Option<Value>, finish: Option<Box<RawValue>> },
     Failed { code: ErrorCode, message: String, finish: Option<Box<RawValue>> },
     Cancelled { by: String, reason: Option<String>, finish: Option<Box<RawValue>> },
 }
 
-impl Ending {
-    pub fn failed(code: ErrorCode, message: impl Into<String>) -> Ending {
-        Ending::Failed { code, message: message.into(), finish: None }
+impl TaskClose {
+    pub fn failed(code: ErrorCode, message: impl Into<String>) -> TaskClose {
+        TaskClose::Failed { code, message: message.into(), finish: None }
     }
 
-    pub fn cancelled(by: impl Into<String>, reason: Option<String>) -> Ending {
-        Ending::Cancelled { by: by.into(), reason, finish: None }
+    pub fn cancelled(by: impl Into<String>, reason: Option<String>) -> TaskClose {
+        TaskClose::Cancelled { by: by.into(), reason, finish: None }
     }
 }
 
 /// A producer's own last word, which its readers get as it wrote it.
-impl From<dialect::UpstreamEnd> for Ending {
-    fn from(end: dialect::UpstreamEnd) -> Ending {
+impl From<dialect::UpstreamEnd> for TaskClose {
+    fn from(end: dialect::UpstreamEnd) -> TaskClose {
         let finish = Some(end.chunk);
         match end.ending {
-            dialect::UpstreamEnding::Finished => Ending::Completed { result: None, finish },
-            dialect::UpstreamEnding::Cancelled => Ending::Cancelled { by: "producer".into(), reason: end.text, finish },
-            dialect::UpstreamEnding::Failed => Ending::Failed {
+            dialect::UpstreamEnding::Finished => TaskClose::Completed { result: None, finish },
+            dialect::UpstreamEnding::Cancelled => {
+                TaskClose::Cancelled { by: "producer".into(), reason: end.text, finish }
+            }
+            dialect::UpstreamEnding::Failed => TaskClose::Failed {
                 code: ErrorCode::AgentFailed,
                 message: end.text.unwrap_or_else(|| "The producer says that it failed.".into()),
                 finish,
@@ -98,28 +100,28 @@ impl From<dialect::UpstreamEnd> for Ending {
     }
 }
 
-impl From<AgentError> for Ending {
-    fn from(error: AgentError) -> Ending {
+impl From<AgentError> for TaskClose {
+    fn from(error: AgentError) -> TaskClose {
         if error.cancelled {
-            return Ending::cancelled("agent", Some(error.message));
+            return TaskClose::cancelled("agent", Some(error.message));
         }
-        Ending::failed(error.code, error.message)
+        TaskClose::failed(error.code, error.message)
     }
 }
 
-impl std::fmt::Debug for Ending {
+impl std::fmt::Debug for TaskClose {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Ending::Completed { .. } => "Completed",
-            Ending::Failed { .. } => "Failed",
-            Ending::Cancelled { .. } => "Cancelled",
+            TaskClose::Completed { .. } => "Completed",
+            TaskClose::Failed { .. } => "Failed",
+            TaskClose::Cancelled { .. } => "Cancelled",
         })
     }
 }
 
 /// How the task stands after it was asked to end.
 #[derive(Debug)]
-pub struct Ended {
+pub struct EndedTask {
     /// Whether it is this request that ended it.
     pub by_this: bool,
     pub record: TaskRecord,

@@ -4,10 +4,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::position::Digest;
+use super::position::ChunkDigest;
 
 /// White space, the order of keys and escapes make no difference.
-pub fn digest(chunks: &[Box<RawValue>]) -> Digest {
+pub fn digest(chunks: &[Box<RawValue>]) -> ChunkDigest {
     let mut hash = Sha256::new();
     for chunk in chunks {
         match texts_of(chunk.get()) {
@@ -16,7 +16,7 @@ pub fn digest(chunks: &[Box<RawValue>]) -> Digest {
         }
         hash.update([0]);
     }
-    let mut digest = Digest::default();
+    let mut digest = ChunkDigest::default();
     digest.iter_mut().zip(hash.finalize()).for_each(|(to, byte)| *to = byte);
     digest
 }

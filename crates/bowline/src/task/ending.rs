@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use super::actor::{RETRY_EVERY, TaskActor};
 use super::append::ended;
-use super::command::{Ended, Ending};
+use super::command::{EndedTask, TaskClose};
 use super::record::{TaskRecord, Worker};
 use crate::task::status::{Status, TurnError};
 
 /// What the terminal event says to programs. A producer's last chunk is kept as it was written.
 #[derive(Default, Serialize)]
-struct Facts<'a> {
+struct EndingFacts<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,9 +37,9 @@ struct Facts<'a> {
     streamed: Option<Value>,
 }
 
-impl Facts<'_> {
-    fn of(finish: &Option<Box<RawValue>>) -> Facts<'_> {
-        Facts { finish: finish.as_deref(), ..Facts::default() }
+impl EndingFacts<'_> {
+    fn of(finish: &Option<Box<RawValue>>) -> EndingFacts<'_> {
+        EndingFacts { finish: finish.as_deref(), ..EndingFacts::default() }
     }
 }
 
@@ -50,10 +50,10 @@ pub(super) fn owed() -> Refusal {
 
 impl TaskActor {
     /// A request to end it. A second one is harmless: it is answered with how the task stands.
-    pub(super) async fn asked_to_end(&mut self, ending: Ending) -> Result<Ended, Refusal> {
+    pub(super) async fn asked_to_end(&mut self, ending: TaskClose) -> Result<EndedTask, Refusal> {
         let by_this = self.record.is_running();
         if by_this {
-            if matches!(ending, Ending::Cancelled { .. }) {
+            if matches!(ending, TaskClose::Cancelled { .. }) {
                 // A cancel always stops the work, also when the store is away.
                 self.end(ending).await;
                 if self.owed.is_some() {
@@ -63,26 +63,27 @@ impl TaskActor {
                 self.write_end(&ending).await?;
                 self.settle_end();
             }
-        } else if matches!(ending, Ending::Completed { .. } | Ending::Failed { .. }) && self.contradicts(&ending) {
+        } else if matches!(ending, TaskClose::Completed { .. } | TaskClose::Failed { .. }) && self.contradicts(&ending)
+        {
             return Err(ended());
         }
         let last = self.next.prev();
-        Ok(Ended { by_this, record: self.record.clone(), last, last_message_id: self.cursor(last) })
+        Ok(EndedTask { by_this, record: self.record.clone(), last, last_message_id: self.cursor(last) })
     }
 
-    fn contradicts(&self, ending: &Ending) -> bool {
+    fn contradicts(&self, ending: &TaskClose) -> bool {
         match ending {
             // A request without a result does not contradict the one that is known; one with a result would lose it.
-            Ending::Completed { result, .. } => {
+            TaskClose::Completed { result, .. } => {
                 self.record.status != Status::Completed || result.is_some() && *result != self.record.result
             }
-            Ending::Failed { .. } => self.record.status != Status::Failed,
-            Ending::Cancelled { .. } => false,
+            TaskClose::Failed { .. } => self.record.status != Status::Failed,
+            TaskClose::Cancelled { .. } => false,
         }
     }
 
     /// Ends it from within. If the store is away, that is owed until it is back.
-    pub(super) async fn end(&mut self, ending: Ending) {
+    pub(super) async fn end(&mut self, ending: TaskClose) {
         self.stop_work();
         if let Err(refusal) = self.write_end(&ending).await {
             tracing::debug!(task = %self.id, %refusal, "the end of a task cannot be stored yet");
@@ -107,34 +108,38 @@ impl TaskActor {
     }
 
     /// The one way out of `running`: the terminal event and the record change together, once.
-    async fn write_end(&mut self, ending: &Ending) -> Result<(), Refusal> {
+    async fn write_end(&mut self, ending: &TaskClose) -> Result<(), Refusal> {
         if !self.record.is_running() {
             return Ok(());
         }
         self.refresh().await?;
         let mut record = TaskRecord { finished_ms: Some(self.shared.logs.clock.now_ms()), ..self.record.clone() };
         let draft = match ending {
-            Ending::Completed { result, finish } => {
+            TaskClose::Completed { result, finish } => {
                 record.status = Status::Completed;
                 record.result = result.clone();
                 // A producer's text is what it sent.
                 let text = result.as_ref().filter(|_| matches!(record.worker, Worker::Agent { .. }));
                 let text = text.and_then(Value::as_str).unwrap_or_default();
                 let streamed = self.stream.indexer.streamed(text);
-                let facts =
-                    Facts { duration_ms: Some(self.age_ms()), result: result.as_ref(), streamed, ..Facts::of(finish) };
+                let facts = EndingFacts {
+                    duration_ms: Some(self.age_ms()),
+                    result: result.as_ref(),
+                    streamed,
+                    ..EndingFacts::of(finish)
+                };
                 Draft::new(names::FINAL_ANSWER, text).metadata(&facts)
             }
-            Ending::Failed { code, message, finish } => {
+            TaskClose::Failed { code, message, finish } => {
                 record.status = Status::Failed;
                 record.error = Some(TurnError { code: code.as_str().to_owned(), message: message.clone() });
                 let (error_code, recovery_action) = (Some(code.as_str()), Some(code.action().as_str()));
-                let facts = Facts { error_code, recovery_action, ..Facts::of(finish) };
+                let facts = EndingFacts { error_code, recovery_action, ..EndingFacts::of(finish) };
                 Draft::new(names::ERROR, message).metadata(&facts)
             }
-            Ending::Cancelled { by, reason, finish } => {
+            TaskClose::Cancelled { by, reason, finish } => {
                 record.status = Status::Cancelled;
-                let facts = Facts { by: Some(by), reason: reason.as_deref(), ..Facts::of(finish) };
+                let facts = EndingFacts { by: Some(by), reason: reason.as_deref(), ..EndingFacts::of(finish) };
                 Draft::new(names::CANCELLED, "The task was cancelled.").metadata(&facts)
             }
         };

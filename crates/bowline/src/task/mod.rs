@@ -20,24 +20,24 @@ use bowline_protocol::{OperationId, TaskId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use command::{Ask, Command, Ending};
+pub use command::{TaskClose, TaskCommand, TaskRequest};
 pub use output::own_call;
 pub use record::TaskRecord;
 pub use registry::Tasks;
 
 /// An operation that was accepted: its work goes on in the background.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Begun {
+pub struct AcceptedOperation {
     pub task_id: TaskId,
     pub operation_id: OperationId,
     pub tool_name: Option<String>,
 }
 
-impl Begun {
+impl AcceptedOperation {
     /// A new task. Unless the caller chose a name for its operation, that follows from the task's.
-    pub fn new(bits: u128, operation_id: Option<OperationId>, tool_name: Option<String>) -> Begun {
+    pub fn new(bits: u128, operation_id: Option<OperationId>, tool_name: Option<String>) -> AcceptedOperation {
         let operation_id = operation_id.unwrap_or_else(|| OperationId::from_random(bits));
-        Begun { task_id: TaskId::from_random(bits), operation_id, tool_name }
+        AcceptedOperation { task_id: TaskId::from_random(bits), operation_id, tool_name }
     }
 
     /// The content of `agent.operation_started`, and what the one who asked is answered.

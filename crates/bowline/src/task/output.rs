@@ -7,7 +7,7 @@ use bowline_protocol::{Draft, OperationId, StepId, TaskId};
 use serde_json::{Value, json};
 
 use super::actor::TaskActor;
-use super::command::Ending;
+use super::command::TaskClose;
 use super::record::{TaskRecord, Worker};
 
 /// The name of a tool that has none, as in a stream.
@@ -54,11 +54,11 @@ impl TaskActor {
     ///
     /// A producer that ends its stream with a chunk of its own has said what it has to say, and one that names no result has
     /// none to tell.
-    pub(super) fn output(&self, ending: &Ending) -> Vec<Draft> {
+    pub(super) fn output(&self, ending: &TaskClose) -> Vec<Draft> {
         let outcome = match ending {
-            Ending::Completed { result: Some(result), finish: None } => Ok(result),
-            Ending::Failed { message, finish: None, .. } if self.record.tool_name.is_some() => Err(message.as_str()),
-            Ending::Cancelled { finish: None, .. } if self.record.tool_name.is_some() => {
+            TaskClose::Completed { result: Some(result), finish: None } => Ok(result),
+            TaskClose::Failed { message, finish: None, .. } if self.record.tool_name.is_some() => Err(message.as_str()),
+            TaskClose::Cancelled { finish: None, .. } if self.record.tool_name.is_some() => {
                 Err("The operation was cancelled.")
             }
             _ => return Vec::new(),

@@ -19,29 +19,29 @@ const FEW: u64 = 8;
 const VERSION: u8 = 2;
 
 /// What distinguishes the chunks of an append.
-pub type Digest = [u8; 8];
+pub type ChunkDigest = [u8; 8];
 
 /// What the store keeps of a producer, since its last full block.
 #[derive(Clone, Debug, Default)]
 pub struct Position {
     pub next: u64,
-    recent: Vec<Taken>,
+    recent: Vec<TakenAppend>,
     /// What is in `recent` was read from an item of an earlier version, and is not in blocks yet.
     is_old: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakenAppend {
     seq: u64,
     /// The last event of the append.
     pub last: Seq,
-    pub digest: Digest,
+    pub digest: ChunkDigest,
 }
 
 /// Where an append that came before is remembered.
 #[derive(Debug)]
-pub enum Remembered {
-    Here(Taken),
+pub enum RememberedAppend {
+    Here(TakenAppend),
     /// In the block under this key, if it is still kept.
     InBlock(String),
 }
@@ -68,22 +68,22 @@ impl Position {
     }
 
     /// Adds what the block says of appends before those in the small item.
-    pub fn add_block(&mut self, block: &[Taken]) {
+    pub fn add_block(&mut self, block: &[TakenAppend]) {
         let first = self.recent.first().map_or(self.next, |taken| taken.seq);
         let older = block.iter().filter(|taken| taken.seq < first && taken.seq / BLOCK == self.next / BLOCK);
         self.recent.splice(0..0, older.copied());
     }
 
     /// Takes the next append.
-    pub fn push(&mut self, last: Seq, digest: Digest) {
-        self.recent.push(Taken { seq: self.next, last, digest });
+    pub fn push(&mut self, last: Seq, digest: ChunkDigest) {
+        self.recent.push(TakenAppend { seq: self.next, last, digest });
         self.next += 1;
     }
 
-    pub fn find(&self, producer: &ProducerId, seq: u64) -> Remembered {
+    pub fn find(&self, producer: &ProducerId, seq: u64) -> RememberedAppend {
         match self.recent.iter().find(|taken| taken.seq == seq) {
-            Some(taken) => Remembered::Here(*taken),
-            None => Remembered::InBlock(keys::block(producer, seq / BLOCK)),
+            Some(taken) => RememberedAppend::Here(*taken),
+            None => RememberedAppend::InBlock(keys::block(producer, seq / BLOCK)),
         }
     }
 
@@ -115,7 +115,7 @@ impl Position {
 }
 
 /// The appends in a block.
-pub fn read_block(bytes: &[u8]) -> Option<Vec<Taken>> {
+pub fn read_block(bytes: &[u8]) -> Option<Vec<TakenAppend>> {
     match bytes {
         [VERSION, rest @ ..] => {
             let mut rest = rest;
@@ -126,26 +126,26 @@ pub fn read_block(bytes: &[u8]) -> Option<Vec<Taken>> {
     }
 }
 
-pub fn find(block: &[Taken], seq: u64) -> Option<Taken> {
+pub fn find(block: &[TakenAppend], seq: u64) -> Option<TakenAppend> {
     block.iter().find(|taken| taken.seq == seq).copied()
 }
 
 /// Appends that follow each other: how far each one's last event is from that of the one before, and its digest.
-fn push_taken<'a>(out: &mut Vec<u8>, taken: impl Iterator<Item = &'a Taken>) {
+fn push_taken<'a>(out: &mut Vec<u8>, taken: impl Iterator<Item = &'a TakenAppend>) {
     let mut before = 0;
-    for Taken { last, digest, .. } in taken {
+    for TakenAppend { last, digest, .. } in taken {
         push_number(out, last.get().wrapping_sub(before));
         out.extend_from_slice(digest);
         before = last.get();
     }
 }
 
-fn all_taken(mut bytes: &[u8], first: impl FnOnce(u64) -> Option<u64>) -> Option<Vec<Taken>> {
+fn all_taken(mut bytes: &[u8], first: impl FnOnce(u64) -> Option<u64>) -> Option<Vec<TakenAppend>> {
     let (mut before, mut taken) = (0, Vec::new());
     while !bytes.is_empty() {
         before = number(&mut bytes)?.wrapping_add(before);
         let (digest, rest) = bytes.split_first_chunk()?;
-        taken.push(Taken { seq: 0, last: Seq::new(before)?, digest: *digest });
+        taken.push(TakenAppend { seq: 0, last: Seq::new(before)?, digest: *digest });
         bytes = rest;
     }
     let first = first(taken.len() as u64)?;
@@ -194,9 +194,9 @@ struct OldTaken {
 }
 
 impl OldTaken {
-    fn read(&self) -> Option<Taken> {
+    fn read(&self) -> Option<TakenAppend> {
         let digest = u64::from_str_radix(&self.digest, 16).ok().filter(|_| self.digest.len() == 16)?;
-        Some(Taken { seq: self.seq, last: self.last, digest: digest.to_be_bytes() })
+        Some(TakenAppend { seq: self.seq, last: self.last, digest: digest.to_be_bytes() })
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
         ProducerId::parse("p").unwrap()
     }
 
-    fn answer(seq: u64) -> (Seq, Digest) {
+    fn answer(seq: u64) -> (Seq, ChunkDigest) {
         // Some appends have no event of their own, and one of them came after numbers were lost.
         let last = if seq == 70 { 1 } else { seq / 3 * 5 + 1 };
         (Seq::new(last).unwrap(), seq.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes())
@@ -255,10 +255,10 @@ mod tests {
             self.position = position;
         }
 
-        fn look_up(&self, seq: u64) -> Option<Taken> {
+        fn look_up(&self, seq: u64) -> Option<TakenAppend> {
             match self.position.find(&producer(), seq) {
-                Remembered::Here(taken) => Some(taken),
-                Remembered::InBlock(key) => find(&read_block(self.items.get(&key)?).unwrap(), seq),
+                RememberedAppend::Here(taken) => Some(taken),
+                RememberedAppend::InBlock(key) => find(&read_block(self.items.get(&key)?).unwrap(), seq),
             }
         }
     }
@@ -278,7 +278,7 @@ mod tests {
                 let next = shelf.position.next;
                 for seq in next.saturating_sub(kept_max)..next {
                     let (last, digest) = answer(seq);
-                    prop_assert_eq!(shelf.look_up(seq), Some(Taken { seq, last, digest }), "{} of {}", seq, next);
+                    prop_assert_eq!(shelf.look_up(seq), Some(TakenAppend { seq, last, digest }), "{} of {}", seq, next);
                 }
                 prop_assert_eq!(shelf.look_up(next), None);
                 prop_assert!(shelf.items.len() as u64 <= kept_max.div_ceil(BLOCK) + 2, "no more than needed are kept");

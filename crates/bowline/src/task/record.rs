@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::config::Ownership;
 use crate::secret::Presented;
-use crate::task::Begun;
+use crate::task::AcceptedOperation;
 use crate::task::status::{Status, TurnError};
 
 /// The record's own version; an older server refuses a newer one.
@@ -60,7 +60,7 @@ pub enum Worker {
 
 impl TaskRecord {
     /// A task that has just begun. `session` is the name of its session's log.
-    pub fn new(begun: &Begun, worker: Worker, session: Option<SessionId>, now_ms: u64) -> TaskRecord {
+    pub fn new(begun: &AcceptedOperation, worker: Worker, session: Option<SessionId>, now_ms: u64) -> TaskRecord {
         TaskRecord {
             version: VERSION,
             session,

@@ -14,17 +14,17 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::actor::TaskActor;
-use super::command::{Append, Appended, Ask, Command, Ended, Ending};
+use super::command::{Append, Appended, EndedTask, TaskClose, TaskCommand, TaskRequest};
 use super::output;
 use super::record::TaskRecord;
 use super::stream_state::StreamState;
-use super::work::Work;
+use super::work::TaskWork;
 use crate::actor::{ActorDirectory, Router};
 use crate::config::Config;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
 use crate::refusals;
-use crate::reply::Reply;
+use crate::reply::Responder;
 
 /// A session's side of its background operations.
 #[async_trait]
@@ -155,7 +155,7 @@ impl Tasks {
         owner: &Principal,
         id: &TaskId,
         record: TaskRecord,
-        work: Option<Work>,
+        work: Option<TaskWork>,
     ) -> Result<(), Refusal> {
         if self.draining.is_cancelled() {
             return Err(refusals::draining());
@@ -201,12 +201,12 @@ impl Tasks {
     }
 
     /// Delivers a command to a task of the asker's own, wherever it lives.
-    pub async fn send(self: &Arc<Self>, id: &TaskId, asker: &Principal, command: Command) -> Result<(), Refusal> {
+    pub async fn send(self: &Arc<Self>, id: &TaskId, asker: &Principal, command: TaskCommand) -> Result<(), Refusal> {
         ActorDirectory::<TaskActor>::send(self, id, asker, Box::new(command)).await.map_err(|(_, refusal)| refusal)
     }
 
     /// The same, and a refusal goes to the one who waits for the command.
-    pub async fn deliver(self: &Arc<Self>, id: &TaskId, asker: &Principal, command: Command) {
+    pub async fn deliver(self: &Arc<Self>, id: &TaskId, asker: &Principal, command: TaskCommand) {
         if let Err((command, refusal)) = ActorDirectory::<TaskActor>::send(self, id, asker, Box::new(command)).await {
             command.refuse(&refusal);
         }
@@ -220,15 +220,20 @@ impl Tasks {
         place: Option<(bowline_protocol::ProducerId, u64)>,
         chunks: Vec<Box<serde_json::value::RawValue>>,
     ) -> Result<oneshot::Receiver<Result<Appended, Refusal>>, Refusal> {
-        let (reply, answer) = Reply::here();
-        self.send(id, asker, Command::new(Ask::Append(Append { place, chunks, reply }))).await?;
+        let (reply, answer) = Responder::here();
+        self.send(id, asker, TaskCommand::new(TaskRequest::Append(Append { place, chunks, reply }))).await?;
         Ok(answer)
     }
 
     /// Ends a task, if it has not ended yet.
-    pub async fn end(self: &Arc<Self>, id: &TaskId, asker: &Principal, ending: Ending) -> Result<Box<Ended>, Refusal> {
-        let (reply, answer) = Reply::here();
-        self.send(id, asker, Command::new(Ask::End { ending, reply })).await?;
+    pub async fn end(
+        self: &Arc<Self>,
+        id: &TaskId,
+        asker: &Principal,
+        ending: TaskClose,
+    ) -> Result<Box<EndedTask>, Refusal> {
+        let (reply, answer) = Responder::here();
+        self.send(id, asker, TaskCommand::new(TaskRequest::End { ending, reply })).await?;
         answer.await.unwrap_or_else(|_gone| Err(gone()))
     }
 }

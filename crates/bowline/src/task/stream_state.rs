@@ -51,7 +51,7 @@ impl Since {
 
 /// A state as it is kept, up to an event.
 #[derive(Serialize)]
-struct Written<'a> {
+struct WrittenState<'a> {
     version: u32,
     importer: &'a Importer,
     calls: &'a OperationCalls,
@@ -168,7 +168,7 @@ impl StreamState {
             return None;
         }
         let Self { importer, calls, indexer, .. } = self;
-        let written = Written { version: VERSION, importer, calls, indexer: indexer.state() };
+        let written = WrittenState { version: VERSION, importer, calls, indexer: indexer.state() };
         let bytes = serde_json::to_vec(&written).ok()?;
         if bytes.len() > CHECKPOINT_BYTES_MAX {
             self.since.checkpoint_bytes = bytes.len();
@@ -187,13 +187,13 @@ mod tests {
     use bowline_store::{EventLog as _, Fence, Retention, Start};
     use serde_json::json;
 
-    use super::super::Begun;
+    use super::super::AcceptedOperation;
     use super::super::record::Worker;
     use super::*;
 
     fn shown(state: &StreamState) -> String {
         let StreamState { importer, calls, indexer, .. } = state;
-        serde_json::to_string(&Written { version: VERSION, importer, calls, indexer: indexer.state() }).unwrap()
+        serde_json::to_string(&WrittenState { version: VERSION, importer, calls, indexer: indexer.state() }).unwrap()
     }
 
     fn chunk(n: u64) -> serde_json::Value {
@@ -210,7 +210,7 @@ mod tests {
     async fn a_writer_that_comes_back_reads_what_follows_the_checkpoint_and_knows_all_before_it() {
         let store = MemoryStore::new(Retention { events_max: 1_000_000, age_max_ms: u64::MAX });
         let (id, owner) = (TaskId::from_random(7), Principal::parse("me").unwrap());
-        let record = TaskRecord::new(&Begun::new(7, None, None), Worker::Producer, None, 1);
+        let record = TaskRecord::new(&AcceptedOperation::new(7, None, None), Worker::Producer, None, 1);
         let (log, session) = (LogId::from(&id), SessionId::from_random(7));
         let mut commit = Commit::to(log.clone(), Fence::OPEN, 1);
         commit.create = Some(Start { epoch: bowline_protocol::Epoch::from_random(1), after: Seq::ZERO });

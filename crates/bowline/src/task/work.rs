@@ -6,10 +6,10 @@ use serde_json::Value;
 use tokio::task::JoinError;
 
 use super::actor::TaskActor;
-use super::command::Ending;
+use super::command::TaskClose;
 use crate::actor::{Process, RunEvent};
 
-pub type Work = Process<Emission, Result<Value, AgentError>>;
+pub type TaskWork = Process<Emission, Result<Value, AgentError>>;
 
 /// How a process of an agent ended that did not return.
 pub fn died<T>(error: &JoinError) -> Result<T, AgentError> {
@@ -20,7 +20,7 @@ pub fn died<T>(error: &JoinError) -> Result<T, AgentError> {
 impl TaskActor {
     pub(super) async fn handle_work(&mut self, event: RunEvent<Emission, Result<Value, AgentError>>) {
         match event {
-            RunEvent::Ended(Ok(result)) => self.end(Ending::Completed { result: Some(result), finish: None }).await,
+            RunEvent::Ended(Ok(result)) => self.end(TaskClose::Completed { result: Some(result), finish: None }).await,
             RunEvent::Ended(Err(error)) => self.end(error.into()).await,
             RunEvent::Emissions(emissions) => self.store_emissions(emissions).await,
         }
@@ -36,7 +36,7 @@ impl TaskActor {
                 Emission::Ask { .. } | Emission::Call { .. } | Emission::Operate { .. } | Emission::State(_) => {
                     let message =
                         "A background operation can neither ask, call functions, start another, nor save a state.";
-                    return self.end(Ending::failed(ErrorCode::AgentFailed, message)).await;
+                    return self.end(TaskClose::failed(ErrorCode::AgentFailed, message)).await;
                 }
             }
         }
@@ -44,7 +44,7 @@ impl TaskActor {
         if drafts.iter().any(|draft| draft.len_hint() > limit) {
             self.shared.metrics.limits_hit.inc("limits.event_bytes_max");
             let message = format!("It emitted more than {limit} bytes at once.");
-            return self.end(Ending::failed(ErrorCode::AgentFailed, message)).await;
+            return self.end(TaskClose::failed(ErrorCode::AgentFailed, message)).await;
         }
         let stored = match self.refresh().await {
             Ok(()) => self.commit(drafts, Vec::new(), None).await,
@@ -55,7 +55,7 @@ impl TaskActor {
         if !work.stick(emissions, self.shared.config.session.store_patience) {
             tracing::error!(task = %self.id, %refusal, "gave up a task: the store did not take its events in time");
             let message = "The store could not keep what it said, for too long.";
-            self.end(Ending::failed(ErrorCode::AgentFailed, message)).await;
+            self.end(TaskClose::failed(ErrorCode::AgentFailed, message)).await;
         }
     }
 

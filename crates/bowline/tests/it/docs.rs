@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use bowline_protocol::frame::Request;
+use bowline_protocol::frame::ClientFrame;
 use bowline_protocol::{CloseCode, ErrorCode, event, frame};
 use serde_json::Value;
 
@@ -277,7 +277,7 @@ fn every_example_frame_is_one_that_exists() {
             // An ack may carry a `seq` of its own; only what came from a log has an `event_id`.
             let logged = example["event_id"].is_string();
             if frame::names::CLIENT.contains(&event) && !logged {
-                let read = Request::parse(&example.to_string(), 64);
+                let read = ClientFrame::parse(&example.to_string(), 64);
                 assert!(read.is_ok(), "{document}: the server would refuse this example: {read:?}\n{example}");
                 continue;
             }

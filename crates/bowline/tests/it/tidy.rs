@@ -76,6 +76,14 @@ const PRIVATE: &[&str] = &[
     "QueuedRequest",
     "SegmentContent",
     "AttachTarget",
+    "ClientFrame",
+    "UpstreamQuestion",
+    "UpstreamRecord",
+    "Responder",
+    "RequestCaller",
+    "UpstreamError",
+    "AccumulatedText",
+    "BodyFields",
 ];
 
 struct Source {
@@ -601,6 +609,64 @@ fn modules_import_each_other_one_way() {
     assert!(complaints.is_empty(), "{advice}\n  {}", complaints.join("\n  "));
 }
 
+/// Names that several public types have: common words that mean the same everywhere, and what is still to be renamed. The
+/// list may only become shorter.
+const SHARED_TYPE_NAMES: &[&str] = &["CallId", "Input", "Listener", "Options", "Output", "Session", "Socket", "State"];
+
+/// The types of a source that other modules can name, each with its place.
+fn public_types(source: &Source) -> Vec<(String, String)> {
+    fn named(line: &str) -> Option<&str> {
+        let rest = ["pub ", "pub(crate) ", "pub(super) "].iter().find_map(|visible| line.strip_prefix(visible))?;
+        let mut parts = words(rest);
+        matches!(parts.next(), Some("struct" | "enum" | "trait" | "type")).then(|| parts.next()).flatten()
+    }
+    let code = source.code().into_iter();
+    code.filter_map(|(at, line)| Some((named(line)?.to_owned(), format!("crates/{}:{at}", source.path)))).collect()
+}
+
+/// Public types that share their name with another, in any crate.
+fn shared_type_names(sources: &[Source]) -> BTreeMap<String, Vec<String>> {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, place) in sources.iter().flat_map(public_types) {
+        places.entry(name).or_default().push(place);
+    }
+    places.retain(|_, places| places.len() > 1);
+    places
+}
+
+#[test]
+fn a_public_type_has_a_name_of_its_own() {
+    let shared = shared_type_names(&sources("src"));
+    let (known, new): (Vec<_>, Vec<_>) =
+        shared.iter().partition(|(name, _)| SHARED_TYPE_NAMES.contains(&name.as_str()));
+    let complaints: Vec<String> = new.iter().map(|(name, places)| format!("{name}: {}", places.join(", "))).collect();
+    assert!(
+        complaints.is_empty(),
+        "Give each type the name that says which one it is (`SessionRecord`, not `Record`):\n  {}",
+        complaints.join("\n  ")
+    );
+    let known: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
+    let settled: Vec<&&str> = SHARED_TYPE_NAMES.iter().filter(|name| !known.contains(name)).collect();
+    assert!(settled.is_empty(), "Only one public type has this name now. Take it off `SHARED_TYPE_NAMES`: {settled:?}");
+}
+
+/// Public modules that the first page of their crate does not name.
+fn modules_without_a_word(source: &Source) -> Vec<String> {
+    if !source.path.ends_with("/src/lib.rs") {
+        return Vec::new();
+    }
+    let page: Vec<&str> = source.text.lines().filter(|line| line.starts_with("//!")).flat_map(words).collect();
+    source.complaints(|line| {
+        let module = line.strip_prefix("pub mod ").and_then(|rest| words(rest).next());
+        module.is_some_and(|module| !page.contains(&module))
+    })
+}
+
+#[test]
+fn each_crates_first_page_names_its_modules() {
+    hold(modules_without_a_word, "Say on the crate's first page (the `//!` of its lib.rs) what is in this module:");
+}
+
 #[test]
 fn each_rule_can_fail() {
     let cases: &[(&str, Rule, &str, &str)] = &[
@@ -630,6 +696,7 @@ fn each_rule_can_fail() {
         ("async core", machines_that_do_more_than_decide, "core/src/link.rs", "pub async fn f() {}"),
         ("clock in core", machines_that_do_more_than_decide, "core/src/link.rs", "let now = Instant::now();"),
         ("doing words", words_that_do_something, "protocol/src/id.rs", "use tokio::sync::mpsc;"),
+        ("first page", modules_without_a_word, "core/src/lib.rs", "pub mod link;"),
         ("todo", unfinished, "store/src/memory.rs", "todo!()"),
         ("ignored test", unfinished, "core/tests/x.rs", "#[ignore = \"slow\"]"),
         ("display", private_types_that_show_themselves, "bowline/src/auth/mod.rs", "impl fmt::Display for Secret {"),
@@ -660,6 +727,11 @@ fn each_rule_can_fail() {
         module("core/src/d.rs", ""),
     ];
     assert_eq!(on_cycles(&imports(&cycle)["core"]), ["a", "b", "c"].map(str::to_owned).into());
+    let twice = [
+        module("core/src/link.rs", "pub struct Link;\nstruct Phase;"),
+        module("client/src/link.rs", "pub(super) enum Link {}\npub enum Phase {}"),
+    ];
+    assert_eq!(shared_type_names(&twice).keys().collect::<Vec<_>>(), ["Link"]);
     let manifest = "[dependencies]\nbowline-store.workspace = true\ntokio = \"1\"";
     assert_eq!(forbidden_dependencies("core", manifest).len(), 2);
     assert!(forbidden_dependencies("bowline", manifest).is_empty());

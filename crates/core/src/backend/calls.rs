@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::{BackendStatus, CallId, Generation};
+use super::{BackendStatus, Generation, QueuedCallId};
 
 /// A call that was never executed is sent this often at most. A backend that takes connections and refuses every call
 /// would otherwise be asked in a circle.
@@ -20,7 +20,7 @@ pub enum ResendPolicy {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedCall {
-    pub id: CallId,
+    pub id: QueuedCallId,
     pub deadline: Instant,
     pub resend: ResendPolicy,
     sends: u32,
@@ -31,7 +31,7 @@ pub struct QueuedCall {
 }
 
 impl QueuedCall {
-    pub fn new(id: CallId, deadline: Instant, resend: ResendPolicy) -> QueuedCall {
+    pub fn new(id: QueuedCallId, deadline: Instant, resend: ResendPolicy) -> QueuedCall {
         QueuedCall { id, deadline, resend, sends: 1, patient_until: None, broken: None }
     }
 
@@ -81,7 +81,7 @@ pub enum CallFailure {
 pub struct BackendCalls {
     parked: VecDeque<QueuedCall>,
     parked_max: usize,
-    sent: BTreeMap<CallId, (Generation, QueuedCall)>,
+    sent: BTreeMap<QueuedCallId, (Generation, QueuedCall)>,
     /// Those that are sent again, but not yet.
     resting: Vec<(Instant, QueuedCall)>,
 }
@@ -155,7 +155,7 @@ impl BackendCalls {
         self.sent.insert(call.id, (generation, call));
     }
 
-    pub fn take_sent(&mut self, call: CallId, generation: Generation) -> Option<QueuedCall> {
+    pub fn take_sent(&mut self, call: QueuedCallId, generation: Generation) -> Option<QueuedCall> {
         let ours = self.sent.get(&call).is_some_and(|(on, _)| *on == generation);
         if ours { self.sent.remove(&call).map(|(_, call)| call) } else { None }
     }
@@ -163,11 +163,11 @@ impl BackendCalls {
     pub fn take_all_sent(&mut self, generation: Generation) -> Vec<QueuedCall> {
         let (gone, kept) = std::mem::take(&mut self.sent).into_iter().partition(|(_, (on, _))| *on == generation);
         self.sent = kept;
-        let gone: BTreeMap<CallId, (Generation, QueuedCall)> = gone;
+        let gone: BTreeMap<QueuedCallId, (Generation, QueuedCall)> = gone;
         gone.into_values().map(|(_, call)| call).collect()
     }
 
-    pub fn forget(&mut self, call: CallId) {
+    pub fn forget(&mut self, call: QueuedCallId) {
         self.sent.remove(&call);
         self.parked.retain(|parked| parked.id != call);
         self.resting.retain(|(_, resting)| resting.id != call);

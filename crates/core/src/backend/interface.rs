@@ -9,7 +9,7 @@ use super::calls::CallFailure;
 pub struct Generation(pub u64);
 
 /// A call, as the driver numbers them.
-pub type CallId = u64;
+pub type QueuedCallId = u64;
 /// A caller that asked for a reconnect and waits for its end.
 pub type Ticket = u64;
 
@@ -76,11 +76,11 @@ pub enum Output {
     Dial(Generation),
     Send {
         generation: Generation,
-        call: CallId,
+        call: QueuedCallId,
     },
     /// End the call with this.
     Fail {
-        call: CallId,
+        call: QueuedCallId,
         outcome: CallFailure,
     },
     /// This transport is not needed any more.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use bowline_core::backend::{
-    BackendMachine, BackendNotice, BackendStatus, CallFailure, CallId, DialError, Generation, Output, Policy,
-    QueuedCall, ResendPolicy,
+    BackendMachine, BackendNotice, BackendStatus, CallFailure, DialError, Generation, Output, Policy, QueuedCall,
+    QueuedCallId, ResendPolicy,
 };
 use proptest::prelude::*;
 
@@ -56,13 +56,13 @@ fn act() -> impl Strategy<Value = Act> {
 struct World {
     backend: BackendMachine,
     t: Instant,
-    next_call: CallId,
+    next_call: QueuedCallId,
     next_ticket: u64,
-    open: BTreeSet<CallId>,
+    open: BTreeSet<QueuedCallId>,
     /// Calls that are on a wire, and on which.
-    on_wire: BTreeMap<CallId, Generation>,
+    on_wire: BTreeMap<QueuedCallId, Generation>,
     /// Sent and not known to be refused: it may have run.
-    may_have_run: BTreeSet<CallId>,
+    may_have_run: BTreeSet<QueuedCallId>,
     dialling: Vec<Generation>,
     living: BTreeSet<Generation>,
     ever: Vec<Generation>,
@@ -185,7 +185,7 @@ impl World {
         self.check();
     }
 
-    fn end(&mut self, call: CallId) {
+    fn end(&mut self, call: QueuedCallId) {
         assert!(self.open.remove(&call), "call {call} ended twice");
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use bowline_core::backend::{BackendStatus, CallFailure, CallId, QueuedCall, ResendPolicy};
+use bowline_core::backend::{BackendStatus, CallFailure, QueuedCall, QueuedCallId, ResendPolicy};
 
 use super::Backend;
 use super::dispatcher::{CallReport, CallVerdict, Dispatcher};
@@ -61,7 +61,7 @@ fn removed() -> CallFailure {
 
 struct DispatchedCall<'a> {
     dispatcher: &'a Dispatcher,
-    id: CallId,
+    id: QueuedCallId,
     over: bool,
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bowline_core::HealthCheck;
 use bowline_core::backend::{
-    BackendMachine, BackendNotice, CallFailure, CallId, Generation, Output, QueuedCall, Ticket,
+    BackendMachine, BackendNotice, CallFailure, Generation, Output, QueuedCall, QueuedCallId, Ticket,
 };
 use bowline_core::health::HealthEvent;
 use bowline_env::{clock, entropy};
@@ -62,7 +62,7 @@ pub struct DispatcherState {
     pub health: HealthCheck,
     pub transports: HashMap<Generation, Arc<Transport>>,
     /// The calls that are not over, and how they learn what comes next.
-    calls: HashMap<CallId, oneshot::Sender<CallVerdict>>,
+    calls: HashMap<QueuedCallId, oneshot::Sender<CallVerdict>>,
     effects: VecDeque<SupervisorAction>,
     /// Until when the loop sleeps.
     due: Option<Instant>,
@@ -96,7 +96,7 @@ impl Dispatcher {
     }
 
     /// A call ended on a transport. If it has no answer yet, its next verdict says what becomes of it.
-    pub fn ended(&self, generation: Generation, id: CallId, report: &CallReport) {
+    pub fn ended(&self, generation: Generation, id: QueuedCallId, report: &CallReport) {
         let now = clock::now();
         self.feed(|state| match report {
             CallReport::Answered { well } => {
@@ -114,7 +114,7 @@ impl Dispatcher {
     }
 
     /// The caller does not want it any more.
-    pub fn cancelled(&self, id: CallId) {
+    pub fn cancelled(&self, id: QueuedCallId) {
         self.feed(|state| {
             state.calls.remove(&id);
             state.machine.handle_cancelled(id);
@@ -184,7 +184,7 @@ impl DispatcherState {
         }
     }
 
-    fn send(&mut self, generation: Generation, call: CallId) {
+    fn send(&mut self, generation: Generation, call: QueuedCallId) {
         let (Some(verdict), Some(transport)) = (self.calls.get_mut(&call), self.transports.get(&generation)) else {
             return;
         };

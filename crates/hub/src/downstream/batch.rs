@@ -15,7 +15,7 @@ use crate::hub::Hub;
 use crate::message::{self, RpcMessage};
 use crate::requester::{Requester, RequesterRole};
 use crate::session::stream_reader::SessionStreamReader;
-use crate::session::{Route, Session};
+use crate::session::{HubSession, Route};
 use crate::sse;
 
 /// The only version whose clients may send them.
@@ -58,7 +58,7 @@ pub async fn post(
 }
 
 /// What becomes of one message, if it wants an answer.
-async fn one(hub: &Arc<Hub>, session: &Arc<Session>, role: RequesterRole, part: &Raw) -> Option<Outlet> {
+async fn one(hub: &Arc<Hub>, session: &Arc<HubSession>, role: RequesterRole, part: &Raw) -> Option<Outlet> {
     match RpcMessage::parse(part.get()) {
         Ok(RpcMessage::Request(request)) if request.method == "initialize" => {
             let error = message::error(message::INVALID_REQUEST, "`initialize` must come alone");
@@ -74,7 +74,7 @@ async fn one(hub: &Arc<Hub>, session: &Arc<Session>, role: RequesterRole, part: 
 }
 
 /// One array if all answers are there, else a stream on which each comes when it is.
-fn respond(session: &Arc<Session>, outlets: Vec<Outlet>) -> Response<ResponseBody> {
+fn respond(session: &Arc<HubSession>, outlets: Vec<Outlet>) -> Response<ResponseBody> {
     let mut direct = Vec::new();
     let mut streams: Vec<AnswerStream> = Vec::new();
     for outlet in outlets {

@@ -25,7 +25,7 @@ use crate::revision::v2025;
 use crate::session::registry::SessionOpenError;
 use crate::session::server_request::PendingServerRequest;
 use crate::session::stream_reader::{self, PositionOwner, SessionStreamReader};
-use crate::session::{HubSessionRecord, OWN_STREAM, OpenedStream, Route, Session};
+use crate::session::{HubSession, HubSessionRecord, OWN_STREAM, OpenedStream, Route};
 use crate::sse;
 
 /// A call that is answered within this time is answered directly; a longer one gets a stream that survives its wire.
@@ -64,7 +64,7 @@ pub async fn post(
 }
 
 /// What wants no answer.
-pub(super) async fn heard(hub: &Arc<Hub>, session: &Arc<Session>, message: RpcMessage) {
+pub(super) async fn heard(hub: &Arc<Hub>, session: &Arc<HubSession>, message: RpcMessage) {
     match message {
         RpcMessage::Request(_) => {}
         RpcMessage::Notification(notification) => notified(hub, session, notification).await,
@@ -82,7 +82,7 @@ pub(super) async fn find(
     principal: &Principal,
     route: &Route,
     headers: &HeaderMap,
-) -> Result<Arc<Session>, Box<Response<ResponseBody>>> {
+) -> Result<Arc<HubSession>, Box<Response<ResponseBody>>> {
     let Some(id) = text(headers, &SESSION) else {
         let text = "The Mcp-Session-Id header is missing. Begin with `initialize`.";
         return Err(Box::new(problem(StatusCode::BAD_REQUEST, message::INVALID_REQUEST, text)));
@@ -110,7 +110,7 @@ pub async fn open(
     principal: &Principal,
     route: Route,
     params: &Fields,
-) -> Result<Arc<Session>, SessionOpenError> {
+) -> Result<Arc<HubSession>, SessionOpenError> {
     let record = HubSessionRecord {
         route,
         version: v2025::negotiate(params.text("protocolVersion").as_deref()).to_owned(),
@@ -122,7 +122,7 @@ pub async fn open(
     hub.sessions.create(principal, record).await
 }
 
-pub async fn greet(hub: &Arc<Hub>, session: &Arc<Session>) -> CallReply {
+pub async fn greet(hub: &Arc<Hub>, session: &Arc<HubSession>) -> CallReply {
     match &session.record.route {
         Route::All => CallReply::new(Ok(all_servers::initialize(hub, &session.record.version))),
         Route::One(name) => {
@@ -157,7 +157,7 @@ async fn initialize(
     response
 }
 
-pub async fn notified(hub: &Arc<Hub>, session: &Arc<Session>, notification: RpcNotification) {
+pub async fn notified(hub: &Arc<Hub>, session: &Arc<HubSession>, notification: RpcNotification) {
     let RpcNotification { method, params } = notification;
     match method.as_str() {
         "notifications/initialized" => {}
@@ -191,7 +191,7 @@ pub(super) enum Outlet {
 /// Begins a call; how it is answered.
 pub(super) async fn begun(
     hub: &Arc<Hub>,
-    session: &Arc<Session>,
+    session: &Arc<HubSession>,
     role: RequesterRole,
     request: RpcRequest,
 ) -> Option<Outlet> {
@@ -202,7 +202,7 @@ pub(super) async fn begun(
 
 async fn call(
     hub: &Arc<Hub>,
-    session: &Arc<Session>,
+    session: &Arc<HubSession>,
     role: RequesterRole,
     request: RpcRequest,
 ) -> Response<ResponseBody> {
@@ -220,7 +220,7 @@ async fn call(
 
 async fn run(
     hub: Arc<Hub>,
-    session: Arc<Session>,
+    session: Arc<HubSession>,
     role: RequesterRole,
     request: RpcRequest,
     outlet: oneshot::Sender<Outlet>,
@@ -263,7 +263,7 @@ async fn run(
 
 /// A call's way to its client: undecided at first, then a stream.
 struct OnStream<'a> {
-    session: &'a Arc<Session>,
+    session: &'a Arc<HubSession>,
     request: &'a RpcRequest,
     outlet: Option<oneshot::Sender<Outlet>>,
     stream: Option<String>,
@@ -272,7 +272,7 @@ struct OnStream<'a> {
 }
 
 impl<'a> OnStream<'a> {
-    fn new(session: &'a Arc<Session>, request: &'a RpcRequest, outlet: oneshot::Sender<Outlet>) -> OnStream<'a> {
+    fn new(session: &'a Arc<HubSession>, request: &'a RpcRequest, outlet: oneshot::Sender<Outlet>) -> OnStream<'a> {
         OnStream { session, request, outlet: Some(outlet), stream: None, refused: false }
     }
 

@@ -19,10 +19,10 @@ use crate::relay::ClientContext;
 use crate::requester::Requester;
 use crate::revision::v2026;
 use crate::scan::JsonScan;
-use crate::session::cancellation::{CallGuard, OpenCalls};
+use crate::session::cancellation::{CallGuard, CancellableCalls};
 use crate::session::server_request::PendingServerRequest;
 use crate::session::stream_reader::{SessionStreamItem, SessionStreamReader};
-use crate::session::{OWN_STREAM, Route, Session};
+use crate::session::{HubSession, OWN_STREAM, Route};
 
 const OUT_MAX: usize = 256;
 /// While the store cannot be read, it is tried again this often.
@@ -51,7 +51,7 @@ where
         line_bytes_max,
         out,
         session: None,
-        running: OpenCalls::new(&over),
+        running: CancellableCalls::new(&over),
         over,
     };
     let mut lines = Lines::new(input, line_bytes_max);
@@ -86,8 +86,8 @@ struct StdioServer {
     line_bytes_max: usize,
     out: mpsc::Sender<Raw>,
     /// Begun by `initialize`.
-    session: Option<Arc<Session>>,
-    running: OpenCalls,
+    session: Option<Arc<HubSession>>,
+    running: CancellableCalls,
     over: CancellationToken,
 }
 
@@ -228,7 +228,7 @@ async fn converse(mut talk: StatelessCall, id: &RpcId, out: &mpsc::Sender<Raw>) 
 /// One call of a client with a session.
 async fn run(
     hub: Arc<Hub>,
-    session: Arc<Session>,
+    session: Arc<HubSession>,
     client: ClientContext,
     request: RpcRequest,
     out: mpsc::Sender<Raw>,
@@ -254,7 +254,7 @@ async fn run(
 }
 
 /// What a session is sent outside of its calls.
-async fn follow(session: Arc<Session>, out: mpsc::Sender<Raw>, over: CancellationToken) {
+async fn follow(session: Arc<HubSession>, out: mpsc::Sender<Raw>, over: CancellationToken) {
     let mut reader = loop {
         match session.store().extent(&session.id).await {
             Ok(extent) => break SessionStreamReader::new(&session, OWN_STREAM, extent.last(), over),

@@ -27,7 +27,7 @@ use crate::registry::remembered::Memory;
 use crate::registry::stored::StoredChanges;
 use crate::registry::users::Users;
 use crate::requester::Requester;
-use crate::session::Session;
+use crate::session::HubSession;
 use crate::session::registry::HubSessions;
 use crate::tasks::HubTasks;
 use crate::tasks::names::TaskNames;
@@ -157,7 +157,7 @@ impl Hub {
     }
 
     /// Ends a session for good, and what it has at its servers.
-    pub(crate) async fn end_session(&self, session: &Arc<Session>) {
+    pub(crate) async fn end_session(&self, session: &Arc<HubSession>) {
         self.sessions.end(session).await;
         self.end_at_servers(session).await;
     }
@@ -172,7 +172,7 @@ impl Hub {
     }
 
     /// Ends a client's own sessions at its servers.
-    fn end_at_servers(&self, session: &Session) -> impl Future<Output = ()> + Send + use<> {
+    fn end_at_servers(&self, session: &HubSession) -> impl Future<Output = ()> + Send + use<> {
         let (lane, mut backends): (Arc<str>, _) = (session.id.as_str().into(), self.all());
         // Also at those that it does not see any more, since it has a server of that name itself.
         backends.retain(|backend| backend.key.owner.as_ref().is_none_or(|owner| *owner == session.principal));

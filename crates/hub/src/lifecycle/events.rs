@@ -14,7 +14,7 @@ use crate::hub::{Happening, Hub};
 use crate::message;
 use crate::relay::resubscribe;
 use crate::session::registry::wants;
-use crate::session::{OWN_STREAM, Route, Session};
+use crate::session::{HubSession, OWN_STREAM, Route};
 
 /// Sessions that are notified of one event at the same time.
 const TELL_AT_ONCE: usize = 256;
@@ -91,7 +91,7 @@ impl Hub {
 
     /// An event as the server's own notification, for those who see its lists, or the server itself as it is. What is said by
     /// anything but a program is said to each of its clients by itself.
-    fn as_it_is(&self, session: &Session, event: &BackendEvent, program: bool) -> Option<Raw> {
+    fn as_it_is(&self, session: &HubSession, event: &BackendEvent, program: bool) -> Option<Raw> {
         let alone = session.record.route != Route::All;
         match event {
             BackendEvent::ListChanged(method) if alone || (self.options.expose.direct() && !session.record.handle) => {
@@ -106,7 +106,7 @@ impl Hub {
 }
 
 /// With the message that the client gets besides, if there is one.
-async fn tell(session: &Session, name: &str, event: &BackendEvent, message: Option<&Raw>) -> Result<(), StoreError> {
+async fn tell(session: &HubSession, name: &str, event: &BackendEvent, message: Option<&Raw>) -> Result<(), StoreError> {
     // The server is gone, or what this client had of it.
     if matches!(event, BackendEvent::Disconnected { .. }) || event.is_own_crash() {
         session.reject(name).await?;

@@ -25,7 +25,7 @@ use crate::registry::stored::StoredChanges;
 use crate::registry::users::Users;
 use crate::relay::{resubscribe, task};
 use crate::seal::Seal;
-use crate::session::Session;
+use crate::session::HubSession;
 use crate::session::registry::HubSessions;
 use crate::tasks::names::TaskNames;
 use crate::tasks::{HubTasks, Orphans};
@@ -125,7 +125,7 @@ impl Hub {
 }
 
 /// Sessions that wake up while their servers are connected already.
-async fn renew_woken(hub: Weak<Hub>, mut waking: mpsc::UnboundedReceiver<Arc<Session>>) {
+async fn renew_woken(hub: Weak<Hub>, mut waking: mpsc::UnboundedReceiver<Arc<HubSession>>) {
     while let Some(session) = waking.recv().await {
         let Some(hub) = hub.upgrade() else { return };
         for backend in hub.visible(&session.principal).iter().filter(|backend| backend.snapshot().is_connected()) {

@@ -18,7 +18,7 @@ use bowline_protocol::Principal;
 use crate::call::facts::{ClientFacts, no_capabilities, our_info};
 use crate::call::{Caller, Exchange, Sent};
 use crate::requester::{Requester, RequesterRole};
-use crate::session::{Route, Session};
+use crate::session::{HubSession, Route};
 
 /// Who asks, and how.
 #[derive(Clone)]
@@ -28,14 +28,14 @@ pub struct ClientContext {
     pub route: Route,
     pub caller: Caller,
     /// That its requests come in, or that a handle names.
-    pub session: Option<Arc<Session>>,
+    pub session: Option<Arc<HubSession>>,
     /// Its own request, if that was a stateless one. What the hub asks on its behalf is not.
     pub sent: Option<Sent>,
     pub log_level: Option<String>,
 }
 
 impl ClientContext {
-    pub fn of_session(session: &Arc<Session>) -> ClientContext {
+    pub fn of_session(session: &Arc<HubSession>) -> ClientContext {
         ClientContext {
             principal: session.principal.clone(),
             // A session may be used with several credentials; each request brings its own.

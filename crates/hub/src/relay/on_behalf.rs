@@ -12,13 +12,13 @@ use crate::call::{Caller, Exchange, InboundSink, capabilities};
 use crate::fields::Fields;
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
-use crate::session::Session;
+use crate::session::HubSession;
 
 /// Sends a request to a backend as the client, or as the session that stands for it.
 pub async fn to_backend(
     hub: &Arc<Hub>,
     client: &ClientContext,
-    session: Option<&Arc<Session>>,
+    session: Option<&Arc<HubSession>>,
     backend: &Backend,
     method: &str,
     params: &Fields,
@@ -37,7 +37,7 @@ pub async fn to_backend(
 }
 
 /// The client as backends see it when it acts by the hub's tools.
-pub fn acting(client: &ClientContext, session: Option<&Arc<Session>>) -> ClientContext {
+pub fn acting(client: &ClientContext, session: Option<&Arc<HubSession>>) -> ClientContext {
     let mut client = client.clone();
     // The client's own request speaks of our tool, not of the backend's.
     client.sent = None;
@@ -60,7 +60,7 @@ pub fn acting(client: &ClientContext, session: Option<&Arc<Session>>) -> ClientC
 }
 
 /// A client that asked for something long ago and may not be connected now.
-pub fn of_owner(owner: &Principal, session: Option<&Arc<Session>>) -> ClientContext {
+pub fn of_owner(owner: &Principal, session: Option<&Arc<HubSession>>) -> ClientContext {
     acting(&ClientContext::absent(owner, format!("principal {owner}")), session)
 }
 

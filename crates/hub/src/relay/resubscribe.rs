@@ -13,7 +13,7 @@ use crate::fields::{Fields, Raw};
 use crate::hub::Hub;
 use crate::message::{self, RpcRequest};
 use crate::session::subscriptions::KeptRequest;
-use crate::session::{Route, Session};
+use crate::session::{HubSession, Route};
 
 /// Keeps a request that stands, if it was granted. Without a server it is meant for all of them.
 pub async fn note(client: &ClientContext, server: Option<&str>, method: &str, params: Option<&Raw>, reply: &CallReply) {
@@ -24,7 +24,7 @@ pub async fn note(client: &ClientContext, server: Option<&str>, method: &str, pa
 }
 
 /// Asks a server that is connected for everything that the session wants of it and that it does not know of.
-pub fn renew(hub: &Arc<Hub>, session: &Arc<Session>, backend: &Backend) {
+pub fn renew(hub: &Arc<Hub>, session: &Arc<HubSession>, backend: &Backend) {
     let known = backend.renewals.of(session.id.as_str());
     let is_known = |one: &KeptRequest| {
         known.iter().any(|(method, params)| *method == one.method && text(params.as_ref()) == text(one.params.as_ref()))
@@ -39,7 +39,7 @@ fn text(params: Option<&Raw>) -> &str {
     params.map_or("", |raw| raw.get())
 }
 
-async fn ask(hub: &Arc<Hub>, session: &Arc<Session>, backend: &Backend, one: KeptRequest) {
+async fn ask(hub: &Arc<Hub>, session: &Arc<HubSession>, backend: &Backend, one: KeptRequest) {
     let mut client = ClientContext::of_session(session);
     if session.record.route == Route::All {
         client = on_behalf::acting(&client, Some(session));

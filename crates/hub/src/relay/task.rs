@@ -15,7 +15,7 @@ use crate::backend::notification_data;
 use crate::call::reply::CallReply;
 use crate::call::{Inbound, InboundSink, outcome};
 use crate::hub::Hub;
-use crate::session::{OWN_STREAM, Session, server_request};
+use crate::session::{HubSession, OWN_STREAM, server_request};
 use crate::tasks::{HubTaskRecord, Orphans, OwnedTask, TaskOutcome, UpstreamTask};
 
 const SAID_MAX: usize = 64;
@@ -124,7 +124,7 @@ async fn go_on(hub: &Arc<Hub>, task: OwnedTask) -> Result<(), StoreError> {
 pub async fn forward(
     mut said: mpsc::Receiver<Inbound>,
     listening: InboundSink,
-    session: Arc<OnceLock<Arc<Session>>>,
+    session: Arc<OnceLock<Arc<HubSession>>>,
     server: String,
 ) {
     while let Some(inbound) = said.recv().await {

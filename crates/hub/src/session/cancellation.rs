@@ -11,15 +11,15 @@ use crate::message::RpcId;
 type CancelTokens = Arc<Mutex<Vec<(RpcId, Arc<CancellationToken>)>>>;
 
 #[derive(Clone)]
-pub struct OpenCalls {
+pub struct CancellableCalls {
     calls: CancelTokens,
     over: CancellationToken,
 }
 
-impl OpenCalls {
+impl CancellableCalls {
     /// All of them are taken back when `over` fires.
-    pub fn new(over: &CancellationToken) -> OpenCalls {
-        OpenCalls { calls: CancelTokens::default(), over: over.clone() }
+    pub fn new(over: &CancellationToken) -> CancellableCalls {
+        CancellableCalls { calls: CancelTokens::default(), over: over.clone() }
     }
 
     pub fn begin(&self, id: &RpcId) -> CallGuard {
@@ -67,7 +67,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl fmt::Debug for OpenCalls {
+impl fmt::Debug for CancellableCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Running({})", lock(&self.calls).len())
     }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_call_is_taken_back_by_its_id_and_forgotten_when_it_is_over() {
         let over = CancellationToken::new();
-        let running = OpenCalls::new(&over);
+        let running = CancellableCalls::new(&over);
         let (one, same, other) =
             (running.begin(&RpcId::number(1)), running.begin(&RpcId::number(1)), running.begin(&RpcId::text("1")));
         drop(one);

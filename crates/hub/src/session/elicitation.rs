@@ -8,7 +8,7 @@ use bowline_store::StoreError;
 use serde_json::json;
 
 use super::server_request::{PendingServerRequest, ServerRequestKind};
-use super::{OWN_STREAM, Session, State};
+use super::{HubSession, OWN_STREAM, State};
 use crate::call::outcome::CallOutcome;
 use crate::fields::{Fields, Raw, raw};
 use crate::message::{self, RpcId, RpcResult};
@@ -16,7 +16,7 @@ use crate::message::{self, RpcId, RpcResult};
 /// Why a question is void whose server is gone.
 pub(crate) const GONE: &str = "Server disconnected";
 
-impl Session {
+impl HubSession {
     /// Asks the client something on behalf of a backend: natively on a stream, or by the tools. Without either, no client
     /// can answer.
     pub async fn ask(&self, asked: PendingServerRequest, stream: Option<&str>) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::Session;
+use super::HubSession;
 use crate::call::{Inbound, InboundSink};
 
 /// What servers may say to a session before it is written down.
@@ -13,10 +13,10 @@ const INBOX_MAX: usize = 64;
 
 /// For whom the messages are now.
 #[derive(Clone, Debug, Default)]
-pub struct InboxListener(Arc<Mutex<Weak<Session>>>);
+pub struct InboxListener(Arc<Mutex<Weak<HubSession>>>);
 
 impl InboxListener {
-    pub fn session(&self) -> Option<Arc<Session>> {
+    pub fn session(&self) -> Option<Arc<HubSession>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 }
@@ -40,7 +40,7 @@ impl Inbox {
     }
 
     /// What comes from now on is for this one.
-    pub fn belongs_to(&self, session: &Arc<Session>) {
+    pub fn belongs_to(&self, session: &Arc<HubSession>) {
         *self.hearer.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(session);
     }
 }

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use self::cancellation::{CallGuard, OpenCalls};
+use self::cancellation::{CallGuard, CancellableCalls};
 use self::server_request::PendingServerRequest;
 use self::subscriptions::{KeptRequest, KeptRequests};
 use crate::call::facts::ClientFacts;
@@ -57,7 +57,7 @@ pub fn log_of(name: &str) -> Option<LogId> {
     LogId::parse(name).filter(|_| name.starts_with("mcp_") || name.starts_with("mcph_"))
 }
 
-pub struct Session {
+pub struct HubSession {
     pub id: LogId,
     pub principal: Principal,
     pub record: HubSessionRecord,
@@ -80,7 +80,7 @@ pub struct Session {
     touched_ms: AtomicU64,
     /// It cannot go on here, and has to be woken anew, here or on another node.
     lost: AtomicBool,
-    running: OpenCalls,
+    running: CancellableCalls,
     /// Fires when it has ended for good, which takes its calls back. A session that is only lost has not ended.
     ended: CancellationToken,
     /// What servers are to go on doing for it.
@@ -139,14 +139,14 @@ pub struct OpenedStream {
     pub at: Seq,
 }
 
-impl Session {
+impl HubSession {
     /// Makes a session that was not there before.
     pub async fn create(
         parts: HubSessionParts,
         neighbours: Option<&Arc<dyn PeerNodes>>,
         principal: Principal,
         record: HubSessionRecord,
-    ) -> Result<Session, StoreError> {
+    ) -> Result<HubSession, StoreError> {
         let prefix = if record.handle { "mcph" } else { "mcp" };
         let id = format!("{prefix}_{:032x}", entropy::u128());
         let id = LogId::parse(&id).ok_or(StoreError::NoSuchLog)?;
@@ -160,7 +160,7 @@ impl Session {
             Some(_) => parts.lease(neighbours, id).await?,
             None => (LeasedLog::made(parts.store.clone(), peers::lessor(&parts.store, None), id), Fence::OPEN),
         };
-        Ok(Session::awake(parts, log, principal, record, (fence, epoch)))
+        Ok(HubSession::awake(parts, log, principal, record, (fence, epoch)))
     }
 
     /// Wakes one from the store, as after a restart.
@@ -170,11 +170,11 @@ impl Session {
         id: LogId,
         principal: Principal,
         record: HubSessionRecord,
-    ) -> Result<Session, StoreError> {
+    ) -> Result<HubSession, StoreError> {
         let (log, fence) = parts.lease(neighbours, id).await?;
         let epoch = parts.store.extent(log.id()).await?.epoch;
         let standing = KeptRequests::of(parts.store.items(log.id(), subscriptions::PREFIX).await?);
-        let mut session = Session::awake(parts, log, principal, record, (fence, epoch));
+        let mut session = HubSession::awake(parts, log, principal, record, (fence, epoch));
         session.state().log_level = standing.log_level();
         session.kept_requests = standing;
         session.end_cut_streams().await?;
@@ -187,14 +187,14 @@ impl Session {
         principal: Principal,
         record: HubSessionRecord,
         (fence, epoch): (Fence, Epoch),
-    ) -> Session {
+    ) -> HubSession {
         let client = Arc::new(ClientFacts { capabilities: record.capabilities.clone(), info: record.info.clone() });
         let has_tools = has_hub_tools && record.route == Route::All;
         let everything =
             || ClientFacts { capabilities: capabilities::with_tools(&client.capabilities), info: client.info.clone() };
         let seen = if has_tools { Arc::new(everything()) } else { client.clone() };
         let ended = CancellationToken::new();
-        Session {
+        HubSession {
             id: log.id().clone(),
             principal,
             record,
@@ -211,7 +211,7 @@ impl Session {
             state: Mutex::default(),
             touched_ms: AtomicU64::new(clock.now_ms()),
             lost: AtomicBool::new(false),
-            running: OpenCalls::new(&ended),
+            running: CancellableCalls::new(&ended),
             ended,
             kept_requests: KeptRequests::default(),
             over: CancellationToken::new(),
@@ -474,7 +474,7 @@ impl fmt::Debug for HubSessionParts {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for HubSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Session({}, {})", self.id, self.principal)
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::Session;
+use super::HubSession;
 
 /// The streams that have readers.
 #[derive(Default)]
@@ -44,12 +44,12 @@ impl StreamReaders {
 
 /// A stream has a reader for as long as this exists.
 pub struct ReadingGuard {
-    session: Arc<Session>,
+    session: Arc<HubSession>,
     stream: String,
 }
 
 impl ReadingGuard {
-    pub fn new(session: &Arc<Session>, stream: &str) -> ReadingGuard {
+    pub fn new(session: &Arc<HubSession>, stream: &str) -> ReadingGuard {
         session.state().readers.enter(stream);
         ReadingGuard { session: session.clone(), stream: stream.to_owned() }
     }

@@ -9,7 +9,7 @@ use bowline_store::{Clock, LogKind, ReadBudget, Store, StoreError};
 use tokio::sync::mpsc;
 
 use super::server_request::PendingServerRequest;
-use super::{HubSessionParts, HubSessionRecord, Inbox, InboxListener, OWN_STREAM, Route, Session};
+use super::{HubSession, HubSessionParts, HubSessionRecord, Inbox, InboxListener, OWN_STREAM, Route};
 use crate::backend::notification_data;
 use crate::backend::observer::Observer;
 use crate::call::{Inbound, log_level};
@@ -20,7 +20,7 @@ use crate::message;
 use crate::peers::PeerNodes;
 
 pub struct HubSessions {
-    awake: Mutex<HashMap<LogId, Arc<Session>>>,
+    awake: Mutex<HashMap<LogId, Arc<HubSession>>>,
     per_principal_max: usize,
     clock: Clock,
     reading: Arc<ReadBudget>,
@@ -31,7 +31,7 @@ pub struct HubSessions {
     observer: Arc<dyn Observer>,
     neighbours: Option<Arc<dyn PeerNodes>>,
     /// Notified of each session that is activated.
-    woken: mpsc::UnboundedSender<Arc<Session>>,
+    woken: mpsc::UnboundedSender<Arc<HubSession>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ impl HubSessions {
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
         neighbours: Option<Arc<dyn PeerNodes>>,
-        woken: mpsc::UnboundedSender<Arc<Session>>,
+        woken: mpsc::UnboundedSender<Arc<HubSession>>,
     ) -> HubSessions {
         HubSessions {
             awake: Mutex::default(),
@@ -64,7 +64,7 @@ impl HubSessions {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<LogId, Arc<Session>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LogId, Arc<HubSession>>> {
         self.awake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -76,19 +76,19 @@ impl HubSessions {
         &self,
         principal: &Principal,
         record: HubSessionRecord,
-    ) -> Result<Arc<Session>, SessionOpenError> {
+    ) -> Result<Arc<HubSession>, SessionOpenError> {
         if self.store.count(LogKind::Mcp, Some(principal)).await? >= self.per_principal_max {
             self.observer.limit_hit("hub.sessions_per_principal_max");
             return Err(SessionOpenError::TooMany);
         }
         let (inbox, said) = Inbox::new();
         let parts = self.parts(inbox);
-        let session = Session::create(parts, self.neighbours.as_ref(), principal.clone(), record).await?;
+        let session = HubSession::create(parts, self.neighbours.as_ref(), principal.clone(), record).await?;
         Ok(self.settle(session, Some(said)))
     }
 
     /// The session, if it is this principal's. A stranger's looks like one that never was.
-    pub async fn find(&self, principal: &Principal, id: &str) -> Result<Option<Arc<Session>>, StoreError> {
+    pub async fn find(&self, principal: &Principal, id: &str) -> Result<Option<Arc<HubSession>>, StoreError> {
         let (found, woken) = self.find_or_wake(principal, id).await?;
         if let (Some(session), true) = (&found, woken) {
             let _ = self.woken.send(session.clone());
@@ -97,9 +97,13 @@ impl HubSessions {
     }
 
     /// The session, and whether it had to be woken.
-    async fn find_or_wake(&self, principal: &Principal, id: &str) -> Result<(Option<Arc<Session>>, bool), StoreError> {
+    async fn find_or_wake(
+        &self,
+        principal: &Principal,
+        id: &str,
+    ) -> Result<(Option<Arc<HubSession>>, bool), StoreError> {
         let Some(id) = LogId::parse(id) else { return Ok((None, false)) };
-        let mine = |session: &Arc<Session>| session.principal == *principal && !session.over.is_cancelled();
+        let mine = |session: &Arc<HubSession>| session.principal == *principal && !session.over.is_cancelled();
         if let Some(session) = self.get(&id) {
             return Ok((Some(session).filter(mine), false));
         }
@@ -121,7 +125,7 @@ impl HubSessions {
                 (inbox, Some(said))
             }
         };
-        let session = Session::wake(self.parts(inbox), self.neighbours.as_ref(), id, stored.owner, record).await?;
+        let session = HubSession::wake(self.parts(inbox), self.neighbours.as_ref(), id, stored.owner, record).await?;
         Ok((Some(self.settle(session, said)), true))
     }
 
@@ -147,7 +151,7 @@ impl HubSessions {
     }
 
     /// One that is awake here. What cannot go on here is not.
-    pub fn get(&self, id: &LogId) -> Option<Arc<Session>> {
+    pub fn get(&self, id: &LogId) -> Option<Arc<HubSession>> {
         self.lock().get(id).filter(|session| !session.is_lost()).cloned()
     }
 
@@ -156,7 +160,7 @@ impl HubSessions {
     }
 
     /// `said` is what comes into its inbox, if no task logs that yet.
-    fn settle(&self, session: Session, said: Option<mpsc::Receiver<Inbound>>) -> Arc<Session> {
+    fn settle(&self, session: HubSession, said: Option<mpsc::Receiver<Inbound>>) -> Arc<HubSession> {
         let session = Arc::new(session);
         session.inbox.belongs_to(&session);
         self.lock().insert(session.id.clone(), session.clone());
@@ -169,16 +173,16 @@ impl HubSessions {
 
     /// Ends a session for good. It is found, as one that is over, until the store has let go of it: were it not, a request
     /// could activate it again meanwhile.
-    pub async fn end(&self, session: &Arc<Session>) {
+    pub async fn end(&self, session: &Arc<HubSession>) {
         session.end().await;
         self.remove(session);
     }
 
     /// Wakes those anew that cannot go on as they are, so that they miss nothing more. Returns those that another node has, or
     /// that are no more: they are let go of.
-    pub async fn settle_lost(&self) -> Vec<Arc<Session>> {
+    pub async fn settle_lost(&self) -> Vec<Arc<HubSession>> {
         let mut let_go = Vec::new();
-        let lost: Vec<Arc<Session>> = self.lock().values().filter(|session| session.is_lost()).cloned().collect();
+        let lost: Vec<Arc<HubSession>> = self.lock().values().filter(|session| session.is_lost()).cloned().collect();
         for session in lost {
             match self.find(&session.principal, session.id.as_str()).await {
                 Ok(Some(_)) => {}
@@ -198,7 +202,7 @@ impl HubSessions {
     }
 
     /// Whether it was there, and not another that was woken in its place.
-    fn remove(&self, session: &Arc<Session>) -> bool {
+    fn remove(&self, session: &Arc<HubSession>) -> bool {
         let mut awake = self.lock();
         let known = awake.get(&session.id).is_some_and(|known| Arc::ptr_eq(known, session));
         if known {
@@ -208,13 +212,13 @@ impl HubSessions {
         known
     }
 
-    pub fn awake(&self) -> Vec<Arc<Session>> {
+    pub fn awake(&self) -> Vec<Arc<HubSession>> {
         self.lock().values().filter(|session| !session.is_lost()).cloned().collect()
     }
 }
 
 /// Of log messages those from the level on that the client has set; a server decides by itself as long as none is set.
-pub fn wants(session: &Session, method: &str, params: &Option<Raw>) -> bool {
+pub fn wants(session: &HubSession, method: &str, params: &Option<Raw>) -> bool {
     let level = Fields::of(params.as_deref()).text("level");
     let wanted = session.log_level();
     method != "notifications/message" || wanted.is_none() || log_level::is_logged(level.as_deref(), wanted.as_deref())

@@ -13,7 +13,7 @@ use futures_util::Stream;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{ACTIVITY, MESSAGE, OWN_STREAM, ReadingGuard, Route, Session};
+use super::{ACTIVITY, HubSession, MESSAGE, OWN_STREAM, ReadingGuard, Route};
 use crate::call::log_level;
 use crate::fields::{Fields, Raw};
 use crate::{message, sse};
@@ -65,7 +65,7 @@ impl Logged {
 }
 
 pub struct SessionStreamReader {
-    session: Arc<Session>,
+    session: Arc<HubSession>,
     stream: String,
     follower: Follower,
     wake: Arc<WakeSet>,
@@ -86,7 +86,7 @@ pub enum SessionStreamItem {
 
 impl SessionStreamReader {
     /// Reads what follows `after`.
-    pub fn new(session: &Arc<Session>, stream: &str, after: Seq, stop: CancellationToken) -> SessionStreamReader {
+    pub fn new(session: &Arc<HubSession>, stream: &str, after: Seq, stop: CancellationToken) -> SessionStreamReader {
         let wake = WakeSet::new();
         SessionStreamReader {
             session: session.clone(),
@@ -102,7 +102,7 @@ impl SessionStreamReader {
     }
 
     /// The same after an event rather than after a message: what follows has the events in it.
-    pub fn after_event(session: &Arc<Session>, after: Seq, stop: CancellationToken) -> SessionStreamReader {
+    pub fn after_event(session: &Arc<HubSession>, after: Seq, stop: CancellationToken) -> SessionStreamReader {
         SessionStreamReader { from_event: true, ..SessionStreamReader::new(session, OWN_STREAM, after, stop) }
     }
 
@@ -224,7 +224,7 @@ pub enum PositionOwner {
 }
 
 /// What stands at this position; `None` if it is not there any more.
-pub async fn place_of(session: &Session, at: Seq) -> Result<Option<PositionOwner>, StoreError> {
+pub async fn place_of(session: &HubSession, at: Seq) -> Result<Option<PositionOwner>, StoreError> {
     let events = session.record.route == Route::All;
     if at == Seq::ZERO {
         let whole = session.store().extent(&session.id).await?.first == Seq::ZERO.next();

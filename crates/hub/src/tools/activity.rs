@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{HubToolOutcome, ToolInvocation};
 use crate::call::log_level::{LOG_LEVELS, is_log_level, is_logged};
 use crate::fields::Fields;
-use crate::session::Session;
+use crate::session::HubSession;
 use crate::session::stream_reader::Logged;
 
 /// Events in one answer; the cursor leads to the rest.
@@ -82,7 +82,7 @@ pub(crate) async fn past(call: &ToolInvocation<'_>, name: &str) -> Result<HubToo
 }
 
 /// Where the client is. A position that is not reached yet would skip what comes until then.
-async fn cursor(call: &ToolInvocation<'_>, session: &Session) -> Result<Seq, String> {
+async fn cursor(call: &ToolInvocation<'_>, session: &HubSession) -> Result<Seq, String> {
     let Some(text) = call.arguments.text("last_event_id") else { return Ok(Seq::ZERO) };
     let extent = session.store().extent(&session.id).await.map_err(|error| error.to_string())?;
     if !session.is_in(&extent.epoch) {
@@ -103,19 +103,19 @@ struct ActivityReader {
 }
 
 impl ActivityReader {
-    fn after(session: &Session, cursor: Seq, wake: &Arc<WakeSet>) -> ActivityReader {
+    fn after(session: &HubSession, cursor: Seq, wake: &Arc<WakeSet>) -> ActivityReader {
         ActivityReader { follower: session.follow(cursor, wake), cursor, gap: None, events: Vec::new() }
     }
 
     /// What cannot be read any more is reported, never skipped silently.
-    fn tell_gap(&self, session: &Session, facts: &mut Fields) {
+    fn tell_gap(&self, session: &HubSession, facts: &mut Fields) {
         if let Some((lost, first)) = self.gap {
             facts.put("gap", &json!({ "lost": lost, "first_retained": session.event_id(first) }));
         }
     }
 
     /// Reads on until there are enough events, or no more.
-    async fn read(&mut self, session: &Session, wanted: impl Fn(&Fields) -> bool) -> Result<(), String> {
+    async fn read(&mut self, session: &HubSession, wanted: impl Fn(&Fields) -> bool) -> Result<(), String> {
         self.follower.wake();
         loop {
             let found = match self.follower.next(READ).await.map_err(|error| error.to_string())? {

@@ -18,7 +18,7 @@ use crate::catalogue::hub_tools;
 use crate::fields::{Fields, Raw, raw};
 use crate::hub::Hub;
 use crate::relay::ClientContext;
-use crate::session::{HubSessionRecord, Route, Session};
+use crate::session::{HubSession, HubSessionRecord, Route};
 
 /// What a tool comes to: facts, a server's result as it is, or a reason why not.
 pub(crate) enum HubToolOutcome {
@@ -67,7 +67,7 @@ impl ToolInvocation<'_> {
     }
 
     /// The session whose events and questions are meant: the client's own, the one that `handle` names, or a new one.
-    pub async fn session(&self) -> Result<Arc<Session>, String> {
+    pub async fn session(&self) -> Result<Arc<HubSession>, String> {
         if let Some(handle) = self.arguments.text("handle") {
             let found = self.hub.sessions.find(&self.client.principal, &handle).await;
             let found = found.map_err(|error| error.to_string())?;
@@ -89,7 +89,7 @@ impl ToolInvocation<'_> {
     }
 
     /// The session if there is one, without making any.
-    pub async fn known_session(&self) -> Result<Option<Arc<Session>>, String> {
+    pub async fn known_session(&self) -> Result<Option<Arc<HubSession>>, String> {
         if self.client.session.is_none() && self.arguments.text("handle").is_none() {
             return Ok(None);
         }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{HubToolOutcome, ToolInvocation};
 use crate::relay::task::{self, TaskCall};
 use crate::relay::{on_behalf, peers, task_polling};
-use crate::session::Session;
+use crate::session::HubSession;
 use crate::tasks::HubTaskRecord;
 
 const SAID_MAX: usize = 64;
@@ -36,7 +36,7 @@ pub(crate) async fn execute(call: &ToolInvocation<'_>) -> Result<HubToolOutcome,
     params.set("arguments", call.arguments.get("args").map_or_else(crate::fields::empty, ToOwned::to_owned));
     let (hub, client) = (call.hub.clone(), call.client.clone());
     let (inner, said) = mpsc::channel(SAID_MAX);
-    let heard: Arc<OnceLock<Arc<Session>>> = Arc::new(session.clone().map(OnceLock::from).unwrap_or_default());
+    let heard: Arc<OnceLock<Arc<HubSession>>> = Arc::new(session.clone().map(OnceLock::from).unwrap_or_default());
     let forward = tokio::spawn(task::forward(said, call.sink.clone(), heard.clone(), server.clone()));
     let cancel = CancellationToken::new();
     let (token, spawned_session, named) = (cancel.clone(), session.clone(), server.clone());
@@ -93,7 +93,7 @@ impl Drop for AbortOnDrop {
 /// The call goes on by itself; its result is kept.
 async fn become_task(
     call: &ToolInvocation<'_>,
-    session: &Arc<Session>,
+    session: &Arc<HubSession>,
     server: &str,
     tool: &str,
     cancel: CancellationToken,

@@ -15,7 +15,7 @@ use crate::json;
 use crate::position::Cursor;
 
 /// One client frame. `session: None` means "the only one of this connection".
-pub enum Request {
+pub enum ClientFrame {
     CreateSession {
         client_id: Option<ClientId>,
         app_version: Option<String>,
@@ -161,41 +161,41 @@ struct ClientEnvelope<'a> {
     gap_detected: Option<&'a RawValue>,
 }
 
-impl std::fmt::Debug for Request {
+impl std::fmt::Debug for ClientFrame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Request({})", self.event())
     }
 }
 
-impl Request {
+impl ClientFrame {
     /// The name of the frame.
     pub fn event(&self) -> &'static str {
         match self {
-            Request::CreateSession { .. } => names::CREATE_SESSION,
-            Request::Message { .. } => names::MESSAGE,
-            Request::Response { .. } => names::RESPONSE,
-            Request::Cancel { .. } => names::CANCEL,
-            Request::Ack { .. } => names::ACK,
-            Request::Reconnect(_) => names::RECONNECT,
-            Request::Recover(_) | Request::Restore { .. } => names::RECONNECT_WITH_STATE,
-            Request::RequestState { .. } => names::REQUEST_STATE,
-            Request::Plan { command, .. } => match command {
+            ClientFrame::CreateSession { .. } => names::CREATE_SESSION,
+            ClientFrame::Message { .. } => names::MESSAGE,
+            ClientFrame::Response { .. } => names::RESPONSE,
+            ClientFrame::Cancel { .. } => names::CANCEL,
+            ClientFrame::Ack { .. } => names::ACK,
+            ClientFrame::Reconnect(_) => names::RECONNECT,
+            ClientFrame::Recover(_) | ClientFrame::Restore { .. } => names::RECONNECT_WITH_STATE,
+            ClientFrame::RequestState { .. } => names::REQUEST_STATE,
+            ClientFrame::Plan { command, .. } => match command {
                 PlanCommand::CancelTask { .. } => names::CANCEL_TASK,
                 PlanCommand::RestartTask { .. } => names::RESTART_TASK,
                 PlanCommand::CancelPlan { .. } => names::CANCEL_PLAN,
                 PlanCommand::Replan { .. } => names::REPLAN,
                 PlanCommand::SolveTasks { .. } => names::SOLVE_TASKS,
             },
-            Request::WatchTask { .. } => names::WATCH_TASK,
-            Request::UnwatchTask { .. } => names::UNWATCH_TASK,
-            Request::Authenticate { .. } => names::AUTHENTICATE,
-            Request::EndSession { .. } => names::END_SESSION,
-            Request::Pong => names::PONG,
+            ClientFrame::WatchTask { .. } => names::WATCH_TASK,
+            ClientFrame::UnwatchTask { .. } => names::UNWATCH_TASK,
+            ClientFrame::Authenticate { .. } => names::AUTHENTICATE,
+            ClientFrame::EndSession { .. } => names::END_SESSION,
+            ClientFrame::Pong => names::PONG,
         }
     }
 
     /// Reads one text frame. `depth_max` bounds the nesting before anything is parsed.
-    pub fn parse(text: &str, depth_max: usize) -> Result<Request, BadFrame> {
+    pub fn parse(text: &str, depth_max: usize) -> Result<ClientFrame, BadFrame> {
         let unreadable = |refusal| BadFrame { refusal, session: None, recovering: false };
         if json::depth(text, depth_max) > depth_max {
             let message = format!("The frame nests deeper than {depth_max} levels (limits.json_depth_max).");
@@ -225,7 +225,7 @@ fn unreadable_json(text: &str, error: &serde_json::Error) -> Refusal {
 }
 
 impl ClientEnvelope<'_> {
-    fn request(&self) -> Result<Request, Refusal> {
+    fn request(&self) -> Result<ClientFrame, Refusal> {
         let event = text_of("event", self.event)?.ok_or_else(|| Refusal::field("event", "is missing"))?;
         if event == names::ACK {
             return Ok(self.ack());
@@ -235,12 +235,12 @@ impl ClientEnvelope<'_> {
             names::CREATE_SESSION => self.create_session(),
             names::MESSAGE => self.message(session),
             names::RESPONSE => self.response(session),
-            names::CANCEL => Ok(Request::Cancel { session, reason: self.reason()? }),
-            names::RECONNECT => Ok(Request::Reconnect(self.attach(session)?)),
+            names::CANCEL => Ok(ClientFrame::Cancel { session, reason: self.reason()? }),
+            names::RECONNECT => Ok(ClientFrame::Reconnect(self.attach(session)?)),
             names::RECONNECT_WITH_STATE => self.reconnect_with_state(session),
-            names::REQUEST_STATE => Ok(Request::RequestState { session, options: self.fields()?.0 }),
+            names::REQUEST_STATE => Ok(ClientFrame::RequestState { session, options: self.fields()?.0 }),
             names::CANCEL_TASK | names::RESTART_TASK | names::CANCEL_PLAN | names::REPLAN | names::SOLVE_TASKS => {
-                Ok(Request::Plan { session, command: self.plan_command(&event)? })
+                Ok(ClientFrame::Plan { session, command: self.plan_command(&event)? })
             }
             names::WATCH_TASK => {
                 let mut fields = self.fields()?;
@@ -254,16 +254,16 @@ impl ClientEnvelope<'_> {
                     }
                 };
                 let resume_token = fields.text("resume_token")?.map(Secret::new);
-                Ok(Request::WatchTask { task_id: self.task_id()?, last_message_id, resume_token })
+                Ok(ClientFrame::WatchTask { task_id: self.task_id()?, last_message_id, resume_token })
             }
-            names::UNWATCH_TASK => Ok(Request::UnwatchTask { task_id: self.task_id()? }),
+            names::UNWATCH_TASK => Ok(ClientFrame::UnwatchTask { task_id: self.task_id()? }),
             names::AUTHENTICATE => {
                 let token =
                     self.fields()?.text("token")?.ok_or_else(|| Refusal::field("content.token", "is missing"))?;
-                Ok(Request::Authenticate { token: Secret::new(token) })
+                Ok(ClientFrame::Authenticate { token: Secret::new(token) })
             }
-            names::END_SESSION => Ok(Request::EndSession { session }),
-            names::PONG => Ok(Request::Pong),
+            names::END_SESSION => Ok(ClientFrame::EndSession { session }),
+            names::PONG => Ok(ClientFrame::Pong),
             _ => Err(unknown_event(&event)),
         }
     }
@@ -283,7 +283,7 @@ impl ClientEnvelope<'_> {
         }
     }
 
-    fn create_session(&self) -> Result<Request, Refusal> {
+    fn create_session(&self) -> Result<ClientFrame, Refusal> {
         let mut fields = self.fields()?;
         let config = match fields.0.remove("config").unwrap_or_default() {
             Value::Null => Map::new(),
@@ -292,10 +292,10 @@ impl ClientEnvelope<'_> {
         };
         let client_id = fields.client_id()?;
         let app_version = fields.text("app_version")?;
-        Ok(Request::CreateSession { client_id, app_version, agent: fields.text("agent")?, config })
+        Ok(ClientFrame::CreateSession { client_id, app_version, agent: fields.text("agent")?, config })
     }
 
-    fn message(&self, session: Option<SessionId>) -> Result<Request, Refusal> {
+    fn message(&self, session: Option<SessionId>) -> Result<ClientFrame, Refusal> {
         let message_id = match text_of("message_id", self.message_id)? {
             None => None,
             Some(text) => {
@@ -309,10 +309,10 @@ impl ClientEnvelope<'_> {
             value_of("content", Some(raw))?;
             return Err(Refusal::field("content", "must be text, or an object with `text`"));
         }
-        Ok(Request::Message { session, message_id, content })
+        Ok(ClientFrame::Message { session, message_id, content })
     }
 
-    fn response(&self, session: Option<SessionId>) -> Result<Request, Refusal> {
+    fn response(&self, session: Option<SessionId>) -> Result<ClientFrame, Refusal> {
         let mut fields = self.fields()?;
         let step = text_of("step_id", self.step_id)?.or(fields.text("step_id")?);
         let step_id = step
@@ -329,11 +329,11 @@ impl ClientEnvelope<'_> {
             return Err(Refusal::field("content.tasks", "must be a list"));
         }
         let reason = fields.text("reason")?.or(text_of("reason", self.reason)?);
-        Ok(Request::Response { session, step_id, confirmed, tasks, reason })
+        Ok(ClientFrame::Response { session, step_id, confirmed, tasks, reason })
     }
 
     /// An ack is never a bad frame: what cannot be understood is left out.
-    fn ack(&self) -> Request {
+    fn ack(&self) -> ClientFrame {
         let session = self.session().ok().flatten();
         let content = leniently(self.content);
         let metadata = leniently(self.metadata);
@@ -348,7 +348,7 @@ impl ClientEnvelope<'_> {
             counted("gap_detected", self.gap_detected).iter().flatten().find_map(Value::as_bool).unwrap_or(false);
         let received_count =
             counted("received_count", self.received_count).iter().flatten().find_map(Value::as_u64).unwrap_or(0);
-        Request::Ack { session, cursor, received_count, gap_detected }
+        ClientFrame::Ack { session, cursor, received_count, gap_detected }
     }
 
     fn attach(&self, session: Option<SessionId>) -> Result<Attach, Refusal> {
@@ -368,14 +368,14 @@ impl ClientEnvelope<'_> {
         })
     }
 
-    fn reconnect_with_state(&self, session: Option<SessionId>) -> Result<Request, Refusal> {
+    fn reconnect_with_state(&self, session: Option<SessionId>) -> Result<ClientFrame, Refusal> {
         let inner =
             self.fields()?.0.remove("signed_state").filter(|state| !state.is_null()).map(|state| json::raw(&state));
         let state = self.signed_state.filter(|raw| raw.get() != "null").map(ToOwned::to_owned).or(inner);
         let Some(state) = state else {
-            return Ok(Request::Recover(self.attach(session)?));
+            return Ok(ClientFrame::Recover(self.attach(session)?));
         };
-        Ok(Request::Restore { signed_state: Content(state), attach: self.attach(session)? })
+        Ok(ClientFrame::Restore { signed_state: Content(state), attach: self.attach(session)? })
     }
 
     fn plan_command(&self, event: &str) -> Result<PlanCommand, Refusal> {
@@ -463,13 +463,13 @@ mod tests {
     use super::*;
     use crate::position::Seq;
 
-    fn parse(text: &str) -> Result<Request, Refusal> {
-        Request::parse(text, 64).map_err(|bad| bad.refusal)
+    fn parse(text: &str) -> Result<ClientFrame, Refusal> {
+        ClientFrame::parse(text, 64).map_err(|bad| bad.refusal)
     }
 
     fn ack_cursor(text: &str) -> Option<Cursor> {
         match parse(text).unwrap() {
-            Request::Ack { cursor, .. } => cursor,
+            ClientFrame::Ack { cursor, .. } => cursor,
             other => panic!("{other:?}"),
         }
     }
@@ -547,7 +547,7 @@ mod tests {
 
     #[test]
     fn what_could_be_read_of_a_bad_frame_is_kept_for_its_answer() {
-        let bad = |text: &str| Request::parse(text, 64).unwrap_err();
+        let bad = |text: &str| ClientFrame::parse(text, 64).unwrap_err();
         let frame = bad(r#"{"event":"user.reconnect_with_state","session_id":"sess_1","content":{"last_seq":-1}}"#);
         assert_eq!((frame.session.map(|id| id.to_string()).as_deref(), frame.recovering), (Some("sess_1"), true));
         let frame = bad(r#"{"event":"user.reconnect_with_state","session_id":7}"#);
@@ -566,20 +566,20 @@ mod tests {
     fn old_and_careful_clients_come_back_alike() {
         let old =
             r#"{"event":"user.reconnect","session_id":"sess_1","content":{"last_seq":42,"last_event_id":"evt_999"}}"#;
-        let Request::Reconnect(old) = parse(old).unwrap() else { panic!() };
+        let ClientFrame::Reconnect(old) = parse(old).unwrap() else { panic!() };
         assert_eq!(old.cursor.unwrap(), Cursor::bare(Seq::new(42).unwrap()));
         let careful = r#"{"event":"user.reconnect","session_id":"sess_1","content":{"last_seq":42,"epoch":"e1"}}"#;
-        let Request::Reconnect(careful) = parse(careful).unwrap() else { panic!() };
+        let ClientFrame::Reconnect(careful) = parse(careful).unwrap() else { panic!() };
         assert_eq!(careful.cursor.unwrap().to_string(), "e1-42");
         for content in ["null", "{}", r#"{"last_event_id":"evt_999"}"#, r#"{"last_event_id":""}"#] {
             let bare = format!(r#"{{"event":"user.reconnect","session_id":"sess_1","content":{content}}}"#);
-            assert!(matches!(parse(&bare).unwrap(), Request::Reconnect(Attach { cursor: None, .. })), "{content}");
+            assert!(matches!(parse(&bare).unwrap(), ClientFrame::Reconnect(Attach { cursor: None, .. })), "{content}");
         }
     }
 
     #[test]
     fn a_number_beyond_2_to_the_53_is_far_ahead_and_not_a_float() {
-        let Request::Reconnect(attach) =
+        let ClientFrame::Reconnect(attach) =
             parse(r#"{"event":"user.reconnect","content":{"last_seq":18446744073709551616}}"#).unwrap()
         else {
             panic!()

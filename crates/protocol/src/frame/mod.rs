@@ -7,7 +7,7 @@ mod fields;
 mod private;
 pub mod server;
 
-pub use client::{Attach, BadFrame, PlanCommand, Request};
+pub use client::{Attach, BadFrame, ClientFrame, PlanCommand};
 pub use server::Control;
 
 /// Names of client frames and of control frames.

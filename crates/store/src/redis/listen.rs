@@ -40,7 +40,7 @@ pub enum ListenerCommand {
     Lost,
 }
 
-pub struct Listener {
+pub struct RedisListener {
     pub topology: Arc<Topology>,
     pub keys: RedisKeys,
     pub tails: Arc<Tails>,
@@ -58,15 +58,15 @@ struct SubscriberConnection {
     logs: HashSet<LogId>,
 }
 
-impl Listener {
+impl RedisListener {
     pub fn new(
         topology: Arc<Topology>,
         keys: RedisKeys,
         tails: Arc<Tails>,
         cache: Arc<FollowerCache>,
         tell: mpsc::WeakUnboundedSender<ListenerCommand>,
-    ) -> Listener {
-        Listener { topology, keys, tails, cache, tell, ears: Vec::new(), seen: HashMap::new() }
+    ) -> RedisListener {
+        RedisListener { topology, keys, tails, cache, tell, ears: Vec::new(), seen: HashMap::new() }
     }
 
     pub async fn run(mut self, mut heard: mpsc::UnboundedReceiver<ListenerCommand>) {

@@ -79,7 +79,7 @@ use self::follower_cache::{Expected, Fetched, FollowerCache, News};
 use self::health::HealthMonitor;
 use self::index::Index;
 use self::keys::RedisKeys;
-use self::listen::{Listener, ListenerCommand};
+use self::listen::{ListenerCommand, RedisListener};
 use self::local_cache::LocalCache;
 use self::operation::RedisOperation;
 use self::reply::{bytes, list, text};
@@ -140,7 +140,8 @@ impl RedisStore {
         health.note_logs(index.count_all().await?);
         let tails = Arc::new(Tails::default());
         let (listener, heard) = mpsc::unbounded_channel();
-        let ear = Listener::new(topology.clone(), keys.clone(), tails.clone(), cache.clone(), listener.downgrade());
+        let ear =
+            RedisListener::new(topology.clone(), keys.clone(), tails.clone(), cache.clone(), listener.downgrade());
         let tasks = vec![tokio::spawn(health.clone().run(index.clone())), tokio::spawn(ear.run(heard))];
         Ok(RedisStore {
             topology,

@@ -7,18 +7,18 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::agent::upstream::Record;
+use crate::agent::upstream::UpstreamRecord;
 
 /// How deeply an event may nest. Readers build trees of them, and give up at about twice this.
 const DEPTH_MAX: usize = 64;
 
 /// What one event of an upstream means.
-pub enum Told {
+pub enum UpstreamEvent {
     /// A piece of the answer, and what the agent adds to it.
     Piece(String, Map<String, Value>),
     /// An event that is logged as it stands.
     Event(Draft),
-    Question(Question),
+    Question(UpstreamQuestion),
     /// What the agent keeps from run to run.
     State(Value),
     Answered(Answer),
@@ -26,7 +26,7 @@ pub enum Told {
 }
 
 /// A question for a person.
-pub struct Question {
+pub struct UpstreamQuestion {
     pub text: String,
     pub facts: Map<String, Value>,
     /// The upstream's own name for it.
@@ -36,7 +36,7 @@ pub struct Question {
 }
 
 #[derive(Deserialize)]
-struct Written<'a> {
+struct WrittenEvent<'a> {
     event: Option<String>,
     #[serde(borrow)]
     content: Option<&'a RawValue>,
@@ -48,25 +48,25 @@ struct Written<'a> {
 }
 
 /// Reads one event; the error says what is wrong with it.
-pub fn read(record: &Record) -> Result<Told, String> {
+pub fn read(record: &UpstreamRecord) -> Result<UpstreamEvent, String> {
     if json::depth(&record.data, DEPTH_MAX) > DEPTH_MAX {
         return Err(format!("an event that nests deeper than {DEPTH_MAX}"));
     }
-    let written: Written<'_> =
+    let written: WrittenEvent<'_> =
         serde_json::from_str(&record.data).map_err(|_| "something that is no event: it must be a JSON object")?;
     let name = written.event.as_deref().or(record.event.as_deref());
     let name = name.ok_or("an event without a name: it must have `event`")?;
     match name {
-        names::PARTIAL_ANSWER => Ok(Told::Piece(written.text(name)?, written.facts(name)?)),
-        names::USER_CONFIRM => written.question(name).map(Told::Question),
-        names::STATE => written.state(name).map(Told::State),
+        names::PARTIAL_ANSWER => Ok(UpstreamEvent::Piece(written.text(name)?, written.facts(name)?)),
+        names::USER_CONFIRM => written.question(name).map(UpstreamEvent::Question),
+        names::STATE => written.state(name).map(UpstreamEvent::State),
         names::FINAL_ANSWER => {
             let mut metadata = written.facts(name)?;
             // That word belongs to upstreams that speak in chunks.
             metadata.remove("finish");
             let usage = metadata.remove("usage");
             let model = metadata.remove("model").and_then(|model| model.as_str().map(str::to_owned));
-            Ok(Told::Answered(Answer { text: written.text(name)?, usage, model, metadata, finish: None }))
+            Ok(UpstreamEvent::Answered(Answer { text: written.text(name)?, usage, model, metadata, finish: None }))
         }
         names::ERROR => {
             let facts = written.facts(name)?;
@@ -75,14 +75,14 @@ pub fn read(record: &Record) -> Result<Told, String> {
             let code = known.into_iter().find(|code| told == Some(code.as_str()));
             let stage = facts.get("stage").and_then(Value::as_str).map(str::to_owned);
             let failed = AgentError::failed(written.text(name)?);
-            Ok(Told::Ended(AgentError { code: code.unwrap_or(failed.code), stage, ..failed }))
+            Ok(UpstreamEvent::Ended(AgentError { code: code.unwrap_or(failed.code), stage, ..failed }))
         }
-        names::CANCELLED => Ok(Told::Ended(AgentError::cancelled(written.text(name)?))),
-        _ => written.draft(name).map(Told::Event),
+        names::CANCELLED => Ok(UpstreamEvent::Ended(AgentError::cancelled(written.text(name)?))),
+        _ => written.draft(name).map(UpstreamEvent::Event),
     }
 }
 
-impl Written<'_> {
+impl WrittenEvent<'_> {
     fn text(&self, name: &str) -> Result<String, String> {
         let text = self.content.and_then(|content| serde_json::from_str(content.get()).ok());
         text.ok_or_else(|| format!("`{name}` whose `content` is no text"))
@@ -100,10 +100,10 @@ impl Written<'_> {
         Ok(facts.flatten().unwrap_or_default())
     }
 
-    fn question(&self, name: &str) -> Result<Question, String> {
+    fn question(&self, name: &str) -> Result<UpstreamQuestion, String> {
         let mut facts = self.facts(name)?;
         facts.entry("scope").or_insert_with(|| "custom".into());
-        Ok(Question { text: self.text(name)?, facts, step_id: self.step_id.clone(), state: self.state.clone() })
+        Ok(UpstreamQuestion { text: self.text(name)?, facts, step_id: self.step_id.clone(), state: self.state.clone() })
     }
 
     /// Content and metadata stay as they were written, to the byte.
@@ -132,8 +132,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(event: &Value) -> Result<Told, String> {
-        read(&Record { event: None, data: event.to_string() })
+    fn told(event: &Value) -> Result<UpstreamEvent, String> {
+        read(&UpstreamRecord { event: None, data: event.to_string() })
     }
 
     fn refused(event: &Value) -> String {
@@ -143,19 +143,24 @@ mod tests {
     #[test]
     fn work_passes_through_untouched_and_kinds_of_the_agents_own_too() {
         let data = r#"{"event":"agent.mood","content":{"b":1.0,"a":[1e2]},"metadata":{"z":1,"a":2},"step_id":"s"}"#;
-        let Ok(Told::Event(draft)) = read(&Record { event: None, data: data.into() }) else { panic!() };
+        let Ok(UpstreamEvent::Event(draft)) = read(&UpstreamRecord { event: None, data: data.into() }) else {
+            panic!()
+        };
         assert_eq!(draft.content.get(), r#"{"b":1.0,"a":[1e2]}"#);
         assert_eq!(draft.metadata.unwrap().get(), r#"{"z":1,"a":2}"#);
         assert_eq!(draft.step_id.unwrap().as_str(), "s");
         for name in ["solver.start", "weird.ns"] {
-            assert!(matches!(told(&json!({ "event": name, "content": { "task": {} } })), Ok(Told::Event(_))), "{name}");
+            assert!(
+                matches!(told(&json!({ "event": name, "content": { "task": {} } })), Ok(UpstreamEvent::Event(_))),
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn an_event_stream_may_name_its_events_itself() {
-        let record = Record { event: Some("agent.partial_answer".into()), data: r#"{"content":"x"}"#.into() };
-        assert!(matches!(read(&record), Ok(Told::Piece(text, _)) if text == "x"));
+        let record = UpstreamRecord { event: Some("agent.partial_answer".into()), data: r#"{"content":"x"}"#.into() };
+        assert!(matches!(read(&record), Ok(UpstreamEvent::Piece(text, _)) if text == "x"));
     }
 
     #[test]
@@ -170,14 +175,14 @@ mod tests {
         refused(&json!({ "event": "agent.mood", "step_id": "" }));
         refused(&json!([1]));
         let deep = format!("{{\"event\":\"agent.mood\",\"content\":{}{}}}", "[".repeat(100), "]".repeat(100));
-        assert!(read(&Record { event: None, data: deep }).is_err());
+        assert!(read(&UpstreamRecord { event: None, data: deep }).is_err());
     }
 
     #[test]
     fn a_state_is_kept_and_not_logged() {
         let state = json!({ "step": 2, "seen": ["a"] });
         assert!(
-            matches!(told(&json!({ "event": "agent.state", "content": state })), Ok(Told::State(kept)) if kept == state)
+            matches!(told(&json!({ "event": "agent.state", "content": state })), Ok(UpstreamEvent::State(kept)) if kept == state)
         );
         assert!(refused(&json!({ "event": "agent.state" })).contains("without `content`"));
     }
@@ -185,7 +190,7 @@ mod tests {
     #[test]
     fn endings_and_questions_are_told_apart_from_events() {
         let facts = json!({ "usage": { "total_tokens": 1 }, "model": "m", "mood": "good" });
-        let Ok(Told::Answered(answer)) =
+        let Ok(UpstreamEvent::Answered(answer)) =
             told(&json!({ "event": "agent.final_answer", "content": "a", "metadata": facts }))
         else {
             panic!()
@@ -194,12 +199,12 @@ mod tests {
         assert_eq!(answer.metadata.get("mood"), Some(&json!("good")));
         let error =
             json!({ "event": "agent.error", "content": "no", "metadata": { "error_code": "SESSION_NOT_FOUND" } });
-        assert!(matches!(told(&error), Ok(Told::Ended(error)) if error.code == ErrorCode::AgentFailed));
+        assert!(matches!(told(&error), Ok(UpstreamEvent::Ended(error)) if error.code == ErrorCode::AgentFailed));
         assert!(
-            matches!(told(&json!({ "event": "agent.cancelled", "content": "x" })), Ok(Told::Ended(e)) if e.cancelled)
+            matches!(told(&json!({ "event": "agent.cancelled", "content": "x" })), Ok(UpstreamEvent::Ended(e)) if e.cancelled)
         );
         let asks = json!({ "event": "agent.user_confirm", "content": "Shall I?", "step_id": "q", "state": { "n": 1 } });
-        let Ok(Told::Question(question)) = told(&asks) else { panic!() };
+        let Ok(UpstreamEvent::Question(question)) = told(&asks) else { panic!() };
         assert_eq!((question.step_id.as_deref(), question.state["n"].as_u64()), (Some("q"), Some(1)));
         assert_eq!(question.facts["scope"], "custom");
     }

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::agent::upstream::{Received, Record};
+use crate::agent::upstream::{UpstreamRecord, UpstreamResponse};
 use crate::config::Format;
 
 /// The format of an answer, by its header and else by its first record; none if neither tells.
-pub fn of(received: &Received, first: &Record) -> Option<Format> {
+pub fn of(received: &UpstreamResponse, first: &UpstreamRecord) -> Option<Format> {
     if received.says_ui {
         return Some(Format::Ui);
     }
@@ -16,7 +16,7 @@ pub fn of(received: &Received, first: &Record) -> Option<Format> {
     by_record(first)
 }
 
-fn by_record(first: &Record) -> Option<Format> {
+fn by_record(first: &UpstreamRecord) -> Option<Format> {
     let value: Value = serde_json::from_str(&first.data).unwrap_or_default();
     let looks = [
         (value["choices"].is_array(), Format::OpenAi),
@@ -32,7 +32,8 @@ mod tests {
 
     #[test]
     fn the_first_record_tells_the_format() {
-        let record = |event: Option<&str>, data: &str| Record { event: event.map(Into::into), data: data.into() };
+        let record =
+            |event: Option<&str>, data: &str| UpstreamRecord { event: event.map(Into::into), data: data.into() };
         let cases = [
             (record(None, r#"{"choices":[],"id":"x"}"#), Some(Format::OpenAi)),
             (record(None, r#"{"type":"start"}"#), Some(Format::Ui)),

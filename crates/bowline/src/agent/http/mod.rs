@@ -11,12 +11,12 @@ use async_trait::async_trait;
 use bowline_api::{Agent, AgentError, Answer, Host, Input, OpenQuestion, PendingReply, Reply, Run, RunResult};
 use serde_json::Value;
 
-use self::events::{Question, Told};
+use self::events::{UpstreamEvent, UpstreamQuestion};
+use super::accumulated_text::AccumulatedText;
 use super::openai;
 use super::openai::chunk::Gathered;
-use super::spoken::Spoken;
-use super::trouble::{Resend, Trouble};
-use super::upstream::{Fault, Received, Record, Upstream};
+use super::upstream::{Fault, Upstream, UpstreamRecord, UpstreamResponse};
+use super::upstream_error::{Resend, UpstreamError};
 use crate::config::{Format, HttpConfig};
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Http {
 }
 
 /// How a response ended, when it ended well.
-enum Outcome {
+enum ResponseEnd {
     Answered(Answer),
     /// A person is asked; their answer goes out with the next request.
     Asked {
@@ -47,15 +47,15 @@ impl Http {
         let Input::Message { text } = &run.input else {
             return Err(AgentError::failed("It takes messages only."));
         };
-        let mut spoken = Spoken::new(self.config.wire.answer_bytes_max, self.host.clone());
+        let mut spoken = AccumulatedText::new(self.config.wire.answer_bytes_max, self.host.clone());
         loop {
             let body = body::body(&run, text, answer.as_ref());
             let mut received = self.upstream.attempts(&run.cancel).post(&body).await?;
             let outcome = Box::pin(self.read(&run, &mut received, &mut spoken)).await?;
             received.leave();
             match outcome {
-                Outcome::Answered(answer) => return Ok(answer),
-                Outcome::Asked { pending, kept } => {
+                ResponseEnd::Answered(answer) => return Ok(answer),
+                ResponseEnd::Asked { pending, kept } => {
                     let step = pending.step.clone();
                     let reply = pending.reply().await?;
                     answer = Some(body::answer(step.as_str(), &kept, &reply));
@@ -64,7 +64,12 @@ impl Http {
         }
     }
 
-    async fn read(&self, run: &Run, received: &mut Received, spoken: &mut Spoken) -> Result<Outcome, AgentError> {
+    async fn read(
+        &self,
+        run: &Run,
+        received: &mut UpstreamResponse,
+        spoken: &mut AccumulatedText,
+    ) -> Result<ResponseEnd, AgentError> {
         let first = received.next(&run.cancel).await?.ok_or_else(unfinished)?;
         let format = self.config.format.or_else(|| format::of(received, &first));
         match format.unwrap_or(Format::Ui) {
@@ -88,47 +93,47 @@ impl Agent for Http {
 
 /// A body that ends without saying how the run ended is a break, however cleanly it ends.
 fn unfinished() -> AgentError {
-    Trouble::Broken("its answer ends before it is finished".into()).into()
+    UpstreamError::Broken("its answer ends before it is finished".into()).into()
 }
 
 async fn read_chunks(
     run: &Run,
-    received: &mut Received,
-    first: Record,
-    spoken: &mut Spoken,
-) -> Result<Outcome, AgentError> {
+    received: &mut UpstreamResponse,
+    first: UpstreamRecord,
+    spoken: &mut AccumulatedText,
+) -> Result<ResponseEnd, AgentError> {
     let mut gathered = Gathered::default();
     openai::read(run, received, Some(first), &mut gathered, spoken).await?;
     if !gathered.calls.is_empty() {
         let why = "It wants a tool to be called, which only agents of kind `openai` have done for them.";
         return Err(AgentError::failed(why));
     }
-    Ok(Outcome::Answered(openai::answer(spoken.take(), gathered.usage, gathered.model, gathered.finish)))
+    Ok(ResponseEnd::Answered(openai::answer(spoken.take(), gathered.usage, gathered.model, gathered.finish)))
 }
 
 async fn read_events(
     run: &Run,
-    received: &mut Received,
-    first: Record,
-    spoken: &mut Spoken,
-) -> Result<Outcome, AgentError> {
-    let mut asked: Option<Outcome> = None;
+    received: &mut UpstreamResponse,
+    first: UpstreamRecord,
+    spoken: &mut AccumulatedText,
+) -> Result<ResponseEnd, AgentError> {
+    let mut asked: Option<ResponseEnd> = None;
     let mut next = Some(first);
     while let Some(record) = next {
         if record.data.trim() != "[DONE]" {
-            let told = events::read(&record).map_err(Trouble::Garbage)?;
+            let told = events::read(&record).map_err(UpstreamError::Garbage)?;
             match (told, &asked) {
-                (Told::Piece(delta, facts), _) => spoken.say_with(&run.emit, delta, facts).await?,
-                (Told::Event(draft), _) => run.emit.draft(draft).await?,
-                (Told::State(state), _) => run.emit.save_state(state).await?,
-                (Told::Question(question), None) => asked = Some(ask(run, question).await?),
-                (Told::Answered(answer), None) => {
+                (UpstreamEvent::Piece(delta, facts), _) => spoken.say_with(&run.emit, delta, facts).await?,
+                (UpstreamEvent::Event(draft), _) => run.emit.draft(draft).await?,
+                (UpstreamEvent::State(state), _) => run.emit.save_state(state).await?,
+                (UpstreamEvent::Question(question), None) => asked = Some(ask(run, question).await?),
+                (UpstreamEvent::Answered(answer), None) => {
                     spoken.allow(answer.text.len())?;
-                    return Ok(Outcome::Answered(answer));
+                    return Ok(ResponseEnd::Answered(answer));
                 }
-                (Told::Ended(error), _) => return Err(error),
-                (Told::Question(_) | Told::Answered(_), Some(_)) => {
-                    return Err(Trouble::Garbage("a question that was not the last of its answer".into()).into());
+                (UpstreamEvent::Ended(error), _) => return Err(error),
+                (UpstreamEvent::Question(_) | UpstreamEvent::Answered(_), Some(_)) => {
+                    return Err(UpstreamError::Garbage("a question that was not the last of its answer".into()).into());
                 }
             }
         }
@@ -142,8 +147,8 @@ async fn read_events(
     asked.ok_or_else(unfinished)
 }
 
-async fn ask(run: &Run, question: Question) -> Result<Outcome, AgentError> {
+async fn ask(run: &Run, question: UpstreamQuestion) -> Result<ResponseEnd, AgentError> {
     let kept = body::kept(question.step_id.as_deref(), &question.state);
     let pending = run.emit.ask(&question.text, &question.facts, kept.clone()).await?;
-    Ok(Outcome::Asked { pending, kept })
+    Ok(ResponseEnd::Asked { pending, kept })
 }

@@ -6,23 +6,23 @@ use bowline_core::scrub::scrub_text;
 use bowline_protocol::event::names;
 use bowline_protocol::{Draft, json};
 
-use super::{Outcome, unfinished};
-use crate::agent::spoken::Spoken;
-use crate::agent::trouble::Trouble;
-use crate::agent::upstream::{Received, Record};
+use super::{ResponseEnd, unfinished};
+use crate::agent::accumulated_text::AccumulatedText;
+use crate::agent::upstream::{UpstreamRecord, UpstreamResponse};
+use crate::agent::upstream_error::UpstreamError;
 
 /// Reads an answer to its end.
 pub async fn read(
     run: &Run,
-    received: &mut Received,
-    first: Record,
-    spoken: &mut Spoken,
-) -> Result<Outcome, AgentError> {
+    received: &mut UpstreamResponse,
+    first: UpstreamRecord,
+    spoken: &mut AccumulatedText,
+) -> Result<ResponseEnd, AgentError> {
     let (mut importer, mut words) = (Importer::new(), Words::default());
     let mut next = Some(first);
     while let Some(record) = next {
         let imported = importer.handle_chunk(&record.data).map_err(|error| {
-            Trouble::Garbage(format!("something that is no chunk: {}", error.to_string().trim_end_matches('.')))
+            UpstreamError::Garbage(format!("something that is no chunk: {}", error.to_string().trim_end_matches('.')))
         })?;
         match imported {
             Imported::Event(draft) if draft.name.as_str() == names::PARTIAL_ANSWER => {
@@ -34,13 +34,13 @@ pub async fn read(
             Imported::Nothing => {}
             Imported::End(end) => {
                 spoken.keep(&words.rest())?;
-                return ended(end, spoken).map(Outcome::Answered);
+                return ended(end, spoken).map(ResponseEnd::Answered);
             }
             // The SDK writes its end mark only behind a stream that was closed in order: a program that puts its chunks
             // together by hand often says no other end.
             Imported::Done => {
                 spoken.keep(&words.rest())?;
-                return Ok(Outcome::Answered(Answer::text(spoken.take())));
+                return Ok(ResponseEnd::Answered(Answer::text(spoken.take())));
             }
         }
         next = received.next(&run.cancel).await?;
@@ -49,7 +49,7 @@ pub async fn read(
 }
 
 /// What the upstream's own ending means here. Its words go along with ours.
-fn ended(end: UpstreamEnd, spoken: &mut Spoken) -> Result<Answer, AgentError> {
+fn ended(end: UpstreamEnd, spoken: &mut AccumulatedText) -> Result<Answer, AgentError> {
     let finish = Some(UpstreamFinish(end.chunk));
     let told = |mut text: String| {
         scrub_text(&mut text);

@@ -13,33 +13,33 @@ const CALLS_MAX: usize = 128;
 
 /// A piece that can be shown at once.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Piece {
+pub enum ModelDelta {
     Text(String),
     /// It will not answer, and says so.
     Refusal(String),
     Thinking(String),
 }
 
-impl fmt::Debug for Piece {
+impl fmt::Debug for ModelDelta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Piece::Text(text) => write!(f, "Text({} bytes)", text.len()),
-            Piece::Refusal(text) => write!(f, "Refusal({} bytes)", text.len()),
-            Piece::Thinking(text) => write!(f, "Thinking({} bytes)", text.len()),
+            ModelDelta::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            ModelDelta::Refusal(text) => write!(f, "Refusal({} bytes)", text.len()),
+            ModelDelta::Thinking(text) => write!(f, "Thinking({} bytes)", text.len()),
         }
     }
 }
 
 /// A tool call as the model wrote it. The arguments should be JSON, and may not be.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct RequestedCall {
     pub(super) index: Option<u64>,
     pub id: String,
     pub name: String,
     pub arguments: String,
 }
 
-impl fmt::Debug for Wanted {
+impl fmt::Debug for RequestedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Wanted({}, {} bytes)", self.name, self.arguments.len())
     }
@@ -57,7 +57,7 @@ pub enum Unusable {
 /// One answer of a model, as far as it has come.
 #[derive(Debug, Default)]
 pub struct Gathered {
-    pub calls: Vec<Wanted>,
+    pub calls: Vec<RequestedCall>,
     pub finish: Option<String>,
     pub usage: Option<Value>,
     pub model: Option<String>,
@@ -69,7 +69,7 @@ pub struct Gathered {
 
 impl Gathered {
     /// Takes one record, and returns what of it can be shown.
-    pub fn take(&mut self, data: &str) -> Result<Vec<Piece>, Unusable> {
+    pub fn take(&mut self, data: &str) -> Result<Vec<ModelDelta>, Unusable> {
         let data = data.trim();
         if data == "[DONE]" {
             self.done = true;
@@ -94,13 +94,13 @@ impl Gathered {
         let delta = choice.get("delta").filter(|delta| delta.is_object()).unwrap_or(&choice["message"]);
         let mut pieces = Vec::new();
         let thoughts = ["reasoning_content", "reasoning"].iter().find_map(|key| delta[key].as_str());
-        push(&mut pieces, Piece::Thinking, thoughts);
+        push(&mut pieces, ModelDelta::Thinking, thoughts);
         match &delta["content"] {
             Value::Array(parts) => parts.iter().for_each(|part| push_part(&mut pieces, part)),
-            content => push(&mut pieces, Piece::Text, content.as_str()),
+            content => push(&mut pieces, ModelDelta::Text, content.as_str()),
         }
         // A refusal to answer is an answer.
-        push(&mut pieces, Piece::Refusal, delta["refusal"].as_str());
+        push(&mut pieces, ModelDelta::Refusal, delta["refusal"].as_str());
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
             self.take_call(call)?;
         }
@@ -124,7 +124,7 @@ impl Gathered {
         };
         let at = at.filter(|at| id.is_empty() || self.calls[*at].id.is_empty() || self.calls[*at].id == id);
         let at = at.unwrap_or_else(|| {
-            self.calls.push(Wanted { index, ..Wanted::default() });
+            self.calls.push(RequestedCall { index, ..RequestedCall::default() });
             self.calls.len() - 1
         });
         if self.calls.len() > CALLS_MAX {
@@ -160,7 +160,7 @@ impl Gathered {
     }
 
     /// The calls, each with an id to answer it by.
-    pub fn into_calls(self) -> Vec<Wanted> {
+    pub fn into_calls(self) -> Vec<RequestedCall> {
         let mut calls = self.calls;
         for (at, call) in calls.iter_mut().enumerate().filter(|(_, call)| call.id.is_empty()) {
             call.id = format!("call_{at}");
@@ -169,20 +169,20 @@ impl Gathered {
     }
 }
 
-fn push(pieces: &mut Vec<Piece>, kind: fn(String) -> Piece, text: Option<&str>) {
+fn push(pieces: &mut Vec<ModelDelta>, kind: fn(String) -> ModelDelta, text: Option<&str>) {
     if let Some(text) = text.filter(|text| !text.is_empty()) {
         pieces.push(kind(text.to_owned()));
     }
 }
 
 /// Content in parts: text, or thoughts that are themselves text or parts.
-fn push_part(pieces: &mut Vec<Piece>, part: &Value) {
-    push(pieces, Piece::Text, part["text"].as_str());
+fn push_part(pieces: &mut Vec<ModelDelta>, part: &Value) {
+    push(pieces, ModelDelta::Text, part["text"].as_str());
     match &part["thinking"] {
         Value::Array(thoughts) => {
-            thoughts.iter().for_each(|thought| push(pieces, Piece::Thinking, thought["text"].as_str()));
+            thoughts.iter().for_each(|thought| push(pieces, ModelDelta::Thinking, thought["text"].as_str()));
         }
-        thought => push(pieces, Piece::Thinking, thought.as_str()),
+        thought => push(pieces, ModelDelta::Thinking, thought.as_str()),
     }
 }
 
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn gather(chunks: &[Value]) -> (Gathered, Vec<Piece>) {
+    fn gather(chunks: &[Value]) -> (Gathered, Vec<ModelDelta>) {
         let mut gathered = Gathered::default();
         let pieces = chunks.iter().flat_map(|chunk| gathered.take(&chunk.to_string()).unwrap()).collect();
         (gathered, pieces)
@@ -230,12 +230,12 @@ mod tests {
         json!({ "choices": [{ "delta": delta }] })
     }
 
-    fn text(text: &str) -> Piece {
-        Piece::Text(text.into())
+    fn text(text: &str) -> ModelDelta {
+        ModelDelta::Text(text.into())
     }
 
-    fn thinking(text: &str) -> Piece {
-        Piece::Thinking(text.into())
+    fn thinking(text: &str) -> ModelDelta {
+        ModelDelta::Thinking(text.into())
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
             (json!({ "content": "", "reasoning_content": "b" }), vec![thinking("b")]),
             (json!({ "reasoning": "c", "content": null }), vec![thinking("c")]),
             (json!({ "reasoning": "c", "reasoning_content": "c" }), vec![thinking("c")]),
-            (json!({ "refusal": "no" }), vec![Piece::Refusal("no".into())]),
+            (json!({ "refusal": "no" }), vec![ModelDelta::Refusal("no".into())]),
             (
                 json!({ "content": [{ "type": "thinking", "thinking": [{ "type": "text", "text": "d" }] }, { "type": "text", "text": "e" }] }),
                 vec![thinking("d"), text("e")],

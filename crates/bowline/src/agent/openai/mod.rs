@@ -16,11 +16,11 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use self::chunk::{Gathered, Piece, Unusable, Wanted};
+use self::chunk::{Gathered, ModelDelta, RequestedCall, Unusable};
 use self::request::{Calls, Toolbox};
-use super::spoken::Spoken;
-use super::trouble::{Resend, Trouble};
-use super::upstream::{Fault, Received, Upstream};
+use super::accumulated_text::AccumulatedText;
+use super::upstream::{Fault, Upstream, UpstreamResponse};
+use super::upstream_error::{Resend, UpstreamError};
 use crate::config::OpenAiConfig;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl OpenAi {
     }
 
     /// One request and its whole answer. Until something of the answer was shown, it may be asked for again.
-    async fn step(&self, run: &Run, body: &bytes::Bytes, spoken: &mut Spoken) -> Result<Gathered, AgentError> {
+    async fn step(&self, run: &Run, body: &bytes::Bytes, spoken: &mut AccumulatedText) -> Result<Gathered, AgentError> {
         let mut attempts = self.upstream.attempts(&run.cancel);
         loop {
             let mut received = attempts.post(body).await?;
@@ -54,7 +54,7 @@ impl OpenAi {
     }
 
     /// Runs one call and tells of it. The model may have made up the tool or the arguments; it is told that too.
-    async fn call(&self, run: &Run, toolbox: &Toolbox, wanted: &Wanted) -> Result<ToolOutcome, AgentError> {
+    async fn call(&self, run: &Run, toolbox: &Toolbox, wanted: &RequestedCall) -> Result<ToolOutcome, AgentError> {
         let spec = toolbox.find(&wanted.name);
         let (name, server) = spec.map_or((wanted.name.as_str(), None), |spec| (&spec.tool, Some(spec.server.as_str())));
         let args = request::arguments(wanted);
@@ -115,7 +115,7 @@ struct Dialogue {
     messages: Vec<Value>,
     /// How many of the messages are the conversation before the run, and its input.
     given: usize,
-    spoken: Spoken,
+    spoken: AccumulatedText,
     usage: Option<Value>,
     model: Option<String>,
     /// Requests that were made.
@@ -133,11 +133,11 @@ struct Kept {
     /// The model's ids of the calls that are waited for, in their order.
     called: Vec<String>,
     /// Calls that come after them.
-    left: Vec<Wanted>,
+    left: Vec<RequestedCall>,
 }
 
 impl Dialogue {
-    fn kept(&self, called: &[Wanted], left: &[Wanted]) -> Value {
+    fn kept(&self, called: &[RequestedCall], left: &[RequestedCall]) -> Value {
         let kept = Kept {
             since: self.messages[self.given..].to_vec(),
             spoken: self.spoken.text().to_owned(),
@@ -166,7 +166,7 @@ impl OpenAi {
         let instructions = run.message.as_ref().and_then(|message| message.instructions.as_deref());
         let system = [self.config.system.as_deref(), instructions];
         let messages = request::conversation(&system, &run.conversation, text);
-        let spoken = Spoken::new(self.config.wire.answer_bytes_max, self.host.clone());
+        let spoken = AccumulatedText::new(self.config.wire.answer_bytes_max, self.host.clone());
         Ok(Dialogue { given: messages.len(), messages, spoken, usage: None, model: None, steps: 0 })
     }
 
@@ -194,7 +194,7 @@ impl OpenAi {
                 break;
             }
             dialogue.messages.push(request::called(&dialogue.spoken.text()[said..], &calls));
-            let (callers, ours): (Vec<Wanted>, Vec<Wanted>) =
+            let (callers, ours): (Vec<RequestedCall>, Vec<RequestedCall>) =
                 calls.into_iter().partition(|call| functions.find(&call.name).is_some());
             for wanted in &ours {
                 let outcome = self.call(run, &toolbox, wanted).await?;
@@ -215,12 +215,12 @@ impl OpenAi {
         &self,
         run: &Run,
         dialogue: &mut Dialogue,
-        mut left: Vec<Wanted>,
+        mut left: Vec<RequestedCall>,
         mut functions: Functions,
     ) -> Result<Functions, AgentError> {
         while !left.is_empty() {
             let at_once = if functions.parallel { left.len() } else { 1 };
-            let now: Vec<Wanted> = left.drain(..at_once).collect();
+            let now: Vec<RequestedCall> = left.drain(..at_once).collect();
             let calls = now.iter().map(|call| (call.name.clone(), call.arguments.clone()));
             let outputs = run.emit.call_functions(calls, dialogue.kept(&now, &left)).await?;
             let called: Vec<String> = now.into_iter().map(|call| call.id).collect();
@@ -255,10 +255,10 @@ impl From<Failed> for AgentError {
 /// Reads one answer to its end, and shows what can be shown as it comes. `first` is a record that was read before.
 pub async fn read(
     run: &Run,
-    received: &mut Received,
-    mut first: Option<super::upstream::Record>,
+    received: &mut UpstreamResponse,
+    mut first: Option<super::upstream::UpstreamRecord>,
     gathered: &mut Gathered,
-    spoken: &mut Spoken,
+    spoken: &mut AccumulatedText,
 ) -> Result<(), Failed> {
     while !gathered.is_over() {
         let record = match first.take() {
@@ -269,7 +269,9 @@ pub async fn read(
             },
         };
         let pieces = gathered.take(&record.data).map_err(|unusable| match unusable {
-            Unusable::NotJson => Failed::Wire(Fault::Trouble(Trouble::Garbage("something that is no JSON".into()))),
+            Unusable::NotJson => {
+                Failed::Wire(Fault::Trouble(UpstreamError::Garbage("something that is no JSON".into())))
+            }
             Unusable::TooMany => Failed::Agent(AgentError::failed("It called too many tools at once.")),
             Unusable::Failed(mut why) => {
                 scrub_text(&mut why);
@@ -278,12 +280,12 @@ pub async fn read(
         })?;
         for piece in pieces {
             match piece {
-                Piece::Text(delta) => spoken.say(&run.emit, delta).await.map_err(Failed::Agent)?,
-                Piece::Refusal(delta) => {
+                ModelDelta::Text(delta) => spoken.say(&run.emit, delta).await.map_err(Failed::Agent)?,
+                ModelDelta::Refusal(delta) => {
                     let facts = Map::from_iter([("refusal".to_owned(), true.into())]);
                     spoken.say_with(&run.emit, delta, facts).await.map_err(Failed::Agent)?;
                 }
-                Piece::Thinking(delta) => {
+                ModelDelta::Thinking(delta) => {
                     run.emit.thinking_delta(&delta).await.map_err(|stopped| Failed::Agent(stopped.into()))?;
                 }
             }
@@ -292,7 +294,7 @@ pub async fn read(
     if gathered.is_whole() {
         return Ok(());
     }
-    Err(Failed::Wire(Fault::Trouble(Trouble::Broken("its answer ends before it is finished".into()))))
+    Err(Failed::Wire(Fault::Trouble(UpstreamError::Broken("its answer ends before it is finished".into()))))
 }
 
 /// `…/v1` → `…/v1/chat/completions`, whatever stands behind the path.

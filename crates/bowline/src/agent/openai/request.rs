@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::chunk::Wanted;
+use super::chunk::RequestedCall;
 
 /// The protocol's limit on the name of a function.
 const NAME_BYTES_MAX: usize = 64;
@@ -25,7 +25,7 @@ pub fn conversation(system: &[Option<&str>], past: &[Message], input: &str) -> V
 }
 
 /// What the model said before it called tools, and its calls.
-pub fn called(text: &str, calls: &[Wanted]) -> Value {
+pub fn called(text: &str, calls: &[RequestedCall]) -> Value {
     let calls = calls.iter().map(|call| {
         // Some servers insist on arguments that are JSON, whatever their model has written.
         let arguments = if arguments(call).is_some() { call.arguments.as_str() } else { "{}" };
@@ -37,7 +37,7 @@ pub fn called(text: &str, calls: &[Wanted]) -> Value {
 }
 
 /// What a call has answered.
-pub fn answered(call: &Wanted, outcome: &ToolOutcome) -> Value {
+pub fn answered(call: &RequestedCall, outcome: &ToolOutcome) -> Value {
     let content = match outcome {
         ToolOutcome::Success { text, .. } => text.clone(),
         ToolOutcome::Failed { error, .. } => format!("The call failed: {error}"),
@@ -55,7 +55,7 @@ pub fn tool_message(call: &str, content: &str) -> Value {
 }
 
 /// The arguments of a call; none of them is an empty object.
-pub fn arguments(call: &Wanted) -> Option<Map<String, Value>> {
+pub fn arguments(call: &RequestedCall) -> Option<Map<String, Value>> {
     if call.arguments.trim().is_empty() {
         return Some(Map::new());
     }
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn arguments_that_are_no_object_are_none() {
-        let call = |arguments: &str| Wanted { arguments: arguments.into(), ..Wanted::default() };
+        let call = |arguments: &str| RequestedCall { arguments: arguments.into(), ..RequestedCall::default() };
         assert_eq!(arguments(&call("")), Some(Map::new()));
         assert_eq!(arguments(&call("null")), Some(Map::new()));
         assert_eq!(arguments(&call("{\"a\":1}")).unwrap().len(), 1);

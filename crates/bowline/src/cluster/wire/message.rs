@@ -1,7 +1,7 @@
 //! What nodes say to each other, as it is written: things asked of sessions and tasks that live elsewhere, answers, and mail
 //! for connections.
 
-use bowline_core::hold::Party;
+use bowline_core::hold::ConnectionKey;
 use bowline_protocol::{ErrorCode, Principal, ProducerId, Refusal, Seq, SessionId, TaskId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 
 use super::session::{SessionAsk, SessionMail, SessionOutcome};
 use crate::secret::Presented;
-use crate::session::Answered;
+use crate::session::CommandResult;
 use crate::task::TaskRecord;
-use crate::task::command::{Appended, Ended, Ending};
+use crate::task::command::{Appended, EndedTask, TaskClose};
 
 #[derive(Serialize, Deserialize)]
 pub enum NodeMessage {
@@ -38,7 +38,7 @@ pub enum NodeMessage {
         hops: u8,
     },
     Mail {
-        party: Party,
+        party: ConnectionKey,
         mail: Box<SessionMail>,
     },
     Answer {
@@ -81,7 +81,7 @@ impl NodeMessage {
 /// Who asks, as the node knows them that they came to.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum RemoteSender {
-    Connection { party: Party, admitted: bool },
+    Connection { party: ConnectionKey, admitted: bool },
     Request { number: u64, proof: Option<Presented> },
     Nobody,
 }
@@ -138,7 +138,7 @@ pub struct TaskEnded {
 }
 
 impl NodeAnswer {
-    pub fn of_session(answered: Answered) -> NodeAnswer {
+    pub fn of_session(answered: CommandResult) -> NodeAnswer {
         NodeAnswer::Session(answered.map(Into::into))
     }
 
@@ -146,9 +146,9 @@ impl NodeAnswer {
         NodeAnswer::Appended(appended.map(|Appended { last_message_id }| TaskAppended { last_message_id }))
     }
 
-    pub fn of_end(ended: Result<Box<Ended>, Refusal>) -> NodeAnswer {
+    pub fn of_end(ended: Result<Box<EndedTask>, Refusal>) -> NodeAnswer {
         NodeAnswer::Ended(ended.map(|ended| {
-            let Ended { by_this, record, last, last_message_id } = *ended;
+            let EndedTask { by_this, record, last, last_message_id } = *ended;
             Box::new(TaskEnded { by_this, record, last, last_message_id })
         }))
     }
@@ -160,29 +160,29 @@ impl From<TaskAppended> for Appended {
     }
 }
 
-impl From<Box<TaskEnded>> for Box<Ended> {
-    fn from(ended: Box<TaskEnded>) -> Box<Ended> {
+impl From<Box<TaskEnded>> for Box<EndedTask> {
+    fn from(ended: Box<TaskEnded>) -> Box<EndedTask> {
         let TaskEnded { by_this, record, last, last_message_id } = *ended;
-        Box::new(Ended { by_this, record, last, last_message_id })
+        Box::new(EndedTask { by_this, record, last, last_message_id })
     }
 }
 
-impl From<Ending> for TaskEnding {
-    fn from(ending: Ending) -> TaskEnding {
+impl From<TaskClose> for TaskEnding {
+    fn from(ending: TaskClose) -> TaskEnding {
         match ending {
-            Ending::Completed { result, finish } => TaskEnding::Completed { result, finish },
-            Ending::Failed { code, message, finish } => TaskEnding::Failed { code, message, finish },
-            Ending::Cancelled { by, reason, finish } => TaskEnding::Cancelled { by, reason, finish },
+            TaskClose::Completed { result, finish } => TaskEnding::Completed { result, finish },
+            TaskClose::Failed { code, message, finish } => TaskEnding::Failed { code, message, finish },
+            TaskClose::Cancelled { by, reason, finish } => TaskEnding::Cancelled { by, reason, finish },
         }
     }
 }
 
-impl From<TaskEnding> for Ending {
-    fn from(ending: TaskEnding) -> Ending {
+impl From<TaskEnding> for TaskClose {
+    fn from(ending: TaskEnding) -> TaskClose {
         match ending {
-            TaskEnding::Completed { result, finish } => Ending::Completed { result, finish },
-            TaskEnding::Failed { code, message, finish } => Ending::Failed { code, message, finish },
-            TaskEnding::Cancelled { by, reason, finish } => Ending::Cancelled { by, reason, finish },
+            TaskEnding::Completed { result, finish } => TaskClose::Completed { result, finish },
+            TaskEnding::Failed { code, message, finish } => TaskClose::Failed { code, message, finish },
+            TaskEnding::Cancelled { by, reason, finish } => TaskClose::Cancelled { by, reason, finish },
         }
     }
 }

@@ -16,9 +16,9 @@ use serde_json::Value;
 use crate::secret::Presented;
 use crate::session::export::ExportOptions;
 use crate::session::operations::{Order, OrderedBy};
-use crate::session::restore::{Restored, Source};
-use crate::session::{Approach, Ask, Grant, Mail, Outcome, Returned, Way};
-use crate::task::Begun;
+use crate::session::restore::{Restored, RestoredFrom};
+use crate::session::{AttachOrigin, AttachRequest, CommandOutcome, Grant, Mail, Returned, SessionRequest};
+use crate::task::AcceptedOperation;
 
 #[derive(Serialize, Deserialize)]
 pub enum SessionAsk {
@@ -217,23 +217,25 @@ fn instant_before(micros: u64) -> Instant {
     now.checked_sub(Duration::from_micros(micros)).unwrap_or(now)
 }
 
-impl From<&Ask> for SessionAsk {
-    fn from(ask: &Ask) -> SessionAsk {
+impl From<&SessionRequest> for SessionAsk {
+    fn from(ask: &SessionRequest) -> SessionAsk {
         match ask {
-            Ask::Attach(approach) => SessionAsk::Attach(Box::new((&**approach).into())),
-            Ask::Detach => SessionAsk::Detach,
-            Ask::Alive => SessionAsk::Alive,
-            Ask::Message { message_id, also, behind, content } => {
+            SessionRequest::Attach(approach) => SessionAsk::Attach(Box::new((&**approach).into())),
+            SessionRequest::Detach => SessionAsk::Detach,
+            SessionRequest::Alive => SessionAsk::Alive,
+            SessionRequest::Message { message_id, also, behind, content } => {
                 let (message_id, also) = (message_id.clone(), also.clone());
                 SessionAsk::Message { message_id, also, behind: *behind, content: content.clone() }
             }
-            Ask::Regenerate { by, replaces } => SessionAsk::Regenerate { by: by.clone(), replaces: replaces.clone() },
-            Ask::Response { step_id, reply, request } => {
+            SessionRequest::Regenerate { by, replaces } => {
+                SessionAsk::Regenerate { by: by.clone(), replaces: replaces.clone() }
+            }
+            SessionRequest::Response { step_id, reply, request } => {
                 let Reply { confirmed, tasks, reason } = reply.clone();
                 let reply = PersonReply { confirmed, tasks, reason };
                 SessionAsk::Response { step_id: step_id.clone(), reply, request: request.clone() }
             }
-            Ask::Returned(returned) => {
+            SessionRequest::Returned(returned) => {
                 let Returned { step_id, outputs, functions, request } = &**returned;
                 SessionAsk::Returned(Box::new(ReturnedOutputs {
                     step_id: step_id.clone(),
@@ -242,64 +244,64 @@ impl From<&Ask> for SessionAsk {
                     request: request.clone(),
                 }))
             }
-            Ask::Cancel { by, reason, turn } => {
+            SessionRequest::Cancel { by, reason, turn } => {
                 SessionAsk::Cancel { by: by.clone(), reason: reason.clone(), turn: *turn }
             }
-            Ask::Command { by, command: WorkCommand::Plan(command) } => {
+            SessionRequest::Command { by, command: WorkCommand::Plan(command) } => {
                 SessionAsk::Plan { by: by.clone(), command: command.clone() }
             }
-            Ask::Operate(order) => SessionAsk::Operate(Box::new((&**order).into())),
-            Ask::OperationEnded { task, content } => {
+            SessionRequest::Operate(order) => SessionAsk::Operate(Box::new((&**order).into())),
+            SessionRequest::OperationEnded { task, content } => {
                 SessionAsk::OperationEnded { task: task.clone(), content: content.clone() }
             }
-            Ask::Export(options) => {
+            SessionRequest::Export(options) => {
                 let &ExportOptions { memory, context: plan, work, token, context_asked: plan_asked } = options;
                 SessionAsk::Export(ExportChoice { memory, plan, work, token, plan_asked })
             }
-            Ask::Ack { seq } => SessionAsk::Ack { seq: *seq },
-            Ask::End { by } => SessionAsk::End { by: by.clone() },
-            Ask::Prove => SessionAsk::Prove,
-            Ask::Expire => SessionAsk::Expire,
-            Ask::Verify => SessionAsk::Verify,
+            SessionRequest::Ack { seq } => SessionAsk::Ack { seq: *seq },
+            SessionRequest::End { by } => SessionAsk::End { by: by.clone() },
+            SessionRequest::Prove => SessionAsk::Prove,
+            SessionRequest::Expire => SessionAsk::Expire,
+            SessionRequest::Verify => SessionAsk::Verify,
         }
     }
 }
 
-impl From<SessionAsk> for Ask {
-    fn from(ask: SessionAsk) -> Ask {
+impl From<SessionAsk> for SessionRequest {
+    fn from(ask: SessionAsk) -> SessionRequest {
         match ask {
-            SessionAsk::Attach(attach) => Ask::Attach(Box::new((*attach).into())),
-            SessionAsk::Detach => Ask::Detach,
-            SessionAsk::Alive => Ask::Alive,
+            SessionAsk::Attach(attach) => SessionRequest::Attach(Box::new((*attach).into())),
+            SessionAsk::Detach => SessionRequest::Detach,
+            SessionAsk::Alive => SessionRequest::Alive,
             SessionAsk::Message { message_id, also, behind, content } => {
-                Ask::Message { message_id, also, behind, content }
+                SessionRequest::Message { message_id, also, behind, content }
             }
-            SessionAsk::Regenerate { by, replaces } => Ask::Regenerate { by, replaces },
+            SessionAsk::Regenerate { by, replaces } => SessionRequest::Regenerate { by, replaces },
             SessionAsk::Response { step_id, reply: PersonReply { confirmed, tasks, reason }, request } => {
-                Ask::Response { step_id, reply: Reply { confirmed, tasks, reason }, request }
+                SessionRequest::Response { step_id, reply: Reply { confirmed, tasks, reason }, request }
             }
             SessionAsk::Returned(returned) => {
                 let ReturnedOutputs { step_id, outputs, functions, request } = *returned;
-                Ask::Returned(Box::new(Returned { step_id, outputs, functions, request }))
+                SessionRequest::Returned(Box::new(Returned { step_id, outputs, functions, request }))
             }
-            SessionAsk::Cancel { by, reason, turn } => Ask::Cancel { by, reason, turn },
-            SessionAsk::Plan { by, command } => Ask::Command { by, command: WorkCommand::Plan(command) },
-            SessionAsk::Operate(order) => Ask::Operate(Box::new((*order).into())),
-            SessionAsk::OperationEnded { task, content } => Ask::OperationEnded { task, content },
+            SessionAsk::Cancel { by, reason, turn } => SessionRequest::Cancel { by, reason, turn },
+            SessionAsk::Plan { by, command } => SessionRequest::Command { by, command: WorkCommand::Plan(command) },
+            SessionAsk::Operate(order) => SessionRequest::Operate(Box::new((*order).into())),
+            SessionAsk::OperationEnded { task, content } => SessionRequest::OperationEnded { task, content },
             SessionAsk::Export(ExportChoice { memory, plan, work, token, plan_asked }) => {
-                Ask::Export(ExportOptions { memory, context: plan, work, token, context_asked: plan_asked })
+                SessionRequest::Export(ExportOptions { memory, context: plan, work, token, context_asked: plan_asked })
             }
-            SessionAsk::Ack { seq } => Ask::Ack { seq },
-            SessionAsk::End { by } => Ask::End { by },
-            SessionAsk::Prove => Ask::Prove,
-            SessionAsk::Expire => Ask::Expire,
-            SessionAsk::Verify => Ask::Verify,
+            SessionAsk::Ack { seq } => SessionRequest::Ack { seq },
+            SessionAsk::End { by } => SessionRequest::End { by },
+            SessionAsk::Prove => SessionRequest::Prove,
+            SessionAsk::Expire => SessionRequest::Expire,
+            SessionAsk::Verify => SessionRequest::Verify,
         }
     }
 }
 
-impl From<&Approach> for AttachAsk {
-    fn from(approach: &Approach) -> AttachAsk {
+impl From<&AttachRequest> for AttachAsk {
+    fn from(approach: &AttachRequest) -> AttachAsk {
         AttachAsk {
             principal: approach.principal.clone(),
             way: approach.way.into(),
@@ -314,10 +316,10 @@ impl From<&Approach> for AttachAsk {
     }
 }
 
-impl From<AttachAsk> for Approach {
-    fn from(attach: AttachAsk) -> Approach {
+impl From<AttachAsk> for AttachRequest {
+    fn from(attach: AttachAsk) -> AttachRequest {
         let AttachAsk { principal, way, cursor, client_id, proof, observe, take_over, restored, since } = attach;
-        Approach {
+        AttachRequest {
             principal,
             way: way.into(),
             cursor,
@@ -331,24 +333,24 @@ impl From<AttachAsk> for Approach {
     }
 }
 
-impl From<Way> for AttachWay {
-    fn from(way: Way) -> AttachWay {
+impl From<AttachOrigin> for AttachWay {
+    fn from(way: AttachOrigin) -> AttachWay {
         match way {
-            Way::Created => AttachWay::Created,
-            Way::Reconnect => AttachWay::Reconnect,
-            Way::Recover => AttachWay::Recover,
-            Way::Restored => AttachWay::Restored,
+            AttachOrigin::Created => AttachWay::Created,
+            AttachOrigin::Reconnect => AttachWay::Reconnect,
+            AttachOrigin::Recover => AttachWay::Recover,
+            AttachOrigin::Restored => AttachWay::Restored,
         }
     }
 }
 
-impl From<AttachWay> for Way {
-    fn from(way: AttachWay) -> Way {
+impl From<AttachWay> for AttachOrigin {
+    fn from(way: AttachWay) -> AttachOrigin {
         match way {
-            AttachWay::Created => Way::Created,
-            AttachWay::Reconnect => Way::Reconnect,
-            AttachWay::Recover => Way::Recover,
-            AttachWay::Restored => Way::Restored,
+            AttachWay::Created => AttachOrigin::Created,
+            AttachWay::Reconnect => AttachOrigin::Reconnect,
+            AttachWay::Recover => AttachOrigin::Recover,
+            AttachWay::Restored => AttachOrigin::Restored,
         }
     }
 }
@@ -357,8 +359,8 @@ impl From<Restored> for RestoredState {
     fn from(restored: Restored) -> RestoredState {
         let Restored { original, new, step, messages, source, last_seq, before, warnings } = restored;
         let source = match source {
-            Source::Live => RestoreSource::Live,
-            Source::Snapshot => RestoreSource::Snapshot,
+            RestoredFrom::Live => RestoreSource::Live,
+            RestoredFrom::Snapshot => RestoreSource::Snapshot,
         };
         RestoredState { original, new, step, messages, source, last_seq, before, warnings }
     }
@@ -368,8 +370,8 @@ impl From<RestoredState> for Restored {
     fn from(restored: RestoredState) -> Restored {
         let RestoredState { original, new, step, messages, source, last_seq, before, warnings } = restored;
         let source = match source {
-            RestoreSource::Live => Source::Live,
-            RestoreSource::Snapshot => Source::Snapshot,
+            RestoreSource::Live => RestoredFrom::Live,
+            RestoreSource::Snapshot => RestoredFrom::Snapshot,
         };
         Restored { original, new, step, messages, source, last_seq, before, warnings }
     }
@@ -429,7 +431,7 @@ impl From<SessionMail> for Mail {
             SessionMail::Granted(grant) => Mail::Granted(Box::new((*grant).into())),
             SessionMail::Control(control) => Mail::Control(control),
             SessionMail::Refused { session, refusal, way } => {
-                Mail::Refused { session, refusal, way: way.map(Way::from) }
+                Mail::Refused { session, refusal, way: way.map(AttachOrigin::from) }
             }
             SessionMail::Cut { session } => Mail::Cut { session },
             SessionMail::TakenOver { session } => Mail::TakenOver { session },
@@ -465,36 +467,36 @@ impl From<AttachGrant> for Grant {
     }
 }
 
-impl From<Outcome> for SessionOutcome {
-    fn from(outcome: Outcome) -> SessionOutcome {
+impl From<CommandOutcome> for SessionOutcome {
+    fn from(outcome: CommandOutcome) -> SessionOutcome {
         match outcome {
-            Outcome::Started { turn } => SessionOutcome::Started { turn },
-            Outcome::Queued { position, message_id } => SessionOutcome::Queued { position, message_id },
-            Outcome::Repeated { message_id, turn, last } => SessionOutcome::Repeated { message_id, turn, last },
-            Outcome::Cancelled { ran } => SessionOutcome::Cancelled { ran },
-            Outcome::Commanded { action, ok } => SessionOutcome::Plan { action, ok },
-            Outcome::Operation(begun) => {
-                let Begun { task_id, operation_id, tool_name } = *begun;
+            CommandOutcome::Started { turn } => SessionOutcome::Started { turn },
+            CommandOutcome::Queued { position, message_id } => SessionOutcome::Queued { position, message_id },
+            CommandOutcome::Repeated { message_id, turn, last } => SessionOutcome::Repeated { message_id, turn, last },
+            CommandOutcome::Cancelled { ran } => SessionOutcome::Cancelled { ran },
+            CommandOutcome::Commanded { action, ok } => SessionOutcome::Plan { action, ok },
+            CommandOutcome::Operation(begun) => {
+                let AcceptedOperation { task_id, operation_id, tool_name } = *begun;
                 SessionOutcome::Operation(Box::new(OperationBegun { task_id, operation_id, tool_name }))
             }
-            Outcome::Done => SessionOutcome::Done,
+            CommandOutcome::Done => SessionOutcome::Done,
         }
     }
 }
 
-impl From<SessionOutcome> for Outcome {
-    fn from(outcome: SessionOutcome) -> Outcome {
+impl From<SessionOutcome> for CommandOutcome {
+    fn from(outcome: SessionOutcome) -> CommandOutcome {
         match outcome {
-            SessionOutcome::Started { turn } => Outcome::Started { turn },
-            SessionOutcome::Queued { position, message_id } => Outcome::Queued { position, message_id },
-            SessionOutcome::Repeated { message_id, turn, last } => Outcome::Repeated { message_id, turn, last },
-            SessionOutcome::Cancelled { ran } => Outcome::Cancelled { ran },
-            SessionOutcome::Plan { action, ok } => Outcome::Commanded { action, ok },
+            SessionOutcome::Started { turn } => CommandOutcome::Started { turn },
+            SessionOutcome::Queued { position, message_id } => CommandOutcome::Queued { position, message_id },
+            SessionOutcome::Repeated { message_id, turn, last } => CommandOutcome::Repeated { message_id, turn, last },
+            SessionOutcome::Cancelled { ran } => CommandOutcome::Cancelled { ran },
+            SessionOutcome::Plan { action, ok } => CommandOutcome::Commanded { action, ok },
             SessionOutcome::Operation(begun) => {
                 let OperationBegun { task_id, operation_id, tool_name } = *begun;
-                Outcome::Operation(Box::new(Begun { task_id, operation_id, tool_name }))
+                CommandOutcome::Operation(Box::new(AcceptedOperation { task_id, operation_id, tool_name }))
             }
-            SessionOutcome::Done => Outcome::Done,
+            SessionOutcome::Done => CommandOutcome::Done,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Messages between nodes as they were written and as they are: what nodes of two versions must both understand.
 
 use super::*;
-use crate::session::{Ask, Mail, Outcome};
-use crate::task::Ending;
+use crate::session::{CommandOutcome, Mail, SessionRequest};
+use crate::task::TaskClose;
 use crate::task::command::Appended;
 
 fn read_text(text: &str) -> Envelope {
@@ -97,19 +97,19 @@ fn messages_of_version_1_are_written_as_they_were() {
 fn through(message: NodeMessage) -> NodeMessage {
     match message {
         NodeMessage::Session { session, asker, from, ask, hops } => {
-            NodeMessage::Session { session, asker, from, ask: SessionAsk::from(&Ask::from(ask)), hops }
+            NodeMessage::Session { session, asker, from, ask: SessionAsk::from(&SessionRequest::from(ask)), hops }
         }
         NodeMessage::Mail { party, mail } => {
             NodeMessage::Mail { party, mail: Box::new(SessionMail::from(&Mail::from(*mail))) }
         }
         NodeMessage::Answer { number, answer: NodeAnswer::Session(answered) } => {
-            NodeMessage::Answer { number, answer: NodeAnswer::of_session(answered.map(Outcome::from)) }
+            NodeMessage::Answer { number, answer: NodeAnswer::of_session(answered.map(CommandOutcome::from)) }
         }
         NodeMessage::Answer { number, answer: NodeAnswer::Appended(appended) } => {
             NodeMessage::Answer { number, answer: NodeAnswer::of_append(appended.map(Appended::from)) }
         }
         NodeMessage::Task { task, asker, number, ask: TaskAsk::End(ending), hops } => {
-            NodeMessage::Task { task, asker, number, ask: TaskAsk::End(Ending::from(ending).into()), hops }
+            NodeMessage::Task { task, asker, number, ask: TaskAsk::End(TaskClose::from(ending).into()), hops }
         }
         message => message,
     }

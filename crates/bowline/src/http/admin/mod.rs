@@ -1,4 +1,4 @@
-//! `/api/admin/*`: what operators see. Needs an admin, who without auth is everybody on loopback, else `auth.admin_token`.
+//! `/api/admin/*`: what operators see. Needs an admin; without auth that is every client on loopback, else one with `auth.admin_token`.
 
 pub(crate) mod node;
 pub(crate) mod sessions;
@@ -15,8 +15,8 @@ use axum::routing::get;
 use bowline_protocol::{ErrorCode, Refusal};
 use serde::Deserialize;
 
-use super::admission::Admission;
-use super::doors;
+use super::admission::AdmissionRules;
+use super::endpoints;
 use super::problem::Problem;
 use super::sorted::Sorted;
 use crate::config::{Config, EffectiveSettings};
@@ -24,7 +24,7 @@ use crate::logs::Logs;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 use crate::session::Sessions;
-use crate::stream::reader::Readers;
+use crate::stream::reader::ReaderContext;
 
 /// With what this node was started.
 pub struct Settings {
@@ -44,16 +44,16 @@ impl fmt::Debug for Settings {
 /// What these endpoints are made of; each names what it needs of it.
 #[derive(Clone, Debug, FromRef)]
 pub struct AdminState {
-    pub admission: Arc<Admission>,
+    pub admission: Arc<AdmissionRules>,
     pub settings: Arc<Settings>,
     pub logs: Arc<Logs>,
     pub metrics: Arc<Metrics>,
-    pub readers: Arc<Readers>,
+    pub readers: Arc<ReaderContext>,
     pub readiness: Arc<Readiness>,
     pub sessions: Arc<Sessions>,
 }
 
-doors! {
+endpoints! {
     AdminState;
     "/api/admin/node" => get(node::node),
     "/api/admin/config" => get(config),
@@ -70,12 +70,12 @@ pub struct Admin;
 
 impl<S: Send + Sync> FromRequestParts<S> for Admin
 where
-    Arc<Admission>: FromRef<S>,
+    Arc<AdmissionRules>: FromRef<S>,
 {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Admin, Problem> {
-        Arc::<Admission>::from_ref(state).admin(parts).await.map(|_| Admin)
+        Arc::<AdmissionRules>::from_ref(state).admin(parts).await.map(|_| Admin)
     }
 }
 
@@ -83,7 +83,7 @@ async fn config(_: Admin, State(settings): State<Arc<Settings>>) -> Sorted<Effec
     Sorted(settings.effective.clone())
 }
 
-pub type Asked<T> = Result<Query<T>, QueryRejection>;
+pub type QueryResult<T> = Result<Query<T>, QueryRejection>;
 
 pub fn bad_query(rejection: &QueryRejection) -> Refusal {
     Refusal::new(ErrorCode::InvalidPayload, format!("{}.", rejection.body_text()))

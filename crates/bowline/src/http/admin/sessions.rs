@@ -13,24 +13,24 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::chat::read::Name;
-use super::super::follow::{Subject, follow};
+use super::super::follow::{FollowedLog, follow};
 use super::super::problem::Problem;
 use super::super::sorted::Sorted;
-use super::{Admin, Asked, Beginning, Page, Settings, bad_query};
+use super::{Admin, Beginning, Page, QueryResult, Settings, bad_query};
 use crate::logs::Logs;
 use crate::logs::placement::Location;
 use crate::refusals;
 use crate::schema;
-use crate::session::actor::Presence;
+use crate::session::actor::SessionPresence;
 use crate::session::record::SessionState;
 use crate::session::{Life, SessionRecord, Sessions};
-use crate::stream::reader::Readers;
+use crate::stream::reader::ReaderContext;
 
 pub async fn list(
     _: Admin,
     State(logs): State<Arc<Logs>>,
     State(sessions): State<Arc<Sessions>>,
-    page: Asked<Page>,
+    page: QueryResult<Page>,
 ) -> Result<Sorted<AllSessions>, Problem> {
     let page = page.map_err(|rejection| bad_query(&rejection))?.0;
     let listed = logs.store.list(LogKind::Session, None).await;
@@ -169,7 +169,7 @@ async fn summary(logs: &Logs, sessions: &Sessions, log: &LogId, stored: &Record)
         Some(_) => None,
     };
     let held_there = || elsewhere.is_some() && decoded.as_ref().is_ok_and(|record| record.held);
-    let held_here = |presence: &Arc<Presence>| presence.held.load(Ordering::Relaxed) > 0;
+    let held_here = |presence: &Arc<SessionPresence>| presence.held.load(Ordering::Relaxed) > 0;
     let (record, unreadable) = match &decoded {
         Ok(record) => {
             let shown = RecordShown {
@@ -204,13 +204,13 @@ async fn summary(logs: &Logs, sessions: &Sessions, log: &LogId, stored: &Record)
 /// One session's log, live, as Server-Sent Events. `id:` is the cursor; `Last-Event-ID` wins over `from`.
 pub async fn events(
     _: Admin,
-    State(readers): State<Arc<Readers>>,
+    State(readers): State<Arc<ReaderContext>>,
     Name(id): Name,
-    asked: Asked<Beginning>,
+    asked: QueryResult<Beginning>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Beginning { from } = asked.map_err(|rejection| bad_query(&rejection))?.0;
     let (log, record) = find(&readers.logs, &id).await?;
     let over = SessionRecord::decode(&record.body).is_ok_and(|record| record.life != Life::Active);
-    follow(readers, log, Subject::Session { over }, from, &headers).await
+    follow(readers, log, FollowedLog::Session { over }, from, &headers).await
 }

@@ -12,18 +12,18 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::chat::read::Name;
-use super::super::follow::{Subject, follow};
+use super::super::follow::{FollowedLog, follow};
 use super::super::problem::Problem;
 use super::super::sorted::Sorted;
 use super::sessions::find;
-use super::{Admin, Asked, Beginning, Page, bad_query};
+use super::{Admin, Beginning, Page, QueryResult, bad_query};
 use crate::logs::Logs;
 use crate::refusals;
 use crate::schema;
 use crate::session::record::keys;
 use crate::session::turns::TurnEntry;
 use crate::session::{Life, SessionRecord};
-use crate::stream::reader::Readers;
+use crate::stream::reader::ReaderContext;
 use crate::task::TaskRecord;
 use crate::task::status::Status;
 
@@ -68,7 +68,11 @@ pub(crate) struct AllTasks {
 }
 
 /// All tasks with a log of their own, the newest first.
-pub async fn list(_: Admin, State(logs): State<Arc<Logs>>, page: Asked<Page>) -> Result<Sorted<AllTasks>, Problem> {
+pub async fn list(
+    _: Admin,
+    State(logs): State<Arc<Logs>>,
+    page: QueryResult<Page>,
+) -> Result<Sorted<AllTasks>, Problem> {
     let page = page.map_err(|rejection| bad_query(&rejection))?.0;
     let listed = logs.store.list(LogKind::Task, None).await;
     let mut listed = listed.map_err(|error| refusals::of_store(&error))?;
@@ -104,9 +108,9 @@ impl From<TaskRecord> for TaskRecordShown {
 /// The log of one task, live; of a turn, that of its session from the turn's beginning.
 pub async fn events(
     _: Admin,
-    State(readers): State<Arc<Readers>>,
+    State(readers): State<Arc<ReaderContext>>,
     Name(id): Name,
-    asked: Asked<Beginning>,
+    asked: QueryResult<Beginning>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Beginning { from } = asked.map_err(|rejection| bad_query(&rejection))?.0;
@@ -119,11 +123,11 @@ pub async fn events(
             readers.logs.store.item(&log, &keys::turn(started)).await.map_err(|error| refusals::of_task(&error))?;
         let entry: Option<TurnEntry> = entry.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let ended = entry.and_then(|entry| entry.ended).map(|ended| ended.seq);
-        return follow(readers, log, Subject::Turn { ended, over }, from, &headers).await;
+        return follow(readers, log, FollowedLog::Turn { ended, over }, from, &headers).await;
     }
     let log = LogId::from(&task);
     let record = readers.logs.store.record(&log).await.map_err(|error| refusals::of_task(&error))?;
     let record = record.filter(|record| record.kind == LogKind::Task).ok_or_else(refusals::task_not_found)?;
     let over = TaskRecord::decode(&record.body).is_ok_and(|record| !record.is_running());
-    follow(readers, log, Subject::Task { over }, from, &headers).await
+    follow(readers, log, FollowedLog::Task { over }, from, &headers).await
 }

@@ -17,8 +17,8 @@ use axum::routing::{get, post};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{Principal, Refusal, SessionId, TaskId};
 
-use super::admission::Admission;
-use super::doors;
+use super::admission::AdmissionRules;
+use super::endpoints;
 use super::guard::Farewell;
 use super::limits::RequestLimits;
 use super::problem::Problem;
@@ -28,8 +28,8 @@ use crate::config::Config;
 use crate::logs::Logs;
 use crate::refusals;
 use crate::secret::Presented;
-use crate::session::Answered;
-use crate::session::{Ask, Sessions};
+use crate::session::CommandResult;
+use crate::session::{SessionRequest, Sessions};
 use crate::stream::Streams;
 use crate::task::Tasks;
 
@@ -41,7 +41,7 @@ const OWN_SECRET_BYTES_MIN: usize = 32;
 /// What these endpoints are made of; each names what it needs of it.
 #[derive(Clone, Debug, FromRef)]
 pub struct ChatState {
-    pub admission: Arc<Admission>,
+    pub admission: Arc<AdmissionRules>,
     pub limits: Arc<RequestLimits>,
     pub config: Arc<Config>,
     pub logs: Arc<Logs>,
@@ -51,7 +51,7 @@ pub struct ChatState {
     pub streams: Arc<Streams>,
 }
 
-doors! {
+endpoints! {
     ChatState;
     "/api/chat" => post(sdk::submit),
     "/api/chat/{id}/stream" => get(sdk::resume),
@@ -84,12 +84,12 @@ pub struct Owner {
 
 impl<S: Send + Sync> FromRequestParts<S> for Owner
 where
-    Arc<Admission>: FromRef<S>,
+    Arc<AdmissionRules>: FromRef<S>,
 {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Owner, Problem> {
-        let admission = Arc::<Admission>::from_ref(state);
+        let admission = Arc::<AdmissionRules>::from_ref(state);
         let is_response = parts.uri.path().starts_with("/v1/");
         let farewell = if is_response { Farewell::ResponseError } else { Farewell::Chunk };
         let credential = admission.credential(&parts.headers, &parts.extensions, farewell).await?;
@@ -102,7 +102,7 @@ where
 
 impl Owner {
     /// Asks something of a session of the owner's.
-    pub async fn ask(&self, sessions: &Arc<Sessions>, session: &SessionId, ask: Ask) -> Answered {
+    pub async fn ask(&self, sessions: &Arc<Sessions>, session: &SessionId, ask: SessionRequest) -> CommandResult {
         sessions.ask(session, &self.principal, self.proof.clone(), ask).await
     }
 

@@ -1,4 +1,4 @@
-//! Background operations over HTTP: begun by whoever has the session, completed by whoever did the work.
+//! Background operations over HTTP: started by the owner of the session, completed by the program that did the work.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::read::{self, Body, Name};
 use super::{Owner, session_id};
 use crate::refusals;
 use crate::session::operations::{Order, OrderedBy};
-use crate::session::{Ask, Outcome, Sessions};
+use crate::session::{CommandOutcome, SessionRequest, Sessions};
 use crate::stream::Streams;
 
 type Answer = Result<Response, Problem>;
@@ -39,8 +39,8 @@ pub async fn start(
     let key = fields.name("tool_call_id", MessageId::parse)?;
     let by = OrderedBy::Caller;
     let order = Box::new(Order { tool_name, args, key, idempotency_key, operation_id: None, by });
-    let outcome = owner.ask(&sessions, &session_id(&sid)?, Ask::Operate(order)).await?;
-    let Outcome::Operation(begun) = outcome else { return Err(refusals::session_not_found().into()) };
+    let outcome = owner.ask(&sessions, &session_id(&sid)?, SessionRequest::Operate(order)).await?;
+    let CommandOutcome::Operation(begun) = outcome else { return Err(refusals::session_not_found().into()) };
     Ok((StatusCode::ACCEPTED, Sorted(begun.content())).into_response())
 }
 

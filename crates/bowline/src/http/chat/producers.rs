@@ -20,7 +20,7 @@ use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
 use super::super::sorted::Sorted;
 use super::operations::tool_name;
-use super::read::{self, Body, Fields, Name};
+use super::read::{self, Body, BodyFields, Name};
 use super::{Owner, task_id};
 use crate::alias::{self, Naming};
 use crate::config::Ownership;
@@ -28,13 +28,13 @@ use crate::refusals;
 use crate::schema;
 use crate::secret::Presented;
 use crate::session::operations::{Order, OrderedBy};
-use crate::session::{Ask, Outcome};
+use crate::session::{CommandOutcome, SessionRequest};
 use crate::stream::{Streams, Watched};
-use crate::task::command::Ended;
+use crate::task::command::EndedTask;
 use crate::task::record::{TaskRecord, Worker};
 use crate::task::registry::gone;
 use crate::task::status::Status;
-use crate::task::{Begun, Ending};
+use crate::task::{AcceptedOperation, TaskClose};
 
 type Answer = Result<Response, Problem>;
 
@@ -54,7 +54,7 @@ pub async fn create(
     let tool_name = tool_name(fields.text("tool_name")?)?;
     let named = fields.name("operation_id", OperationId::parse)?;
     let key = read::idempotency_key(&headers)?;
-    let wanted = Wanted { session, tool_name, named, key };
+    let wanted = TaskSpec { session, tool_name, named, key };
     let what = match (&wanted.named, &wanted.key) {
         (Some(named), _) => named.to_string(),
         (None, Some(key)) => key.to_string(),
@@ -68,7 +68,7 @@ pub async fn create(
 }
 
 /// What a program outside asks for.
-struct Wanted {
+struct TaskSpec {
     session: Option<SessionId>,
     tool_name: Option<String>,
     named: Option<OperationId>,
@@ -76,18 +76,18 @@ struct Wanted {
 }
 
 /// A task, and the secret that proves it to be its maker's, if it is new and nothing else does.
-struct Made {
-    begun: Begun,
+struct CreatedTask {
+    begun: AcceptedOperation,
     token: Option<Secret>,
 }
 
-impl From<Begun> for Made {
-    fn from(begun: Begun) -> Made {
-        Made { begun, token: None }
+impl From<AcceptedOperation> for CreatedTask {
+    fn from(begun: AcceptedOperation) -> CreatedTask {
+        CreatedTask { begun, token: None }
     }
 }
 
-fn shown_as_created(Made { begun, token }: Made) -> Response {
+fn shown_as_created(CreatedTask { begun, token }: CreatedTask) -> Response {
     let made = TaskMade {
         task_id: begun.task_id,
         operation_id: begun.operation_id,
@@ -128,8 +128,8 @@ pub(crate) struct TaskFinished {
     last_message_id: String,
 }
 
-async fn made(owner: &Owner, streams: &Streams, wanted: Wanted) -> Result<Made, Refusal> {
-    let Wanted { session, tool_name, named, key } = wanted;
+async fn made(owner: &Owner, streams: &Streams, wanted: TaskSpec) -> Result<CreatedTask, Refusal> {
+    let TaskSpec { session, tool_name, named, key } = wanted;
     let known = match &named {
         Some(named) => task_of(streams, owner, named).await.map(Some).or_else(|refusal| match refusal.code {
             ErrorCode::TaskNotFound => Ok(None),
@@ -150,7 +150,7 @@ async fn made(owner: &Owner, streams: &Streams, wanted: Wanted) -> Result<Made, 
             return Err(Refusal::new(ErrorCode::IdempotencyConflict, message));
         }
         streams.readers.metrics.duplicates_avoided.inc();
-        return Ok(Begun { task_id: known, operation_id: record.operation_id, tool_name }.into());
+        return Ok(AcceptedOperation { task_id: known, operation_id: record.operation_id, tool_name }.into());
     }
     if let Some(named) = named.as_ref().filter(|_| streams.config.session.ownership == Ownership::Token) {
         let known = alias::targets(
@@ -167,8 +167,8 @@ async fn made(owner: &Owner, streams: &Streams, wanted: Wanted) -> Result<Made, 
             let (args, by) = (json!({}), OrderedBy::Producer);
             let (operation_id, idempotency_key) = (named.clone(), key);
             let order = Box::new(Order { tool_name, args, key: None, idempotency_key, operation_id, by });
-            match owner.ask(&streams.sessions, &session, Ask::Operate(order)).await? {
-                Outcome::Operation(begun) => Made::from(*begun),
+            match owner.ask(&streams.sessions, &session, SessionRequest::Operate(order)).await? {
+                CommandOutcome::Operation(begun) => CreatedTask::from(*begun),
                 _ => return Err(refusals::session_not_found()),
             }
         }
@@ -192,14 +192,14 @@ async fn made(owner: &Owner, streams: &Streams, wanted: Wanted) -> Result<Made, 
 }
 
 /// A task that belongs to no session. With a key, its name follows from that, so that a repetition finds it; where a name proves
-/// nothing, from the caller's own secret too, and a repetition without that is somebody else's request.
+/// nothing, from the caller's own secret too, and a repetition without that is another caller's request.
 async fn found(
     streams: &Streams,
     owner: &Owner,
     tool_name: Option<String>,
     named: Option<OperationId>,
     key: Option<MessageId>,
-) -> Result<Made, Refusal> {
+) -> Result<CreatedTask, Refusal> {
     let by_token = streams.config.session.ownership == Ownership::Token;
     let secret = owner.own_secret().filter(|_| by_token);
     let principal = &owner.principal;
@@ -208,7 +208,7 @@ async fn found(
         (Some(key), Some(secret)) => Some(alias::digest(&format!("{principal}\0task\0{key}\0{}", secret.0))),
         (Some(_) | None, _) => None,
     };
-    let begun = Begun::new(bits.unwrap_or_else(entropy::u128), named.clone(), tool_name);
+    let begun = AcceptedOperation::new(bits.unwrap_or_else(entropy::u128), named.clone(), tool_name);
     let mut record = TaskRecord::new(&begun, Worker::Producer, None, streams.readers.logs.clock.now_ms());
     let token = (by_token && secret.is_none()).then(|| Secret::new(entropy::secret()));
     let proof = secret.cloned().or_else(|| token.as_ref().map(Presented::from));
@@ -224,7 +224,9 @@ async fn found(
             }
             Ok(known) => {
                 streams.readers.metrics.duplicates_avoided.inc();
-                return Ok(Begun { operation_id: known.operation_id, tool_name: known.tool_name, ..begun }.into());
+                return Ok(
+                    AcceptedOperation { operation_id: known.operation_id, tool_name: known.tool_name, ..begun }.into()
+                );
             }
             Err(refusal) if refusal.code == ErrorCode::TaskNotFound => {}
             // It is known and gone, or cannot be looked at now: making another would be doing it twice.
@@ -232,7 +234,7 @@ async fn found(
         }
     }
     streams.tasks.create(principal, &begun.task_id, record, None).await?;
-    Ok(Made { begun, token })
+    Ok(CreatedTask { begun, token })
 }
 
 fn operation_log(owner: &Principal, operation: &OperationId) -> Result<LogId, Refusal> {
@@ -335,12 +337,12 @@ pub async fn complete(owner: Owner, State(streams): State<Arc<Streams>>, Name(ti
 }
 
 /// How the work ended, as the one who did it says: `success`, or `status`, with `result` or `error`.
-pub fn ending(mut fields: Fields, success_needed: bool) -> Result<Ending, Refusal> {
+pub fn ending(mut fields: BodyFields, success_needed: bool) -> Result<TaskClose, Refusal> {
     let success = match (fields.flag("success")?, fields.text("status")?.as_deref()) {
         (Some(success), _) => success,
         (None, Some("completed")) => true,
         (None, Some("failed")) => false,
-        (None, Some("cancelled")) => return Ok(Ending::cancelled("producer", fields.text("error")?)),
+        (None, Some("cancelled")) => return Ok(TaskClose::cancelled("producer", fields.text("error")?)),
         (None, Some(_)) => return Err(Refusal::field("status", "must be completed, failed or cancelled")),
         (None, None) if success_needed => return Err(Refusal::field("success", "is missing")),
         (None, None) => fields.0.get("error").is_none_or(Value::is_null),
@@ -351,12 +353,12 @@ pub fn ending(mut fields: Fields, success_needed: bool) -> Result<Ending, Refusa
         Some(other) => other.to_string(),
     };
     Ok(if success {
-        Ending::Completed { result: fields.take("result"), finish: None }
+        TaskClose::Completed { result: fields.take("result"), finish: None }
     } else {
-        Ending::failed(ErrorCode::AgentFailed, error)
+        TaskClose::failed(ErrorCode::AgentFailed, error)
     })
 }
 
-pub(super) fn finished(task: &TaskId, ended: &Ended) -> TaskFinished {
+pub(super) fn finished(task: &TaskId, ended: &EndedTask) -> TaskFinished {
     TaskFinished { task_id: task.clone(), status: ended.record.status, last_message_id: ended.last_message_id.clone() }
 }

@@ -18,7 +18,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// A body that is a JSON object; an empty one is an empty object.
 #[derive(Debug)]
-pub struct Body(Fields);
+pub struct Body(BodyFields);
 
 impl<S: Send + Sync> FromRequest<S> for Body
 where
@@ -31,10 +31,10 @@ where
         let bytes = limits.bytes(request).await?;
         let text = limits.text(&bytes)?.trim();
         if text.is_empty() {
-            return Ok(Body(Fields(Map::new())));
+            return Ok(Body(BodyFields(Map::new())));
         }
         match serde_json::from_str(text) {
-            Ok(Value::Object(fields)) => Ok(Body(Fields(fields))),
+            Ok(Value::Object(fields)) => Ok(Body(BodyFields(fields))),
             Ok(_) => Err(Refusal::new(ErrorCode::InvalidPayload, "The body must be a JSON object.").into()),
             Err(error) => Err(Refusal::new(ErrorCode::InvalidJson, format!("The body is not JSON: {error}.")).into()),
         }
@@ -42,21 +42,21 @@ where
 }
 
 impl Body {
-    pub fn fields(self) -> Fields {
+    pub fn fields(self) -> BodyFields {
         self.0
     }
 }
 
-/// The fields of an object. What nobody asks for is ignored; what is asked for must have the right type.
-pub struct Fields(pub Map<String, Value>);
+/// The fields of an object. Unknown fields are ignored; known ones must have the right type.
+pub struct BodyFields(pub Map<String, Value>);
 
-impl std::fmt::Debug for Fields {
+impl std::fmt::Debug for BodyFields {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Fields({})", self.0.len())
     }
 }
 
-impl Fields {
+impl BodyFields {
     pub fn take(&mut self, key: &str) -> Option<Value> {
         self.0.remove(key).filter(|value| !value.is_null())
     }

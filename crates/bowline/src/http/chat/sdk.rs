@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 
 use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
-use super::read::{self, Body, Fields, Name};
+use super::read::{self, Body, BodyFields, Name};
 use super::sessions::{make, turn_of};
-use super::sse::{self, Reading};
+use super::sse::{self, StreamQuery};
 use super::{Owner, RESUME_TOKEN};
 use crate::alias::{self, Naming};
 use crate::refusals;
 use crate::session::registry::NewSession;
-use crate::session::{Ask, Life};
+use crate::session::{Life, SessionRequest};
 use crate::stream::{Streams, Watched};
 
 type Answer = Result<Response, Problem>;
@@ -62,12 +62,12 @@ pub async fn submit(
             let content = limits.content("messages", &content)?;
             let message_id = message_id.unwrap_or_else(|| MessageId::from_random(entropy::u128()));
             let key = Some(message_id.clone());
-            let command = Ask::Message { message_id: key, also, behind: None, content };
+            let command = SessionRequest::Message { message_id: key, also, behind: None, content };
             (owner.ask(&streams.sessions, &session, command).await?, Some(message_id))
         }
         Trigger::Regenerate { replaces } => {
             let by = owner.name();
-            (owner.ask(&streams.sessions, &session, Ask::Regenerate { by, replaces }).await?, None)
+            (owner.ask(&streams.sessions, &session, SessionRequest::Regenerate { by, replaces }).await?, None)
         }
     };
     let mut response = turn_of(&streams, &owner, &session, outcome, message_id).await?;
@@ -82,8 +82,8 @@ pub async fn submit(
 }
 
 /// A chat whose client has no name for it. Its first message is always the same, so that names it; a message without an id
-/// begins a chat that nobody comes back to.
-fn unnamed(fields: &Fields) -> String {
+/// begins a chat that no client reconnects to.
+fn unnamed(fields: &BodyFields) -> String {
     let first = fields.0.get("messages").and_then(|messages| messages[0]["id"].as_str()).filter(|id| !id.is_empty());
     match first {
         Some(first) => format!("begun with {first}"),
@@ -91,7 +91,7 @@ fn unnamed(fields: &Fields) -> String {
     }
 }
 
-fn trigger(fields: &mut Fields, headers: &HeaderMap) -> Result<Trigger, Refusal> {
+fn trigger(fields: &mut BodyFields, headers: &HeaderMap) -> Result<Trigger, Refusal> {
     let key = read::idempotency_key(headers)?;
     let replaces = fields.name("messageId", MessageId::parse)?;
     let messages = match fields.take("messages") {
@@ -221,7 +221,7 @@ pub async fn resume(
     State(limits): State<Arc<RequestLimits>>,
     State(streams): State<Arc<Streams>>,
     Name(id): Name,
-    asked: Result<Query<Reading>, QueryRejection>,
+    asked: Result<Query<StreamQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
     let wanted = read::query(asked)?.wanted(&headers)?;

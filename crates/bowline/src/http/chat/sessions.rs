@@ -1,4 +1,4 @@
-//! Sessions over HTTP: made, listed, shown and ended; a message starts a turn, and anybody of theirs can stop it.
+//! Sessions over HTTP: made, listed, shown and ended; a message starts a turn, and every client of its owner can stop it.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::super::problem::Problem;
 use super::super::sorted::Sorted;
 use super::read::{self, Body, Name};
 use super::shown::SessionSummary;
-use super::sse::{self, Reading};
+use super::sse::{self, StreamQuery};
 use super::{Owner, session_id, shown};
 use crate::config::{Config, Ownership};
 use crate::drive::stream::WatchedStream;
@@ -30,10 +30,10 @@ use crate::secret::Presented;
 use crate::session::operations;
 use crate::session::record::SessionState;
 use crate::session::registry::NewSession;
-use crate::session::{Ask, Life, Outcome, SessionRecord, Sessions};
+use crate::session::{CommandOutcome, Life, SessionRecord, SessionRequest, Sessions};
 use crate::stream::{Streams, Watched};
 use crate::task::status::Status;
-use crate::task::{Ending, Tasks};
+use crate::task::{TaskClose, Tasks};
 
 type Answer = Result<Response, Problem>;
 
@@ -62,13 +62,13 @@ pub async fn create(
 
 /// A session that was just made, and the secret that proves it to be its maker's, where that is asked for.
 #[derive(Debug)]
-pub struct Made {
+pub struct CreatedSession {
     pub id: SessionId,
     pub token: Option<Secret>,
     created_at: String,
 }
 
-impl Made {
+impl CreatedSession {
     fn shown(self) -> SessionMade {
         SessionMade {
             id: self.id,
@@ -132,16 +132,16 @@ pub async fn make(
     ownership: Ownership,
     new: NewSession,
     brought: Option<&Presented>,
-) -> Result<Made, Refusal> {
+) -> Result<CreatedSession, Refusal> {
     new.check(sessions, "")?;
     let token = (ownership == Ownership::Token).then(entropy::secret);
     let (id, created_ms) = sessions.create_unheld(new, token.as_deref(), brought).await?;
     let token = token.map(Secret::new);
-    Ok(Made { id, token, created_at: clock::rfc3339(created_ms) })
+    Ok(CreatedSession { id, token, created_at: clock::rfc3339(created_ms) })
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Page {
+pub struct SessionPage {
     limit: Option<u64>,
     offset: Option<u64>,
 }
@@ -151,9 +151,9 @@ pub async fn list(
     State(config): State<Arc<Config>>,
     State(logs): State<Arc<Logs>>,
     State(sessions): State<Arc<Sessions>>,
-    page: Result<Query<Page>, QueryRejection>,
+    page: Result<Query<SessionPage>, QueryRejection>,
 ) -> Answer {
-    let Page { limit, offset } = read::query(page)?;
+    let SessionPage { limit, offset } = read::query(page)?;
     let limit = limit.unwrap_or(20);
     if !(1..=100).contains(&limit) {
         return Err(Refusal::field("limit", "must be from 1 to 100").into());
@@ -191,7 +191,7 @@ pub async fn show(
 
 pub async fn delete(owner: Owner, State(sessions): State<Arc<Sessions>>, Name(sid): Name) -> Answer {
     let by = owner.name();
-    owner.ask(&sessions, &session_id(&sid)?, Ask::End { by }).await?;
+    owner.ask(&sessions, &session_id(&sid)?, SessionRequest::End { by }).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -214,7 +214,7 @@ pub async fn start(
     // A message that has to wait needs a name by which its turn is found.
     let also = header.clone().filter(|_| named.is_some());
     let message_id = named.or(header).unwrap_or_else(|| MessageId::from_random(entropy::u128()));
-    let command = Ask::Message { message_id: Some(message_id.clone()), also, behind: None, content };
+    let command = SessionRequest::Message { message_id: Some(message_id.clone()), also, behind: None, content };
     let outcome = owner.ask(&streams.sessions, &session, command).await?;
     turn_of(&streams, &owner, &session, outcome, Some(message_id)).await
 }
@@ -224,14 +224,14 @@ pub async fn turn_of(
     streams: &Streams,
     owner: &Owner,
     session: &SessionId,
-    outcome: Outcome,
+    outcome: CommandOutcome,
     message_id: Option<MessageId>,
 ) -> Answer {
     let (log, _) = streams.sessions.own(session, &owner.principal, owner.proof.as_ref()).await?;
     let (turn, message_id): (Option<Seq>, _) = match outcome {
-        Outcome::Started { turn } => (Some(turn), message_id),
+        CommandOutcome::Started { turn } => (Some(turn), message_id),
         // It may have come under another key the first time.
-        Outcome::Repeated { turn, message_id: first, .. } => (turn, first.or(message_id)),
+        CommandOutcome::Repeated { turn, message_id: first, .. } => (turn, first.or(message_id)),
         _ => (None, message_id),
     };
     if let Some(turn) = turn {
@@ -252,7 +252,7 @@ pub async fn follow(
     State(limits): State<Arc<RequestLimits>>,
     State(streams): State<Arc<Streams>>,
     Name(sid): Name,
-    asked: Result<Query<Reading>, QueryRejection>,
+    asked: Result<Query<StreamQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
     let wanted = read::query(asked)?.wanted(&headers)?;
@@ -275,13 +275,13 @@ pub async fn cancel(
 ) -> Answer {
     let reason = body.fields().text("reason")?;
     let (session, by) = (session_id(&sid)?, owner.name());
-    let ask = Ask::Cancel { by: by.clone(), reason: reason.clone(), turn: None };
-    let mut cancelled = matches!(owner.ask(&sessions, &session, ask).await?, Outcome::Cancelled { ran: true });
+    let ask = SessionRequest::Cancel { by: by.clone(), reason: reason.clone(), turn: None };
+    let mut cancelled = matches!(owner.ask(&sessions, &session, ask).await?, CommandOutcome::Cancelled { ran: true });
     if !cancelled {
         let (log, _) = sessions.own(&session, &owner.principal, owner.proof.as_ref()).await?;
         for (_, entry) in operations::entries(&logs, &log).await? {
             if entry.status == Status::Running {
-                let ending = Ending::cancelled(by.clone(), reason.clone());
+                let ending = TaskClose::cancelled(by.clone(), reason.clone());
                 cancelled |= tasks.end(&entry.task_id, &owner.principal, ending).await?.by_this;
             }
         }
@@ -307,6 +307,6 @@ pub async fn respond(owner: Owner, State(sessions): State<Arc<Sessions>>, Name(s
     let reply = Reply { confirmed, tasks, reason: fields.text("reason")? };
     let session = session_id(&sid)?;
     let step_id = step.clone();
-    owner.ask(&sessions, &session, Ask::Response { step_id, reply, request: None }).await?;
+    owner.ask(&sessions, &session, SessionRequest::Response { step_id, reply, request: None }).await?;
     Ok(Sorted(Responded { step_id: step, confirmed, accepted: true }).into_response())
 }

@@ -11,7 +11,7 @@ use crate::logs::Logs;
 use crate::refusals;
 use crate::schema;
 use crate::session::SessionRecord;
-use crate::session::background::{Background, Running};
+use crate::session::background::{Background, RunningOperation};
 use crate::session::record::{SessionState, keys};
 use crate::stream::cursor;
 
@@ -125,7 +125,7 @@ async fn active_streams(
         let (task_id, last_message_id) = (TaskId::of_turn(log, active.started), cursor(&extent, extent.last()));
         streams.push((active.started, ActiveStream { task_id, last_message_id, operation: None }));
     }
-    for Running { entry, last_message_id } in background.running {
+    for RunningOperation { entry, last_message_id } in background.running {
         let operation = ActiveOperation { operation_id: entry.operation_id, tool_name: entry.tool_name };
         let stream = ActiveStream { task_id: entry.task_id, last_message_id, operation: Some(operation) };
         streams.push((entry.started, stream));

@@ -15,7 +15,7 @@ use crate::drive::stream::WatchedStream;
 use crate::refusals;
 use crate::resume_metrics::ResumeMetrics;
 use crate::stream::Watched;
-use crate::stream::reader::Readers;
+use crate::stream::reader::ReaderContext;
 
 /// Where a browser that comes back says how far it is.
 const LAST_EVENT_ID: &str = "Last-Event-ID";
@@ -30,7 +30,7 @@ const TAIL_INDEX: &str = "x-workflow-stream-tail-index";
 
 /// How a reader asks for its stream, as it wrote it.
 #[derive(Debug, Default, Deserialize)]
-pub struct Reading {
+pub struct StreamQuery {
     last_message_id: Option<String>,
     frame: Option<String>,
     fold: Option<String>,
@@ -40,16 +40,16 @@ pub struct Reading {
 
 /// How a reader wants its stream.
 #[derive(Clone, Debug)]
-pub enum Wanted {
+pub enum RequestedStart {
     /// What follows the cursor; everything without one.
     After { cursor: Option<StreamCursor>, framed: bool, fold: bool },
     /// From the chunk with this number on; a negative one counts from the end.
     Index(i64),
 }
 
-impl Reading {
+impl StreamQuery {
     /// What it means. Told before anything is looked up, so that a wrong request is wrong whatever it is for.
-    pub fn wanted(&self, headers: &HeaderMap) -> Result<Wanted, Refusal> {
+    pub fn wanted(&self, headers: &HeaderMap) -> Result<RequestedStart, Refusal> {
         let asked = cursor("last_message_id", self.last_message_id.as_deref().unwrap_or_default())?;
         // The header wins: a browser that comes back keeps the address it first asked for.
         let cursor = match last_event_id(headers)? {
@@ -59,10 +59,10 @@ impl Reading {
         let framed = flag("frame", self.frame.as_deref())?.unwrap_or(false);
         let fold = flag("fold", self.fold.as_deref())?.unwrap_or(cursor.is_none() || framed);
         match &self.start_index {
-            None => Ok(Wanted::After { cursor, framed, fold }),
+            None => Ok(RequestedStart::After { cursor, framed, fold }),
             Some(index) => {
                 let index = index.parse().map_err(|_| Refusal::field("startIndex", "must be a whole number"))?;
-                Ok(Wanted::Index(index))
+                Ok(RequestedStart::Index(index))
             }
         }
     }
@@ -80,7 +80,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
 
 /// The turn that a request began or joined. Nothing of it is folded, however fast it was: a transport that counts what it gets comes
 /// back with that number.
-pub async fn of_turn(readers: &Arc<Readers>, watched: &Watched) -> Result<Response, Refusal> {
+pub async fn of_turn(readers: &Arc<ReaderContext>, watched: &Watched) -> Result<Response, Refusal> {
     let start = watched.start(None, false)?.unwrap_or(WatchStart::Fresh);
     readers.metrics.stream_starts.inc("fresh");
     let stream = WatchedStream::watch(readers.clone(), watched, start, false).await;
@@ -89,10 +89,14 @@ pub async fn of_turn(readers: &Arc<Readers>, watched: &Watched) -> Result<Respon
 }
 
 /// What a reader asked for; 204 if the task has ended and the reader has all of it.
-pub async fn of_task(readers: &Arc<Readers>, watched: &Watched, wanted: Wanted) -> Result<Response, Refusal> {
+pub async fn of_task(
+    readers: &Arc<ReaderContext>,
+    watched: &Watched,
+    wanted: RequestedStart,
+) -> Result<Response, Refusal> {
     let (cursor, framed, fold) = match wanted {
-        Wanted::After { cursor, framed, fold } => (cursor, framed, fold),
-        Wanted::Index(index) => return from_index(readers, watched, index).await,
+        RequestedStart::After { cursor, framed, fold } => (cursor, framed, fold),
+        RequestedStart::Index(index) => return from_index(readers, watched, index).await,
     };
     let resuming = ResumeMetrics::begin(&readers.metrics, watched, cursor.as_ref());
     let returns = cursor.is_some();
@@ -124,7 +128,7 @@ pub async fn of_task(readers: &Arc<Readers>, watched: &Watched, wanted: Wanted) 
 
 /// From the chunk with this number on; a negative one counts from the end. Nothing is folded, so that numbers hold.
 /// 204 if the task has ended and has no such chunk.
-async fn from_index(readers: &Arc<Readers>, watched: &Watched, index: i64) -> Result<Response, Refusal> {
+async fn from_index(readers: &Arc<ReaderContext>, watched: &Watched, index: i64) -> Result<Response, Refusal> {
     watched.start(None, false)?;
     let refuse = |error| refusals::of_follower(&error);
     let mut counting: WatchedStream<Projector> =
@@ -132,8 +136,8 @@ async fn from_index(readers: &Arc<Readers>, watched: &Watched, index: i64) -> Re
     let count = counting.count().await.map_err(refuse)?;
     drop(counting);
     let from = if index < 0 { count.saturating_sub(index.unsigned_abs()) } else { index.unsigned_abs() };
-    // A transport that knows no end but `finish` would ask for ever after an `abort`. Where chunks are gone nobody can
-    // count them, and the reader begins with what is left.
+    // A transport that knows no end but `finish` would ask for ever after an `abort`. Chunks that are gone cannot
+    // be counted, and the reader begins with what is left.
     let trimmed = watched.first < watched.extent.first;
     if watched.last.is_some() && !trimmed && from >= count {
         return Ok(StatusCode::NO_CONTENT.into_response());

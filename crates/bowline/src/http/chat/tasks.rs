@@ -14,13 +14,13 @@ use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
 use super::super::sorted::Sorted;
 use super::read::{self, Body, Name};
-use super::sse::{self, Reading};
+use super::sse::{self, StreamQuery};
 use super::{Owner, task_id};
 use crate::config::Config;
 use crate::schema;
-use crate::session::{Ask, Outcome};
+use crate::session::{CommandOutcome, SessionRequest};
 use crate::stream::{Streams, Watched};
-use crate::task::Ending;
+use crate::task::TaskClose;
 use crate::task::status::Status;
 
 type Answer = Result<Response, Problem>;
@@ -36,7 +36,7 @@ pub async fn stream(
     State(limits): State<Arc<RequestLimits>>,
     State(streams): State<Arc<Streams>>,
     Name(tid): Name,
-    asked: Result<Query<Reading>, QueryRejection>,
+    asked: Result<Query<StreamQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Answer {
     let wanted = read::query(asked)?.wanted(&headers)?;
@@ -69,9 +69,9 @@ pub async fn cancel(owner: Owner, State(streams): State<Arc<Streams>>, Name(tid)
     let (cancelled, status) = match (id.turn(), &watched.session) {
         (Some((_, started)), Some(session)) => {
             let turn = Some(started);
-            let outcome = owner.ask(&streams.sessions, session, Ask::Cancel { by, reason, turn }).await?;
+            let outcome = owner.ask(&streams.sessions, session, SessionRequest::Cancel { by, reason, turn }).await?;
             match outcome {
-                Outcome::Cancelled { ran: true } => (true, Status::Cancelled),
+                CommandOutcome::Cancelled { ran: true } => (true, Status::Cancelled),
                 _ => {
                     let now = Watched::find(&streams, &id, &owner.principal, owner.proof.as_ref()).await?;
                     (false, now.status())
@@ -80,7 +80,7 @@ pub async fn cancel(owner: Owner, State(streams): State<Arc<Streams>>, Name(tid)
         }
         _ if watched.is_released() => (false, watched.status()),
         _ => {
-            let ended = streams.tasks.end(&id, &owner.principal, Ending::cancelled(by, reason)).await?;
+            let ended = streams.tasks.end(&id, &owner.principal, TaskClose::cancelled(by, reason)).await?;
             (ended.by_this, ended.record.status)
         }
     };

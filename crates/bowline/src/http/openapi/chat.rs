@@ -8,22 +8,22 @@ use bowline_protocol::ErrorCode::{
 use serde_json::json;
 
 use super::schemas::asked_cursor;
-use super::{Door, Operation};
+use super::{Access, ApiOperation};
 use crate::http::chat::sessions::{Responded, SessionList, SessionMade, TurnCancelled};
 use crate::http::chat::shown::Session;
 
 /// How a session that cannot be used says so.
 pub const SESSION: [ErrorCode; 3] = [SessionNotFound, SessionExpired, SessionInactive];
 
-fn sessions(method: &'static str, path: &'static str, id: &str, summary: &str) -> Operation {
-    Operation::new(Door::Owner, method, path, id, summary, "sessions").header("ResumeToken")
+fn sessions(method: &'static str, path: &'static str, id: &str, summary: &str) -> ApiOperation {
+    ApiOperation::new(Access::Owner, method, path, id, summary, "sessions").header("ResumeToken")
 }
 
-fn session(method: &'static str, path: &'static str, id: &str, summary: &str) -> Operation {
+fn session(method: &'static str, path: &'static str, id: &str, summary: &str) -> ApiOperation {
     sessions(method, path, id, summary).path("sid", "The session").refuses(&SESSION)
 }
 
-pub fn operations() -> Vec<Operation> {
+pub fn operations() -> Vec<ApiOperation> {
     let mut all = vec![
         sessions("get", "/api/chat/sessions", "listSessions", "Lists your own sessions, the newest activity first")
             .query("limit", "How many", &json!({ "type": "integer", "minimum": 1, "maximum": 100, "default": 20 }))
@@ -56,7 +56,7 @@ pub fn operations() -> Vec<Operation> {
     all
 }
 
-fn turns() -> [Operation; 4] {
+fn turns() -> [ApiOperation; 4] {
     [
         session("post", "/api/chat/sessions/{sid}/stream", "startTurn", "Sends a message and streams the answer")
             .about("The same `message_id` again, as when a proxy repeats a request, runs nothing: it streams the same turn.")
@@ -84,11 +84,11 @@ fn turns() -> [Operation; 4] {
     ]
 }
 
-fn sdk() -> [Operation; 2] {
+fn sdk() -> [ApiOperation; 2] {
     let say = json!({ "role": "user", "id": "m-1", "parts": [{ "type": "text", "text": "/echo hello" }] });
     let example = json!({ "id": "chat-1", "trigger": "submit-message", "messages": [say] });
     [
-        Operation::new(Door::Owner, "post", "/api/chat", "submitChat", "Submits or regenerates a message of a chat", "ai-sdk")
+        ApiOperation::new(Access::Owner, "post", "/api/chat", "submitChat", "Submits or regenerates a message of a chat", "ai-sdk")
             .about(
                 "`id` is a name of the client's own choice; for each principal it stands for one session. The server's \
                  history wins: only the last message is new, and its id makes a repetition harmless. \
@@ -102,7 +102,7 @@ fn sdk() -> [Operation; 2] {
             .answer_header("Bowline-Resume-Token", "What proves that the session is yours, where that is asked for and it is new.")
             .refuses(&SESSION)
             .refuses(&[AgentBusy, IdempotencyConflict, TooManySessions, TaskExpired, TaskNotFound, ServerDraining]),
-        Operation::new(Door::Owner, "get", "/api/chat/{id}/stream", "resumeChat", "Streams the running turn of a chat", "ai-sdk")
+        ApiOperation::new(Access::Owner, "get", "/api/chat/{id}/stream", "resumeChat", "Streams the running turn of a chat", "ai-sdk")
             .about("With the name of a task in place of a chat's it streams that task, for transports that come back to a run.")
             .path("id", "The chat, as the client calls it; or a task")
             .header("ResumeToken")

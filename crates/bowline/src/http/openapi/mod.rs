@@ -16,11 +16,11 @@ use axum::routing::get;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::doors;
+use super::endpoints;
 use super::problem::ProblemBody;
 use crate::auth::Authenticator;
 use crate::session::Sessions;
-use operation::{Door, Operation, named};
+use operation::{Access, ApiOperation, named};
 
 /// What the document depends on.
 #[derive(Clone, Debug, FromRef)]
@@ -29,7 +29,7 @@ pub struct OpenApiState {
     pub sessions: Arc<Sessions>,
 }
 
-doors! {
+endpoints! {
     OpenApiState;
     "/openapi.json" => get(show),
 }
@@ -40,7 +40,7 @@ pub async fn show(State(auth): State<Arc<Authenticator>>, State(sessions): State
     Json(document(auth.is_required(), &agents))
 }
 
-fn operations() -> impl Iterator<Item = Operation> {
+fn operations() -> impl Iterator<Item = ApiOperation> {
     chat::operations()
         .into_iter()
         .chain(tasks::operations())
@@ -61,7 +61,7 @@ pub fn answers() -> Map<String, Value> {
 
 /// The document for a server that asks for a credential, or does not, and has these agents.
 pub fn document(auth_required: bool, agents: &[&str]) -> Value {
-    let own = Operation::new(Door::Open, "get", "/openapi.json", "getDocument", "This document", "server")
+    let own = ApiOperation::new(Access::Open, "get", "/openapi.json", "getDocument", "This document", "server")
         .answers_content(200, "The document", json!({ "application/json": { "schema": { "type": "object" } } }));
     let mut paths: Map<String, Value> = Map::new();
     for operation in operations().chain([own]) {

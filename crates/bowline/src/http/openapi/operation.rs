@@ -11,10 +11,10 @@ use crate::http::responses::error::ErrorBody;
 
 /// Who may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// Anybody who reaches the server.
+pub enum Access {
+    /// Every client that reaches the server.
     Open,
-    /// Anybody with a credential, where one is needed.
+    /// Every client with a credential, where one is needed.
     Owner,
     /// An operator with the credential of an admin.
     Admin,
@@ -27,10 +27,10 @@ enum Wording {
     ResponsesApi,
 }
 
-pub struct Operation {
+pub struct ApiOperation {
     pub method: &'static str,
     pub path: &'static str,
-    door: Door,
+    access: Access,
     shown: Map<String, Value>,
     parameters: Vec<Value>,
     responses: BTreeMap<u16, Value>,
@@ -42,7 +42,7 @@ pub struct Operation {
     pub types: Vec<fn(&mut SchemaGenerator)>,
 }
 
-impl std::fmt::Debug for Operation {
+impl std::fmt::Debug for ApiOperation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Operation({} {})", self.method, self.path)
     }
@@ -58,25 +58,25 @@ pub fn header(about: &str) -> Value {
     json!({ "description": about, "schema": { "type": "string" } })
 }
 
-impl Operation {
+impl ApiOperation {
     pub fn new(
-        door: Door,
+        access: Access,
         method: &'static str,
         path: &'static str,
         id: &str,
         summary: &str,
         tag: &'static str,
-    ) -> Operation {
+    ) -> ApiOperation {
         let shown = json!({ "operationId": id, "summary": summary, "tags": [tag] });
         let Value::Object(shown) = shown else { unreachable!("an object was written") };
-        let codes = match door {
-            Door::Open => Vec::new(),
-            Door::Owner | Door::Admin => vec![ErrorCode::Unauthorized, ErrorCode::StoreUnavailable],
+        let codes = match access {
+            Access::Open => Vec::new(),
+            Access::Owner | Access::Admin => vec![ErrorCode::Unauthorized, ErrorCode::StoreUnavailable],
         };
-        Operation {
+        ApiOperation {
             method,
             path,
-            door,
+            access,
             shown,
             parameters: Vec::new(),
             responses: BTreeMap::new(),
@@ -87,36 +87,36 @@ impl Operation {
         }
     }
 
-    pub fn about(mut self, text: &str) -> Operation {
+    pub fn about(mut self, text: &str) -> ApiOperation {
         self.shown.insert("description".into(), text.into());
         self
     }
 
     /// A name in the path. One that is not UTF-8 is refused.
-    pub fn path(mut self, name: &str, about: &str) -> Operation {
+    pub fn path(mut self, name: &str, about: &str) -> ApiOperation {
         let schema = json!({ "type": "string", "minLength": 1 });
         self.parameters
             .push(json!({ "name": name, "in": "path", "required": true, "description": about, "schema": schema }));
         self.refuses(&[ErrorCode::InvalidPayload])
     }
 
-    pub fn query(mut self, name: &str, about: &str, schema: &Value) -> Operation {
+    pub fn query(mut self, name: &str, about: &str, schema: &Value) -> ApiOperation {
         self.parameters.push(json!({ "name": name, "in": "query", "description": about, "schema": schema }));
         self.refuses(&[ErrorCode::InvalidPayload])
     }
 
-    pub fn header(mut self, name: &str) -> Operation {
+    pub fn header(mut self, name: &str) -> ApiOperation {
         self.parameters.push(json!({ "$ref": format!("#/components/parameters/{name}") }));
         self.refuses(&[ErrorCode::InvalidPayload])
     }
 
     /// Takes an object. `required` if it cannot be left out.
-    pub fn takes(self, schema: &str, required: bool, example: &Value) -> Operation {
+    pub fn takes(self, schema: &str, required: bool, example: &Value) -> ApiOperation {
         let content = json!({ "application/json": { "schema": named(schema), "example": example } });
         self.takes_content(content, required)
     }
 
-    pub fn takes_content(mut self, content: Value, required: bool) -> Operation {
+    pub fn takes_content(mut self, content: Value, required: bool) -> ApiOperation {
         let mut body = json!({ "required": required });
         body["content"] = content;
         self.shown.insert("requestBody".into(), body);
@@ -124,12 +124,12 @@ impl Operation {
     }
 
     /// Answers with this type as JSON.
-    pub fn answers<T: JsonSchema>(mut self, status: u16, about: &str) -> Operation {
+    pub fn answers<T: JsonSchema>(mut self, status: u16, about: &str) -> ApiOperation {
         self.types.push(|generator| drop(generator.subschema_for::<T>()));
         self.answers_content(status, about, json!({ "application/json": { "schema": named(&T::schema_name()) } }))
     }
 
-    pub fn answers_content(mut self, status: u16, about: &str, content: Value) -> Operation {
+    pub fn answers_content(mut self, status: u16, about: &str, content: Value) -> ApiOperation {
         let mut response = json!({ "description": about });
         response["content"] = content;
         self.responses.insert(status, response);
@@ -137,13 +137,13 @@ impl Operation {
         self
     }
 
-    pub fn answers_nothing(mut self, about: &str) -> Operation {
+    pub fn answers_nothing(mut self, about: &str) -> ApiOperation {
         self.responses.insert(204, json!({ "description": about }));
         self
     }
 
     /// Answers with a stream of chunks.
-    pub fn streams(self, about: &str) -> Operation {
+    pub fn streams(self, about: &str) -> ApiOperation {
         let content = json!({ "text/event-stream": { "schema": named("StreamEvent") } });
         self.answers_content(200, about, content)
             .answer_header("Cache-Control", "`no-cache, no-transform`")
@@ -157,7 +157,7 @@ impl Operation {
     }
 
     /// A header of the last answer that was described.
-    pub fn answer_header(mut self, name: &str, about: &str) -> Operation {
+    pub fn answer_header(mut self, name: &str, about: &str) -> ApiOperation {
         if let Some(last) = self.responses.get_mut(&self.last) {
             last["headers"][name] = header(about);
         }
@@ -165,7 +165,7 @@ impl Operation {
     }
 
     /// Where the answer's name for something can be used next.
-    pub fn link(mut self, name: &str, operation: &str, parameter: &str, pointer: &str) -> Operation {
+    pub fn link(mut self, name: &str, operation: &str, parameter: &str, pointer: &str) -> ApiOperation {
         if let Some(last) = self.responses.get_mut(&self.last) {
             let from = format!("$response.body#/{pointer}");
             last["links"][name] = json!({ "operationId": operation, "parameters": { parameter: from } });
@@ -174,13 +174,13 @@ impl Operation {
     }
 
     /// Words its refusals as the Responses API does.
-    pub fn in_the_apis_shape(mut self) -> Operation {
+    pub fn in_the_apis_shape(mut self) -> ApiOperation {
         self.wording = Wording::ResponsesApi;
         self.types.push(|generator| drop(generator.subschema_for::<ErrorBody>()));
         self
     }
 
-    pub fn refuses(mut self, codes: &[ErrorCode]) -> Operation {
+    pub fn refuses(mut self, codes: &[ErrorCode]) -> ApiOperation {
         self.codes.extend(codes.iter().filter(|code| !self.codes.contains(code)).copied().collect::<Vec<_>>());
         self
     }
@@ -211,7 +211,7 @@ impl Operation {
         if !self.parameters.is_empty() {
             self.shown.insert("parameters".into(), self.parameters.into());
         }
-        if auth_required && self.door != Door::Open {
+        if auth_required && self.access != Access::Open {
             self.shown.insert("security".into(), json!([{ "bearer": [] }]));
         }
         self.shown.into()

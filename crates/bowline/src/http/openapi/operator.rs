@@ -4,7 +4,7 @@ use bowline_protocol::ErrorCode::{SessionNotFound, TaskNotFound};
 use serde_json::{Value, json};
 
 use super::schemas::log_cursor;
-use super::{Door, Operation, named};
+use super::{Access, ApiOperation, named};
 use crate::config::EffectiveSettings;
 use crate::http::admin::node::NodeFacts;
 use crate::http::admin::sessions::{AllSessions, AnySession};
@@ -14,12 +14,12 @@ use crate::http::problem::ProblemBody;
 use crate::http::servers::{Reconnected, Removed};
 use crate::hub::{BackendShown, Backends};
 
-fn server(path: &'static str, id: &str, summary: &str) -> Operation {
-    Operation::new(Door::Open, "get", path, id, summary, "server")
+fn server(path: &'static str, id: &str, summary: &str) -> ApiOperation {
+    ApiOperation::new(Access::Open, "get", path, id, summary, "server")
 }
 
-fn admin(path: &'static str, id: &str, summary: &str) -> Operation {
-    Operation::new(Door::Admin, "get", path, id, summary, "admin")
+fn admin(path: &'static str, id: &str, summary: &str) -> ApiOperation {
+    ApiOperation::new(Access::Admin, "get", path, id, summary, "admin")
 }
 
 fn text(kind: &str) -> Value {
@@ -28,7 +28,7 @@ fn text(kind: &str) -> Value {
     content
 }
 
-pub fn operations() -> [Operation; 16] {
+pub fn operations() -> [ApiOperation; 16] {
     let page = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
     [
         server("/healthz", "isAlive", "Whether the process answers").answers_content(
@@ -73,8 +73,8 @@ pub fn operations() -> [Operation; 16] {
             .refuses(&[SessionNotFound]),
         admin("/api/admin/backends", "listBackends", "Every MCP server, with its status")
             .answers::<Backends>(200, "All of them, and under `removed` those of the servers file that were removed"),
-        Operation::new(
-            Door::Admin,
+        ApiOperation::new(
+            Access::Admin,
             "post",
             "/api/admin/backends",
             "addBackend",
@@ -84,8 +84,8 @@ pub fn operations() -> [Operation; 16] {
         .takes("NewBackend", true, &json!({ "name": "search", "url": "https://search.example/mcp" }))
         .answers::<BackendShown>(201, "The server, as it is after its first dial")
         .answers::<ProblemBody>(409, "There is a server of this name"),
-        Operation::new(
-            Door::Admin,
+        ApiOperation::new(
+            Access::Admin,
             "delete",
             "/api/admin/backends/{name}",
             "removeBackend",
@@ -96,8 +96,8 @@ pub fn operations() -> [Operation; 16] {
         .query("owner", "Whose it is; everybody's if left out", &json!({ "type": "string" }))
         .answers::<Removed>(200, "It is removed")
         .answers::<ProblemBody>(404, "There is no server of this name"),
-        Operation::new(
-            Door::Admin,
+        ApiOperation::new(
+            Access::Admin,
             "post",
             "/api/admin/backends/{name}/restore",
             "restoreBackend",
@@ -108,8 +108,8 @@ pub fn operations() -> [Operation; 16] {
         .answers::<BackendShown>(200, "The server, as it is after its first dial")
         .answers::<ProblemBody>(404, "No server of this name was removed")
         .answers::<ProblemBody>(409, "There is a server of this name, which was added since"),
-        Operation::new(
-            Door::Admin,
+        ApiOperation::new(
+            Access::Admin,
             "post",
             "/api/admin/backends/{name}/reconnect",
             "reconnectBackend",

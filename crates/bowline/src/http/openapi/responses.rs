@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use super::chat::SESSION;
 use super::schemas::{Named, anything, flag, object, one_of, or_null, request, text};
-use super::{Door, Operation, named, tasks};
+use super::{Access, ApiOperation, named, tasks};
 use crate::http::responses::models::{Model, ModelList};
 use crate::http::responses::show::{InputItems, ResponseDeleted};
 
-fn api(method: &'static str, path: &'static str, id: &str, summary: &str) -> Operation {
-    Operation::new(Door::Owner, method, path, id, summary, "responses").header("ResumeToken").in_the_apis_shape()
+fn api(method: &'static str, path: &'static str, id: &str, summary: &str) -> ApiOperation {
+    ApiOperation::new(Access::Owner, method, path, id, summary, "responses").header("ResumeToken").in_the_apis_shape()
 }
 
-fn response(method: &'static str, path: &'static str, id: &str, summary: &str) -> Operation {
+fn response(method: &'static str, path: &'static str, id: &str, summary: &str) -> ApiOperation {
     api(method, path, id, summary)
         .path("id", "The response")
         .refuses(&[TaskNotFound, TaskExpired, ReplayGap])
@@ -31,7 +31,7 @@ fn whole_or_streamed() -> Value {
     })
 }
 
-pub fn operations() -> Vec<Operation> {
+pub fn operations() -> Vec<ApiOperation> {
     let whole = json!({ "application/json": { "schema": named("ResponseObject") } });
     let item_count = json!({ "type": "integer", "minimum": 1, "maximum": 100, "default": 20 });
     vec![

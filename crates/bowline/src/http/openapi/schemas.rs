@@ -77,7 +77,7 @@ pub fn object(fields: &[(&str, Value)]) -> Value {
     shown
 }
 
-/// The same for what somebody sends: where a field may be left out, `null` means that too.
+/// The same for what a client sends: where a field may be left out, `null` means that too.
 pub fn request(fields: &[(&str, Value)]) -> Value {
     let relaxed: Vec<(&str, Value)> = fields
         .iter()

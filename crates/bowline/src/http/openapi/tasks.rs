@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::chat::SESSION;
 use super::schemas::asked_cursor;
-use super::{Door, Operation, named};
+use super::{Access, ApiOperation, named};
 use crate::http::chat::producers::{ChunksAppended, TaskFinished, TaskMade};
 use crate::http::chat::tasks::{TaskCancelled, Ttl};
 use crate::stream::TaskResource;
@@ -26,14 +26,14 @@ pub fn index() -> Value {
     json!({ "type": "integer", "minimum": i64::MIN, "maximum": i64::MAX })
 }
 
-fn task(method: &'static str, path: &'static str, id: &str, summary: &str, tag: &'static str) -> Operation {
-    Operation::new(Door::Owner, method, path, id, summary, tag)
+fn task(method: &'static str, path: &'static str, id: &str, summary: &str, tag: &'static str) -> ApiOperation {
+    ApiOperation::new(Access::Owner, method, path, id, summary, tag)
         .path("tid", "The task")
         .header("ResumeToken")
         .refuses(&[TaskNotFound, TaskExpired])
 }
 
-pub fn operations() -> Vec<Operation> {
+pub fn operations() -> Vec<ApiOperation> {
     let mut all = vec![
         task("get", "/api/chat/tasks/{tid}", "getTask", "Tells how a task stands", "tasks")
             .about("For as long as its session lives, also when its stream has expired.")
@@ -59,8 +59,8 @@ pub fn operations() -> Vec<Operation> {
             .takes("Reason", false, &json!({ "reason": "no longer needed" }))
             .answers::<TaskCancelled>(200, "Whether it was stopped, and how it stands")
             .refuses(&SESSION),
-        Operation::new(
-            Door::Owner,
+        ApiOperation::new(
+            Access::Owner,
             "get",
             "/api/chat/config/ttl",
             "getTtl",
@@ -74,12 +74,12 @@ pub fn operations() -> Vec<Operation> {
     all
 }
 
-fn work() -> [Operation; 2] {
+fn work() -> [ApiOperation; 2] {
     let operation =
         json!({ "tool_name": "demo", "arguments": { "steps": 3, "delay_ms": 10 }, "tool_call_id": "call-1" });
     [
-        Operation::new(
-            Door::Owner,
+        ApiOperation::new(
+            Access::Owner,
             "post",
             "/api/chat/sessions/{sid}/operations",
             "startOperation",
@@ -97,8 +97,8 @@ fn work() -> [Operation; 2] {
         .link("cancel", "cancelTask", "tid", "task_id")
         .refuses(&SESSION)
         .refuses(&[IdempotencyConflict, RateLimited, ServerDraining]),
-        Operation::new(
-            Door::Owner,
+        ApiOperation::new(
+            Access::Owner,
             "post",
             "/api/chat/operations/{oid}/complete",
             "completeOperation",
@@ -113,7 +113,7 @@ fn work() -> [Operation; 2] {
     ]
 }
 
-fn producers() -> [Operation; 3] {
+fn producers() -> [ApiOperation; 3] {
     let chunk = |delta: Value| json!({ "type": "data-progress", "data": delta });
     let chunks = json!({
         "application/json": { "schema": named("Chunks"), "example": [chunk(json!({ "percent": 50 }))] },
@@ -123,7 +123,7 @@ fn producers() -> [Operation; 3] {
         },
     });
     [
-        Operation::new(Door::Owner, "post", "/api/chat/tasks", "createTask", "Makes a task for a producer", "producers")
+        ApiOperation::new(Access::Owner, "post", "/api/chat/tasks", "createTask", "Makes a task for a producer", "producers")
             .about(
                 "The same `operation_id` or `Idempotency-Key` twice is one task. A restart of the server does not end it. With \
                  `session.ownership = \"token\"`, a task without a session has a `resume_token` of its own, which everything \

@@ -154,7 +154,7 @@ pub async fn drive(context: Arc<ProduceContext>, socket: WebSocket, owner: Owner
             }
             Happened::Frame(Some(Ok(Message::Binary(_)))) => break (CloseCode::Unsupported, None),
             Happened::Frame(Some(Ok(Message::Close(_)))) => {
-                // The answer to it is queued below us, and leaves only when somebody asks for it.
+                // The answer to it is queued below us, and leaves only when the sink is polled.
                 let _ = tokio::time::timeout(CLOSE_TIMEOUT, sink.close()).await;
                 return;
             }

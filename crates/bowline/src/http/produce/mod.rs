@@ -9,19 +9,19 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bowline_protocol::frame::client::Secret;
-use bowline_protocol::frame::{Request, names};
+use bowline_protocol::frame::{ClientFrame, names};
 use bowline_protocol::{ErrorCode, ProducerId, Refusal, Seq, TaskId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::admission::Admission;
+use super::admission::AdmissionRules;
 use super::chat::Owner;
 use super::chat::producers::not_a_producers;
-use super::doors;
+use super::endpoints;
 use super::limits::RequestLimits;
 use super::problem::Problem;
-use super::ws::{Asked, no_upgrade};
+use super::ws::{UpgradeResult, no_upgrade};
 use crate::auth::{Authenticator, Identity, SUBPROTOCOL};
 use crate::lifecycle::Lifecycle;
 use crate::refusals;
@@ -46,11 +46,11 @@ pub struct ProduceContext {
 /// What this endpoint is made of.
 #[derive(Clone, Debug, FromRef)]
 pub struct ProduceState {
-    pub admission: Arc<Admission>,
+    pub admission: Arc<AdmissionRules>,
     pub context: Arc<ProduceContext>,
 }
 
-doors! {
+endpoints! {
     ProduceState;
     "/produce" => get(upgrade),
 }
@@ -59,7 +59,7 @@ pub async fn upgrade(
     owner: Owner,
     State(context): State<Arc<ProduceContext>>,
     headers: HeaderMap,
-    upgrade: Asked,
+    upgrade: UpgradeResult,
 ) -> Response {
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
@@ -106,7 +106,7 @@ pub struct About {
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct WrittenFrame {
     #[serde(default)]
     task_id: Option<String>,
     #[serde(default)]
@@ -131,7 +131,7 @@ impl About {
 impl Frame {
     pub fn read(limits: &RequestLimits, producer: &ProducerId, text: &str) -> (About, Result<Frame, Refusal>) {
         let written = limits.text(text.as_bytes()).and_then(|text| {
-            serde_json::from_str::<Written>(text).map_err(|error| {
+            serde_json::from_str::<WrittenFrame>(text).map_err(|error| {
                 let code = if error.is_data() { ErrorCode::InvalidPayload } else { ErrorCode::InvalidJson };
                 Refusal::new(code, format!("This is not a frame of a producer: {error}."))
             })
@@ -145,7 +145,7 @@ impl Frame {
         }
     }
 
-    fn check(producer: &ProducerId, written: Written) -> Result<Frame, Refusal> {
+    fn check(producer: &ProducerId, written: WrittenFrame) -> Result<Frame, Refusal> {
         let missing = |field: &str| Refusal::field(field, "is missing");
         let task = written.task_id.ok_or_else(|| missing("task_id"))?;
         let task = TaskId::parse(&task).ok_or_else(refusals::task_not_found)?;
@@ -168,7 +168,7 @@ impl Frame {
 
 /// The answer to a frame whose chunks are durable.
 #[derive(Serialize)]
-struct Taken<'a> {
+struct TakenReply<'a> {
     last_message_id: &'a str,
     producer_seq: Option<u64>,
     task_id: Option<&'a str>,
@@ -179,8 +179,11 @@ pub fn answer(about: &About, appended: Result<Appended, Refusal>) -> String {
     let About { task_id, producer_seq } = about;
     match appended {
         Ok(Appended { last_message_id }) => {
-            let taken =
-                Taken { last_message_id: &last_message_id, producer_seq: *producer_seq, task_id: task_id.as_deref() };
+            let taken = TakenReply {
+                last_message_id: &last_message_id,
+                producer_seq: *producer_seq,
+                task_id: task_id.as_deref(),
+            };
             // Texts and a number, so this cannot fail.
             serde_json::to_string(&taken).unwrap_or_default()
         }
@@ -210,8 +213,8 @@ pub fn renewal(limits: &RequestLimits, text: &str) -> Option<Secret> {
     if !text.contains(names::AUTHENTICATE) {
         return None;
     }
-    match Request::parse(text, limits.config.limits.json_depth_max) {
-        Ok(Request::Authenticate { token }) => Some(token),
+    match ClientFrame::parse(text, limits.config.limits.json_depth_max) {
+        Ok(ClientFrame::Authenticate { token }) => Some(token),
         _ => None,
     }
 }

@@ -19,15 +19,15 @@ use super::super::chat::read::{self, Body};
 use super::super::chat::{Owner, RESUME_TOKEN, sdk, sessions, sse};
 use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
-use super::found::{Found, object, streamed};
+use super::found::{FoundResponse, object, streamed};
 use super::input::{CallOutput, Input};
 use super::request::{Delivery, ResponseRequest};
 use crate::alias::Naming;
 use crate::decode::decode;
 use crate::refusals;
-use crate::session::record::{Accepted, SessionRecord, keys};
+use crate::session::record::{AcceptedMessage, SessionRecord, keys};
 use crate::session::registry::NewSession;
-use crate::session::{Ask, Outcome, Returned};
+use crate::session::{CommandOutcome, Returned, SessionRequest};
 use crate::stream::Streams;
 
 type Answer = Result<Response, Problem>;
@@ -122,7 +122,7 @@ pub async fn create(
 
 /// A response that follows another: in the same session, which takes it only behind its newest turn.
 async fn behind(streams: &Streams, owner: Owner, previous: &str, model: Option<&str>) -> Result<Place, Refusal> {
-    let found = Found::find(streams, &owner, previous).await?;
+    let found = FoundResponse::find(streams, &owner, previous).await?;
     let (_, record) = streams.sessions.own(&found.session, &owner.principal, owner.proof.as_ref()).await?;
     is_with(&record, model)?;
     let behind = Some(found.id.turn);
@@ -193,17 +193,22 @@ async fn unnamed(
 }
 
 /// Sends the message, and waits for its turn if another runs.
-async fn message(streams: &Streams, place: &Place, key: Option<MessageId>, content: Content) -> Result<Found, Refusal> {
+async fn message(
+    streams: &Streams,
+    place: &Place,
+    key: Option<MessageId>,
+    content: Content,
+) -> Result<FoundResponse, Refusal> {
     let Place { session, owner, behind, .. } = place;
     let message_id = key.unwrap_or_else(|| MessageId::from_random(entropy::u128()));
-    let ask = Ask::Message { message_id: Some(message_id.clone()), also: None, behind: *behind, content };
+    let ask = SessionRequest::Message { message_id: Some(message_id.clone()), also: None, behind: *behind, content };
     let outcome = owner.ask(&streams.sessions, session, ask).await.map_err(in_our_words)?;
     let (log, _) = streams.sessions.own(session, &owner.principal, owner.proof.as_ref()).await?;
     let turn = match outcome {
-        Outcome::Started { turn } | Outcome::Repeated { turn: Some(turn), .. } => turn,
+        CommandOutcome::Started { turn } | CommandOutcome::Repeated { turn: Some(turn), .. } => turn,
         _ => turn_of(streams, &log, &message_id).await?,
     };
-    Found::at(streams, owner, ResponseId::of_turn(log, turn)).await
+    FoundResponse::at(streams, owner, ResponseId::of_turn(log, turn)).await
 }
 
 /// A session knows nothing of responses.
@@ -225,7 +230,7 @@ async fn turn_of(streams: &Streams, log: &LogId, message: &MessageId) -> Result<
     let key = keys::idempotency(message);
     loop {
         let item = logs.store.item(log, &key).await.map_err(|error| refusals::of_store(&error))?;
-        let accepted: Option<Accepted> = decode(log, &key, item)?;
+        let accepted: Option<AcceptedMessage> = decode(log, &key, item)?;
         let accepted = accepted.ok_or_else(refusals::session_not_found)?;
         if let Some(turn) = accepted.seq.and_then(Seq::new) {
             return Ok(turn);
@@ -244,8 +249,8 @@ async fn answer(
     question: &QuestionId,
     reply: Reply,
     request: Content,
-) -> Result<Found, Refusal> {
-    let before = Found::find(streams, owner, previous).await?;
+) -> Result<FoundResponse, Refusal> {
+    let before = FoundResponse::find(streams, owner, previous).await?;
     let wrong = || Refusal::field("input", "answers no question of `previous_response_id`");
     let (asked, wait) = before.waits(streams).await?.ok_or_else(wrong)?;
     if before.id.log != question.log || asked.seq != question.asked || wait != Wait::Question {
@@ -254,13 +259,13 @@ async fn answer(
     let step_id = asked.step_id.ok_or_else(wrong)?;
     let id = ResponseId { question: Some(question.asked), ..before.id.clone() };
     let confirmed = reply.confirmed;
-    let ask = Ask::Response { step_id, reply, request: Some(request) };
+    let ask = SessionRequest::Response { step_id, reply, request: Some(request) };
     match owner.ask(&streams.sessions, &before.session, ask).await {
-        Ok(_) => Found::at(streams, owner, id).await,
+        Ok(_) => FoundResponse::at(streams, owner, id).await,
         Err(refusal) if refusal.code == ErrorCode::UnknownStep => {
             let known = before.reply(streams, question.asked).await?;
             if known.is_some_and(|known| known.content["confirmed"] == confirmed) {
-                return Found::at(streams, owner, id).await;
+                return FoundResponse::at(streams, owner, id).await;
             }
             Err(refusal)
         }
@@ -277,11 +282,11 @@ async fn returned(
     given: Vec<CallOutput>,
     functions: Functions,
     request: Content,
-) -> Result<Found, Refusal> {
+) -> Result<FoundResponse, Refusal> {
     let wrong = || Refusal::field("input", "holds an output of no call that `previous_response_id` made");
     let before = match (previous, given.first()) {
-        (Some(previous), _) => Found::find(streams, owner, previous).await?,
-        (None, Some(first)) => Found::that_called(streams, owner, &first.call).await?,
+        (Some(previous), _) => FoundResponse::find(streams, owner, previous).await?,
+        (None, Some(first)) => FoundResponse::that_called(streams, owner, &first.call).await?,
         (None, None) => return Err(wrong()),
     };
     let (asked, wait) = before.waits(streams).await?.ok_or_else(wrong)?;
@@ -303,9 +308,9 @@ async fn returned(
     }
     let id = ResponseId { question: Some(asked.seq), ..before.id.clone() };
     let sent = outputs.clone();
-    let ask = Ask::Returned(Box::new(Returned { step_id, outputs, functions, request }));
+    let ask = SessionRequest::Returned(Box::new(Returned { step_id, outputs, functions, request }));
     match owner.ask(&streams.sessions, &before.session, ask).await {
-        Ok(_) => Found::at(streams, owner, id).await,
+        Ok(_) => FoundResponse::at(streams, owner, id).await,
         Err(refusal) if refusal.code == ErrorCode::UnknownStep => {
             let known = before.outputs(streams, asked.seq).await?;
             let is_same = |output: &FunctionOutput| {
@@ -316,7 +321,7 @@ async fn returned(
                 })
             };
             if sent.iter().all(is_same) {
-                return Found::at(streams, owner, id).await;
+                return FoundResponse::at(streams, owner, id).await;
             }
             Err(refusal)
         }
@@ -326,7 +331,7 @@ async fn returned(
 
 /// Ends a session that nothing is to be kept of. If it cannot be ended now, it expires.
 async fn forget(streams: &Streams, place: &Place) {
-    let ask = Ask::End { by: place.owner.name() };
+    let ask = SessionRequest::End { by: place.owner.name() };
     if let Err(refusal) = place.owner.ask(&streams.sessions, &place.session, ask).await {
         tracing::debug!(session = %place.session, %refusal, "a response that is not to be kept could not be let go");
     }
@@ -339,7 +344,7 @@ fn forgetful(body: HttpBody, streams: &Arc<Streams>, place: &Place) -> HttpBody 
     let (principal, proof, by) = (principal.clone(), proof.clone(), place.owner.name());
     let end = futures_util::stream::once(async move {
         // If it cannot be ended now, it expires.
-        let _ = sessions.ask(&session, &principal, proof, Ask::End { by }).await;
+        let _ = sessions.ask(&session, &principal, proof, SessionRequest::End { by }).await;
         Ok(bytes::Bytes::new())
     });
     HttpBody::from_stream(futures_util::StreamExt::chain(body.into_data_stream(), end))

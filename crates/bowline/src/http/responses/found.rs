@@ -23,7 +23,7 @@ use crate::stream::{Streams, Watched};
 const READ: ReadLimit = ReadLimit { events: 1024, bytes: 1 << 20 };
 
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundResponse {
     pub id: ResponseId,
     /// The name of its session now.
     pub session: SessionId,
@@ -50,13 +50,13 @@ fn gone() -> Refusal {
     Refusal::new(ErrorCode::ReplayGap, message)
 }
 
-impl Found {
-    pub async fn find(streams: &Streams, owner: &Owner, id: &str) -> Result<Found, Refusal> {
+impl FoundResponse {
+    pub async fn find(streams: &Streams, owner: &Owner, id: &str) -> Result<FoundResponse, Refusal> {
         let id = ResponseId::parse(id).ok_or_else(not_found)?;
-        Found::at(streams, owner, id).await.map_err(strange)
+        FoundResponse::at(streams, owner, id).await.map_err(strange)
     }
 
-    pub async fn at(streams: &Streams, owner: &Owner, id: ResponseId) -> Result<Found, Refusal> {
+    pub async fn at(streams: &Streams, owner: &Owner, id: ResponseId) -> Result<FoundResponse, Refusal> {
         let turn = TaskId::of_turn(&id.log, id.turn);
         let watched = Watched::find(streams, &turn, &owner.principal, owner.proof.as_ref()).await?;
         let session = watched.session.clone().ok_or_else(not_found)?;
@@ -70,7 +70,7 @@ impl Found {
         }
         let name = ResponseProjector::name(&id, &record.agent);
         let task = TaskId::parse(&name).ok_or_else(not_found)?;
-        let found = Found { session, watched: watched.part(task, id.first()), name, id };
+        let found = FoundResponse { session, watched: watched.part(task, id.first()), name, id };
         if let Some(question) = found.id.question {
             found.reply(streams, question).await?.ok_or_else(not_found)?;
         }
@@ -94,20 +94,20 @@ impl Found {
     }
 
     /// The response that made this call, for a caller that does not name it.
-    pub async fn that_called(streams: &Streams, owner: &Owner, call: &CallId) -> Result<Found, Refusal> {
+    pub async fn that_called(streams: &Streams, owner: &Owner, call: &CallId) -> Result<FoundResponse, Refusal> {
         let turns = streams.readers.logs.store.items(&call.log, keys::TURNS).await;
         let turns = turns.map_err(|error| strange(refusals::of_task(&error)))?;
         let begun = turns.iter().filter_map(|(key, _)| key.strip_prefix(keys::TURNS)?.parse().ok().and_then(Seq::new));
         let turn = begun.filter(|turn| *turn < call.called).max().ok_or_else(not_found)?;
         let mut found =
-            Found::at(streams, owner, ResponseId::of_turn(call.log.clone(), turn)).await.map_err(strange)?;
+            FoundResponse::at(streams, owner, ResponseId::of_turn(call.log.clone(), turn)).await.map_err(strange)?;
         loop {
             let (event, _) = found.waits(streams).await?.ok_or_else(not_found)?;
             if event.seq >= call.called {
                 return Ok(found);
             }
             let next = ResponseId { question: Some(event.seq), ..found.id.clone() };
-            found = Found::at(streams, owner, next).await?;
+            found = FoundResponse::at(streams, owner, next).await?;
         }
     }
 

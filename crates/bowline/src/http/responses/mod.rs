@@ -12,11 +12,11 @@ mod tools;
 use axum::routing::{get, post};
 
 use super::chat::ChatState;
-use super::doors;
+use super::endpoints;
 
 pub use error::in_the_apis_shape;
 
-doors! {
+endpoints! {
     ChatState;
     "/v1/responses" => post(create::create),
     "/v1/responses/{id}" => get(show::show).delete(show::delete),

@@ -5,7 +5,7 @@ use bowline_core::dialect::responses::ECHOED;
 use bowline_protocol::{ErrorCode, Refusal};
 use serde_json::{Map, Value, json};
 
-use super::super::chat::read::Fields;
+use super::super::chat::read::BodyFields;
 use super::input::Input;
 use super::tools;
 
@@ -49,7 +49,7 @@ pub enum Delivery {
 }
 
 impl ResponseRequest {
-    pub fn read(mut fields: Fields) -> Result<ResponseRequest, Refusal> {
+    pub fn read(mut fields: BodyFields) -> Result<ResponseRequest, Refusal> {
         refuse_what_would_be_ignored(&fields.0)?;
         let mut echoed: Map<String, Value> = fields
             .0
@@ -148,7 +148,7 @@ mod tests {
 
     fn read(body: Value) -> Result<ResponseRequest, Refusal> {
         let Value::Object(fields) = body else { panic!("a test writes objects") };
-        ResponseRequest::read(Fields(fields))
+        ResponseRequest::read(BodyFields(fields))
     }
 
     #[test]

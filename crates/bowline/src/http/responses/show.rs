@@ -16,12 +16,12 @@ use super::super::chat::sse;
 use super::super::limits::RequestLimits;
 use super::super::problem::Problem;
 use super::super::sorted::Sorted;
-use super::found::{Found, object, streamed};
+use super::found::{FoundResponse, object, streamed};
 use super::input;
 use super::models::ListObject;
 use crate::refusals;
 use crate::schema;
-use crate::session::Ask;
+use crate::session::SessionRequest;
 use crate::session::record::keys;
 use crate::stream::Streams;
 
@@ -32,7 +32,7 @@ const LISTED: usize = 20;
 const LISTED_MAX: usize = 100;
 
 #[derive(Debug, Deserialize)]
-pub struct Reading {
+pub struct RetrieveQuery {
     stream: Option<String>,
     starting_after: Option<String>,
 }
@@ -43,9 +43,9 @@ pub async fn show(
     State(limits): State<Arc<RequestLimits>>,
     State(streams): State<Arc<Streams>>,
     Name(id): Name,
-    asked: Result<Query<Reading>, QueryRejection>,
+    asked: Result<Query<RetrieveQuery>, QueryRejection>,
 ) -> Answer {
-    let Reading { stream, starting_after } = read::query(asked)?;
+    let RetrieveQuery { stream, starting_after } = read::query(asked)?;
     let wants_stream = sse::flag("stream", stream.as_deref())?.unwrap_or(false);
     let wrong = || Refusal::field("starting_after", "must be the `sequence_number` of an event");
     let after = starting_after.map(|text| text.parse::<u64>().map_err(|_| wrong())).transpose()?;
@@ -53,22 +53,22 @@ pub async fn show(
         return Err(Refusal::field("starting_after", "needs `stream=true`").into());
     }
     if !wants_stream {
-        return Ok(object(&Found::find(&streams, &owner, &id).await?.response(&streams).await?));
+        return Ok(object(&FoundResponse::find(&streams, &owner, &id).await?.response(&streams).await?));
     }
     limits.admit_stream()?;
-    let found = Found::find(&streams, &owner, &id).await?;
+    let found = FoundResponse::find(&streams, &owner, &id).await?;
     let from = after.map_or(0, |number| number.saturating_add(1));
     Ok(streamed(sse::body(found.stream(&streams, from).await?)))
 }
 
 /// `POST /v1/responses/{id}/cancel`: really stops the run. One that has ended is shown as it is.
 pub async fn cancel(owner: Owner, State(streams): State<Arc<Streams>>, Name(id): Name) -> Answer {
-    let found = Found::find(&streams, &owner, &id).await?;
+    let found = FoundResponse::find(&streams, &owner, &id).await?;
     let response = found.response(&streams).await?;
     if !is_running(response.get()) {
         return Ok(object(&response));
     }
-    let ask = Ask::Cancel { by: owner.name(), reason: None, turn: Some(found.id.turn) };
+    let ask = SessionRequest::Cancel { by: owner.name(), reason: None, turn: Some(found.id.turn) };
     owner.ask(&streams.sessions, &found.session, ask).await?;
     Ok(object(&found.response(&streams).await?))
 }
@@ -83,7 +83,7 @@ fn is_running(response: &str) -> bool {
 
 /// `DELETE /v1/responses/{id}`: ends the session that the response is all of, and lets its contents go.
 pub async fn delete(owner: Owner, State(streams): State<Arc<Streams>>, Name(id): Name) -> Answer {
-    let found = Found::find(&streams, &owner, &id).await?;
+    let found = FoundResponse::find(&streams, &owner, &id).await?;
     let turns = streams.readers.logs.store.items(&found.id.log, keys::TURNS).await;
     let turns = turns.map_err(|error| refusals::of_store(&error))?;
     if turns.len() > 1 || found.id.question.is_some() {
@@ -93,7 +93,7 @@ pub async fn delete(owner: Owner, State(streams): State<Arc<Streams>>, Name(id):
         );
         return Err(Refusal::new(ErrorCode::NotSupported, message).into());
     }
-    owner.ask(&streams.sessions, &found.session, Ask::End { by: owner.name() }).await?;
+    owner.ask(&streams.sessions, &found.session, SessionRequest::End { by: owner.name() }).await?;
     Ok(Sorted(ResponseDeleted { id, object: ResponseObject::Response, deleted: true }).into_response())
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct InputItems {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Page {
+pub struct ItemsPage {
     limit: Option<usize>,
     order: Option<String>,
     after: Option<String>,
@@ -138,9 +138,9 @@ pub async fn input_items(
     owner: Owner,
     State(streams): State<Arc<Streams>>,
     Name(id): Name,
-    page: Result<Query<Page>, QueryRejection>,
+    page: Result<Query<ItemsPage>, QueryRejection>,
 ) -> Answer {
-    let Page { limit, order, after } = read::query(page)?;
+    let ItemsPage { limit, order, after } = read::query(page)?;
     let limit = limit.unwrap_or(LISTED);
     if !(1..=LISTED_MAX).contains(&limit) {
         return Err(Refusal::field("limit", "must be from 1 to 100").into());
@@ -150,7 +150,7 @@ pub async fn input_items(
         None | Some("desc") => false,
         Some(_) => return Err(Refusal::field("order", "must be asc or desc").into()),
     };
-    let found = Found::find(&streams, &owner, &id).await?;
+    let found = FoundResponse::find(&streams, &owner, &id).await?;
     let mut items = asked(&streams, &found).await?;
     if !is_rising {
         items.reverse();
@@ -178,7 +178,7 @@ struct OutputItem<'a> {
     output: &'a Value,
 }
 
-async fn asked(streams: &Streams, found: &Found) -> Result<Vec<Value>, Refusal> {
+async fn asked(streams: &Streams, found: &FoundResponse) -> Result<Vec<Value>, Refusal> {
     let id = found.id.to_string();
     if let Some(question) = found.id.question {
         let Some(reply) = found.reply(streams, question).await? else { return Ok(Vec::new()) };

@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 /// A longer wait than this is not one that a person sits through: the run ends and can be tried again later.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-pub enum Trouble {
+pub enum UpstreamError {
     /// No connection came about, so nothing was sent.
     Unsent(String),
     /// The request went out, and the answer did not come or broke off.
@@ -23,16 +23,16 @@ pub enum Trouble {
 }
 
 /// What an upstream said may repeat what a person wrote, so it is not shown.
-impl fmt::Debug for Trouble {
+impl fmt::Debug for UpstreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Unsent(why) => write!(f, "Unsent({why})"),
-            Trouble::Broken(why) => write!(f, "Broken({why})"),
-            Trouble::Silent(time) => write!(f, "Silent({time:?})"),
-            Trouble::Refused { status, retry_after, message } => {
+            UpstreamError::Unsent(why) => write!(f, "Unsent({why})"),
+            UpstreamError::Broken(why) => write!(f, "Broken({why})"),
+            UpstreamError::Silent(time) => write!(f, "Silent({time:?})"),
+            UpstreamError::Refused { status, retry_after, message } => {
                 write!(f, "Refused({status}, retry after {retry_after:?}, {} bytes)", message.len())
             }
-            Trouble::Garbage(what) => write!(f, "Garbage({what})"),
+            UpstreamError::Garbage(what) => write!(f, "Garbage({what})"),
         }
     }
 }
@@ -46,16 +46,16 @@ pub enum Resend {
     IfNotTaken,
 }
 
-impl Trouble {
+impl UpstreamError {
     /// Whether another try makes sense, and how long the upstream asks us to wait before it.
     pub fn retry(&self, resend: Resend) -> Option<Option<Duration>> {
         match (self, resend) {
-            (Trouble::Unsent(_), _) | (Trouble::Broken(_), Resend::UntilAnswered) => Some(None),
-            (Trouble::Refused { retry_after: Some(wait), .. }, _) if *wait > RETRY_AFTER_MAX => None,
-            (Trouble::Refused { status, retry_after, .. }, Resend::UntilAnswered) if is_passing(*status) => {
+            (UpstreamError::Unsent(_), _) | (UpstreamError::Broken(_), Resend::UntilAnswered) => Some(None),
+            (UpstreamError::Refused { retry_after: Some(wait), .. }, _) if *wait > RETRY_AFTER_MAX => None,
+            (UpstreamError::Refused { status, retry_after, .. }, Resend::UntilAnswered) if is_passing(*status) => {
                 Some(*retry_after)
             }
-            (Trouble::Refused { status, retry_after: Some(wait), .. }, Resend::IfNotTaken) => {
+            (UpstreamError::Refused { status, retry_after: Some(wait), .. }, Resend::IfNotTaken) => {
                 let not_taken = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(status);
                 not_taken.then_some(Some(*wait))
             }
@@ -70,21 +70,21 @@ fn is_passing(status: StatusCode) -> bool {
 }
 
 /// The sentence is for the agent's clients: it names no address and no key.
-impl From<Trouble> for AgentError {
-    fn from(trouble: Trouble) -> AgentError {
+impl From<UpstreamError> for AgentError {
+    fn from(trouble: UpstreamError) -> AgentError {
         match trouble {
-            Trouble::Unsent(_) => AgentError::unreachable("The agent's upstream cannot be reached."),
-            Trouble::Broken(why) => AgentError::unreachable(format!("The agent's upstream broke off: {why}.")),
-            Trouble::Silent(time) => {
+            UpstreamError::Unsent(_) => AgentError::unreachable("The agent's upstream cannot be reached."),
+            UpstreamError::Broken(why) => AgentError::unreachable(format!("The agent's upstream broke off: {why}.")),
+            UpstreamError::Silent(time) => {
                 AgentError::unreachable(format!("The agent's upstream was silent for {} s.", time.as_secs_f64()))
             }
-            Trouble::Refused { status, message, .. } if is_passing(status) => {
+            UpstreamError::Refused { status, message, .. } if is_passing(status) => {
                 AgentError::unreachable(format!("The agent's upstream answered {status}{}", tail(&message)))
             }
-            Trouble::Refused { status, message, .. } => {
+            UpstreamError::Refused { status, message, .. } => {
                 AgentError::failed(format!("The agent's upstream answered {status}{}", tail(&message)))
             }
-            Trouble::Garbage(what) => AgentError::failed(format!("The agent's upstream sent {what}.")),
+            UpstreamError::Garbage(what) => AgentError::failed(format!("The agent's upstream sent {what}.")),
         }
     }
 }
@@ -112,16 +112,16 @@ mod tests {
     use super::*;
     use bowline_protocol::ErrorCode;
 
-    fn refused(status: u16, retry_after: Option<u64>) -> Trouble {
+    fn refused(status: u16, retry_after: Option<u64>) -> UpstreamError {
         let status = StatusCode::from_u16(status).unwrap();
-        Trouble::Refused { status, retry_after: retry_after.map(Duration::from_secs), message: String::new() }
+        UpstreamError::Refused { status, retry_after: retry_after.map(Duration::from_secs), message: String::new() }
     }
 
     #[test]
     fn a_request_that_may_have_been_taken_up_is_not_sent_again_to_a_program() {
         for trouble in [
-            Trouble::Broken(String::new()),
-            Trouble::Silent(Duration::ZERO),
+            UpstreamError::Broken(String::new()),
+            UpstreamError::Silent(Duration::ZERO),
             refused(500, Some(1)),
             refused(502, None),
             refused(503, None),
@@ -134,20 +134,23 @@ mod tests {
         for trouble in [refused(503, Some(2)), refused(429, Some(2))] {
             assert_eq!(trouble.retry(Resend::IfNotTaken), Some(Some(Duration::from_secs(2))), "{trouble:?}");
         }
-        assert_eq!(Trouble::Unsent(String::new()).retry(Resend::IfNotTaken), Some(None));
+        assert_eq!(UpstreamError::Unsent(String::new()).retry(Resend::IfNotTaken), Some(None));
     }
 
     #[test]
     fn a_model_is_asked_again_after_troubles_that_pass() {
-        for trouble in
-            [Trouble::Unsent(String::new()), Trouble::Broken(String::new()), refused(500, None), refused(429, None)]
-        {
+        for trouble in [
+            UpstreamError::Unsent(String::new()),
+            UpstreamError::Broken(String::new()),
+            refused(500, None),
+            refused(429, None),
+        ] {
             assert_eq!(trouble.retry(Resend::UntilAnswered), Some(None), "{trouble:?}");
         }
         assert_eq!(refused(429, Some(7)).retry(Resend::UntilAnswered), Some(Some(Duration::from_secs(7))));
         for trouble in [
-            Trouble::Silent(Duration::ZERO),
-            Trouble::Garbage(String::new()),
+            UpstreamError::Silent(Duration::ZERO),
+            UpstreamError::Garbage(String::new()),
             refused(400, None),
             refused(401, None),
             refused(429, Some(61)),
@@ -158,11 +161,11 @@ mod tests {
 
     #[test]
     fn what_passes_is_unreachable_and_what_does_not_has_failed() {
-        let code = |trouble: Trouble| AgentError::from(trouble).code;
-        assert_eq!(code(Trouble::Broken(String::new())), ErrorCode::AgentUnreachable);
+        let code = |trouble: UpstreamError| AgentError::from(trouble).code;
+        assert_eq!(code(UpstreamError::Broken(String::new())), ErrorCode::AgentUnreachable);
         assert_eq!(code(refused(503, None)), ErrorCode::AgentUnreachable);
         assert_eq!(code(refused(401, None)), ErrorCode::AgentFailed);
-        assert_eq!(code(Trouble::Garbage(String::new())), ErrorCode::AgentFailed);
+        assert_eq!(code(UpstreamError::Garbage(String::new())), ErrorCode::AgentFailed);
     }
 
     #[test]

@@ -9,15 +9,15 @@ use serde_json::{Map, Value};
 /// The limit on one answer, as it is counted.
 pub const ANSWER_LIMIT: &str = "agents.answer_bytes_max";
 
-pub struct Spoken {
+pub struct AccumulatedText {
     text: String,
     bytes_max: usize,
     host: Arc<dyn Host>,
 }
 
-impl Spoken {
-    pub fn new(bytes_max: usize, host: Arc<dyn Host>) -> Spoken {
-        Spoken { text: String::new(), bytes_max, host }
+impl AccumulatedText {
+    pub fn new(bytes_max: usize, host: Arc<dyn Host>) -> AccumulatedText {
+        AccumulatedText { text: String::new(), bytes_max, host }
     }
 
     /// Emits a piece and keeps it.
@@ -70,7 +70,7 @@ impl Spoken {
     }
 }
 
-impl fmt::Debug for Spoken {
+impl fmt::Debug for AccumulatedText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Spoken({} bytes)", self.text.len())
     }
