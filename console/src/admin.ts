@@ -60,7 +60,7 @@ export async function ask<Answer>(path: string, method: "GET" | "POST" | "DELETE
   return answer;
 }
 
-/** The query that says whose MCP server is meant: somebody's own, or else everybody's. */
+/** The query that says whose MCP server is meant: one principal's own, or else one that all clients share. */
 export function whose(owner: string | null): string {
   return owner === null ? "" : `?owner=${encodeURIComponent(owner)}`;
 }

@@ -31,13 +31,13 @@ export function Chat(): VNode {
   );
 }
 
-/** How near to the end somebody has to be to see what comes, in pixels. */
+/** How near to the end the reader has to be to follow the answer, in pixels. */
 const FOLLOWS_WITHIN = 300;
 
 function Conversation(): VNode {
   const items = transcript.value;
   const follows = useRef(true);
-  // Follows the answer, unless somebody has scrolled up to read.
+  // Follows the answer, unless the reader has scrolled up.
   const follow = () => {
     if (follows.current) scrollTo(0, document.documentElement.scrollHeight);
   };
@@ -71,8 +71,8 @@ function Welcome(): VNode {
   const isDemo = agent.value === "demo" || (agent.value === "" && agents.value.includes("demo"));
   return (
     <div class="welcome">
-      <p class="lead">Say something. Then cut the wire.</p>
-      <p class="quiet">Whatever breaks, this conversation stays whole: reload the page, drop the connection, kill the server. The pill above tells what happens.</p>
+      <p class="lead">Say something. Then drop the connection.</p>
+      <p class="quiet">Whatever breaks, this conversation stays whole: reload the page, drop the connection, kill the server. The status above shows what happens.</p>
       {isDemo ? (
         <ul class="tries" aria-label="Things to try">
           {TRIES.map(([text, about]) => (

@@ -1,4 +1,4 @@
-// The connection, told truly: its state, the attempt, the next one, what was replayed and what is gone.
+// The status of the connection: its state, the attempt, the next one, what was replayed and what is gone.
 
 import { useSignal } from "@preact/signals";
 import type { VNode } from "preact";

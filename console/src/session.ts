@@ -87,7 +87,7 @@ export function start(): void {
 
 /** Back to the session, now. */
 export function connect(): void {
-  // Why it failed stands in the pill.
+  // The status shows why it failed.
   void client.connect().then(show, show);
 }
 
@@ -116,7 +116,7 @@ export function save(): Promise<void> {
     link.download = `${client.session?.id ?? "session"}.json`;
     link.click();
     URL.revokeObjectURL(link.href);
-    done.value = "The state was saved. With it you can come back, even to a server that has forgotten you.";
+    done.value = "The state was saved. With it you can restore this session, even on a server that has lost it.";
   });
 }
 

@@ -50,7 +50,7 @@ test("the node shows its pace, and how returns went", async () => {
   await page.getByRole("row", { name: /missed nothing 1/ }).waitFor();
   await say(chat, "/long 100000 1");
   await page.getByRole("img", { name: /^Events: stored [1-9]\d* per s, sent [1-9]\d* per s$/ }).waitFor();
-  await page.getByRole("img", { name: /^Store, time of a commit: median [\d.]+ ms, 99 % [\d.]+ ms$/ }).waitFor();
+  await page.getByRole("img", { name: /^Commit latency: median [\d.]+ ms, 99 % [\d.]+ ms$/ }).waitFor();
   await page.getByRole("img", { name: /^Open now: connections 1, streams/ }).waitFor();
   expect(site.complaints).toEqual([]);
 });

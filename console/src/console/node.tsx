@@ -1,4 +1,4 @@
-// This server: its facts, its pace over the last minutes, and how returns went.
+// This server: its facts, its throughput over the last minutes, and its reconnects.
 
 import { signal } from "@preact/signals";
 import type { VNode } from "preact";
@@ -69,7 +69,7 @@ export function NodePage(): VNode {
         <>
           <About node={node} />
           <Charts />
-          <Returns metrics={metrics} />
+          <Reconnects metrics={metrics} />
         </>
       )}
     />
@@ -107,31 +107,31 @@ function Charts(): VNode {
   return (
     <div class="charts">
       <Chart title="Events" unit="per s" atSeconds={atSeconds} curves={[curve("stored", ({ stored }) => stored), curve("sent", ({ sent }) => sent)]} />
-      <Chart title="Store, time of a commit" unit="ms" atSeconds={atSeconds} curves={[curve("median", ({ median }) => median), curve("99 %", ({ slowest }) => slowest)]} />
+      <Chart title="Commit latency" unit="ms" atSeconds={atSeconds} curves={[curve("median", ({ median }) => median), curve("99 %", ({ slowest }) => slowest)]} />
       <Chart title="Open now" unit="" atSeconds={atSeconds} curves={[curve("connections", ({ connections }) => connections), curve("streams", ({ streams }) => streams)]} />
-      <Chart title="Sent again after a return" unit="per s" atSeconds={atSeconds} curves={[curve("events", ({ replayed }) => replayed)]} />
+      <Chart title="Replayed after reconnects" unit="per s" atSeconds={atSeconds} curves={[curve("events", ({ replayed }) => replayed)]} />
     </div>
   );
 }
 
 const VERDICTS = [
   ["caught_up", "missed nothing"],
-  ["replay", "got what they missed"],
-  ["gap", "were told what is gone"],
-  ["other_epoch", "began anew, the log is another one"],
-  ["ahead_of_log", "began anew, the log had lost its end"],
+  ["replay", "missed events replayed"],
+  ["gap", "gap reported"],
+  ["other_epoch", "reset: the log is another one"],
+  ["ahead_of_log", "reset: the log had lost its end"],
 ] as const;
 
-function Returns({ metrics }: { metrics: Metrics }): VNode {
+function Reconnects({ metrics }: { metrics: Metrics }): VNode {
   const counts = new Map(byLabel(metrics, "bowline_reconnects_total", "verdict"));
   const refusals = byLabel(metrics, "bowline_reconnect_refusals_total", "code");
   const most = Math.max(1, ...counts.values(), ...refusals.map(([, count]) => count));
   const sum = [...counts.values()].reduce((all, count) => all + count, 0);
   return (
-    <section aria-label="Returns">
-      <h3>How returns went</h3>
-      {sum === 0 && refusals.length === 0 ? <p class="empty card">Nobody has come back yet. In the <a href="#chat">chat</a>, drop the connection.</p> : null}
-      <table class="returns" aria-label="Returns">
+    <section aria-label="Reconnects">
+      <h3>Reconnects</h3>
+      {sum === 0 && refusals.length === 0 ? <p class="empty card">No client has reconnected yet. In the <a href="#chat">chat</a>, drop the connection.</p> : null}
+      <table class="returns" aria-label="Reconnects">
         <thead class="sr-only"><tr><th scope="col">Outcome</th><th scope="col">Clients</th></tr></thead>
         <tbody>
           {VERDICTS.map(([verdict, words]) => <Outcome key={verdict} name={words} count={counts.get(verdict) ?? 0} most={most} tone={verdict === "caught_up" || verdict === "replay" ? "good" : "warn"} />)}
@@ -139,8 +139,8 @@ function Returns({ metrics }: { metrics: Metrics }): VNode {
         </tbody>
       </table>
       <p class="fine">
-        {figure(total(metrics, "bowline_events_replayed_total"))} events replayed, {figure(total(metrics, "bowline_events_lost_per_reconnect_sum"))} told as lost,{" "}
-        {figure(total(metrics, "bowline_duplicates_avoided_total"))} repetitions recognised, {figure(total(metrics, "bowline_heartbeat_losses_total"))} connections lost to silence.
+        {figure(total(metrics, "bowline_events_replayed_total"))} events replayed, {figure(total(metrics, "bowline_events_lost_per_reconnect_sum"))} reported as lost,{" "}
+        {figure(total(metrics, "bowline_duplicates_avoided_total"))} duplicates avoided, {figure(total(metrics, "bowline_heartbeat_losses_total"))} heartbeat timeouts.
       </p>
     </section>
   );

@@ -12,7 +12,7 @@ export function RemovedBackends({ removed, restored }: { removed: readonly Remov
   return (
     <section aria-labelledby="removed">
       <h3 id="removed">Removed</h3>
-      <p class="fine">They are in the servers file still, and come back when their entry there changes, or by the button.</p>
+      <p class="fine">They are still in the servers file. They return when their entry there changes, or with the button.</p>
       <ul class="backends">
         {removed.map((one) => <RemovedCard key={one.name} removed={one} restored={() => restored(one.name)} />)}
       </ul>

@@ -31,7 +31,7 @@ export function OneSession({ id }: { id: string }): VNode {
               ["State", <Badge state={stateOf(session)} />],
               ["Seen by", <Holder session={session} />],
               ["Agent", session.agent ?? "unknown"],
-              ["Owner", session.owner ?? "nobody"],
+              ["Owner", session.owner ?? "none"],
               ["Epoch", <code>{session.epoch}</code>],
               ["Age", duration(session.buffer.session_age_seconds)],
               ["Retained", <>{figure(session.buffer.buffer_size)} <span class="quiet">{session.buffer.buffer_usage_percent.toFixed(1)} % of its room</span></>],

@@ -27,7 +27,7 @@ export function stateOf(session: Session): string {
 export function Holder({ session }: { session: Session }): VNode {
   return (
     <>
-      {session.held ? <Badge state="holder" /> : <span class="quiet">nobody</span>}
+      {session.held ? <Badge state="holder" /> : <span class="quiet">none</span>}
       {session.observers > 0 ? <span class="quiet"> + {counted(session.observers, "observer")}</span> : null}
     </>
   );

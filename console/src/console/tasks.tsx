@@ -51,7 +51,7 @@ export function Tasks(): VNode {
       polled={polled}
       show={({ tasks }) =>
         tasks.length === 0 ? (
-          <p class="empty card">No work in the background yet. In the <a href="#chat">chat</a>, <code>/op index 20 500</code> starts some with the demo agent.</p>
+          <p class="empty card">No background tasks yet. In the <a href="#chat">chat</a>, <code>/op index 20 500</code> starts some with the demo agent.</p>
         ) : (
           <Table label="Tasks" columns={COLUMNS} rows={tasks} id={({ task_id }) => task_id} />
         )
@@ -77,7 +77,7 @@ export function OneTask({ id }: { id: string }): VNode {
                   ["State", <Badge state={state(task)} />],
                   ["Tool", task.tool_name ?? "none"],
                   ["Took", lasted(task)],
-                  ["Owner", task.owner ?? "nobody"],
+                  ["Owner", task.owner ?? "none"],
                 ]}
               />
             )}
