@@ -3,7 +3,8 @@
 //!
 //! All other crates take these from here, and `clippy.toml` refuses the ways around it. So a whole node can be run in a
 //! world of the caller's choice: [`clock::simulate`] and [`entropy::seed`] replace time and randomness for one thread,
-//! which a node on a single-threaded runtime never leaves; [`Env`] brings files and a network.
+//! which a node on a single-threaded runtime never leaves; [`Env`] brings [`files`] and a network ([`net`]). [`tls`] chooses the
+//! cryptography once for the process.
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a test is no part of a node"))]
 
 pub mod clock;

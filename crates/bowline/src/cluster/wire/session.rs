@@ -218,26 +218,26 @@ fn instant_before(micros: u64) -> Instant {
 }
 
 impl From<&SessionRequest> for SessionAsk {
-    fn from(ask: &SessionRequest) -> SessionAsk {
+    fn from(ask: &SessionRequest) -> Self {
         match ask {
-            SessionRequest::Attach(approach) => SessionAsk::Attach(Box::new((&**approach).into())),
-            SessionRequest::Detach => SessionAsk::Detach,
-            SessionRequest::Alive => SessionAsk::Alive,
+            SessionRequest::Attach(approach) => Self::Attach(Box::new((&**approach).into())),
+            SessionRequest::Detach => Self::Detach,
+            SessionRequest::Alive => Self::Alive,
             SessionRequest::Message { message_id, also, behind, content } => {
                 let (message_id, also) = (message_id.clone(), also.clone());
-                SessionAsk::Message { message_id, also, behind: *behind, content: content.clone() }
+                Self::Message { message_id, also, behind: *behind, content: content.clone() }
             }
             SessionRequest::Regenerate { by, replaces } => {
-                SessionAsk::Regenerate { by: by.clone(), replaces: replaces.clone() }
+                Self::Regenerate { by: by.clone(), replaces: replaces.clone() }
             }
             SessionRequest::Response { step_id, reply, request } => {
                 let Reply { confirmed, tasks, reason } = reply.clone();
                 let reply = PersonReply { confirmed, tasks, reason };
-                SessionAsk::Response { step_id: step_id.clone(), reply, request: request.clone() }
+                Self::Response { step_id: step_id.clone(), reply, request: request.clone() }
             }
             SessionRequest::Returned(returned) => {
                 let Returned { step_id, outputs, functions, request } = &**returned;
-                SessionAsk::Returned(Box::new(ReturnedOutputs {
+                Self::Returned(Box::new(ReturnedOutputs {
                     step_id: step_id.clone(),
                     outputs: outputs.clone(),
                     functions: functions.clone(),
@@ -245,57 +245,57 @@ impl From<&SessionRequest> for SessionAsk {
                 }))
             }
             SessionRequest::Cancel { by, reason, turn } => {
-                SessionAsk::Cancel { by: by.clone(), reason: reason.clone(), turn: *turn }
+                Self::Cancel { by: by.clone(), reason: reason.clone(), turn: *turn }
             }
             SessionRequest::Command { by, command: WorkCommand::Plan(command) } => {
-                SessionAsk::Plan { by: by.clone(), command: command.clone() }
+                Self::Plan { by: by.clone(), command: command.clone() }
             }
-            SessionRequest::Operate(order) => SessionAsk::Operate(Box::new((&**order).into())),
+            SessionRequest::Operate(order) => Self::Operate(Box::new((&**order).into())),
             SessionRequest::OperationEnded { task, content } => {
-                SessionAsk::OperationEnded { task: task.clone(), content: content.clone() }
+                Self::OperationEnded { task: task.clone(), content: content.clone() }
             }
             SessionRequest::Export(options) => {
                 let &ExportOptions { memory, context: plan, work, token, context_asked: plan_asked } = options;
-                SessionAsk::Export(ExportChoice { memory, plan, work, token, plan_asked })
+                Self::Export(ExportChoice { memory, plan, work, token, plan_asked })
             }
-            SessionRequest::Ack { seq } => SessionAsk::Ack { seq: *seq },
-            SessionRequest::End { by } => SessionAsk::End { by: by.clone() },
-            SessionRequest::Prove => SessionAsk::Prove,
-            SessionRequest::Expire => SessionAsk::Expire,
-            SessionRequest::Verify => SessionAsk::Verify,
+            SessionRequest::Ack { seq } => Self::Ack { seq: *seq },
+            SessionRequest::End { by } => Self::End { by: by.clone() },
+            SessionRequest::Prove => Self::Prove,
+            SessionRequest::Expire => Self::Expire,
+            SessionRequest::Verify => Self::Verify,
         }
     }
 }
 
 impl From<SessionAsk> for SessionRequest {
-    fn from(ask: SessionAsk) -> SessionRequest {
+    fn from(ask: SessionAsk) -> Self {
         match ask {
-            SessionAsk::Attach(attach) => SessionRequest::Attach(Box::new((*attach).into())),
-            SessionAsk::Detach => SessionRequest::Detach,
-            SessionAsk::Alive => SessionRequest::Alive,
+            SessionAsk::Attach(attach) => Self::Attach(Box::new((*attach).into())),
+            SessionAsk::Detach => Self::Detach,
+            SessionAsk::Alive => Self::Alive,
             SessionAsk::Message { message_id, also, behind, content } => {
-                SessionRequest::Message { message_id, also, behind, content }
+                Self::Message { message_id, also, behind, content }
             }
-            SessionAsk::Regenerate { by, replaces } => SessionRequest::Regenerate { by, replaces },
+            SessionAsk::Regenerate { by, replaces } => Self::Regenerate { by, replaces },
             SessionAsk::Response { step_id, reply: PersonReply { confirmed, tasks, reason }, request } => {
-                SessionRequest::Response { step_id, reply: Reply { confirmed, tasks, reason }, request }
+                Self::Response { step_id, reply: Reply { confirmed, tasks, reason }, request }
             }
             SessionAsk::Returned(returned) => {
                 let ReturnedOutputs { step_id, outputs, functions, request } = *returned;
-                SessionRequest::Returned(Box::new(Returned { step_id, outputs, functions, request }))
+                Self::Returned(Box::new(Returned { step_id, outputs, functions, request }))
             }
-            SessionAsk::Cancel { by, reason, turn } => SessionRequest::Cancel { by, reason, turn },
-            SessionAsk::Plan { by, command } => SessionRequest::Command { by, command: WorkCommand::Plan(command) },
-            SessionAsk::Operate(order) => SessionRequest::Operate(Box::new((*order).into())),
-            SessionAsk::OperationEnded { task, content } => SessionRequest::OperationEnded { task, content },
+            SessionAsk::Cancel { by, reason, turn } => Self::Cancel { by, reason, turn },
+            SessionAsk::Plan { by, command } => Self::Command { by, command: WorkCommand::Plan(command) },
+            SessionAsk::Operate(order) => Self::Operate(Box::new((*order).into())),
+            SessionAsk::OperationEnded { task, content } => Self::OperationEnded { task, content },
             SessionAsk::Export(ExportChoice { memory, plan, work, token, plan_asked }) => {
-                SessionRequest::Export(ExportOptions { memory, context: plan, work, token, context_asked: plan_asked })
+                Self::Export(ExportOptions { memory, context: plan, work, token, context_asked: plan_asked })
             }
-            SessionAsk::Ack { seq } => SessionRequest::Ack { seq },
-            SessionAsk::End { by } => SessionRequest::End { by },
-            SessionAsk::Prove => SessionRequest::Prove,
-            SessionAsk::Expire => SessionRequest::Expire,
-            SessionAsk::Verify => SessionRequest::Verify,
+            SessionAsk::Ack { seq } => Self::Ack { seq },
+            SessionAsk::End { by } => Self::End { by },
+            SessionAsk::Prove => Self::Prove,
+            SessionAsk::Expire => Self::Expire,
+            SessionAsk::Verify => Self::Verify,
         }
     }
 }
