@@ -119,6 +119,7 @@ macro_rules! contract {
         $each!(releasing_the_log_leaves_nothing);
         $each!(items_come_by_key_and_by_prefix_in_order);
         $each!(records_are_listed_and_counted_by_owner_and_kind);
+        $each!(records_are_visited_in_the_order_of_their_last_touch);
         $each!(whoever_subscribes_and_then_looks_misses_nothing);
         $each!(whoever_follows_a_log_sees_each_commit_after_its_wake_up);
         $each!(whoever_follows_a_log_learns_that_it_goes_on_in_another_epoch);

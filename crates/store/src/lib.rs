@@ -92,6 +92,7 @@ pub mod redis;
 pub mod tail;
 pub mod writer;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -155,6 +156,9 @@ pub trait EventLog: Send + Sync {
     async fn close(&self);
 }
 
+/// Sees one record of a list, and says whether it wants more; it may not wait.
+pub type Visit<'a> = &'a mut (dyn FnMut(&LogId, &Record) -> ControlFlow<()> + Send);
+
 /// What the logs are for, and small durable facts beside them. Changes go through [`EventLog::commit`].
 #[async_trait]
 pub trait Directory: Send + Sync {
@@ -172,6 +176,15 @@ pub trait Directory: Send + Sync {
 
     /// Records of one kind, of one owner or of all, in no particular order.
     async fn list(&self, kind: LogKind, owner: Option<&Principal>) -> Result<Vec<(LogId, Record)>, StoreError>;
+
+    /// Visits the records of one kind, of one owner or of all, the most recently touched first, until `visit` breaks off. A
+    /// store that keeps no such order sorts what it lists; one that does visits no more than it must.
+    async fn newest(&self, kind: LogKind, owner: Option<&Principal>, visit: Visit<'_>) -> Result<(), StoreError> {
+        let mut listed = self.list(kind, owner).await?;
+        listed.sort_by_key(|(_, record)| std::cmp::Reverse(record.touched_ms));
+        let _ = listed.iter().try_for_each(|(log, record)| visit(log, record));
+        Ok(())
+    }
 
     /// How many records [`list`](Directory::list) would give, without fetching them.
     async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError>;

@@ -8,6 +8,7 @@ mod brought;
 mod command;
 pub mod export;
 mod functions;
+mod list;
 pub mod operations;
 pub mod record;
 pub mod registry;

@@ -178,6 +178,11 @@ impl Sessions {
         *self.counts().entry(owner.clone()).or_default() += 1;
     }
 
+    /// How many sessions of this owner are not over, as far as this node knows.
+    pub(super) fn live_count(&self, owner: &Principal) -> usize {
+        self.counts().get(owner).copied().unwrap_or(0)
+    }
+
     /// A session is over; its owner may have another.
     pub fn forget_live(&self, owner: &Principal) {
         self.ended.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,9 @@
 //! What every store owes as a directory: fences, retention, release, items and records.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
-use bowline_protocol::Principal;
+use bowline_protocol::{LogId, Principal};
 use bytes::Bytes;
 
 use super::{ALL, Fixture, PLENTY, append, append_at, create, event, id, owned, record, seq, texts};
@@ -269,5 +270,67 @@ pub async fn records_are_listed_and_counted_by_owner_and_kind(fixture: &dyn Fixt
     check(&*store).await;
     if let Some(store) = fixture.reopen(store, PLENTY).await {
         check(&*store).await;
+    }
+}
+
+/// Owners, touches, ends and new beginnings in a fixed but irregular order; after each the visit is compared with the list.
+pub async fn records_are_visited_in_the_order_of_their_last_touch(fixture: &dyn Fixture) {
+    let store = fixture.open(PLENTY).await;
+    let owners = ["ann", "bob"];
+    let mut made = BTreeSet::new();
+    for step in 0u64..120 {
+        let pick = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        let name = format!("log{}", pick % 12);
+        // Each touch has a time of its own, and not in the order of the steps.
+        let touched_ms = 1 + (step * 37) % 127;
+        let kind = if pick % 5 == 0 { LogKind::Task } else { LogKind::Session };
+        let record = Record { kind, touched_ms, ..record(owners[pick as usize / 12 % 2], &name) };
+        let commit = match (made.contains(&name), pick % 7) {
+            (true, 0) => {
+                made.remove(&name);
+                Commit { release: Some(Release::Log), ..Commit::to(id(&name), Fence(0), 0) }
+            }
+            (true, _) => Commit { record: Some(record), ..Commit::to(id(&name), Fence(0), 0) },
+            (false, _) => {
+                made.insert(name.clone());
+                Commit { record: Some(record), ..create(&name) }
+            }
+        };
+        store.commit(commit).await.expect("a change of a record");
+        if step % 3 == 0 {
+            visits_agree(&*store).await;
+        }
+    }
+    visits_agree(&*store).await;
+    if let Some(store) = fixture.reopen(store, PLENTY).await {
+        visits_agree(&*store).await;
+    }
+}
+
+async fn visits_agree(store: &dyn Store) {
+    let (ann, bob) = (Principal::parse("ann"), Principal::parse("bob"));
+    for (kind, owner) in [
+        (LogKind::Session, None),
+        (LogKind::Session, ann.as_ref()),
+        (LogKind::Session, bob.as_ref()),
+        (LogKind::Task, None),
+    ] {
+        let mut listed = store.list(kind, owner).await.expect("a list");
+        listed.sort_by_key(|(_, record)| std::cmp::Reverse(record.touched_ms));
+        let mut visited = Vec::new();
+        let mut visit = |log: &LogId, record: &Record| {
+            visited.push((log.clone(), record.clone()));
+            ControlFlow::Continue(())
+        };
+        store.newest(kind, owner, &mut visit).await.expect("a visit");
+        assert_eq!(visited, listed);
+        assert_eq!(store.count(kind, owner).await, Ok(listed.len()));
+        let mut first = None;
+        let mut visit = |log: &LogId, _: &Record| {
+            assert_eq!(first.replace(log.clone()), None, "a visit that broke off goes on");
+            ControlFlow::Break(())
+        };
+        store.newest(kind, owner, &mut visit).await.expect("a visit");
+        assert_eq!(first.as_ref(), listed.first().map(|(log, _)| log));
     }
 }

@@ -5,28 +5,34 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use bowline_protocol::LogId;
+use bowline_protocol::{LogId, Principal};
 
 use super::frame::{FrameFlags, Meta};
 use super::log::{Applied, IndexedLog};
+use super::recency::{ListedAs, Recency};
 use super::space::Space;
-use crate::Fence;
+use crate::{Fence, LogKind};
 
 /// Enough that a reader seldom waits; few enough that walking them all is cheap.
 pub const SHARDS: usize = 64;
+
+/// How many logs are looked up at once in the order of their last touch.
+const PAGE: usize = 64;
 
 /// Logs are boxed, since up to half of a map is empty.
 type Shard = HashMap<LogId, Box<IndexedLog>>;
 
 pub struct LogIndex {
     shards: Vec<RwLock<Shard>>,
+    recency: Recency,
 }
 
 impl LogIndex {
     pub fn new() -> LogIndex {
-        LogIndex { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
+        LogIndex { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), recency: Recency::default() }
     }
 
     /// A checksum is enough: an attacker who chooses names that collide only makes readers wait for each other.
@@ -41,7 +47,15 @@ impl LogIndex {
 
     /// Changes one log. For the writer and recovery only.
     pub fn change<T>(&self, log: &LogId, change: impl FnOnce(&mut IndexedLog) -> T) -> Option<T> {
-        self.shard_mut(LogIndex::shard_of(log)).get_mut(log).map(|log| change(log))
+        let mut shard = self.shard_mut(LogIndex::shard_of(log));
+        let found = shard.get_mut(log)?;
+        let kept = self.recency.is_kept();
+        let before = kept.then(|| ListedAs::of(found)).flatten();
+        let changed = change(found);
+        let after = kept.then(|| ListedAs::of(found)).flatten();
+        drop(shard);
+        self.recency.moved(log, before, after);
+        Some(changed)
     }
 
     /// A sound way to hold a poisoned lock: a panic cannot happen between two steps of one change here.
@@ -79,6 +93,13 @@ impl LogIndex {
     /// Makes the log what it is after this frame. Returns its newest frame before this one, if it was there.
     pub fn apply(&self, meta: &Meta, applied: Applied<'_>, space: &mut Space) -> Option<u64> {
         let mut shard = self.shard_mut(LogIndex::shard_of(&meta.log));
+        // Looked at under the lock of the shard: who makes the lists says so first, and then walks the shards.
+        let ends_or_begins = [FrameFlags::CREATE, FrameFlags::RELEASE_LOG, FrameFlags::QUARANTINED]
+            .iter()
+            .any(|flag| meta.flags.has(*flag));
+        let kept = self.recency.is_kept() && (meta.record.is_some() || ends_or_begins);
+        let listed = |shard: &Shard| kept.then(|| shard.get(&meta.log).and_then(|log| ListedAs::of(log))).flatten();
+        let listed_before = listed(&shard);
         if meta.flags.has(FrameFlags::CREATE)
             && let Some(mut old) = shard.remove(&meta.log)
         {
@@ -102,12 +123,45 @@ impl LogIndex {
         {
             log.forget(space);
         }
+        let listed_after = listed(&shard);
+        drop(shard);
+        self.recency.moved(&meta.log, listed_before, listed_after);
         before
+    }
+
+    /// Visits logs with a record of this kind, of one owner or of all, the most recently touched first, until `visit` says
+    /// that it has seen enough.
+    pub fn newest(
+        &self,
+        kind: LogKind,
+        owner: Option<&Principal>,
+        mut visit: impl FnMut(&LogId, &IndexedLog) -> ControlFlow<()>,
+    ) {
+        let mut before = None;
+        loop {
+            let page = self.recency.page((kind, owner), before, PAGE, || self.listed());
+            let Some((last, _)) = page.last() else { return };
+            before = Some(*last);
+            for (_, id) in &page {
+                if let Some(ControlFlow::Break(())) = self.read(id, |log| visit(id, log)) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// How many logs have a record of this kind, of one owner or of all.
+    pub fn count(&self, kind: LogKind, owner: Option<&Principal>) -> usize {
+        self.recency.count(kind, owner, || self.listed())
+    }
+
+    fn listed(&self) -> Vec<(LogId, ListedAs)> {
+        self.collect(|id, log| Some((id.clone(), ListedAs::of(log)?)))
     }
 }
 
 impl fmt::Debug for LogIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Index({} logs)", self.len())
+        write!(f, "LogIndex({} logs)", self.len())
     }
 }

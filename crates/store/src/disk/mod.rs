@@ -20,6 +20,7 @@ mod log;
 mod log_head;
 mod open;
 mod read;
+mod recency;
 mod recover;
 mod segment;
 mod segment_writer;
@@ -32,7 +33,7 @@ mod write_group;
 mod writer;
 
 use std::fmt;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -49,7 +50,7 @@ use self::shared::DiskShared;
 use crate::tail::lock;
 use crate::{
     Batch, Claim, Commit, Committed, Directory, EventLog, Fence, Health, Holder, Leased, LogKind, ReadLimit, Record,
-    StoreError, TailGuard, Trimmed, WakeSet,
+    StoreError, TailGuard, Trimmed, Visit, WakeSet,
 };
 
 pub use open::{DiskOptions, OpenError, OpenReport, Runs, Sync};
@@ -203,8 +204,16 @@ impl Directory for DiskStore {
     }
 
     async fn count(&self, kind: LogKind, owner: Option<&Principal>) -> Result<usize, StoreError> {
-        let count = |_: &LogId, log: &IndexedLog| wanted(log, kind, owner).map(|_| ());
-        Ok(self.shared.index.collect(count).len())
+        Ok(self.shared.index.count(kind, owner))
+    }
+
+    async fn newest(&self, kind: LogKind, owner: Option<&Principal>, visit: Visit<'_>) -> Result<(), StoreError> {
+        self.shared.index.newest(kind, owner, |id, log| match wanted(log, kind, owner) {
+            Some(record) => visit(id, record),
+            // It has changed since it was looked up.
+            None => ControlFlow::Continue(()),
+        });
+        Ok(())
     }
 
     async fn lease(&self, log: &LogId, claim: &Claim) -> Result<Leased, StoreError> {

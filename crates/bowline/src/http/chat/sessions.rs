@@ -10,7 +10,6 @@ use bowline_api::Reply;
 use bowline_env::{clock, entropy};
 use bowline_protocol::frame::client::Secret;
 use bowline_protocol::{ClientId, MessageId, Refusal, Seq, SessionId, StepId, TaskId};
-use bowline_store::LogKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +29,7 @@ use crate::secret::Presented;
 use crate::session::operations;
 use crate::session::record::SessionState;
 use crate::session::registry::NewSession;
-use crate::session::{CommandOutcome, Life, SessionRecord, SessionRequest, Sessions};
+use crate::session::{CommandOutcome, SessionRequest, Sessions};
 use crate::stream::{Streams, Watched};
 use crate::task::status::Status;
 use crate::task::{TaskClose, Tasks};
@@ -148,7 +147,6 @@ pub struct SessionPage {
 
 pub async fn list(
     owner: Owner,
-    State(config): State<Arc<Config>>,
     State(logs): State<Arc<Logs>>,
     State(sessions): State<Arc<Sessions>>,
     page: Result<Query<SessionPage>, QueryRejection>,
@@ -158,25 +156,13 @@ pub async fn list(
     if !(1..=100).contains(&limit) {
         return Err(Refusal::field("limit", "must be from 1 to 100").into());
     }
-    let listed = logs.store.list(LogKind::Session, Some(&owner.principal)).await;
-    let listed = listed.map_err(|error| refusals::of_store(&error))?;
-    let ownership = config.session.ownership;
-    let mut mine: Vec<_> = listed
-        .into_iter()
-        .filter_map(|(log, stored)| Some((log, SessionRecord::decode(&stored.body).ok()?)))
-        .filter(|(_, record)| record.life == Life::Active)
-        .filter(|(_, record)| record.is_proven(ownership, owner.proof.as_ref()).is_ok())
-        .collect();
-    for (log, record) in &mine {
-        sessions.prove(log, record, &owner.principal, owner.proof.as_ref()).await?;
+    let offset = usize::try_from(offset.unwrap_or(0)).unwrap_or(usize::MAX);
+    let page = sessions.page(&owner.principal, owner.proof.as_ref(), offset, limit as usize).await?;
+    let mut listed = Vec::new();
+    for (log, record) in &page.sessions {
+        listed.push(shown::summary(&logs, log, record).await?);
     }
-    mine.sort_by(|(_, a), (_, b)| b.touched_ms.cmp(&a.touched_ms).then(b.created_ms.cmp(&a.created_ms)));
-    let skipped = mine.iter().skip(usize::try_from(offset.unwrap_or(0)).unwrap_or(usize::MAX));
-    let mut sessions_shown = Vec::new();
-    for (log, record) in skipped.take(limit as usize) {
-        sessions_shown.push(shown::summary(&logs, log, record).await?);
-    }
-    Ok(Sorted(SessionList { sessions: sessions_shown, total: mine.len() }).into_response())
+    Ok(Sorted(SessionList { sessions: listed, total: page.total }).into_response())
 }
 
 pub async fn show(
