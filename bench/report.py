@@ -109,6 +109,25 @@ def tables(results):
         print(f"Failed: {line['peer']} `{line['args']}`: {line['error'].splitlines()[0][:160] if line['error'] else 'no message'}")
 
 
+SHORT = {"raw-tcp": "bare TCP loop", "bowline-ws": "**Bowline**, WebSocket", "bowline-sse": "**Bowline**, SSE", "axum-ws": "axum, in memory", "nchan-ws": "nchan",
+         "nats-jetstream": "NATS JetStream", "socketio-csr": "Socket.IO", "redis-node-sse": "Node.js on Redis"}
+
+
+def summary(results):
+    """The README's table: one line for each workload, one column for each peer."""
+    found = [peer for peer in SHORT if results.lines[peer]]
+    rows = []
+    for title, workload, want in LIVE[2:]:
+        rows.append([f"{title}: CPU µs per delivery"] + [results.median(peer, cpu_us, workload, **want) for peer in found])
+    for clients, buffered in STORMS:
+        rows.append([f"{number(clients)} clients return, each owed {buffered} messages: seconds until the last has all"]
+                    + [results.median(peer, lambda l: l["ttlb_s"], "resume", clients=clients, buffered=buffered) for peer in found])
+    rows.append(["10 000 idle subscribers: KB each"] + [results.median(peer, lambda l: l["pss_kb_per_conn"], "idle", conns=10000) for peer in found])
+    rows = [[row[0]] + ["–" if value is None else number(value) for value in row[1:]] for row in rows if any(row[1:])]
+    print("| workload | " + " | ".join(SHORT[peer] for peer in found) + " |\n|" + "---|" * (len(found) + 1))
+    print("\n".join("| " + " | ".join(row) + " |" for row in rows))
+
+
 def aims(results):
     """Name, what was measured, the most that is allowed; a ratio within this run."""
     raw = lambda of, *args, **want: results.median("raw-tcp", of, *args, **want)

@@ -483,6 +483,30 @@ async fn a_stranger_cannot_tell_what_exists() {
 }
 
 #[tokio::test]
+async fn sessions_are_listed_by_their_last_use_page_by_page() {
+    let server = Server::with(config()).await;
+    let api = api(&server);
+    let mut sessions = Vec::new();
+    for _ in 0..5 {
+        sessions.push(api.session().await);
+    }
+    // The first is used again, and the third ends.
+    api.start(&format!("{}/stream", sessions[0]), &json!({ "message": "/echo x" })).await.all().await;
+    assert_eq!(api.call("DELETE".parse().unwrap(), &sessions[2], None).await.0 / 100, 2);
+    let expected = [0, 4, 3, 1].map(|at: usize| sessions[at].rsplit('/').next().unwrap().to_owned());
+    let mut listed = Vec::new();
+    for offset in [0, 2, 4] {
+        let (_, page) = api.get(&format!("/api/chat/sessions?limit=2&offset={offset}")).await;
+        assert_eq!(page["total"], 4, "{page}");
+        let ids = page["sessions"].as_array().unwrap().iter().map(|session| session["id"].as_str().unwrap().to_owned());
+        listed.extend(ids);
+    }
+    assert_eq!(listed, expected);
+    let (_, all) = api.get("/api/admin/sessions?limit=2").await;
+    assert_eq!((&all["total"], all["sessions"].as_array().map(Vec::len)), (&json!(5), Some(2)), "{all}");
+}
+
+#[tokio::test]
 async fn with_resume_tokens_a_name_proves_nothing() {
     let mut config = config();
     config.session.ownership = Ownership::Token;

@@ -6,13 +6,15 @@ pub(crate) mod tasks;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRef, FromRequestParts, Query, State};
 use axum::http::request::Parts;
 use axum::routing::get;
-use bowline_protocol::{ErrorCode, Refusal};
+use bowline_protocol::{ErrorCode, LogId, Refusal};
+use bowline_store::{LogKind, Record};
 use serde::Deserialize;
 
 use super::admission::AdmissionRules;
@@ -23,6 +25,7 @@ use crate::config::{Config, EffectiveSettings};
 use crate::logs::Logs;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
+use crate::refusals;
 use crate::session::Sessions;
 use crate::stream::reader::ReaderContext;
 
@@ -93,6 +96,27 @@ pub fn bad_query(rejection: &QueryRejection) -> Refusal {
 pub struct Page {
     limit: Option<usize>,
     offset: Option<usize>,
+}
+
+impl Page {
+    /// The records of this page, the most recently touched first, and how many there are on all pages.
+    async fn read(&self, logs: &Logs, kind: LogKind) -> Result<(Vec<(LogId, Record)>, usize), Refusal> {
+        let (mut to_skip, limit) = (self.offset.unwrap_or(0), self.limit.unwrap_or(100).min(1000));
+        let mut records = Vec::new();
+        let mut visit = |log: &LogId, record: &Record| {
+            if records.len() == limit {
+                return ControlFlow::Break(());
+            }
+            match to_skip.checked_sub(1) {
+                Some(left) => to_skip = left,
+                None => records.push((log.clone(), record.clone())),
+            }
+            ControlFlow::Continue(())
+        };
+        logs.store.newest(kind, None, &mut visit).await.map_err(|error| refusals::of_store(&error))?;
+        let total = logs.store.count(kind, None).await.map_err(|error| refusals::of_store(&error))?;
+        Ok((records, total))
+    }
 }
 
 /// From where on a log is read.

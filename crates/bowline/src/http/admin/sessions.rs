@@ -33,12 +33,9 @@ pub async fn list(
     page: QueryResult<Page>,
 ) -> Result<Sorted<AllSessions>, Problem> {
     let page = page.map_err(|rejection| bad_query(&rejection))?.0;
-    let listed = logs.store.list(LogKind::Session, None).await;
-    let mut listed = listed.map_err(|error| refusals::of_store(&error))?;
-    let total = listed.len();
-    listed.sort_by_key(|(_, record)| std::cmp::Reverse(record.touched_ms));
+    let (listed, total) = page.read(&logs, LogKind::Session).await?;
     let mut summaries = Vec::new();
-    for (log, record) in listed.iter().skip(page.offset.unwrap_or(0)).take(page.limit.unwrap_or(100).min(1000)) {
+    for (log, record) in &listed {
         summaries.push(summary(&logs, &sessions, log, record).await);
     }
     Ok(Sorted(AllSessions { sessions: summaries, total }))

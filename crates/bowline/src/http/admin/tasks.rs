@@ -74,13 +74,9 @@ pub async fn list(
     page: QueryResult<Page>,
 ) -> Result<Sorted<AllTasks>, Problem> {
     let page = page.map_err(|rejection| bad_query(&rejection))?.0;
-    let listed = logs.store.list(LogKind::Task, None).await;
-    let mut listed = listed.map_err(|error| refusals::of_store(&error))?;
-    let total = listed.len();
-    listed.sort_by_key(|(_, record)| std::cmp::Reverse(record.touched_ms));
-    let shown = listed.into_iter().skip(page.offset.unwrap_or(0)).take(page.limit.unwrap_or(100).min(1000));
+    let (listed, total) = page.read(&logs, LogKind::Task).await?;
     let mut tasks = Vec::new();
-    for (log, stored) in shown {
+    for (log, stored) in listed {
         let last_seq = logs.store.extent(&log).await.ok().map(|extent| extent.last());
         let (record, unreadable) = match TaskRecord::decode(&stored.body) {
             Ok(record) => (Some(record.into()), None),
