@@ -45,7 +45,7 @@ test('a stream that is cut at any event goes on as it was, by number and by the 
         const rest = await all(await openai.responses.retrieve(id, { stream: true, starting_after: at }));
         assert.deepEqual(rest, whole.slice(at + 1));
     }
-    for (const at of [0, 1, Math.floor(whole.length / 2), whole.length - 2]) {
+    for (let at = 0; at < whole.length - 1; at++) {
         const helper = openai.responses.stream({ response_id: id, starting_after: at });
         const seen = (await all(helper)).map(({ sequence_number }) => sequence_number);
         assert.deepEqual(seen, whole.slice(at + 1).map(({ sequence_number }) => sequence_number));
