@@ -611,7 +611,7 @@ fn modules_import_each_other_one_way() {
 
 /// Names that several public types have: common words that mean the same everywhere, and what is still to be renamed. The
 /// list may only become shorter.
-const SHARED_TYPE_NAMES: &[&str] = &["CallId", "Input", "Listener", "Options", "Output", "Session", "Socket", "State"];
+const SHARED_TYPE_NAMES: &[&str] = &["Input", "Options", "Output", "State"];
 
 /// The types of a source that other modules can name, each with its place.
 fn public_types(source: &Source) -> Vec<(String, String)> {

@@ -5,20 +5,18 @@ use std::time::{Duration, Instant};
 use bowline_api::{FunctionOutput, Functions, Reply, WorkCommand};
 use bowline_core::Resume;
 use bowline_env::clock;
-use bowline_protocol::frame::client::Content;
-use bowline_protocol::frame::{Control, PlanCommand};
+use bowline_protocol::frame::{Control, PlanCommand, client::Content};
 use bowline_protocol::{
     ClientId, Cursor, Extent, LogId, MessageId, OperationId, Principal, Refusal, Seq, SessionId, StepId, TaskId,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::secret::Presented;
 use crate::session::export::ExportOptions;
 use crate::session::operations::{Order, OrderedBy};
 use crate::session::restore::{Restored, RestoredFrom};
 use crate::session::{AttachOrigin, AttachRequest, CommandOutcome, Grant, Mail, Returned, SessionRequest};
-use crate::task::AcceptedOperation;
+use crate::{secret::Presented, task::AcceptedOperation};
 
 #[derive(Serialize, Deserialize)]
 pub enum SessionAsk {
