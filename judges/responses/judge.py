@@ -83,6 +83,17 @@ with client.responses.stream(response_id=called.id) as stream:
 items = client.responses.input_items.list(returned.id, order="asc").data
 holds([item.call_id for item in items] == [call.call_id for call in calls])
 
+with client.responses.connect() as connection:
+    for text in ("/long 6 1", "/echo and on"):
+        connection.response.create(model="demo", input=text)
+        messages = []
+        for event in connection:
+            messages.append(event)
+            if event.type == "response.completed":
+                break
+        holds([event.sequence_number for event in messages] == list(range(len(messages))))
+        same(client.responses.retrieve(messages[0].response.id), messages[-1].response)
+
 try:
     client.responses.retrieve("resp_1_sess_nobody")
     holds(False)

@@ -378,7 +378,7 @@ impl Maintenance {
 fn needs_care(record: &SessionRecord) -> bool {
     let over = record.life != Life::Active && !record.released;
     let cut = record.turn.active().is_some_and(|active| active.pending.is_empty());
-    over || cut || record.held || !record.queue.is_empty()
+    over || cut || record.held || !record.queue.is_empty() || record.webhooks > 0
 }
 
 fn task_needs_care(record: &TaskRecord) -> bool {

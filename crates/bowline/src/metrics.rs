@@ -118,6 +118,7 @@ metrics! {
     limits_hit: labelled("limit") = "limits_hit", "Times that a limit was reached, by its name";
     send_window_full: counter = "send_window_full", "Times that a reader had to wait because its socket was full";
     runs_active: gauge = "runs_active", "Runs with a live process now";
+    webhooks: labelled("outcome") = "webhooks", "Posts of ends of responses: delivered, retried, given_up";
     runs: labelled("ending") = "runs", "Runs ended, by ending: answered, failed, cancelled, lost";
     tasks: states("state") = "tasks", "Tasks with a log of their own, by state: running, completed, failed, cancelled";
     streams: gauge = "streams", "HTTP responses that stream events now";

@@ -32,6 +32,7 @@ use crate::http::limits::RequestLimits;
 use crate::http::mcp::McpState;
 use crate::http::openapi::OpenApiState;
 use crate::http::produce::{ProduceContext, ProduceState};
+use crate::http::responses;
 use crate::http::servers::ServersState;
 use crate::http::ws::WsState;
 use crate::http::{Acceptor, Endpoints};
@@ -145,6 +146,7 @@ impl Node {
             tasks: tasks.clone(),
             agents: configured.into_iter().chain(own.agents).collect(),
             tools: own.tools.unwrap_or_else(|| Arc::new(HubTools(hub.clone()))),
+            webhooks: responses::announcer(&config, &logs, &metrics, &lifecycle.closing),
             ring: LiveKeyring::new(load_keys(&config)?, config.env.files.clone()),
             draining,
         });

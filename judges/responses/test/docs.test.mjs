@@ -33,7 +33,7 @@ test('every example in the document runs, and says what it should', async (t) =>
         const python = [process.env.JUDGES_PYTHON, ['-'], program];
         said[language] += await run(...(language === 'js' ? node : python));
     }
-    for (const words of [/tok20\n/, / completed\n/, /confirmed: launch/, /weather: sunny in Rome/]) {
+    for (const words of [/tok20\n/, / completed\n/, /confirmed: launch/, /weather: sunny in Rome/, /over a socket/]) {
         assert.match(said.js, words);
     }
     for (const words of [/^hello\n/, /\/echo hello\n/, /tok20completed\n/, /weather: sunny in Rome/]) {

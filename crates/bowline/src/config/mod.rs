@@ -18,6 +18,7 @@ mod store;
 mod table;
 pub mod units;
 mod value;
+mod webhooks;
 mod written;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,8 @@ pub use table::{
     BufferConfig, DrainConfig, HeartbeatConfig, LeaseConfig, Limits, LogConfig, SessionConfig, StateConfig,
     StoreConfig, StreamConfig,
 };
+
+pub use webhooks::{WebhookConfig, WebhookKey};
 
 use crate::origin::is_loopback;
 use resolve::{ReadSection, Resolver, Result};
@@ -60,6 +63,8 @@ pub struct Config {
     pub limits: Limits,
     /// Whether TLS is served, and with what.
     pub tls: Option<TlsConfig>,
+    /// Where ends of responses are told, if anywhere.
+    pub webhooks: Option<WebhookConfig>,
     pub lease: LeaseConfig,
     pub drain: DrainConfig,
     pub log: LogConfig,
@@ -107,6 +112,7 @@ impl ReadSection for Config {
             hub: ReadSection::read(resolver)?,
             limits: ReadSection::read(resolver)?,
             tls: resolver.tls()?,
+            webhooks: resolver.webhooks()?,
             lease: ReadSection::read(resolver)?,
             drain: ReadSection::read(resolver)?,
             log: ReadSection::read(resolver)?,

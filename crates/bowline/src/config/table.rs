@@ -183,6 +183,15 @@ settings! {
         key [Kind::Text] = "", "File with the private key of that certificate, in PEM.";
     }
 
+    keys "webhooks." {
+        urls [Kind::List] = "[]", "Where the end of each response in the background ([Responses API](responses.md#webhooks)) is posted.";
+        secret [Kind::Secret] = "", "What signs these posts: `whsec_` and 24 to 64 bytes in Base64. Receivers have the same.";
+        allow_private [Kind::Bool] = "false", "Whether `webhooks.urls` may lead to private and loopback addresses; to link-local ones they never may.";
+        timeout [SPAN] = "15s", "How long a receiver may take to answer.";
+        retry_for [SPAN_OR_NONE] = "24h", "For how long after the end of a response it is posted again, with growing pauses of up to 5 minutes, until a receiver answers with success.";
+        owed_per_session_max [COUNT] = "1000", "Ends of responses of one session that may wait to be heard. Responses beyond that are not told.";
+    }
+
     /// Several nodes on one store: when a node counts as dead, and how long another waits for its answer.
     struct LeaseConfig in "lease." {
         answer_timeout: Duration [SPAN] = "30s" by lease_span, "With several nodes on one Redis: a request that another node has to answer fails or is cut after so long, whatever happens between the nodes. At least 400 ms.";

@@ -64,7 +64,12 @@ impl Connection {
             }
             ClientFrame::Response { session, step_id, confirmed, tasks, reason } => {
                 let reply = Reply { confirmed, tasks, reason };
-                self.command(session, &identity, SessionRequest::Response { step_id, reply, request: None }).await;
+                self.command(
+                    session,
+                    &identity,
+                    SessionRequest::Response { step_id, reply, request: None, announce: None },
+                )
+                .await;
             }
             ClientFrame::Cancel { session, reason } => {
                 let by = identity.principal.to_string();

@@ -344,6 +344,7 @@ impl SessionActor {
             self.end_run(end).await?;
         }
         self.cancel_owed = None;
+        self.tell_owed_webhooks().await?;
         match self.record.turn.after_crash() {
             AfterCrash::Nothing => self.start_next().await,
             AfterCrash::KeepWaiting => {}

@@ -117,9 +117,10 @@ impl SessionActor {
                 self.message(&from, Queued { content, message_id, also }, behind).await
             }
             SessionRequest::Regenerate { by, replaces } => self.regenerate(&from, by, replaces).await,
-            SessionRequest::Response { step_id, reply, request } => {
-                self.response(&from, &step_id, reply, request).await
+            SessionRequest::Response { step_id, reply, request, announce } => {
+                self.response(&from, &step_id, reply, request, announce).await
             }
+            SessionRequest::WebhookTold(owed) => self.webhook_told(owed).await,
             SessionRequest::Returned(returned) => self.returned(&from, *returned).await,
             SessionRequest::Cancel { by, reason, turn } => self.cancel(&from, by, reason, turn).await,
             SessionRequest::Command { by, command } => self.command(&from, by, command).await,

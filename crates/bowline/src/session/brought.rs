@@ -15,6 +15,9 @@ pub struct Brought {
     /// What the agent may call of the sender's.
     #[serde(default)]
     pub functions: Option<Functions>,
+    /// Whether webhooks are told how it was answered.
+    #[serde(default)]
+    pub announce: bool,
 }
 
 /// A message of the conversation that the session does not have yet.

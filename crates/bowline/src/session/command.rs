@@ -19,6 +19,7 @@ use super::export::ExportOptions;
 use super::functions::Returned;
 use super::operations::Order;
 use super::restore::Restored;
+use super::webhooks::Owed;
 use crate::reply;
 use crate::secret::Presented;
 use crate::task::AcceptedOperation;
@@ -58,9 +59,13 @@ pub enum SessionRequest {
         reply: Reply,
         /// What else the one who replies asked for, as the log is to keep it.
         request: Option<Content>,
+        /// The event that asks, if webhooks are told what follows the answer.
+        announce: Option<Seq>,
     },
     /// The outputs of functions that a run has called.
     Returned(Box<Returned>),
+    /// Webhooks were told how a response ended.
+    WebhookTold(Owed),
     Cancel {
         by: String,
         reason: Option<String>,

@@ -3,7 +3,7 @@
 use bowline_api::{FunctionCall, FunctionOutput, FunctionOutputs, Functions, OpenCalls};
 use bowline_protocol::event::names;
 use bowline_protocol::frame::client::Content;
-use bowline_protocol::{Draft, ErrorCode, Refusal, StepId};
+use bowline_protocol::{Draft, ErrorCode, Refusal, Seq, StepId};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -23,6 +23,8 @@ pub struct Returned {
     pub functions: Functions,
     /// What else was asked for, as the log is to keep it.
     pub request: Content,
+    /// The event of the last call, if webhooks are told what follows.
+    pub announce: Option<Seq>,
 }
 
 /// What the log keeps of the request that brought the outputs. The outputs themselves are events of their own.
@@ -61,7 +63,7 @@ impl SessionActor {
     /// The outputs of calls: events for all who watch, and the run goes on, all in one commit.
     pub(super) async fn returned(&mut self, from: &CommandSender, returned: Returned) -> CommandResult {
         self.may_write(from)?;
-        let Returned { step_id, outputs, functions, request } = returned;
+        let Returned { step_id, outputs, functions, request, announce } = returned;
         let mut change = self.change();
         let unknown =
             || Refusal::new(ErrorCode::UnknownStep, format!("No call `{step_id}` is waiting for its output."));
@@ -95,7 +97,9 @@ impl SessionActor {
             change.event(&result);
         }
         change.delete(keys::calls(&step_id));
+        let owed = self.owe_answer(&mut change, announce);
         self.commit(change).await?;
+        self.tell_webhook(owed);
         let outputs = FunctionOutputs { outputs, functions };
         if let Some(waiting) = self.run.as_deref_mut().and_then(|run| run.calls.remove(&step_id)) {
             // An agent that no longer listens has ended meanwhile, and says so itself.

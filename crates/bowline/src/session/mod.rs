@@ -17,6 +17,7 @@ pub(crate) mod run;
 mod tools_used;
 pub mod turns;
 mod used_states;
+mod webhooks;
 mod work;
 
 pub use attach::capabilities;
@@ -27,3 +28,4 @@ pub use command::{
 pub use functions::Returned;
 pub use record::{Life, SessionRecord};
 pub use registry::Sessions;
+pub use webhooks::{Announcer, Owed, OwedEnd};

@@ -59,8 +59,16 @@ pub struct SessionRecord {
     /// How many of them have not ended, as far as the session knows; not known if an older version wrote this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations_running: Option<u64>,
+    /// How many ends of responses webhooks have not been told of; they are kept as items.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub webhooks: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_token: Option<ResumeToken>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -203,6 +211,7 @@ pub mod keys {
     pub const CONFIRMATIONS: &str = "c/";
     pub const OPERATIONS: &str = "o/";
     pub const RESULTS: &str = "r/";
+    pub const WEBHOOKS: &str = "w/";
     pub const MARK: &str = "mark";
     /// The agent's work as it stood last.
     pub const WORK: &str = "plan";
@@ -228,6 +237,11 @@ pub mod keys {
     /// The calls for whose outputs a run waits under this step.
     pub fn calls(step: &StepId) -> String {
         format!("f/{step}")
+    }
+
+    /// The response of this turn, behind this question of it, whose end webhooks are to be told.
+    pub fn webhook(turn: Seq, question: Option<Seq>) -> String {
+        format!("{WEBHOOKS}{turn}-{}", question.map_or(0, Seq::get))
     }
 
     /// The turn that began with this event.

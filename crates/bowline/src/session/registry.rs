@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::actor::{SessionActor, SessionPresence, store_record};
 use super::command::{CommandResult, CommandSender, RequestCaller};
 use super::record::{MessageQueue, SessionRecord, VERSION, keys};
+use super::webhooks::Announcer;
 use super::{Life, SessionCommand, SessionRequest};
 use crate::actor::{Actor, ActorDirectory, Router};
 use crate::alias;
@@ -40,6 +41,8 @@ pub struct Sessions {
     pub agents: BTreeMap<String, Arc<dyn Agent>>,
     /// What agents may call.
     pub(super) tools: Arc<dyn Tools>,
+    /// Who is told how responses ended, if anybody.
+    pub(super) webhooks: Option<Arc<dyn Announcer>>,
     /// What signed states are sealed with.
     pub(super) ring: LiveKeyring,
     pub(super) scrubber: Scrubber,
@@ -90,6 +93,7 @@ pub struct SessionParts {
     pub tasks: Arc<Tasks>,
     pub agents: BTreeMap<String, Arc<dyn Agent>>,
     pub tools: Arc<dyn Tools>,
+    pub webhooks: Option<Arc<dyn Announcer>>,
     pub ring: LiveKeyring,
     pub draining: CancellationToken,
 }
@@ -119,7 +123,7 @@ impl OperationListener for Sessions {
 impl Sessions {
     /// All sessions of this server. Tasks tell them of operations that have ended.
     pub fn new(parts: SessionParts) -> Arc<Sessions> {
-        let SessionParts { config, logs, metrics, router, tasks, agents, tools, ring, draining } = parts;
+        let SessionParts { config, logs, metrics, router, tasks, agents, tools, webhooks, ring, draining } = parts;
         Arc::new_cyclic(|this: &Weak<Sessions>| {
             tasks.listen(this.clone());
             Sessions {
@@ -136,6 +140,7 @@ impl Sessions {
                 tasks,
                 agents,
                 tools,
+                webhooks,
                 ring,
                 draining,
             }
@@ -398,6 +403,7 @@ impl Sessions {
             queue: MessageQueue::default(),
             operations: 0,
             operations_running: None,
+            webhooks: 0,
             resume_token,
         };
         let start = Start { epoch: Epoch::from_random(entropy::u64()), after: Seq::ZERO };

@@ -231,6 +231,7 @@ async fn rebuild(
         queue: MessageQueue::default(),
         operations: 0,
         operations_running: None,
+        webhooks: 0,
         resume_token: None,
     };
     sessions.create_log(owner, id, &record, beginning(state.last_seq), items).await

@@ -149,7 +149,10 @@ fn sessions(store: Arc<dyn Store>, agent: Arc<Endless>) -> (Arc<Sessions>, Arc<L
     let ring = LiveKeyring::new(LoadedKeys::load(&config).unwrap(), config.env.files.clone());
     let agents: BTreeMap<String, Arc<dyn Agent>> = [("endless".to_owned(), agent as Arc<dyn Agent>)].into();
     let (tasks, tools, router) = (Arc::new(tasks), Arc::new(NoTools), alone);
-    let parts = SessionParts { config, logs: logs.clone(), metrics, router, tasks, agents, tools, ring, draining };
+    let webhooks = None;
+    let logs_of_all = logs.clone();
+    let parts =
+        SessionParts { config, logs: logs_of_all, metrics, router, tasks, agents, tools, webhooks, ring, draining };
     (Sessions::new(parts), logs)
 }
 

@@ -156,7 +156,7 @@ impl SessionActor {
         let started = self.next_seq().await?;
         let mut change = self.change();
         change.event(&draft);
-        let Brought { before, instructions, functions } = Brought::of(content);
+        let Brought { before, instructions, functions, announce } = Brought::of(content);
         let brought = before.len() as u64;
         for earlier in before {
             let message = message_of(earlier.role, earlier.content, None);
@@ -176,7 +176,10 @@ impl SessionActor {
             change.record.title = Some(text.chars().take(TITLE_CHARS).collect());
         }
         SessionActor::open_turn(&mut change, started, false);
-        self.start_run(change, Input::Message { text }, started, conversation).await
+        let owed = if announce { self.owe_webhook(&mut change, started, None) } else { None };
+        let started = self.start_run(change, Input::Message { text }, started, conversation).await?;
+        self.tell_webhook(owed);
+        Ok(started)
     }
 
     /// A conversation keeps so many messages; the oldest go, and their keys with them.
@@ -359,6 +362,7 @@ impl SessionActor {
         step: &StepId,
         reply: Reply,
         request: Option<Content>,
+        announce: Option<Seq>,
     ) -> CommandResult {
         self.may_write(from)?;
         let mut change = self.change();
@@ -392,7 +396,9 @@ impl SessionActor {
         }
         change.event(&Draft::new(names::USER_RESPONSE, &content).step(step.clone()));
         change.delete(keys::confirmation(step));
+        let owed = self.owe_answer(&mut change, announce);
         self.commit(change).await?;
+        self.tell_webhook(owed);
         if let Some(waiting) = self.run.as_deref_mut().and_then(|run| run.answers.remove(step)) {
             // An agent that no longer listens has ended meanwhile, and says so itself.
             let _ = waiting.send(reply);

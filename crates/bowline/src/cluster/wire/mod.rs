@@ -6,6 +6,7 @@
 
 #![allow(missing_debug_implementations, reason = "they hold what people wrote, and are only written and read")]
 
+mod functions;
 mod message;
 mod session;
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bowline_api::{FunctionOutput, Functions, Reply, WorkCommand};
+use bowline_api::{Reply, WorkCommand};
 use bowline_core::Resume;
 use bowline_env::clock;
 use bowline_protocol::frame::{Control, PlanCommand, client::Content};
@@ -12,10 +12,11 @@ use bowline_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::functions::ReturnedOutputs;
 use crate::session::export::ExportOptions;
 use crate::session::operations::{Order, OrderedBy};
 use crate::session::restore::{Restored, RestoredFrom};
-use crate::session::{AttachOrigin, AttachRequest, CommandOutcome, Grant, Mail, Returned, SessionRequest};
+use crate::session::{AttachOrigin, AttachRequest, CommandOutcome, Grant, Mail, Owed, SessionRequest};
 use crate::{secret::Presented, task::AcceptedOperation};
 
 #[derive(Serialize, Deserialize)]
@@ -40,8 +41,14 @@ pub enum SessionAsk {
         reply: PersonReply,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request: Option<Content>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        announce: Option<Seq>,
     },
     Returned(Box<ReturnedOutputs>),
+    WebhookTold {
+        turn: Seq,
+        question: Option<Seq>,
+    },
     Cancel {
         by: String,
         reason: Option<String>,
@@ -113,14 +120,6 @@ pub struct PersonReply {
     confirmed: bool,
     tasks: Option<Value>,
     reason: Option<String>,
-}
-
-#[derive(Serialize, Deserialize)]
-pub struct ReturnedOutputs {
-    step_id: StepId,
-    outputs: Vec<FunctionOutput>,
-    functions: Functions,
-    request: Content,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -228,20 +227,15 @@ impl From<&SessionRequest> for SessionAsk {
             SessionRequest::Regenerate { by, replaces } => {
                 Self::Regenerate { by: by.clone(), replaces: replaces.clone() }
             }
-            SessionRequest::Response { step_id, reply, request } => {
+            SessionRequest::Response { step_id, reply, request, announce } => {
                 let Reply { confirmed, tasks, reason } = reply.clone();
                 let reply = PersonReply { confirmed, tasks, reason };
-                Self::Response { step_id: step_id.clone(), reply, request: request.clone() }
+                Self::Response { step_id: step_id.clone(), reply, request: request.clone(), announce: *announce }
             }
-            SessionRequest::Returned(returned) => {
-                let Returned { step_id, outputs, functions, request } = &**returned;
-                Self::Returned(Box::new(ReturnedOutputs {
-                    step_id: step_id.clone(),
-                    outputs: outputs.clone(),
-                    functions: functions.clone(),
-                    request: request.clone(),
-                }))
+            SessionRequest::WebhookTold(Owed { turn, question }) => {
+                Self::WebhookTold { turn: *turn, question: *question }
             }
+            SessionRequest::Returned(returned) => Self::Returned(Box::new((&**returned).into())),
             SessionRequest::Cancel { by, reason, turn } => {
                 Self::Cancel { by: by.clone(), reason: reason.clone(), turn: *turn }
             }
@@ -275,13 +269,11 @@ impl From<SessionAsk> for SessionRequest {
                 Self::Message { message_id, also, behind, content }
             }
             SessionAsk::Regenerate { by, replaces } => Self::Regenerate { by, replaces },
-            SessionAsk::Response { step_id, reply: PersonReply { confirmed, tasks, reason }, request } => {
-                Self::Response { step_id, reply: Reply { confirmed, tasks, reason }, request }
+            SessionAsk::Response { step_id, reply: PersonReply { confirmed, tasks, reason }, request, announce } => {
+                Self::Response { step_id, reply: Reply { confirmed, tasks, reason }, request, announce }
             }
-            SessionAsk::Returned(returned) => {
-                let ReturnedOutputs { step_id, outputs, functions, request } = *returned;
-                Self::Returned(Box::new(Returned { step_id, outputs, functions, request }))
-            }
+            SessionAsk::WebhookTold { turn, question } => Self::WebhookTold(Owed { turn, question }),
+            SessionAsk::Returned(returned) => Self::Returned(Box::new((*returned).into())),
             SessionAsk::Cancel { by, reason, turn } => Self::Cancel { by, reason, turn },
             SessionAsk::Plan { by, command } => Self::Command { by, command: WorkCommand::Plan(command) },
             SessionAsk::Operate(order) => Self::Operate(Box::new((*order).into())),

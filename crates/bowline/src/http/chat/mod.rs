@@ -72,7 +72,7 @@ endpoints! {
 }
 
 /// Who is asking, and what proves that a session is theirs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Owner {
     pub principal: Principal,
     pub proof: Option<Presented>,

@@ -293,6 +293,6 @@ pub async fn respond(owner: Owner, State(sessions): State<Arc<Sessions>>, Name(s
     let reply = Reply { confirmed, tasks, reason: fields.text("reason")? };
     let session = session_id(&sid)?;
     let step_id = step.clone();
-    owner.ask(&sessions, &session, SessionRequest::Response { step_id, reply, request: None }).await?;
+    owner.ask(&sessions, &session, SessionRequest::Response { step_id, reply, request: None, announce: None }).await?;
     Ok(Sorted(Responded { step_id: step, confirmed, accepted: true }).into_response())
 }

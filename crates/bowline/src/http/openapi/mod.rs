@@ -119,4 +119,4 @@ In request bodies `null` means the same as leaving a field out, and unknown fiel
 `{code, message, recovery_action, retry_after_ms?, details?}`; a name that does not exist and one that is somebody else's are \
 answered alike. Endpoints of the Responses API word it as `{error: {message, type, param, code, recovery_action}}`.
 
-Beside this there are two WebSockets: `/ws` for sessions and `/produce` for busy producers.";
+Beside this there are three WebSockets: `/ws` for sessions, `/produce` for busy producers, and `/v1/responses` for many responses over one connection.";

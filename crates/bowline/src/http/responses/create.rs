@@ -33,12 +33,80 @@ use crate::stream::Streams;
 type Answer = Result<Response, Problem>;
 
 /// The session that a response belongs to, and what its maker needs to come back to it.
-struct Place {
+pub struct Place {
     session: SessionId,
     owner: Owner,
     token: Option<Secret>,
     /// The turn that it is to follow.
     behind: Option<Seq>,
+}
+
+/// A response that was begun.
+pub struct Begun {
+    pub found: FoundResponse,
+    pub place: Place,
+}
+
+/// Begins what is asked for, or finds it again.
+pub async fn begin(
+    owner: Owner,
+    limits: &RequestLimits,
+    naming: &Naming,
+    streams: &Streams,
+    key: Option<MessageId>,
+    request: ResponseRequest,
+) -> Result<Begun, Refusal> {
+    let ResponseRequest { model, input, delivery, previous, conversation, functions, echoed, .. } = request;
+    model.as_deref().map_or(Ok(()), |model| streams.sessions.knows(model, "model"))?;
+    if delivery == Delivery::Streamed {
+        limits.admit_stream()?;
+    }
+    // Those who wait for the answer need not be told.
+    let announce = echoed.0.get("background") == Some(&true.into());
+    match input {
+        Input::Answer { question, reply } => {
+            let previous = previous.ok_or_else(|| {
+                Refusal::field("previous_response_id", "is missing: it names the response that asked")
+            })?;
+            let request = limits.fits(&Value::Object(echoed.0))?;
+            let found = answer(streams, &owner, &previous, &question, reply, request, announce).await?;
+            let place = Place { session: found.session.clone(), owner, token: None, behind: None };
+            Ok(Begun { found, place })
+        }
+        Input::Outputs(outputs) => {
+            let request = limits.fits(&Value::Object(echoed.0))?;
+            let given = Given { outputs, functions, request, announce };
+            let found = returned(streams, &owner, previous.as_deref(), given).await?;
+            let place = Place { session: found.session.clone(), owner, token: None, behind: None };
+            Ok(Begun { found, place })
+        }
+        Input::Message(mut content) => {
+            content.insert("response".into(), Value::Object(echoed.0));
+            let is_new = previous.is_none() && conversation.is_none();
+            if !functions.list.is_empty() {
+                if is_new {
+                    can_call(streams, model.as_deref().unwrap_or(&streams.config.default_agent))?;
+                }
+                content.insert("functions".into(), serde_json::json!(functions));
+            }
+            if announce {
+                content.insert("announce".into(), true.into());
+            }
+            let content = limits.content("input", &Value::Object(content))?;
+            let place = match (&previous, &conversation) {
+                (Some(previous), _) => behind(streams, owner, previous, model.as_deref()).await?,
+                (None, Some(name)) => named(naming, streams, owner, name, model.as_deref()).await?,
+                (None, None) => unnamed(naming, streams, owner, model, key.as_ref()).await?,
+            };
+            if !is_new && !functions.list.is_empty() {
+                let (_, record) =
+                    streams.sessions.own(&place.session, &place.owner.principal, place.owner.proof.as_ref()).await?;
+                can_call(streams, &record.agent)?;
+            }
+            let found = message(streams, &place, key, content).await?;
+            Ok(Begun { found, place })
+        }
+    }
 }
 
 pub async fn create(
@@ -50,51 +118,9 @@ pub async fn create(
     body: Body,
 ) -> Answer {
     let key = read::idempotency_key(&headers)?;
-    let ResponseRequest { model, input, delivery, previous, conversation, is_kept, functions, echoed } =
-        ResponseRequest::read(body.fields())?;
-    model.as_deref().map_or(Ok(()), |model| streams.sessions.knows(model, "model"))?;
-    if delivery == Delivery::Streamed {
-        limits.admit_stream()?;
-    }
-    let (found, place) = match input {
-        Input::Answer { question, reply } => {
-            let previous = previous.ok_or_else(|| {
-                Refusal::field("previous_response_id", "is missing: it names the response that asked")
-            })?;
-            let request = limits.fits(&Value::Object(echoed.0))?;
-            let found = answer(&streams, &owner, &previous, &question, reply, request).await?;
-            let place = Place { session: found.session.clone(), owner, token: None, behind: None };
-            (found, place)
-        }
-        Input::Outputs(outputs) => {
-            let request = limits.fits(&Value::Object(echoed.0))?;
-            let found = returned(&streams, &owner, previous.as_deref(), outputs, functions, request).await?;
-            let place = Place { session: found.session.clone(), owner, token: None, behind: None };
-            (found, place)
-        }
-        Input::Message(mut content) => {
-            content.insert("response".into(), Value::Object(echoed.0));
-            let is_new = previous.is_none() && conversation.is_none();
-            if !functions.list.is_empty() {
-                if is_new {
-                    can_call(&streams, model.as_deref().unwrap_or(&streams.config.default_agent))?;
-                }
-                content.insert("functions".into(), serde_json::json!(functions));
-            }
-            let content = limits.content("input", &Value::Object(content))?;
-            let place = match (&previous, &conversation) {
-                (Some(previous), _) => behind(&streams, owner, previous, model.as_deref()).await?,
-                (None, Some(name)) => named(&naming, &streams, owner, name, model.as_deref()).await?,
-                (None, None) => unnamed(&naming, &streams, owner, model, key.as_ref()).await?,
-            };
-            if !is_new && !functions.list.is_empty() {
-                let (_, record) =
-                    streams.sessions.own(&place.session, &place.owner.principal, place.owner.proof.as_ref()).await?;
-                can_call(&streams, &record.agent)?;
-            }
-            (message(&streams, &place, key, content).await?, place)
-        }
-    };
+    let request = ResponseRequest::read(body.fields())?;
+    let (delivery, is_kept) = (request.delivery, request.is_kept);
+    let Begun { found, place } = begin(owner, &limits, &naming, &streams, key, request).await?;
     let mut response = match delivery {
         Delivery::Now => object(&found.response(&streams).await?),
         Delivery::Whole => {
@@ -249,6 +275,7 @@ async fn answer(
     question: &QuestionId,
     reply: Reply,
     request: Content,
+    announce: bool,
 ) -> Result<FoundResponse, Refusal> {
     let before = FoundResponse::find(streams, owner, previous).await?;
     let wrong = || Refusal::field("input", "answers no question of `previous_response_id`");
@@ -259,7 +286,8 @@ async fn answer(
     let step_id = asked.step_id.ok_or_else(wrong)?;
     let id = ResponseId { question: Some(question.asked), ..before.id.clone() };
     let confirmed = reply.confirmed;
-    let ask = SessionRequest::Response { step_id, reply, request: Some(request) };
+    let announce = announce.then_some(asked.seq);
+    let ask = SessionRequest::Response { step_id, reply, request: Some(request), announce };
     match owner.ask(&streams.sessions, &before.session, ask).await {
         Ok(_) => FoundResponse::at(streams, owner, id).await,
         Err(refusal) if refusal.code == ErrorCode::UnknownStep => {
@@ -273,15 +301,21 @@ async fn answer(
     }
 }
 
+/// Outputs of functions, and what else their request says.
+struct Given {
+    outputs: Vec<CallOutput>,
+    functions: Functions,
+    request: Content,
+    announce: bool,
+}
+
 /// Gives a run the outputs of the functions that it called; what follows is the response. The same outputs again find the
 /// same response.
 async fn returned(
     streams: &Streams,
     owner: &Owner,
     previous: Option<&str>,
-    given: Vec<CallOutput>,
-    functions: Functions,
-    request: Content,
+    Given { outputs: given, functions, request, announce }: Given,
 ) -> Result<FoundResponse, Refusal> {
     let wrong = || Refusal::field("input", "holds an output of no call that `previous_response_id` made");
     let before = match (previous, given.first()) {
@@ -308,7 +342,8 @@ async fn returned(
     }
     let id = ResponseId { question: Some(asked.seq), ..before.id.clone() };
     let sent = outputs.clone();
-    let ask = SessionRequest::Returned(Box::new(Returned { step_id, outputs, functions, request }));
+    let announce = announce.then_some(asked.seq);
+    let ask = SessionRequest::Returned(Box::new(Returned { step_id, outputs, functions, request, announce }));
     match owner.ask(&streams.sessions, &before.session, ask).await {
         Ok(_) => FoundResponse::at(streams, owner, id).await,
         Err(refusal) if refusal.code == ErrorCode::UnknownStep => {
@@ -330,7 +365,7 @@ async fn returned(
 }
 
 /// Ends a session that nothing is to be kept of. If it cannot be ended now, it expires.
-async fn forget(streams: &Streams, place: &Place) {
+pub async fn forget(streams: &Streams, place: &Place) {
     let ask = SessionRequest::End { by: place.owner.name() };
     if let Err(refusal) = place.owner.ask(&streams.sessions, &place.session, ask).await {
         tracing::debug!(session = %place.session, %refusal, "a response that is not to be kept could not be let go");

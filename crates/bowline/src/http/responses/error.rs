@@ -1,5 +1,6 @@
 //! How these endpoints say no: in the shape that the API's clients read, with codes of ours.
 
+use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use bowline_protocol::Refusal;
@@ -18,7 +19,7 @@ pub(crate) struct ErrorBody {
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
-struct ErrorFacts {
+pub(crate) struct ErrorFacts {
     /// A sentence for people.
     message: String,
     #[serde(rename = "type")]
@@ -49,25 +50,32 @@ enum ErrorKind {
     InvalidRequest,
 }
 
+impl ErrorFacts {
+    /// A refusal as the API words it.
+    pub(super) fn of(refusal: &Refusal, status: StatusCode) -> ErrorFacts {
+        let kind = match status.as_u16() {
+            401 => ErrorKind::Authentication,
+            403 => ErrorKind::Permission,
+            404 => ErrorKind::NotFound,
+            429 => ErrorKind::RateLimit,
+            status if status >= 500 => ErrorKind::Server,
+            _ => ErrorKind::InvalidRequest,
+        };
+        let param = refusal.details.as_ref().and_then(|details| details["field"].as_str());
+        ErrorFacts {
+            message: refusal.message.clone(),
+            kind,
+            param: param.map(str::to_owned),
+            code: refusal.code.as_str(),
+            recovery_action: refusal.code.action().as_str(),
+        }
+    }
+}
+
 /// Words a refusal as the API does. Everything else about the answer stays as it is.
 pub async fn in_the_apis_shape(response: Response) -> Response {
     let Some(refusal) = response.extensions().get::<Refusal>() else { return response };
-    let kind = match response.status().as_u16() {
-        401 => ErrorKind::Authentication,
-        403 => ErrorKind::Permission,
-        404 => ErrorKind::NotFound,
-        429 => ErrorKind::RateLimit,
-        status if status >= 500 => ErrorKind::Server,
-        _ => ErrorKind::InvalidRequest,
-    };
-    let param = refusal.details.as_ref().and_then(|details| details["field"].as_str());
-    let error = ErrorFacts {
-        message: refusal.message.clone(),
-        kind,
-        param: param.map(str::to_owned),
-        code: refusal.code.as_str(),
-        recovery_action: refusal.code.action().as_str(),
-    };
+    let error = ErrorFacts::of(refusal, response.status());
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(CONTENT_LENGTH);
     parts.headers.remove(CONTENT_TYPE);

@@ -8,6 +8,8 @@ pub(crate) mod models;
 mod request;
 pub(crate) mod show;
 mod tools;
+mod webhook;
+mod ws;
 
 use axum::routing::{get, post};
 
@@ -15,10 +17,11 @@ use super::chat::ChatState;
 use super::endpoints;
 
 pub use error::in_the_apis_shape;
+pub use webhook::announcer;
 
 endpoints! {
     ChatState;
-    "/v1/responses" => post(create::create),
+    "/v1/responses" => post(create::create).get(ws::connect),
     "/v1/responses/{id}" => get(show::show).delete(show::delete),
     "/v1/responses/{id}/cancel" => post(show::cancel),
     "/v1/responses/{id}/input_items" => get(show::input_items),

@@ -10,7 +10,7 @@ use super::item::{Flow, ItemStatus, OutputItem, Part};
 use super::object::{Failure, Incomplete, State, Usage};
 use super::output::{Call, CallResult, OpenText};
 use super::text::{Text, rest, string};
-use super::{ResponseProjector, Wait, date_of};
+use super::{ResponseProjector, Wait, logged_at};
 
 /// What a call is named if nothing says its tool.
 const UNNAMED_TOOL: &str = "unknown";
@@ -386,7 +386,7 @@ impl ResponseProjector {
                 self.end("response.incomplete", &state);
             }
             None => {
-                let state = State { completed_at: Some(date_of(event)), usage, ..State::of("completed") };
+                let state = State { completed_at: Some(logged_at(event)), usage, ..State::of("completed") };
                 self.end("response.completed", &state);
             }
         }

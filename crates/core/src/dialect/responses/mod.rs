@@ -154,7 +154,7 @@ impl ResponseProjector {
         // A list would be read as a struct too.
         let object = content.filter(|content| content.get().starts_with('{'));
         let asked: Asked<'_> = object.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
-        let head = Head::new(&self.id, &self.agent, date_of(event), asked.response);
+        let head = Head::new(&self.id, &self.agent, logged_at(event), asked.response);
         for kind in ["response.created", "response.in_progress"] {
             let response = self.with_output(&head, &State::of("in_progress"));
             self.say(kind, &WithResponse { response: &response });
@@ -181,8 +181,8 @@ struct WithResponse<'a> {
     response: &'a RawValue,
 }
 
-/// When an event was logged.
-fn date_of(event: &Recorded) -> u64 {
+/// When an event was logged, in seconds since 1970.
+pub fn logged_at(event: &Recorded) -> u64 {
     #[derive(Deserialize)]
     struct Dated<'a> {
         timestamp: &'a str,

@@ -1,0 +1,282 @@
+//! Webhooks: servers that the operator names are told how responses in the background ended, by the Standard Webhooks rules.
+//!
+//! That a response is owed to them is written in the commit that begins it, and struck out once it was told. So it is told at
+//! least once, whatever dies in between, and under the same `webhook-id` each time.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bowline_core::backoff::Backoff;
+use bowline_core::dialect::Projection as _;
+use bowline_core::dialect::responses::{ResponseId, ResponseProjector, Wait, logged_at};
+use bowline_env::{clock, entropy};
+use bowline_hub::{Reach, guarded_client};
+use bowline_protocol::Recorded;
+use bowline_protocol::event::names;
+use bowline_store::{Followed, ReadLimit, StoreError, WakeSet};
+use futures_util::future::BoxFuture;
+use reqwest::{StatusCode, Url};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Config, WebhookConfig};
+use crate::logs::Logs;
+use crate::metrics::Metrics;
+use crate::session::{Announcer, OwedEnd};
+
+/// The first wait before a webhook is sent again, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// Requests under way at once, so that a target that answers slowly cannot take all connections.
+const REQUESTS_MAX: usize = 64;
+const READ: ReadLimit = ReadLimit { events: 1024, bytes: 1 << 20 };
+const STORE_RETRY: Duration = Duration::from_secs(1);
+/// How often the store itself is asked whether a response has ended, should a wake-up be missed.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Where ends of responses are told, if anywhere.
+struct Webhooks {
+    config: WebhookConfig,
+    logs: Arc<Logs>,
+    metrics: Arc<Metrics>,
+    client: reqwest::Client,
+    closing: CancellationToken,
+    requests: Semaphore,
+    /// What this node is telling now.
+    running: Mutex<HashSet<String>>,
+}
+
+impl fmt::Debug for Webhooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Webhooks({} targets)", self.config.urls.len())
+    }
+}
+
+/// A response whose end is owed.
+#[derive(Debug)]
+struct OwedWebhook {
+    response: ResponseId,
+    /// The item beside the session's log that says so.
+    key: String,
+    agent: String,
+}
+
+/// What became of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Delivered,
+    GivenUp,
+}
+
+/// The end of a response, as it stands in the log.
+struct End {
+    status: String,
+    at_seconds: u64,
+}
+
+/// What tells them; none if the settings name no target.
+pub fn announcer(
+    config: &Config,
+    logs: &Arc<Logs>,
+    metrics: &Arc<Metrics>,
+    closing: &CancellationToken,
+) -> Option<Arc<dyn Announcer>> {
+    let network = &config.env.network;
+    let config = config.webhooks.clone()?;
+    let client = guarded_client(Reach::of_added(config.allow_private), network);
+    Some(Arc::new(Webhooks {
+        config,
+        logs: logs.clone(),
+        metrics: metrics.clone(),
+        client,
+        closing: closing.clone(),
+        requests: Semaphore::new(REQUESTS_MAX),
+        running: Mutex::default(),
+    }))
+}
+
+impl Webhooks {
+    /// Tells every target.
+    async fn tell_all(&self, owed: &OwedWebhook) {
+        let Some(end) = self.end_of(owed).await else { return };
+        let body = WebhookEvent::of(&owed.response, &end);
+        let body = bytes::Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
+        let sends = self.config.urls.iter().map(|url| self.send_until_heard(url, owed, &end, &body));
+        futures_util::future::join_all(sends).await;
+    }
+
+    /// How the response ended, once it has; none if its log is gone.
+    async fn end_of(&self, owed: &OwedWebhook) -> Option<End> {
+        loop {
+            match self.follow(owed).await {
+                Ok(end) => return end,
+                Err(StoreError::NoSuchLog) => return None,
+                Err(error) => {
+                    tracing::debug!(response = %owed.response, %error, "the store cannot be read for a webhook");
+                    tokio::time::sleep(STORE_RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn follow(&self, owed: &OwedWebhook) -> Result<Option<End>, StoreError> {
+        let OwedWebhook { response, .. } = owed;
+        let epoch = self.logs.store.extent(&response.log).await?.epoch;
+        let wake = WakeSet::new();
+        let mut follower = self.logs.follow(&response.log, (&epoch, response.first()), &wake, 0);
+        loop {
+            match self.logs.next(&mut follower, READ).await? {
+                Followed::Events(events) => {
+                    for event in events.iter().filter(|event| may_end(event)) {
+                        if let Some(end) = self.project(owed, event).await? {
+                            return Ok(Some(end));
+                        }
+                    }
+                }
+                Followed::Idle => {
+                    if timeout(LOOK_AGAIN, wake.woken()).await.is_ok() {
+                        wake.take();
+                        follower.wake();
+                    } else {
+                        follower.doubt();
+                    }
+                }
+                Followed::Gap { .. } | Followed::Epoch(_) => return Ok(None),
+            }
+        }
+    }
+
+    /// The response as it stands with this event, if that is its end.
+    async fn project(&self, owed: &OwedWebhook, last: &Recorded) -> Result<Option<End>, StoreError> {
+        #[derive(Deserialize)]
+        struct Standing {
+            status: String,
+        }
+        let mut projector = ResponseProjector::new(&ResponseProjector::name(&owed.response, &owed.agent));
+        let mut from = owed.response.first();
+        while from <= last.seq && !projector.is_over() {
+            let batch = self.logs.store.read(&owed.response.log, from, READ).await?;
+            let Some(read) = batch.events.last().map(|event| event.seq) else { break };
+            batch.events.iter().filter(|event| event.seq <= last.seq).for_each(|event| projector.pass_event(event));
+            from = read.next();
+        }
+        let response = projector.response().filter(|_| projector.is_over());
+        let standing = response.and_then(|raw| serde_json::from_str::<Standing>(raw.get()).ok());
+        Ok(standing.map(|standing| End { status: standing.status, at_seconds: logged_at(last) }))
+    }
+
+    async fn send_until_heard(&self, url: &Url, owed: &OwedWebhook, end: &End, body: &bytes::Bytes) {
+        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1, 0.25);
+        let id = event_id(&owed.response);
+        loop {
+            match self.send(url, &id, body).await {
+                Ok(told) => {
+                    let outcome = if told == Told::Delivered { "delivered" } else { "given_up" };
+                    return self.metrics.webhooks.inc(outcome);
+                }
+                Err(why) => {
+                    let age = Duration::from_secs(clock::unix_seconds().saturating_sub(end.at_seconds));
+                    if age >= self.config.retry_for {
+                        tracing::warn!(webhook = %id, %why, "a webhook was not heard in time, and is given up");
+                        return self.metrics.webhooks.inc("given_up");
+                    }
+                    self.metrics.webhooks.inc("retried");
+                    let delay = backoff.next(entropy::chance());
+                    tracing::info!(webhook = %id, %why, delay_ms = delay.as_millis() as u64, "a webhook is sent again");
+                    tokio::time::sleep(delay).await;
+                    // Its session may be over, or another node may have told it.
+                    if let Ok(None) = self.logs.store.item(&owed.response.log, &owed.key).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One attempt.
+    async fn send(&self, url: &Url, id: &str, body: &bytes::Bytes) -> Result<Told, String> {
+        let timestamp = clock::unix_seconds();
+        let signature = self.config.key.sign(id, timestamp, body);
+        let _permit = self.requests.acquire().await;
+        let request = self
+            .client
+            .post(url.clone())
+            .timeout(self.config.timeout)
+            .header("content-type", "application/json")
+            .header("webhook-id", id)
+            .header("webhook-timestamp", timestamp)
+            .header("webhook-signature", signature)
+            .body(body.clone());
+        // An address may hold a secret, so it is not told.
+        let answer = request.send().await.map_err(|error| error.without_url().to_string())?;
+        match answer.status() {
+            status if status.is_success() => Ok(Told::Delivered),
+            // The target wants to hear of nothing any more.
+            StatusCode::GONE => Ok(Told::GivenUp),
+            status => Err(format!("it answered {}", status.as_u16())),
+        }
+    }
+}
+
+impl Announcer for Webhooks {
+    /// It is done once at a time, however often it is asked for.
+    fn tell(self: Arc<Self>, owed: OwedEnd, told: BoxFuture<'static, ()>) {
+        let OwedEnd { log, turn, question, key, agent } = owed;
+        let owed = OwedWebhook { response: ResponseId { log, turn, question }, key, agent };
+        let id = owed.response.to_string();
+        if !self.running.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone()) {
+            return;
+        }
+        tokio::spawn(async move {
+            let closing = self.closing.clone();
+            if closing.run_until_cancelled(self.tell_all(&owed)).await.is_some() {
+                told.await;
+            }
+            self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        });
+    }
+}
+
+/// Whether a response can end with this event.
+fn may_end(event: &Recorded) -> bool {
+    event.view().is_some_and(|view| {
+        let ends = names::TERMINAL.contains(&view.event) || view.event == names::USER_RESPONSE;
+        ends || Wait::of(&view).is_some()
+    })
+}
+
+/// The name of the event, the same each time it is told.
+fn event_id(response: &ResponseId) -> String {
+    format!("evt_{}", response.to_string().trim_start_matches("resp_"))
+}
+
+/// What is told: that a response ended, and how. Who wants to know more asks for it.
+#[derive(Serialize)]
+struct WebhookEvent {
+    id: String,
+    object: &'static str,
+    created_at: u64,
+    #[serde(rename = "type")]
+    kind: String,
+    data: Data,
+}
+
+#[derive(Serialize)]
+struct Data {
+    id: String,
+}
+
+impl WebhookEvent {
+    fn of(response: &ResponseId, end: &End) -> WebhookEvent {
+        WebhookEvent {
+            id: event_id(response),
+            object: "event",
+            created_at: end.at_seconds,
+            kind: format!("response.{}", end.status),
+            data: Data { id: response.to_string() },
+        }
+    }
+}
