@@ -5,13 +5,13 @@
 //! cannot come is reported before any later event ([`LinkEvent::Gap`], [`LinkEvent::Reset`]).
 //!
 //! ```no_run
-//! use bowline_client::{Address, Client, LinkConfig, LinkEvent, Target};
+//! use bowline_client::{Address, AttachTarget, Client, LinkConfig, LinkEvent};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let address = Address::parse("ws://127.0.0.1:8080/ws")?;
 //! let mut client = Client::new(address, None, LinkConfig::new("my-program"));
-//! client.start(Target::New);
+//! client.start(AttachTarget::New);
 //! client.message("m-1", "/long 20 50");
 //! while let Some(event) = client.next().await {
 //!     match event {

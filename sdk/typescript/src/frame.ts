@@ -78,18 +78,23 @@ export function word(frame: Frame, name: string): string | undefined {
   return typeof value === "string" ? value : undefined;
 }
 
-const ENDS = new Set(["agent.final_answer", "agent.error", "agent.cancelled"]);
+const AFTER = new Map<string, RunState>([
+  ["agent.final_answer", "idle"],
+  ["agent.error", "idle"],
+  ["agent.cancelled", "idle"],
+  ["agent.user_confirm", "waiting"],
+  ["user.message", "running"],
+  ["user.response", "running"],
+  ["plan.start", "running"],
+]);
 
 /** Whether this logged event is the last one of its run. */
 export function endsRun(event: LoggedEvent): boolean {
-  return ENDS.has(event.event);
+  return AFTER.get(event.event) === "idle";
 }
 
-/** What a logged event does to the state of the run. */
+/** What a logged event does to the state of the run. A call with the status `waiting` is one of a function that only another client has. */
 export function runStateAfter(event: LoggedEvent, before: RunState): RunState {
-  if (endsRun(event)) return "idle";
-  if (event.event === "agent.user_confirm") return "waiting";
-  // A call of a function that only another client has: the run waits for what that returns.
-  if (event.event === "agent.tool_call" && word(event, "status") === "waiting") return "waiting";
-  return event.event === "user.message" || event.event === "user.response" || event.event === "plan.start" ? "running" : before;
+  const waits = event.event === "agent.tool_call" && word(event, "status") === "waiting";
+  return waits ? "waiting" : (AFTER.get(event.event) ?? before);
 }

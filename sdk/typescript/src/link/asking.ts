@@ -93,7 +93,7 @@ export function resend(turn: Turn): void {
 /** The wire is gone: what has a key of its own is sent again later, what has none may have been done already. */
 export function loseAsks(turn: Turn): void {
   failWhere(turn, ({ wasSent, question }) => wasSent && question.kind === "plan", {
-    ...refusal("OUTCOME_UNKNOWN", "The connection was lost before the answer came."),
+    ...refusal("OUTCOME_UNKNOWN", "The connection was lost before an answer."),
   });
 }
 

@@ -46,7 +46,7 @@ function retire(turn: Turn, cause: Refusal | null, code: number, afterMs?: numbe
   turn.stopTimers(...ALL_TIMERS);
   turn.do({ do: "hang_up", code });
   if (attempt > link.policy.attemptsMax) {
-    stop(turn, refusal("GAVE_UP", `Nothing answered after ${link.policy.attemptsMax} attempts.`, "reconnect"));
+    stop(turn, refusal("GAVE_UP", `The server did not answer ${link.policy.attemptsMax} attempts.`, "reconnect"));
     return;
   }
   const hasty = attempt > 1 ? link.hasty : moment.nowMs - link.liveAtMs < STEADY_MS ? link.hasty + 1 : 0;

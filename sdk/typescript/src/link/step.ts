@@ -62,7 +62,7 @@ function start(turn: Turn, intent: Intent): void {
       break;
     case "attach": {
       const id = intent.sessionId ?? link.session?.id;
-      if (id === undefined) return stop(turn, refusal("SESSION_NOT_FOUND", "There is no session to attach to.", "create_new_session"));
+      if (id === undefined) return stop(turn, refusal("SESSION_NOT_FOUND", "There is no session.", "create_new_session"));
       const session = id === link.session?.id ? link.session : { id, ids: [id], resumeToken: null };
       const position = intent.position !== undefined ? intent.position : session === link.session ? link.position : null;
       turn.set({
@@ -136,7 +136,7 @@ function token(turn: Turn, value: string | null): void {
   if (value !== null) {
     if (isOpen(turn.link) && phase.at !== "dialing") turn.send({ event: "user.authenticate", content: { token: value } });
   } else if (phase.at === "authenticating") {
-    stop(turn, refusal("UNAUTHORIZED", "The server wants a token, and there is none.", "authenticate"));
+    stop(turn, refusal("UNAUTHORIZED", "The server wants a valid token.", "authenticate"));
   }
 }
 

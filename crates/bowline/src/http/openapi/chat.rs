@@ -49,7 +49,7 @@ pub fn operations() -> Vec<ApiOperation> {
             .about("For a client that cannot stream: it always tells the state of things, also the final one.")
             .answers::<Session>(200, "The session"),
         session("delete", "/api/chat/sessions/{sid}", "deleteSession", "Ends a session and cancels its work")
-            .answers_nothing("It has ended"),
+            .answers_nothing(204, "It has ended"),
     ];
     all.extend(turns());
     all.extend(sdk());
@@ -72,7 +72,7 @@ fn turns() -> [ApiOperation; 4] {
             .query("startIndex", super::tasks::START_INDEX, &super::tasks::index())
             .streams("The turn")
             .answer_header("X-Workflow-Stream-Tail-Index", "With `startIndex`: the number of the last chunk so far.")
-            .answers_nothing("Nothing runs")
+            .answers_nothing(204, "Nothing runs")
             .refuses(&[TaskExpired, TaskNotFound, CursorAhead]),
         session("post", "/api/chat/sessions/{sid}/cancel", "cancelTurn", "Stops the running turn; without one, the operations at work in the background")
             .takes("Reason", false, &json!({ "reason": "no longer needed" }))
@@ -113,7 +113,7 @@ fn sdk() -> [ApiOperation; 2] {
             .query("startIndex", super::tasks::START_INDEX, &super::tasks::index())
             .streams("The turn")
             .answer_header("X-Workflow-Stream-Tail-Index", "With `startIndex`: the number of the last chunk so far.")
-            .answers_nothing("Nothing runs, or there is no such chat")
+            .answers_nothing(204, "Nothing runs, or there is no such chat")
             .refuses(&[TaskExpired, CursorAhead, RateLimited]),
     ]
 }

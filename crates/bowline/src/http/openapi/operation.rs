@@ -137,8 +137,9 @@ impl ApiOperation {
         self
     }
 
-    pub fn answers_nothing(mut self, about: &str) -> ApiOperation {
-        self.responses.insert(204, json!({ "description": about }));
+    /// Answers without a body.
+    pub fn answers_nothing(mut self, status: u16, about: &str) -> ApiOperation {
+        self.responses.insert(status, json!({ "description": about }));
         self
     }
 

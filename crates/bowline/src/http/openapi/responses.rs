@@ -1,8 +1,8 @@
 //! The Responses API, as far as it is answered here. What a response holds is that API's own shape.
 
 use bowline_protocol::ErrorCode::{
-    AgentBusy, CursorAhead, IdempotencyConflict, NotSupported, RateLimited, ReplayGap, ServerDraining, TaskExpired,
-    TaskNotFound, TooManySessions, UnknownStep,
+    AgentBusy, CursorAhead, IdempotencyConflict, InvalidPayload, NotSupported, RateLimited, ReplayGap, ServerDraining,
+    TaskExpired, TaskNotFound, TooManySessions, UnknownStep,
 };
 use serde_json::{Value, json};
 
@@ -52,6 +52,10 @@ pub fn operations() -> Vec<ApiOperation> {
             .refuses(&SESSION)
             .refuses(&[NotSupported, TaskNotFound, TaskExpired, ReplayGap, UnknownStep, AgentBusy])
             .refuses(&[IdempotencyConflict, TooManySessions, RateLimited, ServerDraining]),
+        api("get", "/v1/responses", "connectResponses", "Opens a WebSocket for many responses, as the official clients speak it")
+            .about("The request has to ask for the upgrade; see docs/responses.md for what is said over the socket.")
+            .answers_nothing(101, "The connection is a WebSocket now")
+            .refuses(&[InvalidPayload, RateLimited]),
         response("get", "/v1/responses/{id}", "getResponse", "Shows a response, or streams its events")
             .query("stream", "Whether its events are wanted", &tasks::flag())
             .query(

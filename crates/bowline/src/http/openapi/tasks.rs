@@ -52,7 +52,7 @@ pub fn operations() -> Vec<ApiOperation> {
         .query("startIndex", START_INDEX, &index())
         .streams("What follows the cursor")
         .answer_header("X-Workflow-Stream-Tail-Index", "With `startIndex`: the number of the last chunk so far.")
-        .answers_nothing("The task has ended and the cursor is at its end")
+        .answers_nothing(204, "The task has ended and the cursor is at its end")
         .refuses(&[CursorAhead]),
         task("post", "/api/chat/tasks/{tid}/cancel", "cancelTask", "Stops a task", "tasks")
             .about("One that has ended is told as it is.")
