@@ -11,7 +11,7 @@ use anyhow::Context;
 use bowline_api::{Agent, Tools};
 use bowline_env::net::Listener;
 use bowline_env::{clock, entropy};
-use bowline_store::disk::{DiskOptions, DiskStore, Sync};
+use bowline_store::disk::{DiskOptions, DiskStore, Runs, Sync};
 use bowline_store::memory::MemoryStore;
 use bowline_store::{Directory, RedisOptions, RedisStore, Retention, Retentions, Store};
 
@@ -351,8 +351,11 @@ async fn open_disk(
         SyncMode::Always => Sync::Always,
         SyncMode::Interval => Sync::Interval { every: SYNC_INTERVAL },
     };
-    let options = DiskOptions { sync, hot_bytes, files: config.env.files.clone(), ..DiskOptions::new(dir, retention) };
-    let (store, report) = tokio::task::spawn_blocking(move || DiskStore::open(options)).await??;
+    let options = DiskOptions { sync, hot_bytes, ..DiskOptions::new(dir, retention).on(config.env.files.clone()) };
+    let (store, report) = match options.runs {
+        Runs::OnThreads => tokio::task::spawn_blocking(move || DiskStore::open(options)).await??,
+        Runs::OnRuntime => DiskStore::open(options)?,
+    };
     tracing::info!(
         logs = report.logs,
         events = report.events,

@@ -10,6 +10,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -65,6 +66,32 @@ pub trait Files: Send + Sync + fmt::Debug {
 
     /// Where to keep what must survive this process but not a power cut.
     fn witness_dir(&self) -> Option<PathBuf>;
+
+    /// How a store should use these files.
+    fn profile(&self) -> FilesProfile {
+        FilesProfile::default()
+    }
+
+    /// How long what is written next takes to be durable: for a simulated disk, whose operations return at once.
+    fn latency(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// How a store should use its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilesProfile {
+    /// Whether an operation may keep its thread waiting. If none does, a store needs no threads of its own, and a simulation
+    /// can repeat what it does.
+    pub blocks: bool,
+    /// How large a file of the store should be.
+    pub segment_bytes: u64,
+}
+
+impl Default for FilesProfile {
+    fn default() -> FilesProfile {
+        FilesProfile { blocks: true, segment_bytes: 32 << 20 }
+    }
 }
 
 /// A lock that is held for as long as this lives.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bowline_env::clock;
-use bowline_env::files::{Files, Lock, OsFiles};
+use bowline_env::files::{Files, FilesProfile, Lock, OsFiles};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -57,11 +57,18 @@ impl DiskOptions {
             dir: dir.into(),
             sync: Sync::Always,
             retention: retention.into(),
-            segment_bytes: 32 << 20,
+            segment_bytes: FilesProfile::default().segment_bytes,
             hot_bytes: 64 << 20,
             files: Arc::new(OsFiles),
             runs: Runs::OnThreads,
         }
+    }
+
+    /// The same on these files, in the way that they ask for.
+    pub fn on(self, files: Arc<dyn Files>) -> DiskOptions {
+        let FilesProfile { blocks, segment_bytes } = files.profile();
+        let runs = if blocks { Runs::OnThreads } else { Runs::OnRuntime };
+        DiskOptions { files, segment_bytes, runs, ..self }
     }
 }
 

@@ -87,8 +87,8 @@ impl Writer {
         }
     }
 
-    /// The same as a task of the caller's runtime. Nothing in it waits but for work, so that a simulation that controls the runtime and
-    /// the files controls the store.
+    /// The same as a task of the caller's runtime. Nothing in it waits but for work, and for a simulated disk that says how slow it
+    /// is, so that a simulation that controls the runtime and the files controls the store.
     pub async fn run_as_task(mut self) {
         let _gives_up = GivesUp(self.queue.clone());
         loop {
@@ -98,6 +98,10 @@ impl Writer {
             } else {
                 self.queue.waited().await
             };
+            let latency = self.shared.dir.files.latency();
+            if work == WriterWork::Waits && !latency.is_zero() {
+                tokio::time::sleep(latency).await;
+            }
             if self.serve(work).is_break() {
                 return;
             }

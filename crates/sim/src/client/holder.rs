@@ -1,0 +1,416 @@
+//! A client that holds a session: it sends messages until each has its answer, and comes back in every way there is.
+
+use std::time::Duration;
+
+use bowline_protocol::event::names as events;
+use bowline_protocol::frame::names;
+use serde_json::{Value, json};
+
+use super::{Clients, SharedSession, back_off, superseded_by};
+use crate::agent::answer;
+use crate::dice::Dice;
+use crate::oracle::{Reader, Return};
+use crate::wire::{Lost, SimCaller, Wire};
+
+/// One message, and what the client does about it.
+#[derive(Clone, Debug)]
+struct Job {
+    /// Its key, which is also in its text.
+    tag: String,
+    text: String,
+    /// Cancelled some time after it was sent.
+    cancel_after_ms: Option<u64>,
+}
+
+pub struct HoldingClient {
+    clients: Clients,
+    caller: SimCaller,
+    session: SharedSession,
+    dice: Dice,
+    client_id: String,
+    reader: Reader,
+    jobs: Vec<Job>,
+    /// The message whose run the events belong to that come now.
+    running: Option<String>,
+    is_accepted: bool,
+    was_cancelled: bool,
+    said: String,
+    acked: u64,
+    /// The last state that was exported: its number, its messages, and the state itself.
+    state: Option<(u64, u64, Value)>,
+    takes_over: bool,
+    /// The step of a question that is not known to be answered.
+    question: Option<Value>,
+    /// A run ended whose beginning it has not seen: perhaps its own.
+    asks_again: bool,
+}
+
+/// What becomes of the connection.
+enum Next {
+    GoesOn,
+    /// Let go of it and come back.
+    Again,
+}
+
+impl HoldingClient {
+    pub fn new(clients: &Clients, session: &SharedSession, who: &str, mut dice: Dice) -> HoldingClient {
+        let count = dice.between(2, 6);
+        let jobs = (0..count).map(|n| Job::draw(&mut dice, &format!("{who}-{n}"))).collect();
+        HoldingClient {
+            clients: clients.clone(),
+            caller: clients.caller(who, session.owner()),
+            session: session.clone(),
+            client_id: who.to_owned(),
+            reader: Reader::new(who),
+            dice,
+            jobs,
+            running: None,
+            is_accepted: false,
+            was_cancelled: false,
+            said: String::new(),
+            acked: 0,
+            state: None,
+            takes_over: false,
+            question: None,
+            asks_again: false,
+        }
+    }
+
+    /// The first device makes the session, the others wait for its name.
+    pub async fn run(mut self, makes: bool) {
+        while !self.jobs.is_empty() {
+            if !makes && self.session.id().is_none() {
+                self.caller.pause(100).await;
+                continue;
+            }
+            let _lost = Box::pin(self.once()).await;
+            back_off(&self.caller, &mut self.dice).await;
+        }
+        self.session.holder_is_done();
+    }
+
+    fn who(&self) -> &str {
+        &self.caller.who
+    }
+
+    /// One connection, until it is lost, let go, or all is done.
+    async fn once(&mut self) -> Result<(), Lost> {
+        let mut wire = self.caller.connect().await?;
+        if !Box::pin(self.attach(&mut wire)).await? {
+            return Ok(());
+        }
+        if self.question.is_some() {
+            self.reply(&mut wire).await?;
+        }
+        let (mut sent_ms, mut cancelled) = (None, false);
+        // Some connections are let go on purpose, in the middle of anything.
+        let mut patience = if self.dice.percent(30) { self.dice.between(1, 60) } else { u64::MAX };
+        while let Some(job) = self.jobs.first().cloned() {
+            let now = self.clients.trace.now_ms();
+            let due = sent_ms.is_none_or(|then| now > then + 1500 && !self.is_accepted);
+            if due || std::mem::take(&mut self.asks_again) {
+                self.send_message(&mut wire, &job).await?;
+                sent_ms = Some(now);
+            }
+            if let (Some(after), Some(then), false) = (job.cancel_after_ms, sent_ms, cancelled)
+                && self.is_accepted
+                && now > then + after
+            {
+                let id = self.session.id();
+                wire.send(&json!({ "event": names::CANCEL, "session_id": id })).await?;
+                (cancelled, self.was_cancelled) = (true, true);
+            }
+            self.do_something_else(&mut wire).await?;
+            let think = Duration::from_millis(self.dice.between(20, 300));
+            let Some(frame) = wire.next_within(think).await? else { continue };
+            let before = self.jobs.len();
+            if matches!(self.handle(&mut wire, &frame).await?, Next::Again) {
+                return Ok(());
+            }
+            if self.jobs.len() < before {
+                (sent_ms, cancelled) = (None, false);
+            }
+            patience = patience.saturating_sub(1);
+            if patience == 0 && !self.clients.is_quiet() {
+                self.clients.trace.note(self.who(), "lets go of the connection");
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_message(&mut self, wire: &mut Wire, job: &Job) -> Result<(), Lost> {
+        let id = self.session.id().unwrap_or_default();
+        self.clients.oracle.sent(&id, wire.link, &job.tag);
+        let frame = json!({ "event": names::MESSAGE, "session_id": id, "message_id": job.tag, "content": job.text });
+        wire.send(&frame).await
+    }
+
+    async fn reply(&self, wire: &mut Wire) -> Result<(), Lost> {
+        let (id, step) = (self.session.id(), &self.question);
+        let content = json!({ "confirmed": true });
+        wire.send(&json!({ "event": names::RESPONSE, "session_id": id, "step_id": step, "content": content })).await
+    }
+
+    /// Acks, and wishes for a state.
+    async fn do_something_else(&mut self, wire: &mut Wire) -> Result<(), Lost> {
+        if self.dice.percent(15)
+            && let Some((epoch, seq)) = self.reader.at.clone().filter(|(_, seq)| *seq > 0)
+        {
+            self.acked = self.acked.max(seq);
+            let cursor = format!("{epoch}-{seq}");
+            let id = self.session.id();
+            wire.send(&json!({ "event": names::ACK, "session_id": id, "content": { "last_event_id": cursor } }))
+                .await?;
+        }
+        if self.dice.percent(6) {
+            let id = self.session.id();
+            wire.send(&json!({ "event": names::REQUEST_STATE, "session_id": id })).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the session, or comes back to it. False if it was refused.
+    async fn attach(&mut self, wire: &mut Wire) -> Result<bool, Lost> {
+        let claimed_ms = self.clients.trace.now_ms();
+        let (frame, how) = self.approach();
+        let seen = self.clients.oracle.seen();
+        wire.send(&frame).await?;
+        loop {
+            let answer = wire.next().await?;
+            match answer["event"].as_str().unwrap_or_default() {
+                names::SESSION_CREATED | names::STATE_RESTORED => {
+                    let id = answer["session_id"].as_str().unwrap_or_default().to_owned();
+                    self.clients.oracle.owns(self.session.owner(), &id);
+                    let is_restored = answer["event"] == names::STATE_RESTORED;
+                    if is_restored {
+                        self.judge_restore(&answer);
+                    }
+                    self.session.set_id(&id);
+                    let was = self.reader.at.clone();
+                    self.reader.greeted(&self.clients.oracle, &answer, &how, &seen);
+                    if self.reader.at != was {
+                        // It reads on elsewhere, perhaps in the middle of a run.
+                        (self.running, self.said) = (None, String::new());
+                    }
+                    self.clients.oracle.granted(&id, wire.link, claimed_ms);
+                    self.takes_over = false;
+                    return Ok(true);
+                }
+                names::NOTICE | names::HEARTBEAT => {}
+                _ => return Ok(self.refused(&answer)),
+            }
+        }
+    }
+
+    fn approach(&mut self) -> (Value, Return) {
+        let Some(id) = self.session.id() else {
+            let content = json!({ "client_id": self.client_id });
+            return (json!({ "event": names::CREATE_SESSION, "content": content }), Return::New);
+        };
+        let mut content = json!({ "client_id": self.client_id });
+        if self.takes_over || self.dice.percent(20) {
+            content["take_over"] = true.into();
+        }
+        let roll = self.dice.below(10);
+        if let (0..2, Some((seq, _, state))) = (roll, &self.state) {
+            let seq = *seq;
+            // Without a cursor it would read on behind its state, and must not be in the middle of something.
+            if let Some((epoch, at)) = self.reader.at.clone()
+                && (self.is_accepted || self.running.is_some() || self.question.is_some() || roll == 0)
+            {
+                content["last_event_id"] = format!("{epoch}-{at}").into();
+                let frame = json!({ "event": names::RECONNECT_WITH_STATE, "signed_state": state, "content": content });
+                return (frame, Return::Cursor(epoch, at));
+            }
+            let frame = json!({ "event": names::RECONNECT_WITH_STATE, "signed_state": state, "content": content });
+            return (frame, Return::State(seq));
+        }
+        let how = match self.reader.at.clone() {
+            Some((epoch, seq)) if roll < 8 => {
+                content["last_event_id"] = format!("{epoch}-{seq}").into();
+                Return::Cursor(epoch, seq)
+            }
+            // A device that has never held the session begins where the last holder's acks are.
+            Some(_) | None => Return::Acked(u64::MAX),
+        };
+        (json!({ "event": names::RECONNECT, "session_id": id, "content": content }), how)
+    }
+
+    fn judge_restore(&self, answer: &Value) {
+        let facts = &answer["metadata"];
+        if facts["source"] != "live" && self.clients.oracle.promises().is_durable {
+            self.clients.oracle.violate(self.who(), format_args!("its living session was rebuilt: {facts}"));
+        }
+    }
+
+    /// Learns from a refusal. False: come back later.
+    fn refused(&mut self, answer: &Value) -> bool {
+        let code = answer["metadata"]["error_code"].as_str().unwrap_or_default();
+        match code {
+            "SESSION_ALREADY_ACTIVE" => self.takes_over = true,
+            "SESSION_INACTIVE" => match superseded_by(answer) {
+                Some(id) => self.session.set_id(&id),
+                None => self.clients.oracle.violate(self.who(), format_args!("its session is over: {answer}")),
+            },
+            "SERVER_DRAINING" | "STORE_UNAVAILABLE" | "RATE_LIMITED" => {}
+            // A clock that was set back leaves states from its future.
+            "STATE_EXPIRED" | "STATE_STALE" => self.state = None,
+            _ => self.clients.oracle.violate(self.who(), format_args!("was refused its own session: {answer}")),
+        }
+        false
+    }
+
+    async fn handle(&mut self, wire: &mut Wire, frame: &Value) -> Result<Next, Lost> {
+        if let Some(id) = frame["session_id"].as_str() {
+            self.clients.oracle.shown(self.who(), self.session.owner(), id);
+        }
+        let name = frame["event"].as_str().unwrap_or_default();
+        if frame["seq"].is_u64() {
+            self.reader.event(&self.clients.oracle, frame);
+            self.handle_event(wire, name, frame).await?;
+            return Ok(Next::GoesOn);
+        }
+        match name {
+            names::NOTICE => {
+                let facts = &frame["metadata"];
+                self.reader.notice(&self.clients.oracle, frame);
+                if facts["action"] == "duplicate_message" {
+                    self.handle_duplicate(facts);
+                } else if facts["code"] == "SESSION_TAKEN_OVER" {
+                    self.takes_over = true;
+                    self.caller.pause(self.dice.between(300, 2500)).await;
+                    return Ok(Next::Again);
+                }
+            }
+            names::STATE_EXPORTED => self.keep_state(frame),
+            events::SESSION_END => {
+                if let Some(id) = superseded_by(frame) {
+                    self.session.set_id(&id);
+                }
+                return Ok(Next::Again);
+            }
+            names::SYSTEM_ERROR | events::ERROR => return self.handle_refusal(frame).await,
+            _ => {}
+        }
+        Ok(Next::GoesOn)
+    }
+
+    async fn handle_refusal(&mut self, frame: &Value) -> Result<Next, Lost> {
+        let code = frame["metadata"]["error_code"].as_str().unwrap_or_default();
+        match code {
+            "AGENT_BUSY" | "STORE_UNAVAILABLE" | "SERVER_DRAINING" | "RATE_LIMITED" | "UNKNOWN_STEP" => {
+                Ok(Next::GoesOn)
+            }
+            "SESSION_READ_ONLY" | "CURSOR_AHEAD" => Ok(Next::Again),
+            "SESSION_INACTIVE" => {
+                self.refused(frame);
+                Ok(Next::Again)
+            }
+            _ => {
+                self.clients.oracle.violate(self.who(), format_args!("was refused: {frame}"));
+                Ok(Next::Again)
+            }
+        }
+    }
+
+    async fn handle_event(&mut self, wire: &mut Wire, name: &str, frame: &Value) -> Result<(), Lost> {
+        let first = self.jobs.first().map(|job| job.tag.clone());
+        let own = |tag: &str| first.as_deref() == Some(tag);
+        match name {
+            events::USER_MESSAGE => {
+                let tag = frame["metadata"]["message_id"].as_str().unwrap_or_default().to_owned();
+                self.is_accepted |= own(&tag);
+                (self.running, self.said) = (Some(tag), String::new());
+            }
+            events::PARTIAL_ANSWER => self.said.push_str(frame["content"].as_str().unwrap_or_default()),
+            events::USER_CONFIRM => {
+                self.question = Some(frame["step_id"].clone());
+                self.reply(wire).await?;
+            }
+            events::USER_RESPONSE => self.question = None,
+            _ if events::TERMINAL.contains(&name) => {
+                let tag = self.running.take();
+                self.question = None;
+                self.asks_again = tag.is_none();
+                if tag.as_deref().is_some_and(own) {
+                    self.judge_answer(name, frame);
+                    self.finish_job();
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The first one's events are the answer; if its run is over, this client has them or was shown them before.
+    fn handle_duplicate(&mut self, facts: &Value) {
+        let tag = facts["message_id"].as_str().unwrap_or_default();
+        if self.jobs.first().is_some_and(|job| job.tag == tag) {
+            self.is_accepted = true;
+            // Only what stands before the reader's own place is behind it for good.
+            if facts["last_seq"].as_u64().is_some_and(|last| last <= self.reader.seq()) {
+                self.finish_job();
+            }
+        }
+    }
+
+    fn finish_job(&mut self) {
+        self.jobs.remove(0);
+        (self.is_accepted, self.was_cancelled, self.running) = (false, false, None);
+        self.said.clear();
+    }
+
+    fn judge_answer(&self, name: &str, frame: &Value) {
+        let Some(job) = self.jobs.first() else { return };
+        let expected = answer(&job.text);
+        // Where events are let go, pieces of the answer may be among them.
+        let is_whole = expected.starts_with(&self.said) || !self.clients.oracle.promises().keeps_all;
+        let fits = match name {
+            events::FINAL_ANSWER => frame["content"].as_str() == Some(&expected) && is_whole,
+            events::CANCELLED => self.was_cancelled || job.cancel_after_ms.is_some(),
+            _ => {
+                let code = frame["metadata"]["error_code"].as_str().unwrap_or_default();
+                ["AGENT_LOST", "AGENT_FAILED", "STORE_UNAVAILABLE", "SERVER_DRAINING"].contains(&code)
+            }
+        };
+        if !fits || !is_whole && !job.text.starts_with("ask") {
+            let said = &self.said;
+            self.clients.oracle.violate(self.who(), format_args!("{} was answered {frame} after {said:?}", job.text));
+        }
+    }
+
+    fn keep_state(&mut self, frame: &Value) {
+        let state = frame["metadata"]["signed_state"].clone();
+        let inner = &state["state"];
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let (seq, count) = (number(&inner["last_seq"]), number(&frame["metadata"]["message_count"]));
+        if let Some((known_seq, known_count, known)) = &self.state {
+            let is_same_log = known["state"]["epoch"] == inner["epoch"];
+            if is_same_log && (seq < *known_seq || count < *known_count) {
+                let what = format_args!("its state went back: {known_seq} and {known_count}, then {seq} and {count}");
+                self.clients.oracle.violate(self.who(), what);
+            }
+        }
+        self.state = Some((seq, count, state));
+    }
+}
+
+impl std::fmt::Debug for HoldingClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Holder({})", self.caller.who)
+    }
+}
+
+impl Job {
+    fn draw(dice: &mut Dice, tag: &str) -> Job {
+        let (count, pause) = (dice.between(1, 25), [0, 5, 20, 60][dice.below(4) as usize]);
+        let text = match dice.below(10) {
+            0 => format!("ask {tag}"),
+            1 => format!("fail {tag} {count} {pause}"),
+            _ => format!("say {tag} {count} {pause}"),
+        };
+        let cancel_after_ms = dice.percent(15).then(|| dice.below(500));
+        Job { tag: tag.to_owned(), text, cancel_after_ms }
+    }
+}

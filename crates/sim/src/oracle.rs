@@ -1,0 +1,525 @@
+//! What clients saw, and whether that is what they were promised. The server's own state is never asked.
+//!
+//! An event is known by its epoch and number: every client that is shown it must be shown the same bytes, and once the
+//! faults have stopped it must still be there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_protocol::event::names;
+use serde_json::Value;
+
+use crate::trace::Trace;
+
+/// All that clients saw. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Oracle(Arc<Mutex<Facts>>);
+
+#[derive(Debug)]
+struct Facts {
+    trace: Trace,
+    promises: Promises,
+    violations: Vec<String>,
+    /// By epoch and number.
+    events: BTreeMap<String, BTreeMap<u64, Seen>>,
+    /// Which sessions and tasks are whose.
+    owners: BTreeMap<String, String>,
+    /// Which runs worked on a message, as the agent counts them.
+    runs: BTreeMap<String, BTreeSet<String>>,
+    claims: Vec<Claim>,
+    sent: Vec<Sent>,
+}
+
+/// The epochs that one log consists of, oldest first, and how far each goes.
+pub type LogEpochs = Vec<(String, u64)>;
+
+/// What this simulation may expect of the server's settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Promises {
+    /// Every commit is synced before it is shown: nothing that was seen may be lost by any crash.
+    pub is_durable: bool,
+    /// Nothing is let go for its age or number: there are no gaps to tell of.
+    pub keeps_all: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    digest: u64,
+    name: String,
+    message_id: Option<String>,
+    by: String,
+}
+
+/// A connection was granted a session.
+#[derive(Clone, Debug)]
+struct Claim {
+    session: String,
+    link: u64,
+    claimed_ms: u64,
+    granted_ms: u64,
+}
+
+/// A message left a client.
+#[derive(Clone, Debug)]
+struct Sent {
+    session: String,
+    link: u64,
+    tag: String,
+    at_ms: u64,
+}
+
+/// How a client came to its session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Return {
+    New,
+    Cursor(String, u64),
+    /// Without a cursor: a holder goes on behind its highest ack, which is this at the most.
+    Acked(u64),
+    /// Reading begins behind what the state holds.
+    State(u64),
+    /// An observer without a cursor gets all that is retained.
+    Everything,
+}
+
+impl Oracle {
+    pub fn new(trace: Trace, promises: Promises) -> Oracle {
+        Oracle(Arc::new(Mutex::new(Facts {
+            trace,
+            promises,
+            violations: Vec::new(),
+            events: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            claims: Vec::new(),
+            sent: Vec::new(),
+        })))
+    }
+
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn promises(&self) -> Promises {
+        self.facts().promises
+    }
+
+    pub fn violate(&self, who: &str, what: impl Display) {
+        self.facts().violate(who, what);
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.facts().violations.clone()
+    }
+
+    /// Whether no client may be told of a gap. After a sync that failed the server cannot always tell what the disk has lost,
+    /// and may begin a new epoch though it has lost nothing.
+    pub fn has_no_gaps(&self) -> bool {
+        self.promises().keeps_all && !self.epochs_may_change()
+    }
+
+    fn epochs_may_change(&self) -> bool {
+        let facts = self.facts();
+        !facts.promises.is_durable || facts.trace.faults().contains_key("sync fails")
+    }
+
+    /// A client was told that this session or task is its own.
+    pub fn owns(&self, owner: &str, id: &str) {
+        let mut facts = self.facts();
+        let known = facts.owners.entry(id.to_owned()).or_insert_with(|| owner.to_owned()).clone();
+        if known != owner {
+            facts.violate(owner, format_args!("{id} belongs to {known}"));
+        }
+    }
+
+    /// Sessions and tasks of others.
+    pub fn not_of(&self, owner: &str) -> Vec<String> {
+        let facts = self.facts();
+        facts.owners.iter().filter(|(_, of)| *of != owner).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// A client was shown something of this session.
+    pub fn shown(&self, who: &str, owner: &str, id: &str) {
+        let mut facts = self.facts();
+        if facts.owners.get(id).is_some_and(|of| of != owner) {
+            facts.violate(who, format_args!("was shown {id}, which is not {owner}'s"));
+        }
+    }
+
+    /// The agent began to work on a message.
+    pub fn worked(&self, tag: &str, run: &str) {
+        let mut facts = self.facts();
+        let runs = facts.runs.entry(tag.to_owned()).or_default();
+        runs.insert(run.to_owned());
+        if runs.len() > 1 && facts.promises.is_durable {
+            facts.violate("agent", format_args!("{tag} was worked on twice"));
+        }
+    }
+
+    pub fn granted(&self, session: &str, link: u64, claimed_ms: u64) {
+        let mut facts = self.facts();
+        let granted_ms = facts.trace.now_ms();
+        facts.claims.push(Claim { session: session.to_owned(), link, claimed_ms, granted_ms });
+    }
+
+    pub fn sent(&self, session: &str, link: u64, tag: &str) {
+        let mut facts = self.facts();
+        let at_ms = facts.trace.now_ms();
+        facts.sent.push(Sent { session: session.to_owned(), link, tag: tag.to_owned(), at_ms });
+    }
+
+    /// The highest number that any client has seen, by epoch.
+    pub fn seen(&self) -> BTreeMap<String, u64> {
+        let facts = self.facts();
+        let last = |events: &BTreeMap<u64, Seen>| events.keys().next_back().copied().unwrap_or(0);
+        facts.events.iter().map(|(epoch, events)| (epoch.clone(), last(events))).collect()
+    }
+
+    fn event(&self, who: &str, epoch: &str, seq: u64, frame: &Value) {
+        let mut hasher = DefaultHasher::new();
+        frame.to_string().hash(&mut hasher);
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let seen = Seen {
+            digest: hasher.finish(),
+            name: text(&frame["event"]).unwrap_or_default(),
+            message_id: text(&frame["metadata"]["message_id"]),
+            by: who.to_owned(),
+        };
+        let mut facts = self.facts();
+        let known =
+            facts.events.entry(epoch.to_owned()).or_default().entry(seq).or_insert_with(|| seen.clone()).clone();
+        if known.digest != seen.digest {
+            let (was, is) = (&known.name, &seen.name);
+            facts.violate(who, format_args!("{epoch}-{seq} is {is} here and was {was} for {}", known.by));
+        }
+    }
+
+    /// Judges the whole, once all is quiet. `logs` says of which epochs each log consists, and how far each goes.
+    pub fn judge(&self, logs: &[LogEpochs]) {
+        let mut facts = self.facts();
+        let mut wrong = facts.lost(logs);
+        let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for log in logs {
+            let name = log.last().map_or("", |(epoch, _)| epoch);
+            wrong.extend(facts.judge_log(name, &facts.merged(log), &mut keys));
+        }
+        for (key, places) in keys {
+            if places.len() > 1 && facts.promises.is_durable {
+                wrong.push(format!("message {key} is in the log {} times: {}", places.len(), places.join(", ")));
+            }
+        }
+        wrong.extend(facts.written_without_the_session());
+        for sentence in wrong {
+            facts.violate("judge", sentence);
+        }
+    }
+}
+
+impl Facts {
+    fn violate(&mut self, who: &str, what: impl Display) {
+        let sentence = format!("{who}: {what}");
+        self.trace.note(who, format_args!("VIOLATION {what}"));
+        self.violations.push(sentence);
+    }
+
+    /// What clients saw and what is no longer there.
+    fn lost(&self, logs: &[LogEpochs]) -> Vec<String> {
+        let ends: BTreeMap<&str, u64> = logs.iter().flatten().map(|(epoch, last)| (epoch.as_str(), *last)).collect();
+        let mut wrong = Vec::new();
+        for (epoch, events) in self.events.iter().filter(|_| self.promises.is_durable && self.promises.keeps_all) {
+            let (seen, end) = (events.keys().next_back().copied(), ends.get(epoch.as_str()).copied());
+            if end.is_none() || end < seen {
+                wrong.push(format!("{epoch}: clients saw up to {seen:?}, and the log ends at {end:?}"));
+            }
+        }
+        wrong
+    }
+
+    /// The events of one log, through all its epochs.
+    fn merged(&self, log: &[(String, u64)]) -> BTreeMap<u64, Seen> {
+        let mut merged = BTreeMap::new();
+        for (epoch, last) in log {
+            let of_epoch = self.events.get(epoch).into_iter().flatten();
+            merged.extend(of_epoch.filter(|(seq, _)| *seq <= last).map(|(seq, seen)| (*seq, seen.clone())));
+        }
+        merged
+    }
+
+    /// Numbers without holes, and runs that end once.
+    fn judge_log(
+        &self,
+        name: &str,
+        events: &BTreeMap<u64, Seen>,
+        keys: &mut BTreeMap<String, Vec<String>>,
+    ) -> Vec<String> {
+        let (mut wrong, mut open, mut before) = (Vec::new(), None, None);
+        let keeps_all = self.promises.keeps_all;
+        for (seq, seen) in events {
+            if keeps_all && before.is_some_and(|before: u64| before + 1 != *seq) {
+                wrong.push(format!("{name}: no client was shown what is between {before:?} and {seq}"));
+            }
+            before = Some(*seq);
+            if let Some(key) = &seen.message_id {
+                keys.entry(key.clone()).or_default().push(format!("{name}-{seq}"));
+            }
+            if seen.name == names::USER_MESSAGE {
+                if let Some(started) = open.replace(*seq)
+                    && keeps_all
+                {
+                    wrong.push(format!("{name}: a run began at {seq}, and the one from {started} had not ended"));
+                }
+            } else if names::TERMINAL.contains(&seen.name.as_str()) && open.take().is_none() && keeps_all {
+                wrong.push(format!("{name}-{seq}: a second end of one run ({})", seen.name));
+            }
+        }
+        wrong.extend(open.map(|started| format!("{name}: the run from {started} never ended")));
+        wrong
+    }
+
+    /// Messages in a log that left only on connections that had lost the session before.
+    fn written_without_the_session(&self) -> Vec<String> {
+        let logged: BTreeSet<&str> = self
+            .events
+            .values()
+            .flat_map(|events| events.values())
+            .filter_map(|seen| seen.message_id.as_deref())
+            .collect();
+        let mut wrong = Vec::new();
+        let tags: BTreeSet<&str> = self.sent.iter().map(|sent| sent.tag.as_str()).collect();
+        for tag in tags.intersection(&logged) {
+            let mut ways = self.sent.iter().filter(|sent| sent.tag == *tag);
+            if ways.all(|sent| self.had_lost(sent)) {
+                wrong.push(format!("{tag} was written by a connection that no longer held its session"));
+            }
+        }
+        wrong
+    }
+
+    /// Another connection claimed the session after this one was granted it, and was granted it before the message left.
+    fn had_lost(&self, sent: &Sent) -> bool {
+        let of_session = || self.claims.iter().filter(|claim| claim.session == sent.session);
+        let Some(own) = of_session().rfind(|claim| claim.link == sent.link && claim.granted_ms <= sent.at_ms) else {
+            return false;
+        };
+        of_session().any(|other| {
+            other.link != sent.link && other.claimed_ms > own.granted_ms && other.granted_ms + 1 < sent.at_ms
+        })
+    }
+}
+
+/// Follows what one client is shown of one log: each number once, in order, or a notice first.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    pub who: String,
+    /// The epoch, and the last number that was shown.
+    pub at: Option<(String, u64)>,
+    /// It came without a cursor, and so is shown what is retained, of whichever epoch.
+    any_epoch: bool,
+}
+
+impl Reader {
+    pub fn new(who: impl Into<String>) -> Reader {
+        Reader { who: who.into(), at: None, any_epoch: false }
+    }
+
+    pub fn seq(&self) -> u64 {
+        self.at.as_ref().map_or(0, |(_, seq)| *seq)
+    }
+
+    /// Whether what was shown last is of this epoch.
+    pub fn is_in(&self, epoch: &str) -> bool {
+        self.at.as_ref().is_some_and(|(at, _)| at == epoch)
+    }
+
+    /// A frame with a number.
+    pub fn event(&mut self, oracle: &Oracle, frame: &Value) {
+        let seq = frame["seq"].as_u64().unwrap_or(0);
+        let id = frame["event_id"].as_str().unwrap_or_default();
+        let Some((epoch, number)) = id.rsplit_once('-') else {
+            return oracle.violate(&self.who, format_args!("event {seq} has the id {id:?}"));
+        };
+        if number.parse() != Ok(seq) {
+            oracle.violate(&self.who, format_args!("event {seq} has the id {id}"));
+        }
+        match &self.at {
+            Some((known, last)) if (known == epoch || self.any_epoch) && last + 1 == seq => {}
+            at => oracle.violate(&self.who, format_args!("was shown {id} after {at:?}")),
+        }
+        self.at = Some((epoch.to_owned(), seq));
+        oracle.event(&self.who, epoch, seq, frame);
+    }
+
+    /// The greeting of an attach, or of a restore. `seen` is what clients had seen when this one asked.
+    pub fn greeted(&mut self, oracle: &Oracle, frame: &Value, how: &Return, seen: &BTreeMap<String, u64>) {
+        let facts = &frame["metadata"];
+        let epoch = facts["epoch"].as_str().unwrap_or_default().to_owned();
+        let last = facts["last_seq"].as_u64().unwrap_or(0);
+        let resume = &facts["resume"];
+        let number = |key: &str| resume[key].as_u64();
+        let verdict = resume["verdict"].as_str().unwrap_or("new");
+        let promises = oracle.promises();
+        let behind = match (verdict, how) {
+            ("new", Return::New) => last,
+            ("caught_up", Return::Cursor(..)) | ("caught_up", _) => last,
+            ("replay", _) => number("from_seq").unwrap_or(0).saturating_sub(1),
+            ("gap", _) => {
+                if oracle.has_no_gaps() {
+                    oracle.violate(&self.who, format_args!("was told of a gap where all is kept: {resume}"));
+                }
+                number("first_retained_seq").unwrap_or(0).saturating_sub(1)
+            }
+            ("other_epoch", _) => {
+                if !oracle.epochs_may_change() {
+                    oracle.violate(&self.who, format_args!("the log began anew: {resume}"));
+                }
+                number("first_retained_seq").or(number("from_seq")).map_or(last, |first| first.saturating_sub(1))
+            }
+            (verdict, how) => {
+                oracle.violate(&self.who, format_args!("came with {how:?} and was told {verdict}: {facts}"));
+                last
+            }
+        };
+        match how {
+            Return::Cursor(of, seq) if *of == epoch && verdict != "gap" && *seq != behind => {
+                oracle.violate(&self.who, format_args!("came with {seq}, and reading begins behind {behind}"));
+            }
+            Return::Acked(acked) if verdict != "gap" && verdict != "other_epoch" && behind > *acked => {
+                oracle.violate(&self.who, format_args!("had acked {acked}, and reading begins behind {behind}"));
+            }
+            Return::State(of) if verdict != "gap" && verdict != "other_epoch" && behind > *of => {
+                oracle.violate(&self.who, format_args!("its state holds {of}, and reading begins behind {behind}"));
+            }
+            Return::Everything if promises.keeps_all && behind != 0 && verdict != "other_epoch" => {
+                oracle.violate(&self.who, format_args!("wanted everything, and reading begins behind {behind}"));
+            }
+            _ => {}
+        }
+        let seen = seen.get(&epoch).copied().unwrap_or(0);
+        if promises.is_durable && last < seen {
+            oracle.violate(&self.who, format_args!("the log ends at {last}, and {seen} was seen"));
+        }
+        self.any_epoch = !matches!(how, Return::Cursor(..));
+        self.at = Some((epoch, behind));
+    }
+
+    /// A notice: that all which was owed has come, or that something never will.
+    pub fn notice(&mut self, oracle: &Oracle, frame: &Value) {
+        let facts = &frame["metadata"];
+        let number = |key: &str| facts[key].as_u64();
+        if facts["action"] == "replay" {
+            let to = number("to_seq").unwrap_or(0);
+            if self.seq() != to {
+                oracle.violate(&self.who, format_args!("{facts} came after event {}", self.seq()));
+            }
+        } else if facts["code"] == "REPLAY_GAP" {
+            if oracle.has_no_gaps() {
+                oracle.violate(&self.who, format_args!("was told of a gap where all is kept: {facts}"));
+            }
+            if let (Some((_, seq)), Some(to)) = (&mut self.at, number("to_seq")) {
+                *seq = to;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn oracle() -> Oracle {
+        Oracle::new(Trace::new(false), Promises { is_durable: true, keeps_all: true })
+    }
+
+    fn event(seq: u64, name: &str, message_id: Option<&str>) -> Value {
+        json!({ "event": name, "seq": seq, "event_id": format!("e-{seq}"), "metadata": { "message_id": message_id } })
+    }
+
+    /// A client that was shown these, from the start.
+    fn shown(oracle: &Oracle, who: &str, events: &[Value]) {
+        let mut reader = Reader::new(who);
+        reader.at = Some(("e".into(), 0));
+        events.iter().for_each(|frame| reader.event(oracle, frame));
+    }
+
+    fn violations(events: &[Value], last: u64) -> Vec<String> {
+        let oracle = oracle();
+        shown(&oracle, "client", events);
+        oracle.judge(&[vec![("e".into(), last)]]);
+        oracle.violations()
+    }
+
+    #[test]
+    fn a_whole_run_is_no_violation_and_each_flaw_is_one() {
+        let (begin, end) = (event(1, names::USER_MESSAGE, Some("m")), event(2, names::FINAL_ANSWER, None));
+        assert_eq!(violations(&[begin.clone(), end.clone()], 2), Vec::<String>::new());
+        let flaws = [
+            ("a hole", vec![begin.clone(), event(3, names::FINAL_ANSWER, None)], 3),
+            ("a repetition", vec![begin.clone(), begin.clone(), end.clone()], 2),
+            ("two ends", vec![begin.clone(), end.clone(), event(3, names::CANCELLED, None)], 3),
+            ("no end", vec![begin.clone()], 1),
+            ("a lost tail", vec![begin.clone(), end.clone()], 1),
+            (
+                "a message twice",
+                vec![begin, end, event(3, names::USER_MESSAGE, Some("m")), event(4, names::ERROR, None)],
+                4,
+            ),
+        ];
+        for (flaw, events, last) in flaws {
+            assert!(!violations(&events, last).is_empty(), "{flaw} was not seen");
+        }
+    }
+
+    #[test]
+    fn an_event_that_is_another_for_another_client_is_a_violation() {
+        let oracle = oracle();
+        shown(&oracle, "one", &[event(1, names::USER_MESSAGE, Some("m"))]);
+        shown(&oracle, "other", &[event(1, names::USER_MESSAGE, Some("n"))]);
+        assert_eq!(oracle.violations().len(), 1);
+    }
+
+    #[test]
+    fn a_return_that_skips_or_repeats_is_a_violation() {
+        let greeting = |resume: Value| json!({ "metadata": { "epoch": "e", "last_seq": 9, "resume": resume } });
+        let came = |how: Return, resume: Value| {
+            let oracle = oracle();
+            Reader::new("client").greeted(&oracle, &greeting(resume), &how, &BTreeMap::new());
+            oracle.violations().len()
+        };
+        let cursor = || Return::Cursor("e".into(), 5);
+        assert_eq!(came(cursor(), json!({ "verdict": "replay", "from_seq": 6 })), 0);
+        assert_eq!(came(cursor(), json!({ "verdict": "replay", "from_seq": 7 })), 1);
+        assert_eq!(came(cursor(), json!({ "verdict": "caught_up" })), 1, "4 events are missing");
+        assert_eq!(came(cursor(), json!({ "verdict": "gap", "first_retained_seq": 8 })), 1, "all is kept");
+        assert_eq!(came(Return::Acked(3), json!({ "verdict": "replay", "from_seq": 4 })), 0);
+        assert_eq!(came(Return::Acked(3), json!({ "verdict": "replay", "from_seq": 6 })), 1);
+        assert_eq!(came(Return::Everything, json!({ "verdict": "replay", "from_seq": 2 })), 1);
+    }
+
+    #[test]
+    fn what_is_shown_to_one_who_does_not_own_it_is_a_violation() {
+        let oracle = oracle();
+        oracle.owns("alice", "sess_1");
+        oracle.shown("bob-1", "bob", "sess_1");
+        oracle.shown("alice-1", "alice", "sess_1");
+        assert_eq!(oracle.violations().len(), 1);
+    }
+
+    #[test]
+    fn a_message_that_left_a_connection_after_it_had_lost_the_session_must_not_be_in_the_log() {
+        let trace = Trace::new(false);
+        let oracle = Oracle::new(trace.clone(), Promises { is_durable: true, keeps_all: true });
+        let at = |ms| trace.set_now(ms);
+        at(10);
+        oracle.granted("s", 1, 5);
+        at(30);
+        oracle.granted("s", 2, 20);
+        at(40);
+        oracle.sent("s", 1, "m");
+        shown(&oracle, "client", &[event(1, names::USER_MESSAGE, Some("m")), event(2, names::FINAL_ANSWER, None)]);
+        oracle.judge(&[vec![("e".into(), 2)]]);
+        assert_eq!(oracle.violations().len(), 1, "{:?}", oracle.violations());
+    }
+}

@@ -1,0 +1,330 @@
+//! One history from its first tick to its judgement: time, the server's lives and deaths, faults, then quiet.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline::config::Config;
+use bowline_env::entropy;
+use tokio::runtime::Runtime;
+
+use crate::client::holder::HoldingClient;
+use crate::client::observer::ObservingClient;
+use crate::client::{Clients, SharedSession, producer, stranger, turns};
+use crate::dice::Dice;
+use crate::disk::{Death, Plan, SimDisk};
+use crate::host::{self, OWNERS, SimHost, run_for};
+use crate::net::{SimNet, Weather};
+use crate::oracle::{LogEpochs, Oracle, Promises};
+use crate::scenario::{PlannedFault, Scenario};
+use crate::trace::Trace;
+
+/// A Wednesday in November 2026, when all histories begin.
+const WALL_START_MS: u64 = 1_795_000_000_000;
+/// With nothing under way, time passes in larger steps.
+const IDLE_STEP_MS: u64 = 5;
+/// Once the faults have stopped, every client must come to its end within this time.
+const QUIET_MAX_MS: u64 = 60_000;
+/// How far the wall clock may be off when the server starts: lifetimes count from it then.
+const OFF_AT_START_MS: i64 = 20 * 60 * 1000;
+/// Panics of any task count, also of those whose end no other waits for.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// How a history went.
+#[derive(Debug)]
+pub struct Outcome {
+    pub seed: u64,
+    pub violations: Vec<String>,
+    pub hash: u64,
+    pub faults: BTreeMap<&'static str, u64>,
+    pub simulated_ms: u64,
+    pub lines: Vec<String>,
+}
+
+struct World {
+    now_ms: u64,
+    dice: Dice,
+    trace: Trace,
+    oracle: Oracle,
+    scenario: Scenario,
+    config: Config,
+    disk: SimDisk,
+    net: SimNet,
+    host: Option<SimHost>,
+    clients: Clients,
+    runtime: Runtime,
+    is_busy: bool,
+    boots_at: u64,
+    /// How far the wall clock is off.
+    off_ms: i64,
+    faults: VecDeque<(u64, PlannedFault)>,
+    /// What ends by itself, and when.
+    full_until: u64,
+    slow_until: u64,
+    /// When a person restarts a server whose disk has failed.
+    restart_at: Option<u64>,
+}
+
+/// Runs the history of a seed.
+pub fn run(seed: u64, readable: bool) -> anyhow::Result<Outcome> {
+    std::panic::set_hook(Box::new(|panic| {
+        PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string());
+    }));
+    let _entropy = entropy::seed(seed);
+    let dice = Dice::new(seed);
+    let trace = Trace::new(readable);
+    let scenario = Scenario::draw(dice.fork(1));
+    let promises = Promises { is_durable: true, keeps_all: scenario.events_max.is_none() };
+    let oracle = Oracle::new(trace.clone(), promises);
+    let disk = SimDisk::new(dice.fork(2), trace.clone(), scenario.segment_bytes);
+    let net = SimNet::new(dice.fork(3), trace.clone(), disk.clone());
+    let config = host::config(&scenario, &disk, &net)?;
+    trace.note("seed", format_args!("{scenario:?}"));
+    net.set_weather(scenario.weather);
+    let clients = Clients::new(net.clone(), trace.clone(), oracle.clone());
+    let mut world = World {
+        now_ms: 0,
+        dice: dice.fork(4),
+        trace,
+        oracle,
+        faults: scenario.faults.clone().into(),
+        config,
+        disk,
+        net,
+        host: None,
+        clients,
+        runtime: host::runtime()?,
+        is_busy: true,
+        boots_at: 0,
+        off_ms: 0,
+        full_until: 0,
+        slow_until: 0,
+        restart_at: None,
+        scenario,
+    };
+    let sessions = world.invite(&dice);
+    while world.now_ms < world.scenario.quiet_from_ms {
+        world.tick()?;
+    }
+    world.calm_down();
+    world.wait_for_clients("is not done")?;
+    let logs = world.audit(&sessions, &dice)?;
+    world.oracle.judge(&logs);
+    for panic in PANICS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        world.oracle.violate("server", panic);
+    }
+    Ok(Outcome {
+        seed,
+        violations: world.oracle.violations(),
+        hash: world.trace.hash(),
+        faults: world.trace.faults(),
+        simulated_ms: world.now_ms,
+        lines: world.trace.lines(),
+    })
+}
+
+impl World {
+    /// Starts the clients; returns the sessions that they will have.
+    fn invite(&mut self, dice: &Dice) -> Vec<SharedSession> {
+        let _entered = self.runtime.enter();
+        let clients = &self.clients;
+        let mut part = 100;
+        let mut next = || {
+            part += 1;
+            dice.fork(part)
+        };
+        let mut sessions = Vec::new();
+        for (n, party) in self.scenario.sessions.iter().enumerate() {
+            let session = SharedSession::new(OWNERS[n % 2], party.holders as usize);
+            for h in 0..party.holders {
+                let who = format!("holder-{n}{h}");
+                let holder = HoldingClient::new(clients, &session, &who, next());
+                clients.spawn(&who, holder.run(h == 0));
+            }
+            for o in 0..party.observers {
+                let who = format!("observer-{n}{o}");
+                clients.spawn(&who, ObservingClient::new(clients, &session, &who, next()).run());
+            }
+            sessions.push(session);
+        }
+        for (n, readers) in self.scenario.tasks.iter().enumerate() {
+            let task = producer::SharedTask::new(OWNERS[n % 2], &mut next());
+            let who = format!("producer-{n}");
+            clients.spawn(&who, producer::produce(clients.clone(), task.clone(), who.clone(), next()));
+            for r in 0..*readers {
+                let who = format!("reader-{n}{r}");
+                clients.spawn(&who, producer::follow(clients.clone(), task.clone(), who.clone(), next()));
+            }
+        }
+        for n in 0..self.scenario.http_clients {
+            let (who, session) = (format!("http-{n}"), SharedSession::new(OWNERS[1], 0));
+            clients.spawn(&who, turns::converse(clients.clone(), session.clone(), who.clone(), next()));
+            sessions.push(session);
+        }
+        for n in 0..self.scenario.strangers {
+            let who = format!("stranger-{n}");
+            clients.spawn(&who, stranger::pry(clients.clone(), OWNERS[2].into(), who.clone(), next()));
+        }
+        sessions
+    }
+
+    fn tick(&mut self) -> anyhow::Result<()> {
+        let step = if self.is_busy { 1 } else { IDLE_STEP_MS };
+        self.now_ms += step;
+        self.trace.set_now(self.now_ms);
+        self.is_busy = self.net.advance(self.now_ms);
+        while self.faults.front().is_some_and(|(at, _)| *at <= self.now_ms) {
+            if let Some((_, fault)) = self.faults.pop_front() {
+                self.strike(fault);
+            }
+        }
+        self.end_what_passes();
+        if self.host.is_none() && self.now_ms >= self.boots_at {
+            self.boot()?;
+        }
+        if let Some(host) = &mut self.host {
+            let ended = host.run(step);
+            if let Some(death) = self.disk.died() {
+                self.die(death, "in the middle of a write");
+            } else if let Some(how) = ended {
+                self.trace.note("server", how);
+                self.down(Death::Killed, 300);
+            }
+        }
+        run_for(&self.runtime, step);
+        Ok(())
+    }
+
+    fn wall_ms(&self) -> u64 {
+        (WALL_START_MS + self.now_ms).saturating_add_signed(self.off_ms)
+    }
+
+    fn boot(&mut self) -> anyhow::Result<()> {
+        self.off_ms = self.off_ms.clamp(-OFF_AT_START_MS, OFF_AT_START_MS);
+        self.disk.boot();
+        self.net.server_on();
+        self.restart_at = None;
+        self.trace.note("server", "starts");
+        let wall = self.wall_ms();
+        self.host = Some(SimHost::boot(&self.config, &self.oracle, self.scenario.agent_continues, wall)?);
+        Ok(())
+    }
+
+    /// The server is gone, and comes back a while later.
+    fn down(&mut self, death: Death, away_max_ms: u64) {
+        self.disk.stop(death);
+        self.net.server_off(death);
+        if let Some(host) = self.host.take() {
+            host.die();
+        }
+        self.boots_at = self.now_ms + self.dice.between(1, away_max_ms);
+    }
+
+    fn die(&mut self, death: Death, what: &str) {
+        if self.host.is_some() {
+            let kind = match death {
+                Death::Killed => "kill",
+                Death::PowerCut => "power cut",
+            };
+            self.trace.fault(kind, "server", what);
+            self.down(death, 2500);
+        }
+    }
+
+    fn strike(&mut self, fault: PlannedFault) {
+        match fault {
+            PlannedFault::Dies(death) => self.die(death, "at any moment"),
+            PlannedFault::DiesWriting(death, after) => self.disk.plan(|plan| plan.death = Some((after, death))),
+            PlannedFault::Stops => {
+                if let Some(host) = &mut self.host {
+                    self.trace.fault("stop", "server", "SIGTERM");
+                    host.stop();
+                }
+            }
+            PlannedFault::SyncFails(after) => self.disk.plan(|plan| plan.sync_fails = Some(after)),
+            PlannedFault::WriteFails(after) => self.disk.plan(|plan| plan.write_fails = Some(after)),
+            PlannedFault::ReadFails(after) => self.disk.plan(|plan| plan.read_fails = Some(after)),
+            PlannedFault::Full { ms } => {
+                self.full_until = self.now_ms + ms;
+                self.disk.plan(|plan| plan.is_full = true);
+            }
+            PlannedFault::Slow { ms, latency_ms } => {
+                self.slow_until = self.now_ms + ms;
+                self.disk.plan(|plan| plan.latency_ms = latency_ms);
+            }
+            PlannedFault::Stalls { ms } => self.net.stall(ms),
+            PlannedFault::ClockJumps { to_ms } => {
+                self.off_ms = to_ms;
+                let wall = self.wall_ms();
+                if let Some(host) = &self.host {
+                    self.trace.fault("clock jump", "server", format_args!("{to_ms} ms off"));
+                    host.set_wall(wall);
+                }
+            }
+        }
+    }
+
+    fn end_what_passes(&mut self) {
+        let (full, slow) = (self.now_ms < self.full_until, self.now_ms < self.slow_until);
+        self.disk.plan(|plan| {
+            plan.is_full &= full;
+            plan.latency_ms *= u64::from(slow);
+        });
+        if self.disk.is_untrue() && self.restart_at.is_none() {
+            self.restart_at = Some(self.now_ms + self.dice.between(200, 2000));
+        }
+        if self.restart_at.is_some_and(|at| at <= self.now_ms) {
+            self.restart_at = None;
+            // A person looks at the disk, and starts the machine anew: its memory may hold what the disk does not.
+            self.trace.note("server", "is restarted by a person, since a sync failed");
+            let death = if self.scenario.syncs_always { Death::PowerCut } else { Death::Killed };
+            self.down(death, 500);
+        }
+    }
+
+    /// The faults stop.
+    fn calm_down(&mut self) {
+        self.trace.note("world", "is quiet from now on");
+        self.faults.clear();
+        self.net.set_weather(Weather::default());
+        self.disk.plan(|plan| *plan = Plan::default());
+        (self.full_until, self.slow_until) = (0, 0);
+        self.boots_at = self.boots_at.min(self.now_ms);
+        self.clients.is_quiet.store(true, Ordering::Relaxed);
+    }
+
+    /// Liveness: every client comes to its end.
+    fn wait_for_clients(&mut self, otherwise: &str) -> anyhow::Result<()> {
+        let until = self.now_ms + QUIET_MAX_MS;
+        while !self.clients.left().is_empty() {
+            if self.now_ms > until {
+                for who in self.clients.left() {
+                    self.oracle.violate(&who, format_args!("{otherwise} {QUIET_MAX_MS} ms after the faults stopped"));
+                }
+                break;
+            }
+            self.tick()?;
+        }
+        Ok(())
+    }
+
+    /// Reads every session once more from its start. Returns of which epochs each log consists, and how far each goes.
+    fn audit(&mut self, sessions: &[SharedSession], dice: &Dice) -> anyhow::Result<Vec<LogEpochs>> {
+        let logs: Arc<Mutex<Vec<LogEpochs>>> = Arc::default();
+        {
+            let _entered = self.runtime.enter();
+            for (n, session) in sessions.iter().enumerate().filter(|(_, session)| session.id().is_some()) {
+                let who = format!("auditor-{n}");
+                let auditor = ObservingClient::new(&self.clients, session, &who, dice.fork(1000 + n as u64));
+                let logs = logs.clone();
+                self.clients.spawn(&who, async move {
+                    let log = auditor.audit().await;
+                    logs.lock().unwrap_or_else(PoisonError::into_inner).push(log);
+                });
+            }
+        }
+        self.wait_for_clients("could not read its session")?;
+        let logs = logs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(logs)
+    }
+}

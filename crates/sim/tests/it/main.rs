@@ -1,0 +1,23 @@
+//! The first seeds, as `./test` runs them: each twice, with every kind of fault delivered.
+
+use std::process::Command;
+
+fn sim(arguments: &[&str]) -> (bool, String) {
+    let ran = Command::new(env!("CARGO_BIN_EXE_bowline-sim")).args(arguments).output().expect("it starts");
+    (ran.status.success(), String::from_utf8_lossy(&ran.stdout).into_owned())
+}
+
+#[test]
+fn no_client_loses_sees_twice_or_waits_for_ever_and_every_history_repeats() {
+    let (is_good, said) = sim(&["--seeds", "30", "--jobs", "2", "--floor", "1"]);
+    assert!(is_good, "{said}");
+}
+
+#[test]
+fn a_history_can_be_read() {
+    let (is_good, said) = sim(&["--trace", "3"]);
+    assert!(is_good, "{said}");
+    for part in ["server       starts", "world        is quiet", "is done", "\"violations\":[]"] {
+        assert!(said.contains(part), "{part:?} is missing in:\n{said}");
+    }
+}
