@@ -1,5 +1,7 @@
 //! Turns over HTTP: one log and two views, cursors, repetition, cancel, and who may see what.
 
+use std::collections::BTreeSet;
+
 use bowline::config::{AuthMode, Ownership, StaticToken, WhenBusy};
 use bowline_protocol::Principal;
 use bowline_protocol::frame::client::Secret;
@@ -493,15 +495,22 @@ async fn sessions_are_listed_by_their_last_use_page_by_page() {
     // The first is used again, and the third ends.
     api.start(&format!("{}/stream", sessions[0]), &json!({ "message": "/echo x" })).await.all().await;
     assert_eq!(api.call("DELETE".parse().unwrap(), &sessions[2], None).await.0 / 100, 2);
-    let expected = [0, 4, 3, 1].map(|at: usize| sessions[at].rsplit('/').next().unwrap().to_owned());
+    let expected: BTreeSet<_> =
+        [0, 1, 3, 4].map(|at: usize| sessions[at].rsplit('/').next().unwrap().to_owned()).into();
     let mut listed = Vec::new();
     for offset in [0, 2, 4] {
         let (_, page) = api.get(&format!("/api/chat/sessions?limit=2&offset={offset}")).await;
         assert_eq!(page["total"], 4, "{page}");
-        let ids = page["sessions"].as_array().unwrap().iter().map(|session| session["id"].as_str().unwrap().to_owned());
-        listed.extend(ids);
+        let of = |session: &Value, member: &str| session[member].as_str().unwrap().to_owned();
+        let shown = page["sessions"].as_array().unwrap().iter();
+        listed.extend(shown.map(|session| (of(session, "updated_at"), of(session, "id"))));
     }
-    assert_eq!(listed, expected);
+    assert_eq!(listed.len(), 4, "{listed:?}");
+    assert_eq!(listed.iter().map(|(_, id)| id.clone()).collect::<BTreeSet<_>>(), expected);
+    assert!(listed.is_sorted_by(|(newer, _), (older, _)| newer >= older), "{listed:?}");
+    // Two may have been used in the same millisecond.
+    let used_last = listed.iter().find(|(_, id)| sessions[0].ends_with(id)).unwrap();
+    assert_eq!(used_last.0, listed[0].0, "the one that was used last is not first: {listed:?}");
     let (_, all) = api.get("/api/admin/sessions?limit=2").await;
     assert_eq!((&all["total"], all["sessions"].as_array().map(Vec::len)), (&json!(5), Some(2)), "{all}");
 }
